@@ -1,0 +1,1 @@
+"""Immutable, content-addressed files: kinds, digests and the store."""

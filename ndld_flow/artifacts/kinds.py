@@ -1,0 +1,58 @@
+"""The kinds of artifact that steps read and make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """An immutable set of files in one folder, known by its main file.
+
+    Steps read artifacts where they lie and never write into them.
+    """
+
+    path: Path
+    """The main file."""
+    label: str
+    """Name of the step that made it, or `source`."""
+    digest: str
+    """blake3 of its contents, external data included."""
+
+    kind: ClassVar[str]
+    main: ClassVar[str]
+    """Name of the main file; a step that makes this kind must write it."""
+
+    @property
+    def folder(self) -> Path:
+        return self.path.parent
+
+
+class Onnx(Artifact):
+    """An ONNX model: `model.onnx`, and its external data beside it."""
+
+    kind = "onnx"
+    main = "model.onnx"
+
+
+class LintDocument(Artifact):
+    """A `records.finding.Findings` as JSON."""
+
+    kind = "lint"
+    main = "findings.json"
+
+
+class AccuracyDocument(Artifact):
+    """A `records.accuracy.Accuracy` as JSON."""
+
+    kind = "accuracy"
+    main = "accuracy.json"
+
+
+class ProfileDocument(Artifact):
+    """A `records.profile.Profile` as JSON."""
+
+    kind = "profile"
+    main = "profile.json"

@@ -1,0 +1,15 @@
+"""What all records share: frozen, strict, versioned JSON."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Record(BaseModel):
+    """A typed piece of what was done or measured. Unknown keys are refused; field names carry units."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    def to_json(self) -> str:
+        """Indented JSON, with a final newline, that `model_validate_json` reads back to an equal record."""
+        return self.model_dump_json(indent=1) + "\n"

@@ -1,0 +1,34 @@
+"""What a lint says about a model."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ndld_flow.records.base import Record
+
+Severity = Literal["error", "warning", "info"]
+
+
+class Finding(Record):
+    """One thing noticed in a model."""
+
+    severity: Severity
+    check: str
+    """Which check noticed it: `onnx.checker`, `shape_inference`, `onnxruntime`, `unused_node`, ..."""
+    message: str
+    node: str = ""
+    """Name of the node it belongs to; empty when it belongs to the model."""
+    op_type: str = ""
+
+
+class Findings(Record):
+    """All findings of one lint, and which checks were run or left out."""
+
+    format_version: int = 1
+    findings: tuple[Finding, ...]
+    checks_run: tuple[str, ...]
+    checks_skipped: dict[str, str] = {}
+    """Check -> the reason why it was left out."""
+
+    def count(self, severity: Severity) -> int:
+        return sum(finding.severity == severity for finding in self.findings)

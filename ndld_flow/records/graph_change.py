@@ -1,0 +1,32 @@
+"""What a model-changing step did to a graph."""
+
+from __future__ import annotations
+
+from ndld_flow.records.base import Record
+
+
+class GraphSummary(Record):
+    """A model in numbers. Nodes of subgraphs and local functions are counted too."""
+
+    nodes_by_type: dict[str, int]
+    """`Conv`, or `com.microsoft::FusedConv` for other domains -> number of nodes, most frequent first."""
+    parameter_count: int
+    """Elements in all initializers, sparse ones by their stored values."""
+    initializer_bytes: int
+    opset: int
+    """Version of the default ONNX domain."""
+    ir_version: int
+
+    @property
+    def node_count(self) -> int:
+        return sum(self.nodes_by_type.values())
+
+
+class GraphChange(Record):
+    """Before and after of one step."""
+
+    before: GraphSummary
+    after: GraphSummary
+    casts_added: int = 0
+    notes: tuple[str, ...] = ()
+    """Sentences for people: what was done, what was left alone and why."""

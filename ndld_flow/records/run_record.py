@@ -1,0 +1,58 @@
+"""What one run did."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import JsonValue
+
+from ndld_flow.records.base import Record
+from ndld_flow.records.machine import Machine
+from ndld_flow.records.step_record import ArtifactRecord, RunStep
+
+
+class GateResult(Record):
+    """One gate and what it said."""
+
+    gate: str
+    """As written in the recipe."""
+    passed: bool
+    left: float
+    right: float
+    unit: str = ""
+
+
+class SourceRecord(Record):
+    """The recipe's model."""
+
+    location: str
+    """As written in the recipe."""
+    path: str
+    """Where it was read."""
+    artifact: ArtifactRecord
+
+
+class RunRecord(Record):
+    """One run of one recipe, with what is needed to repeat it."""
+
+    format_version: int = 1
+    id: str
+    """`<utc time>-<short id>`, the name of the run's folder."""
+    recipe_name: str
+    recipe: dict[str, JsonValue]
+    """Resolved and self-sufficient."""
+    identity: str
+    """Digest of the resolved recipe and of the steps' keys: equal runs have equal ones."""
+    command: tuple[str, ...]
+    directory: str
+    """Where the command was given."""
+    started_at: datetime
+    wall_s: float
+    source: SourceRecord
+    steps: tuple[RunStep, ...]
+    gates: tuple[GateResult, ...]
+    machine: Machine
+    versions: dict[str, str]
+    """Libraries by name, ndld_flow's own among them."""
+    passed: bool
+    """False when a step or a gate said no."""

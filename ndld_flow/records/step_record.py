@@ -1,0 +1,91 @@
+"""What one step did, and everything its key was made of."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import JsonValue
+
+from ndld_flow.records.base import Record
+from ndld_flow.records.graph_change import GraphChange
+from ndld_flow.records.metric import Metric
+
+
+class ArtifactFile(Record):
+    """One file of an artifact."""
+
+    path: str
+    """Relative to the artifact's folder, with forward slashes."""
+    digest: str
+    """blake3, hex."""
+    size_bytes: int
+
+
+class ArtifactRecord(Record):
+    """An immutable, content-addressed set of files."""
+
+    kind: str
+    digest: str
+    """blake3 over the kind-independent list of (path, digest, size) of its files."""
+    files: tuple[ArtifactFile, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+
+class KeyParts(Record):
+    """What a step's key is the digest of. Two equal ones never do the same work twice."""
+
+    step: str
+    """Step type, as the recipe says it."""
+    version: str
+    settings: dict[str, JsonValue]
+    """Every setting, defaults included."""
+    inputs: dict[str, JsonValue]
+    """The recipe's `inputs:` where the step reads them."""
+    reads: dict[str, str]
+    """What is read (`from`, `reference`, a data file) -> digest of its contents."""
+    libraries: dict[str, str]
+    """Library -> version, for those the step names."""
+    machine: str
+    """Fingerprint; empty where the machine does not matter."""
+
+
+class StepRecord(Record):
+    """How one artifact came to be."""
+
+    format_version: int = 1
+    key: str
+    parts: KeyParts
+    parents: dict[str, str]
+    """What is read -> the name of the step (or `source`) it came from."""
+    artifact: ArtifactRecord
+    passed: bool
+    """False when the step itself said no: a lint that found errors, outputs that disagree."""
+    summary: str
+    """One line for people."""
+    metrics: dict[str, Metric]
+    change: GraphChange | None = None
+    log: str = ""
+    started_at: datetime
+    wall_s: float
+
+
+Outcome = Literal["done", "reused", "failed", "skipped"]
+
+
+class RunStep(Record):
+    """A step's place in one run."""
+
+    name: str
+    step: str
+    outcome: Outcome
+    reason: str
+    """Why it ran or was reused, from a closed set; for `skipped`, which step stopped the run."""
+    detail: str = ""
+    wall_s: float
+    """Seconds this run spent on it (not what it once cost)."""
+    record: StepRecord | None = None
+    """None only when skipped."""

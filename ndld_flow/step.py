@@ -1,0 +1,148 @@
+"""What a step is: a frozen, strict, typed value with one method.
+
+::
+
+    class ConvertFp16(Step[Onnx, Onnx]):
+        '''Convert a model to FP16.'''              # what `ndld-flow steps` shows
+
+        libraries = ("onnx", "onnxruntime")           # their versions are part of the key
+
+        keep_io: bool = True
+        '''Keep the model's inputs and outputs in fp32.'''   # help, schema and README come from here
+
+        def run(self, source: Onnx, out: Path, context: Context) -> Result:
+            ...                                        # read source.path, write out / "model.onnx"
+
+The file name is the word in the recipe. Discovery, help, schema, validation, keys and the contract tests need nothing
+else.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict
+
+from ndld_flow.artifacts.kinds import Artifact
+from ndld_flow.inputs import InputSpec
+from ndld_flow.records.graph_change import GraphChange
+from ndld_flow.records.metric import Metric
+
+In = TypeVar("In", bound=Artifact)
+Out = TypeVar("Out", bound=Artifact)
+
+
+class Reuse(enum.Enum):
+    """Where the result of a step may be used again."""
+
+    ANYWHERE = "anywhere"
+    """A pure transform: the same on every machine."""
+    THIS_MACHINE = "this_machine"
+    """Engines and measurements."""
+    NEVER = "never"
+
+
+@dataclass(frozen=True)
+class Reads:
+    """Marks a setting that names an earlier step (or `source`) whose artifact is read too.
+
+    ``reference: Annotated[str, Reads(Onnx)] = "source"``; `run` gets it by `context.read("reference")`.
+    """
+
+    kind: type[Artifact]
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """Marks a setting that is a file's path. Its contents, not its name, are part of the step's key."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a step tells about its work besides the files it wrote."""
+
+    summary: str
+    """One line for people: `672 -> 326 nodes`."""
+    passed: bool = True
+    """False says no: the run ends with exit code 1."""
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    """What gates may name: `latency.median` -> 3.2 ms."""
+    change: GraphChange | None = None
+    """For steps that change a model."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a step may use of its surroundings."""
+
+    name: str
+    """The step's name in the recipe."""
+    inputs: Mapping[str, InputSpec]
+    """The recipe's `inputs:`."""
+    artifacts: Mapping[str, Artifact]
+    """Setting marked `Reads` -> the artifact it names."""
+    scratch: Path
+    """An empty folder on the same disk as the store, removed after the step."""
+    log: logging.Logger
+    """Goes to the step's log, not to the terminal."""
+    progress: Callable[[int, int, str], None]
+    """`progress(done, total, what)`, as often as wanted; total 0 means unknown."""
+
+    def read(self, setting: str) -> Artifact:
+        """The artifact of the step that the setting names."""
+        return self.artifacts[setting]
+
+
+class Step(BaseModel, Generic[In, Out]):
+    """Base of all steps: fields are settings, `run` does the work and nothing else.
+
+    `Step[In, Out]` says which kind is read and which is made.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    version: ClassVar[int] = 1
+    """Raise it when the same settings would give another result than before."""
+    reuse: ClassVar[Reuse] = Reuse.ANYWHERE
+    libraries: ClassVar[tuple[str, ...]] = ()
+    """Distributions whose version is part of the key."""
+    read_key: ClassVar[str] = "from"
+    """How a recipe calls what this step reads."""
+    uses_inputs: ClassVar[bool] = False
+    """True when the recipe's `inputs:` matter to the result."""
+    stops_run: ClassVar[bool] = False
+    """True when nothing after this step makes sense once it has said no."""
+    device: ClassVar[str] = ""
+    """A device this step measures and must hold alone, such as `cpu`."""
+
+    @abstractmethod
+    def run(self, source: In, out: Path, context: Context) -> Result:
+        """Read `source`, write the made kind's files into the empty folder `out`.
+
+        Raises a `RequestError` when the model or the machine cannot do what the settings ask.
+        """
+
+    @classmethod
+    def kinds(cls) -> tuple[type[Artifact], type[Artifact]]:
+        """The kind this step reads and the kind it makes, from its header `Step[In, Out]`."""
+        for base in cls.__mro__:
+            metadata: dict[str, Any] = getattr(base, "__pydantic_generic_metadata__", {})
+            if metadata.get("origin") is Step:
+                reads, makes = metadata["args"]
+                return reads, makes
+        raise TypeError(f"{cls.__name__} must inherit from Step[In, Out], such as Step[Onnx, Onnx]")
+
+    @classmethod
+    def marked(cls, mark: type) -> dict[str, Any]:
+        """Settings annotated with a mark (`Reads`, `DataFile`) -> that mark."""
+        found: dict[str, Any] = {}
+        for name, info in cls.model_fields.items():
+            marks = [*info.metadata, *(m for arg in get_args(info.annotation) for m in get_args(arg))]
+            found |= {name: m for m in marks if isinstance(m, mark)}
+        return found
