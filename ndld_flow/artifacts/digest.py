@@ -1,0 +1,84 @@
+"""Digests of files and of JSON values."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from blake3 import blake3
+from pydantic import JsonValue
+
+from ndld_flow.artifacts.files import write_text_atomically
+from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord
+
+ALWAYS_HASH_BELOW_BYTES = 16 * 2**20
+"""Smaller files are hashed on every read: 5 ms at most, and nothing to trust."""
+
+SETTLED_AFTER_S = 2.0
+"""A file younger than this may change again within one tick of its timestamps, so its digest is not remembered."""
+
+
+def digest_file(path: Path) -> str:
+    """blake3 of a file's contents, in hex."""
+    hasher = blake3(max_threads=blake3.AUTO)
+    if path.stat().st_size < ALWAYS_HASH_BELOW_BYTES:
+        hasher.update(path.read_bytes())
+    else:
+        hasher.update_mmap(path)
+    return hasher.hexdigest()
+
+
+def digest_json(value: JsonValue) -> str:
+    """blake3 of a JSON value, the same for equal values whatever the order of their keys."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return blake3(text.encode()).hexdigest()
+
+
+def describe_files(kind: str, files: Iterable[ArtifactFile]) -> ArtifactRecord:
+    """The artifact that consists of these files. Its digest knows their names, contents and nothing else."""
+    ordered = tuple(sorted(files, key=lambda file: file.path))
+    digest = digest_json([[file.path, file.digest, file.size_bytes] for file in ordered])
+    return ArtifactRecord(kind=kind, digest=digest, files=ordered)
+
+
+@dataclass(frozen=True)
+class DigestMemory:
+    """Digests of large files, remembered for as long as size, times and inode stay the same.
+
+    The change time cannot be set from user space, so a write that puts the modification time back is still seen.
+    """
+
+    folder: Path
+
+    def digest(self, path: Path) -> str:
+        """blake3 of a file; a large one that has not changed since it was last hashed is not read again."""
+        before = path.stat()
+        if before.st_size < ALWAYS_HASH_BELOW_BYTES:
+            return digest_file(path)
+        note = self.folder / f"{blake3(str(path.absolute()).encode()).hexdigest()[:32]}.json"
+        stamp = _stamp(before)
+        remembered = _read_note(note)
+        if remembered is not None and remembered[:-1] == stamp:
+            return str(remembered[-1])
+        digest = digest_file(path)
+        settled = time.time() - max(before.st_mtime, before.st_ctime) > SETTLED_AFTER_S
+        if settled and _stamp(path.stat()) == stamp:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_text_atomically(note, json.dumps([*stamp, digest]))
+        return digest
+
+
+def _stamp(stat: os.stat_result) -> list[int]:
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev]
+
+
+def _read_note(note: Path) -> list[int | str] | None:
+    try:
+        value = json.loads(note.read_text())
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, list) else None

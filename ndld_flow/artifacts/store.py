@@ -1,0 +1,192 @@
+"""The store: objects by digest, one record per key, one lock per key.
+
+::
+
+    store/objects/ab/abcdef.../model.onnx     an artifact's files, read-only
+    store/records/ab/abcdef....json           a StepRecord, by the step's key
+    store/sources/....json                    a fetched model's ArtifactRecord, by where it came from
+    store/locks/  store/building/…/            work in progress
+    store/damaged/                            what did not match its digest, set aside
+
+Everything is built aside, synced and renamed: a killed process leaves at most a folder in `building/`, which the next
+run removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from pydantic import ValidationError
+
+from ndld_flow.artifacts.digest import DigestMemory, describe_files
+from ndld_flow.artifacts.files import remove_folder, sync_folder, write_text_atomically
+from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord, StepRecord
+
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+
+@dataclass(frozen=True)
+class Store:
+    """Artifacts and records below one folder. Safe under any number of processes and under `kill -9`."""
+
+    root: Path
+
+    @property
+    def digests(self) -> DigestMemory:
+        return DigestMemory(self.root / "digests")
+
+    def object_folder(self, digest: str) -> Path:
+        """Where the files of the artifact with this digest are, if it is there."""
+        return self.root / "objects" / digest[:2] / digest
+
+    def record_path(self, key: str) -> Path:
+        return self.root / "records" / key[:2] / f"{key}.json"
+
+    def read_record(self, key: str) -> StepRecord | None:
+        """The record under a key; None when there is none, or it cannot be read (it is then made again)."""
+        try:
+            return StepRecord.model_validate_json(self.record_path(key).read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def write_record(self, record: StepRecord) -> None:
+        path = self.record_path(record.key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text_atomically(path, record.to_json())
+
+    def describe_folder(self, kind: str, folder: Path) -> ArtifactRecord:
+        """Hash what lies in a folder."""
+        return describe_files(
+            kind,
+            (
+                ArtifactFile(
+                    path=path.relative_to(folder).as_posix(),
+                    digest=self.digests.digest(path),
+                    size_bytes=path.stat().st_size,
+                )
+                for path in folder.rglob("*")
+                if path.is_file()
+            ),
+        )
+
+    def is_intact(self, artifact: ArtifactRecord) -> bool:
+        """Whether an artifact's files are all there with the contents they had when they were stored."""
+        folder = self.object_folder(artifact.digest)
+        try:
+            return all(
+                (folder / file.path).stat().st_size == file.size_bytes
+                and self.digests.digest(folder / file.path) == file.digest
+                for file in artifact.files
+            )
+        except OSError:
+            return False
+
+    def keep(self, kind: str, built: Path) -> ArtifactRecord:
+        """Move a folder's contents into the store under their digest; `built` is gone afterwards."""
+        artifact = self.describe_folder(kind, built)
+        folder = self.object_folder(artifact.digest)
+        if folder.exists() and self.is_intact(artifact):
+            remove_folder(built)
+            return artifact
+        self.set_aside(artifact.digest)
+        for file in artifact.files:
+            (built / file.path).chmod(0o444)
+        sync_folder(built)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # OSError: another process put the same contents there in this very moment.
+        with contextlib.suppress(OSError):
+            built.rename(folder)
+        sync_folder(folder.parent)
+        remove_folder(built)
+        return artifact
+
+    def set_aside(self, digest: str) -> None:
+        """Take a damaged object out of the way, without deleting it."""
+        folder = self.object_folder(digest)
+        if folder.exists():
+            damaged = (
+                self.root
+                / "damaged"
+                / f"{time.strftime('%Y%m%d-%H%M%S')}-{digest[:16]}-{uuid4().hex[:6]}"
+            )
+            damaged.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # another process was faster
+                folder.rename(damaged)
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[Path]:
+        """An empty folder on the store's disk, removed afterwards, and by the next run after a `kill -9`."""
+        folder = self.root / "building" / uuid4().hex[:12]
+        with self.lease("building", folder.name):
+            folder.mkdir(parents=True)
+            try:
+                yield folder
+            finally:
+                remove_folder(folder)
+
+    def sweep_building(self) -> None:
+        """Remove what killed processes left behind."""
+        with self.hold("leases"):
+            alive = self._leases("building")
+            for folder in (self.root / "building").glob("*"):
+                if folder.name not in alive:
+                    remove_folder(folder)
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Say that a run works in this store, so that `gc` keeps its hands off."""
+        with self.lease("run", uuid4().hex[:12]):
+            yield
+
+    @contextlib.contextmanager
+    def without_runs(self) -> Iterator[bool]:
+        """Keep new runs from starting; True when none is at work."""
+        with self.hold("leases"):
+            yield not self._leases("run")
+
+    @contextlib.contextmanager
+    def lease(self, kind: str, name: str) -> Iterator[None]:
+        """Hold a named lock that others can see is held; killed holders' leases end at once."""
+        lock = self._lock(f"{kind}-{name}")
+        with self.hold("leases"):
+            lock.acquire()
+        try:
+            yield
+        finally:
+            Path(lock.lock_file).unlink(missing_ok=True)
+            lock.release()
+
+    def _leases(self, kind: str) -> set[str]:
+        """Names of the leases whose holders live; those of the dead are removed. Call it while holding `leases`."""
+        alive = set()
+        for path in (self.root / "locks").glob(f"{kind}-*.lock"):
+            lock = self._lock(path.stem)
+            try:
+                lock.acquire(blocking=False)
+            except TimeoutError:
+                alive.add(path.stem.removeprefix(f"{kind}-"))
+            else:
+                path.unlink(missing_ok=True)
+                lock.release()
+        return alive
+
+    @contextlib.contextmanager
+    def hold(self, name: str) -> Iterator[None]:
+        """Hold a lock by name (a key, `leases`) against all other processes; a killed holder's is free at once."""
+        with self._lock(name):
+            yield
+
+    def _lock(self, name: str) -> BaseFileLock:
+        from filelock import FileLock
+
+        folder = self.root / "locks"
+        folder.mkdir(parents=True, exist_ok=True)
+        return FileLock(folder / f"{name}.lock")
