@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -41,7 +42,7 @@ class InputSpec(BaseModel):
         bounds = [shape for shape in (self.min, self.opt, self.max) if shape is not None]
         if len({len(shape) for shape in bounds}) > 1:
             raise ValueError("`min`, `opt` and `max` must have the same number of dimensions")
-        for low, high in zip(bounds, bounds[1:], strict=False):
+        for low, high in pairwise(bounds):
             if any(a > b for a, b in zip(low, high, strict=True)):
                 raise ValueError("every dimension must satisfy min <= opt <= max")
         return self

@@ -144,5 +144,7 @@ class Step(BaseModel, Generic[In, Out]):
         found: dict[str, Any] = {}
         for name, info in cls.model_fields.items():
             marks = [*info.metadata, *(m for arg in get_args(info.annotation) for m in get_args(arg))]
-            found |= {name: m for m in marks if isinstance(m, mark)}
+            for candidate in marks:
+                if isinstance(candidate, mark):
+                    found[name] = candidate
         return found

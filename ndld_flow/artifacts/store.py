@@ -112,11 +112,7 @@ class Store:
         """Take a damaged object out of the way, without deleting it."""
         folder = self.object_folder(digest)
         if folder.exists():
-            damaged = (
-                self.root
-                / "damaged"
-                / f"{time.strftime('%Y%m%d-%H%M%S')}-{digest[:16]}-{uuid4().hex[:6]}"
-            )
+            damaged = self.root / "damaged" / f"{time.strftime('%Y%m%d-%H%M%S')}-{digest[:16]}-{uuid4().hex[:6]}"
             damaged.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):  # another process was faster
                 folder.rename(damaged)
