@@ -118,15 +118,17 @@ class Step(BaseModel, Generic[In, Out]):
     """True when the recipe's `inputs:` matter to the result."""
     stops_run: ClassVar[bool] = False
     """True when nothing after this step makes sense once it has said no."""
-    device: ClassVar[str] = ""
-    """A device this step measures and must hold alone, such as `cpu`."""
-
     @abstractmethod
     def run(self, source: In, out: Path, context: Context) -> Result:
         """Read `source`, write the made kind's files into the empty folder `out`.
 
         Raises a `RequestError` when the model or the machine cannot do what the settings ask.
         """
+
+    @property
+    def device(self) -> str:
+        """A device this step measures and must hold alone, such as `cpu`; it may depend on settings."""
+        return ""
 
     @classmethod
     def kinds(cls) -> tuple[type[Artifact], type[Artifact]]:
