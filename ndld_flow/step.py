@@ -118,6 +118,7 @@ class Step(BaseModel, Generic[In, Out]):
     """True when the recipe's `inputs:` matter to the result."""
     stops_run: ClassVar[bool] = False
     """True when nothing after this step makes sense once it has said no."""
+
     @abstractmethod
     def run(self, source: In, out: Path, context: Context) -> Result:
         """Read `source`, write the made kind's files into the empty folder `out`.
