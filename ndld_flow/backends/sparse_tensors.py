@@ -114,13 +114,23 @@ def write_sparse(proto: onnx.ModelProto, tensors: list[SparseInitializer]) -> No
     if not tensors:
         return
     for graph in _graphs(proto.graph):
-        for i in reversed(range(len(graph.initializer))):
-            index = _proto_mark(graph.initializer[i])
-            if index is not None:
-                sparse = graph.sparse_initializer.add()
-                sparse.CopyFrom(tensors[index].proto)
-                sparse.values.name = graph.initializer[i].name
-                del graph.initializer[i]
+        _write_sparse_into(graph, tensors)
+
+
+def _write_sparse_into(graph: onnx.GraphProto, tensors: list[SparseInitializer]) -> None:
+    names = set()
+    for i in reversed(range(len(graph.initializer))):
+        index = _proto_mark(graph.initializer[i])
+        if index is not None:
+            names.add(graph.initializer[i].name)
+            sparse = graph.sparse_initializer.add()
+            sparse.CopyFrom(tensors[index].proto)
+            sparse.values.name = graph.initializer[i].name
+            del graph.initializer[i]
+    # onnx infers a sparse type for them and takes the dense one that onnx_ir wrote for a contradiction.
+    for i in reversed(range(len(graph.value_info))):
+        if graph.value_info[i].name in names:
+            del graph.value_info[i]
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
