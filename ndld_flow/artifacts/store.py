@@ -28,7 +28,6 @@ from ndld_flow.artifacts.digest import DigestMemory, describe_files
 from ndld_flow.artifacts.files import remove_folder, sync_folder, write_text_atomically
 from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord, StepRecord
 
-
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
@@ -179,6 +178,16 @@ class Store:
         """Hold a lock by name (a key, `leases`) against all other processes; a killed holder's is free at once."""
         with self._lock(name):
             yield
+
+    def is_held(self, name: str) -> bool:
+        """Whether another process holds a lock right now."""
+        lock = self._lock(name)
+        try:
+            lock.acquire(blocking=False)
+        except TimeoutError:
+            return True
+        lock.release()
+        return False
 
     def _lock(self, name: str) -> BaseFileLock:
         from filelock import FileLock

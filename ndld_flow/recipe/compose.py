@@ -20,7 +20,7 @@ from typing import Any
 from ndld_flow.artifacts.digest import digest_json
 from ndld_flow.artifacts.files import write_text_atomically
 from ndld_flow.errors import Problem, RecipeError
-from ndld_flow.recipe.nearest import say_nearest
+from ndld_flow.nearest import say_nearest
 from ndld_flow.recipe.yaml_file import YamlFile, read_yaml
 
 PRIMARY = "ndld_flow_recipe"
@@ -163,7 +163,7 @@ def _explain(file: YamlFile, overrides: Sequence[str], error: Exception) -> Prob
     return Problem(file.where(dotted), dotted, text, hint)
 
 
-def _order_steps(steps: Any, file: YamlFile, folders: Sequence[Path]) -> Any:
+def _order_steps(steps: object, file: YamlFile, folders: Sequence[Path]) -> object:
     """Put steps in the order in which recipes name them: those of `defaults:` first, then the recipe's own.
 
     Hydra puts what a preset adds to a step before the recipe's other steps; the order of steps means something here.

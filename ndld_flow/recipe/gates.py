@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ndld_flow.nearest import say_nearest
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.run_record import GateResult
-from ndld_flow.recipe.nearest import say_nearest
 from ndld_flow.units import parse_bytes, parse_duration_ms
 
 COMPARISONS: dict[type[ast.cmpop], Callable[[float, float], bool]] = {

@@ -11,7 +11,9 @@ from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.validate import validate_recipe
 
 
-def load_recipe(path: Path, overrides: Sequence[str] = (), *, trust: bool = False, store: Store | None = None) -> Recipe:
+def load_recipe(
+    path: Path, overrides: Sequence[str] = (), *, trust: bool = False, store: Store | None = None
+) -> Recipe:
     """Compose and check a recipe. Raises RecipeError with every problem found."""
     memory = store.root / "recipes" if store is not None else None
     return validate_recipe(compose_recipe(path, overrides, memory), trust=trust)

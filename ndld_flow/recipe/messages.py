@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from ndld_flow.recipe.nearest import say_nearest
+from ndld_flow.nearest import say_nearest
 
 EXPECTED = {
     "int_type": "a whole number",
@@ -54,12 +54,12 @@ def explain_mistake(detail: Mapping[str, Any], model: type[BaseModel]) -> tuple[
     return f"{detail['msg'][0].lower()}{detail['msg'][1:]}, found {_show(found)}", ""
 
 
-def _show(value: Any) -> str:
+def _show(value: object) -> str:
     text = repr(value) if not isinstance(value, bool) else str(value).lower()
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _near_literal(found: Any, allowed: str) -> str:
+def _near_literal(found: object, allowed: str) -> str:
     names = [name.strip().strip("'") for name in allowed.replace(" or ", ", ").split(",")]
     hint = say_nearest(str(found), names)
     return hint if hint.startswith("did you mean") else ""
@@ -74,7 +74,7 @@ def _fields_at(model: type[BaseModel], location: Iterable[Any]) -> list[str]:
     return list(model.model_fields)
 
 
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
+def _models_in(annotation: object) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for argument in get_args(annotation) for model in _models_in(argument)]

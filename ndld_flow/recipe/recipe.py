@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 from ndld_flow.discovery import StepType
 from ndld_flow.inputs import InputSpec
 from ndld_flow.recipe.gates import Gate
-from ndld_flow.step import Step
+from ndld_flow.step import DataFile, Step
 
 SOURCE = "source"
 """The name by which steps read the recipe's model."""
@@ -76,7 +76,13 @@ class RecipeStep:
     def settings(self) -> dict[str, JsonValue]:
         """Every setting that shapes the result, defaults included; what it reads is told apart."""
         values: dict[str, JsonValue] = self.step.model_dump(mode="json")
-        return {name: value for name, value in values.items() if name not in self.reads}
+        return {name: value for name, value in values.items() if name not in (*self.reads, *self.data_files)}
+
+    @property
+    def data_files(self) -> dict[str, str]:
+        """Setting marked `DataFile` -> the path it holds, for those that hold one."""
+        paths = {name: getattr(self.step, name) for name in self.type.cls.marked(DataFile)}
+        return {name: str(path) for name, path in paths.items() if path is not None}
 
 
 @dataclass(frozen=True)

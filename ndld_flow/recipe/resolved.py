@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 from pydantic import JsonValue
 
+from ndld_flow.inputs import InputSpec
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
 
 
@@ -27,6 +28,8 @@ def resolve_recipe(recipe: Recipe, model_digest: str) -> dict[str, JsonValue]:
         "model": {**model, "blake3": model_digest},
         "steps": {step.name: _resolve_step(step) for step in recipe.steps},
     }
+    if recipe.file.inputs:
+        resolved["inputs"] = {name: _resolve_input(spec) for name, spec in recipe.file.inputs.items()}
     if recipe.file.steps_from:
         resolved["steps_from"] = [str((folder / name).resolve()) for name in recipe.file.steps_from]
     return resolved
@@ -34,7 +37,13 @@ def resolve_recipe(recipe: Recipe, model_digest: str) -> dict[str, JsonValue]:
 
 def _resolve_step(step: RecipeStep) -> dict[str, JsonValue]:
     reads: dict[str, JsonValue] = dict(step.reads)
-    return {"step": step.type.name, **reads, **step.settings}
+    files = {name: str(Path(value).absolute()) for name, value in step.data_files.items()}
+    return {"step": step.type.name, **reads, **step.settings, **files}
+
+
+def _resolve_input(spec: InputSpec) -> dict[str, JsonValue]:
+    values: dict[str, JsonValue] = spec.model_dump(mode="json", exclude_defaults=True)
+    return values if spec.data_file is None else {**values, "data": str(Path(spec.data_file).absolute())}
 
 
 def write_yaml(values: dict[str, JsonValue], heading: str) -> str:

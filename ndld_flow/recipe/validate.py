@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,10 +13,10 @@ from pydantic import BaseModel, ValidationError
 from ndld_flow.artifacts.kinds import Artifact, Onnx
 from ndld_flow.discovery import StepType, StepTypes, find_step_files
 from ndld_flow.errors import Problem, RecipeError, RequestError
+from ndld_flow.nearest import say_nearest
 from ndld_flow.recipe.compose import Composed
 from ndld_flow.recipe.gates import Gate, GateError, parse_gate
 from ndld_flow.recipe.messages import explain_mistake
-from ndld_flow.recipe.nearest import say_nearest
 from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeFile, RecipeStep
 from ndld_flow.step import Reads
 
@@ -95,7 +95,7 @@ def _find_types(values: Mapping[str, Any], composed: Composed, trust: bool, mist
     return StepTypes(files)
 
 
-def _check_steps(entries: Any, types: StepTypes, mistakes: _Mistakes) -> list[RecipeStep]:
+def _check_steps(entries: object, types: StepTypes, mistakes: _Mistakes) -> list[RecipeStep]:
     steps: list[RecipeStep] = []
     made: dict[str, type[Artifact] | None] = {SOURCE: Onnx}
     for name, entry in entries.items() if isinstance(entries, dict) else ():
@@ -177,7 +177,7 @@ def _nearest_maker(kind: type[Artifact], made: Mapping[str, type[Artifact] | Non
 
 
 def _check_read(
-    key: str, kind: type[Artifact], name: Any, made: Mapping[str, type[Artifact] | None]
+    key: str, kind: type[Artifact], name: object, made: Mapping[str, type[Artifact] | None]
 ) -> tuple[str, str] | None:
     if name is None:
         return f"no step before this one makes what it reads ({kind.kind})", f"name one with `{key}:`"
@@ -192,14 +192,14 @@ def _check_read(
     return None
 
 
-def _check_gates(gates: Any, steps: Any, mistakes: _Mistakes) -> Iterator[Gate] | list[Gate]:
+def _check_gates(gates: object, steps: object, mistakes: _Mistakes) -> list[Gate]:
     if not isinstance(gates, list):
         return []
     known = list(steps) if isinstance(steps, dict) else []
     return [gate for index, text in enumerate(gates) if (gate := _check_gate(index, text, known, mistakes))]
 
 
-def _check_gate(index: int, text: Any, steps: Sequence[str], mistakes: _Mistakes) -> Gate | None:
+def _check_gate(index: int, text: object, steps: Sequence[str], mistakes: _Mistakes) -> Gate | None:
     dotted = f"gates.{index}"
     if not isinstance(text, str):
         return None  # the top level's check tells
@@ -214,5 +214,3 @@ def _check_gate(index: int, text: Any, steps: Sequence[str], mistakes: _Mistakes
             mistakes.add(dotted, f"{text!r}: there is no step `{step}`", say_nearest(step, steps))
             return None
     return gate
-
-

@@ -75,7 +75,7 @@ def _near_files(path: Path) -> str:
     folder = path.parent
     if not folder.is_dir():
         return f"there is no folder {folder} either" if str(folder) != "." else ""
-    from ndld_flow.recipe.nearest import say_nearest
+    from ndld_flow.nearest import say_nearest
 
     return say_nearest(path.name, [p.name for p in folder.glob("*.y*ml")])
 

@@ -1,0 +1,145 @@
+"""The Python API: the same words as the command line, one function each.
+
+::
+
+    from ndld_flow import api
+
+    finished = api.run("pipelines/quickstart.yaml", ["steps.speed.passes=50"])
+    print(finished.passed, finished.report)
+
+All of them raise `ndld_flow.errors.NdldFlowError`; none prints or exits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ndld_flow.discovery import StepType
+    from ndld_flow.doctor import Check
+    from ndld_flow.runner.collect_garbage import Freed
+    from ndld_flow.runner.events import Listener, RunFinished
+    from ndld_flow.runner.list_runs import RunSummary
+    from ndld_flow.runner.plan import Decision
+    from ndld_flow.runner.verify import Verified
+
+DEFAULT_OUTPUTS = "outputs"
+
+
+def run(
+    recipe: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    force: Sequence[str] = (),
+    trust: bool = False,
+    listener: Listener | None = None,
+) -> RunFinished:
+    """Run a recipe and write its run folder and report; what is done already is not done again.
+
+    `overrides` are in Hydra's grammar; `force` names steps to run though nothing changed; `trust` allows code that the
+    recipe names; `listener` is told every event of `ndld_flow.runner.events`.
+    """
+    from ndld_flow.runner.events import ignore
+    from ndld_flow.runner.run import Request, run_recipe
+
+    request = Request(Path(recipe), tuple(overrides), Path(outputs), tuple(force), trust)
+    return run_recipe(request, listener or ignore)
+
+
+def plan(
+    recipe: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    force: Sequence[str] = (),
+    trust: bool = False,
+    listener: Listener | None = None,
+) -> list[Decision]:
+    """Say for each step whether a run would do it or reuse it, and why."""
+    from ndld_flow.runner.events import ignore
+    from ndld_flow.runner.run import Request, plan_recipe
+
+    request = Request(Path(recipe), tuple(overrides), Path(outputs), tuple(force), trust)
+    return plan_recipe(request, listener or ignore)
+
+
+def report(run: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> Path:
+    """Draw the report of a run (tag, recipe, id, path) again from its records; returns its path."""
+    from ndld_flow.report.draw import draw_report
+    from ndld_flow.runner.runs import Outputs
+
+    return draw_report(Outputs(Path(outputs)).find(run))
+
+
+def runs(recipe: str = "*", *, outputs: str | Path = DEFAULT_OUTPUTS) -> list[RunSummary]:
+    """Finished runs, newest first."""
+    from ndld_flow.runner.list_runs import list_runs
+    from ndld_flow.runner.runs import Outputs
+
+    return list_runs(Outputs(Path(outputs)), recipe)
+
+
+def tag(run: str, name: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> Path:
+    """Give a run a lasting name; `gc` never removes it then. Returns the run's folder."""
+    from ndld_flow.runner.runs import Outputs
+
+    kept = Outputs(Path(outputs))
+    folder = kept.find(run)
+    kept.set_tag(folder, name)
+    return folder
+
+
+def untag(name: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> None:
+    """Forget a name. The run stays."""
+    from ndld_flow.runner.runs import Outputs
+
+    Outputs(Path(outputs)).remove_tag(name)
+
+
+def steps(files: Sequence[str | Path] = ()) -> list[StepType]:
+    """All step types: built in, installed, and those in `files` (whose code is then run)."""
+    from ndld_flow.discovery import StepTypes
+
+    return list(StepTypes(tuple(Path(file).resolve() for file in files)))
+
+
+def schema(files: Sequence[str | Path] = ()) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of recipes, with the steps in `files` too."""
+    from ndld_flow.recipe.schema import describe_recipes
+
+    return describe_recipes(steps(files))
+
+
+def verify(
+    *, outputs: str | Path = DEFAULT_OUTPUTS, progress: Callable[[int, int, str], None] = lambda *_: None
+) -> Verified:
+    """Hash every stored artifact anew; what is damaged is set aside."""
+    from ndld_flow.runner.runs import Outputs
+    from ndld_flow.runner.verify import verify_store
+
+    return verify_store(Outputs(Path(outputs)).store, progress)
+
+
+def gc(*, outputs: str | Path = DEFAULT_OUTPUTS, keep: int | None = None, dry_run: bool = False) -> Freed:
+    """Free what no kept run needs; `keep` limits the untagged runs kept of each recipe."""
+    from ndld_flow.runner.collect_garbage import collect_garbage
+    from ndld_flow.runner.runs import Outputs
+
+    return collect_garbage(Outputs(Path(outputs)), keep, dry_run=dry_run)
+
+
+def doctor(*, outputs: str | Path = DEFAULT_OUTPUTS) -> list[Check]:
+    """What works on this machine."""
+    from ndld_flow.doctor import examine
+
+    return examine(Path(outputs))
+
+
+def init(model: str | Path, target: str | Path | None = None, *, overwrite: bool = False) -> Path:
+    """Write a commented recipe for a model; returns its path."""
+    from ndld_flow.recipe.write_recipe import write_recipe
+
+    return write_recipe(Path(model), Path(target) if target is not None else None, overwrite=overwrite)

@@ -1,0 +1,120 @@
+"""The program: a lazy group of verbs, and what becomes of errors.
+
+`--help` imports click and nothing else: each verb's module is imported when that verb is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from ndld_flow import __version__
+from ndld_flow.errors import NdldFlowError, RecipeError
+
+VERBS = {
+    "run": "Run a recipe; what is done already is not done again.",
+    "plan": "Say what a run would do, and why, without doing it.",
+    "report": "Draw a run's report again from its records.",
+    "runs": "List finished runs.",
+    "tag": "Give a run a lasting name.",
+    "steps": "List the steps, or explain one with all its settings.",
+    "schema": "Write the JSON Schema of recipes, for editors.",
+    "init": "Write a commented recipe for a model.",
+    "verify": "Check every stored artifact against its digest.",
+    "gc": "Free what no kept run needs.",
+    "doctor": "Say what works on this machine, and how to get what does not.",
+}
+
+EPILOG = """
+\b
+Begin with:   ndld-flow run pipelines/quickstart.yaml
+For a model:  ndld-flow init MODEL.onnx
+
+Exit codes: 0 all well; 1 a check, gate or step said no; 2 the request is wrong; 3 a bug; 4 inconclusive; 130 interrupted.
+"""
+
+
+class LazyGroup(click.Group):
+    """Knows its verbs by name and imports one when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f"ndld_flow.cli.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            from ndld_flow.nearest import say_nearest
+
+            ctx.fail(f"there is no verb {args[0]!r}; {say_nearest(args[0], VERBS)}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", message="ndld-flow %(version)s")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def program(debug: bool) -> None:
+    """Recipes that make ONNX models fast and keep them correct.
+
+    A recipe is a YAML file with a model and ordered steps. `run` carries it out, keeps every result by its digest,
+    and writes a report.
+    """
+
+
+def main() -> NoReturn:
+    """Run the program and exit with the code that errors.py tells."""
+    debug = "--debug" in sys.argv[1:]
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    try:
+        sys.exit(program.main(arguments, prog_name="ndld-flow", standalone_mode=False) or 0)
+    except click.exceptions.Abort:
+        _leave(130)
+    except KeyboardInterrupt:
+        click.echo("interrupted; what was finished is kept, run again to go on", err=True)
+        _leave(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read our output went away
+        sys.exit(0)
+    except NdldFlowError as error:
+        if debug:
+            raise
+        click.echo(_say(error), err=True)
+        sys.exit(error.exit_code)
+    except Exception as error:
+        if debug:
+            raise
+        from ndld_flow.cli.bug import write_bug
+
+        click.echo(write_bug(error), err=True)
+        sys.exit(3)
+
+
+def _leave(code: int) -> NoReturn:
+    """End at once: threads of native libraries must not keep an interrupted program alive."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _say(error: NdldFlowError) -> str:
+    if isinstance(error, RecipeError) and len(error.problems) > 1:
+        return f"error: {len(error.problems)} mistakes\n{error}"
+    return f"error: {error}"

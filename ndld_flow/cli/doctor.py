@@ -1,0 +1,33 @@
+"""`ndld-flow doctor`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ndld_flow import api
+from ndld_flow.cli.options import json_option, outputs_option, print_json
+
+SHOWN = {"ok": ("ok     ", "green"), "absent": ("absent ", "yellow"), "broken": ("BROKEN ", "red")}
+
+
+@click.command("doctor", short_help="Say what works on this machine, and how to get what does not.")
+@outputs_option
+@json_option
+def command(outputs: Path, as_json: bool) -> int:
+    """Say what works on this machine, and how to get what does not.
+
+    Execution providers are really loaded, not only listed. Exit code 1 when something that every run needs is broken.
+    """
+    checks = api.doctor(outputs=outputs)
+    if as_json:
+        print_json([check.model_dump(mode="json") for check in checks])
+    else:
+        width = max(len(check.name) for check in checks)
+        for check in checks:
+            text, colour = SHOWN[check.state]
+            click.echo(f"{click.style(text, fg=colour)} {check.name:<{width}}  {check.found}")
+            if check.advice:
+                click.echo(f"{'':<8}{'':<{width}}  -> {check.advice}")
+    return 1 if any(check.state == "broken" for check in checks) else 0

@@ -1,0 +1,87 @@
+"""A step's reference page, made from its class."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import textwrap
+from typing import Any
+
+import click
+
+from ndld_flow.discovery import StepType
+from ndld_flow.recipe.schema import describe_recipes
+
+
+def describe_step(found: StepType) -> dict[str, Any]:
+    """A step as data: what it reads and makes, where it may be reused, and the JSON Schema of its settings."""
+    reads, makes = found.cls.kinds()
+    return {
+        "name": found.name,
+        "summary": found.summary,
+        "reads": reads.kind,
+        "makes": makes.kind,
+        "version": found.version,
+        "origin": found.origin,
+        "schema": found.cls.model_json_schema(),
+    }
+
+
+def explain_step(found: StepType) -> str:
+    """A page for people: what it does and every setting with type, default and meaning."""
+    reads, makes = found.cls.kinds()
+    doc = inspect.getdoc(found.cls) or ""
+    lines = [
+        click.style(found.name, bold=True) + f"  reads {reads.kind}, makes {makes.kind}  (version {found.version})",
+        "",
+        *_wrap(doc, ""),
+        "",
+        "Settings",
+        *_setting(found.cls.read_key, "step name", "nearest earlier step", f"What to read ({reads.kind})."),
+    ]
+    definitions = describe_recipes([found])["$defs"]
+    for name, schema in found.cls.model_json_schema().get("properties", {}).items():
+        lines += _settings(name, schema, definitions)
+    return "\n".join(lines)
+
+
+def _settings(name: str, schema: dict[str, Any], definitions: dict[str, Any]) -> list[str]:
+    """A setting, and below it those of a nested one."""
+    default = json.dumps(schema["default"]) if "default" in schema else "required"
+    inner = definitions.get(schema.get("$ref", "").rpartition("/")[2], {})
+    lines = _setting(name, _say_type(schema, definitions), default, schema.get("description", ""))
+    for inner_name, inner_schema in inner.get("properties", {}).items():
+        lines += _settings(f"{name}.{inner_name}", inner_schema, definitions)
+    return lines
+
+
+def _setting(name: str, kind: str, default: str, text: str) -> list[str]:
+    return [f"  {click.style(name, bold=True)}: {kind} = {default}", *_wrap(text, "      ")]
+
+
+def _say_type(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return " | ".join(json.dumps(value) for value in schema["enum"])
+    if "const" in schema:
+        return json.dumps(schema["const"])
+    if "anyOf" in schema:
+        return " | ".join(dict.fromkeys(_say_type(choice, definitions) for choice in schema["anyOf"]))
+    if "$ref" in schema:
+        return "mapping"
+    kind = schema.get("type", "any")
+    if kind == "array":
+        return f"list of {_say_type(schema.get('items', {}), definitions)}"
+    if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
+        return f"mapping to {_say_type(schema['additionalProperties'], definitions)}"
+    return {"integer": "whole number", "boolean": "true | false", "string": "text", "object": "mapping"}.get(kind, kind)
+
+
+def _wrap(text: str, indent: str) -> list[str]:
+    paragraphs = text.split("\n\n")
+    wrapped = [
+        textwrap.fill(" ".join(part.split()), 100, initial_indent=indent, subsequent_indent=indent)
+        if "::" not in part and not part.startswith("    ")
+        else textwrap.indent(part, indent)
+        for part in paragraphs
+    ]
+    return [line for part in wrapped for line in part.split("\n") if line.strip() or len(paragraphs) > 1]

@@ -1,0 +1,30 @@
+"""`ndld-flow gc`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ndld_flow import api
+from ndld_flow.cli.options import json_option, outputs_option, print_json
+
+
+@click.command("gc", short_help="Free what no kept run needs.")
+@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Keep only the N newest untagged runs a recipe.")
+@click.option("--dry-run", "-n", is_flag=True, help="Only say what would be freed.")
+@outputs_option
+@json_option
+def command(keep: int | None, dry_run: bool, outputs: Path, as_json: bool) -> None:
+    """Free what no kept run needs.
+
+    Every run is kept unless --keep says otherwise; a tagged run always is.
+    """
+    freed = api.gc(outputs=outputs, keep=keep, dry_run=dry_run)
+    if as_json:
+        print_json(freed.model_dump(mode="json"))
+        return
+    for run in freed.runs:
+        click.echo(f"run {run}")
+    verb = "would free" if dry_run else "freed"
+    click.echo(f"{verb} {freed.freed_bytes / 2**20:,.1f} MiB: {len(freed.runs)} runs, {len(freed.objects)} artifacts")

@@ -1,0 +1,61 @@
+"""Options that several verbs share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def outputs_option(command: Command) -> Command:
+    """`--outputs DIR`."""
+    return click.option(
+        "--outputs",
+        "-o",
+        type=click.Path(file_okay=False, path_type=Path),
+        default=Path("outputs"),
+        show_default=True,
+        envvar="NDLD_FLOW_OUTPUTS",
+        help="Folder of the store, the runs and the tags (or set NDLD_FLOW_OUTPUTS).",
+    )(command)
+
+
+def json_option(command: Command) -> Command:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
+
+
+def recipe_options(command: Command) -> Command:
+    """What `run` and `plan` take."""
+    for option in (
+        click.option("--trust", is_flag=True, help="Allow the Python code that the recipe names in `steps_from:`."),
+        click.option(
+            "--force", "-f", multiple=True, metavar="STEP", help="Run this step though nothing changed (or `all`)."
+        ),
+        click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]..."),
+        click.argument("recipe", type=click.Path(path_type=Path), metavar="RECIPE.yaml"),
+    ):
+        command = option(command)
+    return command
+
+
+def files_option(command: Command) -> Command:
+    """`--from FILE.py`: steps of one's own."""
+    return click.option(
+        "--from",
+        "files",
+        multiple=True,
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE.py",
+        help="A Python file with a step of your own (its code is run).",
+    )(command)
+
+
+def print_json(value: object) -> None:
+    """One JSON document on standard output."""
+    click.echo(json.dumps(value, indent=1, ensure_ascii=False))

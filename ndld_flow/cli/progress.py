@@ -1,0 +1,26 @@
+"""What a run shows while it works: a live display, plain lines, or JSON events."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
+from ndld_flow.runner.events import Listener
+
+
+@contextlib.contextmanager
+def choose_listener(*, as_json: bool) -> Iterator[Listener]:
+    """JSON events when asked for, a live display on a terminal, plain lines elsewhere."""
+    if as_json:
+        yield lambda event: print(event.model_dump_json(), flush=True)
+    elif sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+        from ndld_flow.cli.live import LiveDisplay
+
+        with LiveDisplay() as display:
+            yield display
+    else:
+        from ndld_flow.cli.plain import print_event
+
+        yield print_event

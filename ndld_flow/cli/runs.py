@@ -1,0 +1,29 @@
+"""`ndld-flow runs`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ndld_flow import api
+from ndld_flow.cli.options import json_option, outputs_option, print_json
+
+
+@click.command("runs", short_help="List finished runs.")
+@click.argument("recipe", default="*")
+@outputs_option
+@json_option
+def command(recipe: str, outputs: Path, as_json: bool) -> None:
+    """List finished runs, newest first; with RECIPE only those of one recipe."""
+    found = api.runs(recipe, outputs=outputs)
+    if as_json:
+        print_json([run.model_dump(mode="json") for run in found])
+        return
+    if not found:
+        click.echo(f"no runs in {outputs}/runs yet; `ndld-flow run RECIPE.yaml` makes one")
+    width = max((len(run.run) for run in found), default=0)
+    for run in found:
+        word = click.style("passed", fg="green") if run.passed else click.style("FAILED", fg="red")
+        tags = f"  [{', '.join(run.tags)}]" if run.tags else ""
+        click.echo(f"{run.run:<{width}}  {word}  {run.wall_s:8.1f} s  {run.started_at:%Y-%m-%d %H:%M} UTC{tags}")

@@ -1,0 +1,24 @@
+"""The sentences that end a step and a run, shared by the live display and the plain lines."""
+
+from __future__ import annotations
+
+from ndld_flow.runner.events import RunFinished, StepFinished
+
+
+def describe_step_end(event: StepFinished) -> str:
+    """`half: done in 0.82 s: fp16: 326 nodes`."""
+    if event.outcome == "skipped":
+        return f"{event.name}: skipped, {event.reason}"
+    how = "reused" if event.outcome == "reused" else f"{event.outcome} in {event.wall_s:.2f} s"
+    if event.outcome == "failed" and event.reason == "reused":
+        how = "failed (reused)"
+    return f"{event.name}: {how}: {event.summary}"
+
+
+def describe_end(event: RunFinished) -> list[str]:
+    """The verdict's lines and where the report is; for a run with nothing to do, which run has it all."""
+    if event.nothing_to_do:
+        word = "passed" if event.passed else "FAILED"
+        head = f"nothing to do: run {event.run} has all of this and {word} ({event.wall_s:.2f} s)"
+        return [head, f"report {event.report}"]
+    return [*event.verdict, f"report {event.report}"]

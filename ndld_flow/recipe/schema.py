@@ -1,0 +1,68 @@
+"""JSON Schema of recipes, for editors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ndld_flow.discovery import StepType
+from ndld_flow.recipe.recipe import RecipeFile
+from ndld_flow.step import Reads
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def describe_recipes(types: Iterable[StepType]) -> dict[str, Any]:
+    """A JSON Schema (draft 2020-12) that knows every step type and all of its settings."""
+    schema: dict[str, Any] = RecipeFile.model_json_schema()
+    definitions: dict[str, Any] = schema.setdefault("$defs", {})
+    known = list(types)
+    for step_type in known:
+        definitions[f"step_{step_type.name}"] = _describe_step(step_type, definitions)
+    by_word = {found.name: {"$ref": f"#/$defs/step_{found.name}"} for found in known}
+    properties = schema["properties"]
+    properties["steps"] |= {
+        # a step named as its type needs no `step:`; any other says it
+        "properties": {name: _or_empty(_choose(by_word, name)) for name in by_word},
+        "additionalProperties": {"allOf": [{"required": ["step"]}, _choose(by_word, None)]},
+        "propertyNames": {"pattern": "^(?!source$)[A-Za-z_][A-Za-z0-9_]*$"},
+    }
+    properties["model"] = {"anyOf": [{"type": "string"}, properties["model"]]}
+    properties["defaults"] = {
+        "type": "array",
+        "description": "Recipes and config groups this one builds on (Hydra): `profiling@steps.speed: quick`.",
+    }
+    schema |= {"$schema": DIALECT, "title": "ndld_flow recipe"}
+    return schema
+
+
+def _or_empty(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [{"type": "null"}, schema]}
+
+
+def _choose(by_word: dict[str, dict[str, str]], default: str | None) -> dict[str, Any]:
+    """Apply the schema of the type that `step:` names, or of the default type where there is no `step:`."""
+    rules: list[dict[str, Any]] = [
+        {"if": {"properties": {"step": {"const": word}}, "required": ["step"]}, "then": reference}
+        for word, reference in by_word.items()
+    ]
+    if default is not None:
+        rules.append({"if": {"not": {"required": ["step"]}}, "then": by_word[default]})
+    return {"type": "object", "properties": {"step": {"enum": list(by_word)}}, "allOf": rules}
+
+
+def _describe_step(step_type: StepType, definitions: dict[str, Any]) -> dict[str, Any]:
+    cls = step_type.cls
+    schema: dict[str, Any] = cls.model_json_schema()
+    definitions |= schema.pop("$defs", {})
+    reads, makes = cls.kinds()
+    properties = {
+        "step": {"const": step_type.name},
+        cls.read_key: {"type": "string", "description": f"The step (or `source`) to read: {reads.kind}."},
+        **schema.get("properties", {}),
+    }
+    for setting in cls.marked(Reads):
+        properties[setting]["type"] = "string"
+    schema |= {"properties": properties, "title": step_type.name, "additionalProperties": False}
+    schema["description"] = f"{step_type.summary} Reads {reads.kind}, makes {makes.kind}."
+    return schema

@@ -1,0 +1,1 @@
+"""Plan a recipe against the store, then do what is not done yet."""

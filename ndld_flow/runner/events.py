@@ -1,0 +1,83 @@
+"""What a run tells while it works. Terminal, plain lines and JSON all listen to these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from ndld_flow.records.base import Record
+from ndld_flow.records.metric import Metric
+from ndld_flow.records.run_record import GateResult
+from ndld_flow.records.step_record import Outcome
+
+
+class RunStarted(Record):
+    event: Literal["run_started"] = "run_started"
+    recipe: str
+    steps: tuple[str, ...]
+
+
+class Said(Record):
+    """A sentence about something that takes time before the first step, such as fetching the model."""
+
+    event: Literal["said"] = "said"
+    text: str
+
+
+class StepStarted(Record):
+    event: Literal["step_started"] = "step_started"
+    name: str
+    step: str
+    reason: str
+    detail: str
+
+
+class StepWaits(Record):
+    """Another run computes the same step; this one waits for its result."""
+
+    event: Literal["step_waits"] = "step_waits"
+    name: str
+    waits_for: str
+
+
+class StepProgressed(Record):
+    event: Literal["step_progressed"] = "step_progressed"
+    name: str
+    done: int
+    total: int
+    """0 when unknown."""
+    what: str
+
+
+class StepFinished(Record):
+    event: Literal["step_finished"] = "step_finished"
+    name: str
+    step: str
+    outcome: Outcome
+    reason: str
+    detail: str
+    summary: str
+    wall_s: float
+    metrics: dict[str, Metric]
+
+
+class RunFinished(Record):
+    event: Literal["run_finished"] = "run_finished"
+    passed: bool
+    nothing_to_do: bool
+    """Everything was there already; the run named is an earlier one."""
+    run: str
+    folder: str
+    report: str
+    verdict: tuple[str, ...]
+    """Five lines for people."""
+    gates: tuple[GateResult, ...]
+    wall_s: float
+
+
+Event = RunStarted | Said | StepStarted | StepWaits | StepProgressed | StepFinished | RunFinished
+Listener = Callable[[Event], None]
+
+
+def ignore(_: Event) -> None:
+    """A listener for programs that only want the result."""

@@ -1,0 +1,71 @@
+"""A step's key: the digest of everything its result depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from ndld_flow.artifacts.digest import digest_json
+from ndld_flow.artifacts.store import Store
+from ndld_flow.errors import RequestError
+from ndld_flow.inputs import InputSpec
+from ndld_flow.machine import describe_machine
+from ndld_flow.recipe.recipe import RecipeStep
+from ndld_flow.records.step_record import KeyParts
+from ndld_flow.step import Reuse
+from ndld_flow.versions import read_version
+
+
+def describe_key(
+    step: RecipeStep, read_digests: Mapping[str, str], inputs: Mapping[str, InputSpec], store: Store
+) -> KeyParts:
+    """Everything a step's result depends on.
+
+    `read_digests`: what it reads (`from`, ...) -> digest of that artifact. Raises RequestError for a data file that is
+    not there.
+    """
+    files = dict(step.data_files)
+    used = {name: spec for name, spec in inputs.items() if step.step.uses_inputs}
+    files |= {f"inputs.{name}": spec.data_file for name, spec in used.items() if spec.data_file is not None}
+    return KeyParts(
+        step=step.type.name,
+        version=step.type.version,
+        settings=step.settings,
+        inputs={name: _without_path(spec) for name, spec in used.items()},
+        reads={**read_digests, **{name: _digest_data(name, path, store) for name, path in files.items()}},
+        libraries={library: read_version(library) for library in step.type.cls.libraries},
+        machine=fingerprint_machine() if step.step.reuse is not Reuse.ANYWHERE else "",
+    )
+
+
+def make_key(parts: KeyParts) -> str:
+    """The digest of a key's parts."""
+    return digest_json(parts.model_dump(mode="json"))
+
+
+@cache
+def fingerprint_machine() -> str:
+    """What tells this machine from another where measurements and engines are concerned."""
+    machine = describe_machine()
+    gpus = ", ".join(machine.gpus) or "no GPU"
+    driver = f", driver {machine.driver}" if machine.driver else ""
+    return f"{machine.system} {machine.architecture}, {machine.cpu} x {machine.cpu_count}, {gpus}{driver}"
+
+
+def _without_path(spec: InputSpec) -> JsonValue:
+    """An input's description in which a data file counts by its contents, not by its name."""
+    values: dict[str, JsonValue] = spec.model_dump(mode="json")
+    return values if spec.data_file is None else {**values, "data": Path(spec.data_file).suffix}
+
+
+def _digest_data(name: str, path: str, store: Store) -> str:
+    try:
+        return store.digests.digest(Path(path))
+    except OSError as error:
+        raise RequestError(
+            f"{name}: the file {path} cannot be read: {error.strerror}. Paths are relative to where you stand "
+            f"({Path.cwd()})."
+        ) from None

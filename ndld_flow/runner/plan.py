@@ -1,0 +1,121 @@
+"""Decide, for each step, whether its result is there already, and say why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ndld_flow.artifacts.store import Store
+from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeStep
+from ndld_flow.records.run_record import RunRecord
+from ndld_flow.records.step_record import KeyParts, StepRecord
+from ndld_flow.runner.keys import describe_key, make_key
+from ndld_flow.runner.reasons import Reason
+from ndld_flow.step import Reuse
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether a step runs, and why."""
+
+    step: RecipeStep
+    reason: Reason
+    detail: str = ""
+    parts: KeyParts | None = None
+    """None while something it reads is not made yet."""
+    record: StepRecord | None = None
+    """What is reused."""
+
+    @property
+    def reused(self) -> bool:
+        return self.reason is Reason.REUSED
+
+    @property
+    def key(self) -> str:
+        return make_key(self.parts) if self.parts is not None else ""
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Decides one step after the other against the store. Changes nothing but to set damaged artifacts aside."""
+
+    recipe: Recipe
+    store: Store
+    previous: Mapping[str, StepRecord]
+    """Step name -> its record in the latest run of this recipe: what the reasons compare with."""
+    forced: frozenset[str] = frozenset()
+
+    def decide(self, step: RecipeStep, digests: Mapping[str, str | None]) -> Decision:
+        """Decide a step. `digests`: step name or `source` -> digest of its artifact, None while it is not made."""
+        waits = [name for name in step.reads.values() if digests.get(name) is None]
+        if waits:
+            before = self.previous.get(step.name)
+            reason = Reason.NEW if before is None else Reason.INPUT
+            return Decision(step, reason, f"reads {', '.join(dict.fromkeys(waits))}, made in this run")
+        read_digests = {key: str(digests[name]) for key, name in step.reads.items()}
+        parts = describe_key(step, read_digests, self.recipe.file.inputs, self.store)
+        return self._decide_by_key(step, parts)
+
+    def _decide_by_key(self, step: RecipeStep, parts: KeyParts) -> Decision:
+        if step.name in self.forced:
+            return Decision(step, Reason.FORCED, "", parts)
+        if step.step.reuse is Reuse.NEVER:
+            return Decision(step, Reason.NEVER, "", parts)
+        record = self.store.read_record(make_key(parts))
+        if record is None:
+            reason, detail = _explain(parts, self.previous.get(step.name))
+            return Decision(step, reason, detail, parts)
+        if not self.store.is_intact(record.artifact):
+            self.store.set_aside(record.artifact.digest)
+            return Decision(step, Reason.DAMAGED, "its files are not what was stored", parts)
+        return Decision(step, Reason.REUSED, "", parts, record)
+
+
+def plan_steps(planner: Planner, source_digest: str) -> list[Decision]:
+    """Decide all steps without running any. What reads a step that will run counts as changed with it."""
+    digests: dict[str, str | None] = {SOURCE: source_digest}
+    decisions = []
+    for step in planner.recipe.steps:
+        decision = planner.decide(step, digests)
+        digests[step.name] = decision.record.artifact.digest if decision.record else None
+        decisions.append(decision)
+    return decisions
+
+
+def previous_records(run: RunRecord | None) -> dict[str, StepRecord]:
+    """Step name -> record, from an earlier run."""
+    return {step.name: step.record for step in run.steps if step.record is not None} if run else {}
+
+
+def _explain(parts: KeyParts, before: StepRecord | None) -> tuple[Reason, str]:
+    """Which part of the key changed since the step's last run, most telling first."""
+    if before is None or before.parts.step != parts.step:
+        return Reason.NEW, ""
+    old = before.parts
+    if old.version != parts.version:
+        return Reason.VERSION, f"{old.version} -> {parts.version}"
+    settings = {"inputs": old.inputs, **old.settings}, {"inputs": parts.inputs, **parts.settings}
+    if settings[0] != settings[1]:
+        return Reason.SETTINGS, _differences(*settings)
+    if old.reads != parts.reads:
+        return Reason.INPUT, _changed_names(old.reads, parts.reads)
+    if old.libraries != parts.libraries:
+        return Reason.TOOL, _differences(old.libraries, parts.libraries)
+    if old.machine != parts.machine:
+        return Reason.MACHINE, f"{old.machine} -> {parts.machine}"
+    return Reason.DAMAGED, "it is no longer in the store"
+
+
+def _changed_names(old: Mapping[str, object], new: Mapping[str, object]) -> str:
+    return ", ".join(name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name))
+
+
+def _differences(old: Mapping[str, object], new: Mapping[str, object]) -> str:
+    names = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]
+    shown = [f"{name} {_short(old.get(name))} -> {_short(new.get(name))}" for name in names[:3]]
+    return ", ".join(shown) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _short(value: object) -> str:
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

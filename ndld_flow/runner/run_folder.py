@@ -1,0 +1,62 @@
+"""Write a run's folder: built aside, renamed into place when it is whole."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from ndld_flow.artifacts.files import copy_file, point_to, write_text_atomically
+from ndld_flow.artifacts.store import Store
+from ndld_flow.recipe.resolved import write_yaml
+from ndld_flow.records.run_record import RunRecord
+from ndld_flow.records.step_record import RunStep
+from ndld_flow.report.draw import draw_report
+from ndld_flow.runner.runs import LATEST, RUN_RECORD, Outputs
+
+
+def write_run_folder(run: RunRecord, outputs: Outputs) -> Path:
+    """Put everything a person opens into `runs/<recipe>/<id>/`, report included, and point `latest` to it."""
+    parent = outputs.runs / run.recipe_name
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = parent / run.id
+    with outputs.store.building() as aside:
+        built = aside / run.id
+        built.mkdir()
+        for step in run.steps:
+            _write_step(step, built, outputs.store)
+        _write_texts(run, built, folder)
+        draw_report(built)
+        built.rename(folder)
+    point_to(parent / LATEST, folder)
+    return folder
+
+
+def _write_step(step: RunStep, built: Path, store: Store) -> None:
+    if step.record is None:
+        return
+    target = built / step.name
+    target.mkdir()
+    kept = store.object_folder(step.record.artifact.digest)
+    for file in step.record.artifact.files:
+        copy_file(kept / file.path, target / file.path)
+    (target / "record.json").write_text(step.record.to_json(), encoding="utf-8")
+    (target / "log.txt").write_text(step.record.log + "\n", encoding="utf-8")
+
+
+def _write_texts(run: RunRecord, built: Path, folder: Path) -> None:
+    repeat = f"ndld-flow run {shlex.quote(str(folder / 'recipe.yaml'))}"
+    heading = f"Resolved recipe of run {run.id}. It repeats the run from any folder:\n{repeat}"
+    (built / "recipe.yaml").write_text(write_yaml(run.recipe, heading), encoding="utf-8")
+    command = f"cd {shlex.quote(run.directory)}\n{shlex.join(run.command)}\n"
+    (built / "command.txt").write_text(command, encoding="utf-8")
+    (built / "log.txt").write_text(_join_logs(run), encoding="utf-8")
+    write_text_atomically(built / RUN_RECORD, run.to_json())
+
+
+def _join_logs(run: RunRecord) -> str:
+    parts = [f"run {run.id} of {run.recipe_name}, {run.started_at.isoformat()}, {run.wall_s:.3f} s"]
+    for step in run.steps:
+        parts.append(f"\n== {step.name} ({step.step}): {step.outcome}, {step.reason} {step.detail}".rstrip())
+        if step.record is not None:
+            parts += [step.record.summary, step.record.log]
+    return "\n".join(part for part in parts if part) + "\n"
