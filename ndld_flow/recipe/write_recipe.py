@@ -1,0 +1,83 @@
+"""Write a commented recipe for a model."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+from ndld_flow.artifacts.files import write_text_atomically
+from ndld_flow.errors import RequestError
+
+TEMPLATE = """\
+# Recipe for {model_name}. Run it with:
+#
+#   ndld-flow run {target}
+#
+# `ndld-flow steps` lists the steps, `ndld-flow steps NAME` explains one with all its settings.
+name: {name}
+model: {model}                # relative to where you stand; also pypi:, package:, https:// (README)
+
+inputs:                       # one place: every step that runs the model reads it
+{inputs}
+
+steps:                        # in order; a name that is no step type says `step:`
+  lint: {{fail_on: error}}      # stop here when the model is broken
+
+  sanitize: {{}}                # fold constants, remove what computes nothing
+
+  half:
+    step: convert_fp16
+    keep_io: true             # inputs and outputs stay fp32
+    block: {{op_types: []}}     # operators to keep in fp32, such as [Softmax, BatchNormalization]
+
+  agree:                      # an FP16 model can be silently wrong: always compare
+    step: check_accuracy
+    reference: source
+    candidate: half
+    tolerance: {{cosine: 0.999}}
+
+  base: {{step: profile, from: source, passes: 50}}
+  speed: {{step: profile, from: half, passes: 50}}
+
+gates:                        # what must hold; a gate that does not makes the run exit with 1
+  - agree.cosine >= 0.999
+  # - speed.latency.median <= 1.05 * base.latency.median
+"""
+
+
+def write_recipe(model: Path, target: Path | None = None, *, overwrite: bool = False) -> Path:
+    """Write a recipe that runs as it is; returns its path (default: the model's name, here, with `.yaml`).
+
+    Raises ModelError for a model that cannot be read, RequestError when the file is there already.
+    """
+    from ndld_flow.backends.onnx_models import load_model
+
+    path = target or Path(f"{model.stem}.yaml")
+    inputs = [(value.name or "", _shape(value.shape)) for value in load_model(model).graph.inputs]
+    if path.exists() and not overwrite:
+        raise RequestError(f"{path}: there is a file already. Name another, or say --overwrite.")
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", model.stem).strip("-.") or "model"
+    text = TEMPLATE.format(
+        model_name=model.name,
+        model=json.dumps(os.path.relpath(model)),
+        target=path,
+        name=name,
+        inputs="\n".join(_write_input(name, shape) for name, shape in inputs) or "  {}",
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text_atomically(path, text)
+    return path
+
+
+def _shape(shape: object) -> list[int | str]:
+    """Dimensions as numbers, or the names of free ones."""
+    return [d if isinstance(d, int) else str(getattr(d, "value", d) or "?") for d in shape or ()]  # type: ignore[attr-defined]
+
+
+def _write_input(name: str, shape: list[int | str]) -> str:
+    free = [str(d) for d in shape if not isinstance(d, int)]
+    fixed = [d if isinstance(d, int) else 1 for d in shape]
+    note = f"   # free in the model: {', '.join(free)}" if free else ""
+    return f"  {json.dumps(name)}: {{shape: {fixed}, data: random}}{note}"
