@@ -1,65 +1,84 @@
-"""Quantities as people write them: `64 MiB`, `200 ms`, `5 %`."""
+"""Quantities as people write them: `64 MiB`, `200 ms`, `5 %`.
+
+`Bytes`, `Milliseconds` and `Fraction` are types for settings: they take such strings and plain numbers, also in strict
+models, hold a plain number, and are described in the JSON schema.
+"""
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
-NUMBER = re.compile(r"\s*(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(?P<unit>[A-Za-zµ%]*)\s*")
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s.+-]*)\s*")
 
-BYTES = {
-    "": 1,
-    "B": 1,
-    **{f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", 1)},
-    "kB": 1000,
-    **{f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)},
+_BYTES = {"": 1, "b": 1, "byte": 1, "bytes": 1} | {
+    f"{prefix}{unit}": base**power
+    for power, prefix in enumerate("kmgt", 1)
+    for unit, base in (("b", 1000), ("ib", 1024))
 }
-DURATIONS_MS = {"": 1.0, "ns": 1e-6, "us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3, "min": 6e4, "h": 3.6e6}
-FRACTIONS = {"": 1.0, "%": 0.01}
-
-
-def _parse(text: str, units: dict[str, float] | dict[str, int], example: str) -> float:
-    match = NUMBER.fullmatch(text)
-    if match is None or match["unit"] not in units:
-        known = ", ".join(unit for unit in units if unit)
-        raise ValueError(f"{text!r} is no quantity such as `{example}` (units: {known})")
-    return float(match["number"]) * units[match["unit"]]
+_MILLISECONDS = {"": 1.0, "ns": 1e-6, "us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3, "min": 60e3, "h": 3600e3}
+_FRACTION = {"": 1.0, "%": 0.01}
 
 
 def parse_bytes(text: str) -> int:
-    """`64 MiB` -> 67108864. Raises ValueError for anything else, negative sizes among it."""
-    size = _parse(text, BYTES, "64 MiB")
-    if size < 0:
-        raise ValueError(f"{text!r}: a size is not negative")
-    return round(size)
+    """`64 MiB` -> 67108864, `1.5 GB` -> 1500000000; without a unit bytes are meant. Raises ValueError."""
+    return round(_parse(text, _BYTES, "64 MiB", ("B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB")))
 
 
 def parse_duration_ms(text: str) -> float:
-    """`200 ms` -> 200.0, `1.5 s` -> 1500.0; a bare number is in ms. Raises ValueError for anything else."""
-    duration = _parse(text, DURATIONS_MS, "200 ms")
-    if duration < 0:
-        raise ValueError(f"{text!r}: a duration is not negative")
-    return duration
+    """`200 ms` -> 200.0, `2 min` -> 120000.0; without a unit milliseconds are meant. Raises ValueError."""
+    return _parse(text, _MILLISECONDS, "200 ms", ("ns", "us", "ms", "s", "min", "h"))
 
 
 def parse_percent(text: str) -> float:
-    """`5 %` -> 0.05; a bare number is a fraction already. Raises ValueError for anything else."""
-    return _parse(text, FRACTIONS, "5 %")
+    """`5 %` -> 0.05; without a unit a fraction is meant: `0.05` -> 0.05. Raises ValueError."""
+    return _parse(text, _FRACTION, "5 %", ("%",))
 
 
-def _text_as(parse: Any) -> BeforeValidator:  # noqa: ANN401 - any of the three above
-    return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
+def _parse(text: str, units: Mapping[str, float], example: str, names: tuple[str, ...]) -> float:
+    match = _QUANTITY.fullmatch(text)
+    scale = units.get(match[2].lower()) if match else None
+    if match is None or scale is None:
+        raise ValueError(f"{text!r} is not a quantity such as `{example}` (units: {', '.join(names)})")
+    value = float(match[1])
+    # Dividing keeps decimals exact where multiplying by 0.01 would not: 7 % is 0.07, not 0.07000000000000001.
+    value = value * scale if scale >= 1 else value / round(1 / scale)
+    if value < 0 or not math.isfinite(value):
+        raise ValueError(f"{text!r} must be zero or more, and finite")
+    return value
 
 
-def _schema(number: dict[str, Any], example: str) -> WithJsonSchema:
-    return WithJsonSchema({"anyOf": [number, {"type": "string", "examples": [example]}]})
+def _reads(parse: Callable[[str], float]) -> BeforeValidator:
+    """Strings are parsed; numbers and everything else go on to the type's own check."""
+    return BeforeValidator(lambda given: parse(given) if isinstance(given, str) else given)
 
 
-Bytes = Annotated[int, _text_as(parse_bytes), _schema({"type": "integer", "minimum": 0}, "64 MiB")]
-"""A size in bytes: a whole number, or text with a unit."""
-Milliseconds = Annotated[float, _text_as(parse_duration_ms), _schema({"type": "number", "minimum": 0}, "200 ms")]
-"""A duration in ms: a number, or text with a unit."""
-Fraction = Annotated[float, _text_as(parse_percent), _schema({"type": "number"}, "5 %")]
-"""A fraction: a number, or text with `%`."""
+def _schema(number: str, description: str, example: str) -> WithJsonSchema:
+    either: list[dict[str, Any]] = [{"type": number, "minimum": 0}, {"type": "string", "examples": [example]}]
+    return WithJsonSchema({"anyOf": either, "description": description, "examples": [example]})
+
+
+Bytes = Annotated[
+    int, Field(ge=0), _reads(parse_bytes), _schema("integer", "Bytes: a number, or text such as `64 MiB`.", "64 MiB")
+]
+"""A setting in bytes: `64 MiB`, `1.5 GB` or a number."""
+
+Milliseconds = Annotated[
+    float,
+    Field(ge=0, allow_inf_nan=False),
+    _reads(parse_duration_ms),
+    _schema("number", "Milliseconds: a number, or text such as `200 ms` or `2 s`.", "200 ms"),
+]
+"""A setting in milliseconds: `200 ms`, `2 s` or a number."""
+
+Fraction = Annotated[
+    float,
+    Field(ge=0, allow_inf_nan=False),
+    _reads(parse_percent),
+    _schema("number", "A fraction: a number, or text such as `5 %`.", "5 %"),
+]
+"""A setting that is a part of one: `5 %` or `0.05`."""
