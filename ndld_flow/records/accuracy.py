@@ -29,6 +29,8 @@ class Accuracy(Record):
     inputs: dict[str, str]
     """Input -> how its values came to be: `random uniform [0, 1), seed 0, float32 1x3x320x320`."""
     tolerance: dict[str, float]
+    output_tolerance: dict[str, dict[str, float]] = {}
+    """Output -> its own tolerance, which replaces `tolerance` there."""
     outputs: tuple[OutputAgreement, ...]
 
     @property
