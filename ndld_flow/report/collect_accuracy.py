@@ -1,0 +1,106 @@
+"""How far outputs agree, one table for each comparison."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ndld_flow.records.accuracy import Accuracy, OutputAgreement
+from ndld_flow.report.plain_text import visible_name, visible_text
+from ndld_flow.report.quantities import number
+
+# Metrics people look for first; others follow in the order they were recorded.
+_FIRST = ("cosine", "max_abs", "mean_abs", "max_rel", "snr_db", "mismatched")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One metric of one output."""
+
+    value: str
+    failed: bool
+
+
+@dataclass(frozen=True)
+class OutputRow:
+    """One output tensor."""
+
+    output: str
+    tensor: str
+    """dtype and shape, such as `float32 1×1×320×320`."""
+    cells: tuple[Cell | None, ...]
+    """One for each metric of the table; None where this output does not have it."""
+    failed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AccuracyView:
+    """One comparison of two models."""
+
+    step: str
+    reference: str
+    candidate: str
+    providers: tuple[str, str]
+    passed: bool
+    sample_count: int
+    inputs: tuple[tuple[str, str], ...]
+    metrics: tuple[str, ...]
+    tolerances: tuple[str, ...]
+    """For each metric; empty where none was asked."""
+    rows: tuple[OutputRow, ...]
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    """`1×3×320×320`; `scalar` for no dimensions."""
+    return "×".join(map(str, shape)) or "scalar"
+
+
+def collect_accuracy(accuracies: dict[str, Accuracy]) -> tuple[AccuracyView, ...]:
+    """Every comparison of a run, in recipe order."""
+    return tuple(_view(step, accuracy) for step, accuracy in accuracies.items())
+
+
+def _view(step: str, accuracy: Accuracy) -> AccuracyView:
+    metrics = _metric_names(accuracy)
+    return AccuracyView(
+        step=visible_name(step),
+        reference=visible_name(accuracy.reference),
+        candidate=visible_name(accuracy.candidate),
+        providers=(accuracy.provider_reference, accuracy.provider_candidate),
+        passed=accuracy.passed,
+        sample_count=accuracy.sample_count,
+        inputs=tuple((visible_name(a), visible_name(b)) for a, b in accuracy.inputs.items()),
+        metrics=metrics,
+        tolerances=tuple(_tolerance(accuracy, metric) for metric in metrics),
+        rows=tuple(_row(output, metrics) for output in accuracy.outputs),
+    )
+
+
+def _metric_names(accuracy: Accuracy) -> tuple[str, ...]:
+    recorded = dict.fromkeys(
+        [metric for output in accuracy.outputs for metric in output.metrics] + [*accuracy.tolerance]
+    )
+    return tuple([m for m in _FIRST if m in recorded] + [m for m in recorded if m not in _FIRST])
+
+
+def _tolerance(accuracy: Accuracy, metric: str) -> str:
+    if metric not in accuracy.tolerance:
+        return ""
+    # More is better for these two; for an error, less is.
+    sign = "≥" if metric in ("cosine", "snr_db") else "≤"
+    return f"{sign} {number(accuracy.tolerance[metric])}"
+
+
+def _row(output: OutputAgreement, metrics: tuple[str, ...]) -> OutputRow:
+    return OutputRow(
+        output=visible_name(output.output),
+        tensor=f"{output.dtype} {shape_text(output.shape)}",
+        cells=tuple(_cell(output, metric) for metric in metrics),
+        failed=tuple(visible_text(sentence) for sentence in output.failed),
+    )
+
+
+def _cell(output: OutputAgreement, metric: str) -> Cell | None:
+    if metric not in output.metrics:
+        return None
+    failed = any(metric in sentence for sentence in output.failed)
+    return Cell(value=number(output.metrics[metric]), failed=failed)

@@ -1,0 +1,68 @@
+"""What the lint steps noticed, worst first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ndld_flow.records.finding import Findings
+from ndld_flow.report.plain_text import visible_name, visible_text
+
+_ORDER = {"error": 0, "warning": 1, "info": 2}
+
+
+@dataclass(frozen=True)
+class FindingRow:
+    """One finding."""
+
+    step: str
+    severity: str
+    check: str
+    node: str
+    op_type: str
+    message: str
+
+
+@dataclass(frozen=True)
+class FindingsView:
+    """Findings of all lint steps of a run."""
+
+    rows: tuple[FindingRow, ...]
+    counts: dict[str, int]
+    """Severity -> how many; those with none are left out."""
+    checks_run: tuple[str, ...]
+    checks_skipped: tuple[tuple[str, str], ...]
+    """(check, reason)"""
+
+
+def collect_findings(documents: dict[str, Findings]) -> FindingsView | None:
+    """All findings together; None when nothing was linted."""
+    if not documents:
+        return None
+    rows = [row for step, document in documents.items() for row in _rows(step, document)]
+    rows.sort(key=lambda row: _ORDER[row.severity])
+    run = dict.fromkeys(check for document in documents.values() for check in document.checks_run)
+    skipped = {
+        check: reason
+        for document in documents.values()
+        for check, reason in document.checks_skipped.items()
+    }
+    return FindingsView(
+        rows=tuple(rows),
+        counts={s: n for s in _ORDER if (n := sum(row.severity == s for row in rows))},
+        checks_run=tuple(map(visible_name, run)),
+        checks_skipped=tuple((visible_name(a), visible_text(b)) for a, b in skipped.items()),
+    )
+
+
+def _rows(step: str, document: Findings) -> list[FindingRow]:
+    return [
+        FindingRow(
+            step=visible_name(step),
+            severity=finding.severity,
+            check=visible_name(finding.check),
+            node=visible_name(finding.node),
+            op_type=visible_name(finding.op_type),
+            message=visible_text(finding.message),
+        )
+        for finding in document.findings
+    ]

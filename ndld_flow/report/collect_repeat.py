@@ -1,0 +1,92 @@
+"""Everything needed to do the same run again, and to see whether it was the same."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from datetime import datetime
+
+import yaml
+
+from ndld_flow.records.run_record import RunRecord
+from ndld_flow.report.collect_profiles import machine_settings
+from ndld_flow.report.plain_text import visible_name, visible_text
+from ndld_flow.report.settings_text import Setting
+
+
+@dataclass(frozen=True)
+class StepKey:
+    """What makes a step's result the one it is."""
+
+    name: str
+    step_type: str
+    version: str
+    key: str
+    artifact: str
+    libraries: str
+
+
+@dataclass(frozen=True)
+class RepeatView:
+    """How to repeat a run."""
+
+    command: str
+    """Two lines for a shell: go where the run was started, and start it."""
+    recipe: str
+    """Resolved, as YAML."""
+    identity: str
+    started_at: datetime
+    source: tuple[Setting, ...]
+    files: tuple[tuple[str, int, str], ...]
+    """(path, bytes, digest) of the source's files"""
+    machine: tuple[Setting, ...]
+    versions: tuple[tuple[str, str], ...]
+    keys: tuple[StepKey, ...]
+
+
+def collect_repeat(run: RunRecord) -> RepeatView:
+    """Command, recipe, source, machine, versions and keys."""
+    return RepeatView(
+        command=visible_text(f"cd {shlex.quote(run.directory)}\n{shlex.join(run.command)}"),
+        recipe=recipe_text(run),
+        identity=run.identity,
+        started_at=run.started_at,
+        source=(
+            Setting("location", visible_name(run.source.location)),
+            Setting("read from", visible_name(run.source.path)),
+            Setting("digest", run.source.artifact.digest),
+        ),
+        files=tuple(
+            (visible_name(file.path), file.size_bytes, file.digest)
+            for file in run.source.artifact.files
+        ),
+        machine=machine_settings(run.machine),
+        versions=tuple((visible_name(a), visible_name(b)) for a, b in sorted(run.versions.items())),
+        keys=_keys(run),
+    )
+
+
+def recipe_text(run: RunRecord) -> str:
+    """The resolved recipe: mappings in blocks, their innermost ones on one line."""
+    dumped: str = yaml.safe_dump(
+        run.recipe, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100
+    )
+    return visible_text(dumped).rstrip()
+
+
+def _keys(run: RunRecord) -> tuple[StepKey, ...]:
+    return tuple(
+        StepKey(
+            name=visible_name(step.name),
+            step_type=visible_name(step.record.parts.step),
+            version=visible_name(step.record.parts.version),
+            key=step.record.key,
+            artifact=step.record.artifact.digest,
+            libraries=", ".join(
+                visible_name(f"{name} {version}")
+                for name, version in step.record.parts.libraries.items()
+            ),
+        )
+        for step in run.steps
+        if step.record is not None
+    )

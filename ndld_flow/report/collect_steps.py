@@ -1,0 +1,171 @@
+"""What each step did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from ndld_flow.records.graph_change import GraphChange
+from ndld_flow.records.run_record import RunRecord
+from ndld_flow.records.step_record import RunStep, StepRecord
+from ndld_flow.report.collect_flow import FlowRow, collect_flow, parent_names
+from ndld_flow.report.collect_summary import said_no
+from ndld_flow.report.plain_text import visible_name, visible_text
+from ndld_flow.report.quantities import quantity, seconds
+from ndld_flow.report.settings_text import Setting, settings_of
+
+# A log is read here, not kept here: the run's folder holds all of it.
+_LOG_LIMIT = 200_000
+
+
+@dataclass(frozen=True)
+class TypeChange:
+    """How many nodes of one type there were and are."""
+
+    op_type: str
+    before: int
+    after: int
+
+    @property
+    def delta(self) -> int:
+        return self.after - self.before
+
+
+@dataclass(frozen=True)
+class ChangeView:
+    """Before and after of one step, type by type."""
+
+    totals: tuple[tuple[str, int, int, str], ...]
+    """(what, before, after, unit) for nodes, parameters, bytes of weights, opset."""
+    changed: tuple[TypeChange, ...]
+    """Most changed first."""
+    unchanged: tuple[TypeChange, ...]
+    casts_added: int
+    notes: tuple[str, ...]
+
+    @property
+    def largest_delta(self) -> int:
+        return max((abs(one.delta) for one in self.changed), default=0)
+
+
+@dataclass(frozen=True)
+class StepView:
+    """One step of the run."""
+
+    anchor: str
+    name: str
+    step_type: str
+    outcome: str
+    """`done`, `reused`, `failed` or `skipped`."""
+    said_no: bool
+    reason: str
+    detail: str
+    wall_s: float
+    wall_share: float
+    """Part of the longest step's time, 0 to 1."""
+    made: str
+    """For a reused result: when it was made and what it cost; else empty."""
+    summary: str
+    reads: tuple[tuple[str, str], ...]
+    """(what, from whom)"""
+    change: ChangeView | None
+    settings: tuple[Setting, ...]
+    metrics: tuple[tuple[str, str], ...]
+    log: str
+    artifact: str
+    artifact_bytes: int
+    flow: FlowRow
+
+
+def collect_steps(run: RunRecord) -> tuple[StepView, ...]:
+    """All steps in recipe order; the flow's first row, the source, is left to the page."""
+    longest = max((step.wall_s for step in run.steps), default=0.0) or 1.0
+    given = run.recipe.get("steps")
+    recipe_steps = given if isinstance(given, dict) else {}
+    flow = collect_flow(run)[1:]
+    return tuple(
+        _step_view(number, step, recipe_steps.get(step.name), run, longest, row)
+        for number, (step, row) in enumerate(zip(run.steps, flow, strict=True), start=1)
+    )
+
+
+def _step_view(
+    number: int, step: RunStep, given: JsonValue, run: RunRecord, longest: float, row: FlowRow
+) -> StepView:
+    record = step.record
+    return StepView(
+        anchor=f"step-{number}",
+        name=visible_name(step.name),
+        step_type=visible_name(step.step),
+        outcome=step.outcome,
+        said_no=said_no(step),
+        reason=visible_name(step.reason),
+        detail=visible_text(step.detail),
+        wall_s=step.wall_s,
+        wall_share=step.wall_s / longest,
+        made=_made(step, run),
+        summary=visible_name(record.summary) if record else "",
+        reads=_reads(step, given),
+        change=_change_view(record.change) if record and record.change else None,
+        settings=settings_of(record.parts.settings if record else given, given),
+        metrics=_metrics(record),
+        log=_log(record),
+        artifact=record.artifact.digest if record else "",
+        artifact_bytes=record.artifact.size_bytes if record else 0,
+        flow=row,
+    )
+
+
+def _made(step: RunStep, run: RunRecord) -> str:
+    if step.outcome != "reused" or step.record is None:
+        return ""
+    age = (run.started_at - step.record.started_at).total_seconds()
+    return f"made {seconds(max(age, 0))} before this run, in {seconds(step.record.wall_s)}"
+
+
+def _reads(step: RunStep, given: JsonValue) -> tuple[tuple[str, str], ...]:
+    names = parent_names(step, given)
+    return tuple((visible_name(what), visible_name(whom)) for what, whom in names.items())
+
+
+def _metrics(record: StepRecord | None) -> tuple[tuple[str, str], ...]:
+    if record is None:
+        return ()
+    return tuple(
+        (visible_name(name), quantity(metric.value, metric.unit))
+        for name, metric in record.metrics.items()
+    )
+
+
+def _log(record: StepRecord | None) -> str:
+    text = record.log if record else ""
+    if len(text) > _LOG_LIMIT:
+        text = f"{text[:_LOG_LIMIT]}\n… {len(text) - _LOG_LIMIT:,} more characters in the run's folder"
+    return visible_text(text).rstrip()
+
+
+def _change_view(change: GraphChange) -> ChangeView:
+    before, after = change.before, change.after
+    op_types = dict.fromkeys([*before.nodes_by_type, *after.nodes_by_type])
+    types = [
+        TypeChange(
+            visible_name(op_type),
+            before.nodes_by_type.get(op_type, 0),
+            after.nodes_by_type.get(op_type, 0),
+        )
+        for op_type in op_types
+    ]
+    by_change = sorted(types, key=lambda one: (-abs(one.delta), one.op_type))
+    return ChangeView(
+        totals=(
+            ("nodes", before.node_count, after.node_count, ""),
+            ("parameters", before.parameter_count, after.parameter_count, ""),
+            ("weights", before.initializer_bytes, after.initializer_bytes, "bytes"),
+            ("opset", before.opset, after.opset, "version"),
+        ),
+        changed=tuple(one for one in by_change if one.delta),
+        unchanged=tuple(one for one in types if not one.delta),
+        casts_added=change.casts_added,
+        notes=tuple(visible_text(note) for note in change.notes),
+    )

@@ -1,0 +1,240 @@
+"""What a person wants to know first: did it pass, and what changed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.graph_change import GraphSummary
+from ndld_flow.records.profile import Profile
+from ndld_flow.records.run_record import RunRecord
+from ndld_flow.records.step_record import RunStep, StepRecord
+from ndld_flow.report.latency_numbers import Latency, describe
+from ndld_flow.report.plain_text import visible_name
+from ndld_flow.report.quantities import seconds
+from ndld_flow.report.run_folder import RunDocuments
+
+# Profiles made in one run start within minutes of each other; further apart, a machine may have drifted.
+_SAME_SITTING = timedelta(minutes=30)
+
+
+@dataclass(frozen=True)
+class GraphOutcome:
+    """The recipe's model against the last model that the recipe made from it."""
+
+    final: str
+    """Step that made the last model; `source` when none did."""
+    before: GraphSummary | None
+    """None when no step of the chain recorded a change."""
+    after: GraphSummary | None
+    bytes_before: int
+    bytes_after: int
+
+
+@dataclass(frozen=True)
+class AccuracyOutcome:
+    """The comparison to look at: one that failed, else the last one."""
+
+    step: str
+    reference: str
+    candidate: str
+    passed: bool
+    cosine: float | None
+    """The worst over all outputs; None when it was not computed."""
+    max_abs: float | None
+    outputs_failed: int
+    outputs: int
+    checks: int
+    """How many comparisons the run holds."""
+    checks_passed: int
+
+
+@dataclass(frozen=True)
+class MeasuredLatency:
+    """One profiled artifact."""
+
+    step: str
+    label: str
+    latency: Latency
+    """ms, of the timing pass"""
+    processes: int
+    providers: tuple[str, ...]
+    started_at: datetime | None
+
+
+@dataclass(frozen=True)
+class LatencyOutcome:
+    """The latency that matters most, against that of the source where both were measured."""
+
+    candidate: MeasuredLatency
+    base: MeasuredLatency | None
+
+    @property
+    def ratio(self) -> float | None:
+        """Median time of the candidate over that of the base; below 1 is faster."""
+        if self.base is None or self.base.latency.median == 0:
+            return None
+        return self.candidate.latency.median / self.base.latency.median
+
+    @property
+    def basis(self) -> str:
+        """What the numbers rest on, in honest words."""
+        both = [self.candidate] if self.base is None else [self.candidate, self.base]
+        passes = sorted({one.latency.count for one in both})
+        fewest = min(one.processes for one in both)
+        processes = "one process" if fewest == 1 else f"{fewest} processes"
+        text = f"median of {' and '.join(map(str, passes))} passes, {processes}"
+        if self.base is None:
+            return text
+        return "; ".join([f"{text}: indicative", *self._differences(self.base)])
+
+    def _differences(self, base: MeasuredLatency) -> list[str]:
+        found = []
+        if base.providers != self.candidate.providers:
+            found.append("different providers")
+        if base.started_at and self.candidate.started_at:
+            apart = abs(self.candidate.started_at - base.started_at)
+            if apart > _SAME_SITTING:
+                found.append(f"measured {seconds(apart.total_seconds())} apart")
+        return found
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A run at a glance."""
+
+    name: str
+    run_id: str
+    passed: bool
+    said_no: tuple[str, ...]
+    """Steps that said no."""
+    started_at: datetime
+    wall_s: float
+    outcomes: dict[str, int]
+    """Outcome of a step -> how many steps."""
+    graph: GraphOutcome
+    accuracy: AccuracyOutcome | None
+    latency: LatencyOutcome | None
+    gates_passed: int
+    gates: int
+
+
+def collect_summary(documents: RunDocuments) -> Summary:
+    """Sum a run up. Documents are preferred over metrics."""
+    run = documents.run
+    graph = _graph_outcome(run)
+    return Summary(
+        name=visible_name(run.recipe_name),
+        run_id=visible_name(run.id),
+        passed=run.passed,
+        said_no=tuple(visible_name(step.name) for step in run.steps if said_no(step)),
+        started_at=run.started_at,
+        wall_s=run.wall_s,
+        outcomes=dict(Counter(step.outcome for step in run.steps)),
+        graph=graph,
+        accuracy=_accuracy_outcome(documents.accuracies),
+        latency=_latency_outcome(documents, graph.final),
+        gates_passed=sum(gate.passed for gate in run.gates),
+        gates=len(run.gates),
+    )
+
+
+def said_no(step: RunStep) -> bool:
+    """True when the step failed, in this run or in the one whose result is reused."""
+    return step.outcome == "failed" or (step.record is not None and not step.record.passed)
+
+
+def _graph_outcome(run: RunRecord) -> GraphOutcome:
+    records = {step.name: step.record for step in run.steps if step.record is not None}
+    models = [name for name, record in records.items() if record.artifact.kind == "onnx"]
+    final = models[-1] if models else "source"
+    chain = _chain_to_source(final, records)
+    changes = [record.change for record in chain if record.change is not None]
+    source_bytes = run.source.artifact.size_bytes
+    return GraphOutcome(
+        final=final,
+        before=changes[0].before if changes else None,
+        after=changes[-1].after if changes else None,
+        bytes_before=source_bytes,
+        bytes_after=chain[-1].artifact.size_bytes if chain else source_bytes,
+    )
+
+
+def _chain_to_source(name: str, records: dict[str, StepRecord]) -> list[StepRecord]:
+    """Records of the steps that led from the source to a model, in order."""
+    chain: list[StepRecord] = []
+    while name in records and records[name] not in chain:
+        chain.insert(0, records[name])
+        name = read_from(records[name])
+    return chain
+
+
+def read_from(record: StepRecord) -> str:
+    """Name of the step (or `source`) whose artifact a step read first."""
+    return record.parents.get("from") or next(iter(record.parents.values()), "source")
+
+
+def _accuracy_outcome(accuracies: dict[str, Accuracy]) -> AccuracyOutcome | None:
+    if not accuracies:
+        return None
+    failed = [name for name, accuracy in accuracies.items() if not accuracy.passed]
+    step = failed[0] if failed else list(accuracies)[-1]
+    shown = accuracies[step]
+    return AccuracyOutcome(
+        step=step,
+        reference=visible_name(shown.reference),
+        candidate=visible_name(shown.candidate),
+        passed=shown.passed,
+        cosine=_worst(shown, "cosine", min),
+        max_abs=_worst(shown, "max_abs", max),
+        outputs_failed=sum(bool(output.failed) for output in shown.outputs),
+        outputs=len(shown.outputs),
+        checks=len(accuracies),
+        checks_passed=len(accuracies) - len(failed),
+    )
+
+
+def _worst(
+    accuracy: Accuracy, metric: str, pick: Callable[[Iterable[float]], float]
+) -> float | None:
+    values = [output.metrics[metric] for output in accuracy.outputs if metric in output.metrics]
+    # A NaN compares with nothing: it is the worst there can be.
+    broken = next((value for value in values if math.isnan(value)), None)
+    return broken if broken is not None else (pick(values) if values else None)
+
+
+def _latency_outcome(documents: RunDocuments, final: str) -> LatencyOutcome | None:
+    measured = measured_latencies(documents)
+    if not measured:
+        return None
+    base = next((one for one in measured if one.label == "source"), measured[0])
+    others = [one for one in measured if one is not base]
+    if not others:
+        return LatencyOutcome(candidate=base, base=None)
+    candidate = next((one for one in others if one.label == final), others[-1])
+    return LatencyOutcome(candidate=candidate, base=base)
+
+
+def measured_latencies(documents: RunDocuments) -> Sequence[MeasuredLatency]:
+    """Every profile that holds samples, in recipe order."""
+    records = {step.name: step.record for step in documents.run.steps}
+    return [
+        _measured(name, profile, records.get(name))
+        for name, profile in documents.profiles.items()
+        if profile.latency_ms
+    ]
+
+
+def _measured(step: str, profile: Profile, record: StepRecord | None) -> MeasuredLatency:
+    return MeasuredLatency(
+        step=visible_name(step),
+        label=visible_name(profile.label),
+        latency=describe(profile.latency_ms),
+        processes=len(profile.runs),
+        providers=profile.providers,
+        started_at=record.started_at if record else None,
+    )

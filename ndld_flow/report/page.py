@@ -1,0 +1,74 @@
+"""All data of one report, typed, before a single tag is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ndld_flow.report.collect_accuracy import AccuracyView, collect_accuracy
+from ndld_flow.report.collect_findings import FindingsView, collect_findings
+from ndld_flow.report.collect_flow import FlowRow, collect_flow
+from ndld_flow.report.collect_gates import GateView, collect_gates
+from ndld_flow.report.collect_layers import LayersView, collect_layers
+from ndld_flow.report.collect_profiles import ProfileView, collect_profiles
+from ndld_flow.report.collect_repeat import RepeatView, collect_repeat
+from ndld_flow.report.collect_steps import StepView, collect_steps
+from ndld_flow.report.collect_summary import Summary, collect_summary
+from ndld_flow.report.payload import page_payload
+from ndld_flow.report.run_folder import RunDocuments
+
+
+@dataclass(frozen=True)
+class RunPage:
+    """The report of one run."""
+
+    summary: Summary
+    gates: tuple[GateView, ...]
+    source_flow: FlowRow
+    steps: tuple[StepView, ...]
+    findings: FindingsView | None
+    accuracy: tuple[AccuracyView, ...]
+    profiles: tuple[ProfileView, ...]
+    layers: tuple[LayersView, ...]
+    repeat: RepeatView
+    unreadable: tuple[str, ...]
+    payload: str
+
+    @property
+    def lanes(self) -> int:
+        """How many rails the flow needs."""
+        return 1 + max([self.source_flow.lane, *(step.flow.lane for step in self.steps)])
+
+    @property
+    def sections(self) -> tuple[tuple[str, str], ...]:
+        """(anchor, title) of the sections this page has, in order."""
+        present = {
+            "gates": bool(self.gates),
+            "steps": True,
+            "findings": self.findings is not None,
+            "accuracy": bool(self.accuracy),
+            "latency": bool(self.profiles),
+            "layers": bool(self.layers),
+            "repeat": True,
+        }
+        return tuple((name, name.capitalize()) for name, there in present.items() if there)
+
+
+def collect_page(documents: RunDocuments) -> RunPage:
+    """Turn records into page data."""
+    run = documents.run
+    findings = collect_findings(documents.findings)
+    profiles = collect_profiles(documents.profiles)
+    layers = collect_layers(documents.profiles)
+    return RunPage(
+        summary=collect_summary(documents),
+        gates=collect_gates(run),
+        source_flow=collect_flow(run)[0],
+        steps=collect_steps(run),
+        findings=findings,
+        accuracy=collect_accuracy(documents.accuracies),
+        profiles=profiles,
+        layers=layers,
+        repeat=collect_repeat(run),
+        unreadable=documents.unreadable,
+        payload=page_payload(profiles, layers, findings),
+    )

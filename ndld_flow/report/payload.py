@@ -1,0 +1,90 @@
+"""The data that the page's scripts read: columns, each text once, compressed."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from typing import TypeAlias
+
+from ndld_flow.report.collect_findings import FindingRow, FindingsView
+from ndld_flow.report.collect_layers import LayersView
+from ndld_flow.report.collect_profiles import ProfileView
+
+Json: TypeAlias = (
+    "str | int | float | bool | None | Sequence[Json] | dict[str, Json]"  # what json.dumps takes
+)
+
+
+class Texts:
+    """A table of texts: layers of many profiles share their names, types and shapes."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+
+    def place(self, text: str) -> int:
+        """Position of a text in the table, added when new."""
+        return self._places.setdefault(text, len(self._places))
+
+    def places(self, texts: Iterable[str]) -> list[int]:
+        return [self.place(text) for text in texts]
+
+    def as_list(self) -> list[str]:
+        return list(self._places)
+
+
+def page_payload(
+    profiles: Sequence[ProfileView], layers: Sequence[LayersView], findings: FindingsView | None
+) -> str:
+    """JSON, gzip, base64: letters that can close no tag. Equal data give equal bytes."""
+    texts = Texts()
+    data: dict[str, Json] = {
+        "profiles": [_profile(profile) for profile in profiles if profile.latency],
+        "layers": [_layers(view, texts) for view in layers],
+        "findings": _findings(findings, texts) if findings else None,
+    }
+    data["texts"] = texts.as_list()
+    plain = json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
+    return base64.b64encode(gzip.compress(plain, compresslevel=6, mtime=0)).decode()
+
+
+def _profile(profile: ProfileView) -> dict[str, Json]:
+    assert profile.latency is not None  # noqa: S101 - the caller left those out
+    return {
+        "step": profile.step,
+        "label": profile.label,
+        "runs": [[_rounded(sample) for sample in run] for run in profile.runs],
+        "latency": {
+            field.name: _rounded(getattr(profile.latency, field.name))
+            for field in fields(profile.latency)
+        },
+    }
+
+
+def _layers(view: LayersView, texts: Texts) -> dict[str, Json]:
+    columns: dict[str, Json] = {
+        name: [_rounded(getattr(row, name)) for row in view.rows]
+        for name in ("index", "share", "median_ms", "min_ms", "max_ms", "depth")
+    }
+    columns |= {
+        name: texts.places(getattr(row, name) for row in view.rows)
+        for name in ("name", "type", "dims", "provider", "precision", "inputs", "outputs")
+    }
+    columns["onnx_nodes"] = [texts.places(row.onnx_nodes) for row in view.rows]
+    return {"step": view.step, "label": view.label, "sum_ms": view.sum_ms, "columns": columns}
+
+
+def _findings(view: FindingsView, texts: Texts) -> dict[str, Json]:
+    return {
+        field.name: texts.places(getattr(row, field.name) for row in view.rows)
+        for field in fields(FindingRow)
+    }
+
+
+def _rounded(value: float) -> float:
+    """Five digits that matter: finer than any clock here."""
+    return value if isinstance(value, int) else float(f"{value:.5g}")
+
+

@@ -1,0 +1,87 @@
+"""Page data to HTML: one template, autoescape on, everything inside one file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import lru_cache
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from ndld_flow.report import quantities, verdict
+from ndld_flow.report.page import RunPage
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+STYLES = ("tokens.css", "page.css", "flow.css", "charts.css", "tables.css", "print.css")
+"""In the order of the cascade."""
+
+EARLY_SCRIPT = "theme.js"
+"""Runs before the first paint, so that a chosen theme does not flash."""
+
+SCRIPTS = (
+    "payload.js",
+    "quantities.js",
+    "elements.js",
+    "csv.js",
+    "table_model.js",
+    "table_view.js",
+    "axis.js",
+    "tooltip.js",
+    "latency_distribution.js",
+    "latency_passes.js",
+    "findings.js",
+    "layers.js",
+    "keys.js",
+    "page.js",
+)
+"""One scope, in this order: a later file may use what an earlier one declares."""
+
+
+def render(page: RunPage) -> str:
+    """The whole report as text. Equal page data give equal text."""
+    early, late = _static_text(EARLY_SCRIPT), "\n".join(map(_static_text, SCRIPTS))
+    return _template().render(
+        page=page,
+        verdict=verdict,
+        style="\n".join(map(_static_text, STYLES)),
+        early_script=early,
+        script=late,
+        # Only these two scripts may run: should a name ever slip through the escaping, it stays text.
+        script_hashes=(_csp_hash(early), _csp_hash(late)),
+    )
+
+
+def _csp_hash(script: str) -> str:
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+@lru_cache
+def _static_text(name: str) -> str:
+    text = resources.files("ndld_flow.report").joinpath("static", name).read_text("utf-8")
+    if "</" in text:
+        raise ValueError(f"{name} holds `</`, which could close the element it is put into")
+    return text
+
+
+@lru_cache
+def _template() -> Template:
+    # Imported when a page is drawn: the verdict on a terminal does without it.
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415
+
+    environment = Environment(
+        loader=PackageLoader("ndld_flow.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    names = ("milliseconds", "seconds", "size", "count", "signed", "share", "change", "number")
+    environment.filters |= {name: getattr(quantities, name) for name in names}
+    environment.globals |= {
+        "size_change": lambda before, after: quantities.size_change(before, after).replace("->", "→"),
+        "change_words": quantities.change_words,
+    }
+    return environment.get_template("report.html.j2")

@@ -1,0 +1,89 @@
+"""Read a run's folder: its record and the documents that its steps wrote."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from ndld_flow.errors import RequestError
+from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.base import Record
+from ndld_flow.records.finding import Findings
+from ndld_flow.records.profile import Profile
+from ndld_flow.records.run_record import RunRecord
+
+Document = TypeVar("Document", bound=Record)
+
+
+@dataclass(frozen=True)
+class RunDocuments:
+    """One run with everything a report is drawn from. Documents are by step name, in recipe order."""
+
+    run: RunRecord
+    profiles: dict[str, Profile]
+    accuracies: dict[str, Accuracy]
+    findings: dict[str, Findings]
+    unreadable: tuple[str, ...]
+    """Sentences about documents that are damaged; the rest of the run can still be reported."""
+
+
+def read_run(folder: Path) -> RunDocuments:
+    """Read `run.json` and its documents.
+
+    Raises a `RequestError` when the folder holds no run, or its record cannot be read.
+    """
+    path = folder / "run.json"
+    try:
+        run = RunRecord.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise RequestError(
+            f"{folder} is not the folder of a run: {path.name} cannot be read ({error.strerror}). "
+            "Give a folder that `ndld-flow runs` lists."
+        ) from error
+    except ValidationError as error:
+        raise RequestError(
+            f"{path} is not a run's record this version can read: {_first_problem(error)}. "
+            "Draw it with the version of ndld-flow that wrote it."
+        ) from error
+    return read_documents(run, folder)
+
+
+def read_documents(run: RunRecord, folder: Path) -> RunDocuments:
+    """Read the documents of a run whose record is at hand. A damaged one is told, not raised."""
+    unreadable: list[str] = []
+    return RunDocuments(
+        run=run,
+        profiles=_read_all(Profile, "profile.json", run, folder, unreadable),
+        accuracies=_read_all(Accuracy, "accuracy.json", run, folder, unreadable),
+        findings=_read_all(Findings, "findings.json", run, folder, unreadable),
+        unreadable=tuple(unreadable),
+    )
+
+
+def _read_all(
+    kind: type[Document], file_name: str, run: RunRecord, folder: Path, unreadable: list[str]
+) -> dict[str, Document]:
+    found: dict[str, Document] = {}
+    for step in run.steps:
+        path = folder / step.name / file_name
+        # A record can be edited: a step's name must not lead out of the run's folder.
+        if step.outcome == "skipped" or not _is_file_name(step.name) or not path.is_file():
+            continue
+        try:
+            found[step.name] = kind.model_validate_json(path.read_bytes())
+        except ValidationError as error:
+            unreadable.append(f"{step.name}/{file_name} cannot be read: {_first_problem(error)}.")
+    return found
+
+
+def _is_file_name(name: str) -> bool:
+    return name not in ("", ".", "..") and not any(sign in name for sign in "/\\\0")
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return f"{place}: {first['msg']}" if place else first["msg"]

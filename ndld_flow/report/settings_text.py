@@ -1,0 +1,45 @@
+"""Settings and options as short text: one line each, as a recipe would say it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from ndld_flow.report.plain_text import visible_name
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting in force."""
+
+    name: str
+    value: str
+    given: bool = True
+    """False when the recipe is silent about it: a default."""
+
+
+def settings_of(values: JsonValue, given: JsonValue = None) -> tuple[Setting, ...]:
+    """Settings of a mapping; anything else has none."""
+    if not isinstance(values, Mapping):
+        return ()
+    named = given if isinstance(given, Mapping) else values
+    return tuple(
+        Setting(visible_name(name), value_text(value), name in named)
+        for name, value in values.items()
+        if name != "step"
+    )
+
+
+def value_text(value: JsonValue) -> str:
+    """`true`, `64`, `[Softmax]`, `{op_types: [Softmax]}`: flow-style YAML, near enough to be read as such."""
+    if isinstance(value, str):
+        return visible_name(value) or '""'
+    if isinstance(value, list):
+        return f"[{', '.join(map(value_text, value))}]"
+    if isinstance(value, dict):
+        pairs = (f"{visible_name(key)}: {value_text(inner)}" for key, inner in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    return json.dumps(value)

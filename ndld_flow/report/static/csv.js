@@ -1,0 +1,15 @@
+// CSV after RFC 4180: CRLF, quotes doubled. Text that a spreadsheet would take for a formula gets an apostrophe.
+
+function csvField(value) {
+  if (typeof value === "number") return String(value);
+  const text = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
+  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}
+
+const csvText = (rows) => rows.map((row) => `${row.map(csvField).join(",")}\r\n`).join("");
+
+function download(name, type, text) {
+  const url = URL.createObjectURL(new Blob([text], { type }));
+  make("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+}

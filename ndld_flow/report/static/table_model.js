@@ -1,0 +1,107 @@
+// Which rows of a table are shown, in which order, and which are selected. Knows nothing of the page.
+//
+// A column is {key, label, value(row) -> number or text}; a row is its number, 0 to length - 1.
+
+class TableModel {
+  constructor(columns, length) {
+    this.columns = columns;
+    this.length = length;
+    this.shown = Array.from({ length }, (_, row) => row);
+    this.selected = new Set();
+    this.sorting = { key: null, descending: false };
+    this.words = [];
+    this.active = -1; // position in `shown`
+    this.anchor = -1; // where a range starts
+    this.haystacks = new Map();
+  }
+
+  column(key) {
+    return this.columns.find((column) => column.key === key);
+  }
+
+  // Numbers start with the largest, texts with A; once more turns it round.
+  sortBy(key) {
+    const numeric = this.column(key).numeric;
+    const again = this.sorting.key === key;
+    this.sorting = { key, descending: again ? !this.sorting.descending : Boolean(numeric) };
+    this.arrange();
+  }
+
+  // All words must occur, in any case; `type:conv` looks into one column.
+  filter(text) {
+    this.words = text.toLowerCase().split(/\s+/).filter(Boolean).map((word) => {
+      const [key, ...rest] = word.split(":");
+      const known = rest.length > 0 && this.columns.some((column) => column.key === key);
+      return known ? { key, word: rest.join(":") } : { key: "", word };
+    });
+    this.arrange();
+  }
+
+  arrange() {
+    const kept = this.active >= 0 ? this.shown[this.active] : -1;
+    const rows = Array.from({ length: this.length }, (_, row) => row);
+    this.shown = this.words.length ? rows.filter((row) => this.matches(row)) : rows;
+    if (this.sorting.key) this.order();
+    this.active = kept < 0 ? -1 : this.shown.indexOf(kept);
+    this.anchor = this.active;
+  }
+
+  order() {
+    const column = this.column(this.sorting.key);
+    const values = Array.from({ length: this.length }, (_, row) => column.value(row));
+    const sign = this.sorting.descending ? -1 : 1;
+    const texts = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
+    const compare = column.numeric
+      ? (a, b) => values[a] - values[b]
+      : (a, b) => texts.compare(values[a], values[b]);
+    this.shown.sort((a, b) => sign * compare(a, b) || a - b);
+  }
+
+  haystack(key) {
+    if (!this.haystacks.has(key)) {
+      const columns = key ? [this.column(key)] : this.columns.filter((column) => !column.numeric);
+      const texts = Array.from({ length: this.length }, (_, row) =>
+        columns.map((column) => column.value(row)).join("\n").toLowerCase());
+      this.haystacks.set(key, texts);
+    }
+    return this.haystacks.get(key);
+  }
+
+  matches(row) {
+    return this.words.every(({ key, word }) => this.haystack(key)[row].includes(word));
+  }
+
+  // Positions are those in `shown`, so that a selection is what a person sees.
+  selectOnly(position) {
+    this.selected = new Set([this.shown[position]]);
+    this.active = this.anchor = position;
+  }
+
+  toggle(position) {
+    const row = this.shown[position];
+    if (!this.selected.delete(row)) this.selected.add(row);
+    this.active = this.anchor = position;
+  }
+
+  selectTo(position) {
+    const start = Math.max(this.anchor, 0);
+    const [low, high] = start < position ? [start, position] : [position, start];
+    this.selected = new Set(this.shown.slice(low, high + 1));
+    this.active = position;
+    this.anchor = start;
+  }
+
+  selectShown() {
+    this.selected = new Set(this.shown);
+  }
+
+  clear() {
+    this.selected.clear();
+  }
+
+  // What leaves as CSV: the selection if there is one, else all that is shown, as ordered on screen.
+  exported() {
+    if (this.selected.size === 0) return this.shown;
+    return this.shown.filter((row) => this.selected.has(row));
+  }
+}

@@ -1,0 +1,103 @@
+"""The verdict of a run in five lines of plain text, for a terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ndld_flow.records.run_record import RunRecord
+from ndld_flow.report.collect_summary import (
+    AccuracyOutcome,
+    GraphOutcome,
+    LatencyOutcome,
+    Summary,
+    collect_summary,
+)
+from ndld_flow.report.quantities import (
+    count,
+    milliseconds,
+    number,
+    seconds,
+    size,
+    size_change,
+)
+from ndld_flow.report.run_folder import read_documents
+
+
+def summarize_run(run: RunRecord, folder: Path) -> list[str]:
+    """The verdict on a run whose documents lie in `folder`: always five lines, each with its word first."""
+    return verdict_lines(collect_summary(read_documents(run, folder)))
+
+
+def verdict_lines(summary: Summary) -> list[str]:
+    """The five lines: outcome, graph, accuracy, latency, gates."""
+    return [
+        outcome_line(summary),
+        f"graph {graph_words(summary.graph)}",
+        f"accuracy {accuracy_words(summary.accuracy)}",
+        f"latency {latency_words(summary.latency)}",
+        f"gates {gate_words(summary)}",
+    ]
+
+
+def outcome_line(summary: Summary) -> str:
+    """`PASSED ppocr-det in 8.2 s (6 of 6 steps reused)`."""
+    word = "PASSED" if summary.passed else "FAILED"
+    line = f"{word} {summary.name} in {seconds(summary.wall_s)}"
+    gates_failed = summary.gates - summary.gates_passed
+    who = [*summary.said_no, *(["a gate"] if gates_failed else [])]
+    if who and not summary.passed:
+        return f"{line}: {', '.join(who)} said no"
+    reused = summary.outcomes.get("reused", 0)
+    steps = sum(summary.outcomes.values())
+    return f"{line} ({reused} of {steps} steps reused)" if reused else line
+
+
+def graph_words(graph: GraphOutcome) -> str:
+    """`672 -> 320 nodes, 4.49 -> 2.36 MiB`."""
+    if graph.final == "source":
+        return f"not changed, {size(graph.bytes_after)}"
+    sizes = size_change(graph.bytes_before, graph.bytes_after)
+    if graph.before is None or graph.after is None:
+        return sizes
+    nodes = f"{count(graph.before.node_count)} -> {count(graph.after.node_count)} nodes"
+    return f"{nodes}, {sizes}"
+
+
+def accuracy_words(accuracy: AccuracyOutcome | None) -> str:
+    """`cosine 0.9999998, max abs 9e-07 (within tolerance)`."""
+    if accuracy is None:
+        return "not checked"
+    parts = []
+    if accuracy.cosine is not None:
+        parts.append(f"cosine {number(accuracy.cosine)}")
+    if accuracy.max_abs is not None:
+        parts.append(f"max abs {number(accuracy.max_abs)}")
+    return f"{', '.join(parts)} ({tolerance_words(accuracy)})".lstrip()
+
+
+def tolerance_words(accuracy: AccuracyOutcome) -> str:
+    """Whether the comparison held, and how many others did."""
+    if accuracy.passed:
+        text = "within tolerance"
+    else:
+        text = f"outside tolerance: {accuracy.outputs_failed} of {accuracy.outputs} outputs"
+    if accuracy.checks == 1:
+        return text
+    return f"{text}; {accuracy.checks_passed} of {accuracy.checks} comparisons passed"
+
+
+def latency_words(latency: LatencyOutcome | None) -> str:
+    """`half 12.1 ms vs source 14.3 ms: 0.85x the time (median of 200 passes, one process: ...)`."""
+    if latency is None:
+        return "not measured"
+    candidate = f"{latency.candidate.label} {milliseconds(latency.candidate.latency.median)}"
+    if latency.base is None:
+        return f"{candidate} ({latency.basis})"
+    base = f"{latency.base.label} {milliseconds(latency.base.latency.median)}"
+    ratio = "" if latency.ratio is None else f": {latency.ratio:.2f}x the time"
+    return f"{candidate} vs {base}{ratio} ({latency.basis})"
+
+
+def gate_words(summary: Summary) -> str:
+    """`2 of 2 passed`."""
+    return f"{summary.gates_passed} of {summary.gates} passed" if summary.gates else "none asked for"
