@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import JsonValue
 
 from ndld_flow.records.base import Record
+from ndld_flow.records.latency import LatencySummary
 from ndld_flow.records.machine import Machine
 
 
@@ -24,6 +25,24 @@ class ProfileRun(Record):
     latency_ms: tuple[float, ...]
     load_ms: float = 0.0
     """Time to create the session or load the engine."""
+
+
+class BatchPoint(Record):
+    """The timing pass at another batch size."""
+
+    batch: int
+    inputs: tuple[TensorInfo, ...]
+    latency_ms: tuple[float, ...]
+    """Of the whole batch, every sample in order."""
+
+    @property
+    def latency(self) -> LatencySummary:
+        return LatencySummary.of(self.latency_ms)
+
+    @property
+    def items_per_s(self) -> float:
+        """Throughput at the median latency, in items (not batches) a second."""
+        return self.batch * self.latency.throughput_per_s
 
 
 class Layer(Record):
@@ -68,6 +87,8 @@ class Profile(Record):
     warmup_passes: int
     warmup_ms: float
     runs: tuple[ProfileRun, ...]
+    batches: tuple[BatchPoint, ...] = ()
+    """The batch sweep, in the order asked for."""
     layers: tuple[Layer, ...] = ()
     layer_pass_ms: tuple[float, ...] = ()
     """Whole-pass latency of each pass of the layer pass, profiler on: its ratio to `runs` is the overhead."""
@@ -80,3 +101,21 @@ class Profile(Record):
     def latency_ms(self) -> tuple[float, ...]:
         """All samples of the timing pass, in order."""
         return tuple(sample for run in self.runs for sample in run.latency_ms)
+
+    @property
+    def latency(self) -> LatencySummary:
+        """The timing pass in numbers, the median pass among them."""
+        return LatencySummary.of(self.latency_ms)
+
+    @property
+    def layers_sum_ms(self) -> float:
+        """Median over the passes of the layer pass of what all layers took; 0 without a layer pass."""
+        sums = [sum(samples) for samples in zip(*(layer.samples_ms for layer in self.layers), strict=True)]
+        return LatencySummary.of(sums).median_ms if sums else 0.0
+
+    @property
+    def profiler_overhead(self) -> float:
+        """Median latency with ONNX Runtime's profiler on, over the one without; 0 without a layer pass."""
+        if not self.layer_pass_ms:
+            return 0.0
+        return LatencySummary.of(self.layer_pass_ms).median_ms / self.latency.median_ms

@@ -13,6 +13,7 @@ from ndld_flow.nearest import say_nearest
 from ndld_flow.records.accuracy import Accuracy, OutputAgreement
 from ndld_flow.records.metric import Metric
 from ndld_flow.step import Context, Reads, Result, Reuse, Step
+from ndld_flow.units import Fraction
 
 if TYPE_CHECKING:
     from ndld_flow.backends.model_comparison import ComparedOutput, Comparison, Side
@@ -45,10 +46,10 @@ class Tolerance(BaseModel):
     """Relative part of the bound |c - r| <= atol + rtol |r|, as in numpy.allclose; see `mismatched`."""
     atol: AtLeast | None = None
     """Absolute part of the bound |c - r| <= atol + rtol |r|, as in numpy.allclose; see `mismatched`."""
-    mismatched: Annotated[float, Field(ge=0, le=1)] | None = None
+    mismatched: Annotated[Fraction, Field(le=1)] | None = None
     """Fraction of elements outside the bound of `rtol` and `atol` (for integers: that differ), at most; 0 when only
     the bound is given."""
-    top1: Annotated[float, Field(ge=0, le=1)] | None = None
+    top1: Annotated[Fraction, Field(le=1)] | None = None
     """Fraction of rows (along the last axis) whose largest element is at the same place, at least."""
 
     @model_validator(mode="after")

@@ -1,0 +1,64 @@
+"""Latencies in numbers. Pure Python: reports on a laptop draw from it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from ndld_flow.records.base import Record
+
+
+def percentile(samples: Sequence[float], percent: float) -> float:
+    """trtexec's percentile: the sorted sample at n - 1 - int((100 - percent) / 100 * n), at least the first.
+
+    So p99 of fewer than 100 samples is the largest one.
+    """
+    ordered = sorted(samples)
+    # (100 - p) * n / 100 and not (1 - p / 100) * n, which is 0.99... for p90 of 10 samples.
+    return ordered[max(len(ordered) - 1 - int((100 - percent) * len(ordered) / 100), 0)]
+
+
+class LatencySummary(Record):
+    """Samples of one latency in numbers."""
+
+    sample_count: int
+    median_ms: float
+    median_pass: int
+    """Index of the pass that took the median; of the two in the middle, the quicker one."""
+    mean_ms: float
+    min_ms: float
+    max_ms: float
+    p90_ms: float
+    p95_ms: float
+    p99_ms: float
+    std_ms: float
+    """Standard deviation of the sample (n - 1); 0 for one sample."""
+    cov: float
+    """Coefficient of variation: std / mean."""
+
+    @classmethod
+    def of(cls, samples_ms: Sequence[float]) -> LatencySummary:
+        """Summarise at least one sample. Raises ValueError for none."""
+        if not samples_ms:
+            raise ValueError("no samples to summarise")
+        mean = statistics.fmean(samples_ms)
+        std = statistics.stdev(samples_ms) if len(samples_ms) > 1 else 0.0
+        by_latency = sorted(range(len(samples_ms)), key=samples_ms.__getitem__)
+        return cls(
+            sample_count=len(samples_ms),
+            median_ms=statistics.median(samples_ms),
+            median_pass=by_latency[(len(samples_ms) - 1) // 2],
+            mean_ms=mean,
+            min_ms=min(samples_ms),
+            max_ms=max(samples_ms),
+            p90_ms=percentile(samples_ms, 90),
+            p95_ms=percentile(samples_ms, 95),
+            p99_ms=percentile(samples_ms, 99),
+            std_ms=std,
+            cov=std / mean if mean else 0.0,
+        )
+
+    @property
+    def throughput_per_s(self) -> float:
+        """Passes a second at the median latency."""
+        return 1e3 / self.median_ms if self.median_ms else 0.0
