@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 import onnx_ir as ir
 
+from ndld_flow.backends.derived_tensors import DerivedTensor
 from ndld_flow.backends.sparse_tensors import SparseInitializer
 from ndld_flow.errors import ModelError, OutputsError
 
@@ -156,14 +157,16 @@ def _slots_to_move(model: ir.Model) -> list[_Slot]:
         and not isinstance(value.const_value, SparseInitializer)
         and value.const_value.dtype != ir.DataType.STRING
     ]
-    inline = sum(s.tensor.nbytes for s in slots if not isinstance(s.tensor, ir.ExternalTensor))
+    inline = sum(s.tensor.nbytes for s in slots if not _external(s))
     if inline > INLINE_LIMIT_BYTES:
         return [s for s in slots if _external(s) or s.tensor.nbytes > _SMALL_TENSOR_BYTES]
     return [s for s in slots if _external(s)]
 
 
 def _external(slot: _Slot) -> bool:
-    return isinstance(slot.tensor, ir.ExternalTensor)
+    """Whether a tensor lies on disk, or is computed from one that does."""
+    tensor = slot.tensor
+    return isinstance(tensor, ir.ExternalTensor) or (isinstance(tensor, DerivedTensor) and tensor.on_disk)
 
 
 def _pointer(slot: _Slot, data_path: Path, offset: int) -> ir.ExternalTensor:

@@ -1,0 +1,188 @@
+"""Convert a model to fp16 with the fewest Casts: infer types, group, choose, rewrite, save."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ndld_flow.backends.element_types import infer_types
+from ndld_flow.backends.fp16_choice import SENSITIVE_OPS, choose_fp32, keep_blocked, keep_shape_arithmetic
+from ndld_flow.backends.fp16_rewrite import Rewriter
+from ndld_flow.backends.fp16_tensors import Survey, survey
+from ndld_flow.backends.fp16_warnings import loss_lines, loss_notes, normalization_notes
+from ndld_flow.backends.local_functions import inline_functions
+from ndld_flow.backends.node_selection import nodes_named, nodes_of_types, op_name
+from ndld_flow.backends.onnx_models import check_model, external_files, load_model, save_model, summarize_model
+from ndld_flow.backends.type_groups import Group, Groups, constant_tensor, group_places
+from ndld_flow.backends.unique_names import UniqueNames
+from ndld_flow.errors import ModelError
+from ndld_flow.records.graph_change import GraphChange
+
+
+@dataclass(frozen=True)
+class ValueLimits:
+    """Weights outside these keep the nodes that read them in fp32."""
+
+    max_abs: float
+    min_abs: float
+    share: float
+    """Fraction of a weight's values other than 0 that may lie below `min_abs`."""
+
+
+@dataclass(frozen=True)
+class Fp16Request:
+    """What is asked of a conversion."""
+
+    keep_io: bool = True
+    op_types: Sequence[str] = ()
+    nodes: Sequence[str] = ()
+    values_outside: ValueLimits | None = None
+    keep_sensitive: bool = True
+
+
+@dataclass(frozen=True)
+class Fp16Conversion:
+    """What a conversion did."""
+
+    change: GraphChange
+    kept: Mapping[str, str]
+    """Node that stayed fp32 -> why."""
+    casts_removed: int
+    size_before: int
+    """Bytes on disk, external data included."""
+    size_after: int
+
+
+def convert_to_fp16(source: Path, target: Path, request: Fp16Request, log: logging.Logger) -> Fp16Conversion:
+    """Write `source` in fp16 to `target`, weight by weight, so that memory does not grow with the model.
+
+    Raises `ModelError` for a model that cannot be read or converted and `RequestError` for a selector that is wrong.
+    """
+    model = load_model(source)
+    before = summarize_model(model)
+    notes = _prepare(model, source)
+    types = infer_types(model)
+    groups = group_places(model, types, request.keep_io)
+    keep_blocked(groups, _blocked(model, request, notes))
+    keep_shape_arithmetic(model, groups)
+    fp32 = choose_fp32(groups)
+    kept = _kept_nodes(groups, fp32)
+    notes += normalization_notes(model, kept)
+    rewriter = Rewriter(model, types, groups, fp32)
+    rewriter.rewrite()
+    save_model(model, target)
+    notes += [*_kept_notes(kept), *loss_notes(rewriter.constants.losses)]
+    change = GraphChange(
+        before=before, after=summarize_model(model), casts_added=rewriter.casts_added, notes=tuple(notes)
+    )
+    _write_log(log, kept, rewriter, notes)
+    names = {node.name or f"{node.op_type} -> {node.outputs[0].name}": why for node, why in kept.items()}
+    return Fp16Conversion(change, names, rewriter.casts_removed, _size(source), _size(target))
+
+
+def _size(path: Path) -> int:
+    """Bytes of a model's files."""
+    return path.stat().st_size + sum((path.parent / name).stat().st_size for name in external_files(path))
+
+
+def refuse_broken(result: Path, source: Path, log: logging.Logger) -> None:
+    """Check what was written with the ONNX checker and its strict shape inference.
+
+    A source that is refused as well is not ours to judge here: that is logged, `lint` tells more.
+    """
+    try:
+        check_model(result, full_check=True)
+    except ModelError as ours:
+        try:
+            check_model(source, full_check=True)
+        except ModelError as theirs:
+            log.warning("%s", theirs)
+            return
+        raise RuntimeError(f"the converted model is broken though its source is not: {ours}") from None
+
+
+def _prepare(model: ir.Model, source: Path) -> list[str]:
+    """Inline functions and put nodes in order, so that types flow; say so."""
+    notes = []
+    functions = inline_functions(model, source)
+    if functions:
+        notes.append(f"inlined {functions} local functions")
+    renamed = UniqueNames(model).part_duplicates(model)
+    if renamed:
+        notes.append(f"renamed {renamed} nodes that had another node's name")
+    try:
+        model.graph.sort()
+    except ValueError:
+        raise ModelError(f"{source}: the graph has a cycle, so it cannot be converted.") from None
+    return notes
+
+
+def _blocked(model: ir.Model, request: Fp16Request, notes: list[str]) -> dict[ir.Node, str]:
+    """Node -> why it was asked to stay fp32."""
+    reasons: dict[ir.Node, str] = {}
+    for pattern, nodes in nodes_named(model, request.nodes, "block.nodes").items():
+        reasons |= {node: f"block.nodes {pattern!r}" for node in nodes if node not in reasons}
+    for op_type, nodes in nodes_of_types(model, request.op_types, "block.op_types").items():
+        reasons |= {node: f"block.op_types {op_type!r}" for node in nodes if node not in reasons}
+        if not nodes:
+            notes.append(f"block.op_types: this model has no {op_type}")
+    if request.values_outside is not None:
+        reasons = _outside(model, request.values_outside) | reasons
+    if request.keep_sensitive:
+        sensitive = {n: SENSITIVE_OPS[op_name(n)] for n in model.graph.all_nodes() if op_name(n) in SENSITIVE_OPS}
+        reasons = sensitive | reasons
+    return reasons
+
+
+def _outside(model: ir.Model, limits: ValueLimits) -> dict[ir.Node, str]:
+    """Nodes that read a weight with values outside the limits -> which weight, and how far outside."""
+    surveys: dict[ir.Value, Survey] = {}
+    reasons: dict[ir.Node, str] = {}
+    for node in model.graph.all_nodes():
+        for value in node.inputs:
+            tensor = constant_tensor(value)
+            if value is None or tensor is None or tensor.dtype != ir.DataType.FLOAT:
+                continue
+            if value not in surveys:
+                surveys[value] = survey(tensor, limits.min_abs)
+            reason = _why_outside(surveys[value], limits)
+            if reason:
+                reasons.setdefault(node, f"block.values_outside: {value.name} {reason}")
+    return reasons
+
+
+def _why_outside(found: Survey, limits: ValueLimits) -> str:
+    if found.largest > limits.max_abs:
+        return f"has values up to {found.largest:.4g}"
+    if found.small > limits.share * found.count:
+        return f"has {found.small} of {found.count} values below {limits.min_abs:.2g}"
+    return ""
+
+
+def _kept_nodes(groups: Groups, fp32: set[Group]) -> dict[ir.Node, str]:
+    """Nodes all of whose floats stay fp32 -> why. Casts are not among them: they stand between precisions."""
+    kept: dict[ir.Node, str] = {}
+    for node, members in groups.of_node().items():
+        if node.op_type != "Cast" and all(group in fp32 for group in members):
+            kept[node] = next(group.kept for group in members)
+    return kept
+
+
+def _kept_notes(kept: Mapping[ir.Node, str]) -> list[str]:
+    """How many nodes stayed fp32 for which reason."""
+    return [f"{count} nodes kept in fp32: {reason}" for reason, count in Counter(kept.values()).most_common()]
+
+
+def _write_log(log: logging.Logger, kept: Mapping[ir.Node, str], rewriter: Rewriter, notes: Sequence[str]) -> None:
+    for node, reason in kept.items():
+        log.info("kept in fp32: %s %r: %s", op_name(node), node.name, reason)
+    for line in loss_lines(rewriter.constants.losses):
+        log.info("%s", line)
+    for note in notes:
+        log.info("%s", note)
+    log.info("%d Casts added, %d Casts of the model removed", rewriter.casts_added, rewriter.casts_removed)

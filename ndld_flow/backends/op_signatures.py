@@ -1,0 +1,132 @@
+"""What operators say about the types of their inputs and outputs, as type variables.
+
+Two ports of a node with the same variable (`T`) have one type; a port whose variable is a type itself
+(`tensor(float)`) has that type always. Types are written as ONNX writes them: `seq(tensor(float))`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx
+import onnx_ir as ir
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The type variable of each input and output a node has."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    allowed: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Type variable -> the types it may stand for. Literal types are not in it."""
+
+    def admits(self, variable: str, type_name: str) -> bool:
+        """Whether a port of this variable may have the type."""
+        return type_name in self.allowed.get(variable.partition(":")[0], frozenset({variable}))
+
+
+def signature_of(node: ir.Node, opsets: Mapping[str, int]) -> Signature | None:
+    """The signature of a node at the model's opsets, or None for an operator nobody here knows."""
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    counts = len(node.inputs), len(node.outputs)
+    if domain == "com.microsoft":
+        return _contrib_signature(node.op_type, *counts)
+    if domain not in opsets:
+        return None
+    return _schema_signature(domain, node.op_type, opsets[domain], *counts)
+
+
+def is_known_op(op_type: str, domain: str = "") -> bool:
+    """Whether any version of ONNX (or ONNX Runtime's `com.microsoft`, where listed) has this operator."""
+    return op_type in (_CONTRIB if domain == "com.microsoft" else _onnx_op_types(domain))
+
+
+def known_op_types() -> frozenset[str]:
+    """All operators of the default domain."""
+    return _onnx_op_types("")
+
+
+@functools.cache
+def _onnx_op_types(domain: str) -> frozenset[str]:
+    return frozenset(s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain)
+
+
+@functools.cache
+def _schema_signature(domain: str, op_type: str, opset: int, input_count: int, output_count: int) -> Signature | None:
+    try:
+        schema = onnx.defs.get_schema(op_type, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+    return Signature(
+        _spread(schema.inputs, input_count),
+        _spread(schema.outputs, output_count),
+        {c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints},
+    )
+
+
+def _spread(formal: Sequence[onnx.defs.OpSchema.FormalParameter], count: int) -> tuple[str, ...]:
+    """One variable for each actual port: the last formal one repeats when it is variadic."""
+    variables = []
+    for i in range(count):
+        if not formal:
+            return ()
+        parameter = formal[min(i, len(formal) - 1)]
+        mixed = parameter.option == onnx.defs.OpSchema.FormalParameterOption.Variadic and not parameter.is_homogeneous
+        variables.append(f"{parameter.type_str}:{i}" if mixed else parameter.type_str)
+    return tuple(variables)
+
+
+_HALF_OR_FLOAT = frozenset({"tensor(float)", "tensor(float16)"})
+
+# ONNX Runtime's own operators, as its schemas have them. Only T, U and V may be fp16; F is always fp32, _ is no float.
+_CONTRIB: dict[str, str] = {
+    "Attention": "T T T _ T T _ -> T T",
+    "BiasAdd": "T T T -> T",
+    "BiasGelu": "T T -> T",
+    "BiasSoftmax": "T T -> T",
+    "BiasSplitGelu": "T T -> T",
+    "ComplexMul": "T T -> T",
+    "ConvTransposeWithDynamicPads": "T T _ T -> T",
+    "DequantizeLinear": "_ T _ -> T",
+    "EmbedLayerNormalization": "_ _ T T T T T _ _ -> T _ T",
+    "FastGelu": "T T -> T",
+    "FusedConv": "T T T T -> T",
+    "FusedGemm": "T T T -> T",
+    "FusedMatMul": "T T -> T",
+    "FusedMatMulActivation": "T T -> T",
+    "Gelu": "T -> T",
+    "GemmFastGelu": "T T T -> T",
+    "GroupNorm": "T U U -> T",
+    "MatMulIntegerToFloat": "_ _ T T _ _ T -> T",
+    "MatMulNBits": "T _ T _ _ T -> T",
+    "MultiHeadAttention": "T T T T _ T T T _ _ -> T T T U",
+    "NhwcConv": "T T T -> T",
+    "NhwcFusedConv": "T T T T -> T",
+    "QuantizeLinear": "T T _ -> _",
+    "QuickGelu": "T -> T",
+    "RotaryEmbedding": "T _ T T -> T",
+    "SkipGroupNorm": "T U U T T -> T T",
+    "SkipLayerNormalization": "T T T T T -> T F F T",
+    "SkipSimplifiedLayerNormalization": "T T T T -> T F F T",
+    "Trilu": "T _ -> T",
+}
+
+
+@functools.cache
+def _contrib_signature(op_type: str, input_count: int, output_count: int) -> Signature | None:
+    text = _CONTRIB.get(op_type)
+    if text is None:
+        return None
+    inputs, outputs = (_numbered(side.split()) for side in text.split("->"))
+    if input_count > len(inputs) or output_count > len(outputs):
+        return None
+    allowed = dict.fromkeys("TUV", _HALF_OR_FLOAT) | {"F": frozenset({"tensor(float)"})}
+    return Signature(inputs[:input_count], outputs[:output_count], allowed)
+
+
+def _numbered(variables: Sequence[str]) -> tuple[str, ...]:
+    """Ports without a float share nothing: give each its own variable."""
+    return tuple(f"_:{i}" if variable == "_" else variable for i, variable in enumerate(variables))

@@ -1,0 +1,49 @@
+"""Names that nothing else in a model has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+
+class UniqueNames:
+    """Makes names for new values and nodes that no other has, in any graph of the model."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._values = {value.name for graph in model.graphs() for value in _values(graph)}
+        self._nodes = {node.name for graph in model.graphs() for node in graph}
+
+    def value(self, wish: str) -> str:
+        return _take(wish, self._values)
+
+    def node(self, wish: str) -> str:
+        return _take(wish, self._nodes)
+
+    def part_duplicates(self, model: ir.Model) -> int:
+        """Rename all but the first of nodes that have one name in one graph, which ONNX Runtime refuses."""
+        renamed = 0
+        for graph in model.graphs():
+            seen: set[str] = set()
+            for node in graph:
+                if node.name and node.name in seen:
+                    node.name = self.node(node.name)
+                    renamed += 1
+                seen.add(node.name or "")
+        return renamed
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs
+
+
+def _take(wish: str, taken: set[str | None]) -> str:
+    name, number = wish, 1
+    while name in taken:
+        number += 1
+        name = f"{wish}_{number}"
+    taken.add(name)
+    return name

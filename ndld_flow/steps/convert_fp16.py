@@ -1,0 +1,98 @@
+"""Convert a model to fp16 with Casts where precisions meet."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from ndld_flow.artifacts.kinds import Onnx
+from ndld_flow.records.metric import Metric
+from ndld_flow.step import Context, Result, Step
+
+
+class ValuesOutside(BaseModel):
+    """Which weights are too large or too small for fp16."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    max_abs: Annotated[float, Field(gt=0)] = 65504.0
+    """A weight with a larger absolute value keeps its nodes in fp32. fp16 ends at 65504."""
+    min_abs: Annotated[float, Field(ge=0)] = 0.0
+    """Values nearer to 0 than this are too small; 0 turns the test off. fp16 has 6e-8, and all its bits from 6.1e-5."""
+    share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """A weight keeps its nodes in fp32 when more than this fraction of its values other than 0 is too small."""
+
+
+class Block(BaseModel):
+    """What stays fp32. A node inside a blocked If, Loop or Scan is blocked too."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    op_types: tuple[str, ...] = ()
+    """Operators, such as `Softmax` or `com.microsoft::FusedConv`."""
+    nodes: tuple[str, ...] = ()
+    """Names of nodes: globs (`encoder.*`), or `/.../` for a regular expression that is searched in the name."""
+    values_outside: ValuesOutside | None = None
+    """Nodes that read a weight with values outside this range; `{}` means: that fp16 cannot hold."""
+    sensitive: bool = True
+    """Operators that fp16 is too coarse for by their nature: CumSum, GridSample, MaxRoiPool, Random*, RoiAlign."""
+
+    @field_validator("nodes")
+    @classmethod
+    def _check_regexes(cls, nodes: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in nodes:
+            if len(pattern) > 2 and pattern.startswith("/") and pattern.endswith("/"):
+                try:
+                    re.compile(pattern[1:-1])
+                except re.error as error:
+                    raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
+        return nodes
+
+
+class ConvertFp16(Step[Onnx, Onnx]):
+    """Convert a model to fp16.
+
+    Operators that ONNX does not let be fp16, and arithmetic on sizes, stay fp32. Weights beyond fp16's range are
+    clamped; the log and the record name them.
+    """
+
+    version: ClassVar[int] = 1
+    libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "numpy", "protobuf")
+
+    keep_io: bool = True
+    """Keep the model's inputs and outputs in fp32. False makes them fp16."""
+    block: Block = Block()
+    """What to keep in fp32."""
+
+    def run(self, source: Onnx, out: Path, context: Context) -> Result:
+        from ndld_flow.backends.fp16 import Fp16Request, ValueLimits, convert_to_fp16, refuse_broken
+
+        outside = self.block.values_outside
+        request = Fp16Request(
+            keep_io=self.keep_io,
+            op_types=self.block.op_types,
+            nodes=self.block.nodes,
+            values_outside=None if outside is None else ValueLimits(outside.max_abs, outside.min_abs, outside.share),
+            keep_sensitive=self.block.sensitive,
+        )
+        target = out / Onnx.main
+        context.progress(0, 2, "converting")
+        done = convert_to_fp16(source.path, target, request, context.log)
+        context.progress(1, 2, "checking")
+        refuse_broken(target, source.path, context.log)
+        nodes, casts, kept = done.change.after.node_count, done.change.casts_added, len(done.kept)
+        size = f"{done.size_before / 1e6:.1f} -> {done.size_after / 1e6:.1f} MB"
+        return Result(
+            summary=f"fp16: {nodes} nodes, {kept} kept in fp32, {casts} casts added, {size}",
+            metrics={
+                "nodes": Metric(value=nodes),
+                "initializer_bytes": Metric(value=done.change.after.initializer_bytes, unit="bytes"),
+                "file_bytes": Metric(value=done.size_after, unit="bytes"),
+                "casts_added": Metric(value=casts),
+                "kept_fp32": Metric(value=kept),
+            },
+            change=done.change,
+        )
