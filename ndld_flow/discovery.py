@@ -122,7 +122,10 @@ def _only_step(module: ModuleType, origin: str) -> type[Step[Any, Any]]:
     own = [
         value
         for value in vars(module).values()
-        if inspect.isclass(value) and issubclass(value, Step) and value.__module__ == module.__name__
+        if inspect.isclass(value)  # and not Step[In, Out], which pydantic counts to this module
+        and issubclass(value, Step)
+        and value.__module__ == module.__name__
+        and value.__pydantic_generic_metadata__["origin"] is None
     ]
     if len(own) != 1:
         found = ", ".join(cls.__name__ for cls in own) or "none"

@@ -34,7 +34,8 @@ EPILOG = """
 Begin with:   ndld-flow run pipelines/quickstart.yaml
 For a model:  ndld-flow init MODEL.onnx
 
-Exit codes: 0 all well; 1 a check, gate or step said no; 2 the request is wrong; 3 a bug; 4 inconclusive; 130 interrupted.
+Exit codes: 0 all well; 1 a check, gate or step said no; 2 the request is wrong; 3 a bug; 4 inconclusive;
+130 interrupted.
 """
 
 
@@ -82,9 +83,7 @@ def main() -> NoReturn:
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
         sys.exit(program.main(arguments, prog_name="ndld-flow", standalone_mode=False) or 0)
-    except click.exceptions.Abort:
-        _leave(130)
-    except KeyboardInterrupt:
+    except (click.exceptions.Abort, KeyboardInterrupt):  # click turns the one into the other
         click.echo("interrupted; what was finished is kept, run again to go on", err=True)
         _leave(130)
     except click.ClickException as error:
@@ -93,18 +92,10 @@ def main() -> NoReturn:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read our output went away
         sys.exit(0)
-    except NdldFlowError as error:
-        if debug:
-            raise
-        click.echo(_say(error), err=True)
-        sys.exit(error.exit_code)
     except Exception as error:
         if debug:
             raise
-        from ndld_flow.cli.bug import write_bug
-
-        click.echo(write_bug(error), err=True)
-        sys.exit(3)
+        sys.exit(_explain(error))
 
 
 def _leave(code: int) -> NoReturn:
@@ -112,6 +103,17 @@ def _leave(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _explain(error: Exception) -> int:
+    """Tell a person about an error; returns the exit code."""
+    if isinstance(error, NdldFlowError):
+        click.echo(_say(error), err=True)
+        return error.exit_code
+    from ndld_flow.cli.bug import write_bug
+
+    click.echo(write_bug(error), err=True)
+    return 3
 
 
 def _say(error: NdldFlowError) -> str:

@@ -12,6 +12,8 @@ import click
 from ndld_flow.discovery import StepType
 from ndld_flow.recipe.schema import describe_recipes
 
+WORDS = {"integer": "whole number", "boolean": "true | false", "string": "text", "object": "mapping"}
+
 
 def describe_step(found: StepType) -> dict[str, Any]:
     """A step as data: what it reads and makes, where it may be reused, and the JSON Schema of its settings."""
@@ -73,7 +75,7 @@ def _say_type(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
         return f"list of {_say_type(schema.get('items', {}), definitions)}"
     if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
         return f"mapping to {_say_type(schema['additionalProperties'], definitions)}"
-    return {"integer": "whole number", "boolean": "true | false", "string": "text", "object": "mapping"}.get(kind, kind)
+    return WORDS.get(str(kind), str(kind))
 
 
 def _wrap(text: str, indent: str) -> list[str]:

@@ -42,7 +42,8 @@ class Composed:
         """The override or `file:line` that gave a dotted path its value."""
         for override in reversed(self.overrides):
             key = override.lstrip("+~").partition("=")[0].partition("@")[0]
-            if dotted == key or dotted.startswith(f"{key}."):
+            below = key.startswith(f"{dotted}.") and dotted not in self.file.lines
+            if dotted == key or dotted.startswith(f"{key}.") or below:
                 return f'override "{override}"'
         return self.file.where(dotted)
 

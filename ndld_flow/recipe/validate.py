@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -73,7 +73,16 @@ def _check_top_level(values: dict[str, Any], mistakes: _Mistakes) -> RecipeFile 
         return RecipeFile.model_validate_json(json.dumps(values, default=str))
     except ValidationError as error:
         _add_all(error, RecipeFile, "", mistakes)
+        mistakes.problems = [_hint_at_step(problem, values) for problem in mistakes.problems]
         return None
+
+
+def _hint_at_step(problem: Problem, values: Mapping[str, Any]) -> Problem:
+    """A step's name where a top-level key should be was meant as `steps.NAME`."""
+    steps = values.get("steps")
+    if isinstance(steps, dict) and problem.path in steps:
+        return replace(problem, hint=f"did you mean `steps.{problem.path}`?")
+    return problem
 
 
 def _add_all(error: ValidationError, model: type[BaseModel], prefix: str, mistakes: _Mistakes) -> None:

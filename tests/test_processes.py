@@ -1,0 +1,133 @@
+"""Real processes: killed, interrupted, many at once, on a full disk."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ndld_flow.artifacts.store import Store
+from ndld_flow.runner.verify import verify_store
+from tests.toys import RECIPE, Toy, make_toy
+
+COMMAND = [sys.executable, "-m", "ndld_flow"]
+SLOW = RECIPE.replace("word: a", "word: a, seconds: 0.2").replace("word: b", "word: b, seconds: 0.2")
+LIMIT_S = 120
+
+
+def start(toy: Toy, *arguments: str) -> subprocess.Popen[str]:
+    """Start a run of the toy, which logs each step it computes."""
+    return subprocess.Popen(
+        [*COMMAND, "run", str(toy.recipe), "--trust", *arguments],
+        cwd=toy.folder,
+        env={**os.environ, "TOY_LOG": str(toy.folder / "steps.log")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=LIMIT_S)
+    return process.returncode, out, err
+
+
+def computed(toy: Toy) -> list[str]:
+    """Names of the steps that were computed, one for each time."""
+    log = toy.folder / "steps.log"
+    return [line.split()[0] for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def test_eight_identical_runs_at_once_compute_each_step_once(in_folder: Path) -> None:
+    toy = make_toy(in_folder, SLOW)
+    processes = [start(toy) for _ in range(8)]
+    results = [finish(process) for process in processes]
+    assert [(code, err) for code, _, err in results] == [(0, "")] * 8
+    assert sorted(computed(toy)) == ["aside", "first", "second"]
+    assert (in_folder / "outputs/runs/toy/latest/report.html").is_file()
+
+
+def test_killed_at_any_moment_the_next_run_finishes_and_repeats_no_finished_work(in_folder: Path) -> None:
+    toy = make_toy(in_folder, SLOW)
+    store = Store(in_folder / "outputs/store")
+    moments = random.Random(7)
+    for _ in range(6):
+        process = start(toy)
+        time.sleep(moments.uniform(0.1, 1.1))
+        process.send_signal(signal.SIGKILL)
+        finish(process)
+        before = {path.stem for path in (store.root / "records").glob("*/*.json")}
+        assert all(store.read_record(key) is not None for key in before), "a record is whole or not there"
+        assert not verify_store(store, lambda *_: None).damaged
+        for folder in (in_folder / "outputs/runs").glob("toy/2*"):
+            assert (folder / "report.html").is_file(), "a run folder is whole or not there"
+    finished = len(list((store.root / "records").glob("*/*.json")))
+    earlier = len(computed(toy))
+    code, _, err = finish(start(toy))
+    assert (code, err) == (0, "")
+    assert len(computed(toy)) == earlier + 3 - finished
+    assert list((store.root / "building").iterdir()) == []
+
+
+def test_ctrl_c_ends_quickly_and_keeps_what_was_finished(in_folder: Path) -> None:
+    toy = make_toy(in_folder, RECIPE.replace("word: b", "word: b, seconds: 30"))
+    process = start(toy)
+    while "second" not in computed(toy):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    code, _, err = finish(process)
+    assert code == 130
+    assert "run again to go on" in err
+    assert "Traceback" not in err
+    store = Store(in_folder / "outputs/store")
+    assert list((store.root / "building").iterdir()) == []
+    assert list((in_folder / "outputs/runs").glob("toy/2*")) == []
+    code, out, _ = finish(start(toy, "steps.second.seconds=0"))
+    assert code == 0
+    assert "first: reused" in out
+
+
+@pytest.fixture
+def small_disk(in_folder: Path) -> Iterator[Path]:
+    """A disk of 3 MiB; skips where it cannot be mounted (not root, no Linux)."""
+    folder = in_folder / "disk"
+    folder.mkdir()
+    mount = shutil.which("mount")
+    command = [mount or "mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)]
+    if mount is None or subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("a small disk cannot be mounted here (needs root on Linux)")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=False)
+
+
+def test_a_full_disk_is_one_paragraph_and_loses_nothing(in_folder: Path, small_disk: Path) -> None:
+    toy = make_toy(in_folder)
+    (small_disk / "filler").write_bytes(bytes(2 * 2**20))
+    step = (toy.folder / "stamp.py").read_text()
+    (toy.folder / "stamp.py").write_text(
+        step.replace("context.log.info", '(out / "big.bin").write_bytes(bytes(2 * 2**20))\n        context.log.info')
+    )
+    code, out, err = finish(start(toy, "--outputs", str(small_disk / "outputs")))
+    assert code == 2, out + err
+    assert "is full" in err
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) == 1
+    assert not list((small_disk / "outputs/store/objects").glob("*/*"))
+
+
+def test_a_missing_outputs_permission_is_one_paragraph(in_folder: Path) -> None:
+    toy = make_toy(in_folder)
+    (in_folder / "file").write_text("")
+    code, _, err = finish(start(toy, "--outputs", str(in_folder / "file" / "outputs")))
+    assert code == 2
+    assert err.startswith("error: outputs folder")
+    assert len(err.strip().splitlines()) == 1
