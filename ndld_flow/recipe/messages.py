@@ -69,12 +69,12 @@ def _fields_at(model: type[BaseModel], location: Iterable[Any]) -> list[str]:
     """Settings that the model at a location inside another model has."""
     for part in location:
         info = model.model_fields.get(str(part))
-        inner = _models_in(info.annotation) if info is not None else []  # a mapping's key names no field
+        inner = models_in(info.annotation) if info is not None else []  # a mapping's key names no field
         model = inner[0] if inner else model
     return list(model.model_fields)
 
 
-def _models_in(annotation: object) -> list[type[BaseModel]]:
+def models_in(annotation: object) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [model for argument in get_args(annotation) for model in _models_in(argument)]
+    return [model for argument in get_args(annotation) for model in models_in(argument)]
