@@ -250,9 +250,7 @@ def latency_samples(seed: int, center_ms: float, passes: int = 200) -> tuple[flo
     return tuple(samples)
 
 
-def layers(
-    number: int, total_ms: float, seed: int, precision: str, samples: int = 10
-) -> tuple[Layer, ...]:
+def layers(number: int, total_ms: float, seed: int, precision: str, samples: int = 10) -> tuple[Layer, ...]:
     """Layers whose medians sum up to about `total_ms`, a few of them heavy."""
     dice = random.Random(seed)
     types = ("Conv", "Conv", "Conv", "Mul", "Add", "Clip", "Div", "Relu", "Resize", "Concat")
@@ -264,9 +262,7 @@ def layers(
     )
 
 
-def layer(
-    place: int, op_type: str, ms: float, dice: random.Random, precision: str, samples: int
-) -> Layer:
+def layer(place: int, op_type: str, ms: float, dice: random.Random, precision: str, samples: int) -> Layer:
     channels, edge = dice.choice((16, 24, 56, 96)), dice.choice((160, 80, 40, 20))
     shape = (1, channels, edge, edge)
     return Layer(
@@ -295,17 +291,12 @@ def profile(label: str, center_ms: float, seed: int, layer_count: int, runs: int
         versions={"onnxruntime-gpu": "1.31.1", "numpy": "2.4.6"},
         options={"passes": 200, "warmup": 10, "threads": 2, "graph_optimization": "all"},
         conditions={"load_average": 0.4, "governor": "performance", "clocks_locked": False},
-        inputs=(
-            TensorInfo(
-                name="x", dtype="float32", shape=(1, 3, 320, 320), data="random uniform [0, 1)"
-            ),
-        ),
+        inputs=(TensorInfo(name="x", dtype="float32", shape=(1, 3, 320, 320), data="random uniform [0, 1)"),),
         outputs=(TensorInfo(name="sigmoid_0.tmp_0", dtype="float32", shape=(1, 1, 320, 320)),),
         warmup_passes=10,
         warmup_ms=center_ms * 11,
         runs=tuple(
-            ProfileRun(latency_ms=latency_samples(seed + run, center_ms), load_ms=84.0 + run)
-            for run in range(runs)
+            ProfileRun(latency_ms=latency_samples(seed + run, center_ms), load_ms=84.0 + run) for run in range(runs)
         ),
         layers=layers(layer_count, center_ms * 0.96, seed, "float16" if label == "half" else "float32"),
         layer_pass_ms=latency_samples(seed + 100, center_ms * 1.12, 10),
@@ -527,8 +518,7 @@ def write_big(folder: Path, layer_count: int = 5000, profiles: int = 10) -> Path
     }
     steps = [StepSketch(name, "profile", "profile", summary="median") for name in names]
     documents = {
-        f"{name}/profile.json": profile(name, 40.0 + place, place, layer_count)
-        for place, name in enumerate(names)
+        f"{name}/profile.json": profile(name, 40.0 + place, place, layer_count) for place, name in enumerate(names)
     }
     return write_run(folder, run_record(steps, name="big", recipe=recipe, wall_s=610), documents)
 
@@ -547,7 +537,7 @@ HOSTILE_NAMES = (
     "+1+2",
     "-2+3",
     '@SUM(1,"2")',
-    "comma, quote \" and\r\nnewline",
+    'comma, quote " and\r\nnewline',
     "javascript:alert(4)",
     "&lt;b&gt; &amp; &#x3c;",
     "",
@@ -577,8 +567,7 @@ def write_hostile(folder: Path) -> Path:
     bad = TAG_BREAKER
     findings = Findings(
         findings=tuple(
-            Finding(severity="error", check=name, message=name * 2, node=name, op_type=name)
-            for name in HOSTILE_NAMES
+            Finding(severity="error", check=name, message=name * 2, node=name, op_type=name) for name in HOSTILE_NAMES
         ),
         checks_run=HOSTILE_NAMES,
         checks_skipped={bad: bad},
@@ -589,9 +578,7 @@ def write_hostile(folder: Path) -> Path:
             "reference": bad,
             "candidate": HOSTILE_NAMES[5],
             "inputs": {bad: bad},
-            "outputs": tuple(
-                doubtful.model_copy(update={"output": name, "dtype": name}) for name in HOSTILE_NAMES
-            ),
+            "outputs": tuple(doubtful.model_copy(update={"output": name, "dtype": name}) for name in HOSTILE_NAMES),
         }
     )
     hostile_profile = profile(bad, 9.0, 5, 1).model_copy(
@@ -605,12 +592,19 @@ def write_hostile(folder: Path) -> Path:
         }
     )
     types = dict.fromkeys(HOSTILE_NAMES, 3)
-    change = GraphChange(
-        before=graph(types, 10), after=graph({bad: 9}, 5), notes=HOSTILE_NAMES, casts_added=1
-    )
+    change = GraphChange(before=graph(types, 10), after=graph({bad: 9}, 5), notes=HOSTILE_NAMES, casts_added=1)
     steps = [
-        StepSketch("lint", bad, "lint", "failed", bad, summary=bad, passed=False, detail=bad, log="\n".join(HOSTILE_NAMES)),
-        StepSketch("change", bad, summary=HOSTILE_NAMES[4], change=change, settings={bad: bad}, parents={bad: bad, "from": "source"}),
+        StepSketch(
+            "lint", bad, "lint", "failed", bad, summary=bad, passed=False, detail=bad, log="\n".join(HOSTILE_NAMES)
+        ),
+        StepSketch(
+            "change",
+            bad,
+            summary=HOSTILE_NAMES[4],
+            change=change,
+            settings={bad: bad},
+            parents={bad: bad, "from": "source"},
+        ),
         StepSketch("agree", bad, "accuracy", summary=HOSTILE_NAMES[5], parents={"from": "change"}),
         StepSketch("speed", bad, "profile", summary=HOSTILE_NAMES[6], metrics={bad: Metric(value=1, unit=bad)}),
         StepSketch("base", "profile", "profile", summary=HOSTILE_NAMES[6]),

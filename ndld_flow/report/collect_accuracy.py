@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ndld_flow.records.accuracy import Accuracy, OutputAgreement
-from ndld_flow.report.plain_text import visible_name, visible_text
-from ndld_flow.report.quantities import number
+from ndld_flow.report.plain_text import short_name
+from ndld_flow.report.quantities import TIMES, number
 
 # Metrics people look for first; others follow in the order they were recorded.
 _FIRST = ("cosine", "max_abs", "mean_abs", "max_rel", "snr_db", "mismatched")
@@ -26,7 +26,7 @@ class OutputRow:
 
     output: str
     tensor: str
-    """dtype and shape, such as `float32 1×1×320×320`."""
+    """dtype and shape, such as `float32 1x1x320x320`."""
     cells: tuple[Cell | None, ...]
     """One for each metric of the table; None where this output does not have it."""
     failed: tuple[str, ...]
@@ -50,8 +50,8 @@ class AccuracyView:
 
 
 def shape_text(shape: tuple[int, ...]) -> str:
-    """`1×3×320×320`; `scalar` for no dimensions."""
-    return "×".join(map(str, shape)) or "scalar"
+    """`1x3x320x320` with real multiplication signs; `scalar` for no dimensions."""
+    return TIMES.join(map(str, shape)) or "scalar"
 
 
 def collect_accuracy(accuracies: dict[str, Accuracy]) -> tuple[AccuracyView, ...]:
@@ -62,13 +62,13 @@ def collect_accuracy(accuracies: dict[str, Accuracy]) -> tuple[AccuracyView, ...
 def _view(step: str, accuracy: Accuracy) -> AccuracyView:
     metrics = _metric_names(accuracy)
     return AccuracyView(
-        step=visible_name(step),
-        reference=visible_name(accuracy.reference),
-        candidate=visible_name(accuracy.candidate),
-        providers=(accuracy.provider_reference, accuracy.provider_candidate),
+        step=short_name(step),
+        reference=short_name(accuracy.reference),
+        candidate=short_name(accuracy.candidate),
+        providers=(short_name(accuracy.provider_reference), short_name(accuracy.provider_candidate)),
         passed=accuracy.passed,
         sample_count=accuracy.sample_count,
-        inputs=tuple((visible_name(a), visible_name(b)) for a, b in accuracy.inputs.items()),
+        inputs=tuple((short_name(a), short_name(b)) for a, b in accuracy.inputs.items()),
         metrics=metrics,
         tolerances=tuple(_tolerance(accuracy, metric) for metric in metrics),
         rows=tuple(_row(output, metrics) for output in accuracy.outputs),
@@ -92,10 +92,10 @@ def _tolerance(accuracy: Accuracy, metric: str) -> str:
 
 def _row(output: OutputAgreement, metrics: tuple[str, ...]) -> OutputRow:
     return OutputRow(
-        output=visible_name(output.output),
-        tensor=f"{output.dtype} {shape_text(output.shape)}",
+        output=short_name(output.output),
+        tensor=f"{short_name(output.dtype, 40)} {shape_text(output.shape)}",
         cells=tuple(_cell(output, metric) for metric in metrics),
-        failed=tuple(visible_text(sentence) for sentence in output.failed),
+        failed=tuple(short_name(sentence, 400) for sentence in output.failed),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ndld_flow.records.finding import Findings
-from ndld_flow.report.plain_text import visible_name, visible_text
+from ndld_flow.report.plain_text import short_name, visible_name, visible_text
 
 _ORDER = {"error": 0, "warning": 1, "info": 2}
 
@@ -41,16 +41,12 @@ def collect_findings(documents: dict[str, Findings]) -> FindingsView | None:
     rows = [row for step, document in documents.items() for row in _rows(step, document)]
     rows.sort(key=lambda row: _ORDER[row.severity])
     run = dict.fromkeys(check for document in documents.values() for check in document.checks_run)
-    skipped = {
-        check: reason
-        for document in documents.values()
-        for check, reason in document.checks_skipped.items()
-    }
+    skipped = {check: reason for document in documents.values() for check, reason in document.checks_skipped.items()}
     return FindingsView(
         rows=tuple(rows),
         counts={s: n for s in _ORDER if (n := sum(row.severity == s for row in rows))},
-        checks_run=tuple(map(visible_name, run)),
-        checks_skipped=tuple((visible_name(a), visible_text(b)) for a, b in skipped.items()),
+        checks_run=tuple(map(short_name, run)),
+        checks_skipped=tuple((short_name(a), short_name(b)) for a, b in skipped.items()),
     )
 
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from ndld_flow.records.run_record import GateResult, RunRecord
-from ndld_flow.report.plain_text import visible_name
+from ndld_flow.report.plain_text import short_name
 from ndld_flow.report.quantities import quantity
 
 _RELATION = re.compile(r"<=|>=|==|!=|<|>")
@@ -38,7 +38,7 @@ def collect_gates(run: RunRecord) -> tuple[GateView, ...]:
 
 
 def _view(gate: str, result: GateResult | None) -> GateView:
-    name = visible_name(gate)
+    name = short_name(gate)
     if result is None:
         return GateView(gate=name, outcome="not reached")
     found = _RELATION.search(gate)
@@ -47,8 +47,8 @@ def _view(gate: str, result: GateResult | None) -> GateView:
     return GateView(
         gate=name,
         outcome="passed" if result.passed else "failed",
-        left=quantity(result.left, result.unit),
+        left=quantity(result.left, short_name(result.unit, 20)),
         relation=_SIGNS.get(relation, relation),
-        right=quantity(result.right, result.unit),
+        right=quantity(result.right, short_name(result.unit, 20)),
         fraction=result.left / result.right if comparable else None,
     )

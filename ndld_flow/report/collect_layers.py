@@ -78,9 +78,7 @@ def collect_layers(profiles: dict[str, Profile]) -> tuple[LayersView, ...]:
 def _view(step: str, profile: Profile) -> LayersView:
     medians = [median(layer.samples_ms) for layer in profile.layers]
     total = sum(medians)
-    rows = tuple(
-        _row(layer, value, total) for layer, value in zip(profile.layers, medians, strict=True)
-    )
+    rows = tuple(_row(layer, value, total) for layer, value in zip(profile.layers, medians, strict=True))
     return LayersView(
         step=visible_name(step),
         label=visible_name(profile.label),
@@ -112,7 +110,7 @@ def _row(layer: Layer, median_ms: float, total: float) -> LayerRow:
 
 def _tensors(tensors: Sequence[TensorInfo]) -> str:
     return ", ".join(
-        f"{visible_name(one.name)} {one.dtype} {shape_text(one.shape)}".strip() for one in tensors
+        f"{visible_name(one.name)} {visible_name(one.dtype)} {shape_text(one.shape)}".strip() for one in tensors
     )
 
 
@@ -131,7 +129,5 @@ def _by_type(rows: Sequence[LayerRow], total: float) -> tuple[TypeTime, ...]:
     ]
     if rest:
         name = f"{len(ordered) - _TYPES_SHOWN} more types"
-        shown.append(
-            TypeTime(name, len(rest), sum(rest), sum(rest) / whole, sum(rest) / longest, True)
-        )
+        shown.append(TypeTime(name, len(rest), sum(rest), sum(rest) / whole, sum(rest) / longest, True))
     return tuple(shown)

@@ -8,7 +8,7 @@ from ndld_flow.records.machine import Machine
 from ndld_flow.records.profile import Profile, TensorInfo
 from ndld_flow.report.collect_accuracy import shape_text
 from ndld_flow.report.latency_numbers import Latency, describe, median
-from ndld_flow.report.plain_text import visible_name, visible_text
+from ndld_flow.report.plain_text import short_name
 from ndld_flow.report.quantities import size
 from ndld_flow.report.settings_text import Setting, settings_of
 
@@ -71,15 +71,15 @@ def machine_settings(machine: Machine) -> tuple[Setting, ...]:
         "driver": machine.driver,
         "python": machine.python,
     }
-    return tuple(Setting(name, visible_name(value)) for name, value in named.items() if value)
+    return tuple(Setting(name, short_name(value)) for name, value in named.items() if value)
 
 
 def _view(step: str, profile: Profile) -> ProfileView:
     latency = describe(profile.latency_ms) if profile.latency_ms else None
     return ProfileView(
-        step=visible_name(step),
-        label=visible_name(profile.label),
-        backend=visible_name(profile.backend),
+        step=short_name(step),
+        label=short_name(profile.label),
+        backend=short_name(profile.backend),
         providers=tuple(map(short_provider, profile.providers)),
         latency=latency,
         runs=tuple(run.latency_ms for run in profile.runs),
@@ -89,21 +89,21 @@ def _view(step: str, profile: Profile) -> ProfileView:
         overhead=_overhead(profile, latency),
         warmup_passes=profile.warmup_passes,
         warmup_ms=profile.warmup_ms,
-        stopped_because=visible_name(profile.stopped_because),
+        stopped_because=short_name(profile.stopped_because),
         inputs=tuple(map(_tensor, profile.inputs)),
         outputs=tuple(map(_tensor, profile.outputs)),
         options=settings_of(profile.options),
         conditions=settings_of(profile.conditions),
         machine=machine_settings(profile.machine),
-        versions=tuple((visible_name(a), visible_name(b)) for a, b in profile.versions.items()),
-        model_digest=visible_name(profile.model_digest),
-        notes=tuple(map(visible_text, profile.notes)),
+        versions=tuple((short_name(a), short_name(b)) for a, b in profile.versions.items()),
+        model_digest=short_name(profile.model_digest),
+        notes=tuple(short_name(note, 1000) for note in profile.notes),
     )
 
 
 def short_provider(provider: str) -> str:
     """`CPUExecutionProvider` -> `CPU`: everybody knows the rest."""
-    return visible_name(provider.removesuffix("ExecutionProvider") or provider)
+    return short_name(provider.removesuffix("ExecutionProvider") or provider, 40)
 
 
 def _overhead(profile: Profile, latency: Latency | None) -> float | None:
@@ -114,7 +114,7 @@ def _overhead(profile: Profile, latency: Latency | None) -> float | None:
 
 def _tensor(info: TensorInfo) -> TensorView:
     return TensorView(
-        name=visible_name(info.name),
-        tensor=f"{visible_name(info.dtype)} {shape_text(info.shape)}",
-        data=visible_name(info.data),
+        name=short_name(info.name),
+        tensor=f"{short_name(info.dtype)} {shape_text(info.shape)}",
+        data=short_name(info.data),
     )

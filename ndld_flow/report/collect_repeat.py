@@ -10,7 +10,7 @@ import yaml
 
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.collect_profiles import machine_settings
-from ndld_flow.report.plain_text import visible_name, visible_text
+from ndld_flow.report.plain_text import short_name, visible_text
 from ndld_flow.report.settings_text import Setting
 
 
@@ -52,39 +52,33 @@ def collect_repeat(run: RunRecord) -> RepeatView:
         identity=run.identity,
         started_at=run.started_at,
         source=(
-            Setting("location", visible_name(run.source.location)),
-            Setting("read from", visible_name(run.source.path)),
+            Setting("location", short_name(run.source.location)),
+            Setting("read from", short_name(run.source.path)),
             Setting("digest", run.source.artifact.digest),
         ),
-        files=tuple(
-            (visible_name(file.path), file.size_bytes, file.digest)
-            for file in run.source.artifact.files
-        ),
+        files=tuple((short_name(file.path), file.size_bytes, file.digest) for file in run.source.artifact.files),
         machine=machine_settings(run.machine),
-        versions=tuple((visible_name(a), visible_name(b)) for a, b in sorted(run.versions.items())),
+        versions=tuple((short_name(a), short_name(b)) for a, b in sorted(run.versions.items())),
         keys=_keys(run),
     )
 
 
 def recipe_text(run: RunRecord) -> str:
     """The resolved recipe: mappings in blocks, their innermost ones on one line."""
-    dumped: str = yaml.safe_dump(
-        run.recipe, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100
-    )
+    dumped: str = yaml.safe_dump(run.recipe, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
     return visible_text(dumped).rstrip()
 
 
 def _keys(run: RunRecord) -> tuple[StepKey, ...]:
     return tuple(
         StepKey(
-            name=visible_name(step.name),
-            step_type=visible_name(step.record.parts.step),
-            version=visible_name(step.record.parts.version),
+            name=short_name(step.name),
+            step_type=short_name(step.record.parts.step),
+            version=short_name(step.record.parts.version),
             key=step.record.key,
             artifact=step.record.artifact.digest,
             libraries=", ".join(
-                visible_name(f"{name} {version}")
-                for name, version in step.record.parts.libraries.items()
+                short_name(f"{name} {version}") for name, version in step.record.parts.libraries.items()
             ),
         )
         for step in run.steps

@@ -11,7 +11,7 @@ from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import RunStep, StepRecord
 from ndld_flow.report.collect_flow import FlowRow, collect_flow, parent_names
 from ndld_flow.report.collect_summary import said_no
-from ndld_flow.report.plain_text import visible_name, visible_text
+from ndld_flow.report.plain_text import short_name, visible_text
 from ndld_flow.report.quantities import quantity, seconds
 from ndld_flow.report.settings_text import Setting, settings_of
 
@@ -90,22 +90,20 @@ def collect_steps(run: RunRecord) -> tuple[StepView, ...]:
     )
 
 
-def _step_view(
-    number: int, step: RunStep, given: JsonValue, run: RunRecord, longest: float, row: FlowRow
-) -> StepView:
+def _step_view(number: int, step: RunStep, given: JsonValue, run: RunRecord, longest: float, row: FlowRow) -> StepView:
     record = step.record
     return StepView(
         anchor=f"step-{number}",
-        name=visible_name(step.name),
-        step_type=visible_name(step.step),
+        name=short_name(step.name),
+        step_type=short_name(step.step),
         outcome=step.outcome,
         said_no=said_no(step),
-        reason=visible_name(step.reason),
-        detail=visible_text(step.detail),
+        reason=short_name(step.reason),
+        detail=short_name(step.detail, 1000),
         wall_s=step.wall_s,
         wall_share=step.wall_s / longest,
         made=_made(step, run),
-        summary=visible_name(record.summary) if record else "",
+        summary=short_name(record.summary, 400) if record else "",
         reads=_reads(step, given),
         change=_change_view(record.change) if record and record.change else None,
         settings=settings_of(record.parts.settings if record else given, given),
@@ -126,14 +124,14 @@ def _made(step: RunStep, run: RunRecord) -> str:
 
 def _reads(step: RunStep, given: JsonValue) -> tuple[tuple[str, str], ...]:
     names = parent_names(step, given)
-    return tuple((visible_name(what), visible_name(whom)) for what, whom in names.items())
+    return tuple((short_name(what), short_name(whom)) for what, whom in names.items())
 
 
 def _metrics(record: StepRecord | None) -> tuple[tuple[str, str], ...]:
     if record is None:
         return ()
     return tuple(
-        (visible_name(name), quantity(metric.value, metric.unit))
+        (short_name(name), quantity(metric.value, short_name(metric.unit, 20)))
         for name, metric in record.metrics.items()
     )
 
@@ -150,7 +148,7 @@ def _change_view(change: GraphChange) -> ChangeView:
     op_types = dict.fromkeys([*before.nodes_by_type, *after.nodes_by_type])
     types = [
         TypeChange(
-            visible_name(op_type),
+            short_name(op_type),
             before.nodes_by_type.get(op_type, 0),
             after.nodes_by_type.get(op_type, 0),
         )
@@ -167,5 +165,5 @@ def _change_view(change: GraphChange) -> ChangeView:
         changed=tuple(one for one in by_change if one.delta),
         unchanged=tuple(one for one in types if not one.delta),
         casts_added=change.casts_added,
-        notes=tuple(visible_text(note) for note in change.notes),
+        notes=tuple(short_name(note, 1000) for note in change.notes),
     )

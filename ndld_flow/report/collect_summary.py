@@ -14,7 +14,7 @@ from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import RunStep, StepRecord
 from ndld_flow.report.latency_numbers import Latency, describe
-from ndld_flow.report.plain_text import visible_name
+from ndld_flow.report.plain_text import short_name
 from ndld_flow.report.quantities import seconds
 from ndld_flow.report.run_folder import RunDocuments
 
@@ -128,10 +128,10 @@ def collect_summary(documents: RunDocuments) -> Summary:
     run = documents.run
     graph = _graph_outcome(run)
     return Summary(
-        name=visible_name(run.recipe_name),
-        run_id=visible_name(run.id),
+        name=short_name(run.recipe_name),
+        run_id=short_name(run.id),
         passed=run.passed,
-        said_no=tuple(visible_name(step.name) for step in run.steps if said_no(step)),
+        said_no=tuple(short_name(step.name) for step in run.steps if said_no(step)),
         started_at=run.started_at,
         wall_s=run.wall_s,
         outcomes=dict(Counter(step.outcome for step in run.steps)),
@@ -186,8 +186,8 @@ def _accuracy_outcome(accuracies: dict[str, Accuracy]) -> AccuracyOutcome | None
     shown = accuracies[step]
     return AccuracyOutcome(
         step=step,
-        reference=visible_name(shown.reference),
-        candidate=visible_name(shown.candidate),
+        reference=short_name(shown.reference),
+        candidate=short_name(shown.candidate),
         passed=shown.passed,
         cosine=_worst(shown, "cosine", min),
         max_abs=_worst(shown, "max_abs", max),
@@ -198,9 +198,7 @@ def _accuracy_outcome(accuracies: dict[str, Accuracy]) -> AccuracyOutcome | None
     )
 
 
-def _worst(
-    accuracy: Accuracy, metric: str, pick: Callable[[Iterable[float]], float]
-) -> float | None:
+def _worst(accuracy: Accuracy, metric: str, pick: Callable[[Iterable[float]], float]) -> float | None:
     values = [output.metrics[metric] for output in accuracy.outputs if metric in output.metrics]
     # A NaN compares with nothing: it is the worst there can be.
     broken = next((value for value in values if math.isnan(value)), None)
@@ -231,8 +229,8 @@ def measured_latencies(documents: RunDocuments) -> Sequence[MeasuredLatency]:
 
 def _measured(step: str, profile: Profile, record: StepRecord | None) -> MeasuredLatency:
     return MeasuredLatency(
-        step=visible_name(step),
-        label=visible_name(profile.label),
+        step=short_name(step),
+        label=short_name(profile.label),
         latency=describe(profile.latency_ms),
         processes=len(profile.runs),
         providers=profile.providers,

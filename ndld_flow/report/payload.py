@@ -13,9 +13,8 @@ from ndld_flow.report.collect_findings import FindingRow, FindingsView
 from ndld_flow.report.collect_layers import LayersView
 from ndld_flow.report.collect_profiles import ProfileView
 
-Json: TypeAlias = (
-    "str | int | float | bool | None | Sequence[Json] | dict[str, Json]"  # what json.dumps takes
-)
+# What json.dumps takes.
+Json: TypeAlias = "str | int | float | bool | Sequence[Json] | dict[str, Json] | None"
 
 
 class Texts:
@@ -35,9 +34,7 @@ class Texts:
         return list(self._places)
 
 
-def page_payload(
-    profiles: Sequence[ProfileView], layers: Sequence[LayersView], findings: FindingsView | None
-) -> str:
+def page_payload(profiles: Sequence[ProfileView], layers: Sequence[LayersView], findings: FindingsView | None) -> str:
     """JSON, gzip, base64: letters that can close no tag. Equal data give equal bytes."""
     texts = Texts()
     data: dict[str, Json] = {
@@ -56,10 +53,7 @@ def _profile(profile: ProfileView) -> dict[str, Json]:
         "step": profile.step,
         "label": profile.label,
         "runs": [[_rounded(sample) for sample in run] for run in profile.runs],
-        "latency": {
-            field.name: _rounded(getattr(profile.latency, field.name))
-            for field in fields(profile.latency)
-        },
+        "latency": {field.name: _rounded(getattr(profile.latency, field.name)) for field in fields(profile.latency)},
     }
 
 
@@ -77,14 +71,9 @@ def _layers(view: LayersView, texts: Texts) -> dict[str, Json]:
 
 
 def _findings(view: FindingsView, texts: Texts) -> dict[str, Json]:
-    return {
-        field.name: texts.places(getattr(row, field.name) for row in view.rows)
-        for field in fields(FindingRow)
-    }
+    return {field.name: texts.places(getattr(row, field.name) for row in view.rows) for field in fields(FindingRow)}
 
 
 def _rounded(value: float) -> float:
     """Five digits that matter: finer than any clock here."""
     return value if isinstance(value, int) else float(f"{value:.5g}")
-
-

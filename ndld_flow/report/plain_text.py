@@ -31,3 +31,8 @@ def shortened(text: str, limit: int) -> str:
         return text
     tail = limit // 3
     return f"{text[: limit - tail - 1]}…{text[-tail:]}"
+
+
+def short_name(text: str, limit: int = 160) -> str:
+    """A visible name that cannot fill a page: for wherever the whole of it is not what people look for."""
+    return shortened(visible_name(text), limit)

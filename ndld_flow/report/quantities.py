@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+MINUS, TIMES = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}"
+
 _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -70,8 +72,8 @@ def count(value: float) -> str:
 
 
 def signed(value: float) -> str:
-    """`+3` or a real minus sign: `−12`; zero has none."""
-    return "0" if value == 0 else f"{'+' if value > 0 else '−'}{abs(value):,.0f}"
+    """`+3`, or a real minus sign: `-12`; zero has none."""
+    return "0" if value == 0 else f"{'+' if value > 0 else MINUS}{abs(value):,.0f}"
 
 
 def share(fraction: float) -> str:
@@ -80,18 +82,18 @@ def share(fraction: float) -> str:
 
 
 def change(before: float, after: float) -> str:
-    """Relative change: `−52 %`; empty when there is nothing to relate to."""
+    """Relative change: `-52 %`; empty when there is nothing to relate to."""
     if before == 0:
         return ""
     percent = (after / before - 1) * 100
     if abs(percent) < 0.05:
         return "±0 %"
     text = f"{abs(percent):.0f}" if abs(percent) >= 9.95 else f"{abs(percent):.1f}"
-    return f"{'+' if percent > 0 else '−'}{text} %"
+    return f"{'+' if percent > 0 else MINUS}{text} %"
 
 
 def change_words(before: float, after: float) -> str:
-    """Relative change for a sentence: `−50 %`, or `as before`."""
+    """Relative change for a sentence: `-50 %`, or `as before`."""
     return "as before" if before == after else change(before, after)
 
 

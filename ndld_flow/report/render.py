@@ -69,7 +69,7 @@ def _static_text(name: str) -> str:
 @lru_cache
 def _template() -> Template:
     # Imported when a page is drawn: the verdict on a terminal does without it.
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
         loader=PackageLoader("ndld_flow.report"),
@@ -78,7 +78,7 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    names = ("milliseconds", "seconds", "size", "count", "signed", "share", "change", "number")
+    names = ("milliseconds", "seconds", "size", "count", "signed", "share", "change", "number", "three_digits")
     environment.filters |= {name: getattr(quantities, name) for name in names}
     environment.globals |= {
         "size_change": lambda before, after: quantities.size_change(before, after).replace("->", "→"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from ndld_flow.report.plain_text import visible_name
+from ndld_flow.report.plain_text import short_name
 
 
 @dataclass(frozen=True)
@@ -27,19 +27,17 @@ def settings_of(values: JsonValue, given: JsonValue = None) -> tuple[Setting, ..
         return ()
     named = given if isinstance(given, Mapping) else values
     return tuple(
-        Setting(visible_name(name), value_text(value), name in named)
-        for name, value in values.items()
-        if name != "step"
+        Setting(short_name(name), value_text(value), name in named) for name, value in values.items() if name != "step"
     )
 
 
 def value_text(value: JsonValue) -> str:
     """`true`, `64`, `[Softmax]`, `{op_types: [Softmax]}`: flow-style YAML, near enough to be read as such."""
     if isinstance(value, str):
-        return visible_name(value) or '""'
+        return short_name(value, 400) or '""'
     if isinstance(value, list):
         return f"[{', '.join(map(value_text, value))}]"
     if isinstance(value, dict):
-        pairs = (f"{visible_name(key)}: {value_text(inner)}" for key, inner in value.items())
+        pairs = (f"{short_name(key)}: {value_text(inner)}" for key, inner in value.items())
         return f"{{{', '.join(pairs)}}}"
     return json.dumps(value)

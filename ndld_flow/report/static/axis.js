@@ -16,12 +16,12 @@ function ticks(low, high, most) {
 
 const scale = (low, high, from, to) => (value) => from + ((value - low) / (high - low)) * (to - from);
 
-// Latencies of all profiles on one axis. A few outliers must not flatten the rest: the axis ends a
-// little after the largest p99, and what lies beyond is counted, not hidden.
+// Latencies of all profiles on one axis. A few outliers must not flatten the rest: the axis ends
+// where each profile's slow tail does, and what lies beyond is counted, not hidden.
 function commonRange(profiles) {
   const low = Math.min(...profiles.map((profile) => profile.latency.min));
   const top = Math.max(...profiles.map((profile) => profile.latency.max));
-  const usual = Math.max(...profiles.map((profile) => profile.latency.p99));
+  const usual = Math.max(...profiles.map(({ latency }) => latency.p95 + 1.5 * (latency.p95 - latency.p25)));
   const margin = Math.max((usual - low) * 0.06, usual * 0.005, 1e-6);
   return { low: Math.max(0, low - margin), high: Math.min(top, usual) + margin };
 }
