@@ -32,19 +32,42 @@ class Feed:
 
 
 def make_feeds(
-    inputs: Sequence[TensorSpec], given: Mapping[str, InputSpec], seed: int = 0, model: str = "the model"
+    inputs: Sequence[TensorSpec],
+    given: Mapping[str, InputSpec],
+    seed: int = 0,
+    model: str = "the model",
+    batch: int | None = None,
 ) -> dict[str, Feed]:
     """Values for every input of a model, by name.
 
     Free dimensions take the size the recipe gives to the same name in another input, else 1. Each input has a random
     stream of its own: equal seeds give equal values whatever the other inputs are. For more samples, raise `seed`.
-    Raises `RequestError` naming the input, what was found and what the model expects.
+    `batch` replaces the size of every free first dimension, and of dimensions of the same name; values from files are
+    repeated. Raises `RequestError` naming the input, what was found and what the model expects.
     """
     _check_names(inputs, given, model)
     patterns = {spec.name: _pattern(spec, given.get(spec.name, InputSpec())) for spec in inputs}
+    if batch is not None:
+        patterns = _with_batch(inputs, patterns, batch, model)
     sizes = _named_sizes(inputs, patterns)
     return {
         spec.name: _feed(spec, given.get(spec.name, InputSpec()), patterns[spec.name], sizes, seed) for spec in inputs
+    }
+
+
+def _with_batch(
+    inputs: Sequence[TensorSpec], patterns: Mapping[str, Pattern], batch: int, model: str
+) -> dict[str, Pattern]:
+    firsts = {spec.name: spec.shape[0] for spec in inputs if spec.shape and not isinstance(spec.shape[0], int)}
+    if not firsts:
+        raise RequestError(f"{model} has no input whose first dimension is free, so its batch size cannot be changed.")
+    names = {dim for dim in firsts.values() if dim}
+    return {
+        spec.name: tuple(
+            batch if dim in names or (axis == 0 and spec.name in firsts) else size
+            for axis, (dim, size) in enumerate(zip(spec.shape or (), patterns[spec.name], strict=False))
+        )
+        for spec in inputs
     }
 
 
@@ -100,9 +123,7 @@ def _feed(spec: TensorSpec, given: InputSpec, pattern: Pattern, sizes: Mapping[s
         )
     if given.data_file is not None:
         values, how = _from_file(spec, dtype, given, pattern)
-        _check_shape(spec, values.shape, f"{given.data} has")
-        if given.run_shape is not None:
-            _check_shape(TensorSpec(spec.name, spec.dtype, given.run_shape), values.shape, f"{given.data} has")
+        _check_shape(TensorSpec(spec.name, spec.dtype, pattern or spec.shape), values.shape, f"{given.data} has")
     else:
         shape = tuple(dim if isinstance(dim, int) else sizes.get(dim or "", 1) for dim in pattern)
         values, how = _generated(spec.name, dtype, shape, given, seed)
@@ -132,4 +153,7 @@ def _from_file(spec: TensorSpec, dtype: np.dtype[np.generic], given: InputSpec, 
             f".npy, .pb or an image ({', '.join(IMAGE_SUFFIXES)})."
         )
     cast = " cast" if read.dtype != dtype else ""
+    if pattern and read.ndim and isinstance(pattern[0], int) and 0 < len(read) < pattern[0]:
+        read = np.take(read, np.arange(pattern[0]) % len(read), axis=0)
+        cast += " repeated"
     return cast_to_model(read, dtype, spec.name, given.data), f"{given.data}{cast}"
