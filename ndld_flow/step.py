@@ -29,10 +29,25 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict
 
-from ndld_flow.artifacts.kinds import Artifact
+from ndld_flow.artifacts.kinds import AccuracyDocument, Artifact, LintDocument, Onnx, ProfileDocument
 from ndld_flow.inputs import InputSpec
 from ndld_flow.records.graph_change import GraphChange
 from ndld_flow.records.metric import Metric
+
+__all__ = [
+    "AccuracyDocument",
+    "Artifact",
+    "Context",
+    "DataFile",
+    "LintDocument",
+    "Metric",
+    "Onnx",
+    "ProfileDocument",
+    "Reads",
+    "Result",
+    "Reuse",
+    "Step",
+]
 
 In = TypeVar("In", bound=Artifact)
 Out = TypeVar("Out", bound=Artifact)

@@ -41,7 +41,9 @@ def test_a_decision_shows_both_sides_with_their_unit() -> None:
     assert (result.left, result.right, result.unit) == (12.0, 10.5, "ms")
 
 
-@pytest.mark.parametrize("text", ["a.b", "a.b < 1 < 2", "a.b in [1]", "a.b < x", "f(a.b) < 1", "a.b < 1;", "a.b < 5 px"])
+@pytest.mark.parametrize(
+    "text", ["a.b", "a.b < 1 < 2", "a.b in [1]", "a.b < x", "f(a.b) < 1", "a.b < 1;", "a.b < 5 px"]
+)
 def test_what_is_no_gate_is_refused(text: str) -> None:
     with pytest.raises(GateError):
         parse_gate(text)

@@ -55,8 +55,7 @@ gates: ["second.length ~ 2"]
         'toy.yaml:8: steps.second.from: there is no step `frist` before this one\n    did you mean "first"?',
         "toy.yaml:9: steps.second.seconds: expected a number, found '2'",
         "toy.yaml:10: steps.third.step: there is no step type 'stmap'\n    did you mean \"stamp\"?",
-        "toy.yaml:11: gates.0: 'second.length ~ 2': this is not a comparison such as "
-        "`speed.latency.median <= 20 ms`",
+        "toy.yaml:11: gates.0: 'second.length ~ 2': this is not a comparison such as `speed.latency.median <= 20 ms`",
     ]
 
 
@@ -79,7 +78,7 @@ gates: ["second.length ~ 2"]
         (("word: b", "word: '${nowhere}'"), "nowhere"),
         (("[second.length >= 2]", "[first >= 2]"), "names no metric"),
         (("[second.length >= 2]", "[2 >= 1]"), "names at least one metric"),
-        (("[second.length >= 2]", '["__import__(\'os\') >= second.length"]'), "made of metrics, numbers"),
+        (("[second.length >= 2]", "[\"__import__('os') >= second.length\"]"), "made of metrics, numbers"),
     ],
 )
 def test_a_mistake_says_what_is_wrong(folder: Path, change: tuple[str, str], message: str) -> None:
@@ -171,7 +170,7 @@ def test_a_kept_composition_does_not_import_hydra(folder: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from ndld_flow.recipe.load import load_recipe;"
         "from ndld_flow.artifacts.store import Store;"
-        f"r = load_recipe(Path('toy.yaml').absolute(), ['steps.first.word=q'], trust=True, store=Store(Path('store')));"
+        "r = load_recipe(Path('toy.yaml').absolute(), ['steps.first.word=q'], trust=True, store=Store(Path('store')));"
         "assert r.steps[0].settings['word'] == 'q';"
         "assert not {'hydra', 'omegaconf', 'onnx', 'onnxruntime', 'numpy', 'pandas', 'matplotlib'} & set(sys.modules)"
     )

@@ -13,6 +13,8 @@ from ndld_flow.discovery import StepType
 from ndld_flow.recipe.schema import describe_recipes
 
 WORDS = {"integer": "whole number", "boolean": "true | false", "string": "text", "object": "mapping"}
+LONGEST_DEFAULT = 60
+"""A longer one is a mapping, whose settings are explained one by one below it."""
 
 
 def describe_step(found: StepType) -> dict[str, Any]:
@@ -50,6 +52,7 @@ def explain_step(found: StepType) -> str:
 def _settings(name: str, schema: dict[str, Any], definitions: dict[str, Any]) -> list[str]:
     """A setting, and below it those of a nested one."""
     default = json.dumps(schema["default"]) if "default" in schema else "required"
+    default = default if len(default) <= LONGEST_DEFAULT else "{...}"
     inner = definitions.get(schema.get("$ref", "").rpartition("/")[2], {})
     lines = _setting(name, _say_type(schema, definitions), default, schema.get("description", ""))
     for inner_name, inner_schema in inner.get("properties", {}).items():
@@ -79,11 +82,12 @@ def _say_type(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
 
 
 def _wrap(text: str, indent: str) -> list[str]:
-    paragraphs = text.split("\n\n")
-    wrapped = [
-        textwrap.fill(" ".join(part.split()), 100, initial_indent=indent, subsequent_indent=indent)
-        if "::" not in part and not part.startswith("    ")
-        else textwrap.indent(part, indent)
-        for part in paragraphs
-    ]
-    return [line for part in wrapped for line in part.split("\n") if line.strip() or len(paragraphs) > 1]
+    """Paragraphs filled to the width of a terminal, an empty line between them; indented examples stay as they are."""
+    lines: list[str] = []
+    for part in text.split("\n\n") if text else ():
+        lines += [""] if lines else []
+        if part.startswith("    "):
+            lines += [f"{indent}{line}" for line in part.splitlines()]
+        else:
+            lines += textwrap.wrap(" ".join(part.split()), 100, initial_indent=indent, subsequent_indent=indent)
+    return lines
