@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,17 @@ class Feed:
     """`random uniform [0, 1), seed 0, float32 1x3x320x320`."""
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """One input with all that is known of its shape."""
+
+    spec: TensorSpec
+    given: InputSpec
+    pattern: Pattern
+    repeat: bool = False
+    """Values from a file that holds fewer items fill the first dimension over and over."""
+
+
 def make_feeds(
     inputs: Sequence[TensorSpec],
     given: Mapping[str, InputSpec],
@@ -43,32 +55,35 @@ def make_feeds(
     Free dimensions take the size the recipe gives to the same name in another input, else 1. Each input has a random
     stream of its own: equal seeds give equal values whatever the other inputs are. For more samples, raise `seed`.
     `batch` replaces the size of every free first dimension, and of dimensions of the same name; values from files are
-    repeated. Raises `RequestError` naming the input, what was found and what the model expects.
+    repeated. Raises `RequestError` naming the input, what was found and what is expected.
     """
     _check_names(inputs, given, model)
-    patterns = {spec.name: _pattern(spec, given.get(spec.name, InputSpec())) for spec in inputs}
+    wanted = [_wanted(spec, given.get(spec.name, InputSpec())) for spec in inputs]
     if batch is not None:
-        patterns = _with_batch(inputs, patterns, batch, model)
-    sizes = _named_sizes(inputs, patterns)
-    return {
-        spec.name: _feed(spec, given.get(spec.name, InputSpec()), patterns[spec.name], sizes, seed) for spec in inputs
-    }
+        wanted = _with_batch(wanted, batch, model)
+    read = {one.spec.name: _read(one) for one in wanted if one.given.data_file is not None}
+    sizes = _named_sizes([replace(one, pattern=_shape_of(one, read)) for one in wanted])
+    return {one.spec.name: read.get(one.spec.name) or _generated(one, sizes, seed) for one in wanted}
 
 
-def _with_batch(
-    inputs: Sequence[TensorSpec], patterns: Mapping[str, Pattern], batch: int, model: str
-) -> dict[str, Pattern]:
-    firsts = {spec.name: spec.shape[0] for spec in inputs if spec.shape and not isinstance(spec.shape[0], int)}
+def _shape_of(one: _Wanted, read: Mapping[str, Feed]) -> Pattern:
+    return tuple(read[one.spec.name].values.shape) if one.spec.name in read else one.pattern
+
+
+def _with_batch(wanted: Sequence[_Wanted], batch: int, model: str) -> list[_Wanted]:
+    firsts = {one.spec.name: one.spec.shape[0] for one in wanted if one.spec.shape}
+    firsts = {name: dim for name, dim in firsts.items() if not isinstance(dim, int)}
     if not firsts:
         raise RequestError(f"{model} has no input whose first dimension is free, so its batch size cannot be changed.")
     names = {dim for dim in firsts.values() if dim}
-    return {
-        spec.name: tuple(
-            batch if dim in names or (axis == 0 and spec.name in firsts) else size
-            for axis, (dim, size) in enumerate(zip(spec.shape or (), patterns[spec.name], strict=False))
+
+    def sized(one: _Wanted) -> Pattern:
+        dims = enumerate(zip(one.spec.shape or (), one.pattern, strict=True))
+        return tuple(
+            batch if dim in names or (axis == 0 and one.spec.name in firsts) else size for axis, (dim, size) in dims
         )
-        for spec in inputs
-    }
+
+    return [replace(one, pattern=sized(one), repeat=True) if one.spec.shape else one for one in wanted]
 
 
 def _check_names(inputs: Sequence[TensorSpec], given: Mapping[str, InputSpec], model: str) -> None:
@@ -78,82 +93,91 @@ def _check_names(inputs: Sequence[TensorSpec], given: Mapping[str, InputSpec], m
             raise RequestError(f'inputs: "{name}" is no input of {model}; {say_nearest(name, known)}')
 
 
-def _pattern(spec: TensorSpec, given: InputSpec) -> Pattern:
+def _wanted(spec: TensorSpec, given: InputSpec) -> _Wanted:
     """The model's shape with the recipe's sizes put in."""
     asked = given.run_shape
-    if spec.shape is None:
-        if asked is None and not given.data.lower().endswith(_SHAPED_SUFFIXES):
-            raise RequestError(
-                f'input "{spec.name}": the model does not say its shape. Give it in the recipe: '
-                f"inputs: {{{spec.name}: {{shape: [...]}}}}"
-            )
-        return asked if asked is not None else ()
-    if asked is None:
-        return spec.shape
-    _check_shape(spec, asked, "the recipe says")
-    return asked
+    if asked is not None:
+        _check_shape(spec, spec.shape if spec.shape is not None else asked, asked, "the recipe says")
+        return _Wanted(spec, given, asked)
+    if spec.shape is None and not given.data.lower().endswith(_SHAPED_SUFFIXES):
+        raise RequestError(
+            f'input "{spec.name}": the model does not say its shape. Give it in the recipe: '
+            f"inputs: {{{spec.name}: {{shape: [...]}}}}"
+        )
+    return _Wanted(spec, given, spec.shape or ())
 
 
-def _check_shape(spec: TensorSpec, found: Sequence[int], origin: str) -> None:
-    expected: Sequence[int | str | None] = spec.shape if spec.shape is not None else found
+def _check_shape(spec: TensorSpec, expected: Pattern, found: Sequence[int], origin: str) -> None:
     fits = len(found) == len(expected) and all(
         want == size for want, size in zip(expected, found, strict=True) if isinstance(want, int)
     )
     if not fits:
         raise RequestError(
-            f'input "{spec.name}": {origin} shape {shape_text(found)}, the model expects {spec.shape_text}.'
+            f'input "{spec.name}": {origin} shape {shape_text(found)}, expected is {shape_text(expected)} '
+            f"(the model's is {spec.shape_text})."
         )
 
 
-def _named_sizes(inputs: Sequence[TensorSpec], patterns: Mapping[str, Pattern]) -> dict[str, int]:
+def _named_sizes(wanted: Sequence[_Wanted]) -> dict[str, int]:
     """Dimension name -> the size the recipe gives it, from the first input that says."""
     sizes: dict[str, int] = {}
-    for spec in inputs:
-        for dim, size in zip(spec.shape or (), patterns[spec.name], strict=False):
+    for one in wanted:
+        for dim, size in zip(one.spec.shape or (), one.pattern, strict=False):
             if isinstance(dim, str) and isinstance(size, int):
                 sizes.setdefault(dim, size)
     return sizes
 
 
-def _feed(spec: TensorSpec, given: InputSpec, pattern: Pattern, sizes: Mapping[str, int], seed: int) -> Feed:
+def _dtype(spec: TensorSpec) -> np.dtype[Any]:
     dtype = numpy_dtype(spec.dtype)
     if dtype is None or dtype.kind == "c":
         raise RequestError(
             f'input "{spec.name}" is {spec.dtype}: only tensors of floats, integers and bools can be fed.'
         )
-    if given.data_file is not None:
-        values, how = _from_file(spec, dtype, given, pattern)
-        _check_shape(TensorSpec(spec.name, spec.dtype, pattern or spec.shape), values.shape, f"{given.data} has")
+    return dtype
+
+
+def _generated(one: _Wanted, sizes: Mapping[str, int], seed: int) -> Feed:
+    name, given, dtype = one.spec.name, one.given, _dtype(one.spec)
+    shape = tuple(dim if isinstance(dim, int) else sizes.get(dim or "", 1) for dim in one.pattern)
+    if given.data == "random":
+        values, how = random_values(name, dtype, shape, given.range, seed)
     else:
-        shape = tuple(dim if isinstance(dim, int) else sizes.get(dim or "", 1) for dim in pattern)
-        values, how = _generated(spec.name, dtype, shape, given, seed)
+        values, how = np.full(shape, 0 if given.data == "zeros" else 1, dtype), given.data
+    return Feed(values, f"{how}, {dtype.name} {shape_text(shape)}")
+
+
+def _read(one: _Wanted) -> Feed:
+    dtype = _dtype(one.spec)
+    values, how = _from_file(one, dtype)
+    if one.spec.shape is not None or one.pattern:
+        _check_shape(one.spec, one.pattern, values.shape, f"{one.given.data} has")
     return Feed(values, f"{how}, {dtype.name} {shape_text(values.shape)}")
 
 
-def _generated(
-    name: str, dtype: np.dtype[np.generic], shape: tuple[int, ...], given: InputSpec, seed: int
-) -> tuple[Array, str]:
-    if given.data == "random":
-        return random_values(name, dtype, shape, given.range, seed)
-    return np.full(shape, 0 if given.data == "zeros" else 1, dtype), given.data
-
-
-def _from_file(spec: TensorSpec, dtype: np.dtype[np.generic], given: InputSpec, pattern: Pattern) -> tuple[Array, str]:
-    path = Path(given.data)
+def _from_file(one: _Wanted, dtype: np.dtype[Any]) -> tuple[Array, str]:
+    name, data = one.spec.name, one.given.data
+    path = Path(data)
     suffix = path.suffix.lower()
     if suffix in IMAGE_SUFFIXES:
-        return image_values(path, spec.name, dtype, pattern, given), f"image {given.data} as {given.layout}"
+        return image_values(path, name, dtype, one.pattern, one.given), f"image {data} as {one.given.layout}"
     if suffix == ".npy":
-        read = read_npy(path, spec.name)
+        read = read_npy(path, name)
     elif suffix == ".pb":
-        read = read_tensor_proto(path, spec.name)
+        read = read_tensor_proto(path, name)
     else:
         raise RequestError(
-            f'input "{spec.name}": data "{given.data}" is neither random, zeros, ones, nor a file that can be read: '
+            f'input "{name}": data "{data}" is neither random, zeros, ones, nor a file that can be read: '
             f".npy, .pb or an image ({', '.join(IMAGE_SUFFIXES)})."
         )
-    cast = " cast" if read.dtype != dtype else ""
-    if pattern and read.ndim and isinstance(pattern[0], int) and 0 < len(read) < pattern[0]:
-        read = np.take(read, np.arange(pattern[0]) % len(read), axis=0)
-        cast += " repeated"
-    return cast_to_model(read, dtype, spec.name, given.data), f"{given.data}{cast}"
+    how = data if read.dtype == dtype else f"{data} cast"
+    if one.repeat and read.ndim and len(read):
+        read = _repeated(read, one.pattern[0])
+    return cast_to_model(read, dtype, name, data), how
+
+
+def _repeated(read: Array, items: int | str | None) -> Array:
+    """The items of a file, over and over, until there are as many as asked for."""
+    if not isinstance(items, int) or items == len(read):
+        return read
+    return np.take(read, np.arange(items) % len(read), axis=0)
