@@ -1,0 +1,177 @@
+"""The passes in order, again and again until nothing changes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
+
+from ndld_flow.backends.onnx_models import check_model, load_model, save_model, summarize_model
+from ndld_flow.backends.sanitizing.branches import inline_decided_branches
+from ndld_flow.backends.sanitizing.constants import detach_initializers_from_inputs, lift_constants
+from ndld_flow.backends.sanitizing.duplicates import share_equal_initializers, share_equal_nodes
+from ndld_flow.backends.sanitizing.edits import Edits
+from ndld_flow.backends.sanitizing.folding import fold_constants
+from ndld_flow.backends.sanitizing.fuse_affine import fuse_affine
+from ndld_flow.backends.sanitizing.fuse_nodes import fuse_nodes
+from ndld_flow.backends.sanitizing.naming import make_names_unique
+from ndld_flow.backends.sanitizing.noops import remove_noops
+from ndld_flow.backends.sanitizing.options import SanitizeOptions
+from ndld_flow.backends.sanitizing.reshapes import simplify_reshapes
+from ndld_flow.backends.sanitizing.shape_values import ShapeValues, fold_shape_values
+from ndld_flow.backends.sanitizing.shapes import Interface, infer_shapes, set_input_shapes
+from ndld_flow.backends.sanitizing.unused import remove_unused
+from ndld_flow.errors import ModelError
+from ndld_flow.records.graph_change import GraphChange
+
+_MOST_PASSES = 20
+"""Every rule makes the model smaller, so this is never reached; it only rules out an endless loop."""
+
+Pass = Callable[[Edits], None]
+
+
+class _PassError(Exception):
+    """A pass failed; the model it worked on is lost and is read again."""
+
+    def __init__(self, name: str, cause: Exception) -> None:
+        super().__init__(f"{name}: {type(cause).__name__}: {cause}")
+        self.name = name
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """A pass with the setting that switches it on."""
+
+    name: str
+    run: Pass
+    wanted: bool
+
+
+def sanitize_file(source: Path, target: Path, options: SanitizeOptions, log: logging.Logger | None = None) -> GraphChange:
+    """Write a smaller model that computes the same; weights on disk stay there.
+
+    A pass that fails is logged and left out, and so are all of them when the result is not valid.
+    Raises `ModelError` for a model that cannot be read or is invalid to begin with.
+    """
+    log = log or logging.getLogger(__name__)
+    skipped: set[str] = set()
+    while True:
+        model = load_model(source)
+        before = summarize_model(model)
+        try:
+            edits = _transform(model, options, skipped)
+            save_model(model, target)
+            check_model(target, full_check=_can_be_inferred(model))
+            break
+        except _PassError as error:
+            log.warning("pass left out, because it failed: %s", error)
+            skipped.add(error.name)
+        except ModelError as error:
+            if "all" in skipped:
+                raise
+            log.warning("the result was not valid, the model is left as it was: %s", error)
+            skipped.add("all")
+    notes = [f"{what}: {count}" for what, count in sorted(edits.done.items()) if count]
+    notes += [f"left out, because it failed: {name}" for name in sorted(skipped)]
+    return GraphChange(before=before, after=summarize_model(load_model(target)), notes=tuple(notes))
+
+
+def _can_be_inferred(model: ir.Model) -> bool:
+    """onnx's strict inference refuses sparse initializers as such."""
+    from ndld_flow.backends.sparse_tensors import SparseInitializer
+
+    values = (value for graph in model.graphs() for value in graph.initializers.values())
+    return not any(isinstance(value.const_value, SparseInitializer) for value in values)
+
+
+def _transform(model: ir.Model, options: SanitizeOptions, skipped: set[str]) -> Edits:
+    edits = Edits(model, options.fold_size_threshold)
+    if "all" in skipped:
+        return edits
+    interface = Interface(edits)
+    _prepare(edits, options, skipped, interface)
+    for _ in range(options.passes or _MOST_PASSES):
+        before = edits.done.total()
+        _run_all(edits, options, skipped)
+        if edits.done.total() == before:
+            break
+    make_names_unique(edits)
+    interface.restore(edits, reshaped=bool(options.input_shapes))
+    model.graph.sort()
+    return edits
+
+
+def _prepare(edits: Edits, options: SanitizeOptions, skipped: set[str], interface: Interface) -> None:
+    if options.inline_functions and "inline functions" not in skipped:
+        _guarded("inline functions", _inline_functions, edits)
+    detach_initializers_from_inputs(edits)
+    set_input_shapes(edits, options.input_shapes)
+    interface.forget_inner_shapes(edits)
+    make_names_unique(edits)
+
+
+def _inline_functions(edits: Edits) -> None:
+    count = len(edits.model.functions)
+    InlinePass()(edits.model)
+    edits.done["functions inlined"] += count - len(edits.model.functions)
+
+
+def _run_all(edits: Edits, options: SanitizeOptions, skipped: set[str]) -> None:
+    for stage in _stages(edits, options):
+        if stage.wanted and stage.name not in skipped:
+            _guarded(stage.name, stage.run, edits)
+
+
+def _guarded(name: str, run: Pass, edits: Edits) -> None:
+    try:
+        run(edits)
+    except Exception as error:  # whatever goes wrong inside a pass must not lose the model
+        raise _PassError(name, error) from error
+
+
+def _stages(edits: Edits, options: SanitizeOptions) -> tuple[_Stage, ...]:
+    fold, simplify = options.fold_constants, options.simplify
+    return (
+        _Stage("remove unused", remove_unused, options.remove_unused),
+        _Stage("lift constants", lift_constants, fold),
+        _Stage("infer shapes", infer_shapes, fold or simplify or options.fuse),
+        _Stage("fold constants", fold_constants, fold),
+        _Stage("fold shapes", _fold_shapes, fold),
+        _Stage("decide branches", _decide_branches, simplify),
+        _Stage("remove no-ops", _remove_noops, simplify),
+        _Stage("simplify reshapes", _simplify_reshapes, simplify),
+        _Stage("fuse affine", fuse_affine, options.fuse),
+        _Stage("fuse nodes", fuse_nodes, options.fuse),
+        _Stage("share nodes", share_equal_nodes, options.deduplicate),
+        _Stage("share initializers", share_equal_initializers, options.deduplicate),
+        _Stage("remove unused again", remove_unused, options.remove_unused),
+    )
+
+
+def _visited(edits: Edits) -> ShapeValues:
+    values = ShapeValues(edits)
+    for graph in edits.graphs():
+        for node in graph:
+            values.visit(node)
+    return values
+
+
+def _fold_shapes(edits: Edits) -> None:
+    fold_shape_values(edits, ShapeValues(edits))
+
+
+def _decide_branches(edits: Edits) -> None:
+    inline_decided_branches(edits)
+    make_names_unique(edits)
+
+
+def _remove_noops(edits: Edits) -> None:
+    remove_noops(edits, _visited(edits))
+
+
+def _simplify_reshapes(edits: Edits) -> None:
+    simplify_reshapes(edits, _visited(edits))
