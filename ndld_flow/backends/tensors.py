@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from ndld_flow.backends.onnx_models import load_model
+from ndld_flow.errors import RequestError
+from ndld_flow.nearest import say_nearest
 
 Array = npt.NDArray[Any]
 
@@ -82,6 +84,22 @@ def model_inputs(path: Path) -> tuple[TensorSpec, ...]:
     """
     graph = load_model(path).graph
     return tuple(_declared(value) for value in graph.inputs if value.name not in graph.initializers)
+
+
+def fix_dimensions(inputs: Sequence[TensorSpec], sizes: Mapping[str, int]) -> tuple[TensorSpec, ...]:
+    """The inputs with named dimensions set to a size. Raises `RequestError` for a name no input has."""
+    known = {dim for spec in inputs for dim in spec.shape or () if isinstance(dim, str)}
+    for name in sizes:
+        if name not in known:
+            raise RequestError(f'free_dimensions: no input has a dimension "{name}"; {say_nearest(name, known)}')
+    return tuple(
+        spec if spec.shape is None else replace(spec, shape=tuple(_size(dim, sizes) for dim in spec.shape))
+        for spec in inputs
+    )
+
+
+def _size(dim: int | str | None, sizes: Mapping[str, int]) -> int | str | None:
+    return sizes.get(dim, dim) if isinstance(dim, str) else dim
 
 
 def _declared(value: ir.Value) -> TensorSpec:
