@@ -99,13 +99,17 @@ def _describe_local(path: Path, store: Store) -> FoundModel:
 
 
 def _external_files(path: Path, digest: str, store: Store) -> tuple[str, ...]:
-    """Names of a model's external data files; remembered by the model file's digest, so onnx is loaded once."""
+    """Names of a model's external data files, after a look whether it is an ONNX model at all.
+
+    Remembered by the model file's digest, so that each model is looked at once and onnx imported only then.
+    """
     note = store.root / "externals" / f"{digest[:32]}.json"
     try:
         return tuple(json.loads(note.read_bytes()))
     except (OSError, ValueError):
-        from ndld_flow.backends.external_files import external_files
+        from ndld_flow.backends.onnx_models import external_files, load_model
 
+        load_model(path)
         names = external_files(path)
         note.parent.mkdir(parents=True, exist_ok=True)
         write_text_atomically(note, json.dumps(names))

@@ -1,0 +1,200 @@
+"""The command line as a person meets it: real processes, their output and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ndld_flow import __version__
+from ndld_flow.cli.app import VERBS
+from tests.models import make_cnn
+from tests.toys import RECIPE, make_toy
+
+
+def ndld_flow(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ndld_flow", *arguments],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def refused(*arguments: str, cwd: Path) -> str:
+    """The one paragraph of a wrong request."""
+    done = ndld_flow(*arguments, cwd=cwd)
+    assert done.returncode == 2, done
+    assert "Traceback" not in done.stdout + done.stderr
+    return done.stderr
+
+
+def test_help_teaches_and_imports_only_click(tmp_path: Path) -> None:
+    done = ndld_flow("--help", cwd=tmp_path)
+    assert done.returncode == 0
+    for verb, text in VERBS.items():
+        assert verb in done.stdout
+        assert text in done.stdout
+    assert "pipelines/quickstart.yaml" in done.stdout
+    code = (
+        "import sys; sys.argv = ['ndld-flow', '--help']\n"
+        "from ndld_flow.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: assert not {'pydantic', 'rich', 'yaml', 'numpy', 'onnx', 'hydra'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_a_help_that_begins_with_its_sentence(verb: str, tmp_path: Path) -> None:
+    done = ndld_flow(verb, "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert VERBS[verb].rstrip(".") in " ".join(done.stdout.split())
+
+
+def test_version(tmp_path: Path) -> None:
+    assert ndld_flow("--version", cwd=tmp_path).stdout == f"ndld-flow {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["rnu"], 'did you mean "run"?'),
+        (["run"], "Missing argument 'RECIPE.yaml'"),
+        (["run", "--frce"], "No such option"),
+        (["run", "nowhere.yaml"], "there is no such file"),
+        (["plan", "toy.yaml"], "--trust"),
+        (["report", "nowhere"], "there is no such run"),
+        (["tag", "latest", "x"], "there is no such run"),
+        (["steps", "sanitise"], 'did you mean "sanitize"?'),
+        (["init", "nowhere.onnx"], "nowhere.onnx"),
+        (["run", "toy.yaml", "--trust", "--force", "frist"], "there is no such step"),
+        (["run", "toy.yaml", "--trust", "model=text.onnx"], "text.onnx"),
+        (["run", "toy.yaml", "--trust", "model=empty.onnx"], "empty.onnx"),
+    ],
+)
+def test_a_wrong_request_is_one_paragraph_and_exit_code_2(
+    in_folder: Path, arguments: list[str], message: str
+) -> None:
+    make_toy(in_folder)
+    (in_folder / "text.onnx").write_text("this is not a model")
+    (in_folder / "empty.onnx").write_bytes(b"")
+    assert message in refused(*arguments, cwd=in_folder)
+
+
+def test_plain_output_of_a_run_and_of_the_next(in_folder: Path) -> None:
+    make_toy(in_folder)
+    first = ndld_flow("run", "toy.yaml", "--trust", cwd=in_folder)
+    assert first.returncode == 0, first
+    lines = first.stdout.splitlines()
+    assert lines[0] == "first: stamp starts, new"
+    assert "first: done in" in lines[1]
+    assert lines[-1].startswith("report outputs/runs/toy/")
+    assert Path(in_folder / lines[-1].removeprefix("report ")).is_file()
+    second = ndld_flow("run", "toy.yaml", "--trust", cwd=in_folder)
+    assert second.returncode == 0
+    assert "nothing to do: run toy/" in second.stdout
+    plan = ndld_flow("plan", "toy.yaml", "--trust", cwd=in_folder)
+    assert plan.stdout.splitlines()[-1] == "nothing to do"
+
+
+def test_json_events_are_one_a_line(in_folder: Path) -> None:
+    make_toy(in_folder)
+    done = ndld_flow("run", "toy.yaml", "--trust", "--json", cwd=in_folder)
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert events[0]["event"] == "run_started"
+    assert events[-1]["event"] == "run_finished"
+    assert events[-1]["passed"] is True
+    assert {event["name"] for event in events if event["event"] == "step_finished"} == {"first", "second", "aside"}
+    plan = json.loads(ndld_flow("plan", "toy.yaml", "--trust", "--json", cwd=in_folder).stdout)
+    assert [row["reason"] for row in plan] == ["reused"] * 3
+
+
+def test_a_gate_that_says_no_is_exit_code_1(in_folder: Path) -> None:
+    make_toy(in_folder, RECIPE.replace(">= 2", ">= 200"))
+    assert ndld_flow("run", "toy.yaml", "--trust", cwd=in_folder).returncode == 1
+    assert ndld_flow("run", "toy.yaml", "--trust", cwd=in_folder).returncode == 1
+
+
+def test_a_bug_is_two_lines_and_a_file(in_folder: Path) -> None:
+    toy = make_toy(in_folder)
+    step = (in_folder / "stamp.py").read_text()
+    (in_folder / "stamp.py").write_text(step.replace("context.log.info", "1 / 0\n        context.log.info"))
+    done = ndld_flow("run", str(toy.recipe), "--trust", cwd=in_folder, TMPDIR=str(in_folder))
+    assert done.returncode == 3
+    assert done.stderr.startswith("bug: ZeroDivisionError")
+    assert "Traceback" not in done.stderr
+    assert "ZeroDivisionError" in next(in_folder.glob("ndld-flow-bug-*.txt")).read_text()
+    assert "Traceback" in ndld_flow("--debug", "run", str(toy.recipe), "--trust", cwd=in_folder).stderr
+
+
+def test_runs_tags_reports_verify_and_gc(in_folder: Path) -> None:
+    make_toy(in_folder)
+    for word in "abc":
+        ndld_flow("run", "toy.yaml", "--trust", f"steps.first.word={word}", cwd=in_folder)
+    runs = json.loads(ndld_flow("runs", "--json", cwd=in_folder).stdout)
+    assert len(runs) == 3
+    oldest = runs[-1]["run"]
+    short = oldest.rpartition("-")[2]
+    assert ndld_flow("tag", short, "first-one", cwd=in_folder).stdout == f"first-one -> {oldest}\n"
+    report = in_folder / ndld_flow("report", "first-one", cwd=in_folder).stdout.strip()
+    assert report.is_file()
+    assert "[first-one]" in ndld_flow("runs", "toy", cwd=in_folder).stdout
+
+    dry = json.loads(ndld_flow("gc", "--keep", "1", "--dry-run", "--json", cwd=in_folder).stdout)
+    assert (len(dry["runs"]), len(dry["objects"])) == (1, 2)
+    assert len(json.loads(ndld_flow("runs", "--json", cwd=in_folder).stdout)) == 3
+    ndld_flow("gc", "--keep", "1", cwd=in_folder)
+    kept = json.loads(ndld_flow("runs", "--json", cwd=in_folder).stdout)
+    assert [run["run"] for run in kept] == [runs[0]["run"], oldest]
+    again = ndld_flow("run", "toy.yaml", "--trust", "steps.first.word=c", cwd=in_folder)
+    assert "nothing to do" in again.stdout, "gc keeps what kept runs need"
+
+    assert "all as they were stored" in ndld_flow("verify", cwd=in_folder).stdout
+    stored = next((in_folder / "outputs/store/objects").glob("*/*/model.onnx"))
+    stored.chmod(0o644)
+    stored.write_bytes(b"x")
+    assert ndld_flow("verify", cwd=in_folder).returncode == 1
+    assert ndld_flow("verify", cwd=in_folder).returncode == 0, "it was set aside"
+
+
+def test_gc_waits_for_runs_at_work(in_folder: Path) -> None:
+    from ndld_flow.artifacts.store import Store
+
+    make_toy(in_folder).run()
+    with Store(in_folder / "outputs/store").working():
+        assert "a run works in this store" in refused("gc", cwd=in_folder)
+
+
+def test_steps_of_ones_own_have_help_and_schema(in_folder: Path) -> None:
+    make_toy(in_folder)
+    page = ndld_flow("steps", "stamp", "--from", "stamp.py", cwd=in_folder).stdout
+    assert "Stamp a model with a word." in page
+    assert 'word: text = "x"' in page
+    schema = json.loads(ndld_flow("schema", "--from", "stamp.py", cwd=in_folder).stdout)
+    assert "word" in schema["$defs"]["step_stamp"]["properties"]
+
+
+def test_doctor_tells_what_works(tmp_path: Path) -> None:
+    done = ndld_flow("doctor", "--json", cwd=tmp_path)
+    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    assert checks["onnxruntime cpu"]["state"] == "ok"
+    assert checks["onnx"]["state"] == "ok"
+
+
+def test_init_writes_a_recipe_that_runs_as_it_is(in_folder: Path) -> None:
+    make_cnn(in_folder / "my model.onnx")
+    done = ndld_flow("init", "my model.onnx", cwd=in_folder)
+    assert done.returncode == 0, done
+    assert "exists" not in done.stderr
+    assert "there is a file already" in refused("init", "my model.onnx", cwd=in_folder)
+    run = ndld_flow("run", "my model.yaml", cwd=in_folder)
+    assert run.returncode == 0, run
+    assert "agree" in run.stdout

@@ -1,0 +1,33 @@
+"""The code itself: layers, types, lints and format. What CI says, a person can say before."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BIN = Path(sys.executable).parent
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["lint-imports"], ["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"]],
+    ids=lambda command: command[0] + " " + " ".join(command[1:2]),
+)
+def test_it_says_nothing(command: list[str]) -> None:
+    done = subprocess.run([BIN / command[0], *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_module_imports_by_itself() -> None:
+    """No module needs another to be imported first."""
+    modules = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in sorted((ROOT / "ndld_flow").rglob("*.py"))
+        if path.stem != "__main__" and "backends" not in path.parts
+    ]
+    code = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)"
+    subprocess.run([sys.executable, "-W", "error", "-c", code, *modules], cwd=ROOT, check=True)

@@ -1,0 +1,82 @@
+"""The README's commands are run, and what it says of steps and verbs is compared with the code."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ndld_flow import api
+from ndld_flow.cli.app import VERBS
+from tests.models import make_cnn
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+FENCES = re.findall(r"^```(\w*)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+COMMANDS = [line for language, text in FENCES if language == "bash" for line in text.splitlines()]
+
+
+def block(language: str, start: str) -> str:
+    """The README's block of a language that begins with a line."""
+    return next(text for found, text in FENCES if found == language and text.startswith(start))
+
+
+def test_the_first_screen_holds_the_two_commands() -> None:
+    first = README.split("```")[1].strip().splitlines()
+    assert first == [
+        "python3 -m venv .venv && .venv/bin/pip install -e . && .venv/bin/ndld-flow run pipelines/quickstart.yaml",
+        "python3 -m venv .venv && .venv/bin/pip install -e '.[dev]' && .venv/bin/pytest",
+    ]
+    assert first[1] in (ROOT / ".ci/run").read_text()
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as a reader has it: the recipes, the configs, and the files that the README tells to write."""
+    folder = tmp_path_factory.mktemp("readme")
+    for name in ("pipelines", "configs"):
+        shutil.copytree(ROOT / name, folder / name)
+    make_cnn(folder / "model.onnx")
+    (folder / "stamp.py").write_text(block("python", "from pathlib import Path"))
+    (folder / "stamped.yaml").write_text(block("yaml", "name: stamped"))
+    return folder
+
+
+def test_every_command_works(checkout: Path) -> None:
+    """In the order of the page, as later ones use what earlier ones left."""
+    assert len(COMMANDS) > 15
+    bin_folder = str(Path(sys.executable).parent)
+    environment = {**os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}"}
+    subprocess.run(
+        ["ndld-flow", "run", "pipelines/quickstart.yaml"], cwd=checkout, env=environment, check=True, capture_output=True
+    )
+    for line in COMMANDS:
+        done = subprocess.run(
+            shlex.split(line), cwd=checkout, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+
+
+def test_the_python_example_works(checkout: Path) -> None:
+    code = block("python", "from ndld_flow import api")
+    done = subprocess.run([sys.executable, "-c", code], cwd=checkout, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("True outputs/runs/resnet50/")
+
+
+def test_every_step_and_every_verb_is_told() -> None:
+    for found in api.steps():
+        assert f"| `{found.name}` |" in README
+    for verb in VERBS:
+        assert re.search(rf"ndld-flow {verb}\b", README), verb
+
+
+def test_the_step_of_ones_own_is_ten_lines() -> None:
+    code = block("python", "from pathlib import Path")
+    body = [line for line in code.splitlines() if line.strip() and not line.startswith(("from", "import"))]
+    assert len(body) <= 10
