@@ -255,7 +255,7 @@ def layers(number: int, total_ms: float, seed: int, precision: str, samples: int
     dice = random.Random(seed)
     types = ("Conv", "Conv", "Conv", "Mul", "Add", "Clip", "Div", "Relu", "Resize", "Concat")
     weights = [dice.paretovariate(1.3) for _ in range(number)]
-    unit = total_ms / sum(weights)
+    unit = total_ms / (sum(weights) or 1)
     return tuple(
         layer(place, types[place % len(types)], weight * unit, dice, precision, samples)
         for place, weight in enumerate(weights)
@@ -391,7 +391,7 @@ def quickstart_steps() -> list[StepSketch]:
             summary="672 -> 329 nodes in 0.31 s",
             wall_s=0.004,
             size_bytes=4_702_333,
-            started_s=-259_190,
+            started_s=-300_000,
             change=GraphChange(
                 before=source,
                 after=clean,

@@ -40,7 +40,7 @@ def seconds(value: float) -> str:
         return f"{whole // 60} min {whole % 60:02d} s"
     if whole < 2 * 86_400:
         return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole // 86_400} days"
+    return f"{round(whole / 86_400)} days"
 
 
 def binary_unit(value: float) -> tuple[float, str]:

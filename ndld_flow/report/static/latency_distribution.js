@@ -24,6 +24,12 @@ function silhouettePath(heights, x0, x1, base, height) {
   return `M${x0} ${base}L${points.join("L")}L${x1} ${base}Z`;
 }
 
+function distributionNote(latency, beyond, width) {
+  const middle = `median ${milliseconds(latency.median)}`;
+  if (!beyond) return middle;
+  return width < 560 ? `${middle}, ${beyond} beyond` : `${middle}; ${beyond} slower than the axis, up to ${milliseconds(latency.max)}`;
+}
+
 function distributionRow(profile, series, x, range, width, top) {
   const { latency } = profile;
   const samples = profile.runs.flat();
@@ -37,8 +43,7 @@ function distributionRow(profile, series, x, range, width, top) {
     draw("line", { class: "whisker", x1: x(latency.min), x2: right, y1: middle, y2: middle }),
     draw("rect", { class: "box", x: x(latency.p25), y: middle - 5, width: Math.max(2, x(latency.p75) - x(latency.p25)), height: 10, rx: 1 }),
     draw("line", { class: "middle", x1: x(latency.median), x2: x(latency.median), y1: middle - 5, y2: middle + 5 }));
-  const more = beyond ? `; ${beyond} slower than the axis, up to ${milliseconds(latency.max)}` : "";
-  row.append(draw("text", { x: width, y: top + 15, "text-anchor": "end" }, `median ${milliseconds(latency.median)}${more}`));
+  row.append(draw("text", { x: width, y: top + 15, "text-anchor": "end" }, distributionNote(latency, beyond, width)));
   return row;
 }
 
@@ -52,6 +57,7 @@ function drawDistribution(host, profiles, width) {
   const cursor = draw("line", { class: "cursor", y1: 0, y2: height - 30, visibility: "hidden" });
   const svg = draw("svg", {
     height,
+    viewBox: `0 0 ${width} ${height}`,
     role: "img",
     "aria-label": `Latency: ${profiles.map((p) => `${shortened(p.label, 40)} median ${milliseconds(p.latency.median)}`).join(", ")}`,
   });

@@ -44,6 +44,7 @@ class PassesPlot {
     this.range = range;
     this.svg = draw("svg", {
       height: PASSES_HEIGHT,
+      viewBox: `0 0 ${width} ${PASSES_HEIGHT}`,
       role: "img",
       tabindex: 0,
       "aria-label": "Latency by pass. Left and right move through the passes, up and down change the profile.",
