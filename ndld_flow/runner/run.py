@@ -155,7 +155,7 @@ def _do_step(run: _Run, step: RecipeStep) -> RunStep:
 
 def _gather(run: _Run, decision: Decision) -> Work:
     step, parts = decision.step, decision.parts
-    assert parts is not None  # noqa: S101 - everything a step reads is made before it
+    assert parts is not None  # everything a step reads is made before it
 
     def progress(done: int, total: int, what: str) -> None:
         run.listener(StepProgressed(name=step.name, done=done, total=total, what=what))
@@ -165,7 +165,7 @@ def _gather(run: _Run, decision: Decision) -> Work:
 
 
 def _reuse(run: _Run, decision: Decision, start: float) -> RunStep:
-    assert decision.record is not None  # noqa: S101 - that is what reused means
+    assert decision.record is not None  # that is what reused means
     return _place(run, decision, decision.record, "reused", start)
 
 
