@@ -91,7 +91,7 @@ class _Inference:
         ]
         bound: dict[str, str] = {}
         for value, variable in ports:
-            known = variable if "(" in variable else self._of(value)
+            known = variable if "(" in variable else self._of(value) or _declared(value)
             if known is not None:
                 bound.setdefault(variable, known)
         for value, variable in ports:
@@ -99,6 +99,11 @@ class _Inference:
 
     def _of(self, value: ir.Value | None) -> str | None:
         return None if value is None else self.types.get(value)
+
+
+def _declared(value: ir.Value | None) -> str | None:
+    """The type a model says a value has; used where it is all that is known."""
+    return None if value is None else type_name(value.type)
 
 
 def carried_into_bodies(node: ir.Node) -> Iterator[tuple[ir.Value, ir.Value | None]]:

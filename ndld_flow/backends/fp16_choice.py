@@ -9,14 +9,22 @@ import onnx_ir as ir
 from ndld_flow.backends.element_types import subgraphs_of
 from ndld_flow.backends.type_groups import Group, Groups, is_constant
 
+_RARE = "few back ends make it in fp16"
+
 SENSITIVE_OPS: Mapping[str, str] = {
+    "Bernoulli": _RARE,
+    "BlackmanWindow": _RARE,
     "CumSum": "a running sum outgrows fp16",
+    "EyeLike": _RARE,
     "GridSample": "sampling positions need more than 11 bits",
+    "HammingWindow": _RARE,
+    "HannWindow": _RARE,
     "MaxRoiPool": "box corners in pixels need more than 11 bits",
-    "RandomNormal": "a random stream is made in fp32",
-    "RandomNormalLike": "a random stream is made in fp32",
-    "RandomUniform": "a random stream is made in fp32",
-    "RandomUniformLike": "a random stream is made in fp32",
+    "MelWeightMatrix": _RARE,
+    "RandomNormal": _RARE,
+    "RandomNormalLike": _RARE,
+    "RandomUniform": _RARE,
+    "RandomUniformLike": _RARE,
     "RoiAlign": "box corners in pixels need more than 11 bits",
 }
 """Operators that ONNX lets be fp16 and that are kept in fp32 by default -> why."""

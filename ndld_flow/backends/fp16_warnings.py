@@ -13,6 +13,7 @@ from ndld_flow.backends.type_groups import constant_tensor
 
 _NAMED = 10
 """So many are named in the notes; all are in the log."""
+_USUAL_SHARE = 0.01
 _SAFE_DEVIATIONS = 8.0
 """Activations of a trained network often reach this many standard deviations."""
 
@@ -20,7 +21,7 @@ _SAFE_DEVIATIONS = 8.0
 def loss_lines(losses: Sequence[Loss]) -> list[str]:
     """A line for each converted weight that lost values, those that were clamped first."""
     clamped = [
-        f"{loss.name}: {loss.clamped} of {loss.size} values beyond fp16's +-65504 were clamped "
+        f"{loss.name}: {loss.clamped} of {loss.size} values beyond fp16's 65504 were clamped "
         f"(largest {loss.largest:.4g})"
         for loss in losses
         if loss.clamped
@@ -38,10 +39,10 @@ def loss_notes(losses: Sequence[Loss]) -> list[str]:
     if clamped:
         count = sum(loss.clamped for loss in clamped)
         names = _listed([f"{loss.name} (largest {loss.largest:.4g})" for loss in clamped])
-        notes.append(
-            f"{count} weight values beyond fp16's +-65504 were clamped, in {names}; see `block.values_outside`"
-        )
-    vanished = sorted((loss for loss in losses if loss.vanished), key=lambda loss: -loss.vanished / loss.size)
+        notes.append(f"{count} weight values beyond fp16's 65504 were clamped, in {names}; see `block.values_outside`")
+    # A few tiny values in a large weight are usual and harmless; the log has them.
+    many = (loss for loss in losses if loss.vanished > _USUAL_SHARE * loss.size)
+    vanished = sorted(many, key=lambda loss: -loss.vanished / loss.size)
     if vanished:
         count = sum(loss.vanished for loss in vanished)
         names = _listed([f"{loss.name} ({loss.vanished} of {loss.size})" for loss in vanished])

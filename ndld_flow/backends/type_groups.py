@@ -271,13 +271,12 @@ class _GroupMaker:
         return ""
 
     def _describe(self, node: ir.Node, group: Group) -> None:
-        """Say of a group whether an attribute fixes its type, and whether it follows its neighbours."""
-        if not group.values or (not group.uses and node.op_type in TYPE_ATTRIBUTES):
-            group.follows = True
-        elif not group.uses and not group.kept:
-            group.kept = f"{node.op_type} always makes fp32"
-        else:
-            group.follows = node.op_type in _MOVES
+        """Say of a group whether it follows its neighbours, and of a Cast of text that it stays."""
+        computes = any(self._is_float(value) for value in node.outputs)
+        made = not group.uses and node.op_type in TYPE_ATTRIBUTES
+        group.follows = not computes or made or node.op_type in _MOVES
+        if not group.uses and not made:
+            group.kept = group.kept or f"{node.op_type} always makes fp32"
         if node.op_type == "Cast" and node.inputs[0] is not None:
             from_text = self.types.get(node.inputs[0]) == "tensor(string)"
             group.kept = group.kept or ("it reads text" if from_text else "")

@@ -38,7 +38,8 @@ class Block(BaseModel):
     values_outside: ValuesOutside | None = None
     """Nodes that read a weight with values outside this range; `{}` means: that fp16 cannot hold."""
     sensitive: bool = True
-    """Operators that fp16 is too coarse for by their nature: CumSum, GridSample, MaxRoiPool, Random*, RoiAlign."""
+    """Operators that fp16 is too coarse for or that few back ends have in fp16: CumSum, GridSample, MaxRoiPool,
+    RoiAlign; EyeLike, windows and random numbers."""
 
     @field_validator("nodes")
     @classmethod
