@@ -40,10 +40,6 @@ def _inline(edits: Edits, graph: ir.Graph, node: ir.Node, branch: ir.Graph) -> N
         _move_initializer(edits, graph, branch, value)
     nodes = list(branch)
     branch.remove(nodes)
-    for inner in nodes:
-        for value in inner.outputs:
-            if value.name:
-                value.name = edits.new_name(f"{value.name}_inlined")
     graph.insert_before(node, nodes)
     for old, new in zip(node.outputs, outputs, strict=True):
         edits.take_over(new, old)
@@ -53,7 +49,7 @@ def _inline(edits: Edits, graph: ir.Graph, node: ir.Node, branch: ir.Graph) -> N
 def _move_initializer(edits: Edits, graph: ir.Graph, branch: ir.Graph, value: ir.Value) -> None:
     tensor = value.const_value
     assert tensor is not None and value.name is not None
-    name = edits.new_name(f"{value.name}_inlined")
+    name = edits.new_name(f"{value.name}_inlined") if value.name in graph.initializers else value.name
     new = ir.Value(name=name, type=value.type, shape=value.shape, const_value=tensor)
     for use in tuple(value.uses()):
         use.node.replace_input_with(use.idx, new)

@@ -6,14 +6,11 @@ from collections.abc import Hashable, Iterator
 
 import onnx_ir as ir
 
-from ndld_flow.backends.sanitizing.edits import Edits
+from ndld_flow.backends.sanitizing.edits import QUANTIZATION, RANDOM, Edits
 from ndld_flow.backends.sparse_tensors import SparseInitializer
 
-_NOT_SHARED = frozenset(
-    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout")
-    # Builders look for one Q/DQ pair at each weight and each reader.
-    + ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
-)
+# Builders look for one Q/DQ pair at each weight and each reader.
+_NOT_SHARED = RANDOM | QUANTIZATION
 _MAX_KEY_BYTES = 4096
 """Attribute tensors beyond this are not compared."""
 

@@ -17,6 +17,11 @@ import onnx_ir as ir
 from ndld_flow.backends.sparse_tensors import SparseInitializer
 
 Array = npt.NDArray[Any]
+RANDOM = frozenset(
+    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout")
+)
+"""Another result every time they run."""
+QUANTIZATION = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"))
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16})
 
 

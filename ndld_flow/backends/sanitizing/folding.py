@@ -15,26 +15,35 @@ import onnx_ir as ir
 import onnxruntime as ort
 from onnx import numpy_helper
 
-from ndld_flow.backends.sanitizing.edits import Array, Edits, dims_of
+from ndld_flow.backends.sanitizing.edits import QUANTIZATION, RANDOM, Array, Edits, dims_of
 from ndld_flow.backends.sparse_tensors import SparseInitializer
 
-_NEVER = frozenset(
-    # Random: another value every time.
-    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout")
-    # Q/DQ around a weight say how it is quantised; folded away they are only a float weight.
-    + ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
-    + ("Constant", "If", "Loop", "Scan", "SequenceMap", "Optional", "OptionalGetElement", "OptionalHasElement")
-)
+_OTHER_KINDS = frozenset(("Constant", "SequenceMap", "Optional", "OptionalGetElement", "OptionalHasElement"))
+# Q/DQ around a weight say how it is quantised; folded away they are only a float weight.
+_NEVER = RANDOM | QUANTIZATION | _OTHER_KINDS
 _SIZE_FROM_VALUES = frozenset(("NonZero", "Unique", "Compress", "NonMaxSuppression"))
 """Their output's size is not inferred but bounded by their inputs'."""
 _SIZE_FROM_CONTENTS = frozenset(
-    ("ConstantOfShape", "Expand", "Tile", "Range", "OneHot", "EyeLike", "Resize", "Upsample", "Pad", "Reshape")
-    + ("BlackmanWindow", "HannWindow", "HammingWindow", "MelWeightMatrix", "DFT", "STFT")
+    "ConstantOfShape Expand Tile Range OneHot EyeLike Resize Upsample Pad Reshape BlackmanWindow HannWindow "
+    "HammingWindow MelWeightMatrix DFT STFT".split()
 )
 """A few bytes of operands can ask these for any amount of output."""
 _NUMPY_TYPES = frozenset(
     getattr(ir.DataType, name)
-    for name in "FLOAT FLOAT16 DOUBLE INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64 BOOL".split()
+    for name in [
+        "FLOAT",
+        "FLOAT16",
+        "DOUBLE",
+        "INT8",
+        "INT16",
+        "INT32",
+        "INT64",
+        "UINT8",
+        "UINT16",
+        "UINT32",
+        "UINT64",
+        "BOOL",
+    ]
 )
 """What ONNX Runtime hands over as numpy arrays without loss."""
 
@@ -85,7 +94,12 @@ def _small_enough(edits: Edits, node: ir.Node) -> bool:
 def _bytes_of(edits: Edits, node: ir.Node, output: ir.Value) -> float:
     """Size of an output as inferred; else what broadcasting its operands could give at most."""
     dims = dims_of(output)
-    if dims is not None and output.dtype in _NUMPY_TYPES and all(isinstance(d, int) for d in dims):
+    if (
+        dims is not None
+        and output.dtype is not None
+        and output.dtype in _NUMPY_TYPES
+        and all(isinstance(d, int) for d in dims)
+    ):
         return math.prod(d for d in dims if isinstance(d, int)) * output.dtype.itemsize
     operands = [edits.constant(value) for value in node.inputs if value is not None]
     if node.op_type in _SIZE_FROM_CONTENTS or not operands or any(tensor is None for tensor in operands):

@@ -148,7 +148,7 @@ def _along_output(node: ir.Node, weight: Array, scale: Array, channels: int) -> 
     return np.repeat(full.reshape(group, -1), weight.shape[0] // group, axis=0).reshape(*weight.shape[:2], *tail)
 
 
-def _put_weights(edits: Edits, node: ir.Node, dtype: np.dtype, weight: Array, bias: Array) -> bool:  # type: ignore[type-arg]
+def _put_weights(edits: Edits, node: ir.Node, dtype: np.dtype, weight: Array, bias: Array) -> bool:
     with np.errstate(all="ignore"):
         new_bias = bias.astype(dtype)
     if not (np.isfinite(weight).all() and np.isfinite(new_bias).all()):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
+from ndld_flow.backends.input_shapes import check_shapes, dims_from_shapes, put_shapes
 from ndld_flow.backends.onnx_models import check_model, load_model, save_model, summarize_model
 from ndld_flow.backends.sanitizing.branches import inline_decided_branches
 from ndld_flow.backends.sanitizing.constants import detach_initializers_from_inputs, lift_constants
@@ -23,7 +25,7 @@ from ndld_flow.backends.sanitizing.noops import remove_noops
 from ndld_flow.backends.sanitizing.options import SanitizeOptions
 from ndld_flow.backends.sanitizing.reshapes import simplify_reshapes
 from ndld_flow.backends.sanitizing.shape_values import ShapeValues, fold_shape_values
-from ndld_flow.backends.sanitizing.shapes import Interface, infer_shapes, set_input_shapes
+from ndld_flow.backends.sanitizing.shapes import Interface, infer_shapes
 from ndld_flow.backends.sanitizing.unused import remove_unused
 from ndld_flow.errors import ModelError
 from ndld_flow.records.graph_change import GraphChange
@@ -51,7 +53,9 @@ class _Stage:
     wanted: bool
 
 
-def sanitize_file(source: Path, target: Path, options: SanitizeOptions, log: logging.Logger | None = None) -> GraphChange:
+def sanitize_file(
+    source: Path, target: Path, options: SanitizeOptions, log: logging.Logger | None = None
+) -> GraphChange:
     """Write a smaller model that computes the same; weights on disk stay there.
 
     A pass that fails is logged and left out, and so are all of them when the result is not valid.
@@ -61,6 +65,7 @@ def sanitize_file(source: Path, target: Path, options: SanitizeOptions, log: log
     skipped: set[str] = set()
     while True:
         model = load_model(source)
+        check_shapes(model, options.input_shapes, "input_shapes")
         before = summarize_model(model)
         try:
             edits = _transform(model, options, skipped)
@@ -96,7 +101,7 @@ def _transform(model: ir.Model, options: SanitizeOptions, skipped: set[str]) -> 
     _prepare(edits, options, skipped, interface)
     for _ in range(options.passes or _MOST_PASSES):
         before = edits.done.total()
-        _run_all(edits, options, skipped)
+        _run_all(edits, options, skipped, interface)
         if edits.done.total() == before:
             break
     make_names_unique(edits)
@@ -109,7 +114,8 @@ def _prepare(edits: Edits, options: SanitizeOptions, skipped: set[str], interfac
     if options.inline_functions and "inline functions" not in skipped:
         _guarded("inline functions", _inline_functions, edits)
     detach_initializers_from_inputs(edits)
-    set_input_shapes(edits, options.input_shapes)
+    shapes = options.input_shapes
+    put_shapes(edits.model, shapes, dims_from_shapes(edits.model, shapes, {}, "input_shapes"))
     interface.forget_inner_shapes(edits)
     make_names_unique(edits)
 
@@ -120,8 +126,8 @@ def _inline_functions(edits: Edits) -> None:
     edits.done["functions inlined"] += count - len(edits.model.functions)
 
 
-def _run_all(edits: Edits, options: SanitizeOptions, skipped: set[str]) -> None:
-    for stage in _stages(edits, options):
+def _run_all(edits: Edits, options: SanitizeOptions, skipped: set[str], interface: Interface) -> None:
+    for stage in _stages(options, interface):
         if stage.wanted and stage.name not in skipped:
             _guarded(stage.name, stage.run, edits)
 
@@ -133,12 +139,12 @@ def _guarded(name: str, run: Pass, edits: Edits) -> None:
         raise _PassError(name, error) from error
 
 
-def _stages(edits: Edits, options: SanitizeOptions) -> tuple[_Stage, ...]:
+def _stages(options: SanitizeOptions, interface: Interface) -> tuple[_Stage, ...]:
     fold, simplify = options.fold_constants, options.simplify
     return (
         _Stage("remove unused", remove_unused, options.remove_unused),
         _Stage("lift constants", lift_constants, fold),
-        _Stage("infer shapes", infer_shapes, fold or simplify or options.fuse),
+        _Stage("infer shapes", partial(infer_shapes, interface=interface), fold or simplify or options.fuse),
         _Stage("fold constants", fold_constants, fold),
         _Stage("fold shapes", _fold_shapes, fold),
         _Stage("decide branches", _decide_branches, simplify),

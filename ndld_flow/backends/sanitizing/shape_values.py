@@ -6,6 +6,7 @@ which is enough to give most Reshapes a constant shape of 0 and -1, or to decide
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -103,7 +104,7 @@ def _size(values: ShapeValues, node: ir.Node) -> Known | None:
     dims = dims_of(node.inputs[0])
     if dims is None or not all(isinstance(d, int) for d in dims):
         return None
-    return Known((int(np.prod([d for d in dims if d is not None], dtype=np.int64)),), scalar=True)
+    return Known((math.prod(d for d in dims if isinstance(d, int)),), scalar=True)
 
 
 def _gather(values: ShapeValues, node: ir.Node) -> Known | None:

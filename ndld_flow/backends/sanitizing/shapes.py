@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
 from ndld_flow.backends.sanitizing.edits import Edits, is_standard
+from ndld_flow.backends.shape_inference import drop_made_up_names
+from ndld_flow.backends.shape_inference import infer_shapes as infer
 
 
 class Interface:
@@ -27,13 +26,44 @@ class Interface:
                         self._inner[value.name] = value.shape
                         value.shape = None
 
+    def recall_ranks(self, edits: Edits) -> bool:
+        """Where inference finds not even a rank, believe the rank (not the dimensions) that the exporter noted.
+
+        Exporters leave out notes on outputs of If; then the notes on what reads them tell, when they agree.
+        """
+        recalled = False
+        for graph in edits.model.graphs():
+            for value in (value for node in graph for value in node.outputs):
+                if value.shape is None and (rank := self._noted_rank(edits, value)) is not None:
+                    value.shape = ir.Shape([None] * rank)
+                    recalled = True
+        return recalled
+
+    def _noted_rank(self, edits: Edits, value: ir.Value) -> int | None:
+        noted = self._inner.get(value.name)
+        if noted is not None:
+            return len(noted)
+        ranks = {self._rank_told_by(edits, use.node) for use in value.uses() if use.idx == 0} - {None}
+        return ranks.pop() if len(ranks) == 1 else None
+
+    def _rank_told_by(self, edits: Edits, reader: ir.Node) -> int | None:
+        """Rank of the first input of a node whose output's rank is known or noted."""
+        if reader.op_type not in ("Identity", "Unsqueeze") or not is_standard(reader):
+            return None
+        output = reader.outputs[0]
+        shape = output.shape if output.shape is not None else self._inner.get(output.name)
+        if shape is None or reader.op_type == "Identity":
+            return None if shape is None else len(shape)
+        axes = edits.constant(reader.inputs[1]) if len(reader.inputs) > 1 else None
+        return None if axes is None else len(shape) - axes.size
+
     def restore(self, edits: Edits, reshaped: bool) -> None:
         """Inputs and outputs get back exactly what they declared, unless inputs were given other shapes."""
         graph = edits.model.graph
         for graph_ in edits.model.graphs():
             for node in graph_:
                 for value in node.outputs:
-                    _drop_made_up_names(value)
+                    drop_made_up_names(value)
                     if value.shape is None and not reshaped:
                         value.shape = self._inner.get(value.name)
         for value in graph.outputs if reshaped else (*graph.inputs, *graph.outputs):
@@ -49,23 +79,8 @@ def _more_exact(found: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape |
     return ir.Shape([f if isinstance(f, int) else d for f, d in zip(found, declared, strict=True)])
 
 
-def _drop_made_up_names(value: ir.Value) -> None:
-    """`unk__7` is inference's name for a dimension it does not know."""
-    if value.shape is not None and any(_made_up(dim) for dim in value.shape):
-        value.shape = ir.Shape([None if _made_up(dim) else dim for dim in value.shape])
-
-
-def _made_up(dim: object) -> bool:
-    return isinstance(dim, ir.SymbolicDim) and str(dim.value).startswith("unk__")
-
-
-def set_input_shapes(edits: Edits, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Give graph inputs other shapes. Names and ranks were checked before."""
-    for value in edits.model.graph.inputs:
-        if value.name in shapes:
-            value.shape = ir.Shape(shapes[value.name])
-
-
-def infer_shapes(edits: Edits) -> None:
+def infer_shapes(edits: Edits, interface: Interface) -> None:
     """Write shapes and dtypes on every value where they follow; what cannot be inferred stays open."""
-    ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(edits.model)
+    infer(edits.model)
+    if interface.recall_ranks(edits):
+        infer(edits.model)

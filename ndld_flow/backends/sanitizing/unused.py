@@ -16,7 +16,7 @@ def remove_unused(edits: Edits) -> None:
     for graph in edits.model.graphs():
         _remove_unused_initializers(edits, graph)
     before = len(edits.model.functions)
-    RemoveUnusedFunctionsPass()(edits.model)
+    RemoveUnusedFunctionsPass()(edits.model)  # type: ignore[no-untyped-call]
     edits.done["unused functions removed"] += before - len(edits.model.functions)
 
 

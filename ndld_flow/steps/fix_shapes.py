@@ -1,0 +1,50 @@
+"""Fix the model's input shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+
+from ndld_flow.artifacts.kinds import Onnx
+from ndld_flow.errors import RequestError
+from ndld_flow.inputs import Dimension, Shape
+from ndld_flow.records.metric import Metric
+from ndld_flow.step import Context, Result, Step
+
+
+class FixShapes(Step[Onnx, Onnx]):
+    """Give inputs fixed shapes, and infer every shape that follows from them, in subgraphs too.
+
+    Without `shapes` and `dims` the shapes of the recipe's `inputs:` are used.
+    """
+
+    libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir")
+    uses_inputs: ClassVar[bool] = True
+
+    shapes: dict[str, Shape] = Field(default={})
+    """Input -> its shape, such as `{x: [1, 3, 640, 640]}`."""
+    dims: dict[str, Dimension] = Field(default={})
+    """Named dimension -> its size wherever it appears, such as `{batch: 1}`."""
+
+    def run(self, source: Onnx, out: Path, context: Context) -> Result:
+        from ndld_flow.backends.input_shapes import dynamic_values, fix_shapes_file, real_inputs, show_shape
+
+        shapes = self.shapes if self.shapes or self.dims else _recipe_shapes(context)
+        change, model = fix_shapes_file(source.path, out / Onnx.main, shapes, self.dims)
+        dynamic = dynamic_values(model)
+        for value in dynamic:
+            context.log.info("%s is still dynamic: %s", value.name, show_shape(value.shape))
+        inputs = ", ".join(f"{value.name} {show_shape(value.shape)}" for value in real_inputs(model))
+        rest = f"; still dynamic: {', '.join(str(value.name) for value in dynamic)}" if dynamic else ""
+        return Result(summary=f"{inputs}{rest}", metrics={"dynamic_tensors": Metric(value=len(dynamic))}, change=change)
+
+
+def _recipe_shapes(context: Context) -> dict[str, Shape]:
+    shapes = {name: spec.run_shape for name, spec in context.inputs.items() if spec.run_shape is not None}
+    if not shapes:
+        raise RequestError(
+            f"steps.{context.name}: nothing to fix: give `shapes` or `dims`, or shapes in the recipe's `inputs:`"
+        )
+    return shapes
