@@ -24,8 +24,24 @@ _NEVER = RANDOM | QUANTIZATION | _OTHER_KINDS
 _SIZE_FROM_VALUES = frozenset(("NonZero", "Unique", "Compress", "NonMaxSuppression"))
 """Their output's size is not inferred but bounded by their inputs'."""
 _SIZE_FROM_CONTENTS = frozenset(
-    "ConstantOfShape Expand Tile Range OneHot EyeLike Resize Upsample Pad Reshape BlackmanWindow HannWindow "
-    "HammingWindow MelWeightMatrix DFT STFT".split()
+    [
+        "ConstantOfShape",
+        "Expand",
+        "Tile",
+        "Range",
+        "OneHot",
+        "EyeLike",
+        "Resize",
+        "Upsample",
+        "Pad",
+        "Reshape",
+        "BlackmanWindow",
+        "HannWindow",
+        "HammingWindow",
+        "MelWeightMatrix",
+        "DFT",
+        "STFT",
+    ]
 )
 """A few bytes of operands can ask these for any amount of output."""
 _NUMPY_TYPES = frozenset(
