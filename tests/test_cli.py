@@ -80,9 +80,7 @@ def test_version(tmp_path: Path) -> None:
         (["run", "toy.yaml", "--trust", "model=empty.onnx"], "empty.onnx"),
     ],
 )
-def test_a_wrong_request_is_one_paragraph_and_exit_code_2(
-    in_folder: Path, arguments: list[str], message: str
-) -> None:
+def test_a_wrong_request_is_one_paragraph_and_exit_code_2(in_folder: Path, arguments: list[str], message: str) -> None:
     make_toy(in_folder)
     (in_folder / "text.onnx").write_text("this is not a model")
     (in_folder / "empty.onnx").write_bytes(b"")
@@ -115,6 +113,14 @@ def test_json_events_are_one_a_line(in_folder: Path) -> None:
     assert {event["name"] for event in events if event["event"] == "step_finished"} == {"first", "second", "aside"}
     plan = json.loads(ndld_flow("plan", "toy.yaml", "--trust", "--json", cwd=in_folder).stdout)
     assert [row["reason"] for row in plan] == ["reused"] * 3
+
+
+def test_a_refused_run_is_an_event_too(in_folder: Path) -> None:
+    make_toy(in_folder)
+    done = ndld_flow("run", "toy.yaml", "--trust", "--json", "model=nowhere.onnx", cwd=in_folder)
+    event = json.loads(done.stdout.splitlines()[-1])
+    assert (event["event"], event["exit_code"], done.returncode) == ("run_refused", 2, 2)
+    assert "nowhere.onnx" in event["message"]
 
 
 def test_a_gate_that_says_no_is_exit_code_1(in_folder: Path) -> None:

@@ -77,13 +77,14 @@ def test_killed_at_any_moment_the_next_run_finishes_and_repeats_no_finished_work
     assert list((store.root / "building").iterdir()) == []
 
 
-def test_ctrl_c_ends_quickly_and_keeps_what_was_finished(in_folder: Path) -> None:
+@pytest.mark.parametrize("word", ["SIGINT", "SIGTERM"])
+def test_ctrl_c_ends_quickly_and_keeps_what_was_finished(in_folder: Path, word: str) -> None:
     toy = make_toy(in_folder, RECIPE.replace("word: b", "word: b, seconds: 30"))
     process = start(toy)
     while "second" not in computed(toy):
         assert process.poll() is None
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.Signals[word])
     code, _, err = finish(process)
     assert code == 130
     assert "run again to go on" in err

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from typing import NoReturn
 
@@ -79,6 +80,7 @@ def program(debug: bool) -> None:
 
 def main() -> NoReturn:
     """Run the program and exit with the code that errors.py tells."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us politely gets our cleaning up too
     debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from ndld_flow.cli.wording import describe_end
@@ -34,7 +34,6 @@ class LiveDisplay:
             SpinnerColumn(),
             TextColumn("{task.fields[name]}", style="bold"),
             BarColumn(bar_width=24),
-            MofNCompleteColumn(),
             TimeElapsedColumn(),
             TextColumn("{task.description}", style="dim"),
             console=self.console,

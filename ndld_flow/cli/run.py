@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from ndld_flow.cli.options import json_option, outputs_option, recipe_options
+from ndld_flow.errors import NdldFlowError
 
 HELP = """Run a recipe; what is done already is not done again.
 
@@ -31,9 +32,14 @@ def command(
     recipe: Path, overrides: tuple[str, ...], force: tuple[str, ...], trust: bool, outputs: Path, as_json: bool
 ) -> int:
     from ndld_flow.cli.progress import choose_listener
+    from ndld_flow.runner.events import RunRefused
     from ndld_flow.runner.run import Request, run_recipe
 
     request = Request(recipe, overrides, outputs, force, trust, ("ndld-flow", *sys.argv[1:]))
     with choose_listener(as_json=as_json) as listener:
-        finished = run_recipe(request, listener)
+        try:
+            finished = run_recipe(request, listener)
+        except NdldFlowError as error:
+            listener(RunRefused(message=str(error), exit_code=error.exit_code))
+            raise
     return 0 if finished.passed else 1

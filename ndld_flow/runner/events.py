@@ -75,7 +75,15 @@ class RunFinished(Record):
     wall_s: float
 
 
-Event = RunStarted | Said | StepStarted | StepWaits | StepProgressed | StepFinished | RunFinished
+class RunRefused(Record):
+    """The run ended with an error that its request, its model or this machine explains."""
+
+    event: Literal["run_refused"] = "run_refused"
+    message: str
+    exit_code: int
+
+
+Event = RunStarted | Said | StepStarted | StepWaits | StepProgressed | StepFinished | RunFinished | RunRefused
 Listener = Callable[[Event], None]
 
 
