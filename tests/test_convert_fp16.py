@@ -4,106 +4,37 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
-import onnxruntime as ort
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from pydantic import ValidationError
 
-from ndld_flow.artifacts.kinds import Onnx
 from ndld_flow.errors import ModelError, RequestError
-from ndld_flow.step import Context, Result
 from ndld_flow.steps.convert_fp16 import ConvertFp16
 from tests import models, models_fp16
+from tests.fp16_checks import (
+    LIGHT,
+    RANDOM,
+    Feeds,
+    agree,
+    all_nodes,
+    check,
+    convert,
+    count,
+    has_half,
+    kinds,
+    normal,
+    run,
+    session,
+)
 from tests.models import GraphBuilder, rename_output, tensor
-
-Array = npt.NDArray[Any]
-Feeds = dict[str, Array]
-LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
-RANDOM = np.random.default_rng(0)
-
-
-def normal(*shape: int) -> Array:
-    return RANDOM.standard_normal(shape).astype(np.float32)
-
-
-def convert(model: onnx.ModelProto | Path, folder: Path, settings_json: str = "{}") -> tuple[Path, Result]:
-    """Run the step on a model; the written model's path and what the step told."""
-    if isinstance(model, onnx.ModelProto):
-        model = models.save(model, folder / "source.onnx")
-    out = folder / "out"
-    out.mkdir()
-    log = logging.getLogger("test.convert_fp16")
-    context = Context("half", {}, {}, folder, log, lambda done, total, what: None)
-    result = ConvertFp16.model_validate_json(settings_json).run(Onnx(model, "source", ""), out, context)
-    return out / "model.onnx", result
-
-
-def session(path: Path) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    # Fusing would undo roundings between nodes that are there on other devices.
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-
-
-def run(path: Path, feeds: Feeds) -> dict[str, Array]:
-    """Outputs in fp32, with the feeds turned into what the model's inputs want."""
-    made = session(path)
-    halves = {i.name for i in made.get_inputs() if "float16" in i.type}
-    fed = {name: array.astype(np.float16) if name in halves else array for name, array in feeds.items()}
-    results = made.run(None, fed)
-    return {o.name: np.asarray(r) for o, r in zip(made.get_outputs(), results, strict=True)}
-
-
-def agree(source: Path, converted: Path, feeds: Feeds, tolerance: float) -> None:
-    """Same output names; values within the tolerance of fp32, absolutely and relatively."""
-    exact, half = run(source, feeds), run(converted, feeds)
-    assert list(exact) == list(half)
-    for name, array in exact.items():
-        np.testing.assert_allclose(half[name].astype(array.dtype), array, rtol=tolerance, atol=tolerance)
-
-
-def check(path: Path, strict: bool = True) -> onnx.ModelProto:
-    """ONNX's checker with shape inference, and no node name twice; the model without external data."""
-    onnx.checker.check_model(path, full_check=strict)
-    model = onnx.load(path, load_external_data=False)
-    names = Counter(node.name for node in all_nodes(model.graph) if node.name)
-    assert [name for name, count in names.items() if count > 1] == []
-    return model
-
-
-def all_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    nodes: list[onnx.NodeProto] = []
-    for node in graph.node:
-        nodes.append(node)
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                nodes += all_nodes(attribute.g)
-    return nodes
-
-
-def count(model: onnx.ModelProto, op_type: str) -> int:
-    return sum(node.op_type == op_type for node in all_nodes(model.graph))
-
-
-def kinds(values: Iterable[onnx.ValueInfoProto]) -> list[int]:
-    return [value.type.tensor_type.elem_type for value in values]
-
-
-def has_half(converted: onnx.ModelProto) -> bool:
-    return b"\x08\x0a" in converted.SerializeToString()  # elem_type 10 of some tensor type
-
 
 # Every builder ----------------------------------------------------------------------------------------------------
 
@@ -470,110 +401,6 @@ def test_light_resnet50(tmp_path: Path) -> None:
     assert result.metrics["casts_added"].value == 2
     (name,) = [i.name for i in session(source).get_inputs() if "data" in i.name]
     agree(source, path, {name: np.random.default_rng(0).random((1, 3, 224, 224), dtype=np.float32)}, 1e-2)
-
-
-# Random graphs ----------------------------------------------------------------------------------------------------
-
-UNARY = ("Relu", "Tanh", "Sigmoid", "Neg", "Identity", "Abs", "Softmax", "LayerNormalization")
-OTHER = ("Add", "Mul", "Max", "Concat", "Greater", "Cast", "CastInt", "Split", "If", "MatMul", "Where", "CumSum")
-
-
-class RandomGraph:
-    """A graph of [2, 4] floats grown from Hypothesis's choices."""
-
-    def __init__(self, data: st.DataObject) -> None:
-        self.data = data
-        self.builder = GraphBuilder(0)
-        self.floats = ["x"]
-
-    def pick(self) -> str:
-        return self.data.draw(st.sampled_from(self.floats))
-
-    def grow(self, op_type: str) -> None:
-        b, h = self.builder, self.pick()
-        self.floats.append(getattr(self, f"_{op_type.lower()}", self._plain)(b, op_type, h))
-
-    def _plain(self, b: GraphBuilder, op_type: str, h: str) -> str:
-        if op_type in UNARY:
-            return b.op(op_type, h)
-        other = self.pick() if self.data.draw(st.booleans()) else b.weight(2, 4, scale=1.0)
-        return b.op(op_type, h, other)
-
-    def _layernormalization(self, b: GraphBuilder, op_type: str, h: str) -> str:
-        return b.op(op_type, h, b.weight(4, scale=1.0), b.weight(4))
-
-    def _concat(self, b: GraphBuilder, op_type: str, h: str) -> str:
-        return b.op("Slice", b.op("Concat", h, self.pick(), axis=0), b.ints(1), b.ints(3), b.ints(0))
-
-    def _greater(self, b: GraphBuilder, op_type: str, h: str) -> str:
-        # Compared with what no value comes near, so that rounding cannot turn the answer.
-        return b.op("Cast", b.op("Greater", h, b.floats(1e4)), to=TensorProto.FLOAT)
-
-    def _cast(self, b: GraphBuilder, op_type: str, h: str) -> str:
-        return b.op("Cast", h, to=TensorProto.FLOAT)
-
-    def _castint(self, b: GraphBuilder, op_type: str, h: str) -> str:
-        return b.op("Cast", b.op("Shape", h), to=TensorProto.FLOAT) and b.op(
-            "Add", h, b.op("ReduceSum", b.op("Cast", b.op("Shape", h), to=TensorProto.FLOAT), keepdims=0)
-        )
-
-    def _split(self, b: GraphBuilder, op_type: str, h: str) -> str:
-        first = b.op("Split", h, b.ints(1, 3), outputs=2, axis=1)
-        return b.op("Concat", f"{first}1", first, axis=1)
-
-    def _matmul(self, b: GraphBuilder, op_type: str, h: str) -> str:
-        return b.op("MatMul", h, b.weight(4, 4, scale=0.5))
-
-    def _where(self, b: GraphBuilder, op_type: str, h: str) -> str:
-        return b.op("Where", b.const([True, False, True, False]), h, self.pick())
-
-    def _cumsum(self, b: GraphBuilder, op_type: str, h: str) -> str:
-        return b.op("CumSum", h, b.const(0, np.int64))
-
-    def _if(self, b: GraphBuilder, op_type: str, h: str) -> str:
-        number = len(b.nodes)
-        branches = {}
-        for name, inner in (("then_branch", "Tanh"), ("else_branch", "Neg")):
-            body = GraphBuilder(prefix=f"{name}_{number}_")
-            out = body.op("Add", body.op(inner, h), self.pick())
-            branches[name] = helper.make_graph(body.nodes, name, [], [tensor(out, None)])
-        return b.op("If", b.const(self.data.draw(st.booleans())), **branches)
-
-    def model(self) -> onnx.ModelProto:
-        rename_output(self.builder, self.builder.op("Tanh", self.floats[-1]), "y")
-        outputs = [tensor("y", [2, 4])]
-        return self.builder.model([tensor("x", [2, 4])], outputs)
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    st.data(),
-    st.lists(st.sampled_from(UNARY + OTHER), min_size=1, max_size=12),
-    st.lists(st.sampled_from(UNARY + OTHER[:4] + ("If", "Cast")), max_size=3, unique=True),
-    st.booleans(),
-)
-def test_random_graphs(
-    tmp_path_factory: pytest.TempPathFactory,
-    data: st.DataObject,
-    operators: list[str],
-    blocked: list[str],
-    keep_io: bool,
-) -> None:
-    folder = tmp_path_factory.mktemp("graph")
-    graph = RandomGraph(data)
-    for operator in operators:
-        graph.grow(operator)
-    quoted = ", ".join(f'"{name}"' for name in blocked)
-    asked = f'{{"keep_io": {str(keep_io).lower()}, "block": {{"op_types": [{quoted}]}}}}'
-    path, _ = convert(graph.model(), folder, asked)
-    check(path)
-    feeds: Feeds = {"x": np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)}
-    exact, half = run(folder / "source.onnx", feeds)["y"], run(path, feeds)["y"].astype(np.float32)
-    np.testing.assert_allclose(half, exact, atol=0.1)
-    (folder / "again").mkdir()
-    again, result = convert(path, folder / "again", asked)
-    assert result.metrics["casts_added"].value == 0
-    assert [n.op_type for n in onnx.load(again).graph.node] == [n.op_type for n in onnx.load(path).graph.node]
 
 
 # Errors -----------------------------------------------------------------------------------------------------------

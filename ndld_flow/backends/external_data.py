@@ -108,6 +108,20 @@ def _check_extent(path: Path, tensor: ir.ExternalTensor, size: int) -> None:
         )
 
 
+def pieces_of(tensor: ir.TensorProtocol, size: int) -> Iterator[bytes]:
+    """The tensor's bytes in pieces. A mapped file would count as memory of this process; reading it does not."""
+    if not isinstance(tensor, ir.ExternalTensor):
+        data = memoryview(tensor.tobytes())
+        yield from (data[start : start + size].tobytes() for start in range(0, len(data), size))
+        return
+    with Path(tensor.path).open("rb") as file:
+        file.seek(tensor.offset or 0)
+        left = tensor.nbytes
+        while left > 0 and (piece := file.read(min(size, left))):
+            left -= len(piece)
+            yield piece
+
+
 @dataclass
 class _Slot:
     """A tensor and the values it is the constant of."""

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from ndld_flow.backends.element_types import infer_types
 from ndld_flow.backends.fp16_choice import SENSITIVE_OPS, choose_fp32, keep_blocked, keep_shape_arithmetic
+from ndld_flow.backends.fp16_constants import Progress
 from ndld_flow.backends.fp16_rewrite import Rewriter
 from ndld_flow.backends.fp16_tensors import Survey, survey
 from ndld_flow.backends.fp16_warnings import loss_lines, loss_notes, normalization_notes
@@ -22,6 +23,9 @@ from ndld_flow.backends.type_groups import Group, Groups, constant_tensor, group
 from ndld_flow.backends.unique_names import UniqueNames
 from ndld_flow.errors import ModelError
 from ndld_flow.records.graph_change import GraphChange
+
+_MIN_OPSET = 7
+"""Before it, broadcasting and Cast were said otherwise, and ONNX Runtime does not load it."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +62,24 @@ class Fp16Conversion:
     size_after: int
 
 
-def convert_to_fp16(source: Path, target: Path, request: Fp16Request, log: logging.Logger) -> Fp16Conversion:
+def convert_to_fp16(
+    source: Path, target: Path, request: Fp16Request, log: logging.Logger, progress: Progress
+) -> Fp16Conversion:
     """Write `source` in fp16 to `target`, weight by weight, so that memory does not grow with the model.
 
     Raises `ModelError` for a model that cannot be read or converted and `RequestError` for a selector that is wrong.
     """
     model = load_model(source)
+    try:
+        return _convert(model, source, target, request, log, progress)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        check_model(source, full_check=True)
+        raise
+
+
+def _convert(
+    model: ir.Model, source: Path, target: Path, request: Fp16Request, log: logging.Logger, progress: Progress
+) -> Fp16Conversion:
     before = summarize_model(model)
     notes = _prepare(model, source)
     types = infer_types(model)
@@ -73,7 +89,7 @@ def convert_to_fp16(source: Path, target: Path, request: Fp16Request, log: loggi
     fp32 = choose_fp32(groups)
     kept = _kept_nodes(groups, fp32)
     notes += normalization_notes(model, kept)
-    rewriter = Rewriter(model, types, groups, fp32)
+    rewriter = Rewriter(model, types, groups, fp32, progress)
     rewriter.rewrite()
     save_model(model, target)
     notes += [*_kept_notes(kept), *loss_notes(rewriter.constants.losses)]
@@ -109,6 +125,12 @@ def refuse_broken(result: Path, source: Path, log: logging.Logger) -> None:
 def _prepare(model: ir.Model, source: Path) -> list[str]:
     """Inline functions and put nodes in order, so that types flow; say so."""
     notes = []
+    opset = model.opset_imports.get("", _MIN_OPSET)
+    if opset < _MIN_OPSET:
+        raise ModelError(
+            f"{source}: opset {opset} is too old to be converted. Bring the model to opset 13 or later first, "
+            "with onnx.version_converter or a new export."
+        )
     functions = inline_functions(model, source)
     if functions:
         notes.append(f"inlined {functions} local functions")

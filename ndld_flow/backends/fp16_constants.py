@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx_ir as ir
 
@@ -10,12 +12,17 @@ from ndld_flow.backends.sparse_tensors import SparseInitializer
 from ndld_flow.backends.type_groups import constant_tensor
 from ndld_flow.backends.unique_names import UniqueNames
 
+Progress = Callable[[int, int, str], None]
+"""`progress(done, total, what)`"""
+
 
 class HalfConstants:
     """Makes fp16 constants of a model's fp32 ones and remembers what each lost."""
 
-    def __init__(self, names: UniqueNames) -> None:
+    def __init__(self, names: UniqueNames, progress: Progress) -> None:
         self._names = names
+        self._progress = progress
+        self._written = 0
         self._made: list[HalfTensor] = []
         self._sparse: list[Loss] = []
 
@@ -30,8 +37,12 @@ class HalfConstants:
             converted, loss = sparse_half(tensor, name)
             self._sparse.append(loss)
             return converted
-        self._made.append(HalfTensor(tensor, name))
+        self._made.append(HalfTensor(tensor, name, self._tell))
         return self._made[-1]
+
+    def _tell(self, name: str) -> None:
+        self._written += 1
+        self._progress(min(self._written, len(self._made)), len(self._made), name)
 
     def zero(self, name: str) -> ir.TensorProtocol:
         """What ConstantOfShape fills with when it does not say."""

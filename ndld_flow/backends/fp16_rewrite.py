@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 import onnx_ir as ir
 
 from ndld_flow.backends.element_types import Types, tensor_of
-from ndld_flow.backends.fp16_constants import HalfConstants, graph_of, half_type
+from ndld_flow.backends.fp16_constants import HalfConstants, Progress, graph_of, half_type
 from ndld_flow.backends.type_groups import FLOAT, HALF, TYPE_ATTRIBUTES, Group, Groups, Use, is_constant
 from ndld_flow.backends.unique_names import UniqueNames
 
@@ -20,13 +20,15 @@ Readers = dict[ir.Value, list[Use]]
 class Rewriter:
     """Carries out a choice of precisions on a model, in place, once."""
 
-    def __init__(self, model: ir.Model, types: Types, groups: Groups, fp32: Collection[Group]) -> None:
+    def __init__(
+        self, model: ir.Model, types: Types, groups: Groups, fp32: Collection[Group], progress: Progress
+    ) -> None:
         self.casts_added = 0
         self.casts_removed = 0
         self._model = model
         self._types = types
         self._names = UniqueNames(model)
-        self.constants = HalfConstants(self._names)
+        self.constants = HalfConstants(self._names, progress)
         self._halved = dict.fromkeys(v for group in groups.all if group not in fp32 for v in group.values)
         self._readers: dict[ir.DataType, Readers] = {
             ir.DataType.FLOAT: _readers(group for group in groups.all if group in fp32),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,12 +41,14 @@ class HalfTensor(DerivedTensor):
     0: they are divisors and epsilons. In weight matrices it may: rounding to nearest is the smaller error there.
     """
 
-    def __init__(self, source: ir.TensorProtocol, name: str) -> None:
+    def __init__(self, source: ir.TensorProtocol, name: str, writing: Callable[[str], None]) -> None:
         super().__init__(source, ir.DataType.FLOAT16, name)
+        self._writing = writing
         self.loss = Loss(name, self.size)
         self._keeps_nonzero = sum(size != 1 for size in self.source.shape) <= 1
 
     def tofile(self, file: Writable) -> None:
+        self._writing(self.name or "")
         self.loss = Loss(self.name or "", self.size)
         super().tofile(file)
 

@@ -80,9 +80,7 @@ class ConvertFp16(Step[Onnx, Onnx]):
             keep_sensitive=self.block.sensitive,
         )
         target = out / Onnx.main
-        context.progress(0, 2, "converting")
-        done = convert_to_fp16(source.path, target, request, context.log)
-        context.progress(1, 2, "checking")
+        done = convert_to_fp16(source.path, target, request, context.log, context.progress)
         refuse_broken(target, source.path, context.log)
         nodes, casts, kept = done.change.after.node_count, done.change.casts_added, len(done.kept)
         size = f"{done.size_before / 1e6:.1f} -> {done.size_after / 1e6:.1f} MB"

@@ -1,0 +1,158 @@
+"""convert_fp16 on random graphs, and on models broken at random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+from ndld_flow.errors import RequestError
+from tests import models, models_fp16
+from tests.fp16_checks import Feeds, check, convert, run
+from tests.models import GraphBuilder, rename_output, tensor
+
+UNARY = ("Relu", "Tanh", "Sigmoid", "Neg", "Identity", "Abs", "Softmax", "LayerNormalization")
+OTHER = ("Add", "Mul", "Max", "Concat", "Greater", "Cast", "CastInt", "Split", "If", "MatMul", "Where", "CumSum")
+
+
+class RandomGraph:
+    """A graph of [2, 4] floats grown from Hypothesis's choices."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self.data = data
+        self.builder = GraphBuilder(0)
+        self.floats = ["x"]
+
+    def pick(self) -> str:
+        return self.data.draw(st.sampled_from(self.floats))
+
+    def grow(self, op_type: str) -> None:
+        b, h = self.builder, self.pick()
+        self.floats.append(getattr(self, f"_{op_type.lower()}", self._plain)(b, op_type, h))
+
+    def _plain(self, b: GraphBuilder, op_type: str, h: str) -> str:
+        if op_type in UNARY:
+            return b.op(op_type, h)
+        other = self.pick() if self.data.draw(st.booleans()) else b.weight(2, 4, scale=1.0)
+        return b.op(op_type, h, other)
+
+    def _layernormalization(self, b: GraphBuilder, op_type: str, h: str) -> str:
+        return b.op(op_type, h, b.weight(4, scale=1.0), b.weight(4))
+
+    def _concat(self, b: GraphBuilder, op_type: str, h: str) -> str:
+        return b.op("Slice", b.op("Concat", h, self.pick(), axis=0), b.ints(1), b.ints(3), b.ints(0))
+
+    def _greater(self, b: GraphBuilder, op_type: str, h: str) -> str:
+        # Compared with what no value comes near, so that rounding cannot turn the answer.
+        return b.op("Cast", b.op("Greater", h, b.floats(1e4)), to=TensorProto.FLOAT)
+
+    def _cast(self, b: GraphBuilder, op_type: str, h: str) -> str:
+        return b.op("Cast", h, to=TensorProto.FLOAT)
+
+    def _castint(self, b: GraphBuilder, op_type: str, h: str) -> str:
+        return b.op("Cast", b.op("Shape", h), to=TensorProto.FLOAT) and b.op(
+            "Add", h, b.op("ReduceSum", b.op("Cast", b.op("Shape", h), to=TensorProto.FLOAT), keepdims=0)
+        )
+
+    def _split(self, b: GraphBuilder, op_type: str, h: str) -> str:
+        first = b.op("Split", h, b.ints(1, 3), outputs=2, axis=1)
+        return b.op("Concat", f"{first}1", first, axis=1)
+
+    def _matmul(self, b: GraphBuilder, op_type: str, h: str) -> str:
+        return b.op("MatMul", h, b.weight(4, 4, scale=0.5))
+
+    def _where(self, b: GraphBuilder, op_type: str, h: str) -> str:
+        return b.op("Where", b.const([True, False, True, False]), h, self.pick())
+
+    def _cumsum(self, b: GraphBuilder, op_type: str, h: str) -> str:
+        return b.op("CumSum", h, b.const(0, np.int64))
+
+    def _if(self, b: GraphBuilder, op_type: str, h: str) -> str:
+        number = len(b.nodes)
+        branches = {}
+        for name, inner in (("then_branch", "Tanh"), ("else_branch", "Neg")):
+            body = GraphBuilder(prefix=f"{name}_{number}_")
+            out = body.op("Add", body.op(inner, h), self.pick())
+            branches[name] = helper.make_graph(body.nodes, name, [], [tensor(out, None)])
+        return b.op("If", b.const(self.data.draw(st.booleans())), **branches)
+
+    def model(self) -> onnx.ModelProto:
+        rename_output(self.builder, self.builder.op("Tanh", self.floats[-1]), "y")
+        outputs = [tensor("y", [2, 4])]
+        return self.builder.model([tensor("x", [2, 4])], outputs)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.data(),
+    st.lists(st.sampled_from(UNARY + OTHER), min_size=1, max_size=12),
+    st.lists(st.sampled_from(UNARY + OTHER[:4] + ("If", "Cast")), max_size=3, unique=True),
+    st.booleans(),
+)
+def test_random_graphs(
+    tmp_path_factory: pytest.TempPathFactory,
+    data: st.DataObject,
+    operators: list[str],
+    blocked: list[str],
+    keep_io: bool,
+) -> None:
+    folder = tmp_path_factory.mktemp("graph")
+    graph = RandomGraph(data)
+    for operator in operators:
+        graph.grow(operator)
+    quoted = ", ".join(f'"{name}"' for name in blocked)
+    asked = f'{{"keep_io": {str(keep_io).lower()}, "block": {{"op_types": [{quoted}]}}}}'
+    path, _ = convert(graph.model(), folder, asked)
+    check(path)
+    feeds: Feeds = {"x": np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)}
+    exact, half = run(folder / "source.onnx", feeds)["y"], run(path, feeds)["y"].astype(np.float32)
+    np.testing.assert_allclose(half, exact, atol=0.1)
+    (folder / "again").mkdir()
+    again, result = convert(path, folder / "again", asked)
+    assert result.metrics["casts_added"].value == 0
+    assert [n.op_type for n in onnx.load(again).graph.node] == [n.op_type for n in onnx.load(path).graph.node]
+
+
+# Broken models ----------------------------------------------------------------------------------------------------
+
+BREAKABLE = (models.ctrl_model, models.cnn_model, models_fp16.scan_model, models_fp16.sequence_model, models.func_model)
+
+
+def every_node(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    inner = [a.g for node in graph.node for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+    return [*graph.node, *(node for body in inner for node in every_node(body))]
+
+
+def break_one(model: onnx.ModelProto, data: st.DataObject) -> None:
+    """Take or change one thing of one node."""
+    node = data.draw(st.sampled_from(every_node(model.graph)))
+    part = data.draw(st.sampled_from(["input", "output", "attribute", "op_type", "domain"]))
+    if part in ("op_type", "domain"):
+        setattr(node, part, data.draw(st.sampled_from(["", "Loop", "If", "Cast", "LSTM", "nobody"])))
+    elif part == "attribute" and node.attribute and data.draw(st.booleans()):
+        attribute = data.draw(st.sampled_from(list(node.attribute)))
+        attribute.CopyFrom(helper.make_attribute(attribute.name, data.draw(st.sampled_from([1, 1.5, "x", [1, 2]]))))
+    else:
+        values = getattr(node, part)
+        del values[data.draw(st.integers(0, max(len(values) - 1, 0))) :]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data(), st.sampled_from(BREAKABLE), st.integers(1, 3))
+def test_a_broken_model_is_converted_or_refused_in_a_sentence(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, build: Callable[[], onnx.ModelProto], breaks: int
+) -> None:
+    model = build()
+    for _ in range(breaks):
+        break_one(model, data)
+    folder = tmp_path_factory.mktemp("broken")
+    try:
+        convert(model, folder)
+    except RequestError as error:
+        assert "\n" not in str(error)
+        assert len(str(error)) > 20
