@@ -104,8 +104,11 @@ class TableView {
     if (event.target !== this.box) return;
     const last = this.model.shown.length - 1;
     const page = Math.max(1, Math.floor(this.box.clientHeight / ROW_HEIGHT) - 2);
-    const moves = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -last, End: last };
-    if (event.key in moves && last >= 0) this.move(moves[event.key], last, event.shiftKey);
+    const { active } = this.model;
+    const targets = {
+      ArrowDown: active + 1, ArrowUp: active - 1, PageDown: active + page, PageUp: active - page, Home: 0, End: last,
+    };
+    if (event.key in targets && last >= 0) this.move(targets[event.key], last, event.shiftKey);
     else if (event.key === " " && this.model.active >= 0) this.model.toggle(this.model.active);
     else if (event.key === "Escape") this.model.clear();
     else if (event.key === "a" && (event.ctrlKey || event.metaKey)) this.model.selectShown();
@@ -116,9 +119,8 @@ class TableView {
     this.reveal();
   }
 
-  move(by, last, extend) {
-    const from = this.model.active;
-    const to = Math.min(last, Math.max(0, from < 0 && by > 0 ? by - 1 : from + by));
+  move(target, last, extend) {
+    const to = Math.min(last, Math.max(0, target));
     if (extend) this.model.selectTo(to);
     else this.model.selectOnly(to);
   }
