@@ -317,12 +317,12 @@ def make_big(path: Path, layers: int = BIG_LAYERS, width: int = BIG_WIDTH) -> Pa
     h = "x"
     data = path.with_name(f"{path.name}.data")
     size = width * width * 4
-    block = (np.random.default_rng(0).standard_normal(2**20) * 0.01).astype(np.float32).tobytes()
     with data.open("wb") as file:
         for i in range(layers):
             b.initializers.append(_external(f"w_{i}", [width, width], data.name, i * size, size))
             h = b.op("Identity", b.op("MatMul", h, f"w_{i}"))
             h = b.op("Relu", b.op("Add", h, b.op("Mul", b.floats(0.5), b.floats(float(i)))))
+            block = (np.random.default_rng(i).standard_normal(2**20) * 0.01).astype(np.float32).tobytes()
             for start in range(0, size, len(block)):
                 file.write(block[: size - start])
     rename_output(b, h, "y")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+import hashlib
+from collections.abc import Callable, Hashable, Iterator
+from functools import partial
 
 import onnx_ir as ir
 
+from ndld_flow.backends.external_data import pieces_of
 from ndld_flow.backends.sanitizing.edits import QUANTIZATION, RANDOM, Edits
 from ndld_flow.backends.sparse_tensors import SparseInitializer
 
@@ -13,6 +16,7 @@ from ndld_flow.backends.sparse_tensors import SparseInitializer
 _NOT_SHARED = RANDOM | QUANTIZATION
 _MAX_KEY_BYTES = 4096
 """Attribute tensors beyond this are not compared."""
+_PIECE_BYTES = 2**20
 
 
 def share_equal_nodes(edits: Edits) -> None:
@@ -65,40 +69,42 @@ def _attribute_key(attribute: ir.Attr) -> Hashable | None:
 def share_equal_initializers(edits: Edits) -> None:
     """Initializers of one graph with the same type, shape and bytes -> one
 
-    Only those that another could equal are read, and none larger than the threshold.
+    Only those that another could equal are read, in pieces, and none larger than the threshold.
     """
     for graph in edits.model.graphs():
-        groups: dict[Hashable, list[ir.Value]] = {}
-        for value in graph.initializers.values():
-            if not value.is_graph_input() and not value.is_graph_output():
-                key = _initializer_key(edits, value)
-                if key is not None:
-                    groups.setdefault(key, []).append(value)
-        for group in groups.values():
-            if len(group) > 1:
-                _share_group(edits, graph, group)
+        values = [v for v in graph.initializers.values() if not v.is_graph_input() and not v.is_graph_output()]
+        for look_alikes in _groups(values, partial(_shallow_key, edits.size_threshold)):
+            for equals in _groups(look_alikes, partial(_deep_key, edits.size_threshold)):
+                for value in equals[1:]:
+                    assert value.name is not None
+                    edits.replace(value, equals[0])
+                    del graph.initializers[value.name]
+                    edits.done["equal initializers shared"] += 1
 
 
-def _initializer_key(edits: Edits, value: ir.Value) -> Hashable | None:
-    tensor = value.const_value
-    if tensor is None or isinstance(tensor, SparseInitializer) or tensor.dtype == ir.DataType.STRING:
+def _groups(values: list[ir.Value], key_of: Callable[[ir.TensorProtocol], Hashable | None]) -> list[list[ir.Value]]:
+    """Values with equal keys, where there are at least two."""
+    groups: dict[Hashable, list[ir.Value]] = {}
+    for value in values:
+        key = key_of(value.const_value) if value.const_value is not None else None
+        if key is not None:
+            groups.setdefault(key, []).append(value)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _shallow_key(threshold: int, tensor: ir.TensorProtocol) -> Hashable | None:
+    """Type, shape and first bytes."""
+    if isinstance(tensor, SparseInitializer) or tensor.dtype == ir.DataType.STRING:
         return None
     key = (tensor.dtype, tuple(tensor.shape.numpy()))
-    if tensor.nbytes > edits.size_threshold:
-        # The same bytes of the same file need no reading.
-        return (*key, tensor.path, tensor.offset) if isinstance(tensor, ir.ExternalTensor) else None
-    return key
+    return (*key, next(iter(pieces_of(tensor, _MAX_KEY_BYTES)), b"")) if tensor.nbytes <= threshold else key
 
 
-def _share_group(edits: Edits, graph: ir.Graph, group: list[ir.Value]) -> None:
-    seen: dict[bytes | tuple[str, int | None], ir.Value] = {}
-    for value in group:
-        tensor = value.const_value
-        assert tensor is not None and value.name is not None
-        large = tensor.nbytes > edits.size_threshold and isinstance(tensor, ir.ExternalTensor)
-        content = (str(tensor.path), tensor.offset) if large else tensor.tobytes()  # type: ignore[attr-defined]
-        first = seen.setdefault(content, value)
-        if first is not value:
-            edits.replace(value, first)
-            del graph.initializers[value.name]
-            edits.done["equal initializers shared"] += 1
+def _deep_key(threshold: int, tensor: ir.TensorProtocol) -> Hashable | None:
+    """Digest of all bytes; for one that is not to be read, where it lies."""
+    if tensor.nbytes > threshold:
+        return (tensor.path, tensor.offset) if isinstance(tensor, ir.ExternalTensor) else None
+    digest = hashlib.blake2b()
+    for piece in pieces_of(tensor, _PIECE_BYTES):
+        digest.update(piece)
+    return digest.digest()

@@ -23,25 +23,9 @@ _OTHER_KINDS = frozenset(("Constant", "SequenceMap", "Optional", "OptionalGetEle
 _NEVER = RANDOM | QUANTIZATION | _OTHER_KINDS
 _SIZE_FROM_VALUES = frozenset(("NonZero", "Unique", "Compress", "NonMaxSuppression"))
 """Their output's size is not inferred but bounded by their inputs'."""
-_SIZE_FROM_CONTENTS = frozenset(
-    [
-        "ConstantOfShape",
-        "Expand",
-        "Tile",
-        "Range",
-        "OneHot",
-        "EyeLike",
-        "Resize",
-        "Upsample",
-        "Pad",
-        "Reshape",
-        "BlackmanWindow",
-        "HannWindow",
-        "HammingWindow",
-        "MelWeightMatrix",
-        "DFT",
-        "STFT",
-    ]
+_WINDOWS = frozenset(("BlackmanWindow", "HannWindow", "HammingWindow", "MelWeightMatrix", "DFT", "STFT"))
+_SIZE_FROM_CONTENTS = _WINDOWS | frozenset(
+    ("ConstantOfShape", "Expand", "Tile", "Range", "OneHot", "EyeLike", "Resize", "Upsample", "Pad", "Reshape")
 )
 """A few bytes of operands can ask these for any amount of output."""
 _NUMPY_TYPES = frozenset(
