@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
@@ -26,6 +27,7 @@ _ALIGNMENT = 4096
 _WORTH_CLONING = 0.9
 """Copy a whole data file when at least this much of it is still in use."""
 _FICLONE = 0x40049409
+_PIECE_BYTES = 2**24
 
 
 def tensors_of(model: ir.Model) -> Iterator[ir.TensorProtocol]:
@@ -240,11 +242,10 @@ def _file_worth_cloning(slots: Sequence[_Slot]) -> Path | None:
 def _clone(source: Path, target: Path) -> None:
     """Copy a file, sharing its blocks where the file system can."""
     with source.open("rb") as old, target.open("wb") as new:
-        if _reflinked(old.fileno(), new.fileno()):
-            return
-        shutil.copyfileobj(old, new, 16 * 2**20) if not hasattr(os, "sendfile") else _kernel_copy(
-            old.fileno(), new.fileno()
-        )
+        if not (_reflinked(old.fileno(), new.fileno()) or _copied_by_kernel(old.fileno(), new.fileno())):
+            old.seek(0)
+            new.truncate(0)
+            shutil.copyfileobj(old, new, _PIECE_BYTES)
 
 
 def _reflinked(old: int, new: int) -> bool:
@@ -259,10 +260,14 @@ def _reflinked(old: int, new: int) -> bool:
     return True
 
 
-def _kernel_copy(old: int, new: int) -> None:
-    size, done = os.fstat(old).st_size, 0
-    while done < size:
-        count = os.sendfile(new, old, done, min(2**30, size - done))
-        if count == 0:
-            raise OSError("the file became shorter while it was copied")
-        done += count
+def _copied_by_kernel(old: int, new: int) -> bool:
+    """copy_file_range is several times faster than sendfile or reading and writing; only Linux has it."""
+    copy_file_range = getattr(os, "copy_file_range", None)
+    left = os.fstat(old).st_size
+    try:
+        while copy_file_range is not None and left > 0 and (count := copy_file_range(old, new, min(left, 2**30))):
+            left -= count
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+    return left == 0
