@@ -6,7 +6,7 @@ function layerColumns(layers, texts) {
   const number = (key) => (row) => columns[key][row];
   const hottest = Math.max(...columns.median_ms, 1e-12);
   return [
-    { key: "index", label: "#", width: "58px", numeric: true, right: true, value: number("index"), format: String },
+    { key: "index", label: "#", width: "58px", numeric: true, position: true, right: true, value: number("index"), format: String },
     { key: "name", label: "Name", width: "minmax(170px, 2fr)", mono: true, value: text("name"), indent: number("depth") },
     { key: "type", label: "Type", width: "minmax(90px, 0.8fr)", value: text("type") },
     { key: "dims", label: "Dims", width: "128px", value: text("dims") },
@@ -75,6 +75,7 @@ function describeSum(table, { columns }, texts) {
 
 function layersTable(section, layers, texts) {
   const model = new TableModel(layerColumns(layers, texts), layers.columns.index.length);
+  model.sortBy("ms");
   const view = new TableView(section.querySelector('[data-live="layers"]'), model, {
     label: "layers",
     file: `layers-${layers.step.replaceAll(/[^\w.-]+/g, "_").slice(0, 60)}.csv`,

@@ -19,11 +19,11 @@ class TableModel {
     return this.columns.find((column) => column.key === key);
   }
 
-  // Numbers start with the largest, texts with A; once more turns it round.
+  // Amounts start with the largest, texts with A, positions with the first; once more turns it round.
   sortBy(key) {
-    const numeric = this.column(key).numeric;
+    const { numeric, position } = this.column(key);
     const again = this.sorting.key === key;
-    this.sorting = { key, descending: again ? !this.sorting.descending : Boolean(numeric) };
+    this.sorting = { key, descending: again ? !this.sorting.descending : Boolean(numeric && !position) };
     this.arrange();
   }
 

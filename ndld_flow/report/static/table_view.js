@@ -130,7 +130,7 @@ class TableView {
   refresh() {
     const { model } = this;
     const rows = model.shown.length;
-    this.box.style.setProperty("--rows", Math.max(Math.min(model.length, 16), 1));
+    this.box.style.setProperty("--rows", Math.max(model.length, 1));
     this.box.setAttribute("aria-rowcount", rows + 1);
     this.body.style.height = `${rows * ROW_HEIGHT}px`;
     this.count.textContent = rows === model.length
