@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import onnx
@@ -65,6 +67,15 @@ def test_a_changed_setting_reruns_that_step_and_what_depends_on_it(in_folder: Pa
     _, events = toy.run("steps.first.word=z")
     assert started(events) == ["first", "second"]
     assert outcomes(events)["aside"] == "reused"
+
+
+def test_a_changed_nested_setting_is_named_by_its_path(in_folder: Path) -> None:
+    nested = STAMP.replace('word: str = "x"', 'how: Inks = Inks()\n    """How."""\n    word: str = "x"').replace(
+        "class Stamp", "class Inks(BaseModel):\n    red: int = 0\n    blue: int = 0\n\n\nclass Stamp"
+    )
+    toy = make_toy(in_folder).write(RECIPE, nested.replace("import os", "import os\nfrom pydantic import BaseModel"))
+    toy.run()
+    assert toy.plan("steps.first.how.blue=2")["first"] == ("settings changed", "how.blue 0 -> 2")
 
 
 def test_a_step_that_makes_the_same_as_before_reruns_nothing_after_it(in_folder: Path) -> None:
@@ -278,3 +289,13 @@ def test_records_say_what_the_key_was_made_of(in_folder: Path) -> None:
     assert record["parts"]["settings"] == {"word": "b", "seconds": 0.0, "passed": True}
     assert record["parents"] == {"from": "first"}
     assert record["parts"]["libraries"] == {"onnx": onnx.__version__}
+
+
+def test_a_reused_run_imports_nothing_heavy(in_folder: Path) -> None:
+    make_toy(in_folder).run()
+    heavy = "{'onnx', 'onnx_ir', 'onnxruntime', 'numpy', 'pandas', 'matplotlib', 'hydra', 'omegaconf', 'jinja2'}"
+    code = (
+        "import sys; from ndld_flow import api; done = api.run('toy.yaml', trust=True);"
+        f"assert done.nothing_to_do; assert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=in_folder, check=True)

@@ -111,9 +111,19 @@ def _changed_names(old: Mapping[str, object], new: Mapping[str, object]) -> str:
 
 
 def _differences(old: Mapping[str, object], new: Mapping[str, object]) -> str:
+    old, new = _flatten(old), _flatten(new)
     names = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]
     shown = [f"{name} {_short(old.get(name))} -> {_short(new.get(name))}" for name in names[:3]]
     return ", ".join(shown) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """Nested settings by dotted paths."""
+    flat: dict[str, object] = {}
+    for name, value in values.items():
+        inner = _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) and value else {prefix + name: value}
+        flat |= inner
+    return flat
 
 
 def _short(value: object) -> str:
