@@ -1,0 +1,41 @@
+"""Latencies in numbers."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ndld_flow.records.latency import LatencySummary, percentile
+
+SAMPLES = st.lists(st.floats(1e-4, 1e5), min_size=1, max_size=300)
+
+
+def test_percentiles_are_trtexecs() -> None:
+    hundred = list(range(100, 0, -1))
+    assert [percentile(hundred, p) for p in (50, 90, 95, 99, 100)] == [50, 90, 95, 99, 100]
+    assert percentile(hundred, 0) == 1
+    assert percentile([3.0, 1.0, 2.0], 99) == 3.0  # of few samples the largest
+    assert percentile(list(range(10)), 90) == 8  # and not 9: (1 - 0.9) * 10 is a little less than 1
+
+
+@given(SAMPLES)
+def test_a_summary_is_what_statistics_says(samples: list[float]) -> None:
+    summary = LatencySummary.of(samples)
+    assert summary.median_ms == statistics.median(samples)
+    assert summary.mean_ms == pytest.approx(statistics.fmean(samples))
+    assert summary.min_ms <= summary.median_ms <= summary.p90_ms <= summary.p95_ms <= summary.p99_ms <= summary.max_ms
+    assert summary.std_ms == pytest.approx(statistics.stdev(samples) if len(samples) > 1 else 0.0, abs=1e-6)
+    assert sum(sample < samples[summary.median_pass] for sample in samples) <= (len(samples) - 1) // 2
+    assert samples[summary.median_pass] <= summary.median_ms
+    assert summary.throughput_per_s == pytest.approx(1e3 / summary.median_ms)
+
+
+def test_the_median_pass_is_one_that_was_measured() -> None:
+    assert LatencySummary.of([5.0, 1.0, 3.0]).median_pass == 2
+    assert LatencySummary.of([4.0, 1.0, 3.0, 2.0]).median_pass == 3
+    assert LatencySummary.of([1.0]).cov == 0.0
+    with pytest.raises(ValueError, match="no samples"):
+        LatencySummary.of([])
