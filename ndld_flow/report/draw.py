@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from ndld_flow.errors import OutputsError
+from ndld_flow.report.collector_at_rest import collector_at_rest
 from ndld_flow.report.page import collect_page
 from ndld_flow.report.render import render
 from ndld_flow.report.run_folder import read_run
@@ -20,7 +18,7 @@ def draw_report(run_folder: Path) -> Path:
     Raises a `RequestError` when the folder holds no readable run, and an `OutputsError` when the
     report cannot be written.
     """
-    with _collector_at_rest():
+    with collector_at_rest():
         text = render(collect_page(read_run(run_folder)))
     report = run_folder / "report.html"
     aside = run_folder / f".report.{os.getpid()}.html"
@@ -35,15 +33,3 @@ def draw_report(run_folder: Path) -> Path:
     finally:
         aside.unlink(missing_ok=True)
     return report
-
-
-@contextmanager
-def _collector_at_rest() -> Iterator[None]:
-    """Hundreds of thousands of records are made and none has cycles: looking for some doubles the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

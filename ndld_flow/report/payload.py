@@ -48,7 +48,7 @@ def page_payload(profiles: Sequence[ProfileView], layers: Sequence[LayersView], 
 
 
 def _profile(profile: ProfileView) -> dict[str, Json]:
-    assert profile.latency is not None  # noqa: S101 - the caller left those out
+    assert profile.latency is not None
     return {
         "step": profile.step,
         "label": profile.label,

@@ -12,6 +12,7 @@ from ndld_flow.report.collect_summary import (
     Summary,
     collect_summary,
 )
+from ndld_flow.report.collector_at_rest import collector_at_rest
 from ndld_flow.report.quantities import (
     count,
     milliseconds,
@@ -25,7 +26,8 @@ from ndld_flow.report.run_folder import read_documents
 
 def summarize_run(run: RunRecord, folder: Path) -> list[str]:
     """The verdict on a run whose documents lie in `folder`: always five lines, each with its word first."""
-    return verdict_lines(collect_summary(read_documents(run, folder)))
+    with collector_at_rest():
+        return verdict_lines(collect_summary(read_documents(run, folder)))
 
 
 def verdict_lines(summary: Summary) -> list[str]:
