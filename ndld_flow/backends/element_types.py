@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import onnx_ir as ir
 
-from ndld_flow.backends.op_signatures import Signature, signature_of
+from ndld_flow.backends.op_signatures import Signature, is_op, signature_of
 
 Types = dict[ir.Value, str]
 """Value -> its type; values of unknown type are missing."""
@@ -74,7 +74,7 @@ class _Inference:
             self._learn(value, self._of(source))
         for body in subgraphs_of(node):
             self.graph(body)
-        if node.op_type in _RULES and node.domain in ("", "ai.onnx"):
+        if is_op(node, *_RULES):
             for value, type_ in zip(node.outputs, _RULES[node.op_type](node, self._of), strict=False):
                 self._learn(value, type_)
         signature = signature_of(node, self.opsets)
@@ -108,10 +108,10 @@ def _declared(value: ir.Value | None) -> str | None:
 
 def carried_into_bodies(node: ir.Node) -> Iterator[tuple[ir.Value, ir.Value | None]]:
     """Pairs (a body's input, the value given for it) of Loop, Scan and SequenceMap, where the types are the same."""
-    if node.op_type == "Loop":
+    if is_op(node, "Loop"):
         body = node.attributes["body"].as_graph()
         yield from zip(body.inputs[2:], node.inputs[2:], strict=False)
-    elif node.op_type == "Scan":
+    elif is_op(node, "Scan"):
         body = node.attributes["body"].as_graph()
         # Scan-8 has the sequence lengths first.
         first = len(node.inputs) - len(body.inputs)

@@ -19,6 +19,7 @@ from ndld_flow.backends.fp16_warnings import loss_lines, loss_notes, normalizati
 from ndld_flow.backends.local_functions import inline_functions
 from ndld_flow.backends.node_selection import nodes_named, nodes_of_types, op_name
 from ndld_flow.backends.onnx_models import check_model, external_files, load_model, save_model, summarize_model
+from ndld_flow.backends.op_signatures import is_op
 from ndld_flow.backends.type_groups import Group, Groups, constant_tensor, group_places
 from ndld_flow.backends.unique_names import UniqueNames
 from ndld_flow.errors import ModelError
@@ -56,7 +57,7 @@ class Fp16Conversion:
     change: GraphChange
     kept: Mapping[str, str]
     """Node that stayed fp32 -> why."""
-    casts_removed: int
+    functions_inlined: int
     size_before: int
     """Bytes on disk, external data included."""
     size_after: int
@@ -81,6 +82,7 @@ def _convert(
     model: ir.Model, source: Path, target: Path, request: Fp16Request, log: logging.Logger, progress: Progress
 ) -> Fp16Conversion:
     before = summarize_model(model)
+    functions = len(model.functions)
     notes = _prepare(model, source)
     types = infer_types(model)
     groups = group_places(model, types, request.keep_io)
@@ -98,7 +100,7 @@ def _convert(
     )
     _write_log(log, kept, rewriter, notes)
     names = {node.name or f"{node.op_type} -> {node.outputs[0].name}": why for node, why in kept.items()}
-    return Fp16Conversion(change, names, rewriter.casts_removed, _size(source), _size(target))
+    return Fp16Conversion(change, names, functions, _size(source), _size(target))
 
 
 def _size(path: Path) -> int:
@@ -106,10 +108,11 @@ def _size(path: Path) -> int:
     return path.stat().st_size + sum((path.parent / name).stat().st_size for name in external_files(path))
 
 
-def refuse_broken(result: Path, source: Path, log: logging.Logger) -> None:
+def refuse_broken(result: Path, source: Path, done: Fp16Conversion, log: logging.Logger) -> None:
     """Check what was written with the ONNX checker and its strict shape inference.
 
-    A source that is refused as well is not ours to judge here: that is logged, `lint` tells more.
+    A source that is refused as well is not ours to judge here: that is logged, and `lint` tells more. The checker does
+    not look at how local functions are called: `ModelError` when they, inlined, make no valid model.
     """
     try:
         check_model(result, full_check=True)
@@ -119,6 +122,8 @@ def refuse_broken(result: Path, source: Path, log: logging.Logger) -> None:
         except ModelError as theirs:
             log.warning("%s", theirs)
             return
+        if done.functions_inlined:
+            raise ModelError(f"{source}: its local functions, inlined, make no valid model: {ours}") from None
         raise RuntimeError(f"the converted model is broken though its source is not: {ours}") from None
 
 
@@ -190,7 +195,7 @@ def _kept_nodes(groups: Groups, fp32: set[Group]) -> dict[ir.Node, str]:
     """Nodes all of whose floats stay fp32 -> why. Casts are not among them: they stand between precisions."""
     kept: dict[ir.Node, str] = {}
     for node, members in groups.of_node().items():
-        if node.op_type != "Cast" and all(group in fp32 for group in members):
+        if not is_op(node, "Cast") and all(group in fp32 for group in members):
             kept[node] = next(group.kept for group in members)
     return kept
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import onnx_ir as ir
 
 from ndld_flow.backends.element_types import subgraphs_of
+from ndld_flow.backends.op_signatures import is_op
 from ndld_flow.backends.type_groups import Group, Groups, is_constant
 
 _RARE = "few back ends make it in fp16"
@@ -67,9 +68,9 @@ def _size_derived(model: ir.Model) -> set[ir.Value]:
     """Values computed from Shape and Size and constants, and nothing else."""
     derived: set[ir.Value] = set()
     for node in model.graph.all_nodes():
-        if node.op_type in ("Shape", "Size"):
+        if is_op(node, "Shape", "Size"):
             derived.update(node.outputs)
-        elif node.op_type not in _FRESH_DATA and not any(subgraphs_of(node)):
+        elif not is_op(node, *_FRESH_DATA) and not any(subgraphs_of(node)):
             inputs = [value for value in node.inputs if value is not None]
             sizes = [value for value in inputs if value in derived]
             if sizes and all(value in derived or is_constant(value) for value in inputs):

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from ndld_flow.backends.element_types import Types, tensor_of
 from ndld_flow.backends.fp16_constants import HalfConstants, Progress, graph_of, half_type
+from ndld_flow.backends.op_signatures import is_op
 from ndld_flow.backends.type_groups import FLOAT, HALF, TYPE_ATTRIBUTES, Group, Groups, Use, is_constant
 from ndld_flow.backends.unique_names import UniqueNames
 
@@ -56,7 +57,7 @@ class Rewriter:
 
     def _set_attribute(self, node: ir.Node) -> None:
         """Say the new type where an attribute says it."""
-        if node.op_type not in TYPE_ATTRIBUTES or node.domain not in ("", "ai.onnx"):
+        if not is_op(node, *TYPE_ATTRIBUTES):
             return
         if not any(value in self._halved for value in node.outputs):
             return
@@ -130,10 +131,8 @@ class Rewriter:
     def _before_cast(self, value: ir.Value) -> ir.Value | None:
         """What the Cast that makes a value reads, unless that is text (few back ends read fp16 from text)."""
         producer = value.producer()
-        if producer is None or producer.op_type != "Cast" or producer.inputs[0] is None:
-            return None
-        origin = producer.inputs[0]
-        return None if self._type(origin) in (None, "tensor(string)") else origin
+        origin = producer.inputs[0] if producer is not None and is_op(producer, "Cast") else None
+        return None if origin is None or self._type(origin) in (None, "tensor(string)") else origin
 
     def _type(self, value: ir.Value) -> str | None:
         type_ = self._types.get(value)
@@ -143,7 +142,7 @@ class Rewriter:
         """Remove the model's own Casts that have become Casts to what they read."""
         for node in list(self._model.graph.all_nodes()):
             source, graph = node.inputs[0] if node.inputs else None, node.graph
-            if node.op_type == "Cast" and source is not None and graph is not None and self._is_idle(node, source):
+            if is_op(node, "Cast") and source is not None and graph is not None and self._is_idle(node, source):
                 node.outputs[0].replace_all_uses_with(source)
                 graph.remove(node, safe=True)
                 self.casts_removed += 1
@@ -169,4 +168,4 @@ def _redirect(uses: list[Use], value: ir.Value) -> None:
 
 def _is_cast(constant: ir.Value) -> bool:
     """Whether a Cast reads a constant: it should get it as exact as it was."""
-    return any(node.op_type in ("Cast", "CastLike") for node in constant.consumers())
+    return any(is_op(node, "Cast", "CastLike") for node in constant.consumers())

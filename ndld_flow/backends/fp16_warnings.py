@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ndld_flow.backends.derived_tensors import Array
 from ndld_flow.backends.fp16_tensors import MAX_HALF, MIN_HALF, Loss
+from ndld_flow.backends.op_signatures import is_op
 from ndld_flow.backends.type_groups import constant_tensor
 
 _NAMED = 10
@@ -62,7 +63,7 @@ def normalization_notes(model: ir.Model, kept: Collection[ir.Node]) -> list[str]
     """
     notes: list[str] = []
     for node in model.graph.all_nodes():
-        if node.op_type == "BatchNormalization" and node.domain in ("", "ai.onnx"):
+        if is_op(node, "BatchNormalization"):
             notes += _scale_note(node) if node not in kept else []
             notes += _input_note(node, kept)
     return notes

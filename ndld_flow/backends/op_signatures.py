@@ -39,6 +39,11 @@ def signature_of(node: ir.Node, opsets: Mapping[str, int]) -> Signature | None:
     return _schema_signature(domain, node.op_type, opsets[domain], *counts)
 
 
+def is_op(node: ir.Node | None, *op_types: str) -> bool:
+    """Whether a node is one of these operators of the default domain."""
+    return node is not None and node.op_type in op_types and node.domain in ("", "ai.onnx")
+
+
 def is_known_op(op_type: str, domain: str = "") -> bool:
     """Whether any version of ONNX (or ONNX Runtime's `com.microsoft`, where listed) has this operator."""
     return op_type in (_CONTRIB if domain == "com.microsoft" else _onnx_op_types(domain))

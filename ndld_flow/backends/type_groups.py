@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.backends.element_types import Types, carried_into_bodies, subgraphs_of
-from ndld_flow.backends.op_signatures import Signature, signature_of
+from ndld_flow.backends.op_signatures import Signature, is_op, signature_of
 
 FLOAT = "(float)"
 HALF = "(float16)"
@@ -82,7 +82,7 @@ def is_constant(value: ir.Value) -> bool:
     """Whether a value is a weight or a Constant's: it can be had in any precision without a Cast."""
     producer = value.producer()
     if producer is not None:
-        return producer.op_type == "Constant" and producer.domain in ("", "ai.onnx")
+        return is_op(producer, "Constant")
     return value.is_initializer() and not value.is_graph_input()
 
 

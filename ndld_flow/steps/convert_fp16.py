@@ -81,7 +81,7 @@ class ConvertFp16(Step[Onnx, Onnx]):
         )
         target = out / Onnx.main
         done = convert_to_fp16(source.path, target, request, context.log, context.progress)
-        refuse_broken(target, source.path, context.log)
+        refuse_broken(target, source.path, done, context.log)
         nodes, casts, kept = done.change.after.node_count, done.change.casts_added, len(done.kept)
         size = f"{done.size_before / 1e6:.1f} -> {done.size_after / 1e6:.1f} MB"
         return Result(
