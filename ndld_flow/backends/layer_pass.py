@@ -149,7 +149,7 @@ def _layer(index: int, node: MeasuredNode, ran: ir.Node | None, origins: tuple[s
         outputs=_tensors(node.outputs, [] if ran is None else ran.outputs),
         onnx_nodes=origins,
         depth=node.depth,
-        samples_ms=tuple(node.self_ms),
+        samples_ms=node.self_ms,
     )
 
 

@@ -41,8 +41,13 @@ class MeasuredNode:
     depth: int
     inputs: tuple[TypeAndShape, ...]
     outputs: tuple[TypeAndShape, ...]
-    self_ms: list[float]
+    self_us: list[int]
     """For each pass, without enclosed nodes; a node that runs several times in a pass has the sum."""
+
+    @property
+    def self_ms(self) -> tuple[float, ...]:
+        """`self_us` in milliseconds."""
+        return tuple(sample / 1e3 for sample in self.self_us)
 
 
 @dataclass
@@ -89,7 +94,7 @@ def read_passes(path: Path, skip: int = 0) -> MeasuredPasses:
         event.inner.reverse()
         ended.append(event)
     for node in measured.nodes.values():
-        node.self_ms.extend([0.0] * (len(measured.pass_ms) - len(node.self_ms)))
+        node.self_us.extend([0] * (len(measured.pass_ms) - len(node.self_us)))
     return measured
 
 
@@ -131,10 +136,10 @@ def _take_nodes(measured: MeasuredPasses, events: list[_Event], parent: Key | No
         node = measured.nodes.get(key)
         if node is None:
             node = measured.nodes[key] = _measured(event, name, parent, depth)
-        node.self_ms.extend([0.0] * (number + 1 - len(node.self_ms)))
+        node.self_us.extend([0] * (number + 1 - len(node.self_us)))
         enclosed = [inner for executor in event.inner for inner in executor.inner]
         # Whole microseconds may add up to more than the whole.
-        node.self_ms[number] += max(0, event.dur - sum(inner.dur for inner in enclosed)) / 1e3
+        node.self_us[number] += max(0, event.dur - sum(inner.dur for inner in enclosed))
         _take_nodes(measured, enclosed, key, depth + 1, number)
 
 
@@ -147,7 +152,7 @@ def _measured(event: _Event, name: str, parent: Key | None, depth: int) -> Measu
         depth=depth,
         inputs=_types(event.args.get("input_type_shape")),
         outputs=_types(event.args.get("output_type_shape")),
-        self_ms=[],
+        self_us=[],
     )
 
 
