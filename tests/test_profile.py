@@ -171,6 +171,12 @@ def test_unnamed_nodes_are_called_by_their_output(tmp_path: Path) -> None:
     assert [layer.onnx_nodes for layer in found.layers] == [("a",), ("b",), ("y",)]
 
 
+def test_a_merged_twin_belongs_to_its_reader_and_nothing_before_it(tmp_path: Path) -> None:
+    graph = "g (float[n] x) => (float[n] y) { r = Relu(x) a = Exp(r) twin = Exp(r) y = Div(a, twin) }"
+    _, found = profile(write_model(tmp_path / "m.onnx", graph), tmp_path)
+    assert [layer.onnx_nodes for layer in found.layers] == [("r",), ("a",), ("twin", "y")]
+
+
 def test_fp16_on_the_cpu_is_traced_through_the_casts_it_needs(tmp_path: Path) -> None:
     graph = "g (float16[1, 3, 8, 8] x, float16[4, 3, 3, 3] w) => (float16[1, 4, 6, 6] y) { a = Conv(x, w) y = Relu(a) }"
     _, found = profile(write_model(tmp_path / "m.onnx", graph), tmp_path)
