@@ -132,6 +132,15 @@ def test_presets_fill_in_steps_without_changing_their_order(folder: Path) -> Non
     assert any("pace/swift" in problem for problem in mistakes(folder, text.replace("slow", "swift")))
 
 
+def test_presets_are_found_in_a_folder_of_any_name(folder: Path) -> None:
+    odd = folder / "it's, a [weird] {folder}=x"
+    (odd / "configs/pace").mkdir(parents=True)
+    (odd / "configs/pace/slow.yaml").write_text("seconds: 9\n")
+    (odd / "stamp.py").write_text(STAMP)
+    text = RECIPE.replace("name: toy", "name: toy\ndefaults: [{pace@steps.second: slow}, _self_]")
+    assert load(odd, text).steps[1].settings["seconds"] == 9.0
+
+
 def test_a_recipe_builds_on_another(folder: Path) -> None:
     (folder / "base.yaml").write_text(RECIPE)
     recipe = load(folder, "defaults: [base, _self_]\nname: more\nsteps: {second: {word: z}, last: {step: stamp}}\n")

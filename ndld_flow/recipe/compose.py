@@ -132,7 +132,7 @@ def _compose(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) 
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    search = ",".join(f"'file://{folder}'" for folder in folders)
+    search = ",".join(_quote(f"file://{folder}") for folder in folders)
     with tempfile.TemporaryDirectory(prefix="ndld_flow-") as aside:
         (Path(aside) / f"{PRIMARY}.yaml").write_text(file.text, encoding="utf-8")
         try:
@@ -144,6 +144,12 @@ def _compose(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) 
         finally:
             GlobalHydra.instance().clear()
     return {str(key): value for key, value in values.items()} if isinstance(values, dict) else {}
+
+
+def _quote(text: str) -> str:
+    """Text as a quoted string of Hydra's grammar."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def _explain(file: YamlFile, overrides: Sequence[str], error: Exception) -> Problem:

@@ -1,0 +1,142 @@
+"""The store: whole or not there, whoever writes, dies or meddles."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import stat
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ndld_flow.artifacts.digest import digest_json
+from ndld_flow.artifacts.files import copy_file, follow, point_to, write_text_atomically
+from ndld_flow.artifacts.store import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def built(store: Store, content: bytes, name: str = "model.onnx") -> Path:
+    folder = store.root / f"built-{name}-{len(content)}"
+    (folder / "sub").mkdir(parents=True)
+    (folder / name).write_bytes(content)
+    (folder / "sub" / "data.bin").write_bytes(content * 2)
+    return folder
+
+
+def test_an_object_is_kept_under_the_digest_of_names_and_contents(store: Store) -> None:
+    first = store.keep("onnx", built(store, b"one"))
+    assert {file.path for file in first.files} == {"model.onnx", "sub/data.bin"}
+    assert store.is_intact(first)
+    assert store.keep("onnx", built(store, b"one")).digest == first.digest
+    assert store.keep("onnx", built(store, b"two")).digest != first.digest
+    assert store.keep("onnx", built(store, b"one", "other.onnx")).digest != first.digest
+    assert len(list((store.root / "objects").glob("*/*"))) == 3
+
+
+def test_kept_files_are_read_only(store: Store) -> None:
+    artifact = store.keep("onnx", built(store, b"one"))
+    mode = (store.object_folder(artifact.digest) / "model.onnx").stat().st_mode
+    assert not mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)
+
+
+def test_keeping_over_a_damaged_object_sets_it_aside(store: Store) -> None:
+    artifact = store.keep("onnx", built(store, b"one"))
+    path = store.object_folder(artifact.digest) / "model.onnx"
+    path.chmod(0o644)
+    path.write_bytes(b"bad")
+    assert not store.is_intact(artifact)
+    store.keep("onnx", built(store, b"one"))
+    assert store.is_intact(artifact)
+    assert next((store.root / "damaged").glob("*/model.onnx")).read_bytes() == b"bad"
+
+
+def test_a_broken_record_counts_as_none(store: Store) -> None:
+    path = store.record_path("ab" * 32)
+    path.parent.mkdir(parents=True)
+    path.write_text('{"half": ')
+    assert store.read_record("ab" * 32) is None
+
+
+def _build_and_wait(root: Path) -> None:
+    with Store(root).building() as folder:
+        (folder / "half").write_bytes(b"written")
+        time.sleep(60)
+
+
+def test_what_a_killed_process_built_is_swept_and_a_living_ones_is_not(store: Store) -> None:
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_build_and_wait, args=(store.root,)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    while len(list((store.root / "building").glob("*/half"))) < 2:
+        time.sleep(0.02)
+    victim, other = processes
+    assert victim.pid is not None
+    os.kill(victim.pid, signal.SIGKILL)
+    victim.join()
+    store.sweep_building()
+    assert len(list((store.root / "building").iterdir())) == 1
+    other.kill()
+    other.join()
+    store.sweep_building()
+    assert list((store.root / "building").iterdir()) == []
+
+
+def test_gc_sees_runs_at_work(store: Store) -> None:
+    with store.working(), store.without_runs() as idle:
+        assert not idle
+    with store.without_runs() as idle:
+        assert idle
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "note.json"
+    write_text_atomically(path, "old")
+
+    def fail(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="No space"):
+        write_text_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["note.json"]
+
+
+def test_a_copy_is_another_file(tmp_path: Path) -> None:
+    source = tmp_path / "a"
+    source.write_bytes(b"x" * 10**6)
+    copy_file(source, tmp_path / "sub" / "b")
+    assert (tmp_path / "sub" / "b").read_bytes() == source.read_bytes()
+    assert (tmp_path / "sub" / "b").stat().st_nlink == 1
+
+
+def test_a_pointer_moves_in_one_go(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        point_to(tmp_path / "latest", tmp_path / name)
+        found = follow(tmp_path / "latest")
+        assert found is not None
+        assert found.resolve() == tmp_path / name
+    (tmp_path / "two").rmdir()
+    assert follow(tmp_path / "latest") is None
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.text(), json_values))
+def test_a_digest_does_not_know_the_order_of_keys(values: dict[str, object]) -> None:
+    assert digest_json(dict(reversed(values.items()))) == digest_json(values)  # type: ignore[arg-type]
