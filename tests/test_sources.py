@@ -91,9 +91,7 @@ def test_a_file_of_a_package(find: Callable[..., FoundModel]) -> None:
         ("nothing.onnx", "relative to where you stand"),
     ],
 )
-def test_a_model_that_is_not_there(
-    find: Callable[..., FoundModel], in_folder: Path, source: str, message: str
-) -> None:
+def test_a_model_that_is_not_there(find: Callable[..., FoundModel], in_folder: Path, source: str, message: str) -> None:
     (in_folder / "folder").mkdir()
     with pytest.raises(ModelError, match=message):
         find(source)
@@ -113,9 +111,7 @@ def test_a_digest_that_differs_is_refused(find: Callable[..., FoundModel], in_fo
         find("m.onnx", "0" * 64)
 
 
-def test_a_url_is_fetched_once_verified_and_kept(
-    find: Callable[..., FoundModel], server: str, in_folder: Path
-) -> None:
+def test_a_url_is_fetched_once_verified_and_kept(find: Callable[..., FoundModel], server: str, in_folder: Path) -> None:
     path = make_cnn(in_folder / "m.onnx")
     promised = sha256(path)
     content = path.read_bytes()

@@ -48,7 +48,7 @@ for name, module, cls, settings, reads, key in calls:
 
 
 def describe_calls() -> str:
-    """The quickstart's steps as the plain script calls them: JSON, made beforehand so that it costs the script nothing."""
+    """The quickstart's steps as the plain script calls them, in JSON: read beforehand, so it costs the script nothing."""
     calls = []
     for step in load_recipe(RECIPE).steps:
         cls = step.type.cls
@@ -57,7 +57,7 @@ def describe_calls() -> str:
     return json.dumps(calls)
 
 
-def seconds(command: Sequence[str | Path]) -> float:
+def seconds(command: Sequence[object]) -> float:
     """Wall seconds of one whole process, which must succeed."""
     start = time.perf_counter()
     subprocess.run(list(map(str, command)), cwd=ROOT, check=True, capture_output=True)
