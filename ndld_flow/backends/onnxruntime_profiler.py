@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from ndld_flow.backends.execution_providers import CPU
 from ndld_flow.backends.feeds import Feed, make_feeds
 from ndld_flow.backends.layer_pass import LayerPass, measure_layers
 from ndld_flow.backends.onnxruntime_session import BoundRun, OpenModel, SessionSettings, open_model
@@ -74,7 +75,6 @@ def profile_model(request: ProfilingRequest, scratch: Path, progress: Progress) 
             scratch,
             lambda done, total: progress(done, total, f"layer pass {done} of {total}"),
         )
-    unknown_memory = () if timed.peak_bytes else ("this system does not tell how much memory was used",)
     profile = Profile(
         label=request.label,
         model_digest=request.digest,
@@ -94,7 +94,7 @@ def profile_model(request: ProfilingRequest, scratch: Path, progress: Progress) 
         layer_pass_ms=layers.pass_ms,
         peak_memory_bytes=timed.peak_bytes,
         stopped_because=timed.timing.stopped_because,
-        notes=(*layers.notes, *unknown_memory),
+        notes=(*layers.notes, *_about_memory(timed)),
     )
     return profile, timed.log
 
@@ -130,6 +130,13 @@ def _time_batch(
         bound.once, request.timing, lambda done, total: progress(done, total, f"batch {batch}: pass {done} of {total}")
     )
     return BatchPoint(batch=batch, inputs=_described(feeds), latency_ms=timing.latency_ms)
+
+
+def _about_memory(timed: _Timed) -> tuple[str, ...]:
+    if not timed.peak_bytes:
+        return ("this system does not tell how much memory was used",)
+    on_host = timed.providers[0] == CPU
+    return () if on_host else ("peak memory is the host's: what lies on the device is not counted",)
 
 
 def _arrays(feeds: Mapping[str, Feed]) -> dict[str, Array]:

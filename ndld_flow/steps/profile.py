@@ -129,9 +129,9 @@ def _metrics(profile: Profile) -> dict[str, Metric]:
     }
     found["latency.cov"] = Metric(value=latency.cov)
     found["throughput.median"] = Metric(value=latency.throughput_per_s, unit="1/s")
-    found["load"] = Metric(value=profile.runs[0].load_ms, unit="ms")
+    found["load_ms"] = Metric(value=profile.runs[0].load_ms, unit="ms")
     if profile.peak_memory_bytes:
-        found["memory.peak"] = Metric(value=profile.peak_memory_bytes, unit="bytes")
+        found["memory.peak_bytes"] = Metric(value=profile.peak_memory_bytes, unit="bytes")
     if profile.layers:
         found["layers.sum"] = Metric(value=profile.layers_sum_ms, unit="ms")
         found["layers.count"] = Metric(value=len(profile.layers))
