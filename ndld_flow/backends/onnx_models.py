@@ -38,6 +38,7 @@ __all__ = [
     "external_files",
     "load_model",
     "one_paragraph",
+    "read_proto",
     "save_model",
     "summarize_model",
 ]
@@ -49,7 +50,7 @@ def load_model(path: Path) -> ir.Model:
     Raises `ModelError` when the file is missing, empty, truncated or not ONNX, and when its external data is
     missing, too short, or outside the model's folder.
     """
-    proto = _read_proto(path)
+    proto = read_proto(path)
     sparse = take_sparse(proto)
     try:
         model = ir.serde.deserialize_model(proto)
@@ -60,7 +61,8 @@ def load_model(path: Path) -> ir.Model:
     return model
 
 
-def _read_proto(path: Path) -> onnx.ModelProto:
+def read_proto(path: Path) -> onnx.ModelProto:
+    """The model as it is written, external data not loaded. Raises `ModelError` as `load_model` does for the file."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
