@@ -15,7 +15,7 @@ from itertools import chain
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.backends.element_types import Types, carried_into_bodies, subgraphs_of
+from ndld_flow.backends.element_types import Types, carried_into_bodies, held_tensor, subgraphs_of
 from ndld_flow.backends.op_signatures import Signature, is_op, signature_of
 
 FLOAT = "(float)"
@@ -97,7 +97,7 @@ def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     if attribute is None or attribute.is_ref():
         return None
     if attribute.name == "value":
-        return attribute.as_tensor()
+        return held_tensor(attribute)
     if attribute.name in ("value_float", "value_floats"):
         return ir.Tensor(np.array(attribute.value, np.float32))
     return None
