@@ -13,18 +13,21 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import JsonValue
 
 from ndld_flow.errors import OutputsError, RequestError
 from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.profile import BatchPoint, ProfileRun
 from ndld_flow.records.run_record import GateResult, RunRecord
 from ndld_flow.report import draw_report, quantities, summarize_run
+from ndld_flow.report.collect_accuracy import collect_accuracy
 from ndld_flow.report.collect_flow import lay_out
 from ndld_flow.report.collect_gates import collect_gates
 from ndld_flow.report.collect_layers import collect_layers
-from ndld_flow.report.latency_numbers import describe, percentile
 from ndld_flow.report.page import RunPage, collect_page
 from ndld_flow.report.plain_text import short_name, visible_name, visible_text
 from ndld_flow.report.run_folder import read_run
+from ndld_flow.report.settings_text import settings_of
 from tests.run_fixtures import (
     HOSTILE_NAMES,
     StepSketch,
@@ -106,6 +109,48 @@ def test_profiles_of_different_sittings_say_so(tmp_path: Path) -> None:
     line = verdict_of(tmp_path)[3]
     assert "half 10.1 ms vs source 20.2 ms: 0.50x the time" in line
     assert line.endswith("one process: indicative; measured 2 h 00 min apart)")
+
+
+def test_a_noisy_measurement_is_called_one(tmp_path: Path) -> None:
+    steps = [StepSketch("speed", "profile", "profile"), StepSketch("base", "profile", "profile")]
+    shaken = profile("half", 10, 1, 0).model_copy(update={"runs": (ProfileRun(latency_ms=(7.0, 7.5, 8.0, 33.0)),)})
+    documents = {"speed/profile.json": shaken, "base/profile.json": profile("source", 20, 1, 0)}
+    write_run(tmp_path, run_record(steps), documents)
+    assert verdict_of(tmp_path)[3].endswith("(median of 4 and 200 passes, one process: indicative; noisy, CoV 92%)")
+
+
+def test_settings_read_like_the_recipe_and_tell_defaults_apart() -> None:
+    given: dict[str, JsonValue] = {"tolerance": {"cosine": 0.999, "atol": None}, "limit": 65504.0, "block": {}}
+    found = settings_of(given | {"seed": 0}, given)
+    assert [(one.name, one.value, one.given) for one in found] == [
+        ("tolerance", "{cosine: 0.999}", True),
+        ("limit", "65504", True),
+        ("block", "{}", False),
+        ("seed", "0", False),
+    ]
+
+
+def test_an_output_of_its_own_tolerance_says_so() -> None:
+    document = accuracy().model_copy(
+        update={
+            "tolerance": {"rtol": 0.1, "atol": 0.01, "top1": 0.9},
+            "output_tolerance": {"sigmoid_0.tmp_0": {"cosine": 0.9}},
+        }
+    )
+    (view,) = collect_accuracy({"agree": document})
+    assert view.metrics[-2:] == ("mismatched", "top1")
+    assert view.tolerances[-1] == "≥ 0.9"
+    assert view.elementwise == "mismatched: elements where |candidate - reference| > 0.01 + 0.1 |reference|"
+    assert view.rows[0].own_tolerance == "cosine ≥ 0.9"
+
+
+def test_a_batch_sweep_has_its_table(tmp_path: Path) -> None:
+    points = tuple(BatchPoint(batch=size, inputs=(), latency_ms=(2.0 * size, 3.0 * size)) for size in (1, 8))
+    swept = profile("half", 10, 1, 0).model_copy(update={"batches": points})
+    write_run(tmp_path, run_record([StepSketch("speed", "profile", "profile")]), {"speed/profile.json": swept})
+    (view,) = page_of(tmp_path).profiles
+    assert [(point.batch, point.items_per_s) for point in view.batches] == [(1, 400), (8, 400)]
+    assert "Batch sweep of" in draw_report(tmp_path).read_text("utf-8")
 
 
 def test_a_comparison_that_failed_is_told_before_one_that_passed(tmp_path: Path) -> None:
@@ -204,19 +249,6 @@ def test_rails_connect_every_reader_with_what_it_reads(wanted: list[list[int]]) 
             # The rail is drawn through every row in between, and nobody else stands on it.
             assert all(lane in between.passing and between.lane != lane for between in rows[parent + 1 : row])
     assert all(flow.lane not in flow.passing for flow in rows)
-
-
-@given(st.lists(st.floats(0.001, 1000), min_size=1, max_size=50))
-def test_latency_numbers_are_in_order(samples: list[float]) -> None:
-    found = describe(samples)
-    middle = (found.min, found.p25, found.median, found.p75, found.p90, found.p95, found.p99, found.max)
-    assert list(middle) == pytest.approx(sorted(middle))
-    nearest = min(abs(sample - found.median) for sample in samples)
-    assert abs(samples[found.median_pass] - found.median) == nearest
-
-
-def test_percentiles_are_linear_between_neighbours() -> None:
-    assert [percentile([1, 2, 3, 10], percent) for percent in (0, 50, 90, 100)] == [1, 2.5, pytest.approx(7.9), 10]
 
 
 # --- numbers and texts ---

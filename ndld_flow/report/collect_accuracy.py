@@ -29,6 +29,8 @@ class OutputRow:
     """dtype and shape, such as `float32 1x1x320x320`."""
     cells: tuple[Cell | None, ...]
     """One for each metric of the table; None where this output does not have it."""
+    own_tolerance: str
+    """Its own bounds, where they replace the common ones."""
     failed: tuple[str, ...]
 
 
@@ -47,6 +49,8 @@ class AccuracyView:
     tolerances: tuple[str, ...]
     """For each metric; empty where none was asked."""
     rows: tuple[OutputRow, ...]
+    elementwise: str
+    """The bound that `mismatched` counts by; empty when none was given."""
 
 
 def shape_text(shape: tuple[int, ...]) -> str:
@@ -71,13 +75,26 @@ def _view(step: str, accuracy: Accuracy) -> AccuracyView:
         inputs=tuple((short_name(a), short_name(b)) for a, b in accuracy.inputs.items()),
         metrics=metrics,
         tolerances=tuple(_tolerance(accuracy, metric) for metric in metrics),
-        rows=tuple(_row(output, metrics) for output in accuracy.outputs),
+        rows=tuple(_row(output, metrics, accuracy) for output in accuracy.outputs),
+        elementwise=_elementwise(accuracy.tolerance),
     )
+
+
+def _bound(metric: str, value: float) -> str:
+    # More is better for these; for an error, less is.
+    return f"{'≥' if metric in ('cosine', 'snr_db', 'top1') else '≤'} {number(value)}"
+
+
+def _own_tolerance(bounds: dict[str, float]) -> str:
+    """An output's own bounds in one line; empty where the common ones hold."""
+    return ", ".join(f"{short_name(metric)} {_bound(metric, value)}" for metric, value in bounds.items())
 
 
 def _metric_names(accuracy: Accuracy) -> tuple[str, ...]:
     recorded = dict.fromkeys(
-        [metric for output in accuracy.outputs for metric in output.metrics] + [*accuracy.tolerance]
+        [metric for output in accuracy.outputs for metric in output.metrics]
+        # These two are a bound on `mismatched`, not metrics.
+        + [metric for metric in accuracy.tolerance if metric not in ("rtol", "atol")]
     )
     return tuple([m for m in _FIRST if m in recorded] + [m for m in recorded if m not in _FIRST])
 
@@ -85,16 +102,22 @@ def _metric_names(accuracy: Accuracy) -> tuple[str, ...]:
 def _tolerance(accuracy: Accuracy, metric: str) -> str:
     if metric not in accuracy.tolerance:
         return ""
-    # More is better for these two; for an error, less is.
-    sign = "≥" if metric in ("cosine", "snr_db") else "≤"
-    return f"{sign} {number(accuracy.tolerance[metric])}"
+    return _bound(metric, accuracy.tolerance[metric])
 
 
-def _row(output: OutputAgreement, metrics: tuple[str, ...]) -> OutputRow:
+def _elementwise(tolerance: dict[str, float]) -> str:
+    if "rtol" not in tolerance and "atol" not in tolerance:
+        return ""
+    atol, rtol = (number(tolerance.get(name, 0.0)) for name in ("atol", "rtol"))
+    return f"mismatched: elements where |candidate - reference| > {atol} + {rtol} |reference|"
+
+
+def _row(output: OutputAgreement, metrics: tuple[str, ...], accuracy: Accuracy) -> OutputRow:
     return OutputRow(
         output=short_name(output.output),
         tensor=f"{short_name(output.dtype, 40)} {shape_text(output.shape)}",
         cells=tuple(_cell(output, metric) for metric in metrics),
+        own_tolerance=_own_tolerance(accuracy.output_tolerance.get(output.output, {})),
         failed=tuple(short_name(sentence, 400) for sentence in output.failed),
     )
 

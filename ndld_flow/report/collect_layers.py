@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,6 @@ from dataclasses import dataclass
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
 from ndld_flow.report.collect_accuracy import shape_text
 from ndld_flow.report.collect_profiles import short_provider
-from ndld_flow.report.latency_numbers import median
 from ndld_flow.report.plain_text import visible_name
 
 _TYPES_SHOWN = 12
@@ -76,7 +76,7 @@ def collect_layers(profiles: dict[str, Profile]) -> tuple[LayersView, ...]:
 
 
 def _view(step: str, profile: Profile) -> LayersView:
-    medians = [median(layer.samples_ms) for layer in profile.layers]
+    medians = [statistics.median(layer.samples_ms) if layer.samples_ms else 0.0 for layer in profile.layers]
     total = sum(medians)
     rows = tuple(_row(layer, value, total) for layer, value in zip(profile.layers, medians, strict=True))
     return LayersView(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 
+from ndld_flow.records.latency import LatencySummary, percentile
 from ndld_flow.records.machine import Machine
-from ndld_flow.records.profile import Profile, TensorInfo
+from ndld_flow.records.profile import BatchPoint, Profile, TensorInfo
 from ndld_flow.report.collect_accuracy import shape_text
-from ndld_flow.report.latency_numbers import Latency, describe, median
 from ndld_flow.report.plain_text import short_name
 from ndld_flow.report.quantities import size
 from ndld_flow.report.settings_text import Setting, settings_of
@@ -23,6 +24,16 @@ class TensorView:
 
 
 @dataclass(frozen=True)
+class BatchView:
+    """One batch size of a sweep."""
+
+    batch: int
+    latency: LatencySummary
+    """Of the whole batch."""
+    items_per_s: float
+
+
+@dataclass(frozen=True)
 class ProfileView:
     """One profiled artifact."""
 
@@ -30,17 +41,18 @@ class ProfileView:
     label: str
     backend: str
     providers: tuple[str, ...]
-    latency: Latency | None
-    """ms, of the timing pass; None when it holds no sample."""
+    latency: LatencySummary | None
+    """Of the timing pass; None when it holds no sample."""
+    quartiles_ms: tuple[float, float]
+    """Where the middle half of the samples lies."""
     runs: tuple[tuple[float, ...], ...]
     """Samples in ms, in order, one tuple for each process."""
-    throughput: float
-    """Passes per second at the median latency; 0 when unknown."""
     load_ms: float
     """Median over processes."""
     peak_memory_bytes: int
-    overhead: float | None
-    """Latency with the profiler on over latency without; None when layers were not profiled."""
+    overhead: float
+    """Latency with the profiler on over latency without; 0 when layers were not profiled."""
+    batches: tuple[BatchView, ...]
     warmup_passes: int
     warmup_ms: float
     stopped_because: str
@@ -75,18 +87,19 @@ def machine_settings(machine: Machine) -> tuple[Setting, ...]:
 
 
 def _view(step: str, profile: Profile) -> ProfileView:
-    latency = describe(profile.latency_ms) if profile.latency_ms else None
+    samples = profile.latency_ms
     return ProfileView(
         step=short_name(step),
         label=short_name(profile.label),
         backend=short_name(profile.backend),
         providers=tuple(map(short_provider, profile.providers)),
-        latency=latency,
+        latency=profile.latency if samples else None,
+        quartiles_ms=(percentile(samples, 25), percentile(samples, 75)) if samples else (0.0, 0.0),
         runs=tuple(run.latency_ms for run in profile.runs),
-        throughput=1000 / latency.median if latency and latency.median else 0.0,
-        load_ms=median([run.load_ms for run in profile.runs]),
+        load_ms=statistics.median(run.load_ms for run in profile.runs) if profile.runs else 0.0,
         peak_memory_bytes=profile.peak_memory_bytes,
-        overhead=_overhead(profile, latency),
+        overhead=profile.profiler_overhead if samples else 0.0,
+        batches=tuple(map(_batch, profile.batches)),
         warmup_passes=profile.warmup_passes,
         warmup_ms=profile.warmup_ms,
         stopped_because=short_name(profile.stopped_because),
@@ -106,10 +119,8 @@ def short_provider(provider: str) -> str:
     return short_name(provider.removesuffix("ExecutionProvider") or provider, 40)
 
 
-def _overhead(profile: Profile, latency: Latency | None) -> float | None:
-    if not profile.layer_pass_ms or latency is None or latency.median == 0:
-        return None
-    return median(profile.layer_pass_ms) / latency.median
+def _batch(point: BatchPoint) -> BatchView:
+    return BatchView(point.batch, point.latency, point.items_per_s)
 
 
 def _tensor(info: TensorInfo) -> TensorView:

@@ -116,7 +116,7 @@ def _step_view(number: int, step: RunStep, given: JsonValue, run: RunRecord, lon
 
 
 def _made(step: RunStep, run: RunRecord) -> str:
-    if step.outcome != "reused" or step.record is None:
+    if step.reason != "reused" or step.record is None:
         return ""
     age = (run.started_at - step.record.started_at).total_seconds()
     return f"made {seconds(max(age, 0))} before this run, in {seconds(step.record.wall_s)}"

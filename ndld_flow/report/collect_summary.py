@@ -10,16 +10,19 @@ from datetime import datetime, timedelta
 
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.graph_change import GraphSummary
+from ndld_flow.records.latency import LatencySummary
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import RunStep, StepRecord
-from ndld_flow.report.latency_numbers import Latency, describe
 from ndld_flow.report.plain_text import short_name
 from ndld_flow.report.quantities import seconds
 from ndld_flow.report.run_folder import RunDocuments
 
 # Profiles made in one run start within minutes of each other; further apart, a machine may have drifted.
 _SAME_SITTING = timedelta(minutes=30)
+
+# Coefficient of variation above which a person should be told before trusting a median.
+_NOISY = 0.15
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,8 @@ class MeasuredLatency:
 
     step: str
     label: str
-    latency: Latency
-    """ms, of the timing pass"""
+    latency: LatencySummary
+    """Of the timing pass."""
     processes: int
     providers: tuple[str, ...]
     started_at: datetime | None
@@ -76,15 +79,15 @@ class LatencyOutcome:
     @property
     def ratio(self) -> float | None:
         """Median time of the candidate over that of the base; below 1 is faster."""
-        if self.base is None or self.base.latency.median == 0:
+        if self.base is None or self.base.latency.median_ms == 0:
             return None
-        return self.candidate.latency.median / self.base.latency.median
+        return self.candidate.latency.median_ms / self.base.latency.median_ms
 
     @property
     def basis(self) -> str:
         """What the numbers rest on, in honest words."""
         both = [self.candidate] if self.base is None else [self.candidate, self.base]
-        passes = sorted({one.latency.count for one in both})
+        passes = sorted({one.latency.sample_count for one in both})
         fewest = min(one.processes for one in both)
         processes = "one process" if fewest == 1 else f"{fewest} processes"
         text = f"median of {' and '.join(map(str, passes))} passes, {processes}"
@@ -94,6 +97,9 @@ class LatencyOutcome:
 
     def _differences(self, base: MeasuredLatency) -> list[str]:
         found = []
+        spread = max(base.latency.cov, self.candidate.latency.cov)
+        if spread > _NOISY:
+            found.append(f"noisy, CoV {spread:.0%}")
         if base.providers != self.candidate.providers:
             found.append("different providers")
         if base.started_at and self.candidate.started_at:
@@ -231,7 +237,7 @@ def _measured(step: str, profile: Profile, record: StepRecord | None) -> Measure
     return MeasuredLatency(
         step=short_name(step),
         label=short_name(profile.label),
-        latency=describe(profile.latency_ms),
+        latency=profile.latency,
         processes=len(profile.runs),
         providers=profile.providers,
         started_at=record.started_at if record else None,

@@ -49,11 +49,13 @@ def page_payload(profiles: Sequence[ProfileView], layers: Sequence[LayersView], 
 
 def _profile(profile: ProfileView) -> dict[str, Json]:
     assert profile.latency is not None
+    numbers = profile.latency.model_dump()
     return {
         "step": profile.step,
         "label": profile.label,
         "runs": [[_rounded(sample) for sample in run] for run in profile.runs],
-        "latency": {field.name: _rounded(getattr(profile.latency, field.name)) for field in fields(profile.latency)},
+        "latency": {name: _rounded(value) for name, value in numbers.items()},
+        "quartiles_ms": [_rounded(value) for value in profile.quartiles_ms],
     }
 
 

@@ -18,7 +18,7 @@ class Setting:
     name: str
     value: str
     given: bool = True
-    """False when the recipe is silent about it: a default."""
+    """False when the recipe is silent about it, or it says nothing: null, an empty list or mapping."""
 
 
 def settings_of(values: JsonValue, given: JsonValue = None) -> tuple[Setting, ...]:
@@ -27,7 +27,9 @@ def settings_of(values: JsonValue, given: JsonValue = None) -> tuple[Setting, ..
         return ()
     named = given if isinstance(given, Mapping) else values
     return tuple(
-        Setting(short_name(name), value_text(value), name in named) for name, value in values.items() if name != "step"
+        Setting(short_name(name), value_text(value), name in named and value not in (None, [], {}))
+        for name, value in values.items()
+        if name != "step"
     )
 
 
@@ -35,9 +37,14 @@ def value_text(value: JsonValue) -> str:
     """`true`, `64`, `[Softmax]`, `{op_types: [Softmax]}`: flow-style YAML, near enough to be read as such."""
     if isinstance(value, str):
         return short_name(value, 400) or '""'
+    if isinstance(value, float):
+        return f"{value:.6g}"
     if isinstance(value, list):
         return f"[{', '.join(map(value_text, value))}]"
-    if isinstance(value, dict):
-        pairs = (f"{short_name(key)}: {value_text(inner)}" for key, inner in value.items())
-        return f"{{{', '.join(pairs)}}}"
-    return json.dumps(value)
+    return _mapping_text(value) if isinstance(value, dict) else json.dumps(value)
+
+
+def _mapping_text(values: Mapping[str, JsonValue]) -> str:
+    """What is null says nothing and is left out."""
+    pairs = (f"{short_name(key)}: {value_text(inner)}" for key, inner in values.items() if inner is not None)
+    return f"{{{', '.join(pairs)}}}"

@@ -92,10 +92,10 @@ def latency_words(latency: LatencyOutcome | None) -> str:
     """`half 12.1 ms vs source 14.3 ms: 0.85x the time (median of 200 passes, one process: ...)`."""
     if latency is None:
         return "not measured"
-    candidate = f"{latency.candidate.label} {milliseconds(latency.candidate.latency.median)}"
+    candidate = f"{latency.candidate.label} {milliseconds(latency.candidate.latency.median_ms)}"
     if latency.base is None:
         return f"{candidate} ({latency.basis})"
-    base = f"{latency.base.label} {milliseconds(latency.base.latency.median)}"
+    base = f"{latency.base.label} {milliseconds(latency.base.latency.median_ms)}"
     ratio = "" if latency.ratio is None else f": {latency.ratio:.2f}x the time"
     return f"{candidate} vs {base}{ratio} ({latency.basis})"
 

@@ -19,9 +19,9 @@ const scale = (low, high, from, to) => (value) => from + ((value - low) / (high 
 // Latencies of all profiles on one axis. A few outliers must not flatten the rest: the axis ends
 // where each profile's slow tail does, and what lies beyond is counted, not hidden.
 function commonRange(profiles) {
-  const low = Math.min(...profiles.map((profile) => profile.latency.min));
-  const top = Math.max(...profiles.map((profile) => profile.latency.max));
-  const usual = Math.max(...profiles.map(({ latency }) => latency.p95 + 1.5 * (latency.p95 - latency.p25)));
+  const low = Math.min(...profiles.map((profile) => profile.latency.min_ms));
+  const top = Math.max(...profiles.map((profile) => profile.latency.max_ms));
+  const usual = Math.max(...profiles.map(({ latency, quartiles_ms }) => latency.p95_ms + 1.5 * (latency.p95_ms - quartiles_ms[0])));
   const margin = Math.max((usual - low) * 0.06, usual * 0.005, 1e-6);
   return { low: Math.max(0, low - margin), high: Math.min(top, usual) + margin };
 }

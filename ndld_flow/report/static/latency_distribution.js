@@ -25,24 +25,24 @@ function silhouettePath(heights, x0, x1, base, height) {
 }
 
 function distributionNote(latency, beyond, width) {
-  const middle = `median ${milliseconds(latency.median)}`;
+  const middle = `median ${milliseconds(latency.median_ms)}`;
   if (!beyond) return middle;
-  return width < 560 ? `${middle}, ${beyond} beyond` : `${middle}; ${beyond} slower than the axis, up to ${milliseconds(latency.max)}`;
+  return width < 560 ? `${middle}, ${beyond} beyond` : `${middle}; ${beyond} slower than the axis, up to ${milliseconds(latency.max_ms)}`;
 }
 
 function distributionRow(profile, series, x, range, width, top) {
-  const { latency } = profile;
+  const { latency, quartiles_ms } = profile;
   const samples = profile.runs.flat();
   const beyond = samples.filter((sample) => sample > range.high).length;
-  const right = Math.min(x(latency.p95), width);
+  const right = Math.min(x(latency.p95_ms), width);
   const middle = top + 62;
   const label = draw("text", { class: "strong", x: 0, y: top + 15 }, shortened(profile.label, 40));
   const row = draw("g", { class: `series series-${series}` },
     label,
     draw("path", { class: "area", d: silhouettePath(silhouette(samples, range), x(range.low), x(range.high), top + 52, 30) }),
-    draw("line", { class: "whisker", x1: x(latency.min), x2: right, y1: middle, y2: middle }),
-    draw("rect", { class: "box", x: x(latency.p25), y: middle - 5, width: Math.max(2, x(latency.p75) - x(latency.p25)), height: 10, rx: 1 }),
-    draw("line", { class: "middle", x1: x(latency.median), x2: x(latency.median), y1: middle - 5, y2: middle + 5 }));
+    draw("line", { class: "whisker", x1: x(latency.min_ms), x2: right, y1: middle, y2: middle }),
+    draw("rect", { class: "box", x: x(quartiles_ms[0]), y: middle - 5, width: Math.max(2, x(quartiles_ms[1]) - x(quartiles_ms[0])), height: 10, rx: 1 }),
+    draw("line", { class: "middle", x1: x(latency.median_ms), x2: x(latency.median_ms), y1: middle - 5, y2: middle + 5 }));
   row.append(draw("text", { x: width, y: top + 15, "text-anchor": "end" }, distributionNote(latency, beyond, width)));
   return row;
 }
@@ -59,7 +59,7 @@ function drawDistribution(host, profiles, width) {
     height,
     viewBox: `0 0 ${width} ${height}`,
     role: "img",
-    "aria-label": `Latency: ${profiles.map((p) => `${shortened(p.label, 40)} median ${milliseconds(p.latency.median)}`).join(", ")}`,
+    "aria-label": `Latency: ${profiles.map((p) => `${shortened(p.label, 40)} median ${milliseconds(p.latency.median_ms)}`).join(", ")}`,
   });
   for (const mark of marks) {
     const at = x(mark);

@@ -78,7 +78,7 @@ class PassesPlot {
     const group = draw("g", { class: `series series-${profile.series}` },
       draw("path", { class: "dots", d: inside.join("") }),
       draw("path", { class: "beyond", d: beyond.join("") }),
-      draw("line", { class: "median-line", x1: left, x2: width, y1: this.y(latency.median), y2: this.y(latency.median) }),
+      draw("line", { class: "median-line", x1: left, x2: width, y1: this.y(latency.median_ms), y2: this.y(latency.median_ms) }),
       draw("circle", { class: "ring", cx: this.x(latency.median_pass), cy: this.y(samples[latency.median_pass]), r: 5 }));
     let start = 0;
     for (const run of profile.runs.slice(0, -1)) {
@@ -128,7 +128,7 @@ class PassesPlot {
     this.mark.setAttribute("cy", y);
     this.mark.setAttribute("visibility", "visible");
     const about = pass === profile.latency.median_pass
-      ? "the median pass" : `${signedShare(sample / profile.latency.median - 1)} of the median`;
+      ? "the median pass" : `${signedShare(sample / profile.latency.median_ms - 1)} of the median`;
     tooltip.show(box.left + x, box.top + y, `${shortened(profile.label, 40)}, pass ${pass + 1}\n${milliseconds(sample)}, ${about}`);
   }
 
