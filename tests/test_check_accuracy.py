@@ -46,6 +46,7 @@ def test_equal_models_agree(tmp_path: Path) -> None:
     assert accuracy.passed
     assert ran.result.summary == "cosine 1.000000, max abs 0.0e+00: within tolerance"
     assert ran.result.metrics["max_abs"] == Metric(value=0.0)
+    assert ran.result.metrics["cosine"] == Metric(value=1.0)
     assert ran.result.metrics["snr_db"] == Metric(value=SAME_DB, unit="dB")
     assert accuracy.inputs == {"x": "random uniform [0, 1), seed 0, float32 3x4"}
     assert (accuracy.reference, accuracy.candidate) == ("source", "candidate")

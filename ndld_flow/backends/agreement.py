@@ -97,7 +97,8 @@ class Agreement:
                 reference_energy += float(r @ r)
                 candidate_energy += float(c @ c)
                 noise += float(distance @ distance)
-        self._cosine = min(self._cosine, _cosine(dot, reference_energy, candidate_energy))
+        # Of equal outputs it is 1, whatever the rounding of the sums says.
+        self._cosine = min(self._cosine, 1.0 if noise == 0.0 else _cosine(dot, reference_energy, candidate_energy))
         self._snr_db = min(self._snr_db, _snr_db(reference_energy, noise))
 
     def _finite_chunks(self, reference: Array, candidate: Array) -> Iterator[tuple[Array, Array]]:
@@ -136,7 +137,7 @@ class Agreement:
 
 def _cosine(dot: float, reference_energy: float, candidate_energy: float) -> float:
     if reference_energy == 0.0 or candidate_energy == 0.0:
-        return 1.0 if reference_energy == candidate_energy else 0.0
+        return 0.0
     return max(-1.0, min(1.0, dot / (math.sqrt(reference_energy) * math.sqrt(candidate_energy))))
 
 
