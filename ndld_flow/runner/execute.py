@@ -50,7 +50,7 @@ def execute_step(work: Work, store: Store) -> StepRecord:
         out, scratch = folder / "out", folder / "scratch"
         out.mkdir()
         scratch.mkdir()
-        with _explaining_disk(work.step.name, store), _holding(work.step.step.device), _logging(work) as lines:
+        with _explaining_disk(work.step.name, store), _naming_step(work.step.name, folder), _holding(work.step.step.device), _logging(work) as lines:
             result = _run(work, out, scratch)
             artifact = store.keep(work.step.type.cls.kinds()[1].kind, out)
             record = StepRecord(
@@ -88,6 +88,16 @@ def _run(work: Work, out: Path, scratch: Path) -> Result:
             f"{cls.kinds()[1].kind} but wrote no {main}. Write it to `out / {main!r}`."
         )
     return result
+
+
+@contextlib.contextmanager
+def _naming_step(name: str, folder: Path) -> Iterator[None]:
+    """Let a step's errors say which step it was; what it was building is gone, so its path would only puzzle."""
+    try:
+        yield
+    except RequestError as error:
+        text = str(error).replace(f"{folder / 'out'}{os.sep}", "its ").replace(f"{folder}{os.sep}", "")
+        raise type(error)(f"step {name}: {text.removeprefix(f'step {name}: ')}") from error
 
 
 @contextlib.contextmanager
