@@ -76,12 +76,12 @@ def test_the_verdict_of_a_failed_run_names_who_said_no(tmp_path: Path) -> None:
         "graph 672 -> 337 nodes, 4.53 -> 2.28 MiB",
         "accuracy cosine 0.0312, max abs 0.99987 (outside tolerance: 1 of 1 outputs)",
         "latency not measured",
-        "gates 0 of 1 passed",
+        "gates 0 of 2 passed, 1 not reached",
     ]
 
 
 def test_a_run_that_only_looked_says_what_it_did_not_do(tmp_path: Path) -> None:
-    run = run_record([StepSketch("lint", "lint", "lint")])
+    run = run_record([StepSketch("lint", "lint", "lint")], recipe={})
     assert summarize_run(run, tmp_path)[1:] == [
         "graph not changed, 4.53 MiB",
         "accuracy not checked",

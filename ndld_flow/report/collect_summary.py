@@ -14,6 +14,7 @@ from ndld_flow.records.latency import LatencySummary
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import RunStep, StepRecord
+from ndld_flow.report.collect_gates import collect_gates
 from ndld_flow.report.plain_text import short_name
 from ndld_flow.report.quantities import seconds
 from ndld_flow.report.run_folder import RunDocuments
@@ -125,8 +126,8 @@ class Summary:
     graph: GraphOutcome
     accuracy: AccuracyOutcome | None
     latency: LatencyOutcome | None
-    gates_passed: int
-    gates: int
+    gates: dict[str, int]
+    """Outcome of a gate (`passed`, `failed`, `not reached`) -> how many; empty when none was asked for."""
 
 
 def collect_summary(documents: RunDocuments) -> Summary:
@@ -144,8 +145,7 @@ def collect_summary(documents: RunDocuments) -> Summary:
         graph=graph,
         accuracy=_accuracy_outcome(documents.accuracies),
         latency=_latency_outcome(documents, graph.final),
-        gates_passed=sum(gate.passed for gate in run.gates),
-        gates=len(run.gates),
+        gates=dict(Counter(gate.outcome for gate in collect_gates(run))),
     )
 
 

@@ -45,13 +45,18 @@ def outcome_line(summary: Summary) -> str:
     """`PASSED ppocr-det in 8.2 s (6 of 6 steps reused)`."""
     word = "PASSED" if summary.passed else "FAILED"
     line = f"{word} {summary.name} in {seconds(summary.wall_s)}"
-    gates_failed = summary.gates - summary.gates_passed
-    who = [*summary.said_no, *(["a gate"] if gates_failed else [])]
-    if who and not summary.passed:
-        return f"{line}: {', '.join(who)} said no"
+    if not summary.passed:
+        return f"{line}: {', '.join(who_said_no(summary))} said no"
     reused = summary.outcomes.get("reused", 0)
     steps = sum(summary.outcomes.values())
     return f"{line} ({reused} of {steps} steps reused)" if reused else line
+
+
+def who_said_no(summary: Summary) -> list[str]:
+    """The steps that did, and the gates."""
+    failed = summary.gates.get("failed", 0)
+    gates = "a gate" if failed == 1 else f"{failed} gates"
+    return [*summary.said_no, gates] if failed else [*summary.said_no]
 
 
 def graph_words(graph: GraphOutcome) -> str:
@@ -101,5 +106,9 @@ def latency_words(latency: LatencyOutcome | None) -> str:
 
 
 def gate_words(summary: Summary) -> str:
-    """`2 of 2 passed`."""
-    return f"{summary.gates_passed} of {summary.gates} passed" if summary.gates else "none asked for"
+    """`2 of 2 passed`, `0 of 2 passed, 1 not reached`."""
+    if not summary.gates:
+        return "none asked for"
+    words = f"{summary.gates.get('passed', 0)} of {sum(summary.gates.values())} passed"
+    not_reached = summary.gates.get("not reached", 0)
+    return f"{words}, {not_reached} not reached" if not_reached else words
