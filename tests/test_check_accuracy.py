@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from ndld_flow.artifacts.kinds import AccuracyDocument, Onnx
 from ndld_flow.backends.agreement import SAME_DB, Agreement
 from ndld_flow.backends.model_matching import pair_names
-from ndld_flow.errors import ModelError, RequestError
+from ndld_flow.errors import BackendError, ModelError, RequestError
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.metric import Metric
 from ndld_flow.steps.check_accuracy import CheckAccuracy
@@ -234,6 +234,12 @@ def test_several_samples_tell_the_worst(tmp_path: Path) -> None:
 def test_models_that_cannot_run_are_told(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="Nonsense"):
         compare(tmp_path, SAME, "g (float[n, 4] x) => (float[n, 4] y) { y = Nonsense(x) }")
+
+
+@pytest.mark.parametrize("setting", ["provider", "reference_provider"])
+def test_each_model_runs_on_the_provider_asked_for(setting: str, tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match='"warp" is no execution provider'):
+        compare(tmp_path, SAME, SAME, **{setting: "warp"})
 
 
 def test_silently_broken_fp16_of_a_real_model(sample_model: Callable[[str], Path], tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ class CheckAccuracy(Step[Onnx, AccuracyDocument]):
     """The step whose model is right, or `source`."""
     # cosine 0.999 alone would let a wrong scale pass; 25 dB is an error of about 5 % of the signal.
     tolerance: Tolerance = Tolerance(cosine=0.999, snr_db=25.0)
-    """How far outputs may be apart."""
+    """How far outputs may be apart; when not given, cosine at least 0.999 and snr_db at least 25."""
     output_tolerance: dict[str, Tolerance] = Field(default={})
     """Output name -> its own tolerance, which replaces `tolerance` there."""
     samples: Annotated[int, Field(ge=1)] = 1
