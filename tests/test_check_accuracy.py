@@ -239,7 +239,7 @@ def test_models_that_cannot_run_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("setting", ["provider", "reference_provider"])
 def test_each_model_runs_on_the_provider_asked_for(setting: str, tmp_path: Path) -> None:
     with pytest.raises(BackendError, match='"warp" is no execution provider'):
-        compare(tmp_path, SAME, SAME, **{setting: "warp"})
+        compare(tmp_path, SAME, SAME, None, **{setting: "warp"})
 
 
 def test_silently_broken_fp16_of_a_real_model(sample_model: Callable[[str], Path], tmp_path: Path) -> None:
