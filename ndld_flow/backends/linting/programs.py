@@ -89,12 +89,12 @@ def _polygraphy_findings(entry: dict[str, Any], types: Mapping[str, str], certai
 
 def _weight(entry: dict[str, Any], certain: bool) -> tuple[Severity, str]:
     """How much an entry says, and what to add to its message."""
-    if entry["level"] != "exception":
-        return "warning", ""
     if entry["source"] == "onnx_checker":
         # It checks nodes cut out of the graph, whose bodies then miss what they read outside; the whole model has
         # been checked by `onnx.checker`.
         return "info", " (about the node as Polygraphy cuts it out of the graph)"
+    if entry["level"] != "exception":
+        return "warning", ""
     if certain:
         return "error", ""
     # Dimensions of 1 are often too small for a model that is fine.
