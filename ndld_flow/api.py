@@ -43,7 +43,8 @@ def run(
     recipe names; `listener` is told every event of `ndld_flow.runner.events`.
     """
     from ndld_flow.runner.events import ignore
-    from ndld_flow.runner.run import Request, run_recipe
+    from ndld_flow.runner.run import run_recipe
+    from ndld_flow.runner.state import Request
 
     request = Request(Path(recipe), tuple(overrides), Path(outputs), tuple(force), trust)
     return run_recipe(request, listener or ignore)
@@ -60,7 +61,8 @@ def plan(
 ) -> list[Decision]:
     """Say for each step whether a run would do it or reuse it, and why."""
     from ndld_flow.runner.events import ignore
-    from ndld_flow.runner.run import Request, plan_recipe
+    from ndld_flow.runner.run import plan_recipe
+    from ndld_flow.runner.state import Request
 
     request = Request(Path(recipe), tuple(overrides), Path(outputs), tuple(force), trust)
     return plan_recipe(request, listener or ignore)

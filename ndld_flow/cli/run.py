@@ -33,7 +33,8 @@ def command(
 ) -> int:
     from ndld_flow.cli.progress import choose_listener
     from ndld_flow.runner.events import RunRefused
-    from ndld_flow.runner.run import Request, run_recipe
+    from ndld_flow.runner.run import run_recipe
+    from ndld_flow.runner.state import Request
 
     request = Request(recipe, overrides, outputs, force, trust, ("ndld-flow", *sys.argv[1:]))
     with choose_listener(as_json=as_json) as listener:

@@ -50,7 +50,12 @@ def execute_step(work: Work, store: Store) -> StepRecord:
         out, scratch = folder / "out", folder / "scratch"
         out.mkdir()
         scratch.mkdir()
-        with _explaining_disk(work.step.name, store), _naming_step(work.step.name, folder), _holding(work.step.step.device), _logging(work) as lines:
+        with (
+            _explaining_disk(work.step.name, store),
+            _naming_step(work.step.name, folder),
+            _holding(work.step.step.device),
+            _logging(work) as lines,
+        ):
             result = _run(work, out, scratch)
             artifact = store.keep(work.step.type.cls.kinds()[1].kind, out)
             record = StepRecord(

@@ -1,0 +1,123 @@
+"""End a run: decide its gates, write its folder, or name the earlier run that has it all."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from blake3 import blake3
+from pydantic import JsonValue
+
+from ndld_flow.artifacts.digest import digest_json
+from ndld_flow.errors import RequestError
+from ndld_flow.machine import describe_machine
+from ndld_flow.recipe.gates import GateError
+from ndld_flow.recipe.recipe import Recipe
+from ndld_flow.recipe.resolved import resolve_recipe
+from ndld_flow.records.metric import Metric
+from ndld_flow.records.run_record import GateResult, RunRecord, SourceRecord
+from ndld_flow.runner.events import RunFinished
+from ndld_flow.runner.reasons import Reason
+from ndld_flow.runner.runs import read_run
+from ndld_flow.runner.state import Request, RunState
+from ndld_flow.versions import read_version
+
+LIBRARIES = ("ndld-flow", "onnx", "onnx-ir", "onnxruntime", "polygraphy", "numpy", "protobuf", "hydra-core", "pydantic")
+
+
+def _decide_gates(run: RunState) -> tuple[GateResult, ...]:
+    metrics: dict[str, Metric] = {}
+    skipped = {step.name for step in run.steps if step.record is None}
+    for step in run.steps:
+        if step.record is not None:
+            metrics |= {f"{step.name}.{name}": metric for name, metric in step.record.metrics.items()}
+    results = []
+    for gate in run.recipe.gates:
+        if {name.partition(".")[0] for name in gate.names} & skipped:
+            continue  # the run failed already, and there is nothing to compare
+        try:
+            results.append(gate.decide(metrics))
+        except GateError as error:
+            raise RequestError(f"gate {gate.text!r}: {error}") from None
+    return tuple(results)
+
+
+def _identity(run: RunState) -> str:
+    """Equal for runs that would do, and say, exactly the same."""
+    keys: dict[str, JsonValue] = {step.name: step.record.key if step.record else None for step in run.steps}
+    gates: list[JsonValue] = [gate.text for gate in run.recipe.gates]
+    heads = [run.recipe.name, run.recipe.file.description, run.model.record.digest]
+    return digest_json([*heads, list(keys), keys, gates])
+
+
+def find_equal_run(run: RunState) -> RunFinished | None:
+    """The latest run, when it is the very same and nothing had to be computed for this one."""
+    latest = run.outputs.latest(run.recipe.name)
+    if latest is None or any(step.reason != Reason.REUSED.text for step in run.steps if step.record):
+        return None
+    try:
+        earlier = read_run(latest)
+    except RequestError:
+        return None
+    if earlier.identity != _identity(run):
+        return None
+    return _conclude(earlier, latest, time.perf_counter() - run.start, nothing_to_do=True)
+
+
+def finish_run(run: RunState, request: Request) -> RunFinished:
+    from ndld_flow.runner.run_folder import write_run_folder
+
+    gates = _decide_gates(run)
+    record = RunRecord(
+        id=_make_id(run.started_at),
+        recipe_name=run.recipe.name,
+        recipe=resolve_recipe(run.recipe, run.model.record.digest),
+        identity=_identity(run),
+        command=request.command or _default_command(request),
+        directory=str(Path.cwd()),
+        started_at=run.started_at,
+        wall_s=time.perf_counter() - run.start,
+        source=SourceRecord(
+            location=run.recipe.model.source, path=str(run.model.artifact.path), artifact=run.model.record
+        ),
+        steps=tuple(run.steps),
+        gates=gates,
+        machine=describe_machine(),
+        versions={library: read_version(library) for library in _libraries(run.recipe)},
+        passed=all(gate.passed for gate in gates) and all(s.record and s.record.passed for s in run.steps),
+    )
+    folder = write_run_folder(record, run.outputs)
+    return _conclude(record, folder, time.perf_counter() - run.start, nothing_to_do=False)
+
+
+def _libraries(recipe: Recipe) -> Sequence[str]:
+    return list(dict.fromkeys([*LIBRARIES, *(name for step in recipe.steps for name in step.type.cls.libraries)]))
+
+
+def _make_id(started_at: datetime) -> str:
+    """UTC time and six hex digits that keep runs of the same second apart."""
+    apart = blake3(f"{os.getpid()} {time.time_ns()}".encode()).hexdigest()[:6]
+    return f"{started_at:%Y%m%dT%H%M%SZ}-{apart}"
+
+
+def _default_command(request: Request) -> tuple[str, ...]:
+    trust = ("--trust",) if request.trust else ()
+    return ("ndld-flow", "run", str(request.recipe), *request.overrides, *trust)
+
+
+def _conclude(run: RunRecord, folder: Path, wall_s: float, *, nothing_to_do: bool) -> RunFinished:
+    from ndld_flow.report.verdict import summarize_run
+
+    return RunFinished(
+        passed=run.passed,
+        nothing_to_do=nothing_to_do,
+        run=f"{run.recipe_name}/{run.id}",
+        folder=str(folder),
+        report=str(folder / "report.html"),
+        verdict=tuple(summarize_run(run, folder)),
+        gates=run.gates,
+        wall_s=wall_s,
+    )

@@ -1,0 +1,51 @@
+"""What was asked of a run, and the run while it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from ndld_flow.artifacts.kinds import Artifact
+from ndld_flow.recipe.recipe import Recipe
+from ndld_flow.recipe.sources import FoundModel
+from ndld_flow.records.step_record import RunStep
+from ndld_flow.runner.events import Listener
+from ndld_flow.runner.plan import Planner
+from ndld_flow.runner.runs import Outputs
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asks of `run` and `plan`."""
+
+    recipe: Path
+    overrides: tuple[str, ...] = ()
+    outputs: Path = Path("outputs")
+    force: tuple[str, ...] = ()
+    """Steps to run though nothing changed; `all` for every one."""
+    trust: bool = False
+    """Allow the code a recipe names in `steps_from:`."""
+    command: tuple[str, ...] = ()
+    """As it was typed, for the run's record."""
+
+
+@dataclass
+class RunState:
+    """A run while it goes on."""
+
+    recipe: Recipe
+    outputs: Outputs
+    planner: Planner
+    model: FoundModel
+    listener: Listener
+    started_at: datetime
+    start: float
+    """`time.perf_counter()` at the start."""
+    artifacts: dict[str, Artifact] = field(default_factory=dict)
+    steps: list[RunStep] = field(default_factory=list)
+
+    @property
+    def digests(self) -> Mapping[str, str | None]:
+        return {name: artifact.digest for name, artifact in self.artifacts.items()}
