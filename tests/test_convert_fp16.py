@@ -261,6 +261,13 @@ def test_values_outside_keep_what_fp16_cannot_hold(tmp_path: Path) -> None:
     assert np.max(np.abs(run(good, feeds)["y"] - exact)) < 2e-3
 
 
+def test_stand_ins_for_infinity_are_not_outside(tmp_path: Path) -> None:
+    """Kept in fp32, a mask would become -infinity in the Cast behind it, and a wholly masked row NaN."""
+    path, result = convert(models_fp16.mask_model(), tmp_path, '{"block": {"values_outside": {}}}')
+    assert result.metrics["kept_fp32"].value == 0
+    assert np.isfinite(run(path, {"x": normal(1, 4), "mask": np.zeros((1, 4), np.int64)})["y"]).all()
+
+
 def test_small_values_are_counted_against_their_share(tmp_path: Path) -> None:
     b = GraphBuilder()
     small = b.initializer(np.array([1e-9, 1e-9, 1.0, 0.0], np.float32))

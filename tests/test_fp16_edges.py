@@ -131,6 +131,18 @@ def test_a_cast_read_in_both_precisions_is_not_cast_again(tmp_path: Path) -> Non
     agree(tmp_path / "source.onnx", path, {"x": np.arange(4)}, 5e-3)
 
 
+def test_a_constant_that_is_cast_elsewhere_stays_exact_there(tmp_path: Path) -> None:
+    b = GraphBuilder()
+    third = b.weight(4)
+    wide = b.op("Cast", third, to=TensorProto.DOUBLE)
+    rename_output(b, b.op("Tanh", b.op("Mul", "x", third)), "y")
+    rename_output(b, wide, "z")
+    model = b.model([tensor("x", [4])], [tensor("y", [4]), tensor("z", [4], TensorProto.DOUBLE)])
+    path, _ = convert(model, tmp_path)
+    check(path)
+    np.testing.assert_array_equal(run(path, {"x": normal(4)})["z"], numpy_helper.to_array(model.graph.initializer[0]))
+
+
 def test_a_constant_in_floats_and_as_floats(tmp_path: Path) -> None:
     b = GraphBuilder()
     one, many = b.op("Constant", value_float=2.0), b.op("Constant", value_floats=[1.0, 2.0, 3.0, 4.0])

@@ -94,6 +94,11 @@ def sparse_half(tensor: SparseInitializer, name: str) -> tuple[SparseInitializer
     return SparseInitializer(proto), loss
 
 
+_INFINITE = 1e30
+_INFINITE_SCALAR = 1e9
+"""Larger ones stand for infinity in masks: clamping them is what is wanted."""
+
+
 @dataclass
 class Survey:
     """The range of a tensor's values."""
@@ -101,7 +106,7 @@ class Survey:
     count: int = 0
     """Values other than 0."""
     largest: float = 0.0
-    """Largest finite absolute value."""
+    """Largest absolute value that does not stand for infinity."""
     small: int = 0
     """Values other than 0 whose absolute value is below the asked limit."""
 
@@ -109,12 +114,13 @@ class Survey:
 def survey(tensor: ir.TensorProtocol, min_abs: float) -> Survey:
     """Look at every value of an fp32 tensor, in pieces."""
     found = Survey()
+    end = _INFINITE_SCALAR if tensor.size == 1 else _INFINITE
 
     def look(piece: Array) -> None:
         size = np.abs(piece)
         found.count += int(np.count_nonzero(size))
         found.small += int(np.count_nonzero((size < min_abs) & (size > 0)))
-        found.largest = max(found.largest, float(np.max(size, initial=0.0, where=np.isfinite(size))))
+        found.largest = max(found.largest, float(np.max(size, initial=0.0, where=size < end)))
 
     read_pieces(tensor, look)
     return found

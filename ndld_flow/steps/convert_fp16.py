@@ -19,7 +19,8 @@ class ValuesOutside(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     max_abs: Annotated[float, Field(gt=0)] = 65504.0
-    """A weight with a larger absolute value keeps its nodes in fp32. fp16 ends at 65504."""
+    """A weight with a larger absolute value keeps its nodes in fp32. fp16 ends at 65504. Stand-ins for infinity, as in
+    masks, do not count: scalars from 1e9 on, other values from 1e30 on."""
     min_abs: Annotated[float, Field(ge=0)] = 0.0
     """Values nearer to 0 than this are too small; 0 turns the test off. fp16 has 6e-8, and all its bits from 6.1e-5."""
     share: Annotated[float, Field(ge=0, le=1)] = 0.0
