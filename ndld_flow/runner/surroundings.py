@@ -1,0 +1,124 @@
+"""What surrounds a step while it works: its log, its device, and words for what goes wrong with the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from ndld_flow.artifacts.store import Store
+from ndld_flow.errors import NdldFlowError, OutputsError, RequestError
+from ndld_flow.recipe.recipe import RecipeStep
+
+FULL_DISK = {errno.ENOSPC, errno.EDQUOT}
+ALMOST_NOTHING_BYTES = 2**20
+
+
+@contextlib.contextmanager
+def working_step(step: RecipeStep, store: Store, folder: Path) -> Iterator[list[str]]:
+    """Hold what a step needs alone while it builds in `folder`, and collect the lines of its log.
+
+    Raises what the step raises, its errors naming it; OutputsError when the disk is full or may not be written.
+    """
+    with (
+        _explaining_disk(step.name, store),
+        _naming_step(step.name, folder),
+        _holding(step.step.device),
+        _logging(step.name) as lines,
+    ):
+        yield lines
+
+
+@contextlib.contextmanager
+def _naming_step(name: str, folder: Path) -> Iterator[None]:
+    """Let a step's errors say which step it was; what it was building is gone, so its path would only puzzle."""
+    try:
+        yield
+    except RequestError as error:
+        text = str(error).replace(f"{folder / 'out'}{os.sep}", "its ").replace(f"{folder}{os.sep}", "")
+        raise type(error)(f"step {name}: {text.removeprefix(f'step {name}: ')}") from error
+
+
+@contextlib.contextmanager
+def _explaining_disk(name: str, store: Store) -> Iterator[None]:
+    """Turn a full or read-only disk into words. Libraries hide its errno, so the free space is asked too."""
+    try:
+        yield
+    except NdldFlowError as error:
+        if _is_full(store):
+            raise _full(name, store) from error
+        raise
+    except OSError as error:
+        if error.errno in FULL_DISK or _is_full(store):
+            raise _full(name, store) from error
+        if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
+            raise OutputsError(
+                f"step {name}: {error.filename or store.root} cannot be written: {error.strerror}. "
+                "Choose another folder with --outputs."
+            ) from error
+        raise
+    except Exception as error:
+        if _is_full(store):
+            raise _full(name, store) from error
+        raise
+
+
+def _is_full(store: Store) -> bool:
+    return shutil.disk_usage(store.root).free < ALMOST_NOTHING_BYTES
+
+
+def _full(name: str, store: Store) -> OutputsError:
+    return OutputsError(
+        f"step {name}: the disk of {store.root} is full. What was finished is kept; free some space "
+        "(`ndld-flow gc` removes what no run needs) and run again."
+    )
+
+
+@contextlib.contextmanager
+def _holding(device: str) -> Iterator[None]:
+    """Hold a device alone against all measuring steps of this machine."""
+    if not device:
+        yield
+        return
+    from filelock import FileLock
+
+    user = os.environ.get("USER") or os.environ.get("USERNAME") or "anyone"
+    name = f"ndld_flow-{user}-{device.replace(os.sep, '-')}.lock"
+    with FileLock(Path(tempfile.gettempdir()) / name):
+        yield
+
+
+class _Lines(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.lines: list[str] = []
+        self.start = time.perf_counter()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        seconds = time.perf_counter() - self.start
+        level = "" if record.levelno <= logging.INFO else f"{record.levelname} "
+        self.lines.append(f"{seconds:8.3f} s  {level}{record.getMessage()}")
+
+
+@contextlib.contextmanager
+def _logging(name: str) -> Iterator[list[str]]:
+    """Collect what the step, and Python's warnings during it, have to say."""
+    handler = _Lines()
+    logger = logging.getLogger(f"ndld_flow.step.{name}")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.addHandler(handler)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        try:
+            yield handler.lines
+        finally:
+            handler.lines += [f"warning: {note.category.__name__}: {note.message}" for note in caught]
+            logger.removeHandler(handler)
