@@ -111,11 +111,12 @@ class LayerOrigins:
             region.add(origin)
             if origin.op_type in _READS_SHAPE_ONLY:
                 continue  # its value was known while optimising: what made its input is no part of this layer
-            for value in origin.inputs:
-                producer = None if value is None else value.producer()
-                if value is None or producer not in self._position or value.name in read | self._known:
-                    continue
-                open_nodes.append(producer)
+            open_nodes.extend(
+                producer
+                for value in origin.inputs
+                if value is not None and value.name not in read and value.name not in self._known
+                if (producer := value.producer()) in self._position and producer is not None
+            )
         return region
 
     def _starts(self, node: ir.Node) -> list[str]:
