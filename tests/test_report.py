@@ -72,7 +72,7 @@ def test_the_verdict_of_a_run_is_five_lines_with_its_numbers(tmp_path: Path) -> 
 
 def test_the_verdict_of_a_failed_run_names_who_said_no(tmp_path: Path) -> None:
     assert verdict_of(write_failed(tmp_path)) == [
-        "FAILED ppocr-det in 2.1 s: agree, a gate said no",
+        "FAILED ppocr-det in 2.1 s: agree and a gate said no",
         "graph 672 -> 337 nodes, 4.53 -> 2.28 MiB",
         "accuracy cosine 0.0312, max abs 0.99987 (outside tolerance: 1 of 1 outputs)",
         "latency not measured",
@@ -109,6 +109,16 @@ def test_profiles_of_different_sittings_say_so(tmp_path: Path) -> None:
     line = verdict_of(tmp_path)[3]
     assert "half 10.1 ms vs source 20.2 ms: 0.50x the time" in line
     assert line.endswith("one process: indicative; measured 2 h 00 min apart)")
+
+
+def test_profiles_of_the_same_model_are_told_apart_by_their_steps(tmp_path: Path) -> None:
+    names = ("one", "two")
+    steps = [StepSketch(name, "profile", "profile") for name in names]
+    documents = {f"{name}/profile.json": profile("source", 10, 1, 5) for name in names}
+    page = page_of(write_run(tmp_path, run_record(steps), documents))
+    assert [view.label for view in page.profiles] == ["source (one)", "source (two)"]
+    assert [view.label for view in page.layers] == ["source (one)", "source (two)"]
+    assert verdict_of(tmp_path)[3].startswith("latency source (two) 10.1 ms vs source (one) 10.1 ms: 1.00x")
 
 
 def test_a_noisy_measurement_is_called_one(tmp_path: Path) -> None:
@@ -288,6 +298,7 @@ def test_bare_numbers_keep_their_nines(value: float, text: str) -> None:
 
 def test_sizes_keep_their_unit_until_one_would_vanish() -> None:
     assert quantities.size_change(4_745_517, 2_391_040) == "4.53 -> 2.28 MiB"
+    assert quantities.size_change(10_911_234, 5_452_595) == "10.4 -> 5.2 MiB"
     assert quantities.size_change(4_745_517, 2000) == "4.53 MiB -> 1.95 KiB"
     assert quantities.size_change(2 * 1024**3, 1024**3) == "2.00 -> 1.00 GiB"
 

@@ -11,6 +11,7 @@ from ndld_flow.records.profile import Layer, Profile, TensorInfo
 from ndld_flow.report.collect_accuracy import shape_text
 from ndld_flow.report.collect_profiles import short_provider
 from ndld_flow.report.plain_text import visible_name
+from ndld_flow.report.profile_titles import profile_titles
 
 _TYPES_SHOWN = 12
 _ROWS_WITHOUT_SCRIPT = 20
@@ -72,16 +73,17 @@ class LayersView:
 
 def collect_layers(profiles: dict[str, Profile]) -> tuple[LayersView, ...]:
     """Layers of every profile that has some."""
-    return tuple(_view(step, profile) for step, profile in profiles.items() if profile.layers)
+    titles = profile_titles(profiles)
+    return tuple(_view(step, titles[step], profile) for step, profile in profiles.items() if profile.layers)
 
 
-def _view(step: str, profile: Profile) -> LayersView:
+def _view(step: str, title: str, profile: Profile) -> LayersView:
     medians = [statistics.median(layer.samples_ms) if layer.samples_ms else 0.0 for layer in profile.layers]
     total = sum(medians)
     rows = tuple(_row(layer, value, total) for layer, value in zip(profile.layers, medians, strict=True))
     return LayersView(
         step=visible_name(step),
-        label=visible_name(profile.label),
+        label=title,
         rows=rows,
         sum_ms=total,
         passes=max(len(layer.samples_ms) for layer in profile.layers),

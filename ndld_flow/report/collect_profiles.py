@@ -10,6 +10,7 @@ from ndld_flow.records.machine import Machine
 from ndld_flow.records.profile import BatchPoint, Profile, TensorInfo
 from ndld_flow.report.collect_accuracy import shape_text
 from ndld_flow.report.plain_text import short_name
+from ndld_flow.report.profile_titles import profile_titles
 from ndld_flow.report.quantities import size
 from ndld_flow.report.settings_text import Setting, settings_of
 
@@ -68,7 +69,8 @@ class ProfileView:
 
 def collect_profiles(profiles: dict[str, Profile]) -> tuple[ProfileView, ...]:
     """Every profile of a run, in recipe order."""
-    return tuple(_view(step, profile) for step, profile in profiles.items())
+    titles = profile_titles(profiles)
+    return tuple(_view(step, titles[step], profile) for step, profile in profiles.items())
 
 
 def machine_settings(machine: Machine) -> tuple[Setting, ...]:
@@ -86,11 +88,11 @@ def machine_settings(machine: Machine) -> tuple[Setting, ...]:
     return tuple(Setting(name, short_name(value)) for name, value in named.items() if value)
 
 
-def _view(step: str, profile: Profile) -> ProfileView:
+def _view(step: str, title: str, profile: Profile) -> ProfileView:
     samples = profile.latency_ms
     return ProfileView(
         step=short_name(step),
-        label=short_name(profile.label),
+        label=title,
         backend=short_name(profile.backend),
         providers=tuple(map(short_provider, profile.providers)),
         latency=profile.latency if samples else None,

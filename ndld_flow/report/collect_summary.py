@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -16,6 +16,7 @@ from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import RunStep, StepRecord
 from ndld_flow.report.collect_gates import collect_gates
 from ndld_flow.report.plain_text import short_name
+from ndld_flow.report.profile_titles import profile_titles
 from ndld_flow.report.quantities import seconds
 from ndld_flow.report.run_folder import RunDocuments
 
@@ -212,31 +213,28 @@ def _worst(accuracy: Accuracy, metric: str, pick: Callable[[Iterable[float]], fl
 
 
 def _latency_outcome(documents: RunDocuments, final: str) -> LatencyOutcome | None:
-    measured = measured_latencies(documents)
+    """The last model's latency against the source's; the first profile stands in for a source not measured."""
+    measured = {step: profile for step, profile in documents.profiles.items() if profile.latency_ms}
     if not measured:
         return None
-    base = next((one for one in measured if one.label == "source"), measured[0])
-    others = [one for one in measured if one is not base]
+    base = _first_of("source", measured) or next(iter(measured))
+    others = {step: profile for step, profile in measured.items() if step != base}
     if not others:
-        return LatencyOutcome(candidate=base, base=None)
-    candidate = next((one for one in others if one.label == final), others[-1])
-    return LatencyOutcome(candidate=candidate, base=base)
+        return LatencyOutcome(candidate=_measured(base, documents), base=None)
+    candidate = _first_of(final, others) or list(others)[-1]
+    return LatencyOutcome(candidate=_measured(candidate, documents), base=_measured(base, documents))
 
 
-def measured_latencies(documents: RunDocuments) -> Sequence[MeasuredLatency]:
-    """Every profile that holds samples, in recipe order."""
-    records = {step.name: step.record for step in documents.run.steps}
-    return [
-        _measured(name, profile, records.get(name))
-        for name, profile in documents.profiles.items()
-        if profile.latency_ms
-    ]
+def _first_of(label: str, profiles: dict[str, Profile]) -> str | None:
+    return next((step for step, profile in profiles.items() if profile.label == label), None)
 
 
-def _measured(step: str, profile: Profile, record: StepRecord | None) -> MeasuredLatency:
+def _measured(step: str, documents: RunDocuments) -> MeasuredLatency:
+    profile = documents.profiles[step]
+    record = next((one.record for one in documents.run.steps if one.name == step), None)
     return MeasuredLatency(
         step=short_name(step),
-        label=short_name(profile.label),
+        label=profile_titles(documents.profiles)[step],
         latency=profile.latency,
         processes=len(profile.runs),
         providers=profile.providers,

@@ -63,7 +63,9 @@ def size_change(before: float, after: float) -> str:
     factor, unit = binary_unit(max(before, after))
     if min(before, after) < 0.01 * factor or unit == "B":
         return f"{size(before)} -> {size(after)}"
-    return f"{three_digits(before / factor)} -> {three_digits(after / factor)} {unit}"
+    larger = max(before, after) / factor
+    decimals = 0 if larger >= 99.95 else 1 if larger >= 9.995 else 2
+    return f"{before / factor:,.{decimals}f} -> {after / factor:,.{decimals}f} {unit}"
 
 
 def count(value: float) -> str:

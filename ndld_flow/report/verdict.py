@@ -46,7 +46,7 @@ def outcome_line(summary: Summary) -> str:
     word = "PASSED" if summary.passed else "FAILED"
     line = f"{word} {summary.name} in {seconds(summary.wall_s)}"
     if not summary.passed:
-        return f"{line}: {', '.join(who_said_no(summary))} said no"
+        return f"{line}: {' and '.join(who_said_no(summary))} said no"
     reused = summary.outcomes.get("reused", 0)
     steps = sum(summary.outcomes.values())
     return f"{line} ({reused} of {steps} steps reused)" if reused else line

@@ -17,11 +17,11 @@ function ticks(low, high, most) {
 const scale = (low, high, from, to) => (value) => from + ((value - low) / (high - low)) * (to - from);
 
 // Latencies of all profiles on one axis. A few outliers must not flatten the rest: the axis ends
-// where each profile's slow tail does, and what lies beyond is counted, not hidden.
+// six times the middle half's width above it, and never before a p90. What lies beyond is counted, not hidden.
 function commonRange(profiles) {
   const low = Math.min(...profiles.map((profile) => profile.latency.min_ms));
   const top = Math.max(...profiles.map((profile) => profile.latency.max_ms));
-  const usual = Math.max(...profiles.map(({ latency, quartiles_ms }) => latency.p95_ms + 1.5 * (latency.p95_ms - quartiles_ms[0])));
+  const usual = Math.max(...profiles.map(({ latency, quartiles_ms: [q1, q3] }) => Math.max(q3 + 6 * (q3 - q1), latency.p90_ms)));
   const margin = Math.max((usual - low) * 0.06, usual * 0.005, 1e-6);
   return { low: Math.max(0, low - margin), high: Math.min(top, usual) + margin };
 }

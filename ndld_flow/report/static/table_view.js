@@ -182,7 +182,7 @@ class TableView {
     const value = column.value(row);
     const text = column.format ? column.format(value, row) : shortened(String(value), 160);
     const classes = ["right", "mono", "heat"].filter((name) => column[name]).join(" ");
-    const cell = make("div", { role: "gridcell", class: classes || null }, column.element ? column.element(value) : text);
+    const cell = make("div", { role: "gridcell", class: classes || null, title: text.length > 16 ? text : null }, column.element ? column.element(value) : text);
     if (column.indent) cell.style.paddingLeft = `${10 + 14 * column.indent(row)}px`;
     if (column.heat) cell.style.setProperty("--hot", column.heat(row).toFixed(3));
     return cell;
