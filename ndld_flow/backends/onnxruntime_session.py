@@ -24,7 +24,7 @@ from ndld_flow.backends.execution_providers import (
     with_fallbacks,
 )
 from ndld_flow.backends.native_output import catch_native_output
-from ndld_flow.backends.tensors import Array, dtype_of_ort, numpy_dtype
+from ndld_flow.backends.tensors import Array, dtype_of_ort, numpy_dtype, shape_text
 from ndld_flow.errors import BackendError, ModelError
 
 Optimization = Literal["disabled", "basic", "extended", "layout", "all"]
@@ -105,13 +105,17 @@ class BoundRun:
         for name in self._names:
             self._binding.bind_output(name, *outputs_to)
         self._waits = outputs_to[0] != "cpu"
+        self._fed = ", ".join(f"{name} {array.dtype.name} {shape_text(array.shape)}" for name, array in feeds.items())
 
     def once(self) -> None:
         """Run the model once, until its outputs are there. Raises `ModelError` when it fails."""
         try:
             self._session.run_with_iobinding(self._binding)
         except Exception as error:  # ONNX Runtime raises plain RuntimeError and its own classes alike
-            raise ModelError(f"{self._model.path} fails when run: {_one_paragraph(error)}.") from None
+            raise ModelError(
+                f"{self._model.path} fails when run: {_one_paragraph(error)}. It was fed {self._fed}; "
+                "check the recipe's `inputs:` (free dimensions that it does not set are 1)."
+            ) from None
         if self._waits:
             self._binding.synchronize_outputs()
 
