@@ -190,10 +190,9 @@ class Edits:
         constant.outputs[0].type, constant.outputs[0].shape = value.type, value.shape
         constant.outputs[0].name = self.new_name(f"{value.name}_constant")
         graph.insert_before(node, constant)
-        if value.is_graph_output() and not self.replace(value, constant.outputs[0]):
+        if not self.take_over(constant.outputs[0], value):
             self.remove(constant)
             return
-        self.take_over(constant.outputs[0], value)
         self._remove_if_unused(node)
 
     def _remove_if_unused(self, node: ir.Node) -> None:

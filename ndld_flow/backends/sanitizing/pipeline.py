@@ -33,6 +33,8 @@ from ndld_flow.records.graph_change import GraphChange
 _MOST_PASSES = 20
 """Every rule makes the model smaller, so this is never reached; it only rules out an endless loop."""
 
+_FINISH = "finish"
+
 Pass = Callable[[Edits], None]
 
 
@@ -74,7 +76,7 @@ def sanitize_file(
             break
         except _PassError as error:
             log.warning("pass left out, because it failed: %s", error)
-            skipped.add(error.name)
+            skipped.add(error.name if error.name != _FINISH else "all")
         except ModelError as error:
             if "all" in skipped:
                 raise
@@ -104,10 +106,14 @@ def _transform(model: ir.Model, options: SanitizeOptions, skipped: set[str]) -> 
         _run_all(edits, options, skipped, interface)
         if edits.done.total() == before:
             break
+    _guarded(_FINISH, partial(_finish, options=options, interface=interface), edits)
+    return edits
+
+
+def _finish(edits: Edits, options: SanitizeOptions, interface: Interface) -> None:
     make_names_unique(edits)
     interface.restore(edits, reshaped=bool(options.input_shapes))
-    model.graph.sort()
-    return edits
+    edits.model.graph.sort()
 
 
 def _prepare(edits: Edits, options: SanitizeOptions, skipped: set[str], interface: Interface) -> None:

@@ -69,7 +69,8 @@ class Interface:
         for value in graph.outputs if reshaped else (*graph.inputs, *graph.outputs):
             type_, shape = self._declared[value.name]
             value.type = type_ if type_ is not None else value.type
-            value.shape = _more_exact(value.shape, shape) if reshaped else shape
+            # The checker wants a shape on every output, even where the exporter wrote none.
+            value.shape = _more_exact(value.shape, shape) if reshaped or shape is None else shape
 
 
 def _more_exact(found: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
