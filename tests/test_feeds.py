@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from ndld_flow.backends.feeds import make_feeds
+from ndld_flow.backends.feeds import make_feeds, note_assumed
 from ndld_flow.backends.tensors import TensorSpec, fix_dimensions, model_inputs, numpy_dtype
 from ndld_flow.errors import RequestError
 from ndld_flow.inputs import InputSpec
@@ -30,6 +30,15 @@ def test_free_dimensions_are_one_and_described() -> None:
     feed = make_feeds([X], {})["x"]
     assert feed.values.shape == (1, 3, 1, 1)
     assert feed.description == "random uniform [0, 1), seed 0, float32 1x3x1x1"
+
+
+def test_what_was_assumed_is_said() -> None:
+    feeds = make_feeds([X, TensorSpec("k", "int64", ())], {})
+    expected = "free dimensions not set in the recipe's `inputs:` were taken as 1: x (1x3x1x1)"
+    assert note_assumed(feeds) == (expected,)
+    assert note_assumed(make_feeds([X], specs({"x": {"shape": [1, 3, 8, 8]}}))) == ()
+    mask = TensorSpec("m", "bool", ("batch",))
+    assert note_assumed(make_feeds([mask, X], specs({"x": {"shape": [1, 3, 8, 8]}}))) == ()
 
 
 def test_opt_shape_is_the_one_to_run() -> None:

@@ -30,6 +30,8 @@ class Feed:
     values: Array
     description: str
     """`random uniform [0, 1), seed 0, float32 1x3x320x320`."""
+    assumed: bool = False
+    """A free dimension that nobody set was taken as 1."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,14 @@ def _with_batch(wanted: Sequence[_Wanted], batch: int, model: str) -> list[_Want
         )
 
     return [replace(one, pattern=sized(one), repeat=True) if one.spec.shape else one for one in wanted]
+
+
+def note_assumed(feeds: Mapping[str, Feed]) -> tuple[str, ...]:
+    """A sentence about inputs whose free dimensions nobody set, for people who did not mean 1; or none."""
+    assumed = [f"{name} ({shape_text(feed.values.shape)})" for name, feed in feeds.items() if feed.assumed]
+    if not assumed:
+        return ()
+    return (f"free dimensions not set in the recipe's `inputs:` were taken as 1: {', '.join(assumed)}",)
 
 
 def _check_names(inputs: Sequence[TensorSpec], given: Mapping[str, InputSpec], model: str) -> None:
@@ -144,7 +154,8 @@ def _generated(one: _Wanted, sizes: Mapping[str, int], seed: int) -> Feed:
         values, how = random_values(name, dtype, shape, given.range, seed)
     else:
         values, how = np.full(shape, 0 if given.data == "zeros" else 1, dtype), given.data
-    return Feed(values, f"{how}, {dtype.name} {shape_text(shape)}")
+    assumed = any(not isinstance(dim, int) and (dim or "") not in sizes for dim in one.pattern)
+    return Feed(values, f"{how}, {dtype.name} {shape_text(shape)}", assumed)
 
 
 def _read(one: _Wanted) -> Feed:

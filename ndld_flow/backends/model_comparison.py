@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ndld_flow.backends.agreement import Agreement
-from ndld_flow.backends.feeds import Feed, make_feeds
+from ndld_flow.backends.feeds import Feed, make_feeds, note_assumed
 from ndld_flow.backends.generated_values import is_float, is_integer
 from ndld_flow.backends.model_matching import Pair, pair_names, shared_inputs
 from ndld_flow.backends.onnxruntime_session import SessionSettings, open_model
@@ -68,7 +68,7 @@ class Comparison:
     provider_reference: str
     provider_candidate: str
     log: str
-    """What ONNX Runtime had to say."""
+    """What was assumed, and what ONNX Runtime had to say."""
 
 
 @dataclass
@@ -105,13 +105,14 @@ def compare_models(
     inputs = shared_inputs(model_inputs(reference.path), model_inputs(candidate.path))
     given = inputs.named_as_reference(samples.given)
     described: dict[str, str] = {}
+    notes: set[str] = set()
 
     def feeds(side: Side, offset: int) -> Iterator[dict[str, Feed]]:
         for i in range(samples.count):
             progress(offset + i, 2 * samples.count, f"running {side.label}")
             made = make_feeds(inputs.specs, given, samples.seed + i, reference.label)
-            for name, feed in made.items():
-                described.setdefault(name, feed.description)
+            described.update({name: feed.description for name, feed in made.items()} if i == 0 else {})
+            notes.update(note_assumed(made))
             yield made
 
     first, second = _Run(), _Run()
@@ -125,7 +126,7 @@ def compare_models(
             compared = tuple(ComparedOutput(pair, Agreement(*bounds(pair[0] or pair[1] or ""))) for pair in pairs)
         for output in compared:
             _add(output, kept[i], outputs)
-    log = "\n".join(text for text in (first.log, second.log) if text)
+    log = "\n".join(text for text in (*sorted(notes), first.log, second.log) if text)
     return Comparison(described, compared, first.provider, second.provider, log)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from ndld_flow.backends.execution_providers import CPU
-from ndld_flow.backends.feeds import Feed, make_feeds
+from ndld_flow.backends.feeds import Feed, make_feeds, note_assumed
 from ndld_flow.backends.layer_pass import LayerPass, measure_layers
 from ndld_flow.backends.onnxruntime_session import BoundRun, OpenModel, SessionSettings, open_model
 from ndld_flow.backends.process_memory import PeakMemory
@@ -94,7 +94,7 @@ def profile_model(request: ProfilingRequest, scratch: Path, progress: Progress) 
         layer_pass_ms=layers.pass_ms,
         peak_memory_bytes=timed.peak_bytes,
         stopped_because=timed.timing.stopped_because,
-        notes=(*layers.notes, *_about_memory(timed)),
+        notes=(*note_assumed(feeds), *layers.notes, *_about_memory(timed)),
     )
     return profile, timed.log
 
