@@ -67,7 +67,7 @@ def by_polygraphy(source: Path, target: Path) -> float:
 
 def write(model: onnx.ModelProto, target: Path) -> None:
     """As its users write it: large weights beside the model."""
-    large = model.ByteSize() > LARGE
+    large = sum(len(i.raw_data) for i in model.graph.initializer) > LARGE  # ByteSize() would serialise it all
     onnx.save(model, target, save_as_external_data=large, location=f"{target.name}.data" if large else None)
 
 
