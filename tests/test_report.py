@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from html.parser import HTMLParser
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from ndld_flow.report.collect_gates import collect_gates
 from ndld_flow.report.collect_layers import collect_layers
 from ndld_flow.report.page import RunPage, collect_page
 from ndld_flow.report.plain_text import short_name, visible_name, visible_text
+from ndld_flow.report.render import EARLY_SCRIPT, SCRIPTS, STYLES
 from ndld_flow.report.run_folder import read_run
 from ndld_flow.report.settings_text import settings_of
 from tests.run_fixtures import (
@@ -378,6 +380,18 @@ def test_the_payload_holds_every_sample_and_layer(tmp_path: Path) -> None:
 def test_many_layers_stay_small(tmp_path: Path) -> None:
     report = draw_report(write_big(tmp_path, layer_count=5000, profiles=1))
     assert report.stat().st_size < 500_000
+
+
+def test_every_static_file_is_in_the_page() -> None:
+    folder = resources.files("ndld_flow.report").joinpath("static")
+    assert sorted((*STYLES, EARLY_SCRIPT, *SCRIPTS)) == sorted(file.name for file in folder.iterdir())
+
+
+def test_a_document_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+    write_quickstart(tmp_path)
+    (tmp_path / "lint" / "findings.json").unlink()
+    (tmp_path / "lint" / "findings.json").mkdir()
+    assert read_run(tmp_path).unreadable == ("lint/findings.json cannot be read: Is a directory.",)
 
 
 def test_a_damaged_document_is_told_and_the_rest_is_drawn(tmp_path: Path) -> None:

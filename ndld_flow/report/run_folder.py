@@ -14,6 +14,7 @@ from ndld_flow.records.base import Record
 from ndld_flow.records.finding import Findings
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_record import RunRecord
+from ndld_flow.report.plain_text import short_name
 
 Document = TypeVar("Document", bound=Record)
 
@@ -70,12 +71,14 @@ def _read_all(
     for step in run.steps:
         path = folder / step.name / file_name
         # A record can be edited: a step's name must not lead out of the run's folder.
-        if step.outcome == "skipped" or not _is_file_name(step.name) or not path.is_file():
+        if step.outcome == "skipped" or not _is_file_name(step.name):
             continue
         try:
             found[step.name] = kind.model_validate_json(path.read_bytes())
-        except ValidationError as error:
-            unreadable.append(f"{step.name}/{file_name} cannot be read: {_first_problem(error)}.")
+        except FileNotFoundError:
+            continue  # not the kind this step makes
+        except (OSError, ValidationError) as error:
+            unreadable.append(f"{short_name(step.name)}/{file_name} cannot be read: {_first_problem(error)}.")
     return found
 
 
@@ -83,7 +86,9 @@ def _is_file_name(name: str) -> bool:
     return name not in ("", ".", "..") and not any(sign in name for sign in "/\\\0")
 
 
-def _first_problem(error: ValidationError) -> str:
+def _first_problem(error: OSError | ValidationError) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     return f"{place}: {first['msg']}" if place else first["msg"]

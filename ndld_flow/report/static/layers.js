@@ -4,7 +4,7 @@ function layerColumns(layers, texts) {
   const { columns } = layers;
   const text = (key) => (row) => texts[columns[key][row]];
   const number = (key) => (row) => columns[key][row];
-  const hottest = Math.max(...columns.median_ms, 1e-12);
+  const hottest = columns.median_ms.reduce((a, b) => Math.max(a, b), 1e-12);
   return [
     { key: "index", label: "#", width: "58px", numeric: true, position: true, right: true, value: number("index"), format: String },
     { key: "name", label: "Name", width: "minmax(170px, 2fr)", mono: true, value: text("name"), indent: number("depth") },
