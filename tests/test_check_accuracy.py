@@ -49,6 +49,7 @@ def test_equal_models_agree(tmp_path: Path) -> None:
     assert ran.result.metrics["cosine"] == Metric(value=1.0)
     assert ran.result.metrics["snr_db"] == Metric(value=SAME_DB, unit="dB")
     assert accuracy.inputs == {"x": "random uniform [0, 1), seed 0, float32 3x4"}
+    assert accuracy.notes == ()
     assert (accuracy.reference, accuracy.candidate) == ("source", "candidate")
     assert accuracy.provider_candidate == "CPUExecutionProvider"
     assert accuracy.outputs[0].shape == (3, 4)
@@ -193,6 +194,18 @@ def test_outputs_that_cannot_be_compared_fail(reference: str, candidate: str, sa
     ran, accuracy = compare(tmp_path, reference, candidate)
     assert not ran.result.passed
     assert any(said in sentence for output in accuracy.outputs for sentence in output.failed)
+
+
+def test_agreement_on_a_constant_output_says_little(tmp_path: Path) -> None:
+    # A softmax over equal numbers, as generated weights give it.
+    flat = "g (float[n, 4] x) => (float[n, 4] y) <float z = {0}> { a = Mul(x, z) y = Softmax(a) }"
+    other = "g (float[n, 4] x) => (float[n, 4] y) <float z = {0}> { e = Exp(x) a = Mul(e, z) y = Softmax(a) }"
+    ran, accuracy = compare(tmp_path, flat, other)
+    assert ran.result.passed
+    assert accuracy.notes[-1] == "the reference gives the same number everywhere in y, so agreement says little"
+    assert ran.result.summary.endswith(
+        "within tolerance (the reference gives the same number everywhere in y, so agreement says little)"
+    )
 
 
 def test_renamed_inputs_and_outputs_are_matched_by_order(tmp_path: Path) -> None:

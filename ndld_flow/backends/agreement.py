@@ -43,6 +43,7 @@ class Agreement:
         self._elements = self._finite = self._outside = 0
         self._rows = self._same_rows = 0
         self._numeric, self._exact = True, False
+        self._lowest, self._highest = math.inf, -math.inf
         self.only_candidate_nonfinite = 0
         """Elements that are NaN or infinite in the candidate only."""
         self.only_reference_nonfinite = 0
@@ -55,6 +56,13 @@ class Agreement:
             return
         self._add_top1(reference, candidate)
         self._add_numbers(reference.reshape(-1), candidate.reshape(-1))
+
+    @property
+    def says_little(self) -> bool:
+        """The reference is the same number everywhere (to a millionth): almost anything would agree with it."""
+        if self._finite < 2 or self._exact:
+            return False
+        return self._highest - self._lowest <= 1e-6 * max(abs(self._lowest), abs(self._highest))
 
     def metrics(self) -> dict[str, float]:
         """Every metric that has a meaning for what was added, by name."""
@@ -93,6 +101,8 @@ class Agreement:
             for r, c in self._finite_chunks(reference, candidate):
                 distance = np.abs(c - r)
                 self._take_distances(distance, np.abs(r))
+                self._lowest = min(self._lowest, float(r.min(initial=math.inf)))
+                self._highest = max(self._highest, float(r.max(initial=-math.inf)))
                 dot += float(r @ c)
                 reference_energy += float(r @ r)
                 candidate_energy += float(c @ c)

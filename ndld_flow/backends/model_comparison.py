@@ -67,8 +67,10 @@ class Comparison:
     outputs: tuple[ComparedOutput, ...]
     provider_reference: str
     provider_candidate: str
+    notes: tuple[str, ...]
+    """What makes the comparison say less than it seems to."""
     log: str
-    """What was assumed, and what ONNX Runtime had to say."""
+    """What ONNX Runtime had to say."""
 
 
 @dataclass
@@ -126,8 +128,11 @@ def compare_models(
             compared = tuple(ComparedOutput(pair, Agreement(*bounds(pair[0] or pair[1] or ""))) for pair in pairs)
         for output in compared:
             _add(output, kept[i], outputs)
-    log = "\n".join(text for text in (*sorted(notes), first.log, second.log) if text)
-    return Comparison(described, compared, first.provider, second.provider, log)
+    flat = [output.name for output in compared if output.agreement.says_little]
+    if flat:
+        notes.add(f"the reference gives the same number everywhere in {', '.join(flat)}, so agreement says little")
+    log = "\n".join(text for text in (first.log, second.log) if text)
+    return Comparison(described, compared, first.provider, second.provider, tuple(sorted(notes)), log)
 
 
 def _keep(scratch: Path, sample: int, outputs: Outputs) -> dict[str, Path | None]:

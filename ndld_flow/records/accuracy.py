@@ -32,6 +32,8 @@ class Accuracy(Record):
     output_tolerance: dict[str, dict[str, float]] = {}
     """Output -> its own tolerance, which replaces `tolerance` there."""
     outputs: tuple[OutputAgreement, ...]
+    notes: tuple[str, ...] = ()
+    """What makes the comparison say less than it seems to: sizes assumed, outputs that are the same everywhere."""
 
     @property
     def passed(self) -> bool:

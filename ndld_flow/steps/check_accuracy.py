@@ -119,8 +119,8 @@ class CheckAccuracy(Step[Onnx, AccuracyDocument]):
             context.scratch,
             context.progress,
         )
-        if compared.log:
-            context.log.info("%s", compared.log)
+        for said in (*compared.notes, *compared.log.splitlines()):
+            context.log.info("%s", said)
         self._check_output_names(compared)
         accuracy = self._record(compared, reference.label, source.label)
         (out / AccuracyDocument.main).write_text(accuracy.to_json(), encoding="utf-8")
@@ -164,6 +164,7 @@ class CheckAccuracy(Step[Onnx, AccuracyDocument]):
             tolerance=self.tolerance.given(),
             output_tolerance={name: tolerance.given() for name, tolerance in self.output_tolerance.items()},
             outputs=tuple(self._agreement(output) for output in compared.outputs),
+            notes=compared.notes,
         )
 
     def _agreement(self, output: ComparedOutput) -> OutputAgreement:
@@ -224,7 +225,9 @@ def _summary(accuracy: Accuracy, metrics: dict[str, Metric]) -> str:
         parts.append(f"{metrics['mismatched'].value:.2%} of elements differ")
     failed = [output for output in accuracy.outputs if output.failed]
     if not failed:
-        return f"{', '.join(parts) or 'nothing to compare'}: within tolerance"
+        hollow = "; ".join(note for note in accuracy.notes if "says little" in note)
+        said = f"{', '.join(parts) or 'nothing to compare'}: within tolerance"
+        return f"{said} ({hollow})" if hollow else said
     worst = failed[0]
     more = f" (and {len(failed) - 1} more outputs)" if len(failed) > 1 else ""
     parts.append(f'output "{worst.output}": {"; ".join(worst.failed)}{more}')
