@@ -382,6 +382,14 @@ def test_many_layers_stay_small(tmp_path: Path) -> None:
     assert report.stat().st_size < 500_000
 
 
+def test_a_sample_that_is_no_number_does_not_stop_a_report(tmp_path: Path) -> None:
+    broken = profile("half", 10, 1, 3).model_copy(update={"runs": (ProfileRun(latency_ms=(1.0, float("nan"), 2.0)),)})
+    folder = write_run(tmp_path, run_record([StepSketch("speed", "profile")]), {"speed/profile.json": broken})
+    profiles = payload_of(draw_report(folder).read_text("utf-8"))["profiles"]
+    assert isinstance(profiles, list)
+    assert profiles[0]["runs"] == [[1.0, 0.0, 2.0]]
+
+
 def test_every_static_file_is_in_the_page() -> None:
     folder = resources.files("ndld_flow.report").joinpath("static")
     assert sorted((*STYLES, EARLY_SCRIPT, *SCRIPTS)) == sorted(file.name for file in folder.iterdir())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ndld_flow.records.accuracy import Accuracy, OutputAgreement
 from ndld_flow.report.plain_text import short_name
@@ -53,6 +54,7 @@ class AccuracyView:
     """The bound that `mismatched` counts by; empty when none was given."""
 
 
+@lru_cache(maxsize=4096)
 def shape_text(shape: tuple[int, ...]) -> str:
     """`1x3x320x320` with real multiplication signs; `scalar` for no dimensions."""
     return TIMES.join(map(str, shape)) or "scalar"

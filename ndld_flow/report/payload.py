@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from operator import attrgetter
 from typing import TypeAlias
 
 from ndld_flow.report.collect_findings import FindingRow, FindingsView
@@ -23,12 +25,10 @@ class Texts:
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
 
-    def place(self, text: str) -> int:
-        """Position of a text in the table, added when new."""
-        return self._places.setdefault(text, len(self._places))
-
     def places(self, texts: Iterable[str]) -> list[int]:
-        return [self.place(text) for text in texts]
+        """Positions of texts in the table, new ones added."""
+        known = self._places
+        return [known.setdefault(text, len(known)) for text in texts]
 
     def as_list(self) -> list[str]:
         return list(self._places)
@@ -61,11 +61,11 @@ def _profile(profile: ProfileView) -> dict[str, Json]:
 
 def _layers(view: LayersView, texts: Texts) -> dict[str, Json]:
     columns: dict[str, Json] = {
-        name: [_rounded(getattr(row, name)) for row in view.rows]
+        name: list(map(_rounded, map(attrgetter(name), view.rows)))
         for name in ("index", "share", "median_ms", "min_ms", "max_ms", "depth")
     }
     columns |= {
-        name: texts.places(getattr(row, name) for row in view.rows)
+        name: texts.places(map(attrgetter(name), view.rows))
         for name in ("name", "type", "dims", "provider", "precision", "inputs", "outputs")
     }
     columns["onnx_nodes"] = [texts.places(row.onnx_nodes) for row in view.rows]
@@ -73,9 +73,11 @@ def _layers(view: LayersView, texts: Texts) -> dict[str, Json]:
 
 
 def _findings(view: FindingsView, texts: Texts) -> dict[str, Json]:
-    return {field.name: texts.places(getattr(row, field.name) for row in view.rows) for field in fields(FindingRow)}
+    return {field.name: texts.places(map(attrgetter(field.name), view.rows)) for field in fields(FindingRow)}
 
 
 def _rounded(value: float) -> float:
-    """Five digits that matter: finer than any clock here."""
-    return value if isinstance(value, int) else float(f"{value:.5g}")
+    """Five digits that matter: finer than any clock here. A record may hold NaN, JSON may not: 0 stands for it."""
+    if isinstance(value, int):
+        return value
+    return float(f"{value:.5g}") if math.isfinite(value) else 0.0
