@@ -114,6 +114,7 @@ def _infer_again(source: Path, model: ir.Model, shapes: Shapes, dims: Mapping[st
     notes = []
     try:
         infer_shapes(model, strict=True)
+        _check_channels(model)
     except ModelError as error:
         if _contradicts_itself(source):
             # Not the new shapes' fault: the model was no better before, and runtimes take it all the same.
@@ -125,6 +126,24 @@ def _infer_again(source: Path, model: ir.Model, shapes: Shapes, dims: Mapping[st
     for value in model.graph.outputs:
         value.shape = _more_exact(value.shape, wanted[value] if wanted[value] is not None else declared[value])
     return notes
+
+
+def _check_channels(model: ir.Model) -> None:
+    """What onnx's inference of Conv does not look at: are there as many channels as the weight has?"""
+    for graph in all_graphs(model):
+        for node in graph:
+            if node.op_type != "Conv" or node.domain not in ("", "ai.onnx"):
+                continue
+            given, weight = (value.shape if value is not None else None for value in node.inputs[:2])
+            group = node.attributes.get("group")
+            if given is None or weight is None or len(given) < 2 or (group is not None and group.is_ref()):
+                continue
+            groups = group.as_int() if group is not None else 1
+            if isinstance(given[1], int) and isinstance(weight[1], int) and given[1] != weight[1] * groups:
+                raise ModelError(
+                    f"(op_type:Conv, node name: {node.name}): the input has {given[1]} channels, "
+                    f"the weight wants {weight[1] * groups}"
+                )
 
 
 def _forget_shapes_after_inputs(model: ir.Model) -> None:
