@@ -31,6 +31,8 @@ def milliseconds(value: float) -> str:
 
 def seconds(value: float) -> str:
     """A duration given in s: `12 ms`, `8.2 s`, `1 min 12 s`, `2 h 05 min`, `3 days`."""
+    if not math.isfinite(value):
+        return str(value)
     if value < 0.95:
         return f"{value * 1000:.0f} ms"
     if value < 59.95:
