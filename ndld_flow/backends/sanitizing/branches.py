@@ -13,7 +13,7 @@ def inline_decided_branches(edits: Edits) -> None:
         for node in tuple(graph):
             if node.op_type == "If" and is_standard(node) and node.graph is graph:
                 branch = _decided_branch(edits, node)
-                if branch is not None and _fits(node, branch):
+                if branch is not None and _fits(edits, node, branch):
                     _inline(edits, graph, node, branch)
                     edits.done["If decided"] += 1
 
@@ -26,9 +26,11 @@ def _decided_branch(edits: Edits, node: ir.Node) -> ir.Graph | None:
     return attribute.as_graph() if attribute is not None and not attribute.is_ref() else None
 
 
-def _fits(node: ir.Node, branch: ir.Graph) -> bool:
+def _fits(edits: Edits, node: ir.Node, branch: ir.Graph) -> bool:
     """Each output of the branch is made by a node of its own, so that it can become the If's output."""
     outputs = list(branch.outputs)
+    if branch.initializers and isinstance(node.graph, ir.Graph) and not edits.may_hold_initializers(node.graph):
+        return False
     made_inside = all(value.producer() is not None and value.producer().graph is branch for value in outputs)  # type: ignore[union-attr]
     return made_inside and len(set(outputs)) == len(outputs) == len(node.outputs)
 
@@ -54,5 +56,4 @@ def _move_initializer(edits: Edits, graph: ir.Graph, branch: ir.Graph, value: ir
     for use in tuple(value.uses()):
         use.node.replace_input_with(use.idx, new)
     del branch.initializers[value.name]
-    if edits.may_hold_initializers(graph):
-        graph.register_initializer(new)
+    graph.register_initializer(new)

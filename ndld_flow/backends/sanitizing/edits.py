@@ -117,7 +117,7 @@ class Edits:
         False when that cannot be: a graph output must be made by a node of its own graph, and has its name.
         """
         if old.is_graph_output():
-            if not self._may_become_output(old, new):
+            if not self.may_replace(old, new):
                 return False
             graph = old.graph
             assert graph is not None
@@ -129,7 +129,10 @@ class Edits:
             use.node.replace_input_with(use.idx, new)
         return True
 
-    def _may_become_output(self, old: ir.Value, new: ir.Value) -> bool:
+    def may_replace(self, old: ir.Value, new: ir.Value) -> bool:
+        """Whether `replace` and `take_over` will do it."""
+        if not old.is_graph_output():
+            return True
         producer = new.producer()
         return (
             producer is not None

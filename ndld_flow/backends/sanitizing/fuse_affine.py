@@ -51,6 +51,8 @@ def _fuse(edits: Edits, node: ir.Node) -> None:
         absorber = made_by(data, *_ABSORBERS)
         if data is None or absorber is None or not only_reader(data) or absorber.graph is not node.graph:
             continue
+        if not edits.may_replace(node.outputs[0], data):
+            return
         affine = _affine_of(edits, node, index, _rank(absorber))
         if affine is not None and affine.finite and _absorb(edits, absorber, affine):
             what = f"{node.op_type} fused into {absorber.op_type}"
@@ -93,7 +95,10 @@ def _per_channel(constant: Array, rank: int) -> Array | None:
 def batch_norm_affine(edits: Edits, node: ir.Node) -> Affine | None:
     """A BatchNormalization in inference mode with constant parameters."""
     epsilon = node.attributes.get("epsilon")
-    if any(out.uses() or out.is_graph_output() for out in node.outputs[1:]) or int_attribute(node, "training_mode", 0):
+    if (
+        any(out.uses() or out.is_graph_output() for out in node.outputs[1:])
+        or int_attribute(node, "training_mode", 0) != 0
+    ):
         return None
     graph = node.graph
     if not isinstance(graph, ir.Graph) or edits.opset(graph) < 7 or int_attribute(node, "spatial", 1) != 1:

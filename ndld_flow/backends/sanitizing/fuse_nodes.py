@@ -46,7 +46,9 @@ def _fuse_pad(edits: Edits, node: ir.Node) -> None:
     begin, end = pads[:rank], pads[rank:]
     if min(pads) < 0 or any((*begin[:2], *end[:2])):
         return
-    own = ints_attribute(node, "pads") or (0,) * (2 * (rank - 2))
+    own = ints_attribute(node, "pads") if "pads" in node.attributes else (0,) * (2 * (rank - 2))
+    if own is None:
+        return
     total = [a + b for a, b in zip(own, (*begin[2:], *end[2:]), strict=True)]
     node.attributes["pads"] = ir.AttrInt64s("pads", total)
     node.replace_input_with(0, pad.inputs[0])

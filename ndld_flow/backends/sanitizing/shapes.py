@@ -15,7 +15,7 @@ class Interface:
     def __init__(self, edits: Edits) -> None:
         graph = edits.model.graph
         self._declared = {v.name: (v.type, v.shape) for v in (*graph.inputs, *graph.outputs)}
-        self._inner: dict[str | None, ir.Shape | None] = {}
+        self._inner: dict[ir.Value, ir.Shape | None] = {}
 
     def forget_inner_shapes(self, edits: Edits) -> None:
         """Notes of exporters are sometimes wrong, and wrong shapes fold to wrong models."""
@@ -23,7 +23,7 @@ class Interface:
             for node in graph:
                 if is_standard(node):
                     for value in node.outputs:
-                        self._inner[value.name] = value.shape
+                        self._inner[value] = value.shape
                         value.shape = None
 
     def recall_ranks(self, edits: Edits) -> bool:
@@ -40,7 +40,7 @@ class Interface:
         return recalled
 
     def _noted_rank(self, edits: Edits, value: ir.Value) -> int | None:
-        noted = self._inner.get(value.name)
+        noted = self._inner.get(value)
         if noted is not None:
             return len(noted)
         ranks = {self._rank_told_by(edits, use.node) for use in value.uses() if use.idx == 0} - {None}
@@ -51,7 +51,7 @@ class Interface:
         if reader.op_type not in ("Identity", "Unsqueeze") or not is_standard(reader):
             return None
         output = reader.outputs[0]
-        shape = output.shape if output.shape is not None else self._inner.get(output.name)
+        shape = output.shape if output.shape is not None else self._inner.get(output)
         if shape is None or reader.op_type == "Identity":
             return None if shape is None else len(shape)
         axes = edits.constant(reader.inputs[1]) if len(reader.inputs) > 1 else None
@@ -65,7 +65,7 @@ class Interface:
                 for value in node.outputs:
                     drop_made_up_names(value)
                     if value.shape is None and not reshaped:
-                        value.shape = self._inner.get(value.name)
+                        value.shape = self._inner.get(value)
         for value in graph.outputs if reshaped else (*graph.inputs, *graph.outputs):
             type_, shape = self._declared[value.name]
             value.type = type_ if type_ is not None else value.type
