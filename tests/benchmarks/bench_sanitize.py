@@ -24,20 +24,25 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 
-def run_ndld_flow(model: Path, out: Path) -> float:
+def run_ndld_flow(model: Path, out: Path, **settings: Any) -> float:
     from ndld_flow.backends.sanitizing import SanitizeOptions, sanitize_file
 
     start = time.perf_counter()
-    sanitize_file(model, out, SanitizeOptions())
+    sanitize_file(model, out, SanitizeOptions(**settings))
     return time.perf_counter() - start
 
 
 def run_ndld_flow_inlined(model: Path, out: Path) -> float:
-    from ndld_flow.backends.sanitizing import SanitizeOptions, sanitize_file
+    return run_ndld_flow(model, out, inline_functions=True)
 
-    start = time.perf_counter()
-    sanitize_file(model, out, SanitizeOptions(inline_functions=True))
-    return time.perf_counter() - start
+
+def run_ndld_flow_exact(model: Path, out: Path) -> float:
+    return run_ndld_flow(model, out, fuse=False)
+
+
+def run_ndld_flow_unlimited(model: Path, out: Path) -> float:
+    """As the peers do: fold results of any size. Two of the light models make weights of hundreds of MB."""
+    return run_ndld_flow(model, out, fold_size_threshold=2**40)
 
 
 def run_polygraphy(model: Path, out: Path, **options: Any) -> float:
@@ -121,6 +126,8 @@ def run_ort_basic(model: Path, out: Path) -> float:
 TOOLS: dict[str, Callable[[Path, Path], float]] = {
     "ndld_flow": run_ndld_flow,
     "ndld_flow inlined": run_ndld_flow_inlined,
+    "ndld_flow exact": run_ndld_flow_exact,
+    "ndld_flow unlimited": run_ndld_flow_unlimited,
     "polygraphy": run_polygraphy,
     "polygraphy fast": run_polygraphy_fast,
     "onnxslim": run_onnxslim,
