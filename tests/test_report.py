@@ -20,16 +20,18 @@ from ndld_flow.errors import OutputsError, RequestError
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.profile import BatchPoint, ProfileRun
 from ndld_flow.records.run_record import GateResult, RunRecord
-from ndld_flow.report import draw_report, quantities, summarize_run
+from ndld_flow.report import quantities
 from ndld_flow.report.collect_accuracy import collect_accuracy
 from ndld_flow.report.collect_flow import lay_out
 from ndld_flow.report.collect_gates import collect_gates
 from ndld_flow.report.collect_layers import collect_layers
+from ndld_flow.report.draw import draw_report
 from ndld_flow.report.page import RunPage, collect_page
 from ndld_flow.report.plain_text import short_name, visible_name, visible_text
 from ndld_flow.report.render import EARLY_SCRIPT, SCRIPTS, STYLES
 from ndld_flow.report.run_folder import read_run
 from ndld_flow.report.settings_text import settings_of
+from ndld_flow.report.verdict import summarize_run
 from tests.run_fixtures import (
     HOSTILE_NAMES,
     StepSketch,
@@ -459,7 +461,7 @@ def test_drawing_imports_nothing_heavy(tmp_path: Path) -> None:
     folder = write_quickstart(tmp_path)
     program = (
         "import sys, pathlib\n"
-        "from ndld_flow.report import draw_report, summarize_run\n"
+        "from ndld_flow.report.draw import draw_report\n"
         "assert 'jinja2' not in sys.modules\n"
         f"draw_report(pathlib.Path({str(folder)!r}))\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])\n"
