@@ -24,8 +24,8 @@ class InputSpec(BaseModel):
     """Shape to run and to optimise for."""
     max: Shape | None = None
     """Largest shape an engine must accept."""
-    data: str = "random"
-    """`random`, `zeros`, `ones`, or a file: `.npy`, `.pb` (a TensorProto), or an image (`.png`, `.jpg`)."""
+    data: str | int | float = "random"
+    """`random`, `zeros`, `ones`, a number that every element is, or a file: `.npy`, `.pb` (a TensorProto), or an image (`.png`, `.jpg`)."""
     range: tuple[float, float] = (0.0, 1.0)
     """Random floats are uniform in [low, high); random integers are drawn from the same half-open range."""
     layout: Literal["NCHW", "NHWC"] = "NCHW"
@@ -55,7 +55,9 @@ class InputSpec(BaseModel):
     @property
     def data_file(self) -> str | None:
         """The file the values come from, or None when they are generated."""
-        return None if self.data in ("random", "zeros", "ones") else self.data
+        if not isinstance(self.data, str) or self.data in ("random", "zeros", "ones"):
+            return None
+        return self.data
 
 
 Inputs = dict[str, InputSpec]

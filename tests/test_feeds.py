@@ -277,3 +277,16 @@ def test_fixed_dimensions_must_exist() -> None:
     assert fix_dimensions([X], {"h": 8})[0].shape == ("batch", 3, 8, "w")
     with pytest.raises(RequestError, match='no input has a dimension "bach"; did you mean "batch"'):
         fix_dimensions([X], {"bach": 8})
+
+
+@pytest.mark.parametrize(("dtype", "value"), [("int64", 16000), ("float32", 0.5), ("float16", -2), ("bool", 1)])
+def test_a_number_is_every_element(dtype: str, value: float) -> None:
+    feeds = make_feeds([TensorSpec("sr", dtype, (2,))], {"sr": InputSpec(data=value)})
+    assert feeds["sr"].values.tolist() == [value, value]
+    assert f"all {value}" in feeds["sr"].description
+
+
+@pytest.mark.parametrize(("dtype", "value"), [("int64", 0.5), ("uint8", 256), ("float16", 1e6)])
+def test_a_number_the_input_cannot_hold_is_refused(dtype: str, value: float) -> None:
+    with pytest.raises(RequestError, match="hold"):
+        make_feeds([TensorSpec("sr", dtype, ())], {"sr": InputSpec(data=value)})

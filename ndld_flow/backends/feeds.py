@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ndld_flow.backends.generated_values import random_values
+from ndld_flow.backends.generated_values import constant_values, random_values
 from ndld_flow.backends.images import IMAGE_SUFFIXES, image_values
 from ndld_flow.backends.tensors import Array, TensorSpec, numpy_dtype, shape_text
 from ndld_flow.backends.value_files import cast_to_model, read_npy, read_tensor_proto
@@ -109,7 +109,7 @@ def _wanted(spec: TensorSpec, given: InputSpec) -> _Wanted:
     if asked is not None:
         _check_shape(spec, spec.shape if spec.shape is not None else asked, asked, "the recipe says")
         return _Wanted(spec, given, asked)
-    if spec.shape is None and not given.data.lower().endswith(_SHAPED_SUFFIXES):
+    if spec.shape is None and not str(given.data).lower().endswith(_SHAPED_SUFFIXES):
         raise RequestError(
             f'input "{spec.name}": the model does not say its shape. Give it in the recipe: '
             f"inputs: {{{spec.name}: {{shape: [...]}}}}"
@@ -152,8 +152,10 @@ def _generated(one: _Wanted, sizes: Mapping[str, int], seed: int) -> Feed:
     shape = tuple(dim if isinstance(dim, int) else sizes.get(dim or "", 1) for dim in one.pattern)
     if given.data == "random":
         values, how = random_values(name, dtype, shape, given.range, seed)
-    else:
+    elif isinstance(given.data, str):
         values, how = np.full(shape, 0 if given.data == "zeros" else 1, dtype), given.data
+    else:
+        values, how = constant_values(name, dtype, shape, given.data)
     assumed = any(not isinstance(dim, int) and (dim or "") not in sizes for dim in one.pattern)
     return Feed(values, f"{how}, {dtype.name} {shape_text(shape)}", assumed)
 
@@ -167,7 +169,7 @@ def _read(one: _Wanted) -> Feed:
 
 
 def _from_file(one: _Wanted, dtype: np.dtype[Any]) -> tuple[Array, str]:
-    name, data = one.spec.name, one.given.data
+    name, data = one.spec.name, str(one.given.data)
     path = Path(data)
     suffix = path.suffix.lower()
     if suffix in IMAGE_SUFFIXES:

@@ -56,6 +56,17 @@ def random_values(
     return _floats(stream, dtype, shape, bounds), f"random uniform [{low:g}, {high:g}), seed {seed}"
 
 
+def constant_values(name: str, dtype: np.dtype[Any], shape: Sequence[int], value: float) -> tuple[Array, str]:
+    """The same number everywhere, and that in words. Raises `RequestError` when the dtype cannot hold it."""
+    if is_integer(dtype) and value != int(value):
+        raise RequestError(f'input "{name}" is {dtype.name}, which cannot hold {value}: give a whole number.')
+    if dtype.kind != "b":
+        _check_held(
+            name, dtype, (value, value), ml_dtypes.iinfo(dtype) if is_integer(dtype) else ml_dtypes.finfo(dtype)
+        )
+    return np.full(shape, value, dtype), f"all {value}"
+
+
 def _integers(
     stream: np.random.Generator, name: str, dtype: np.dtype[Any], shape: Sequence[int], bounds: tuple[float, float]
 ) -> Array:
@@ -89,5 +100,5 @@ def _check_held(name: str, dtype: np.dtype[Any], bounds: tuple[float, float], in
     if bounds[0] < least or bounds[1] > most:
         raise RequestError(
             f'input "{name}" is {dtype.name}, which holds {least:g} to {most:g}: its range reaches '
-            f"{bounds[0]:g} to {bounds[1]:g}. Narrow `range:`."
+            f"{bounds[0]:g} to {bounds[1]:g}. Change `data:` or `range:`."
         )
