@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ndld_flow.backends.element_types import infer_types
-from ndld_flow.backends.fp16_choice import SENSITIVE_OPS, choose_fp32, keep_blocked, keep_shape_arithmetic
+from ndld_flow.backends.fp16_choice import choose_fp32, keep_blocked, keep_shape_arithmetic, why_sensitive
 from ndld_flow.backends.fp16_constants import Progress
 from ndld_flow.backends.fp16_rewrite import Rewriter
 from ndld_flow.backends.fp16_tensors import Survey, survey
@@ -161,8 +161,7 @@ def _blocked(model: ir.Model, request: Fp16Request, notes: list[str]) -> dict[ir
     if request.values_outside is not None:
         reasons = _outside(model, request.values_outside) | reasons
     if request.keep_sensitive:
-        sensitive = {n: SENSITIVE_OPS[op_name(n)] for n in model.graph.all_nodes() if op_name(n) in SENSITIVE_OPS}
-        reasons = sensitive | reasons
+        reasons = {n: why for n in model.graph.all_nodes() if (why := why_sensitive(n))} | reasons
     return reasons
 
 

@@ -12,7 +12,7 @@ from ndld_flow.backends.type_groups import Group, Groups, is_constant
 
 _RARE = "few back ends make it in fp16"
 
-SENSITIVE_OPS: Mapping[str, str] = {
+_SENSITIVE: Mapping[str, str] = {
     "Bernoulli": _RARE,
     "BlackmanWindow": _RARE,
     "CumSum": "a running sum outgrows fp16",
@@ -21,6 +21,7 @@ SENSITIVE_OPS: Mapping[str, str] = {
     "HammingWindow": _RARE,
     "HannWindow": _RARE,
     "MaxRoiPool": "box corners in pixels need more than 11 bits",
+    "MeanVarianceNormalization": _RARE,
     "MelWeightMatrix": _RARE,
     "RandomNormal": _RARE,
     "RandomNormalLike": _RARE,
@@ -29,6 +30,15 @@ SENSITIVE_OPS: Mapping[str, str] = {
     "RoiAlign": "box corners in pixels need more than 11 bits",
 }
 """Operators that ONNX lets be fp16 and that are kept in fp32 by default -> why."""
+
+
+def why_sensitive(node: ir.Node) -> str:
+    """Why a node is kept in fp32 by default; empty when it is not."""
+    if is_op(node, "ScatterElements", "ScatterND"):
+        reduction = node.attributes.get("reduction")
+        return _RARE if reduction is not None and reduction.as_string() != "none" else ""
+    return _SENSITIVE[node.op_type] if is_op(node, *_SENSITIVE) else ""
+
 
 _FOLLOWS = "it only hands on values between fp32 nodes"
 _IN_BODY = "it is inside {name}, which is blocked"

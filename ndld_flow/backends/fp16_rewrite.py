@@ -14,6 +14,7 @@ from ndld_flow.backends.unique_names import UniqueNames
 
 _SUFFIX = {ir.DataType.FLOAT: "fp32", ir.DataType.FLOAT16: "fp16"}
 _OTHER = {ir.DataType.FLOAT: ir.DataType.FLOAT16, ir.DataType.FLOAT16: ir.DataType.FLOAT}
+_CAST_OPSET, _CAST_IR_VERSION = 13, 7
 
 Readers = dict[ir.Value, list[Use]]
 
@@ -48,6 +49,10 @@ class Rewriter:
         for value in floats:
             self._join(value)
         self._drop_idle_casts()
+        if self.casts_added and "" not in self._model.opset_imports:
+            # Such as a model of ai.onnx.ml operators alone.
+            self._model.opset_imports[""] = _CAST_OPSET
+            self._model.ir_version = max(self._model.ir_version or 0, _CAST_IR_VERSION)
 
     def _halve_made(self, value: ir.Value) -> None:
         """Note a value's new type; an initializer that is an input too changes with it."""

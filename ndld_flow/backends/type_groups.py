@@ -20,6 +20,7 @@ from ndld_flow.backends.op_signatures import Signature, is_op, signature_of
 
 FLOAT = "(float)"
 HALF = "(float16)"
+_HALF_TENSOR = "tensor(float16)"
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,7 @@ class _GroupMaker:
         if standard and node.op_type in _CONTROL_FLOW:
             return [self._tied(node, tie) for tie in _CONTROL_FLOW[node.op_type](node) if self._floats(tie)]
         signature = signature_of(node, self.opsets)
-        if signature is None:
+        if signature is None or any(subgraphs_of(node)):
             return self._unknown(node)
         return self._by_variable(node, signature, standard)
 
@@ -243,12 +244,23 @@ class _GroupMaker:
             signature = _with_one_variable(signature)
         if standard and node.op_type in _TYPE_FROM_INPUT and TYPE_ATTRIBUTES[node.op_type] not in node.attributes:
             signature = _with_one_variable(signature)
+        if standard and node.op_type not in TYPE_ATTRIBUTES:
+            signature = self._with_sources(node, signature)
         places = self._places(node, signature)
         for variable, group in places.items():
             group.kept = self._why_fixed(node, signature, variable, group)
             if standard:
                 self._describe(node, group)
         return list(places.values())
+
+    def _with_sources(self, node: ir.Node, signature: Signature) -> Signature:
+        """An output whose variable no given input has takes the type of the first input that is a float."""
+        given = zip(node.inputs, signature.inputs, strict=False)
+        known = [variable for value, variable in given if self._is_float(value)]
+        if not known:
+            return signature
+        outputs = (v if v in known or not signature.admits(v, _HALF_TENSOR) else known[0] for v in signature.outputs)
+        return Signature(signature.inputs, tuple(outputs), signature.allowed)
 
     def _places(self, node: ir.Node, signature: Signature) -> dict[str, Group]:
         """Type variable -> the fp32 ports of a node that have it."""
@@ -263,6 +275,8 @@ class _GroupMaker:
         return groups
 
     def _why_fixed(self, node: ir.Node, signature: Signature, variable: str, group: Group) -> str:
+        if node.domain == "ai.onnx.ml" or is_op(node, "BitCast"):
+            return f"{node.op_type} depends on its input being fp32"
         ports = [*group.values, *(use.value for use in group.uses if use.value is not None)]
         halves = {self.types[value].replace(FLOAT, HALF) for value in ports}
         if not all(signature.admits(variable, half) for half in halves):

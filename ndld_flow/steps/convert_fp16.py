@@ -40,7 +40,7 @@ class Block(BaseModel):
     """Nodes that read a weight with values outside this range; `{}` means: that fp16 cannot hold."""
     sensitive: bool = True
     """Operators that fp16 is too coarse for or that few back ends have in fp16: CumSum, GridSample, MaxRoiPool,
-    RoiAlign; EyeLike, windows and random numbers."""
+    RoiAlign; EyeLike, windows, random numbers, and scattering that adds or multiplies."""
 
     @field_validator("nodes")
     @classmethod
