@@ -54,8 +54,8 @@ class PassesPlot {
         draw("line", { class: "grid", x1: left, x2: width, y1: this.y(mark), y2: this.y(mark) }),
         draw("text", { x: left - 8, y: this.y(mark) + 4, "text-anchor": "end" }, `${tickText(mark, step, factor)} ${unit}`));
     }
-    for (const mark of ticks(0, most - 1, width / 120).filter(Number.isInteger)) {
-      this.svg.append(draw("text", { x: this.x(mark), y: PASSES_HEIGHT - 8, "text-anchor": "middle" }, mark === 0 ? "pass 1" : count(mark)));
+    for (const mark of ticks(0, most, width / 120).filter(Number.isInteger)) {
+      this.svg.append(draw("text", { x: this.x(Math.max(mark - 1, 0)), y: PASSES_HEIGHT - 8, "text-anchor": "middle" }, mark === 0 ? "pass 1" : count(mark)));
     }
     for (const profile of shown) this.svg.append(this.series(profile, left, width));
     this.mark = draw("circle", { class: "ring", r: 6, visibility: "hidden" });
@@ -65,14 +65,15 @@ class PassesPlot {
     this.host.replaceChildren(this.svg);
   }
 
-  // Thousands of dots are one path: a zero-length line with round ends is a dot.
+  // Thousands of dots are one path: a line of next to no length, with round ends, is a dot.
+  // Of no length at all it is one on a screen, but a dash on paper.
   series(profile, left, width) {
     const { samples, latency } = profile;
     const inside = [];
     const beyond = [];
     samples.forEach((sample, pass) => {
       const x = this.x(pass).toFixed(1);
-      if (sample <= this.range.high) inside.push(`M${x} ${this.y(sample).toFixed(1)}h0`);
+      if (sample <= this.range.high) inside.push(`M${x} ${this.y(sample).toFixed(1)}h.01`);
       else beyond.push(`M${x} 0l4 7h-8z`);
     });
     const group = draw("g", { class: `series series-${profile.series}` },
