@@ -73,25 +73,29 @@ def polygraphy_lint(subject: Subject, shapes: Mapping[str, Sequence[int]], timeo
         entries: list[dict[str, Any]] = json.loads(report.read_text())["lint_entries"]
     types = {node.name: node.op_type for node in subject.nodes() if node.name}
     certain = _inputs_are_given(subject, shapes)
+    with_bodies = {node.name for node in subject.nodes() if any(a.HasField("g") or a.graphs for a in node.attribute)}
     for entry in entries:
-        yield from _polygraphy_findings(entry, types, certain)
+        cut_out = entry["source"] == "onnx_checker" or not with_bodies.isdisjoint(entry.get("nodes") or [])
+        yield from _polygraphy_findings(entry, types, certain, cut_out)
 
 
-def _polygraphy_findings(entry: dict[str, Any], types: Mapping[str, str], certain: bool) -> Iterator[Finding]:
+def _polygraphy_findings(
+    entry: dict[str, Any], types: Mapping[str, str], certain: bool, cut_out: bool
+) -> Iterator[Finding]:
     if entry["source"] == "onnx_graphsurgeon":
         return  # unused nodes, which `unused_node` tells too
-    severity, remark = _weight(entry, certain)
+    severity, remark = _weight(entry, certain, cut_out)
     message = one_paragraph(entry["message"]) + remark
     for name in entry.get("nodes") or [""]:
         node = "" if name.startswith("polygraphy_unnamed_node") else name
         yield Finding(severity=severity, check="polygraphy", message=message, node=node, op_type=types.get(node, ""))
 
 
-def _weight(entry: dict[str, Any], certain: bool) -> tuple[Severity, str]:
+def _weight(entry: dict[str, Any], certain: bool, cut_out: bool) -> tuple[Severity, str]:
     """How much an entry says, and what to add to its message."""
-    if entry["source"] == "onnx_checker":
-        # It checks nodes cut out of the graph, whose bodies then miss what they read outside; the whole model has
-        # been checked by `onnx.checker`.
+    if cut_out:
+        # It looks at nodes cut out of the graph, whose bodies then miss what they read outside; the whole model has
+        # been looked at by `onnx.checker` and `onnxruntime`.
         return "info", " (about the node as Polygraphy cuts it out of the graph)"
     if entry["level"] != "exception":
         return "warning", ""
