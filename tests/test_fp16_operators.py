@@ -44,10 +44,9 @@ def test_every_operator_of_onnx(tmp_path: Path) -> None:
     refused, models = [], list(one_of_each())
     assert len(models) > 200
     for number, model in enumerate(models):
-        for keep_io in ("true", "false"):
-            folder = tmp_path / f"{number}_{keep_io}"
-            folder.mkdir()
-            path, _ = convert(model, folder, f'{{"keep_io": {keep_io}}}')
-            if loads(folder / "source.onnx") and not loads(path):
-                refused.append(f"{model.graph.name}, keep_io {keep_io}")
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        path, _ = convert(model, folder, '{"keep_io": false}')
+        if loads(folder / "source.onnx") and not loads(path):
+            refused.append(model.graph.name)
     assert refused == []

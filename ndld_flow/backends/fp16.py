@@ -11,43 +11,22 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ndld_flow.backends.element_types import infer_types
-from ndld_flow.backends.fp16_choice import choose_fp32, keep_blocked, keep_shape_arithmetic, why_sensitive
+from ndld_flow.backends.fp16_block import Fp16Request, blocked_nodes
+from ndld_flow.backends.fp16_choice import choose_fp32, keep_blocked, keep_shape_arithmetic
 from ndld_flow.backends.fp16_constants import Progress
 from ndld_flow.backends.fp16_rewrite import Rewriter
-from ndld_flow.backends.fp16_tensors import Survey, survey
 from ndld_flow.backends.fp16_warnings import loss_lines, loss_notes, normalization_notes
 from ndld_flow.backends.local_functions import inline_functions
-from ndld_flow.backends.node_selection import nodes_named, nodes_of_types, op_name
+from ndld_flow.backends.node_selection import op_name
 from ndld_flow.backends.onnx_models import check_model, external_files, load_model, save_model, summarize_model
 from ndld_flow.backends.op_signatures import is_op
-from ndld_flow.backends.type_groups import Group, Groups, constant_tensor, group_places
+from ndld_flow.backends.type_groups import Group, Groups, group_places
 from ndld_flow.backends.unique_names import UniqueNames
 from ndld_flow.errors import ModelError
 from ndld_flow.records.graph_change import GraphChange
 
 _MIN_OPSET = 7
 """Before it, broadcasting and Cast were said otherwise, and ONNX Runtime does not load it."""
-
-
-@dataclass(frozen=True)
-class ValueLimits:
-    """Weights outside these keep the nodes that read them in fp32."""
-
-    max_abs: float
-    min_abs: float
-    share: float
-    """Fraction of a weight's values other than 0 that may lie below `min_abs`."""
-
-
-@dataclass(frozen=True)
-class Fp16Request:
-    """What is asked of a conversion."""
-
-    keep_io: bool = True
-    op_types: Sequence[str] = ()
-    nodes: Sequence[str] = ()
-    values_outside: ValueLimits | None = None
-    keep_sensitive: bool = True
 
 
 @dataclass(frozen=True)
@@ -86,7 +65,7 @@ def _convert(
     notes = _prepare(model, source)
     types = infer_types(model)
     groups = group_places(model, types, request.keep_io)
-    keep_blocked(groups, _blocked(model, request, notes))
+    keep_blocked(groups, blocked_nodes(model, request, notes))
     keep_shape_arithmetic(model, groups)
     fp32 = choose_fp32(groups)
     kept = _kept_nodes(groups, fp32)
@@ -147,47 +126,6 @@ def _prepare(model: ir.Model, source: Path) -> list[str]:
     except ValueError:
         raise ModelError(f"{source}: the graph has a cycle, so it cannot be converted.") from None
     return notes
-
-
-def _blocked(model: ir.Model, request: Fp16Request, notes: list[str]) -> dict[ir.Node, str]:
-    """Node -> why it was asked to stay fp32."""
-    reasons: dict[ir.Node, str] = {}
-    for pattern, nodes in nodes_named(model, request.nodes, "block.nodes").items():
-        reasons |= {node: f"block.nodes {pattern!r}" for node in nodes if node not in reasons}
-    for op_type, nodes in nodes_of_types(model, request.op_types, "block.op_types").items():
-        reasons |= {node: f"block.op_types {op_type!r}" for node in nodes if node not in reasons}
-        if not nodes:
-            notes.append(f"block.op_types: this model has no {op_type}")
-    if request.values_outside is not None:
-        reasons = _outside(model, request.values_outside) | reasons
-    if request.keep_sensitive:
-        reasons = {n: why for n in model.graph.all_nodes() if (why := why_sensitive(n))} | reasons
-    return reasons
-
-
-def _outside(model: ir.Model, limits: ValueLimits) -> dict[ir.Node, str]:
-    """Nodes that read a weight with values outside the limits -> which weight, and how far outside."""
-    surveys: dict[ir.Value, Survey] = {}
-    reasons: dict[ir.Node, str] = {}
-    for node in model.graph.all_nodes():
-        for value in node.inputs:
-            tensor = constant_tensor(value)
-            if value is None or tensor is None or tensor.dtype != ir.DataType.FLOAT:
-                continue
-            if value not in surveys:
-                surveys[value] = survey(tensor, limits.min_abs)
-            reason = _why_outside(surveys[value], limits)
-            if reason:
-                reasons.setdefault(node, f"block.values_outside: {value.name} {reason}")
-    return reasons
-
-
-def _why_outside(found: Survey, limits: ValueLimits) -> str:
-    if found.largest > limits.max_abs:
-        return f"has values up to {found.largest:.4g}"
-    if found.small > limits.share * found.count:
-        return f"has {found.small} of {found.count} values below {limits.min_abs:.2g}"
-    return ""
 
 
 def _kept_nodes(groups: Groups, fp32: set[Group]) -> dict[ir.Node, str]:

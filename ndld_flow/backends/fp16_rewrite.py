@@ -9,8 +9,9 @@ import onnx_ir as ir
 from ndld_flow.backends.element_types import Types, tensor_of
 from ndld_flow.backends.fp16_constants import HalfConstants, Progress, graph_of, half_type
 from ndld_flow.backends.op_signatures import is_op
-from ndld_flow.backends.type_groups import FLOAT, HALF, TYPE_ATTRIBUTES, Group, Groups, Use, is_constant
+from ndld_flow.backends.type_groups import FLOAT, HALF, TYPE_ATTRIBUTES, Group, Groups, is_constant
 from ndld_flow.backends.unique_names import UniqueNames
+from ndld_flow.backends.value_uses import Use
 
 _SUFFIX = {ir.DataType.FLOAT: "fp32", ir.DataType.FLOAT16: "fp16"}
 _OTHER = {ir.DataType.FLOAT: ir.DataType.FLOAT16, ir.DataType.FLOAT16: ir.DataType.FLOAT}

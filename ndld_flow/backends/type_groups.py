@@ -15,32 +15,14 @@ from itertools import chain
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.backends.element_types import Types, carried_into_bodies, held_tensor, subgraphs_of
+from ndld_flow.backends.control_flow_ties import CONTROL_FLOW, Tie
+from ndld_flow.backends.element_types import Types, held_tensor, subgraphs_of
 from ndld_flow.backends.op_signatures import Signature, is_op, signature_of
+from ndld_flow.backends.value_uses import Use
 
 FLOAT = "(float)"
 HALF = "(float16)"
 _HALF_TENSOR = "tensor(float16)"
-
-
-@dataclass(frozen=True)
-class Use:
-    """A place where a value is read: input `index` of a node, or output `index` of a graph."""
-
-    reader: ir.Node | ir.Graph
-    index: int
-
-    @property
-    def value(self) -> ir.Value | None:
-        reader = self.reader
-        return reader.inputs[self.index] if isinstance(reader, ir.Node) else reader.outputs[self.index]
-
-    def read(self, value: ir.Value) -> None:
-        """Read another value from now on."""
-        if isinstance(self.reader, ir.Node):
-            self.reader.replace_input_with(self.index, value)
-        else:
-            self.reader.outputs[self.index] = value
 
 
 @dataclass(eq=False)
@@ -217,8 +199,8 @@ class _GroupMaker:
         standard = node.domain in ("", "ai.onnx")
         if standard and node.op_type == "Constant":
             return []
-        if standard and node.op_type in _CONTROL_FLOW:
-            return [self._tied(node, tie) for tie in _CONTROL_FLOW[node.op_type](node) if self._floats(tie)]
+        if standard and node.op_type in CONTROL_FLOW:
+            return [self._tied(node, tie) for tie in CONTROL_FLOW[node.op_type](node) if self._floats(tie)]
         signature = signature_of(node, self.opsets)
         if signature is None or any(subgraphs_of(node)):
             return self._unknown(node)
@@ -303,52 +285,6 @@ def _with_one_variable(signature: Signature) -> Signature:
     """Every port gets one variable that may be whatever any of them may."""
     allowed = frozenset(chain.from_iterable(signature.allowed.values()))
     return Signature(("T",) * len(signature.inputs), ("T",) * len(signature.outputs), {"T": allowed})
-
-
-@dataclass(frozen=True)
-class Tie:
-    """Places inside and around a control-flow node that are one value in turn."""
-
-    uses: tuple[Use, ...]
-    values: tuple[ir.Value, ...]
-
-
-def _if_ties(node: ir.Node) -> Iterator[Tie]:
-    branches = list(subgraphs_of(node))
-    for index, value in enumerate(node.outputs):
-        yield Tie(tuple(Use(branch, index) for branch in branches), (value,))
-
-
-def _loop_ties(node: ir.Node) -> Iterator[Tie]:
-    """State goes around: what is given, the body's input, the body's output, the result. Scan outputs only leave."""
-    body = node.attributes["body"].as_graph()
-    inner = [value for value, _ in carried_into_bodies(node)]
-    for index in range(len(body.outputs) - 1):
-        around = (Use(node, 2 + index),) if index < len(inner) else ()
-        yield Tie((*around, Use(body, 1 + index)), (*node.outputs[index : index + 1], *inner[index : index + 1]))
-
-
-def _scan_ties(node: ir.Node) -> Iterator[Tie]:
-    body = node.attributes["body"].as_graph()
-    first = len(node.inputs) - len(body.inputs)
-    states = len(body.inputs) - node.attributes["num_scan_inputs"].as_int()
-    for index in range(len(body.outputs)):
-        around = (Use(node, first + index),) if index < states else ()
-        inner = tuple(body.inputs[index : index + 1]) if index < states else ()
-        yield Tie((*around, Use(body, index)), (*node.outputs[index : index + 1], *inner))
-    for index in range(states, len(body.inputs)):
-        yield Tie((Use(node, first + index),), (body.inputs[index],))
-
-
-def _sequence_map_ties(node: ir.Node) -> Iterator[Tie]:
-    body = node.attributes["body"].as_graph()
-    for index, value in enumerate(body.inputs):
-        yield Tie((Use(node, index),), (value,))
-    for index, value in enumerate(node.outputs):
-        yield Tie((Use(body, index),), (value,))
-
-
-_CONTROL_FLOW = {"If": _if_ties, "Loop": _loop_ties, "Scan": _scan_ties, "SequenceMap": _sequence_map_ties}
 
 
 def _tie_containers(groups: list[Group], types: Types) -> list[Group]:
