@@ -116,7 +116,7 @@ def test_nothing_is_left_in_fp32_without_reason(tmp_path: Path) -> None:
     assert {i.data_type for i in converted.graph.initializer} == {TensorProto.FLOAT16}
     assert result.metrics["kept_fp32"].value == 0
     assert result.change is not None
-    assert result.change.after.initializer_bytes * 2 == result.change.before.initializer_bytes
+    assert result.change.after.initializer_bytes < 0.51 * result.change.before.initializer_bytes
     assert result.summary.startswith("fp16: 39 nodes, 0 kept in fp32, 2 casts added, ")
 
 
@@ -351,7 +351,7 @@ def test_external_data_is_halved_on_disk(tmp_path: Path) -> None:
     assert (path.parent / "model.onnx.data").stat().st_size == 3 * 256 * 256 * 2
     assert path.stat().st_size < 4096
     agree(source, path, {"x": normal(2, 256)}, 5e-3)
-    assert "0.8 -> 0.4 MB" in result.summary
+    assert result.summary.endswith(" casts added, 769 -> 385 KiB")
 
 
 # Real models ------------------------------------------------------------------------------------------------------

@@ -9,8 +9,10 @@ from typing import Annotated, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from ndld_flow.artifacts.kinds import Onnx
+from ndld_flow.quantities import size_change
 from ndld_flow.records.metric import Metric
 from ndld_flow.step import Context, Result, Step
+from ndld_flow.units import Fraction
 
 
 class ValuesOutside(BaseModel):
@@ -23,7 +25,7 @@ class ValuesOutside(BaseModel):
     masks, do not count: scalars from 1e9 on, other values from 1e30 on."""
     min_abs: Annotated[float, Field(ge=0)] = 0.0
     """Values nearer to 0 than this are too small; 0 turns the test off. fp16 has 6e-8, and all its bits from 6.1e-5."""
-    share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    share: Annotated[Fraction, Field(le=1)] = 0.0
     """A weight keeps its nodes in fp32 when more than this fraction of its values other than 0 is too small."""
 
 
@@ -85,7 +87,7 @@ class ConvertFp16(Step[Onnx, Onnx]):
         done = convert_to_fp16(source.path, target, request, context.log, context.progress)
         refuse_broken(target, source.path, done, context.log)
         nodes, casts, kept = done.change.after.node_count, done.change.casts_added, len(done.kept)
-        size = f"{done.size_before / 1e6:.1f} -> {done.size_after / 1e6:.1f} MB"
+        size = size_change(done.size_before, done.size_after)
         return Result(
             summary=f"fp16: {nodes} nodes, {kept} kept in fp32, {casts} casts added, {size}",
             metrics={
