@@ -25,7 +25,8 @@ class InputSpec(BaseModel):
     max: Shape | None = None
     """Largest shape an engine must accept."""
     data: str | int | float = "random"
-    """`random`, `zeros`, `ones`, a number that every element is, or a file: `.npy`, `.pb` (a TensorProto), or an image (`.png`, `.jpg`)."""
+    """`random`, `zeros`, `ones`, a number that every element is, or a file: `.npy`, `.pb` (a TensorProto), or an image
+    (`.png`, `.jpg`)."""
     range: tuple[float, float] = (0.0, 1.0)
     """Random floats are uniform in [low, high); random integers are drawn from the same half-open range."""
     layout: Literal["NCHW", "NHWC"] = "NCHW"

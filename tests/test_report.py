@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
+from ndld_flow import quantities
 from ndld_flow.errors import OutputsError, RequestError
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.profile import BatchPoint, ProfileRun
 from ndld_flow.records.run_record import GateResult, RunRecord
-from ndld_flow.report import quantities
 from ndld_flow.report.collect_accuracy import collect_accuracy
 from ndld_flow.report.collect_flow import lay_out
 from ndld_flow.report.collect_gates import collect_gates

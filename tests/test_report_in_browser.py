@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Dialog, Locator, Page, expect, sync_playwright
 
+from ndld_flow.quantities import TIMES
 from ndld_flow.report.draw import draw_report
 from ndld_flow.report.plain_text import visible_name
-from ndld_flow.report.quantities import TIMES
 from tests.run_fixtures import (
     HOSTILE_NAMES,
     write_big,

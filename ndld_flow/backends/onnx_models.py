@@ -141,12 +141,7 @@ def check_model(path: Path, full_check: bool = False) -> None:
 def summarize_model(model: ir.Model) -> GraphSummary:
     """A model in numbers; nodes of subgraphs and of local functions are counted once each."""
     types = Counter(_type_name(node) for graph in all_graphs(model) for node in graph)
-    tensors = [
-        value.const_value
-        for graph in model.graphs()
-        for value in graph.initializers.values()
-        if value.const_value is not None
-    ]
+    tensors = [*_initializers(model), *_constants(model)]
     return GraphSummary(
         nodes_by_type=dict(sorted(types.items(), key=lambda item: (-item[1], item[0]))),
         parameter_count=sum(_stored_count(tensor) for tensor in tensors),
@@ -154,6 +149,22 @@ def summarize_model(model: ir.Model) -> GraphSummary:
         opset=model.opset_imports.get("", 0),
         ir_version=model.ir_version or 0,
     )
+
+
+def _initializers(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                yield value.const_value
+
+
+def _constants(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    """Tensors in Constant nodes: exporters keep weights there too."""
+    for graph in all_graphs(model):
+        for node in graph:
+            tensor = node.attributes.get("value") if node.op_type == "Constant" else None
+            if tensor is not None and not tensor.is_ref() and tensor.type == ir.AttributeType.TENSOR:
+                yield tensor.as_tensor()
 
 
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:

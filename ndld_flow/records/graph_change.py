@@ -11,8 +11,9 @@ class GraphSummary(Record):
     nodes_by_type: dict[str, int]
     """`Conv`, or `com.microsoft::FusedConv` for other domains -> number of nodes, most frequent first."""
     parameter_count: int
-    """Elements in all initializers, sparse ones by their stored values."""
+    """Elements in all initializers and Constant nodes, sparse ones by their stored values."""
     initializer_bytes: int
+    """Bytes of those elements."""
     opset: int
     """Version of the default ONNX domain."""
     ir_version: int

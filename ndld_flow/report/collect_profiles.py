@@ -5,13 +5,13 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
+from ndld_flow.quantities import size
 from ndld_flow.records.latency import LatencySummary, percentile
 from ndld_flow.records.machine import Machine
 from ndld_flow.records.profile import BatchPoint, Profile, TensorInfo
 from ndld_flow.report.collect_accuracy import shape_text
 from ndld_flow.report.plain_text import short_name
 from ndld_flow.report.profile_titles import profile_titles
-from ndld_flow.report.quantities import size
 from ndld_flow.report.settings_text import Setting, settings_of
 
 

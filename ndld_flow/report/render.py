@@ -8,7 +8,8 @@ from functools import lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from ndld_flow.report import quantities, verdict
+from ndld_flow import quantities
+from ndld_flow.report import verdict
 from ndld_flow.report.page import RunPage
 
 if TYPE_CHECKING:

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ndld_flow.quantities import (
+    count,
+    milliseconds,
+    number,
+    seconds,
+    size,
+    size_change,
+)
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.collect_summary import (
     AccuracyOutcome,
@@ -13,14 +21,6 @@ from ndld_flow.report.collect_summary import (
     collect_summary,
 )
 from ndld_flow.report.collector_at_rest import collector_at_rest
-from ndld_flow.report.quantities import (
-    count,
-    milliseconds,
-    number,
-    seconds,
-    size,
-    size_change,
-)
 from ndld_flow.report.run_folder import read_documents
 
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ndld_flow.artifacts.kinds import AccuracyDocument, Onnx
 from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
+from ndld_flow.quantities import number
 from ndld_flow.records.accuracy import Accuracy, OutputAgreement
 from ndld_flow.records.metric import Metric
 from ndld_flow.step import Context, Reads, Result, Reuse, Step
@@ -220,7 +221,7 @@ def _worst(accuracy: Accuracy) -> dict[str, Metric]:
 def _summary(accuracy: Accuracy, metrics: dict[str, Metric]) -> str:
     parts = []
     if "cosine" in metrics:
-        parts.append(f"cosine {metrics['cosine'].value:.6f}, max abs {metrics['max_abs'].value:.1e}")
+        parts.append(f"cosine {number(metrics['cosine'].value)}, max abs {number(metrics['max_abs'].value)}")
     elif "mismatched" in metrics:
         parts.append(f"{metrics['mismatched'].value:.2%} of elements differ")
     failed = [output for output in accuracy.outputs if output.failed]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from ndld_flow.artifacts.kinds import Onnx, ProfileDocument
+from ndld_flow.quantities import milliseconds
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.profile import Profile
 from ndld_flow.step import Context, Result, Reuse, Step
@@ -144,10 +145,9 @@ def _metrics(profile: Profile) -> dict[str, Metric]:
 
 def _summary(profile: Profile) -> str:
     latency = profile.latency
-    told = (
-        f"median {latency.median_ms:.3g} ms, p99 {latency.p99_ms:.3g} ms over {latency.sample_count} passes"
-        f" on {profile.providers[0].removesuffix('ExecutionProvider')}"
-    )
+    provider = profile.providers[0].removesuffix("ExecutionProvider")
+    times = f"median {milliseconds(latency.median_ms)}, p99 {milliseconds(latency.p99_ms)}"
+    told = f"{times} over {latency.sample_count} passes on {provider}"
     if profile.stopped_because == "time limit reached":
         told += " (time limit reached)"
     return f"{told}, {len(profile.layers)} layers" if profile.layers else told

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from ndld_flow.artifacts.kinds import Onnx
 from ndld_flow.inputs import Shape
+from ndld_flow.quantities import size_change
 from ndld_flow.records.graph_change import GraphChange
 from ndld_flow.records.metric import Metric
 from ndld_flow.step import Context, Result, Step
@@ -67,7 +68,7 @@ class Sanitize(Step[Onnx, Onnx]):
 
 def _summary(change: GraphChange) -> str:
     before, after = change.before, change.after
-    sizes = f"{before.initializer_bytes / 1e6:.1f} -> {after.initializer_bytes / 1e6:.1f} MB"
+    sizes = size_change(before.initializer_bytes, after.initializer_bytes)
     return f"{before.node_count} -> {after.node_count} nodes, {sizes}"
 
 

@@ -48,7 +48,7 @@ for name, module, cls, settings, reads, key in calls:
 
 
 def describe_calls() -> str:
-    """The quickstart's steps as the plain script calls them, in JSON: read beforehand, so it costs the script nothing."""
+    """The quickstart's steps as the plain script calls them, in JSON, read beforehand at no cost to it."""
     calls = []
     for step in load_recipe(RECIPE).steps:
         cls = step.type.cls

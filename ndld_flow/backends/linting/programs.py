@@ -122,6 +122,7 @@ def _run(arguments: list[str], timeout_s: float) -> subprocess.CompletedProcess[
             [sys.executable, *arguments],
             capture_output=True,
             text=True,
+            cwd=tempfile.gettempdir(),  # shape inference of large models leaves files where it stands
             timeout=timeout_s,
             check=False,
             errors="replace",
