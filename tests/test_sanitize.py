@@ -384,6 +384,25 @@ def test_a_cast_that_loses_is_kept(tmp_path: Path) -> None:
     assert_equal(source, target, {"x": random_floats(2, 4) * 10})
 
 
+def test_transposes_merge_in_the_right_order(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 2, 0]),
+        helper.make_node("Transpose", ["t"], ["y"], perm=[0, 2, 1]),
+    ]
+    source = one_graph(tmp_path, nodes, [models.tensor("x", [2, 3, 4])], [models.tensor("y", [3, 2, 4])])
+    target, change = sanitize(source)
+    assert change.after.nodes_by_type == {"Transpose": 1}
+    assert_equal(source, target, {"x": random_floats(2, 3, 4)})
+
+
+def test_a_zero_in_a_reshape_copies_from_its_own_input(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Reshape", ["x", "a"], ["r"]), helper.make_node("Reshape", ["r", "b"], ["y"])]
+    constants = {"a": np.array([4, 6], np.int64), "b": np.array([0, 3, 2], np.int64)}
+    source = one_graph(tmp_path, nodes, [models.tensor("x", [2, 12])], [models.tensor("y", [4, 3, 2])], constants)
+    target, _ = sanitize(source)
+    assert_equal(source, target, {"x": random_floats(2, 12)})
+
+
 def test_wrong_notes_about_shapes_do_not_fold_to_a_wrong_model(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Relu", ["x"], ["r"]),
