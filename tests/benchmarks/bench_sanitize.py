@@ -161,10 +161,10 @@ class Row:
 
 def measure(tool: str, model: Path, folder: Path, compare: bool) -> Row:
     out = folder / f"{tool.replace(' ', '_')}.onnx"
-    command = [sys.executable, __file__, "--child", tool, str(model), str(out)]
+    command = [sys.executable, str(Path(__file__).resolve()), "--child", tool, str(model.resolve()), str(out)]
     start = time.perf_counter()
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, cwd=folder)
     except subprocess.TimeoutExpired:
         return Row(tool, error="more than 900 s")
     wall = time.perf_counter() - start
