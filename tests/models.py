@@ -25,7 +25,7 @@ class GraphBuilder:
         self.random = np.random.default_rng(seed)
         self.prefix = prefix
 
-    def op(self, op_type: str, *inputs: str, outputs: int = 1, **attributes: Any) -> str:  # noqa: ANN401
+    def op(self, op_type: str, *inputs: str, outputs: int = 1, **attributes: Any) -> str:
         """Add a node; return the name of its first output."""
         name = f"{self.prefix}{op_type}_{len(self.nodes)}"
         names = [f"{name}_out"] + [f"{name}_out{i}" for i in range(1, outputs)]
