@@ -1,6 +1,6 @@
 """Sanitize against its peers: seconds, nodes, peak memory and largest difference, each in a fresh process.
 
-    python tests/benchmarks/bench_sanitize.py [MODEL.onnx ...] [--big] [--only TOOL,TOOL]
+    python tests/benchmarks/bench_sanitize.py [MODEL.onnx ...] [--big] [--only TOOL,TOOL] [--repeat N]
 
 Without models: the ones tests build, and those of the onnx package. `--big` adds a generated 2.4 GB model.
 Seconds are those of load, transform and save, imports not counted; memory is the process's peak, imports included.
@@ -9,6 +9,7 @@ Seconds are those of load, transform and save, imports not counted; memory is th
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import resource
 import subprocess
@@ -159,6 +160,13 @@ class Row:
         )
 
 
+def best_of(count: int, tool: str, model: Path, folder: Path) -> Row:
+    """The fastest of some runs: a shared machine's disk is sometimes ten times slower than at other times."""
+    rows = [measure(tool, model, folder, compare=i == 0 and model.name != "big.onnx") for i in range(count)]
+    fastest = min(rows, key=lambda row: row.seconds)
+    return dataclasses.replace(fastest, difference=rows[0].difference)
+
+
 def measure(tool: str, model: Path, folder: Path, compare: bool) -> Row:
     out = folder / f"{tool.replace(' ', '_')}.onnx"
     command = [sys.executable, str(Path(__file__).resolve()), "--child", tool, str(model.resolve()), str(out)]
@@ -258,6 +266,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--big", action="store_true")
+    parser.add_argument("--repeat", type=int, default=1, help="runs of each, of which the fastest is told")
     parser.add_argument("--only", default=",".join(TOOLS))
     parser.add_argument("--child", nargs=3)
     arguments = parser.parse_args()
@@ -270,7 +279,7 @@ def main() -> None:
         for model in arguments.models or default_models(folder, arguments.big):
             print(f"{model.name}: {count_nodes(model)[0]} nodes", flush=True)
             for tool in arguments.only.split(","):
-                print(measure(tool, model, folder, compare=model.name != "big.onnx"), flush=True)
+                print(best_of(arguments.repeat, tool, model, folder), flush=True)
 
 
 if __name__ == "__main__":
