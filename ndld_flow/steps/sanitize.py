@@ -17,7 +17,7 @@ from ndld_flow.units import Bytes
 
 
 class Sanitize(Step[Onnx, Onnx]):
-    """Fold constants, remove what does nothing or is not read, share duplicates, fuse what has one operator.
+    """Fold constants, remove what does nothing, share duplicates, fuse what has one operator.
 
     Inputs and outputs stay as they are, nodes that survive keep their names, only standard operators of the model's
     own opset are used, and the result passes the ONNX checker. Weights in external data stay on disk.
