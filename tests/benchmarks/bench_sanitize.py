@@ -169,6 +169,8 @@ def best_of(count: int, tool: str, model: Path, folder: Path) -> Row:
 
 def measure(tool: str, model: Path, folder: Path, compare: bool) -> Row:
     out = folder / f"{tool.replace(' ', '_')}.onnx"
+    for old in folder.glob(f"{out.name}*"):
+        old.unlink()  # ext4 flushes a file that replaces another
     command = [sys.executable, str(Path(__file__).resolve()), "--child", tool, str(model.resolve()), str(out)]
     start = time.perf_counter()
     try:
