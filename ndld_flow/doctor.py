@@ -64,7 +64,7 @@ def _check_onnxruntime_twins() -> Check:
 
 
 def _check_provider(name: str) -> Check:
-    from ndld_flow.backends.provider_check import try_provider
+    from ndld_flow.backends.running.provider_check import try_provider
 
     shown = f"onnxruntime {name}"
     try:

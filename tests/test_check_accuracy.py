@@ -18,8 +18,8 @@ from onnxruntime.transformers.float16 import convert_float_to_float16
 from pydantic import ValidationError
 
 from ndld_flow.artifacts.kinds import AccuracyDocument, Onnx
-from ndld_flow.backends.agreement import SAME_DB, Agreement
-from ndld_flow.backends.model_matching import pair_names
+from ndld_flow.backends.comparing.agreement import SAME_DB, Agreement
+from ndld_flow.backends.comparing.model_matching import pair_names
 from ndld_flow.errors import BackendError, ModelError, RequestError
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.metric import Metric

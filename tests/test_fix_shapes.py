@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ndld_flow.artifacts.kinds import Onnx
-from ndld_flow.backends.onnx_models import check_model
+from ndld_flow.backends.models.files import check_model
 from ndld_flow.errors import ModelError, RequestError
 from ndld_flow.inputs import InputSpec
 from ndld_flow.step import Context, Result

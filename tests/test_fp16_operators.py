@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from ndld_flow.backends.onnx_models import MAX_IR_VERSION
+from ndld_flow.backends.models.files import MAX_IR_VERSION
 from tests.fp16_checks import convert, session
 
 

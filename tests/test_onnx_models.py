@@ -14,8 +14,8 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ndld_flow.backends import external_data
-from ndld_flow.backends.onnx_models import (
+from ndld_flow.backends.models import external_data
+from ndld_flow.backends.models.files import (
     check_model,
     external_files,
     load_model,

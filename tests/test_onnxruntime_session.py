@@ -13,9 +13,9 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from ndld_flow.backends.execution_providers import full_name, memory_of, short_name, with_fallbacks
-from ndld_flow.backends.native_output import catch_native_output
-from ndld_flow.backends.onnxruntime_session import SessionSettings, open_model
+from ndld_flow.backends.running.execution_providers import full_name, memory_of, short_name, with_fallbacks
+from ndld_flow.backends.running.native_output import catch_native_output
+from ndld_flow.backends.running.onnxruntime_session import SessionSettings, open_model
 from ndld_flow.errors import BackendError, ModelError
 from tests.models_run import write_model
 

@@ -15,10 +15,11 @@ from onnx import TensorProto, helper
 from pydantic import ValidationError
 
 from ndld_flow.artifacts.kinds import ProfileDocument
-from ndld_flow.backends import layer_pass, onnxruntime_session
-from ndld_flow.backends.onnxruntime_events import read_passes
-from ndld_flow.backends.process_memory import PeakMemory
-from ndld_flow.backends.timing_pass import TimingPlan, time_passes
+from ndld_flow.backends.measuring import layer_pass
+from ndld_flow.backends.measuring.onnxruntime_events import read_passes
+from ndld_flow.backends.measuring.process_memory import PeakMemory
+from ndld_flow.backends.measuring.timing_pass import TimingPlan, time_passes
+from ndld_flow.backends.running import onnxruntime_session
 from ndld_flow.errors import BackendError, ModelError, RequestError
 from ndld_flow.records.profile import Profile
 from ndld_flow.steps.profile import ProfileModel

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from ndld_flow.artifacts.kinds import Onnx
-from ndld_flow.backends.onnx_models import check_model, load_model, summarize_model
+from ndld_flow.backends.models.files import check_model, load_model, summarize_model
 from ndld_flow.backends.sanitizing import SanitizeOptions, pipeline, sanitize_file
 from ndld_flow.errors import ModelError, RequestError
 from ndld_flow.records.graph_change import GraphChange

@@ -107,7 +107,7 @@ def _external_files(path: Path, digest: str, store: Store) -> tuple[str, ...]:
     try:
         return tuple(json.loads(note.read_bytes()))
     except (OSError, ValueError):
-        from ndld_flow.backends.onnx_models import external_files, load_model
+        from ndld_flow.backends.models.files import external_files, load_model
 
         load_model(path)
         names = external_files(path)
@@ -173,7 +173,7 @@ def _fetch(model: ModelSource, store: Store, say: Callable[[str], None]) -> Arti
 
 
 def _refuse_external_data(source: str, path: Path) -> None:
-    from ndld_flow.backends.external_files import external_files
+    from ndld_flow.backends.models.external_files import external_files
 
     names = external_files(path)
     if names:

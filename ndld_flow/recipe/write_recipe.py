@@ -52,7 +52,7 @@ def write_recipe(model: Path, target: Path | None = None, *, overwrite: bool = F
 
     Raises ModelError for a model that cannot be read, RequestError when the file is there already.
     """
-    from ndld_flow.backends.onnx_models import load_model
+    from ndld_flow.backends.models.files import load_model
 
     path = target or Path(f"{model.stem}.yaml")
     inputs = [(value.name or "", _shape(value.shape)) for value in load_model(model).graph.inputs]

@@ -17,7 +17,7 @@ from ndld_flow.step import Context, Reads, Result, Reuse, Step
 from ndld_flow.units import Fraction
 
 if TYPE_CHECKING:
-    from ndld_flow.backends.model_comparison import ComparedOutput, Comparison, Side
+    from ndld_flow.backends.comparing.model_comparison import ComparedOutput, Comparison, Side
 
 AtLeast = Annotated[float, Field(ge=0)]
 _LOWEST_WINS = ("cosine", "snr_db", "top1")
@@ -109,7 +109,7 @@ class CheckAccuracy(Step[Onnx, AccuracyDocument]):
     """Threads within an operator; 0 leaves it to ONNX Runtime."""
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.backends.model_comparison import Samples, compare_models
+        from ndld_flow.backends.comparing.model_comparison import Samples, compare_models
 
         reference = context.read("reference")
         compared = compare_models(
@@ -131,8 +131,8 @@ class CheckAccuracy(Step[Onnx, AccuracyDocument]):
         return Result(_summary(accuracy, metrics), accuracy.passed, metrics)
 
     def _side(self, path: Path, label: str, provider: str | None) -> Side:
-        from ndld_flow.backends.model_comparison import Side
-        from ndld_flow.backends.onnxruntime_session import SessionSettings
+        from ndld_flow.backends.comparing.model_comparison import Side
+        from ndld_flow.backends.running.onnxruntime_session import SessionSettings
 
         # The options belong to the candidate's provider; another one would not know them.
         own = provider is None or provider == self.provider

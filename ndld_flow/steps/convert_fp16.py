@@ -72,8 +72,8 @@ class ConvertFp16(Step[Onnx, Onnx]):
     """What to keep in fp32."""
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.backends.fp16 import convert_to_fp16, refuse_broken
-        from ndld_flow.backends.fp16_block import Fp16Request, ValueLimits
+        from ndld_flow.backends.fp16.block import Fp16Request, ValueLimits
+        from ndld_flow.backends.fp16.convert import convert_to_fp16, refuse_broken
 
         outside = self.block.values_outside
         request = Fp16Request(

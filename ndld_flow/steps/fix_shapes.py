@@ -29,7 +29,7 @@ class FixShapes(Step[Onnx, Onnx]):
     """Named dimension -> its size wherever it appears, such as `{batch: 1}`."""
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.backends.input_shapes import dynamic_values, fix_shapes_file, real_inputs, show_shape
+        from ndld_flow.backends.models.input_shapes import dynamic_values, fix_shapes_file, real_inputs, show_shape
 
         shapes = self.shapes if self.shapes or self.dims else _recipe_shapes(context)
         change, model = fix_shapes_file(source.path, out / Onnx.main, shapes, self.dims)

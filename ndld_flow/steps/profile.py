@@ -15,8 +15,8 @@ from ndld_flow.step import Context, Result, Reuse, Step
 from ndld_flow.units import Milliseconds
 
 if TYPE_CHECKING:
-    from ndld_flow.backends.onnxruntime_session import SessionSettings
-    from ndld_flow.backends.timing_pass import TimingPlan
+    from ndld_flow.backends.measuring.timing_pass import TimingPlan
+    from ndld_flow.backends.running.onnxruntime_session import SessionSettings
 
 
 class ProfileModel(Step[Onnx, ProfileDocument]):
@@ -75,7 +75,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
         return f"gpu-{self.provider_options.get('device_id', 0)}"
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.backends.onnxruntime_profiler import ProfilingRequest, profile_model
+        from ndld_flow.backends.measuring.onnxruntime_profiler import ProfilingRequest, profile_model
 
         request = ProfilingRequest(
             path=source.path,
@@ -96,7 +96,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
         return Result(_summary(profile), metrics=_metrics(profile))
 
     def _session_settings(self) -> SessionSettings:
-        from ndld_flow.backends.onnxruntime_session import SessionSettings
+        from ndld_flow.backends.running.onnxruntime_session import SessionSettings
 
         return SessionSettings(
             provider=self.provider,
@@ -110,7 +110,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
         )
 
     def _timing_plan(self) -> TimingPlan:
-        from ndld_flow.backends.timing_pass import TimingPlan
+        from ndld_flow.backends.measuring.timing_pass import TimingPlan
 
         return TimingPlan(
             passes=self.passes,

@@ -32,8 +32,8 @@ Tool = Callable[[Path, Path], float]
 
 
 def by_ndld_flow(source: Path, target: Path, **limits: Any) -> float:
-    from ndld_flow.backends.fp16 import convert_to_fp16, refuse_broken
-    from ndld_flow.backends.fp16_block import Fp16Request
+    from ndld_flow.backends.fp16.block import Fp16Request
+    from ndld_flow.backends.fp16.convert import convert_to_fp16, refuse_broken
 
     log = logging.getLogger("bench")
     start = time.perf_counter()
@@ -43,7 +43,7 @@ def by_ndld_flow(source: Path, target: Path, **limits: Any) -> float:
 
 
 def by_ndld_flow_range(source: Path, target: Path) -> float:
-    from ndld_flow.backends.fp16_block import ValueLimits
+    from ndld_flow.backends.fp16.block import ValueLimits
 
     return by_ndld_flow(source, target, values_outside=ValueLimits(65504, 0, 0))
 

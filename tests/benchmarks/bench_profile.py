@@ -16,11 +16,11 @@ from statistics import median
 
 import onnxruntime as ort
 
-from ndld_flow.backends.feeds import make_feeds
-from ndld_flow.backends.layer_pass import measure_layers
-from ndld_flow.backends.onnxruntime_session import SessionSettings, open_model
-from ndld_flow.backends.tensors import Array, model_inputs
-from ndld_flow.backends.timing_pass import TimingPlan, time_passes
+from ndld_flow.backends.measuring.layer_pass import measure_layers
+from ndld_flow.backends.measuring.timing_pass import TimingPlan, time_passes
+from ndld_flow.backends.models.tensors import Array, model_inputs
+from ndld_flow.backends.running.feeds import make_feeds
+from ndld_flow.backends.running.onnxruntime_session import SessionSettings, open_model
 from tests import models
 
 PASSES, WARMUP, TURNS = 300, 30, 5

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import onnx
 
 from ndld_flow.backends.linting.subject import Subject, about, graphs_in, subgraphs
-from ndld_flow.backends.onnx_models import MAX_IR_VERSION, MAX_OPSET
+from ndld_flow.backends.models.files import MAX_IR_VERSION, MAX_OPSET
 from ndld_flow.records.finding import Finding
 
 _OLDEST_OPSET = 7

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from ndld_flow.backends.linting.subject import Subject, about
-from ndld_flow.backends.onnx_models import check_model
-from ndld_flow.backends.shape_inference import infer_shapes
+from ndld_flow.backends.models.files import check_model
+from ndld_flow.backends.models.shape_inference import infer_shapes
 from ndld_flow.errors import ModelError
 from ndld_flow.records.finding import Finding
 

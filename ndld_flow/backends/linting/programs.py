@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ndld_flow.backends.linting.subject import Subject, about
-from ndld_flow.backends.onnx_models import one_paragraph
+from ndld_flow.backends.models.files import one_paragraph
 from ndld_flow.records.finding import Finding, Severity
 
 # Only the model's path comes from outside, as an argument: nothing is interpreted.

@@ -11,7 +11,7 @@ from typing import Literal
 
 from ndld_flow.backends.linting import graph_checks, library_checks, programs, value_checks
 from ndld_flow.backends.linting.subject import Subject, about, shortened
-from ndld_flow.backends.onnx_models import load_model, read_proto
+from ndld_flow.backends.models.files import load_model, read_proto
 from ndld_flow.errors import BackendError, ModelError
 from ndld_flow.records.finding import Finding, Findings
 

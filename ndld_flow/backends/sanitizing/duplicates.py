@@ -8,9 +8,9 @@ from functools import partial
 
 import onnx_ir as ir
 
-from ndld_flow.backends.external_data import pieces_of
+from ndld_flow.backends.models.external_data import pieces_of
+from ndld_flow.backends.models.sparse_tensors import SparseInitializer
 from ndld_flow.backends.sanitizing.edits import QUANTIZATION, RANDOM, Edits
-from ndld_flow.backends.sparse_tensors import SparseInitializer
 
 # Builders look for one Q/DQ pair at each weight and each reader.
 _NOT_SHARED = RANDOM | QUANTIZATION

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from ndld_flow.backends.sparse_tensors import SparseInitializer
+from ndld_flow.backends.models.sparse_tensors import SparseInitializer
 
 Array = npt.NDArray[Any]
 RANDOM = frozenset(

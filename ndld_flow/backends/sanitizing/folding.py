@@ -15,8 +15,8 @@ import onnx_ir as ir
 import onnxruntime as ort
 from onnx import numpy_helper
 
+from ndld_flow.backends.models.sparse_tensors import SparseInitializer
 from ndld_flow.backends.sanitizing.edits import QUANTIZATION, RANDOM, Array, Edits, dims_of
-from ndld_flow.backends.sparse_tensors import SparseInitializer
 
 _OTHER_KINDS = frozenset(("Constant", "SequenceMap", "Optional", "OptionalGetElement", "OptionalHasElement"))
 # Q/DQ around a weight say how it is quantised; folded away they are only a float weight.

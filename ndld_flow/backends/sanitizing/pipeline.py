@@ -11,8 +11,8 @@ from pathlib import Path
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
-from ndld_flow.backends.input_shapes import check_shapes, dims_from_shapes, put_shapes
-from ndld_flow.backends.onnx_models import check_model, load_model, save_model, summarize_model
+from ndld_flow.backends.models.files import check_model, load_model, save_model, summarize_model
+from ndld_flow.backends.models.input_shapes import check_shapes, dims_from_shapes, put_shapes
 from ndld_flow.backends.sanitizing.branches import inline_decided_branches
 from ndld_flow.backends.sanitizing.constants import detach_initializers_from_inputs, lift_constants
 from ndld_flow.backends.sanitizing.duplicates import share_equal_initializers, share_equal_nodes
@@ -89,7 +89,7 @@ def sanitize_file(
 
 def _can_be_inferred(model: ir.Model) -> bool:
     """onnx's strict inference refuses sparse initializers as such."""
-    from ndld_flow.backends.sparse_tensors import SparseInitializer
+    from ndld_flow.backends.models.sparse_tensors import SparseInitializer
 
     values = (value for graph in model.graphs() for value in graph.initializers.values())
     return not any(isinstance(value.const_value, SparseInitializer) for value in values)

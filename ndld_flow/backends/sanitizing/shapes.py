@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from ndld_flow.backends.models.shape_inference import drop_made_up_names
+from ndld_flow.backends.models.shape_inference import infer_shapes as infer
 from ndld_flow.backends.sanitizing.edits import Edits, is_standard
-from ndld_flow.backends.shape_inference import drop_made_up_names
-from ndld_flow.backends.shape_inference import infer_shapes as infer
 
 
 class Interface:

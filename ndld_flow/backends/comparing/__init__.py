@@ -1,0 +1,1 @@
+"""How far two models' outputs agree."""

@@ -1,0 +1,104 @@
+"""Weights and Constant nodes in the precision their readers want."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+
+from ndld_flow.backends.fp16.tensors import HalfTensor, Loss, sparse_half
+from ndld_flow.backends.fp16.type_groups import constant_tensor
+from ndld_flow.backends.models.sparse_tensors import SparseInitializer
+from ndld_flow.backends.models.unique_names import UniqueNames
+
+Progress = Callable[[int, int, str], None]
+"""`progress(done, total, what)`"""
+
+
+class HalfConstants:
+    """Makes fp16 constants of a model's fp32 ones and remembers what each lost."""
+
+    def __init__(self, names: UniqueNames, progress: Progress) -> None:
+        self._names = names
+        self._progress = progress
+        self._written = 0
+        self._made: list[HalfTensor] = []
+        self._sparse: list[Loss] = []
+
+    @property
+    def losses(self) -> list[Loss]:
+        """What each converted tensor lost; complete once the model is saved, for tensors are converted then."""
+        return [*(half.loss for half in self._made), *self._sparse]
+
+    def half(self, tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
+        """A tensor in fp16, computed when it is written."""
+        if isinstance(tensor, SparseInitializer):
+            converted, loss = sparse_half(tensor, name)
+            self._sparse.append(loss)
+            return converted
+        self._made.append(HalfTensor(tensor, name, self._tell))
+        return self._made[-1]
+
+    def _tell(self, name: str) -> None:
+        self._written += 1
+        self._progress(min(self._written, len(self._made)), len(self._made), name)
+
+    def zero(self, name: str) -> ir.TensorProtocol:
+        """What ConstantOfShape fills with when it does not say."""
+        return self.half(ir.Tensor(np.zeros(1, np.float32)), name)
+
+    def halve(self, value: ir.Value) -> None:
+        """Turn a constant into fp16 where it stands."""
+        tensor = self.half(tensor_of_constant(value), value.name or "")
+        producer = value.producer()
+        if producer is None:
+            value.const_value = tensor
+        else:
+            producer.attributes.clear()
+            producer.attributes["value"] = ir.AttrTensor("value", tensor)
+        value.type = half_type(value.type)
+
+    def beside(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """The same constant once more, in fp32 or fp16."""
+        suffix = "fp16" if dtype == ir.DataType.FLOAT16 else "fp32"
+        name = self._names.value(f"{value.name}_{suffix}")
+        tensor, type_ = tensor_of_constant(value), value.type
+        if dtype == ir.DataType.FLOAT16:
+            tensor, type_ = self.half(tensor, name), half_type(type_)
+        copy = ir.Value(name=name, shape=value.shape, type=type_)
+        producer = value.producer()
+        if producer is None:
+            copy.const_value = tensor
+            graph_of(value).register_initializer(copy)
+        else:
+            node_name = self._names.node(f"{producer.name or value.name}_{suffix}")
+            attributes = [ir.AttrTensor("value", tensor)]
+            node = ir.Node("", "Constant", [], attributes, outputs=[copy], name=node_name)
+            graph_of(value).insert_after(producer, node)
+        return copy
+
+
+def tensor_of_constant(value: ir.Value) -> ir.TensorProtocol:
+    """The tensor of an fp32 constant."""
+    tensor = constant_tensor(value)
+    if tensor is None:
+        raise TypeError(f"{value.name!r} is no constant")
+    return tensor
+
+
+def graph_of(value: ir.Value) -> ir.Graph:
+    """The graph a value belongs to."""
+    if value.graph is None:
+        raise ValueError(f"{value.name!r} belongs to no graph")
+    return value.graph
+
+
+def half_type(type_: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
+    """The same type with fp16 elements; a new one, since values may share types."""
+    if isinstance(type_, ir.SequenceType | ir.OptionalType):
+        inner = half_type(type_.elem_type)
+        return type_ if inner is None else type(type_)(inner, denotation=type_.denotation)
+    if isinstance(type_, ir.TensorType | ir.SparseTensorType):
+        return type(type_)(ir.DataType.FLOAT16, denotation=type_.denotation)
+    return type_

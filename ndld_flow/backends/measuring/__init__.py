@@ -1,0 +1,1 @@
+"""Latency of a model, and the time of each of its layers."""

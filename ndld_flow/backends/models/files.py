@@ -1,0 +1,202 @@
+"""Load, save, check and count ONNX models. Weights in external data stay on disk all the way."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError, EncodeError
+
+from ndld_flow.backends.models.external_data import moved_out, place_external
+from ndld_flow.backends.models.external_files import external_files
+from ndld_flow.backends.models.sparse_tensors import (
+    SparseInitializer,
+    give_back_sparse,
+    stand_ins,
+    take_sparse,
+    write_sparse,
+)
+from ndld_flow.errors import ModelError, OutputsError
+from ndld_flow.records.graph_change import GraphSummary
+
+MAX_IR_VERSION = 13
+"""Newest IR version ONNX Runtime 1.31 loads; onnx 1.23 would write 14."""
+MAX_OPSET = 26
+"""Newest version of the default domain ONNX Runtime 1.31 loads."""
+_MIN_IR_VERSION = 3
+"""Older ones have no opset imports."""
+
+__all__ = [
+    "MAX_IR_VERSION",
+    "MAX_OPSET",
+    "all_graphs",
+    "check_model",
+    "external_files",
+    "load_model",
+    "one_paragraph",
+    "read_proto",
+    "save_model",
+    "summarize_model",
+]
+
+
+def load_model(path: Path) -> ir.Model:
+    """Read a model; external data stays on disk and is mapped when a value is asked for.
+
+    Raises `ModelError` when the file is missing, empty, truncated or not ONNX, and when its external data is
+    missing, too short, or outside the model's folder.
+    """
+    proto = read_proto(path)
+    sparse = take_sparse(proto)
+    try:
+        model = ir.serde.deserialize_model(proto)
+    except (ir.serde.SerdeError, ValueError, NotImplementedError, KeyError, TypeError) as error:
+        raise ModelError(f"{path}: the model is broken or uses what is not supported: {_innermost(error)}") from None
+    give_back_sparse(model, sparse)
+    place_external(model, path)
+    return model
+
+
+def read_proto(path: Path) -> onnx.ModelProto:
+    """The model as it is written, external data not loaded. Raises `ModelError` as `load_model` does for the file."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise ModelError(f"{path}: there is no such model file. Check the path.") from None
+    except OSError as error:
+        raise ModelError(f"{path}: the model cannot be read ({error.strerror}).") from None
+    if not data:
+        raise ModelError(f"{path}: the model file is empty. Export or download it again.")
+    try:
+        proto: onnx.ModelProto = onnx.ModelProto.FromString(data)
+    except DecodeError:
+        raise ModelError(
+            f"{path}: this is not an ONNX model, or it is truncated. Export or download it again."
+        ) from None
+    # Protobuf takes many byte strings for an empty message: a model has a graph and says its versions.
+    if not proto.HasField("graph") or not proto.ir_version:
+        raise ModelError(f"{path}: this is not an ONNX model: it has no graph or no IR version.")
+    return proto
+
+
+def save_model(model: ir.Model, path: Path) -> None:
+    """Write a model to `path`, and its weights to `<name>.data` beside it when it came with external data or
+    holds more than 1.5 GiB. Weights on disk are copied by the kernel, not read.
+
+    Raises `OutputsError` when the files cannot be written, `ModelError` when the model cannot be.
+    """
+    sparse = stand_ins(model)
+    kept_ir_version = model.ir_version
+    model.ir_version = min(max(model.ir_version or 0, _MIN_IR_VERSION), MAX_IR_VERSION)
+    try:
+        with moved_out(model, path.with_name(f"{path.name}.data")):
+            for value, (_, marker) in sparse.items():
+                value.const_value = marker
+            proto = ir.serde.serialize_model(model)
+    except (ir.serde.SerdeError, ValueError) as error:
+        raise ModelError(f"{path}: the model cannot be written: {_innermost(error)}") from None
+    finally:
+        model.ir_version = kept_ir_version
+        for value, (tensor, _) in sparse.items():
+            value.const_value = tensor
+    write_sparse(proto, [tensor for tensor, _ in sparse.values()])
+    _write_proto(proto, path)
+
+
+def _write_proto(proto: onnx.ModelProto, path: Path) -> None:
+    aside = path.with_name(f".{path.name}.part")
+    try:
+        aside.write_bytes(proto.SerializeToString())
+        aside.chmod(0o644)
+        aside.replace(path)
+    except (EncodeError, ValueError) as error:
+        raise ModelError(f"{path}: the model is too large for one protobuf ({error}).") from None
+    except OSError as error:
+        raise OutputsError(
+            f"{path}: cannot be written ({error.strerror}). Free some space or choose another outputs folder."
+        ) from None
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def check_model(path: Path, full_check: bool = False) -> None:
+    """Run the ONNX checker on a file; `full_check` adds strict shape inference.
+
+    Raises `ModelError` with what the checker says, the node it names included.
+    """
+    try:
+        onnx.checker.check_model(os.fspath(path), full_check=full_check)
+    except onnx.checker.ValidationError as error:
+        raise ModelError(f"{path}: the ONNX checker refuses it: {one_paragraph(error)}") from None
+    except onnx.shape_inference.InferenceError as error:
+        raise ModelError(f"{path}: shape inference refuses it: {one_paragraph(error)}") from None
+    except (ValueError, RuntimeError, DecodeError, OSError) as error:
+        raise ModelError(f"{path}: it cannot be checked: {one_paragraph(error)}") from None
+
+
+def summarize_model(model: ir.Model) -> GraphSummary:
+    """A model in numbers; nodes of subgraphs and of local functions are counted once each."""
+    types = Counter(_type_name(node) for graph in all_graphs(model) for node in graph)
+    tensors = [*_initializers(model), *_constants(model)]
+    return GraphSummary(
+        nodes_by_type=dict(sorted(types.items(), key=lambda item: (-item[1], item[0]))),
+        parameter_count=sum(_stored_count(tensor) for tensor in tensors),
+        initializer_bytes=sum(_stored_bytes(tensor) for tensor in tensors),
+        opset=model.opset_imports.get("", 0),
+        ir_version=model.ir_version or 0,
+    )
+
+
+def _initializers(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                yield value.const_value
+
+
+def _constants(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    """Tensors in Constant nodes: exporters keep weights there too."""
+    for graph in all_graphs(model):
+        for node in graph:
+            tensor = node.attributes.get("value") if node.op_type == "Constant" else None
+            if tensor is not None and not tensor.is_ref() and tensor.type == ir.AttributeType.TENSOR:
+                yield tensor.as_tensor()
+
+
+def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """The main graph, local functions' bodies, and every subgraph in them."""
+    yield from model.graphs()
+    for function in model.functions.values():
+        yield function.graph
+        yield from function.subgraphs()
+
+
+def _type_name(node: ir.Node) -> str:
+    return f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+
+
+def _stored_count(tensor: ir.TensorProtocol) -> int:
+    return tensor.stored_count if isinstance(tensor, SparseInitializer) else tensor.size
+
+
+def _stored_bytes(tensor: ir.TensorProtocol) -> int:
+    if isinstance(tensor, SparseInitializer):
+        return tensor.stored_bytes
+    if tensor.dtype == ir.DataType.STRING:
+        return sum(len(text) for text in tensor.numpy().flat)
+    return tensor.nbytes
+
+
+def one_paragraph(error: BaseException | str) -> str:
+    """A library's message on one line, without its traceback-like layout."""
+    return " ".join(str(error).replace("==>", ";").split()).replace(" ;", ";")
+
+
+def _innermost(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return one_paragraph(error)

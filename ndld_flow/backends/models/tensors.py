@@ -1,0 +1,117 @@
+"""What a model says about its inputs and outputs, and the dtypes they come in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from ndld_flow.backends.models.files import load_model
+from ndld_flow.errors import RequestError
+from ndld_flow.nearest import say_nearest
+
+Array = npt.NDArray[Any]
+
+_ORT_DTYPES = {
+    "float": "float32",
+    "double": "float64",
+    "float8e4m3fn": "float8_e4m3fn",
+    "float8e4m3fnuz": "float8_e4m3fnuz",
+    "float8e5m2": "float8_e5m2",
+    "float8e5m2fnuz": "float8_e5m2fnuz",
+}
+"""ONNX Runtime's names that differ from numpy's and ml_dtypes'."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One input or output as a model declares it."""
+
+    name: str
+    dtype: str
+    """numpy's or ml_dtypes' name: `float32`, `bfloat16`, `int64`, `string`; what is no tensor keeps its own,
+    such as `seq(tensor(float))`."""
+    shape: tuple[int | str | None, ...] | None
+    """A number, a name, or None (free without a name) for each dimension; None when the model does not say."""
+
+    @property
+    def shape_text(self) -> str:
+        """`batchx3x?x?`; `scalar` for no dimensions."""
+        if self.shape is None:
+            return "unknown shape"
+        return shape_text(self.shape)
+
+
+def shape_text(shape: Sequence[int | str | None]) -> str:
+    """`1x3x320x320`; `scalar` for no dimensions."""
+    return "x".join("?" if dim is None else str(dim) for dim in shape) or "scalar"
+
+
+def dtype_of_ort(type_text: str) -> str:
+    """`tensor(float)` -> `float32`; what is not a dense tensor is returned as it is."""
+    if not (type_text.startswith("tensor(") and type_text.endswith(")")):
+        return type_text
+    return dtype_of_ort_element(type_text.removeprefix("tensor(").removesuffix(")"))
+
+
+def dtype_of_ort_element(element: str) -> str:
+    """`float` -> `float32`, `bfloat16` -> `bfloat16`."""
+    return _ORT_DTYPES.get(element, element)
+
+
+def numpy_dtype(name: str) -> np.dtype[Any] | None:
+    """The dtype of arrays that hold such a tensor; None for strings and what is no tensor."""
+    if hasattr(ml_dtypes, name):
+        own: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return own
+    try:
+        found: np.dtype[Any] = np.dtype(name)
+    except TypeError:
+        return None
+    return found if found.kind in "biufc" else None
+
+
+def model_inputs(path: Path) -> tuple[TensorSpec, ...]:
+    """The inputs a model declares and has no initializer for; weights are not read.
+
+    Raises `ModelError` when the file cannot be read as ONNX.
+    """
+    graph = load_model(path).graph
+    return tuple(_declared(value) for value in graph.inputs if value.name not in graph.initializers)
+
+
+def fix_dimensions(inputs: Sequence[TensorSpec], sizes: Mapping[str, int]) -> tuple[TensorSpec, ...]:
+    """The inputs with named dimensions set to a size. Raises `RequestError` for a name no input has."""
+    known = {dim for spec in inputs for dim in spec.shape or () if isinstance(dim, str)}
+    for name in sizes:
+        if name not in known:
+            raise RequestError(f'free_dimensions: no input has a dimension "{name}"; {say_nearest(name, known)}')
+    return tuple(
+        spec if spec.shape is None else replace(spec, shape=tuple(_size(dim, sizes) for dim in spec.shape))
+        for spec in inputs
+    )
+
+
+def _size(dim: int | str | None, sizes: Mapping[str, int]) -> int | str | None:
+    return sizes.get(dim, dim) if isinstance(dim, str) else dim
+
+
+def _declared(value: ir.Value) -> TensorSpec:
+    if not isinstance(value.type, ir.TensorType):
+        return TensorSpec(str(value.name), str(value.type), None)
+    shape = None if value.shape is None else tuple(_dimension(dim) for dim in value.shape)
+    return TensorSpec(str(value.name), _element(value.type.dtype), shape)
+
+
+def _dimension(dim: int | ir.SymbolicDim) -> int | str | None:
+    return dim if isinstance(dim, int) else dim.value
+
+
+def _element(dtype: ir.DataType) -> str:
+    return "string" if dtype == ir.DataType.STRING else str(dtype.numpy().name)

@@ -1,0 +1,1 @@
+"""Models opened in ONNX Runtime, and the values they are fed."""
