@@ -484,6 +484,18 @@ def test_a_result_that_is_not_valid_is_not_delivered(tmp_path: Path, monkeypatch
     assert_equal(source, target, feed_of("cnn"))
 
 
+def test_a_model_strict_inference_never_liked_is_still_sanitized(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Add", ["a", "b"], ["z"], name="impossible"),  # 3 and 4 elements; nobody reads the sum
+        helper.make_node("Neg", ["z"], ["also"], name="kept"),
+        helper.make_node("Identity", ["x"], ["i"], name="same"),
+        helper.make_node("Relu", ["i"], ["y"], name="relu"),
+    ]
+    weights = {"a": np.zeros(3, F), "b": np.zeros(4, F)}
+    source = one_graph(tmp_path, nodes, [X], [Y, models.tensor("also", [4])], weights)
+    assert sanitize(source)[1].after.nodes_by_type == {"Add": 1, "Neg": 1, "Relu": 1}
+
+
 def test_an_invalid_model_is_a_model_error(tmp_path: Path) -> None:
     nodes = [helper.make_node("NoSuchOperator", ["x"], ["y"])]
     with pytest.raises(ModelError, match="NoSuchOperator"):
