@@ -35,6 +35,12 @@ _MOST_PASSES = 20
 """Every rule makes the model smaller, so this is never reached; it only rules out an endless loop."""
 
 _FINISH = "finish"
+_RETREATS: tuple[frozenset[str], ...] = (
+    frozenset(("fuse affine", "fuse nodes")),
+    frozenset(("fold shapes", "decide branches", "remove no-ops", "simplify reshapes")),
+    frozenset(("all",)),
+)
+"""What is left out, step by step, when the result is not valid; after the last the model is written as it was."""
 
 Pass = Callable[[Edits], None]
 
@@ -61,7 +67,7 @@ def sanitize_file(
 ) -> GraphChange:
     """Write a smaller model that computes the same; weights on disk stay there.
 
-    A pass that fails is logged and left out, and so are all of them when the result is not valid.
+    A pass that fails is logged and left out; when the result is not valid, passes are left out until it is.
     Raises `ModelError` for a model that cannot be read or is invalid to begin with.
     """
     log = log or logging.getLogger(__name__)
@@ -79,10 +85,13 @@ def sanitize_file(
             log.warning("pass left out, because it failed: %s", error)
             skipped.add(error.name if error.name != _FINISH else "all")
         except ModelError as error:
-            if "all" in skipped:
+            retreat = next((names for names in _RETREATS if not names <= skipped), None)
+            if retreat is None:
                 raise
-            log.warning("the result was not valid, the model is left as it was: %s", error)
-            skipped.add("all")
+            log.warning(
+                "the result was not valid, so it is made again without %s: %s", ", ".join(sorted(retreat)), error
+            )
+            skipped |= retreat
     notes = [f"{what}: {count}" for what, count in sorted(edits.done.items()) if count]
     notes += [f"left out, because it failed: {name}" for name in sorted(skipped)]
     return GraphChange(before=before, after=summarize_model(load_model(target)), notes=tuple(notes))
