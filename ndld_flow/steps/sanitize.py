@@ -39,7 +39,8 @@ class Sanitize(Step[Onnx, Onnx]):
     """Remove nodes that change nothing (Identity, Dropout, Casts to the same type, ...) and branches never taken."""
     fuse: bool = True
     """Fuse BatchNormalization, Mul, Add and Pad into Conv, MatMul + Add to Gemm, and LayerNormalization from its
-    parts. Outputs then differ in the last bits (about 1e-7); without it they are equal bit for bit."""
+    parts. Outputs then differ in the last bits (about 1e-7). Without it every number is computed as before, though a
+    runtime may choose another kernel for weights that have become constant."""
     inline_functions: bool = False
     """Put the bodies of local functions where they are called, first."""
     input_shapes: dict[str, Shape] = Field(default={})

@@ -118,7 +118,7 @@ def run_ort_basic(model: Path, out: Path) -> float:
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.optimized_model_filepath = str(out)
     options.log_severity_level = 3
-    if any(model.parent.glob(f"{model.name}.data")):
+    if any(model.parent.glob(f"{model.name}.*")):  # its external data
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", f"{out.name}.data")
     ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     return time.perf_counter() - start
@@ -202,6 +202,7 @@ SHAPES: dict[str, dict[str, list[int]]] = {
     "ch_PP-OCRv4_rec_infer.onnx": {"x": [1, 3, 48, 320]},
     "ch_ppocr_mobile_v2.0_cls_infer.onnx": {"x": [1, 3, 48, 192]},
     "silero_vad.onnx": {"input": [1, 512], "state": [2, 1, 128]},
+    "silero_vad_half.onnx": {"input": [1, 512], "state": [2, 1, 128]},
 }
 
 
