@@ -8,10 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
+from onnx import helper
 
 from ndld_flow import __version__
 from ndld_flow.cli.app import VERBS
+from ndld_flow.machine import describe_machine
 from tests.models import make_cnn
 from tests.toys import RECIPE, make_toy
 
@@ -85,6 +88,62 @@ def test_a_wrong_request_is_one_paragraph_and_exit_code_2(in_folder: Path, argum
     (in_folder / "text.onnx").write_text("this is not a model")
     (in_folder / "empty.onnx").write_bytes(b"")
     assert message in refused(*arguments, cwd=in_folder)
+
+
+BUILT_IN = """
+name: built-in
+model: model.onnx
+steps:
+  lint: {polygraphy: never}
+  sanitize: {}
+  half: {step: convert_fp16}
+  agree: {step: check_accuracy}
+  speed: {step: profile, passes: 2}
+"""
+
+
+@pytest.fixture
+def built_in(in_folder: Path) -> Path:
+    """A recipe of real steps, a good model, and models that are broken in several ways."""
+    (in_folder / "recipe.yaml").write_text(BUILT_IN)
+    good = make_cnn(in_folder / "model.onnx").read_bytes()
+    (in_folder / "truncated.onnx").write_bytes(good[: len(good) // 2])
+    versions = {"ir_version": 8, "opset_imports": [helper.make_opsetid("", 17)]}
+    node = helper.make_node("NoSuchOperator", ["x"], ["y"], name="odd_one")
+    x, y = (helper.make_tensor_value_info(name, 1, [1]) for name in "xy")
+    onnx.save(helper.make_model(helper.make_graph([node], "g", [x], [y]), **versions), in_folder / "unknown_op.onnx")
+    return in_folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["model=truncated.onnx"], "truncated"),
+        (["model=unknown_op.onnx", "~steps.lint"], "NoSuchOperator"),
+        (["model=unknown_op.onnx", "~steps.lint", "~steps.sanitize", "~steps.half"], "NoSuchOperator"),
+        (["steps.speed.provider=cpuu"], 'did you mean "cpu"?'),
+        (["steps.speed.provider=cuda"], "CUDAExecutionProvider was asked for, but"),
+        (["+inputs.xx={shape: [1, 3, 16, 16]}"], "no input of"),
+        (["+inputs.x={shape: [1, 3, 17, 16]}"], "17"),
+        (["+inputs.x={data: nowhere.npy}"], "nowhere.npy"),
+        (["steps.half.block.nodes=[nothing*]"], "nothing*"),
+        (["model={source: model.onnx, sha256: " + "0" * 64 + "}"], "the recipe promises"),
+    ],
+)
+def test_what_real_steps_refuse_is_one_paragraph(built_in: Path, arguments: list[str], message: str) -> None:
+    if "cuda" in arguments[0] and describe_machine().gpus:
+        pytest.skip("there is a GPU here, so CUDA may well load")
+    error = refused("run", "recipe.yaml", *arguments, cwd=built_in)
+    assert message in error
+    assert len(error.strip().splitlines()) == 1, error
+
+
+def test_a_model_that_lint_refuses_is_a_no_with_a_report(built_in: Path) -> None:
+    done = ndld_flow("run", "recipe.yaml", "model=unknown_op.onnx", cwd=built_in)
+    assert done.returncode == 1
+    assert "lint: failed" in done.stdout
+    assert "sanitize: skipped, lint said no" in done.stdout
+    assert (built_in / done.stdout.splitlines()[-1].removeprefix("report ")).is_file()
 
 
 def test_plain_output_of_a_run_and_of_the_next(in_folder: Path) -> None:

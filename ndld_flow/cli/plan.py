@@ -33,8 +33,8 @@ def command(
     width = max(len(decision.step.name) for decision in decisions)
     for decision in decisions:
         reason = decision.reason
-        detail = f"  {decision.detail}" if decision.detail else ""
-        shown = click.style(f"{reason.symbol} {reason.text:<16}", fg=reason.colour)
-        click.echo(f"{decision.step.name:<{width}}  {shown}{detail}".rstrip())
+        text = f"{reason.text:<16}  " if decision.detail else reason.text
+        shown = click.style(f"{reason.symbol} {text}", fg=reason.colour)
+        click.echo(f"{decision.step.name:<{width}}  {shown}{decision.detail}")
     todo = sum(not decision.reused for decision in decisions)
     click.echo(f"{todo} of {len(decisions)} steps to run" if todo else "nothing to do")

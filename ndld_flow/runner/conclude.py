@@ -64,7 +64,8 @@ def find_equal_run(run: RunState) -> RunFinished | None:
         return None
     if earlier.identity != _identity(run):
         return None
-    return _conclude(earlier, latest, time.perf_counter() - run.start, nothing_to_do=True)
+    folder = run.outputs.runs / latest.parent.name / latest.name  # as the user wrote the outputs folder
+    return _conclude(earlier, folder, time.perf_counter() - run.start, nothing_to_do=True)
 
 
 def finish_run(run: RunState, request: Request) -> RunFinished:
