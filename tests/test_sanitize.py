@@ -317,6 +317,16 @@ def test_a_constant_output_stays_an_output(tmp_path: Path) -> None:
     assert_equal(source, target, {"x": random_floats(2, 4)})
 
 
+def test_a_constant_output_of_a_type_the_opset_has_no_constant_for(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Not", ["c"], ["d"], name="no"), helper.make_node("Not", ["d"], ["y"], name="yes")]
+    source = one_graph(
+        tmp_path, nodes, [], [models.tensor("y", [2], TensorProto.BOOL)], {"c": np.array([True, False])}, opset=7
+    )
+    target, change = sanitize(source)
+    assert change.after.nodes_by_type == {"Not": 1}
+    assert_equal(source, target, {})
+
+
 def test_an_input_with_a_default_is_not_a_constant(tmp_path: Path) -> None:
     nodes = [helper.make_node("Add", ["c", "c"], ["d"]), helper.make_node("Add", ["x", "d"], ["y"])]
     inputs = [X, models.tensor("c", [4])]

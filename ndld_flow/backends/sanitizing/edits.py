@@ -17,6 +17,8 @@ import onnx_ir as ir
 from ndld_flow.backends.models.sparse_tensors import SparseInitializer
 
 Array = npt.NDArray[Any]
+_FIRST_OPSET_OF_ANY_CONSTANT = 9
+"""Before, Constant made floats only."""
 RANDOM = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout")
 )
@@ -187,7 +189,9 @@ class Edits:
         graph.register_initializer(new)
 
     def _put_constant_node(self, node: ir.Node, value: ir.Value, tensor: ir.TensorProtocol, graph: ir.Graph) -> None:
-        if node.op_type == "Constant":
+        if node.op_type == "Constant" or (
+            self.opset(graph) < _FIRST_OPSET_OF_ANY_CONSTANT and tensor.dtype not in FLOATS
+        ):
             return
         constant = ir.node("Constant", [], {"value": tensor}, name=node.name)
         constant.outputs[0].type, constant.outputs[0].shape = value.type, value.shape
