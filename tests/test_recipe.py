@@ -88,6 +88,32 @@ def test_a_mistake_says_what_is_wrong(folder: Path, change: tuple[str, str], mes
     assert all(problem.startswith("toy.yaml:") for problem in found), found
 
 
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 8)}]\n" for i in range(1, 12)
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        BOMB + RECIPE,
+        "model: m.onnx\nsteps: " + "[" * 20_000 + "]" * 20_000,
+        "model: m.onnx\nsteps: &all {first: *all}",
+        "model: m.onnx\nsteps: {a: &a0 [x]" + "".join(f", a{i}: &a{i} [*a{i - 1}]" for i in range(1, 200)) + "}",
+    ],
+    ids=["billions", "deep", "itself", "deep by aliases"],
+)
+def test_yaml_made_to_explode_is_refused_at_once(folder: Path, text: str) -> None:
+    assert any(word in mistakes(folder, text)[0] for word in ("alias", "nested"))
+
+
+def test_a_preset_made_to_explode_is_refused_too(folder: Path) -> None:
+    (folder / "configs/pace").mkdir(parents=True)
+    (folder / "configs/pace/slow.yaml").write_text(BOMB)
+    text = RECIPE.replace("name: toy", "name: toy\ndefaults: [{pace@steps.second: slow}, _self_]")
+    assert "alias" in mistakes(folder, text)[0]
+
+
 def test_a_missing_recipe_names_the_near_ones(folder: Path) -> None:
     (folder / "toy.yaml").write_text(RECIPE)
     with pytest.raises(RecipeError, match=r'there is no such file\n    did you mean "toy\.yaml"'):

@@ -21,7 +21,7 @@ from ndld_flow.artifacts.digest import digest_json
 from ndld_flow.artifacts.files import write_text_atomically
 from ndld_flow.errors import Problem, RecipeError
 from ndld_flow.nearest import say_nearest
-from ndld_flow.recipe.yaml_file import YamlFile, read_yaml
+from ndld_flow.recipe.yaml_file import YamlFile, read_yaml, refuse_explosive_aliases
 
 PRIMARY = "ndld_flow_recipe"
 """Hydra wants a directory and a stem; the recipe, whatever its name, is handed over under this one."""
@@ -132,6 +132,8 @@ def _compose(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) 
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    for path in _config_files(folders):
+        refuse_explosive_aliases(path)
     search = ",".join(_quote(f"file://{folder}") for folder in folders)
     with tempfile.TemporaryDirectory(prefix="ndld_flow-") as aside:
         (Path(aside) / f"{PRIMARY}.yaml").write_text(file.text, encoding="utf-8")

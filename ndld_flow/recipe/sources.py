@@ -118,10 +118,8 @@ def _external_files(path: Path, digest: str, store: Store) -> tuple[str, ...]:
 
 def _find_in_package(source: str) -> Path:
     name, _, inside = source.removeprefix("package:").partition("/")
-    try:
-        spec = find_spec(name)
-    except (ImportError, ValueError):
-        spec = None
+    # only a plain name: looking for `a.b` would import `a`
+    spec = find_spec(name) if name.isidentifier() else None
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
     if not folders:
         raise ModelError(f"{source}: there is no installed package `{name}`. Install it, or name a path.")

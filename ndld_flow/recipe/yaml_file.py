@@ -11,7 +11,11 @@ import yaml
 from ndld_flow.errors import Problem, RecipeError
 
 MAX_BYTES = 4 * 2**20
-"""A recipe is written by people; what is larger is another file, or an attack by YAML aliases."""
+"""A recipe is written by people; what is larger is another file."""
+MAX_VALUES = 100_000
+"""Values in a file, each alias counted as all that it stands for: a few lines of aliases can mean billions."""
+MAX_DEPTH = 64
+"""Levels of nesting, aliases followed."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +43,13 @@ def read_yaml(path: Path) -> YamlFile:
     loader = _SafeLoader(text)
     try:
         root = loader.get_single_node()
+        _refuse_explosion(path, root)
         lines, problems = _walk(path, root)
         values = loader.construct_document(root) if root is not None else {}
     except yaml.YAMLError as error:
         raise RecipeError([_syntax_problem(path, error)]) from None
+    except RecursionError:
+        raise _refuse(path, "", "is nested too deeply to be a recipe") from None
     finally:
         loader.dispose()
     if problems:
@@ -50,6 +57,19 @@ def read_yaml(path: Path) -> YamlFile:
     if not isinstance(values, dict):
         raise _refuse(path, "", "a recipe is a mapping with keys such as `model:` and `steps:`")
     return YamlFile(path, text, values, lines)
+
+
+def refuse_explosive_aliases(path: Path) -> None:
+    """Refuse a file that someone else will load when its aliases stand for too much; nothing else is looked for.
+
+    Raises RecipeError.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        if "*" in text and "&" in text:
+            _refuse_explosion(path, yaml.compose(text, _SafeLoader))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
+        return  # whoever loads it will say what is wrong with it
 
 
 class _SafeLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -80,11 +100,33 @@ def _near_files(path: Path) -> str:
     return say_nearest(path.name, [p.name for p in folder.glob("*.y*ml")])
 
 
+def _refuse_explosion(path: Path, root: yaml.Node | None) -> None:
+    """Refuse a file whose aliases stand for too much, or for themselves, before anything follows them."""
+    known: dict[int, tuple[int, int]] = {}
+    """Node -> values and levels below it, aliases followed; none yet while it is being measured."""
+
+    def measure(node: yaml.Node) -> tuple[int, int]:
+        if id(node) not in known:
+            known[id(node)] = (0, 0)
+            children = node.value if isinstance(node, yaml.CollectionNode) else []
+            inner = [measure(part) for child in children for part in (child if isinstance(child, tuple) else (child,))]
+            known[id(node)] = 1 + sum(size for size, _ in inner), 1 + max((depth for _, depth in inner), default=0)
+        values, depth = known[id(node)]
+        if not values:
+            raise _refuse(path, "", "an alias (`*name`) stands inside what it is an alias of")
+        if values > MAX_VALUES or depth > MAX_DEPTH:
+            raise _refuse(path, "", "its aliases and nesting stand for more than any recipe needs")
+        return values, depth
+
+    if root is not None:
+        measure(root)
+
+
 def _walk(path: Path, root: yaml.Node | None) -> tuple[dict[str, int], list[Problem]]:
     """Lines of all dotted paths, and a problem for every key that stands twice in one mapping."""
     lines: dict[str, int] = {}
     problems: list[Problem] = []
-    visited: set[int] = set()  # an anchor may contain an alias to itself
+    visited: set[int] = set()
 
     def visit(node: yaml.Node | None, dotted: str) -> None:
         if id(node) in visited:
