@@ -89,7 +89,7 @@ class Result:
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     """What gates may name: `latency.median` -> 3.2 ms."""
     change: GraphChange | None = None
-    """For steps that change a model."""
+    """For steps that change a model; the runner counts nodes and weights where it is not told."""
 
 
 @dataclass(frozen=True)

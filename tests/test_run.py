@@ -288,6 +288,7 @@ def test_records_say_what_the_key_was_made_of(in_folder: Path) -> None:
     record = json.loads((Path(done.folder) / "second" / "record.json").read_text())
     assert record["parts"]["settings"] == {"word": "b", "seconds": 0.0, "passed": True}
     assert record["parents"] == {"from": "first"}
+    assert record["change"]["before"] == record["change"]["after"], "a doc string changes no node"
     assert record["parts"]["libraries"] == {"onnx": onnx.__version__}
 
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ndld_flow.artifacts.kinds import Artifact
+from ndld_flow.artifacts.kinds import Artifact, Onnx
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import RequestError
 from ndld_flow.inputs import InputSpec
 from ndld_flow.recipe.recipe import RecipeStep
+from ndld_flow.records.graph_change import GraphChange
 from ndld_flow.records.step_record import KeyParts, StepRecord
 from ndld_flow.runner.keys import make_key
 from ndld_flow.runner.surroundings import working_step
@@ -44,6 +45,7 @@ def execute_step(work: Work, store: Store) -> StepRecord:
         scratch.mkdir()
         with working_step(work.step, store, folder) as lines:
             result = _run(work, out, scratch)
+            change = result.change or _describe_change(work, out)
             artifact = store.keep(work.step.type.cls.kinds()[1].kind, out)
             record = StepRecord(
                 key=make_key(work.parts),
@@ -53,13 +55,23 @@ def execute_step(work: Work, store: Store) -> StepRecord:
                 passed=result.passed,
                 summary=result.summary,
                 metrics=dict(result.metrics),
-                change=result.change,
+                change=change,
                 log="\n".join(lines),
                 started_at=started_at,
                 wall_s=time.perf_counter() - start,
             )
             store.write_record(record)
     return record
+
+
+def _describe_change(work: Work, out: Path) -> GraphChange | None:
+    """What a step that changes a model did to it, where the step does not tell by itself."""
+    cls = work.step.type.cls
+    if cls.kinds() != (Onnx, Onnx):
+        return None
+    from ndld_flow.backends.models.files import describe_change
+
+    return describe_change(work.artifacts[cls.read_key].path, out / Onnx.main)
 
 
 def _run(work: Work, out: Path, scratch: Path) -> Result:

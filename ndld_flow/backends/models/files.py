@@ -21,7 +21,7 @@ from ndld_flow.backends.models.sparse_tensors import (
     write_sparse,
 )
 from ndld_flow.errors import ModelError, OutputsError
-from ndld_flow.records.graph_change import GraphSummary
+from ndld_flow.records.graph_change import GraphChange, GraphSummary
 
 MAX_IR_VERSION = 13
 """Newest IR version ONNX Runtime 1.31 loads; onnx 1.23 would write 14."""
@@ -35,6 +35,7 @@ __all__ = [
     "MAX_OPSET",
     "all_graphs",
     "check_model",
+    "describe_change",
     "external_files",
     "load_model",
     "one_paragraph",
@@ -165,6 +166,11 @@ def _constants(model: ir.Model) -> Iterator[ir.TensorProtocol]:
             tensor = node.attributes.get("value") if node.op_type == "Constant" else None
             if tensor is not None and not tensor.is_ref() and tensor.type == ir.AttributeType.TENSOR:
                 yield tensor.as_tensor()
+
+
+def describe_change(before: Path, after: Path) -> GraphChange:
+    """Two model files in numbers. Raises `ModelError` when one of them cannot be read."""
+    return GraphChange(before=summarize_model(load_model(before)), after=summarize_model(load_model(after)))
 
 
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
