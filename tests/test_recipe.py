@@ -112,6 +112,10 @@ def test_a_preset_made_to_explode_is_refused_too(folder: Path) -> None:
     (folder / "configs/pace/slow.yaml").write_text(BOMB)
     text = RECIPE.replace("name: toy", "name: toy\ndefaults: [{pace@steps.second: slow}, _self_]")
     assert "alias" in mistakes(folder, text)[0]
+    assert "alias" in mistakes(folder, RECIPE, "+pace@steps.second=slow")[0]
+    (folder / "configs/pace/calm.yaml").write_text("seconds: 2\n")
+    calm = load(folder, text.replace("slow", "calm"))
+    assert calm.steps[1].settings["seconds"] == 2.0, "what is not used does no harm"
 
 
 def test_a_missing_recipe_names_the_near_ones(folder: Path) -> None:

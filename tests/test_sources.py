@@ -15,8 +15,8 @@ from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import ModelError, RequestError, SourceError
 from ndld_flow.recipe.recipe import ModelSource
 from ndld_flow.recipe.sources import FoundModel, find_model
-from tests.conftest import SAMPLES
 from tests.models import make_cnn, make_ext
+from tests.samples import SAMPLES
 
 LIGHT = "package:onnx/backend/test/data/light/light_resnet50.onnx"
 

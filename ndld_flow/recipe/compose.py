@@ -91,6 +91,40 @@ def _config_files(folders: Sequence[Path]) -> Iterator[Path]:
         yield from sorted(folder.glob(pattern))
 
 
+def _used_files(values: dict[str, Any], overrides: Sequence[str], folders: Sequence[Path]) -> Iterator[Path]:
+    """Files that Hydra will read for a recipe: those in its `defaults:`, in theirs, and those that overrides choose."""
+    waiting = _default_files(values, folders)
+    for override in overrides:
+        group, _, choice = override.lstrip("+~").partition("=")
+        waiting += _find_config(f"{group.partition('@')[0]}/{choice}", folders)
+    seen: set[Path] = set()
+    while waiting:
+        path = waiting.pop()
+        if path not in seen:
+            seen.add(path)
+            yield path  # whoever asked refuses an explosive one before it is read here
+            waiting += _default_files(read_yaml(path).values, folders)
+
+
+def _default_files(values: dict[str, Any], folders: Sequence[Path]) -> list[Path]:
+    """Files that a `defaults:` list names: `other`, `group/choice`, `group@package: choice`."""
+    found: list[Path] = []
+    entries = values.get("defaults")
+    for entry in entries if isinstance(entries, list) else []:
+        pairs = entry.items() if isinstance(entry, dict) else [("", entry)]
+        for group, choices in pairs:
+            words = str(group).partition("@")[0].split()  # `override` and `optional` may stand before a group
+            for choice in choices if isinstance(choices, list) else [choices]:
+                found += _find_config("/".join([*words[-1:], str(choice).partition("@")[0]]), folders)
+    return found
+
+
+def _find_config(name: str, folders: Sequence[Path]) -> list[Path]:
+    """The file of a name such as `profiling/quick`, in the first folder that holds it."""
+    paths = (folder / f"{name.strip('/').removesuffix('.yaml')}.yaml" for folder in folders)
+    return [path for path in paths if path.is_file()][:1]
+
+
 def _digest_sources(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) -> str | None:
     """Digest of all that composition reads; None when it also reads the environment or the clock."""
     texts = [file.text, *overrides]
@@ -132,7 +166,7 @@ def _compose(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) 
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    for path in _config_files(folders):
+    for path in _used_files(file.values, overrides, folders):
         refuse_explosive_aliases(path)
     search = ",".join(_quote(f"file://{folder}") for folder in folders)
     with tempfile.TemporaryDirectory(prefix="ndld_flow-") as aside:

@@ -2,9 +2,10 @@
 
 Prints, asserts nothing: `python -m tests.benchmarks.bench_convert_fp16 [MODEL.onnx ...] [--big] [--only TOOL,TOOL]`.
 
-Without models: those that tests build and light_resnet50. `--big` adds a generated 2.4 GB model. Every number comes
-from a fresh process. Seconds are load, convert and save, imports not counted; memory is the process's peak, imports
-included (Linux only). `ndld_flow` is the step as it comes, `ndld_flow range` adds `block: {values_outside: {}}`.
+Without models: those that tests build, light_resnet50 and the samples (PP-OCR, silero-vad). `--big` adds a generated
+2.4 GB model. Every number comes from a fresh process. Seconds are load, convert and save, imports not counted; memory
+is the process's peak, imports included (Linux only). `ndld_flow` is the step as it comes, `ndld_flow range` adds
+`block: {values_outside: {}}`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import onnxruntime as ort
 
 from tests import models
 from tests.fp16_checks import LIGHT, Feeds
+from tests.samples import copy_samples
 
 LARGE = 2**30
 Tool = Callable[[Path, Path], float]
@@ -161,6 +163,8 @@ def build(folder: Path, big: bool) -> Iterator[Path]:
         target.parent.mkdir()
         yield getattr(models, f"make_{name}")(target)
     yield LIGHT / "light_resnet50.onnx"
+    (folder / "samples").mkdir()
+    yield from copy_samples(folder / "samples")
     if big:
         target = folder / "big" / "big.onnx"
         target.parent.mkdir()

@@ -22,6 +22,7 @@ from ndld_flow.backends.models.tensors import Array, model_inputs
 from ndld_flow.backends.running.feeds import make_feeds
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings, open_model
 from tests import models
+from tests.samples import copy_samples
 
 PASSES, WARMUP, TURNS = 300, 30, 5
 
@@ -69,7 +70,7 @@ def main() -> None:
                 ("func", models.make_func),
             )
         ]
-        for path in given or made:
+        for path in given or [*made, *copy_samples(Path(folder))]:
             report(path)
 
 

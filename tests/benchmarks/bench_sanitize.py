@@ -2,7 +2,8 @@
 
     python tests/benchmarks/bench_sanitize.py [MODEL.onnx ...] [--big] [--only TOOL,TOOL] [--repeat N]
 
-Without models: the ones tests build, and those of the onnx package. `--big` adds a generated 2.4 GB model.
+Without models: the ones tests build, the samples (PP-OCR, silero-vad), and those of the onnx package. `--big` adds a
+generated 2.4 GB model.
 Seconds are those of load, transform and save, imports not counted; memory is the process's peak, imports included.
 """
 
@@ -243,12 +244,13 @@ def default_models(folder: Path, big: bool) -> list[Path]:
     import onnx
 
     from tests import models
+    from tests.samples import copy_samples
 
     light = Path(onnx.__file__).parent / "backend/test/data/light"
     built = [getattr(models, f"make_{name}")(folder / f"{name}.onnx") for name in ("cnn", "tfm", "ctrl", "func", "ext")]
     if big:
         built.append(models.make_big(folder / "big.onnx"))
-    return [*built, *sorted(light.glob("*.onnx"))]
+    return [*built, *copy_samples(folder), *sorted(light.glob("*.onnx"))]
 
 
 def peak_memory_mb() -> float:

