@@ -125,6 +125,22 @@ def test_a_full_disk_is_one_paragraph_and_loses_nothing(in_folder: Path, small_d
     assert not list((small_disk / "outputs/store/objects").glob("*/*"))
 
 
+@pytest.mark.parametrize("free_kib", [20, 60, 200, 700])
+def test_wherever_the_disk_ends_it_is_one_paragraph(in_folder: Path, small_disk: Path, free_kib: int) -> None:
+    toy = make_toy(in_folder)
+    free = shutil.disk_usage(small_disk).free
+    (small_disk / "filler").write_bytes(bytes(free - free_kib * 1024))
+    code, out, err = finish(start(toy, "--outputs", str(small_disk / "outputs")))
+    assert code in (0, 2), out + err
+    assert "Traceback" not in err
+    assert code == 0 or len(err.strip().splitlines()) == 1, err
+    runs = list((small_disk / "outputs").glob("runs/toy/2*"))
+    assert all((run / "report.html").is_file() for run in runs)
+    (small_disk / "filler").unlink()
+    code, _, err = finish(start(toy, "--outputs", str(small_disk / "outputs")))
+    assert (code, err) == (0, "")
+
+
 def test_a_missing_outputs_permission_is_one_paragraph(in_folder: Path) -> None:
     toy = make_toy(in_folder)
     (in_folder / "file").write_text("")

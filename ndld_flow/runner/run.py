@@ -11,6 +11,7 @@ from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeStep
 from ndld_flow.recipe.sources import find_model
 from ndld_flow.records.step_record import RunStep, StepRecord
 from ndld_flow.runner.conclude import find_equal_run, finish_run
+from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.events import (
     Listener,
     RunFinished,
@@ -40,8 +41,9 @@ def run_recipe(request: Request, listener: Listener = ignore) -> RunFinished:
     Where everything is there already, nothing is done and the earlier run is named. Raises NdldFlowError as errors.py
     tells; what was finished before stays in the store.
     """
-    Outputs(request.outputs).prepare()
-    with Outputs(request.outputs).store.working():
+    outputs = Outputs(request.outputs)
+    outputs.prepare()
+    with explaining_disk(f"run of {request.recipe}", outputs.root), outputs.store.working():
         run = _open(request, listener)
         listener(RunStarted(recipe=run.recipe.name, steps=tuple(step.name for step in run.recipe.steps)))
         _do_steps(run)

@@ -1,12 +1,10 @@
-"""What surrounds a step while it works: its log, its device, and words for what goes wrong with the disk."""
+"""What surrounds a step while it works: its log, its device, and its name on what goes wrong."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
-import shutil
 import tempfile
 import time
 import warnings
@@ -14,11 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ndld_flow.artifacts.store import Store
-from ndld_flow.errors import NdldFlowError, OutputsError, RequestError
+from ndld_flow.errors import RequestError
 from ndld_flow.recipe.recipe import RecipeStep
-
-FULL_DISK = {errno.ENOSPC, errno.EDQUOT}
-ALMOST_NOTHING_BYTES = 2**20
+from ndld_flow.runner.disk import explaining_disk
 
 
 @contextlib.contextmanager
@@ -28,7 +24,7 @@ def working_step(step: RecipeStep, store: Store, folder: Path) -> Iterator[list[
     Raises what the step raises, its errors naming it; OutputsError when the disk is full or may not be written.
     """
     with (
-        _explaining_disk(step.name, store),
+        explaining_disk(f"step {step.name}", store.root),
         _naming_step(step.name, folder),
         _holding(step.step.device),
         _logging(step.name) as lines,
@@ -44,41 +40,6 @@ def _naming_step(name: str, folder: Path) -> Iterator[None]:
     except RequestError as error:
         text = str(error).replace(f"{folder / 'out'}{os.sep}", "its ").replace(f"{folder}{os.sep}", "")
         raise type(error)(f"step {name}: {text.removeprefix(f'step {name}: ')}") from error
-
-
-@contextlib.contextmanager
-def _explaining_disk(name: str, store: Store) -> Iterator[None]:
-    """Turn a full or read-only disk into words. Libraries hide its errno, so the free space is asked too."""
-    try:
-        yield
-    except NdldFlowError as error:
-        if _is_full(store):
-            raise _full(name, store) from error
-        raise
-    except OSError as error:
-        if error.errno in FULL_DISK or _is_full(store):
-            raise _full(name, store) from error
-        if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
-            raise OutputsError(
-                f"step {name}: {error.filename or store.root} cannot be written: {error.strerror}. "
-                "Choose another folder with --outputs."
-            ) from error
-        raise
-    except Exception as error:
-        if _is_full(store):
-            raise _full(name, store) from error
-        raise
-
-
-def _is_full(store: Store) -> bool:
-    return shutil.disk_usage(store.root).free < ALMOST_NOTHING_BYTES
-
-
-def _full(name: str, store: Store) -> OutputsError:
-    return OutputsError(
-        f"step {name}: the disk of {store.root} is full. What was finished is kept; free some space "
-        "(`ndld-flow gc` removes what no run needs) and run again."
-    )
 
 
 @contextlib.contextmanager
