@@ -19,8 +19,10 @@ echo "NVIDIA RTX A2000, 12GB, 570.86.15"
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> None:
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing remembered, and the files of a real driver out of sight."""
     describe_machine.cache_clear()
+    monkeypatch.setattr(machine, "_NVIDIA", Path("/nowhere"))
 
 
 def test_this_machine_has_a_name_and_keeps_it() -> None:
@@ -44,6 +46,18 @@ def test_gpus_and_driver_come_from_nvidia_smi(
     found = describe_machine()
     assert found.gpus == ("NVIDIA H200", "NVIDIA RTX A2000, 12GB")
     assert found.driver == "570.86.15"
+
+
+def test_gpus_and_driver_come_from_the_drivers_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, bus in enumerate(("0000:17:00.0", "0000:65:00.0")):
+        card = tmp_path / "gpus" / bus
+        card.mkdir(parents=True)
+        (card / "information").write_text(f"Model: \t\t NVIDIA H200 {number}\nIRQ:   \t\t 42\n")
+    (tmp_path / "version").write_text(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (root@host)\nGCC version: 12.2\n"
+    )
+    monkeypatch.setattr(machine, "_NVIDIA", tmp_path)
+    assert machine._nvidia() == (("NVIDIA H200 0", "NVIDIA H200 1"), "570.86.15")
 
 
 def test_a_broken_nvidia_smi_is_no_gpu(

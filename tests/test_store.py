@@ -130,6 +130,13 @@ def test_a_pointer_moves_in_one_go(tmp_path: Path) -> None:
     assert follow(tmp_path / "latest") is None
 
 
+def test_the_digest_of_a_file_that_may_still_change_is_not_remembered(store: Store, tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    large.write_bytes(bytes(17 * 2**20))
+    store.digests.digest(large)
+    assert not list((store.root / "digests").glob("*")), "within a tick of its timestamps it could change unseen"
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
