@@ -54,7 +54,7 @@ def test_gpus_and_driver_come_from_the_drivers_files(tmp_path: Path, monkeypatch
         card.mkdir(parents=True)
         (card / "information").write_text(f"Model: \t\t NVIDIA H200 {number}\nIRQ:   \t\t 42\n")
     (tmp_path / "version").write_text(
-        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (root@host)\nGCC version: 12.2\n"
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\nGCC version: 12.2\n"
     )
     monkeypatch.setattr(machine, "_NVIDIA", tmp_path)
     assert machine._nvidia() == (("NVIDIA H200 0", "NVIDIA H200 1"), "570.86.15")
