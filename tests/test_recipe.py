@@ -53,7 +53,7 @@ gates: ["second.length ~ 2"]
         'toy.yaml:1: modell: there is no setting `modell`\n    did you mean "model"?',
         'toy.yaml:5: steps.first.wrod: there is no setting `wrod`\n    did you mean "word"?',
         'toy.yaml:8: steps.second.from: there is no step `frist` before this one\n    did you mean "first"?',
-        "toy.yaml:9: steps.second.seconds: expected a number, found '2'",
+        "toy.yaml:9: steps.second.seconds: expected a number, found '2'\n    seconds: How long to work",
         "toy.yaml:10: steps.third.step: there is no step type 'stmap'\n    did you mean \"stamp\"?",
         "toy.yaml:11: gates.0: 'second.length ~ 2': this is not a comparison such as `speed.latency.median <= 20 ms`",
     ]
@@ -68,6 +68,9 @@ gates: ["second.length ~ 2"]
         (("model: model.onnx", "model: {source: https://x.org/m.onnx}"), "needs its `sha256:`"),
         (("model: model.onnx", "model: {source: m.onnx, sha256: abc}"), "does not have the form"),
         (("from: source", "from: nowhere"), "there is no step `nowhere`"),
+        (("steps:", "inputs: {x: {data: [1]}}\nsteps:"), "expected text, a whole number or a number, found [1]"),
+        (("steps:", "inputs: {x: {range: [1]}}\nsteps:"), "inputs.x.range.1: needs 2 values"),
+        (("steps:", "inputs: {x: {shape: [1, a]}}\nsteps:"), "inputs.x.shape.1: expected a whole number, found 'a'"),
         (("name: toy", "name: ../toy"), "does not have the form"),
         (("steps:", "inputs: {x: {shape: [1], opt: [1]}}\nsteps:"), "either `shape` or"),
         (("steps:", "inputs: {x: {min: [2], max: [1]}}\nsteps:"), "min <= opt <= max"),

@@ -1,11 +1,11 @@
-"""Say a pydantic mistake as a person would."""
+"""Say pydantic's mistakes as a person would."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from ndld_flow.nearest import say_nearest
 
@@ -30,15 +30,52 @@ BOUNDS = {
 }
 
 
-def explain_mistake(detail: Mapping[str, Any], model: type[BaseModel]) -> tuple[str, str]:
-    """What was found and what is allowed, and a hint, for one entry of `ValidationError.errors()`."""
+Location = tuple[str | int, ...]
+
+
+def explain_mistakes(error: ValidationError, model: type[BaseModel], data: object) -> Iterator[tuple[str, str, str]]:
+    """For each mistake in `data`: its dotted path, what was found and what is allowed, and a hint.
+
+    Pydantic tells a value that fits none of several types once for each of them; here that is one mistake.
+    """
+    by_place: dict[Location, list[Mapping[str, Any]]] = {}
+    for detail in error.errors(include_url=False):
+        by_place.setdefault(_real_location(detail, data), []).append(detail)
+    for location, details in by_place.items():
+        what, hint = _explain(details[0], location, model) if len(details) == 1 else (_explain_choice(details), "")
+        yield ".".join(map(str, location)), what, hint or _say_meaning(model, location)
+
+
+def _real_location(detail: Mapping[str, Any], data: object) -> Location:
+    """A mistake's location without the names of types that pydantic puts into it."""
+    kept: list[str | int] = []
+    for part in detail["loc"]:
+        inside = part in data if isinstance(data, dict) else isinstance(data, list) and part in range(len(data))
+        if inside:
+            data = data[part]  # type: ignore[index]
+        if inside or detail["type"] == "missing":
+            kept.append(part)
+    return tuple(kept)
+
+
+def _explain_choice(details: Sequence[Mapping[str, Any]]) -> str:
+    """A value that is none of several types."""
+    words = [
+        detail["ctx"]["expected"] if detail["type"] == "literal_error" else EXPECTED.get(detail["type"], detail["msg"])
+        for detail in details
+    ]
+    *most, last = dict.fromkeys(words)
+    return f"expected {', '.join(most)}{' or ' if most else ''}{last}, found {_show(details[0]['input'])}"
+
+
+def _explain(detail: Mapping[str, Any], location: Location, model: type[BaseModel]) -> tuple[str, str]:
     kind, found, context = detail["type"], detail["input"], detail.get("ctx", {})
-    location = detail["loc"]
     if kind == "extra_forbidden":
-        known = _fields_at(model, location[:-1])
+        known = _model_at(model, location[:-1]).model_fields
         return f"there is no setting `{location[-1]}`", say_nearest(str(location[-1]), known)
     if kind == "missing":
-        return f"`{location[-1]}` is missing", ""
+        is_item = isinstance(location[-1], int)
+        return (f"needs {location[-1] + 1} values or more" if is_item else f"`{location[-1]}` is missing"), ""  # type: ignore[operator]
     if kind == "literal_error":
         allowed = context["expected"]
         return f"found {_show(found)}, allowed are {allowed}", _near_literal(found, allowed)
@@ -54,6 +91,17 @@ def explain_mistake(detail: Mapping[str, Any], model: type[BaseModel]) -> tuple[
     return f"{detail['msg'][0].lower()}{detail['msg'][1:]}, found {_show(found)}", ""
 
 
+def _say_meaning(model: type[BaseModel], location: Location) -> str:
+    """What the setting at (or around) a location is for: the first sentence of its docstring."""
+    for depth in range(len(location), 0, -1):
+        name = str(location[depth - 1])
+        info = _model_at(model, location[: depth - 1]).model_fields.get(name)
+        if info is not None:
+            text = " ".join((info.description or "").split()).partition(". ")[0].rstrip(".")
+            return f"{name}: {text}" if text else ""
+    return ""
+
+
 def _show(value: object) -> str:
     text = repr(value) if not isinstance(value, bool) else str(value).lower()
     return text if len(text) <= 80 else f"{text[:77]}..."
@@ -65,16 +113,17 @@ def _near_literal(found: object, allowed: str) -> str:
     return hint if hint.startswith("did you mean") else ""
 
 
-def _fields_at(model: type[BaseModel], location: Iterable[Any]) -> list[str]:
-    """Settings that the model at a location inside another model has."""
+def _model_at(model: type[BaseModel], location: Location) -> type[BaseModel]:
+    """The model at a location inside another model."""
     for part in location:
         info = model.model_fields.get(str(part))
         inner = models_in(info.annotation) if info is not None else []  # a mapping's key names no field
         model = inner[0] if inner else model
-    return list(model.model_fields)
+    return model
 
 
 def models_in(annotation: object) -> list[type[BaseModel]]:
+    """The models that a type annotation names."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for argument in get_args(annotation) for model in models_in(argument)]

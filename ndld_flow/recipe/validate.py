@@ -16,7 +16,7 @@ from ndld_flow.errors import Problem, RecipeError, RequestError
 from ndld_flow.nearest import say_nearest
 from ndld_flow.recipe.compose import Composed
 from ndld_flow.recipe.gates import Gate, GateError, parse_gate
-from ndld_flow.recipe.messages import explain_mistake
+from ndld_flow.recipe.messages import explain_mistakes
 from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeFile, RecipeStep
 from ndld_flow.step import Reads
 
@@ -72,7 +72,7 @@ def _check_top_level(values: dict[str, Any], mistakes: _Mistakes) -> RecipeFile 
         # JSON, because strict validation of JSON takes a list for a tuple and still refuses "10" for 10
         return RecipeFile.model_validate_json(json.dumps(values, default=str))
     except ValidationError as error:
-        _add_all(error, RecipeFile, "", mistakes)
+        _add_all(error, RecipeFile, values, [], mistakes)
         mistakes.problems = [_hint_at_step(problem, values) for problem in mistakes.problems]
         return None
 
@@ -85,11 +85,11 @@ def _hint_at_step(problem: Problem, values: Mapping[str, Any]) -> Problem:
     return problem
 
 
-def _add_all(error: ValidationError, model: type[BaseModel], prefix: str, mistakes: _Mistakes) -> None:
-    for detail in error.errors(include_url=False):
-        dotted = ".".join(str(part) for part in (prefix, *detail["loc"]) if part != "")
-        what, hint = explain_mistake(detail, model)
-        mistakes.add(dotted, what, hint)
+def _add_all(
+    error: ValidationError, model: type[BaseModel], data: object, prefix: Sequence[str], mistakes: _Mistakes
+) -> None:
+    for dotted, what, hint in explain_mistakes(error, model, data):
+        mistakes.add(".".join([*prefix, dotted] if dotted else prefix), what, hint)
 
 
 def _find_types(values: Mapping[str, Any], composed: Composed, trust: bool, mistakes: _Mistakes) -> StepTypes:
@@ -134,7 +134,7 @@ def _check_step(
     try:
         step = found.cls.model_validate_json(json.dumps(settings, default=str))
     except ValidationError as error:
-        _add_all(error, found.cls, prefix, mistakes)
+        _add_all(error, found.cls, settings, ["steps", name], mistakes)
         return None
     return RecipeStep(name, found, step, reads) if sound else None
 
