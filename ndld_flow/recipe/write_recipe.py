@@ -19,7 +19,7 @@ TEMPLATE = """\
 name: {name}
 model: {model}                # relative to where you stand; also pypi:, package:, https:// (README)
 
-inputs:                       # one place: every step that runs the model reads it
+inputs:                       # one place: every step that runs the model reads it{free}
 {inputs}
 
 steps:                        # in order; a name that is no step type says `step:`
@@ -30,7 +30,9 @@ steps:                        # in order; a name that is no step type says `step
   half:
     step: convert_fp16
     keep_io: true             # inputs and outputs stay fp32
-    block: {{op_types: []}}     # operators to keep in fp32, such as [Softmax, BatchNormalization]
+    block:
+      values_outside: {{}}      # keep in fp32 what reads weights that fp16 cannot hold
+      op_types: []            # and these operators, such as [Softmax, BatchNormalization]
 
   agree:                      # an FP16 model can be silently wrong: always compare
     step: check_accuracy
@@ -45,6 +47,9 @@ gates:                        # what must hold; a gate that does not makes the r
   - agree.cosine >= 0.999
   # - speed.latency.median <= 1.05 * base.latency.median
 """
+
+FREE = """
+                              # SET THE SIZES YOU RUN AT: dimensions that the model leaves free stand as 1 below"""
 
 
 def write_recipe(model: Path, target: Path | None = None, *, overwrite: bool = False) -> Path:
@@ -64,6 +69,7 @@ def write_recipe(model: Path, target: Path | None = None, *, overwrite: bool = F
         model=json.dumps(os.path.relpath(model)),
         target=path,
         name=name,
+        free=FREE if any(isinstance(d, str) for _, shape in inputs for d in shape) else "",
         inputs="\n".join(_write_input(name, shape) for name, shape in inputs) or "  {}",
     )
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,5 +85,5 @@ def _shape(shape: object) -> list[int | str]:
 def _write_input(name: str, shape: list[int | str]) -> str:
     free = [str(d) for d in shape if not isinstance(d, int)]
     fixed = [d if isinstance(d, int) else 1 for d in shape]
-    note = f"   # free in the model: {', '.join(free)}" if free else ""
+    note = f"   # free: {', '.join(free)}" if free else ""
     return f"  {json.dumps(name)}: {{shape: {fixed}, data: random}}{note}"
