@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
 
 from ndld_flow.backends.models.files import check_model, load_model, save_model, summarize_model
 from ndld_flow.backends.models.input_shapes import check_shapes, dims_from_shapes, put_shapes
+from ndld_flow.backends.models.local_functions import inline_functions
 from ndld_flow.backends.models.sparse_tensors import SparseInitializer
 from ndld_flow.backends.sanitizing.branches import inline_decided_branches
 from ndld_flow.backends.sanitizing.constants import detach_initializers_from_inputs, lift_constants
@@ -155,9 +155,7 @@ def _prepare(edits: Edits, options: SanitizeOptions, skipped: set[str], interfac
 
 
 def _inline_functions(edits: Edits) -> None:
-    count = len(edits.model.functions)
-    InlinePass()(edits.model)
-    edits.done["functions inlined"] += count - len(edits.model.functions)
+    edits.done["functions inlined"] += inline_functions(edits.model, "the model")
 
 
 def _run_all(edits: Edits, options: SanitizeOptions, skipped: set[str], interface: Interface) -> None:
