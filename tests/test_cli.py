@@ -12,9 +12,10 @@ import onnx
 import pytest
 from onnx import helper
 
-from ndld_flow import __version__
+from ndld_flow import __version__, api
 from ndld_flow.cli.app import VERBS
 from ndld_flow.machine import describe_machine
+from ndld_flow.recipe.load import load_recipe
 from tests.models import make_cnn
 from tests.toys import RECIPE, make_toy
 
@@ -252,6 +253,13 @@ def test_doctor_tells_what_works(tmp_path: Path) -> None:
     checks = {check["name"]: check for check in json.loads(done.stdout)}
     assert checks["onnxruntime cpu"]["state"] == "ok"
     assert checks["onnx"]["state"] == "ok"
+
+
+def test_init_does_not_ask_for_inputs_that_have_initializers(in_folder: Path) -> None:
+    old = Path(onnx.__file__).parent / "backend/test/data/light/light_resnet50.onnx"
+    assert len(onnx.load(old).graph.input) > 1, "before IR 4 every initializer was an input too"
+    api.init(old, "old.yaml")
+    assert list(load_recipe(Path("old.yaml")).file.inputs) == ["gpu_0/data_0"]
 
 
 def test_init_writes_a_recipe_that_runs_as_it_is(in_folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from ndld_flow.artifacts.files import write_text_atomically
@@ -57,10 +58,11 @@ def write_recipe(model: Path, target: Path | None = None, *, overwrite: bool = F
 
     Raises ModelError for a model that cannot be read, RequestError when the file is there already.
     """
-    from ndld_flow.backends.models.files import load_model
+
+    from ndld_flow.backends.models.tensors import model_inputs
 
     path = target or Path(f"{model.stem}.yaml")
-    inputs = [(value.name or "", _shape(value.shape)) for value in load_model(model).graph.inputs]
+    inputs = [(spec.name, spec.shape or ()) for spec in model_inputs(model)]
     if path.exists() and not overwrite:
         raise RequestError(f"{path}: there is a file already. Name another, or say --overwrite.")
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", model.stem).strip("-.") or "model"
@@ -69,7 +71,7 @@ def write_recipe(model: Path, target: Path | None = None, *, overwrite: bool = F
         model=json.dumps(os.path.relpath(model)),
         target=path,
         name=name,
-        free=FREE if any(isinstance(d, str) for _, shape in inputs for d in shape) else "",
+        free=FREE if any(not isinstance(d, int) for _, shape in inputs for d in shape) else "",
         inputs="\n".join(_write_input(name, shape) for name, shape in inputs) or "  {}",
     )
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,13 +79,8 @@ def write_recipe(model: Path, target: Path | None = None, *, overwrite: bool = F
     return path
 
 
-def _shape(shape: object) -> list[int | str]:
-    """Dimensions as numbers, or the names of free ones."""
-    return [d if isinstance(d, int) else str(getattr(d, "value", d) or "?") for d in shape or ()]  # type: ignore[attr-defined]
-
-
-def _write_input(name: str, shape: list[int | str]) -> str:
-    free = [str(d) for d in shape if not isinstance(d, int)]
+def _write_input(name: str, shape: Sequence[int | str | None]) -> str:
+    free = [d or "?" for d in shape if not isinstance(d, int)]
     fixed = [d if isinstance(d, int) else 1 for d in shape]
     note = f"   # free: {', '.join(free)}" if free else ""
     return f"  {json.dumps(name)}: {{shape: {fixed}, data: random}}{note}"
