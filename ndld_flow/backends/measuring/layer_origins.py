@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from ndld_flow.backends.measuring.onnxruntime_events import Key, MeasuredNode
+from ndld_flow.backends.models.element_types import subgraphs_of
 
 _CAST = "InsertedPrecisionFreeCast_"
 """Before the name of a tensor that was cast to a type the provider has a kernel for."""
@@ -23,15 +24,6 @@ _FUNCTION = "_inlfunc_"
 _READS_SHAPE_ONLY = ("Shape", "Size")
 _MAX_FORWARD = 64
 """How many inlined nodes to pass on the way to a tensor of the original model."""
-
-
-def subgraphs_of(node: ir.Node) -> Iterator[ir.Graph]:
-    """Bodies of an If, Loop or Scan."""
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
 
 
 def match_nodes(measured: Mapping[Key, MeasuredNode], optimised: ir.Model) -> dict[Key, ir.Node]:

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from ndld_flow.backends.models.external_data import moved_out, place_external
 from ndld_flow.backends.models.external_files import external_files
+from ndld_flow.backends.models.node_selection import op_name
 from ndld_flow.backends.models.sparse_tensors import (
     SparseInitializer,
     give_back_sparse,
@@ -141,7 +142,7 @@ def check_model(path: Path, full_check: bool = False) -> None:
 
 def summarize_model(model: ir.Model) -> GraphSummary:
     """A model in numbers; nodes of subgraphs and of local functions are counted once each."""
-    types = Counter(_type_name(node) for graph in all_graphs(model) for node in graph)
+    types = Counter(op_name(node) for graph in all_graphs(model) for node in graph)
     tensors = [*_initializers(model), *_constants(model)]
     return GraphSummary(
         nodes_by_type=dict(sorted(types.items(), key=lambda item: (-item[1], item[0]))),
@@ -179,10 +180,6 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     for function in model.functions.values():
         yield function.graph
         yield from function.subgraphs()
-
-
-def _type_name(node: ir.Node) -> str:
-    return f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
 
 
 def _stored_count(tensor: ir.TensorProtocol) -> int:

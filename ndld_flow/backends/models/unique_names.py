@@ -11,14 +11,14 @@ class UniqueNames:
     """Makes names for new values and nodes that no other has, in any graph of the model."""
 
     def __init__(self, model: ir.Model) -> None:
-        self._values = {value.name for graph in model.graphs() for value in _values(graph)}
-        self._nodes = {node.name for graph in model.graphs() for node in graph}
+        self._values = {value.name or "" for graph in model.graphs() for value in _values(graph)}
+        self._nodes = {node.name or "" for graph in model.graphs() for node in graph}
 
     def value(self, wish: str) -> str:
-        return _take(wish, self._values)
+        return free_name(wish, self._values)
 
     def node(self, wish: str) -> str:
-        return _take(wish, self._nodes)
+        return free_name(wish, self._nodes)
 
     def part_duplicates(self, model: ir.Model) -> int:
         """Rename all but the first of nodes that have one name in one graph, which ONNX Runtime refuses."""
@@ -40,7 +40,8 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
         yield from node.outputs
 
 
-def _take(wish: str, taken: set[str | None]) -> str:
+def free_name(wish: str, taken: set[str]) -> str:
+    """`wish`, or `wish_2`, `wish_3`, ... whichever is free; it is taken then."""
     name, number = wish, 1
     while name in taken:
         number += 1

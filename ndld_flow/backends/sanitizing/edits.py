@@ -15,6 +15,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from ndld_flow.backends.models.sparse_tensors import SparseInitializer
+from ndld_flow.backends.models.unique_names import free_name
 
 Array = npt.NDArray[Any]
 _FIRST_OPSET_OF_ANY_CONSTANT = 9
@@ -39,7 +40,7 @@ class Edits:
         """Nodes whose evaluation failed once; they are not tried again."""
         self._function_count = 0
         self._functions: dict[ir.Graph, ir.Function] = {}
-        self._names = {v.name for g in self.graphs() for v in _values(g)} | {""}
+        self._names = {v.name or "" for g in self.graphs() for v in _values(g)} | {""}
 
     def graphs(self) -> Iterator[ir.Graph]:
         """Main graph, its subgraphs, then functions' bodies."""
@@ -93,12 +94,7 @@ class Edits:
 
     def new_name(self, wanted: str) -> str:
         """`wanted`, or `wanted_2`, `wanted_3`, ... whichever is free."""
-        name, count = wanted, 1
-        while name in self._names:
-            count += 1
-            name = f"{wanted}_{count}"
-        self._names.add(name)
-        return name
+        return free_name(wanted, self._names)
 
     def add_initializer(self, graph: ir.Graph, array: Array, wanted: str) -> ir.Value:
         """A new constant of a graph; in a function's body a Constant node at its front."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
+from ndld_flow.backends.models.unique_names import free_name
 from ndld_flow.backends.sanitizing.edits import Edits
 
 
@@ -27,18 +28,9 @@ def _name_scope(graphs: tuple[ir.Graph, ...]) -> None:
         for value in values:
             if id(value) not in keepers and value.name:
                 keepers.add(id(value))
-                value.name = _free(value.name, taken)
+                value.name = free_name(value.name, taken)
         for node in graph:
-            node.name = _free(node.name or f"{node.op_type}_{_first_name(node.outputs)}", node_names)
-
-
-def _free(wanted: str, taken: set[str]) -> str:
-    name, count = wanted, 1
-    while name in taken:
-        count += 1
-        name = f"{wanted}_{count}"
-    taken.add(name)
-    return name
+            node.name = free_name(node.name or f"{node.op_type}_{_first_name(node.outputs)}", node_names)
 
 
 def _first_name(values: Iterable[ir.Value]) -> str:

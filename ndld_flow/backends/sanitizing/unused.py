@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 
+from ndld_flow.backends.models.element_types import subgraphs_of
 from ndld_flow.backends.sanitizing.edits import Edits
 
 
@@ -27,27 +28,17 @@ def _remove_unused_nodes(edits: Edits, graph: ir.Graph) -> None:
             edits.remove(node)
             edits.done["unused nodes removed"] += 1
             continue
-        for attribute in node.attributes.values():
-            for inner in _subgraphs(attribute):
-                _remove_unused_nodes(edits, inner)
+        for inner in subgraphs_of(node):
+            _remove_unused_nodes(edits, inner)
 
 
 def _release_subgraphs(node: ir.Node) -> None:
     """Nodes inside a removed node must not count as readers of values outside."""
-    for attribute in node.attributes.values():
-        for graph in _subgraphs(attribute):
-            graph.outputs.clear()
-            for inner in reversed(tuple(graph)):
-                _release_subgraphs(inner)
-                graph.remove(inner, safe=True)
-
-
-def _subgraphs(attribute: ir.Attr) -> list[ir.Graph]:
-    if attribute.is_ref():
-        return []
-    if attribute.type == ir.AttributeType.GRAPH:
-        return [attribute.as_graph()]
-    return list(attribute.as_graphs()) if attribute.type == ir.AttributeType.GRAPHS else []
+    for graph in subgraphs_of(node):
+        graph.outputs.clear()
+        for inner in reversed(tuple(graph)):
+            _release_subgraphs(inner)
+            graph.remove(inner, safe=True)
 
 
 def _remove_unused_initializers(edits: Edits, graph: ir.Graph) -> None:
