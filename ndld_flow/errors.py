@@ -3,14 +3,14 @@
 ::
 
     NdldFlowError
-    ├── RequestError        2   the request is wrong
-    │   ├── RecipeError         the recipe, with every problem located
-    │   ├── ModelError          a model is missing, broken or not ONNX
-    │   ├── SourceError         a model could not be fetched, or its digest differs
-    │   ├── BackendError        a library, execution provider or device is missing
-    │   └── OutputsError        the outputs folder cannot be written, or the disk is full
-    └── CheckError          1   the work was done and the answer is no
+    └── RequestError        2   the request is wrong
+        ├── RecipeError         the recipe, with every problem located
+        ├── ModelError          a model is missing, broken or not ONNX
+        ├── SourceError         a model could not be fetched, or its digest differs
+        ├── BackendError        a library, execution provider or device is missing
+        └── OutputsError        the outputs folder cannot be written, or the disk is full
 
+A check, gate or step that says no is no error: it is a result, and exit code 1.
 A message is one short paragraph: what, where, what to do. Anything else that is raised is a bug (exit code 3).
 """
 
@@ -46,12 +46,6 @@ class BackendError(RequestError):
 
 class OutputsError(RequestError):
     """The outputs folder cannot be written."""
-
-
-class CheckError(NdldFlowError):
-    """The work was done and a check, gate or step said no."""
-
-    exit_code = 1
 
 
 @dataclass(frozen=True)

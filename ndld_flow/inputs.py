@@ -59,6 +59,3 @@ class InputSpec(BaseModel):
         if not isinstance(self.data, str) or self.data in ("random", "zeros", "ones"):
             return None
         return self.data
-
-
-Inputs = dict[str, InputSpec]

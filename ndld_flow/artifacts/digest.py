@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +43,18 @@ def describe_files(kind: str, files: Iterable[ArtifactFile]) -> ArtifactRecord:
     ordered = tuple(sorted(files, key=lambda file: file.path))
     digest = digest_json([[file.path, file.digest, file.size_bytes] for file in ordered])
     return ArtifactRecord(kind=kind, digest=digest, files=ordered)
+
+
+def describe_folder(kind: str, folder: Path, digest: Callable[[Path], str] = digest_file) -> ArtifactRecord:
+    """The artifact that consists of all files below a folder, each hashed by `digest`."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return describe_files(
+        kind,
+        (
+            ArtifactFile(path=path.relative_to(folder).as_posix(), digest=digest(path), size_bytes=path.stat().st_size)
+            for path in paths
+        ),
+    )
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ from uuid import uuid4
 
 from pydantic import ValidationError
 
-from ndld_flow.artifacts.digest import DigestMemory, describe_files
+from ndld_flow.artifacts.digest import DigestMemory, describe_folder
 from ndld_flow.artifacts.files import remove_folder, sync_folder, write_text_atomically
-from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord, StepRecord
+from ndld_flow.records.step_record import ArtifactRecord, StepRecord
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -61,21 +61,6 @@ class Store:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text_atomically(path, record.to_json())
 
-    def describe_folder(self, kind: str, folder: Path) -> ArtifactRecord:
-        """Hash what lies in a folder."""
-        return describe_files(
-            kind,
-            (
-                ArtifactFile(
-                    path=path.relative_to(folder).as_posix(),
-                    digest=self.digests.digest(path),
-                    size_bytes=path.stat().st_size,
-                )
-                for path in folder.rglob("*")
-                if path.is_file()
-            ),
-        )
-
     def is_intact(self, artifact: ArtifactRecord) -> bool:
         """Whether an artifact's files are all there with the contents they had when they were stored."""
         folder = self.object_folder(artifact.digest)
@@ -90,7 +75,7 @@ class Store:
 
     def keep(self, kind: str, built: Path) -> ArtifactRecord:
         """Move a folder's contents into the store under their digest; `built` is gone afterwards."""
-        artifact = self.describe_folder(kind, built)
+        artifact = describe_folder(kind, built, self.digests.digest)
         folder = self.object_folder(artifact.digest)
         if folder.exists() and self.is_intact(artifact):
             remove_folder(built)

@@ -222,10 +222,7 @@ def _named_steps(file: YamlFile, folders: Sequence[Path], depth: int) -> list[st
     defaults = file.values.get("defaults")
     for entry in defaults if isinstance(defaults, list) and depth < 16 else []:
         if isinstance(entry, str) and entry != "_self_" and "@" not in entry:
-            for folder in folders:
-                base = folder / f"{entry.removesuffix('.yaml')}.yaml"
-                if base.is_file():
-                    names += _named_steps(read_yaml(base), folders, depth + 1)
-                    break
+            for base in _find_config(entry, folders):
+                names += _named_steps(read_yaml(base), folders, depth + 1)
     own = file.values.get("steps")
     return names + (list(own) if isinstance(own, dict) else [])

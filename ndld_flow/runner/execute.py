@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.graph_change import GraphChange
 from ndld_flow.records.step_record import KeyParts, StepRecord
 from ndld_flow.runner.keys import make_key
-from ndld_flow.runner.surroundings import working_step
+from ndld_flow.runner.surroundings import step_logger, working_step
 from ndld_flow.step import Context, Result
 
 
@@ -81,7 +80,7 @@ def _run(work: Work, out: Path, scratch: Path) -> Result:
         inputs=work.inputs,
         artifacts=work.artifacts,
         scratch=scratch,
-        log=logging.getLogger(f"ndld_flow.step.{work.step.name}"),
+        log=step_logger(work.step.name),
         progress=work.progress,
     )
     result = work.step.step.run(work.artifacts[cls.read_key], out, context)

@@ -9,7 +9,7 @@ from ndld_flow.errors import RequestError
 from ndld_flow.recipe.load import load_recipe
 from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeStep
 from ndld_flow.recipe.sources import find_model
-from ndld_flow.records.step_record import RunStep, StepRecord
+from ndld_flow.records.step_record import Outcome, RunStep, StepRecord
 from ndld_flow.runner.conclude import find_equal_run, finish_run
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.events import (
@@ -31,7 +31,9 @@ from ndld_flow.runner.state import Request, RunState
 
 def plan_recipe(request: Request, listener: Listener = ignore) -> list[Decision]:
     """Say for each step whether it would run, and why. Nothing is computed, but the model is fetched if it must be."""
-    run = _open(request, listener)
+    outputs = Outputs(request.outputs)
+    outputs.prepare()
+    run = _open(request, outputs, listener)
     return plan_steps(run.planner, run.model.record.digest)
 
 
@@ -44,7 +46,7 @@ def run_recipe(request: Request, listener: Listener = ignore) -> RunFinished:
     outputs = Outputs(request.outputs)
     outputs.prepare()
     with explaining_disk(f"run of {request.recipe}", outputs.root), outputs.store.working():
-        run = _open(request, listener)
+        run = _open(request, outputs, listener)
         listener(RunStarted(recipe=run.recipe.name, steps=tuple(step.name for step in run.recipe.steps)))
         _do_steps(run)
         finished = find_equal_run(run) or finish_run(run, request)
@@ -52,10 +54,8 @@ def run_recipe(request: Request, listener: Listener = ignore) -> RunFinished:
     return finished
 
 
-def _open(request: Request, listener: Listener) -> RunState:
+def _open(request: Request, outputs: Outputs, listener: Listener) -> RunState:
     started_at, start = datetime.now(UTC), time.perf_counter()
-    outputs = Outputs(request.outputs)
-    outputs.prepare()
     outputs.store.sweep_building()
     recipe = load_recipe(request.recipe, request.overrides, trust=request.trust, store=outputs.store)
     names = [step.name for step in recipe.steps]
@@ -101,7 +101,7 @@ def _do_step(run: RunState, step: RecipeStep) -> RunStep:
             StepStarted(name=step.name, step=step.type.name, reason=decision.reason.text, detail=decision.detail)
         )
         record = execute_step(_gather(run, decision), run.planner.store)
-    return _place(run, decision, record, "done", start)
+    return _place(run, decision, record, start)
 
 
 def _gather(run: RunState, decision: Decision) -> Work:
@@ -117,26 +117,24 @@ def _gather(run: RunState, decision: Decision) -> Work:
 
 def _reuse(run: RunState, decision: Decision, start: float) -> RunStep:
     assert decision.record is not None  # that is what reused means
-    return _place(run, decision, decision.record, "reused", start)
+    return _place(run, decision, decision.record, start)
 
 
-def _place(run: RunState, decision: Decision, record: StepRecord, how: str, start: float) -> RunStep:
+def _place(run: RunState, decision: Decision, record: StepRecord, start: float) -> RunStep:
     """Make a step's artifact readable for later steps, and note how it came to be."""
     step = decision.step
     kind = step.type.cls.kinds()[1]
     folder = run.planner.store.object_folder(record.artifact.digest)
     run.artifacts[step.name] = kind(folder / kind.main, step.name, record.artifact.digest)
-    outcome = ("reused" if how == "reused" else "done") if record.passed else "failed"
-    return RunStep.model_validate(
-        {
-            "name": step.name,
-            "step": step.type.name,
-            "outcome": outcome,
-            "reason": decision.reason.text,
-            "detail": decision.detail,
-            "wall_s": time.perf_counter() - start,
-            "record": record,
-        }
+    outcome: Outcome = "reused" if decision.reused else "done"
+    return RunStep(
+        name=step.name,
+        step=step.type.name,
+        outcome=outcome if record.passed else "failed",
+        reason=decision.reason.text,
+        detail=decision.detail,
+        wall_s=time.perf_counter() - start,
+        record=record,
     )
 
 

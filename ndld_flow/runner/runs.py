@@ -78,9 +78,7 @@ class Outputs:
         folders = list(self.folders())
         if reference == LATEST and folders:
             return folders[-1]
-        if self.latest(reference):
-            return self.latest(reference) or folders[-1]
-        return self._find_by_id(reference, folders)
+        return self.latest(reference) or self._find_by_id(reference, folders)
 
     def _find_by_id(self, reference: str, folders: list[Path]) -> Path:
         recipe, _, start = reference.rpartition("/")

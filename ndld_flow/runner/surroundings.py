@@ -17,6 +17,11 @@ from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.runner.disk import explaining_disk
 
 
+def step_logger(name: str) -> logging.Logger:
+    """The logger of the step with a name, whose lines `working_step` collects."""
+    return logging.getLogger(f"ndld_flow.step.{name}")
+
+
 @contextlib.contextmanager
 def working_step(step: RecipeStep, store: Store, folder: Path) -> Iterator[list[str]]:
     """Hold what a step needs alone while it builds in `folder`, and collect the lines of its log.
@@ -72,7 +77,7 @@ class _Lines(logging.Handler):
 def _logging(name: str) -> Iterator[list[str]]:
     """Collect what the step, and Python's warnings during it, have to say."""
     handler = _Lines()
-    logger = logging.getLogger(f"ndld_flow.step.{name}")
+    logger = step_logger(name)
     logger.setLevel(logging.INFO)
     logger.propagate = False
     logger.addHandler(handler)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
-from ndld_flow.artifacts.digest import describe_files, digest_file
+from ndld_flow.artifacts.digest import describe_folder
 from ndld_flow.artifacts.store import Store
 from ndld_flow.records.base import Record
-from ndld_flow.records.step_record import ArtifactFile
 
 
 class Verified(Record):
@@ -26,20 +24,10 @@ def verify_store(store: Store, progress: Callable[[int, int, str], None]) -> Ver
     damaged, checked_bytes = [], 0
     for index, folder in enumerate(folders):
         progress(index, len(folders), folder.name[:16])
-        digest, size_bytes = _digest_folder(folder)
-        checked_bytes += size_bytes
-        if digest != folder.name:
+        found = describe_folder("any", folder)
+        checked_bytes += found.size_bytes
+        if found.digest != folder.name:
             damaged.append(folder.name)
             store.set_aside(folder.name)
     progress(len(folders), len(folders), "done")
     return Verified(object_count=len(folders), checked_bytes=checked_bytes, damaged=tuple(damaged))
-
-
-def _digest_folder(folder: Path) -> tuple[str, int]:
-    files = [
-        ArtifactFile(path=path.relative_to(folder).as_posix(), digest=digest_file(path), size_bytes=path.stat().st_size)
-        for path in folder.rglob("*")
-        if path.is_file()
-    ]
-    artifact = describe_files("any", files)
-    return artifact.digest, artifact.size_bytes
