@@ -79,7 +79,6 @@ class DigestMemory:
         digest = digest_file(path)
         settled = time.time() - max(before.st_mtime, before.st_ctime) > SETTLED_AFTER_S
         if settled and _stamp(path.stat()) == stamp:
-            self.folder.mkdir(parents=True, exist_ok=True)
             write_text_atomically(note, json.dumps([*stamp, digest]))
         return digest
 

@@ -14,7 +14,8 @@ FICLONE = 0x40049409
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """Write a file aside, sync it, and rename it into place."""
+    """Write a file aside, sync it, and rename it into place; its folder is made where it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
     try:
         with aside.open("w", encoding="utf-8", newline="\n") as file:

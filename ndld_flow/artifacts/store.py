@@ -57,9 +57,7 @@ class Store:
             return None
 
     def write_record(self, record: StepRecord) -> None:
-        path = self.record_path(record.key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text_atomically(path, record.to_json())
+        write_text_atomically(self.record_path(record.key), record.to_json())
 
     def is_intact(self, artifact: ArtifactRecord) -> bool:
         """Whether an artifact's files are all there with the contents they had when they were stored."""

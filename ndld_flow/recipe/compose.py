@@ -67,7 +67,6 @@ def compose_recipe(path: Path, overrides: Sequence[str] = (), memory: Path | Non
         values = _compose(file, [_normalise(override, folders) for override in overrides], folders)
         values["steps"] = _order_steps(values.get("steps"), file, folders)
         if note is not None:
-            note.parent.mkdir(parents=True, exist_ok=True)
             write_text_atomically(note, json.dumps(values))
     return Composed(file, overrides, values)
 

@@ -111,7 +111,6 @@ def _external_files(path: Path, digest: str, store: Store) -> tuple[str, ...]:
 
         load_model(path)
         names = external_files(path)
-        note.parent.mkdir(parents=True, exist_ok=True)
         write_text_atomically(note, json.dumps(names))
         return names
 
@@ -139,7 +138,6 @@ def _find_fetched(model: ModelSource, store: Store, say: Callable[[str], None]) 
     if record is None:
         with store.hold(f"source-{key[:32]}"):
             record = _recall(note, store) or _fetch(model, store, say)
-            note.parent.mkdir(parents=True, exist_ok=True)
             write_text_atomically(note, record.to_json())
     return FoundModel(Onnx(store.object_folder(record.digest) / Onnx.main, SOURCE, record.digest), record)
 

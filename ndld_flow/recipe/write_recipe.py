@@ -74,7 +74,6 @@ def write_recipe(model: Path, target: Path | None = None, *, overwrite: bool = F
         free=FREE if any(not isinstance(d, int) for _, shape in inputs for d in shape) else "",
         inputs="\n".join(_write_input(name, shape) for name, shape in inputs) or "  {}",
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_text_atomically(path, text)
     return path
 

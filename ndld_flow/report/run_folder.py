@@ -16,6 +16,9 @@ from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.plain_text import short_name
 
+RUN_RECORD = "run.json"
+"""The run's record, in its folder."""
+
 Document = TypeVar("Document", bound=Record)
 
 
@@ -32,13 +35,18 @@ class RunDocuments:
 
 
 def read_run(folder: Path) -> RunDocuments:
-    """Read `run.json` and its documents.
+    """Read `run.json` and its documents. Raises a `RequestError` as `read_run_record` does."""
+    return read_documents(read_run_record(folder), folder)
+
+
+def read_run_record(folder: Path) -> RunRecord:
+    """Read `run.json`.
 
     Raises a `RequestError` when the folder holds no run, or its record cannot be read.
     """
-    path = folder / "run.json"
+    path = folder / RUN_RECORD
     try:
-        run = RunRecord.model_validate_json(path.read_bytes())
+        return RunRecord.model_validate_json(path.read_bytes())
     except OSError as error:
         raise RequestError(
             f"{folder} is not the folder of a run: {path.name} cannot be read ({error.strerror}). "
@@ -47,9 +55,8 @@ def read_run(folder: Path) -> RunDocuments:
     except ValidationError as error:
         raise RequestError(
             f"{path} is not a run's record this version can read: {_first_problem(error)}. "
-            "Draw it with the version of ndld-flow that wrote it."
+            "Use the version of ndld-flow that wrote it."
         ) from error
-    return read_documents(run, folder)
 
 
 def read_documents(run: RunRecord, folder: Path) -> RunDocuments:

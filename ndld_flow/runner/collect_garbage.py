@@ -10,7 +10,8 @@ from ndld_flow.artifacts.files import remove_folder
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import RequestError
 from ndld_flow.records.base import Record
-from ndld_flow.runner.runs import Outputs, read_run
+from ndld_flow.report.run_folder import read_run_record
+from ndld_flow.runner.runs import Outputs
 
 
 class Freed(Record):
@@ -78,7 +79,7 @@ def _choose_runs(outputs: Outputs, keep: int | None) -> list[Path]:
 def _find_needed(folders: Iterable[Path]) -> _Needed:
     needed = _Needed()
     for folder in folders:
-        run = read_run(folder)
+        run = read_run_record(folder)
         needed.digests.add(run.source.artifact.digest)
         records = [step.record for step in run.steps if step.record is not None]
         needed.keys |= {record.key for record in records}

@@ -19,9 +19,9 @@ from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.resolved import resolve_recipe
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.run_record import GateResult, RunRecord, SourceRecord
+from ndld_flow.report.run_folder import read_run_record
 from ndld_flow.runner.events import RunFinished
 from ndld_flow.runner.reasons import Reason
-from ndld_flow.runner.runs import read_run
 from ndld_flow.runner.state import Request, RunState
 from ndld_flow.versions import read_version
 
@@ -59,7 +59,7 @@ def find_equal_run(run: RunState) -> RunFinished | None:
     if latest is None or any(step.reason != Reason.REUSED.text for step in run.steps if step.record):
         return None
     try:
-        earlier = read_run(latest)
+        earlier = read_run_record(latest)
     except RequestError:
         return None
     if earlier.identity != _identity(run):

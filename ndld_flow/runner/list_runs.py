@@ -6,7 +6,8 @@ import json
 from datetime import datetime
 
 from ndld_flow.records.base import Record
-from ndld_flow.runner.runs import RUN_RECORD, Outputs
+from ndld_flow.report.run_folder import RUN_RECORD
+from ndld_flow.runner.runs import Outputs
 
 
 class RunSummary(Record):

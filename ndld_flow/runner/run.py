@@ -10,6 +10,7 @@ from ndld_flow.recipe.load import load_recipe
 from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeStep
 from ndld_flow.recipe.sources import find_model
 from ndld_flow.records.step_record import Outcome, RunStep, StepRecord
+from ndld_flow.report.run_folder import read_run_record
 from ndld_flow.runner.conclude import find_equal_run, finish_run
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.events import (
@@ -25,7 +26,7 @@ from ndld_flow.runner.events import (
 )
 from ndld_flow.runner.execute import Work, execute_step
 from ndld_flow.runner.plan import Decision, Planner, plan_steps, previous_records
-from ndld_flow.runner.runs import Outputs, read_run
+from ndld_flow.runner.runs import Outputs
 from ndld_flow.runner.state import Request, RunState
 
 
@@ -71,7 +72,7 @@ def _open(request: Request, outputs: Outputs, listener: Listener) -> RunState:
 def _previous(outputs: Outputs, recipe: Recipe) -> dict[str, StepRecord]:
     latest = outputs.latest(recipe.name)
     try:
-        return previous_records(read_run(latest) if latest is not None else None)
+        return previous_records(read_run_record(latest) if latest is not None else None)
     except RequestError:
         return {}  # a run of another version explains nothing; it is no reason to stop
 

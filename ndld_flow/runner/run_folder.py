@@ -11,7 +11,8 @@ from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import RunStep
 from ndld_flow.report.draw import draw_report
-from ndld_flow.runner.runs import LATEST, RUN_RECORD, Outputs
+from ndld_flow.report.run_folder import RUN_RECORD
+from ndld_flow.runner.runs import LATEST, Outputs
 
 
 def write_run_folder(run: RunRecord, outputs: Outputs) -> Path:

@@ -7,14 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from ndld_flow.artifacts.files import follow, point_to
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import OutputsError, RequestError
-from ndld_flow.records.run_record import RunRecord
+from ndld_flow.report.run_folder import RUN_RECORD
 
-RUN_RECORD = "run.json"
 LATEST = "latest"
 TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -115,16 +112,3 @@ class Outputs:
 
 def _is_link(folder: Path) -> bool:
     return folder.is_symlink() or folder.name.startswith(".")
-
-
-def read_run(folder: Path) -> RunRecord:
-    """The record of a finished run. Raises RequestError when it cannot be read."""
-    path = folder / RUN_RECORD
-    try:
-        return RunRecord.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise RequestError(f"{path}: cannot be read: {error.strerror}.") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise RequestError(f"{path}: is not a run record of this version: {place}: {first['msg']}.") from None
