@@ -22,14 +22,21 @@ from __future__ import annotations
 import enum
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict
 
-from ndld_flow.artifacts.kinds import AccuracyDocument, Artifact, LintDocument, Onnx, ProfileDocument
+from ndld_flow.artifacts.kinds import (
+    AccuracyDocument,
+    Artifact,
+    ComparisonDocument,
+    LintDocument,
+    Onnx,
+    ProfileDocument,
+)
 from ndld_flow.inputs import InputSpec
 from ndld_flow.records.graph_change import GraphChange
 from ndld_flow.records.metric import Metric
@@ -37,6 +44,7 @@ from ndld_flow.records.metric import Metric
 __all__ = [
     "AccuracyDocument",
     "Artifact",
+    "ComparisonDocument",
     "Context",
     "DataFile",
     "LintDocument",
@@ -47,6 +55,7 @@ __all__ = [
     "Result",
     "Reuse",
     "Step",
+    "Turn",
 ]
 
 In = TypeVar("In", bound=Artifact)
@@ -114,6 +123,18 @@ class Context:
         return self.artifacts[setting]
 
 
+@dataclass(frozen=True)
+class Turn:
+    """One of the measuring steps that take turns, with all that `run` would get."""
+
+    step: Any
+    """The step, of the class whose `run_together` gets it."""
+    source: Any
+    """The artifact it reads."""
+    out: Path
+    context: Context
+
+
 class Step(BaseModel, Generic[In, Out]):
     """Base of all steps: fields are settings, `run` does the work and nothing else.
 
@@ -133,6 +154,9 @@ class Step(BaseModel, Generic[In, Out]):
     """True when the recipe's `inputs:` matter to the result."""
     stops_run: ClassVar[bool] = False
     """True when nothing after this step makes sense once it has said no."""
+    takes_turns: ClassVar[bool] = False
+    """True for a measuring step: all of its type that a recipe has on one device go through `run_together`, so that
+    the machine's drift hits them alike."""
 
     @abstractmethod
     def run(self, source: In, out: Path, context: Context) -> Result:
@@ -140,6 +164,11 @@ class Step(BaseModel, Generic[In, Out]):
 
         Raises a `RequestError` when the model or the machine cannot do what the settings ask.
         """
+
+    @classmethod
+    def run_together(cls, turns: Sequence[Turn]) -> list[Result]:
+        """Do several steps of this type; one that takes turns goes round and round them (A B A B ...)."""
+        return [turn.step.run(turn.source, turn.out, turn.context) for turn in turns]
 
     @property
     def device(self) -> str:

@@ -56,3 +56,10 @@ class ProfileDocument(Artifact):
 
     kind = "profile"
     main = "profile.json"
+
+
+class ComparisonDocument(Artifact):
+    """A `records.comparison.Comparison` as JSON."""
+
+    kind = "comparison"
+    main = "comparison.json"

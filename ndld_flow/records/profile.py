@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import accumulate, pairwise
+from typing import Literal
+
 from pydantic import JsonValue
 
 from ndld_flow.records.base import Record
@@ -20,11 +26,31 @@ class TensorInfo(Record):
 
 
 class ProfileRun(Record):
-    """One process run (or session) of the timing pass, without a profiler: every sample, in order."""
+    """One process run of the timing pass, without a profiler: every sample, in order.
+
+    The process run, not the pass, is what statistics count: passes of one process resemble each other.
+    """
 
     latency_ms: tuple[float, ...]
     load_ms: float = 0.0
     """Time to create the session or load the engine."""
+    peak_memory_bytes: int = 0
+    started_s: float = 0.0
+    """When its first measured pass began, in seconds after the first run of all that took turns."""
+    starts_ms: tuple[float, ...] = ()
+    """When each pass began, after the first pass of this run; empty where it is not told."""
+    enqueue_ms: tuple[float, ...] = ()
+    """Host time to launch each pass; this and the following are empty where they are not told."""
+    h2d_ms: tuple[float, ...] = ()
+    """Copy of the inputs to the device."""
+    compute_ms: tuple[float, ...] = ()
+    """Time on the device without copies."""
+    d2h_ms: tuple[float, ...] = ()
+    """Copy of the outputs from the device."""
+
+    @property
+    def median_ms(self) -> float:
+        return statistics.median(self.latency_ms)
 
 
 class BatchPoint(Record):
@@ -45,6 +71,11 @@ class BatchPoint(Record):
         return self.batch * self.latency.throughput_per_s
 
 
+LayerRole = Literal["compute", "reformat", "cast", "copy", "control"]
+"""What a layer is there for: `reformat` changes a tensor's layout, `copy` moves it between devices, `control` runs
+bodies (If, Loop, Scan)."""
+
+
 class Layer(Record):
     """One executed kernel or layer."""
 
@@ -62,7 +93,49 @@ class Layer(Record):
     depth: int = 0
     """0 for the main graph, 1 for a body of If/Loop/Scan, ..."""
     samples_ms: tuple[float, ...]
-    """Self time (without nested layers), one sample for each pass of the layer pass."""
+    """Self time (without nested layers), one sample for each pass of the layer pass, process run after process run."""
+    role: LayerRole = "compute"
+    tactic: str = ""
+    """Kernel that the backend chose, as it calls it."""
+    stream: int | None = None
+    macs: int | None = None
+    """Multiply-accumulate operations of one pass; None where they are not known."""
+    read_bytes: int = 0
+    """Size of its inputs, weights included; 0 where shapes are not known."""
+    written_bytes: int = 0
+    weight_bytes: int = 0
+    """What of `read_bytes` are weights."""
+
+    @property
+    def median_ms(self) -> float:
+        """0 for a layer without samples."""
+        return statistics.median(self.samples_ms) if self.samples_ms else 0.0
+
+
+class Span(Record):
+    """A piece of the timeline: one layer, copy or pause, in one pass."""
+
+    lane: str
+    """Who was busy: `CPU`, `CPU thread 2`, `stream 1`, `H2D`, `compute`, `D2H`, `enqueue`."""
+    name: str
+    start_ms: float
+    """After the beginning of the pass."""
+    duration_ms: float
+    """Nested spans included."""
+    kind: Literal["layer", "overhead", "transfer", "pass"] = "layer"
+    layer: int | None = None
+    """Position in `Profile.layers`."""
+    depth: int = 0
+    """1 for what runs within a span of depth 0, ..."""
+
+
+class Roofs(Record):
+    """What the device can do at best, measured with the same backend and threads: the roofs of a roofline."""
+
+    macs_per_s: float
+    bytes_per_s: float
+    how: str
+    """What was measured, in words."""
 
 
 class Profile(Record):
@@ -90,11 +163,22 @@ class Profile(Record):
     batches: tuple[BatchPoint, ...] = ()
     """The batch sweep, in the order asked for."""
     layers: tuple[Layer, ...] = ()
+    layer_runs: tuple[int, ...] = ()
+    """How many passes of the layer pass each process run had; their sum is the number of a layer's samples."""
+    timeline: tuple[Span, ...] = ()
+    """One pass, in order of start."""
+    timeline_basis: str = ""
+    """Which pass the timeline shows, or what it was put together from."""
+    roofs: Roofs | None = None
+    measured_at: datetime | None = None
+    """When the first run began; None where it is not known."""
+    sitting: str = ""
+    """Equal for profiles that were measured in turns (A B A B ...): their runs may be compared in pairs."""
     layer_pass_ms: tuple[float, ...] = ()
     """Whole-pass latency of each pass of the layer pass, profiler on: its ratio to `runs` is the overhead."""
     peak_memory_bytes: int = 0
     stopped_because: str = ""
-    """`passes done`, `duration reached`, `stable`."""
+    """In words, such as `stable: ±1.2 % after 5 runs`, `budget of 30 s used: ±5.1 % after 14 runs`, `runs done`."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -119,3 +203,12 @@ class Profile(Record):
         if not self.layer_pass_ms:
             return 0.0
         return LatencySummary.of(self.layer_pass_ms).median_ms / self.latency.median_ms
+
+    def layer_run_medians_ms(self, layer: Layer) -> tuple[float, ...]:
+        """A layer's median in each process run that had a layer pass."""
+        ends = [0, *accumulate(self.layer_runs or (len(layer.samples_ms),))]
+        return tuple(statistics.median(part) for part in _cut(layer.samples_ms, ends) if part)
+
+
+def _cut(samples: tuple[float, ...], ends: list[int]) -> Iterator[tuple[float, ...]]:
+    return (samples[start:end] for start, end in pairwise(ends))

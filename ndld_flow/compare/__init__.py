@@ -1,0 +1,1 @@
+"""Compare profiles: which layers belong together, and what a difference means."""

@@ -1,0 +1,1 @@
+"""Graphs laid out and drawn without a GUI."""

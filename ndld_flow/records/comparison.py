@@ -1,0 +1,164 @@
+"""What a comparison of profiles found: all that a page, a pull request or a gate needs, but the profiles themselves."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from ndld_flow.records.base import Record
+
+Verdict = Literal["improved", "regressed", "unchanged", "inconclusive", "incomparable"]
+Better = Literal["lower", "higher", "neither"]
+MatchMethod = Literal["onnx nodes", "name and type", "type and dims in order", "unmatched"]
+Circumstance = Literal["hardware", "driver", "versions", "clocks", "batch", "provider", "threads", "options", "model"]
+
+
+class Subject(Record):
+    """One of the things compared: a run, a profile file, a folder of exports."""
+
+    label: str
+    """How the comparison calls it; unique in it."""
+    location: str
+    """Where it was read, as given."""
+    kind: Literal["run", "profile", "trtexec", "trex", "onnxruntime"]
+    run_id: str = ""
+    measured_at: datetime | None = None
+
+
+class Difference(Record):
+    """A circumstance that was not the same for all."""
+
+    circumstance: Circumstance
+    detail: str
+    """What differs, such as `threads` or `onnxruntime-gpu`."""
+    values: tuple[str, ...]
+    """One for each compared profile; empty where one has none."""
+    forbids: bool
+    """True when verdicts mean nothing unless a person allows this circumstance by name."""
+    allowed: bool = False
+
+
+class ComparedMetric(Record):
+    """One metric of all compared profiles."""
+
+    metric: str
+    """`latency.median`, `latency.min`, `load`, `memory.peak`, `layers.sum`, `model.bytes`, ..."""
+    unit: str = ""
+    better: Better = "lower"
+    values: tuple[float | None, ...]
+    """One for each compared profile; None where one has none."""
+    runs: tuple[tuple[float, ...], ...] = ()
+    """The value of each process run, for each compared profile; empty for what is exact."""
+
+
+class MetricVerdict(Record):
+    """One metric of one compared profile against another."""
+
+    metric: str
+    base: int
+    """Position among the compared profiles."""
+    candidate: int
+    verdict: Verdict
+    ratio: float
+    """Candidate over base."""
+    low: float
+    """95 % interval of the ratio; equal to it for what is exact."""
+    high: float
+    threshold: float
+    """Relative difference that counts."""
+    floor: float = 0.0
+    """Absolute difference that counts, in the metric's unit."""
+    why: str
+    """One sentence for people."""
+
+
+class LayerRow(Record):
+    """Layers of the compared profiles that do the same work; one row of the layer table.
+
+    A fused layer stands for several of another profile, so each profile has any number of layers here.
+    """
+
+    layers: tuple[tuple[int, ...], ...]
+    """For each compared profile, positions in its `layers`; empty where it has none."""
+    methods: tuple[MatchMethod, ...]
+    """For each compared profile, how its layers came into this row; the row's first profile has the best of them."""
+    confidence: float
+    """0 to 1, of the weakest link; 1 for a row with one profile only."""
+
+
+class LayerVerdict(Record):
+    """One row of one compared profile against the base. It advises and does not gate."""
+
+    row: int
+    candidate: int
+    verdict: Verdict
+    ratio: float
+    p_value: float | None = None
+    """Of Welch's t-test on the logarithms of the process runs' medians; None with fewer than two runs a side."""
+    q_value: float | None = None
+    """After Benjamini and Hochberg, over all rows of this candidate."""
+
+
+class Coverage(Record):
+    """How much of a compared profile's layer time has a partner in the base."""
+
+    matched_ms: float
+    unmatched_ms: float
+    matched_share: float
+    """0 to 1."""
+    by_method: dict[MatchMethod, float]
+    """Milliseconds by how they were matched."""
+
+
+class ProfileComparison(Record):
+    """Profiles of one name, one of each subject that has it. The first is the base."""
+
+    name: str
+    """The step's name, or the profile's label."""
+    subjects: tuple[int, ...]
+    """Positions in `Comparison.subjects`; the first is the base. Other positions here count within this tuple."""
+    steps: tuple[str, ...]
+    """The step that each profile came from; empty for a file."""
+    differences: tuple[Difference, ...]
+    metrics: tuple[ComparedMetric, ...]
+    decided_by: str
+    """The metric whose verdict is the profile's."""
+    verdicts: tuple[MetricVerdict, ...]
+    """Every metric, for every ordered pair: any profile can be looked at as the base."""
+    rows: tuple[LayerRow, ...]
+    """In the base's order of execution, layers of others where they ran."""
+    layer_verdicts: tuple[LayerVerdict, ...]
+    """Against the base."""
+    coverage: tuple[Coverage | None, ...]
+    """For each compared profile against the base; None for the base and where there are no layers."""
+
+
+class ComparisonGate(Record):
+    """A gate on a comparison, such as `latency.median <= +5 %`, for one candidate."""
+
+    gate: str
+    name: str
+    """Of the profile comparison."""
+    candidate: int
+    """Position in that comparison."""
+    outcome: Literal["passed", "failed", "inconclusive", "incomparable"]
+    why: str
+
+
+class Comparison(Record):
+    """Two or more subjects, compared profile by profile."""
+
+    format_version: int = 1
+    subjects: tuple[Subject, ...]
+    """The first is the base."""
+    profiles: tuple[ProfileComparison, ...]
+    left_out: tuple[str, ...] = ()
+    """Sentences about profiles that had no partner."""
+    gates: tuple[ComparisonGate, ...] = ()
+    noise: str = ""
+    """Which learned noise was used, in words; empty for none."""
+    geometric_mean_ratio: float | None = None
+    """Of the deciding metric over all profiles, last subject against the base; None for fewer than two profiles."""
+    verdict: Verdict
+    """The worst over profiles and candidates."""
+    why: str

@@ -1,0 +1,39 @@
+"""How far two measurements of the very same thing lie apart on one machine."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from ndld_flow.records.base import Record
+from ndld_flow.records.machine import Machine
+
+
+class NoiseSample(Record):
+    """One A/A comparison: the same model, measured as two that take turns."""
+
+    a_runs_ms: tuple[float, ...]
+    """Median latency of each process run."""
+    b_runs_ms: tuple[float, ...]
+
+    ratio: float
+    """Of the two latencies as a comparison would give it."""
+
+
+class Noise(Record):
+    """What `ndld-flow noise` learned: differences below it mean nothing here."""
+
+    format_version: int = 1
+    machine: Machine
+    backend: str
+    provider: str
+    """The execution provider that ran."""
+    model: str
+    """What was measured, as a person calls it."""
+    measured_at: datetime
+    samples: tuple[NoiseSample, ...]
+    threshold: float
+    """The relative difference that A/A comparisons stay below: 0.03 is 3 %."""
+    run_cov: float
+    """Coefficient of variation of single process runs."""
+    single_run_threshold: float
+    """The same where each side has one process run only."""
