@@ -16,11 +16,11 @@ from pydantic import ValidationError
 
 from ndld_flow.artifacts.kinds import ProfileDocument
 from ndld_flow.backends.measuring import layer_pass
-from ndld_flow.backends.measuring.onnxruntime_events import read_passes
 from ndld_flow.backends.measuring.process_memory import PeakMemory
 from ndld_flow.backends.measuring.timing_pass import TimingPlan, time_passes
 from ndld_flow.backends.running import onnxruntime_session
 from ndld_flow.errors import BackendError, ModelError, RequestError
+from ndld_flow.importing.onnxruntime_events import read_passes
 from ndld_flow.records.profile import Profile
 from ndld_flow.steps.profile import ProfileModel
 from tests.models import make_ctrl, make_func, make_tfm

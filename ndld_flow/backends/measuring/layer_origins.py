@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
-from ndld_flow.backends.measuring.onnxruntime_events import Key, MeasuredNode
 from ndld_flow.backends.models.element_types import subgraphs_of
+from ndld_flow.importing.onnxruntime_events import Key, MeasuredNode
 
 _CAST = "InsertedPrecisionFreeCast_"
 """Before the name of a tensor that was cast to a type the provider has a kernel for."""

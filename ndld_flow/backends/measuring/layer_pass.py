@@ -9,17 +9,17 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ndld_flow.backends.measuring.layer_origins import LayerOrigins, count_covered, match_nodes
-from ndld_flow.backends.measuring.onnxruntime_events import (
+from ndld_flow.backends.models.files import load_model
+from ndld_flow.backends.models.tensors import Array
+from ndld_flow.backends.running.onnxruntime_session import OpenModel, SessionSettings, open_model
+from ndld_flow.errors import BackendError, ModelError
+from ndld_flow.importing.onnxruntime_events import (
     MAX_EVENTS,
     MeasuredNode,
     MeasuredPasses,
     TypeAndShape,
     read_passes,
 )
-from ndld_flow.backends.models.files import load_model
-from ndld_flow.backends.models.tensors import Array
-from ndld_flow.backends.running.onnxruntime_session import OpenModel, SessionSettings, open_model
-from ndld_flow.errors import BackendError, ModelError
 from ndld_flow.records.profile import Layer, TensorInfo
 
 _EVENT_BUDGET = 250_000

@@ -14,19 +14,10 @@ import onnx_ir as ir
 
 from ndld_flow.backends.models.files import load_model
 from ndld_flow.errors import RequestError
+from ndld_flow.importing.dtype_names import dtype_of_ort_element
 from ndld_flow.nearest import say_nearest
 
 Array = npt.NDArray[Any]
-
-_ORT_DTYPES = {
-    "float": "float32",
-    "double": "float64",
-    "float8e4m3fn": "float8_e4m3fn",
-    "float8e4m3fnuz": "float8_e4m3fnuz",
-    "float8e5m2": "float8_e5m2",
-    "float8e5m2fnuz": "float8_e5m2fnuz",
-}
-"""ONNX Runtime's names that differ from numpy's and ml_dtypes'."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +49,6 @@ def dtype_of_ort(type_text: str) -> str:
     if not (type_text.startswith("tensor(") and type_text.endswith(")")):
         return type_text
     return dtype_of_ort_element(type_text.removeprefix("tensor(").removesuffix(")"))
-
-
-def dtype_of_ort_element(element: str) -> str:
-    """`float` -> `float32`, `bfloat16` -> `bfloat16`."""
-    return _ORT_DTYPES.get(element, element)
 
 
 def numpy_dtype(name: str) -> np.dtype[Any] | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ndld_flow.backends.models.tensors import dtype_of_ort_element
+from ndld_flow.importing.dtype_names import dtype_of_ort_element
 
 MAX_EVENTS = 1_000_000
 """ONNX Runtime drops what comes after these, without a word."""
