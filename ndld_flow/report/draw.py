@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from ndld_flow.errors import OutputsError
+from ndld_flow.report import verdict
 from ndld_flow.report.collector_at_rest import collector_at_rest
 from ndld_flow.report.page import collect_page
-from ndld_flow.report.render import render
+from ndld_flow.report.render import RUN_REPORT, render
 from ndld_flow.report.run_folder import read_run
+from ndld_flow.report.write_page import write_page
 
 
 def draw_report(run_folder: Path) -> Path:
@@ -19,17 +19,5 @@ def draw_report(run_folder: Path) -> Path:
     report cannot be written.
     """
     with collector_at_rest():
-        text = render(collect_page(read_run(run_folder)))
-    report = run_folder / "report.html"
-    aside = run_folder / f".report.{os.getpid()}.html"
-    try:
-        aside.write_text(text, encoding="utf-8", newline="\n")
-        aside.replace(report)
-    except OSError as error:
-        raise OutputsError(
-            f"{report} cannot be written ({error.strerror}). "
-            "Make room or give yourself the right to write there, then run `ndld-flow report` again."
-        ) from error
-    finally:
-        aside.unlink(missing_ok=True)
-    return report
+        text = render(RUN_REPORT, collect_page(read_run(run_folder)), verdict=verdict)
+    return write_page(run_folder / "report.html", text, "ndld-flow report")

@@ -1,56 +1,72 @@
-"""Page data to HTML: one template, autoescape on, everything inside one file."""
+"""Page data to HTML: one template for each kind of page, autoescape on, everything inside one file."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
 from ndld_flow import quantities
-from ndld_flow.report import verdict
-from ndld_flow.report.page import RunPage
 
 if TYPE_CHECKING:
-    from jinja2 import Template
+    from jinja2 import Environment
 
-STYLES = ("tokens.css", "page.css", "flow.css", "charts.css", "tables.css", "print.css")
-"""In the order of the cascade."""
+
+@dataclass(frozen=True)
+class PageParts:
+    """What one kind of page is put together from; names of files in `templates` and `static`."""
+
+    template: str
+    styles: tuple[str, ...]
+    """In the order of the cascade."""
+    scripts: tuple[str, ...]
+    """One scope, in this order: a later file may use what an earlier one declares."""
+
 
 EARLY_SCRIPT = "theme.js"
-"""Runs before the first paint, so that a chosen theme does not flash."""
+"""Of every page. Runs before the first paint, so that a chosen theme does not flash."""
 
-SCRIPTS = (
-    "payload.js",
-    "quantities.js",
-    "elements.js",
-    "csv.js",
-    "table_model.js",
-    "table_view.js",
-    "axis.js",
-    "tooltip.js",
-    "latency_distribution.js",
-    "latency_passes.js",
-    "findings.js",
-    "layers.js",
-    "keys.js",
-    "page.js",
+RUN_REPORT = PageParts(
+    template="report.html.j2",
+    styles=("tokens.css", "page.css", "flow.css", "charts.css", "tables.css", "print.css"),
+    scripts=(
+        "payload.js",
+        "quantities.js",
+        "elements.js",
+        "csv.js",
+        "table_model.js",
+        "table_view.js",
+        "axis.js",
+        "tooltip.js",
+        "latency_distribution.js",
+        "latency_passes.js",
+        "findings.js",
+        "layers.js",
+        "keys.js",
+        "conveniences.js",
+        "page.js",
+    ),
 )
-"""One scope, in this order: a later file may use what an earlier one declares."""
 
 
-def render(page: RunPage) -> str:
-    """The whole report as text. Equal page data give equal text."""
-    early, late = _static_text(EARLY_SCRIPT), "\n".join(map(_static_text, SCRIPTS))
-    return _template().render(
+def render(parts: PageParts, page: object, **also: object) -> str:
+    """A whole page as text. Equal page data give equal text.
+
+    The template finds the data as `page`, and whatever else it is given by its name.
+    """
+    early, late = _static_text(EARLY_SCRIPT), "\n".join(map(_static_text, parts.scripts))
+    template = _environment().get_template(parts.template)
+    return template.render(
         page=page,
-        verdict=verdict,
-        style="\n".join(map(_static_text, STYLES)),
+        style="\n".join(map(_static_text, parts.styles)),
         early_script=early,
         script=late,
         # Only these two scripts may run: should a name ever slip through the escaping, it stays text.
         script_hashes=(_csp_hash(early), _csp_hash(late)),
+        **also,
     )
 
 
@@ -68,7 +84,7 @@ def _static_text(name: str) -> str:
 
 
 @lru_cache
-def _template() -> Template:
+def _environment() -> Environment:
     # Imported when a page is drawn: the verdict on a terminal does without it.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -85,4 +101,4 @@ def _template() -> Template:
         "size_change": lambda before, after: quantities.size_change(before, after).replace("->", "→"),
         "change_words": quantities.change_words,
     }
-    return environment.get_template("report.html.j2")
+    return environment

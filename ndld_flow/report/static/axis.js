@@ -36,3 +36,6 @@ function tickText(value, step, factor) {
   const digits = Math.max(0, -Math.floor(Math.log10(step * factor) + 1e-9));
   return (value * factor).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
+
+// Colours of series in tokens.css; one more starts again.
+const SERIES = 10;

@@ -69,7 +69,7 @@ function drawDistribution(host, profiles, width) {
       draw("text", { x: at, y: height - 14, "text-anchor": anchor }, `${tickText(mark, step, factor)} ${unit}`));
   }
   svg.append(...profiles.map((profile, place) =>
-    distributionRow(profile, place % 6, x, range, width, place * DISTRIBUTION_ROW)), cursor);
+    distributionRow(profile, profile.series ?? place % SERIES, x, range, width, place * DISTRIBUTION_ROW)), cursor);
   svg.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
     const at = event.clientX - box.left;

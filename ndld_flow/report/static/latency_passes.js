@@ -6,7 +6,7 @@ class PassesPlot {
   constructor(host, profiles) {
     this.profiles = profiles.map((profile, place) => ({
       ...profile,
-      series: place % 6,
+      series: profile.series ?? place % SERIES,
       samples: profile.runs.flat(),
       shown: true,
     }));

@@ -10,6 +10,7 @@ class TableModel {
     this.selected = new Set();
     this.sorting = { key: null, descending: false };
     this.words = [];
+    this.keep = () => true; // a choice besides the words
     this.active = -1; // position in `shown`
     this.anchor = -1; // where a range starts
     this.haystacks = new Map();
@@ -40,7 +41,7 @@ class TableModel {
   arrange() {
     const kept = this.active >= 0 ? this.shown[this.active] : -1;
     const rows = Array.from({ length: this.length }, (_, row) => row);
-    this.shown = this.words.length ? rows.filter((row) => this.matches(row)) : rows;
+    this.shown = rows.filter((row) => this.keep(row) && this.matches(row));
     if (this.sorting.key) this.order();
     this.active = kept < 0 ? -1 : this.shown.indexOf(kept);
     this.anchor = this.active;

@@ -1,6 +1,7 @@
 // A table of any length: only the rows in sight exist. Mouse, keyboard and CSV work on the model.
 //
-// A column here also has: width (grid track), format(value, row), right, mono, heat(row) -> 0 to 1, csv(row).
+// A column here also has: width (grid track), format(value, row), right, mono, heat(row) -> 0 to 1,
+// tone(row) -> a class that says which way the heat goes, csv(row).
 
 const ROW_HEIGHT = 30;
 const ROWS_BEYOND = 8;
@@ -181,8 +182,8 @@ class TableView {
   cell(column, row) {
     const value = column.value(row);
     const text = column.format ? column.format(value, row) : shortened(String(value), 160);
-    const classes = ["right", "mono", "heat"].filter((name) => column[name]).join(" ");
-    const cell = make("div", { role: "gridcell", class: classes || null, title: text.length > 16 ? text : null }, column.element ? column.element(value) : text);
+    const classes = [...["right", "mono", "heat"].filter((name) => column[name]), column.tone?.(row)].filter(Boolean).join(" ");
+    const cell = make("div", { role: "gridcell", class: classes || null, title: text.length > 16 ? text : null }, column.element ? column.element(value, row) : text);
     if (column.indent) cell.style.paddingLeft = `${10 + 14 * column.indent(row)}px`;
     if (column.heat) cell.style.setProperty("--hot", column.heat(row).toFixed(3));
     return cell;
