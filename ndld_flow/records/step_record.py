@@ -51,6 +51,8 @@ class KeyParts(Record):
     """Library -> version, for those the step names."""
     machine: str
     """Fingerprint; empty where the machine does not matter."""
+    together: tuple[str, ...] = ()
+    """Keys of the steps it is measured in turns with, as they would be alone: a measurement belongs to its sitting."""
 
 
 class StepRecord(Record):

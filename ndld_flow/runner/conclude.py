@@ -84,7 +84,7 @@ def finish_run(run: RunState, request: Request) -> RunFinished:
         source=SourceRecord(
             location=run.recipe.model.source, path=str(run.model.artifact.path), artifact=run.model.record
         ),
-        steps=tuple(run.steps),
+        steps=run.steps,
         gates=gates,
         machine=describe_machine(),
         versions={library: read_version(library) for library in _libraries(run.recipe)},

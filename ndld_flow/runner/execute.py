@@ -1,9 +1,9 @@
-"""Do one step's work: build aside, check, put into the store, write its record."""
+"""Do the work of a step, or of several that take turns: build aside, check, put into the store, write the records."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,8 +16,8 @@ from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.graph_change import GraphChange
 from ndld_flow.records.step_record import KeyParts, StepRecord
 from ndld_flow.runner.keys import make_key
-from ndld_flow.runner.surroundings import step_logger, working_step
-from ndld_flow.step import Context, Result
+from ndld_flow.runner.surroundings import step_logger, working_steps
+from ndld_flow.step import Context, Result, Turn
 
 
 @dataclass(frozen=True)
@@ -31,50 +31,46 @@ class Work:
     inputs: Mapping[str, InputSpec]
     progress: Callable[[int, int, str], None]
 
+    @property
+    def source(self) -> Artifact:
+        return self.artifacts[self.step.type.cls.read_key]
 
-def execute_step(work: Work, store: Store) -> StepRecord:
-    """Run a step and keep what it made.
 
-    Raises what the step raises, and OutputsError when the disk is full or may not be written.
+@dataclass(frozen=True)
+class _Done:
+    """What a step came to, before it is kept."""
+
+    result: Result
+    log: str
+    started_at: datetime
+    wall_s: float
+
+
+def execute_steps(works: Sequence[Work], store: Store) -> list[StepRecord]:
+    """Run a step, or several that take turns, and keep what they made.
+
+    Those that took turns have the same `started_at` and equal shares of the time. Raises what the steps raise, and
+    OutputsError when the disk is full or may not be written.
     """
     started_at, start = datetime.now(UTC), time.perf_counter()
     with store.building() as folder:
-        out, scratch = folder / "out", folder / "scratch"
-        out.mkdir()
-        scratch.mkdir()
-        with working_step(work.step, store, folder) as lines:
-            result = _run(work, out, scratch)
-            change = result.change or _describe_change(work, out)
-            artifact = store.keep(work.step.type.cls.kinds()[1].kind, out)
-            record = StepRecord(
-                key=make_key(work.parts),
-                parts=work.parts,
-                parents=dict(work.step.reads),
-                artifact=artifact,
-                passed=result.passed,
-                summary=result.summary,
-                metrics=dict(result.metrics),
-                change=change,
-                log="\n".join(lines),
-                started_at=started_at,
-                wall_s=time.perf_counter() - start,
-            )
-            store.write_record(record)
-    return record
+        turns = [_prepare(work, folder / str(place)) for place, work in enumerate(works)]
+        with working_steps([work.step for work in works], store, folder) as logs:
+            results = works[0].step.type.cls.run_together(turns)
+            share_s = (time.perf_counter() - start) / len(works)
+            records = [
+                _keep(work, turn.out, _Done(result, "\n".join(lines), started_at, share_s), store)
+                for work, turn, result, lines in zip(works, turns, results, logs, strict=True)
+            ]
+            for record in records:
+                store.write_record(record)
+    return records
 
 
-def _describe_change(work: Work, out: Path) -> GraphChange | None:
-    """What a step that changes a model did to it, where the step does not tell by itself."""
-    cls = work.step.type.cls
-    if cls.kinds() != (Onnx, Onnx):
-        return None
-    from ndld_flow.backends.models.files import describe_change
-
-    return describe_change(work.artifacts[cls.read_key].path, out / Onnx.main)
-
-
-def _run(work: Work, out: Path, scratch: Path) -> Result:
-    cls = work.step.type.cls
+def _prepare(work: Work, folder: Path) -> Turn:
+    out, scratch = folder / "out", folder / "scratch"
+    out.mkdir(parents=True)
+    scratch.mkdir()
     context = Context(
         name=work.step.name,
         inputs=work.inputs,
@@ -83,11 +79,36 @@ def _run(work: Work, out: Path, scratch: Path) -> Result:
         log=step_logger(work.step.name),
         progress=work.progress,
     )
-    result = work.step.step.run(work.artifacts[cls.read_key], out, context)
-    main = cls.kinds()[1].main
-    if not (out / main).is_file():
+    return Turn(work.step.step, work.source, out, context)
+
+
+def _keep(work: Work, out: Path, done: _Done, store: Store) -> StepRecord:
+    made, result = work.step.type.cls.kinds()[1], done.result
+    if not (out / made.main).is_file():
         raise RequestError(
             f"step {work.step.name}: `{work.step.type.name}` ({work.step.type.origin}) says it makes "
-            f"{cls.kinds()[1].kind} but wrote no {main}. Write it to `out / {main!r}`."
+            f"{made.kind} but wrote no {made.main}. Write it to `out / {made.main!r}`."
         )
-    return result
+    change = result.change or _describe_change(work, out)
+    return StepRecord(
+        key=make_key(work.parts),
+        parts=work.parts,
+        parents=dict(work.step.reads),
+        artifact=store.keep(made.kind, out),
+        passed=result.passed,
+        summary=result.summary,
+        metrics=dict(result.metrics),
+        change=change,
+        log=done.log,
+        started_at=done.started_at,
+        wall_s=done.wall_s,
+    )
+
+
+def _describe_change(work: Work, out: Path) -> GraphChange | None:
+    """What a step that changes a model did to it, where the step does not tell by itself."""
+    if work.step.type.cls.kinds() != (Onnx, Onnx):
+        return None
+    from ndld_flow.backends.models.files import describe_change
+
+    return describe_change(work.source.path, out / Onnx.main)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -39,6 +39,15 @@ def describe_key(
         libraries={library: read_version(library) for library in step.type.cls.libraries},
         machine=fingerprint_machine() if step.step.reuse is not Reuse.ANYWHERE else "",
     )
+
+
+def join_keys(unit: Sequence[KeyParts]) -> list[KeyParts]:
+    """The keys of steps that are measured in turns: each depends on all, so that none is reused without the others."""
+    alone = [make_key(parts) for parts in unit]
+    return [
+        parts.model_copy(update={"together": tuple(sorted(alone[:place] + alone[place + 1 :]))})
+        for place, parts in enumerate(unit)
+    ]
 
 
 def make_key(parts: KeyParts) -> str:

@@ -9,7 +9,8 @@ from ndld_flow.artifacts.store import Store
 from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeStep
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import KeyParts, StepRecord
-from ndld_flow.runner.keys import describe_key, make_key
+from ndld_flow.runner.keys import describe_key, join_keys, make_key
+from ndld_flow.runner.order import Unit, arrange_steps
 from ndld_flow.runner.reasons import Reason
 from ndld_flow.step import Reuse
 
@@ -37,7 +38,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Planner:
-    """Decides one step after the other against the store. Changes nothing but to set damaged artifacts aside."""
+    """Decides steps against the store. Changes nothing but to set damaged artifacts aside."""
 
     recipe: Recipe
     store: Store
@@ -45,16 +46,28 @@ class Planner:
     """Step name -> its record in the latest run of this recipe: what the reasons compare with."""
     forced: frozenset[str] = frozenset()
 
-    def decide(self, step: RecipeStep, digests: Mapping[str, str | None]) -> Decision:
-        """Decide a step. `digests`: step name or `source` -> digest of its artifact, None while it is not made."""
-        waits = [name for name in step.reads.values() if digests.get(name) is None]
+    def decide(self, unit: Unit, digests: Mapping[str, str | None]) -> list[Decision]:
+        """Decide steps that are done together. `digests`: step name or `source` -> digest of its artifact, None while
+        it is not made.
+        """
+        waits = {step.name: [name for name in step.reads.values() if digests.get(name) is None] for step in unit}
+        if any(waits.values()):
+            return [self._decide_later(step, unit, waits[step.name]) for step in unit]
+        keys = [self._describe(step, digests) for step in unit]
+        decisions = [self._decide_by_key(step, parts) for step, parts in zip(unit, join_keys(keys), strict=True)]
+        return (
+            decisions if len(unit) == 1 or _from_one_sitting(decisions) else [_repeat(one, unit) for one in decisions]
+        )
+
+    def _decide_later(self, step: RecipeStep, unit: Unit, waits: list[str]) -> Decision:
+        reason = Reason.NEW if self.previous.get(step.name) is None else Reason.INPUT
         if waits:
-            before = self.previous.get(step.name)
-            reason = Reason.NEW if before is None else Reason.INPUT
             return Decision(step, reason, f"reads {', '.join(dict.fromkeys(waits))}, made in this run")
+        return Decision(step, Reason.TOGETHER, _partners(step, unit))
+
+    def _describe(self, step: RecipeStep, digests: Mapping[str, str | None]) -> KeyParts:
         read_digests = {key: str(digests[name]) for key, name in step.reads.items()}
-        parts = describe_key(step, read_digests, self.recipe.file.inputs, self.store)
-        return self._decide_by_key(step, parts)
+        return describe_key(step, read_digests, self.recipe.file.inputs, self.store)
 
     def _decide_by_key(self, step: RecipeStep, parts: KeyParts) -> Decision:
         if step.name in self.forced:
@@ -74,17 +87,34 @@ class Planner:
 def plan_steps(planner: Planner, source_digest: str) -> list[Decision]:
     """Decide all steps without running any. What reads a step that will run counts as changed with it."""
     digests: dict[str, str | None] = {SOURCE: source_digest}
-    decisions = []
-    for step in planner.recipe.steps:
-        decision = planner.decide(step, digests)
-        digests[step.name] = decision.record.artifact.digest if decision.record else None
-        decisions.append(decision)
-    return decisions
+    decided: dict[str, Decision] = {}
+    for unit in arrange_steps(planner.recipe):
+        for decision in planner.decide(unit, digests):
+            decided[decision.step.name] = decision
+            digests[decision.step.name] = decision.record.artifact.digest if decision.record else None
+    return [decided[step.name] for step in planner.recipe.steps]
 
 
 def previous_records(run: RunRecord | None) -> dict[str, StepRecord]:
     """Step name -> record, from an earlier run."""
     return {step.name: step.record for step in run.steps if step.record is not None} if run else {}
+
+
+def _from_one_sitting(decisions: list[Decision]) -> bool:
+    """Whether all are there already and were measured in turns: they then began at the same moment."""
+    beginnings = {decision.record.started_at if decision.record else None for decision in decisions}
+    return len(beginnings) == 1 and None not in beginnings
+
+
+def _repeat(decision: Decision, unit: Unit) -> Decision:
+    """What is there is measured again with what is not: the machine may have drifted since."""
+    if not decision.reused:
+        return decision
+    return Decision(decision.step, Reason.TOGETHER, _partners(decision.step, unit), decision.parts)
+
+
+def _partners(step: RecipeStep, unit: Unit) -> str:
+    return f"with {', '.join(other.name for other in unit if other is not step)}"
 
 
 def _explain(parts: KeyParts, before: StepRecord | None) -> tuple[Reason, str]:
@@ -103,6 +133,8 @@ def _explain(parts: KeyParts, before: StepRecord | None) -> tuple[Reason, str]:
         return Reason.TOOL, _differences(old.libraries, parts.libraries)
     if old.machine != parts.machine:
         return Reason.MACHINE, f"{old.machine} -> {parts.machine}"
+    if old.together != parts.together:
+        return Reason.TOGETHER, "what it takes turns with changed"
     return Reason.DAMAGED, "it is no longer in the store"
 
 

@@ -15,6 +15,7 @@ class Reason(enum.Enum):
     VERSION = ("step version", "~", "yellow")
     TOOL = ("tool version", "~", "yellow")
     MACHINE = ("machine", "~", "yellow")
+    TOGETHER = ("measured in turns", "~", "yellow")
     FORCED = ("forced", "!", "magenta")
     NEVER = ("never reused", "!", "magenta")
     DAMAGED = ("artifact damaged", "x", "red")

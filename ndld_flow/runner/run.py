@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from ndld_flow.errors import RequestError
@@ -24,7 +26,8 @@ from ndld_flow.runner.events import (
     StepWaits,
     ignore,
 )
-from ndld_flow.runner.execute import Work, execute_step
+from ndld_flow.runner.execute import Work, execute_steps
+from ndld_flow.runner.order import Unit, arrange_steps
 from ndld_flow.runner.plan import Decision, Planner, plan_steps, previous_records
 from ndld_flow.runner.runs import Outputs
 from ndld_flow.runner.state import Request, RunState
@@ -79,30 +82,36 @@ def _previous(outputs: Outputs, recipe: Recipe) -> dict[str, StepRecord]:
 
 def _do_steps(run: RunState) -> None:
     stopped_by = ""
-    for step in run.recipe.steps:
-        done = _skip(step, stopped_by) if stopped_by else _do_step(run, step)
-        run.steps.append(done)
-        run.listener(_tell(done))
-        if done.outcome == "failed" and step.step.stops_run:
-            stopped_by = step.name
+    for unit in arrange_steps(run.recipe):
+        done = [_skip(step, stopped_by) for step in unit] if stopped_by else _do_unit(run, unit)
+        for step in done:
+            run.done[step.name] = step
+            run.listener(_tell(step))
+        if unit[0].step.stops_run and any(step.outcome == "failed" for step in done):
+            stopped_by = unit[0].name
 
 
-def _do_step(run: RunState, step: RecipeStep) -> RunStep:
+def _do_unit(run: RunState, unit: Unit) -> list[RunStep]:
     start = time.perf_counter()
-    decision = run.planner.decide(step, run.digests)
-    if decision.reused:
-        return _reuse(run, decision, start)
-    if run.planner.store.is_held(decision.key):
-        run.listener(StepWaits(name=step.name, waits_for="another run computes this step"))
-    with run.planner.store.hold(decision.key):
-        again = run.planner.decide(step, run.digests)  # another run may have made it while this one waited
-        if again.reused:
-            return _reuse(run, again, start)
-        run.listener(
-            StepStarted(name=step.name, step=step.type.name, reason=decision.reason.text, detail=decision.detail)
-        )
-        record = execute_step(_gather(run, decision), run.planner.store)
-    return _place(run, decision, record, start)
+    decisions = run.planner.decide(unit, run.digests)
+    if _all_reused(decisions):
+        return _place(run, decisions, [], start)
+    with contextlib.ExitStack() as held:
+        for decision in sorted(decisions, key=lambda decision: decision.key):  # one order for all runs: no deadlock
+            if run.planner.store.is_held(decision.key):
+                run.listener(StepWaits(name=decision.step.name, waits_for="another run computes this step"))
+            held.enter_context(run.planner.store.hold(decision.key))
+        decisions = run.planner.decide(unit, run.digests)  # another run may have made it while this one waited
+        if _all_reused(decisions):
+            return _place(run, decisions, [], start)
+        for decision in decisions:
+            run.listener(_tell_start(decision))
+        records = execute_steps([_gather(run, decision) for decision in decisions], run.planner.store)
+    return _place(run, decisions, records, start)
+
+
+def _all_reused(decisions: Sequence[Decision]) -> bool:
+    return all(decision.reused for decision in decisions)
 
 
 def _gather(run: RunState, decision: Decision) -> Work:
@@ -116,32 +125,39 @@ def _gather(run: RunState, decision: Decision) -> Work:
     return Work(step, parts, artifacts, run.recipe.file.inputs, progress)
 
 
-def _reuse(run: RunState, decision: Decision, start: float) -> RunStep:
-    assert decision.record is not None  # that is what reused means
-    return _place(run, decision, decision.record, start)
-
-
-def _place(run: RunState, decision: Decision, record: StepRecord, start: float) -> RunStep:
-    """Make a step's artifact readable for later steps, and note how it came to be."""
-    step = decision.step
-    kind = step.type.cls.kinds()[1]
-    folder = run.planner.store.object_folder(record.artifact.digest)
-    run.artifacts[step.name] = kind(folder / kind.main, step.name, record.artifact.digest)
-    outcome: Outcome = "reused" if decision.reused else "done"
-    return RunStep(
-        name=step.name,
-        step=step.type.name,
-        outcome=outcome if record.passed else "failed",
-        reason=decision.reason.text,
-        detail=decision.detail,
-        wall_s=time.perf_counter() - start,
-        record=record,
-    )
+def _place(run: RunState, decisions: Sequence[Decision], made: Sequence[StepRecord], start: float) -> list[RunStep]:
+    """Make what was made, or is reused, readable for later steps, and note how it came to be."""
+    share_s = (time.perf_counter() - start) / len(decisions)
+    records = made or [decision.record for decision in decisions if decision.record]
+    placed = []
+    for decision, record in zip(decisions, records, strict=True):
+        step = decision.step
+        kind = step.type.cls.kinds()[1]
+        folder = run.planner.store.object_folder(record.artifact.digest)
+        run.artifacts[step.name] = kind(folder / kind.main, step.name, record.artifact.digest)
+        outcome: Outcome = "done" if made else "reused"
+        placed.append(
+            RunStep(
+                name=step.name,
+                step=step.type.name,
+                outcome=outcome if record.passed else "failed",
+                reason=decision.reason.text,
+                detail=decision.detail,
+                wall_s=share_s,
+                record=record,
+            )
+        )
+    return placed
 
 
 def _skip(step: RecipeStep, stopped_by: str) -> RunStep:
     reason = f"{stopped_by} said no"
     return RunStep(name=step.name, step=step.type.name, outcome="skipped", reason=reason, wall_s=0.0)
+
+
+def _tell_start(decision: Decision) -> StepStarted:
+    step = decision.step
+    return StepStarted(name=step.name, step=step.type.name, reason=decision.reason.text, detail=decision.detail)
 
 
 def _tell(step: RunStep) -> StepFinished:

@@ -44,7 +44,13 @@ class RunState:
     start: float
     """`time.perf_counter()` at the start."""
     artifacts: dict[str, Artifact] = field(default_factory=dict)
-    steps: list[RunStep] = field(default_factory=list)
+    done: dict[str, RunStep] = field(default_factory=dict)
+    """By name, in the order in which they were done."""
+
+    @property
+    def steps(self) -> tuple[RunStep, ...]:
+        """What was done, in the recipe's order."""
+        return tuple(self.done[step.name] for step in self.recipe.steps if step.name in self.done)
 
     @property
     def digests(self) -> Mapping[str, str | None]:

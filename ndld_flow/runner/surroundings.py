@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ndld_flow.artifacts.store import Store
@@ -18,32 +19,32 @@ from ndld_flow.runner.disk import explaining_disk
 
 
 def step_logger(name: str) -> logging.Logger:
-    """The logger of the step with a name, whose lines `working_step` collects."""
+    """The logger of the step with a name, whose lines `working_steps` collects."""
     return logging.getLogger(f"ndld_flow.step.{name}")
 
 
 @contextlib.contextmanager
-def working_step(step: RecipeStep, store: Store, folder: Path) -> Iterator[list[str]]:
-    """Hold what a step needs alone while it builds in `folder`, and collect the lines of its log.
+def working_steps(steps: Sequence[RecipeStep], store: Store, folder: Path) -> Iterator[list[list[str]]]:
+    """Hold what steps need alone while they build in `folder`, and collect the lines of each one's log.
 
-    Raises what the step raises, its errors naming it; OutputsError when the disk is full or may not be written.
+    Several steps take turns on one device. Raises what they raise, with their names; OutputsError when the disk is full
+    or may not be written.
     """
-    with (
-        explaining_disk(f"step {step.name}", store.root),
-        _naming_step(step.name, folder),
-        _holding(step.step.device),
-        _logging(step.name) as lines,
-    ):
-        yield lines
+    name = " and ".join(step.name for step in steps)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(explaining_disk(f"step {name}", store.root))
+        stack.enter_context(_naming_step(name, folder))
+        stack.enter_context(_holding(steps[0].step.device))
+        yield [stack.enter_context(_logging(step.name)) for step in steps]
 
 
 @contextlib.contextmanager
 def _naming_step(name: str, folder: Path) -> Iterator[None]:
-    """Let a step's errors say which step it was; what it was building is gone, so its path would only puzzle."""
+    """Let errors say which step it was; what it was building is gone, so its path would only puzzle."""
     try:
         yield
     except RequestError as error:
-        text = str(error).replace(f"{folder / 'out'}{os.sep}", "its ").replace(f"{folder}{os.sep}", "")
+        text = re.sub(rf"{re.escape(str(folder))}[/\\](\d+[/\\](out[/\\])?)?", "its ", str(error))
         raise type(error)(f"step {name}: {text.removeprefix(f'step {name}: ')}") from error
 
 
