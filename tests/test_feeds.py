@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from ndld_flow.backends.models.tensors import TensorSpec, fix_dimensions, model_inputs, numpy_dtype
+from ndld_flow.backends.models.declared_inputs import model_inputs
+from ndld_flow.backends.models.tensors import TensorSpec, fix_dimensions, numpy_dtype
 from ndld_flow.backends.running.feeds import make_feeds, note_assumed
 from ndld_flow.errors import RequestError
 from ndld_flow.inputs import InputSpec

@@ -59,7 +59,7 @@ def write_recipe(model: Path, target: Path | None = None, *, overwrite: bool = F
     Raises ModelError for a model that cannot be read, RequestError when the file is there already.
     """
 
-    from ndld_flow.backends.models.tensors import model_inputs
+    from ndld_flow.backends.models.declared_inputs import model_inputs
 
     path = target or Path(f"{model.stem}.yaml")
     inputs = [(spec.name, spec.shape or ()) for spec in model_inputs(model)]

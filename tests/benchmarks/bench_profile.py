@@ -18,7 +18,8 @@ import onnxruntime as ort
 
 from ndld_flow.backends.measuring.layer_pass import measure_layers
 from ndld_flow.backends.measuring.timing_pass import TimingPlan, time_passes
-from ndld_flow.backends.models.tensors import Array, model_inputs
+from ndld_flow.backends.models.declared_inputs import model_inputs
+from ndld_flow.backends.models.tensors import Array
 from ndld_flow.backends.running.feeds import make_feeds
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings, open_model
 from ndld_flow.inputs import InputSpec

@@ -10,7 +10,8 @@ import numpy as np
 
 from ndld_flow.backends.comparing.agreement import Agreement
 from ndld_flow.backends.comparing.model_matching import Pair, pair_names, shared_inputs
-from ndld_flow.backends.models.tensors import Array, model_inputs, shape_text
+from ndld_flow.backends.models.declared_inputs import model_inputs
+from ndld_flow.backends.models.tensors import Array, shape_text
 from ndld_flow.backends.running.feeds import Feed, make_feeds, note_assumed
 from ndld_flow.backends.running.generated_values import is_float, is_integer
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings, open_model

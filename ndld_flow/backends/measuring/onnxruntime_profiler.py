@@ -11,7 +11,8 @@ from pydantic import JsonValue
 from ndld_flow.backends.measuring.layer_pass import LayerPass, measure_layers
 from ndld_flow.backends.measuring.process_memory import PeakMemory
 from ndld_flow.backends.measuring.timing_pass import Timing, TimingPlan, time_passes
-from ndld_flow.backends.models.tensors import Array, TensorSpec, fix_dimensions, model_inputs
+from ndld_flow.backends.models.declared_inputs import model_inputs
+from ndld_flow.backends.models.tensors import Array, TensorSpec, fix_dimensions
 from ndld_flow.backends.running.execution_providers import CPU
 from ndld_flow.backends.running.feeds import Feed, make_feeds, note_assumed
 from ndld_flow.backends.running.onnxruntime_session import BoundRun, OpenModel, SessionSettings, open_model

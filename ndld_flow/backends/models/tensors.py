@@ -1,4 +1,4 @@
-"""What a model says about its inputs and outputs, and the dtypes they come in."""
+"""Tensors as models declare them, and the dtypes they come in. Imports no ONNX: measuring processes start with it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 
-from ndld_flow.backends.models.files import load_model
 from ndld_flow.errors import RequestError
 from ndld_flow.importing.dtype_names import dtype_of_ort_element
 from ndld_flow.nearest import say_nearest
@@ -63,15 +61,6 @@ def numpy_dtype(name: str) -> np.dtype[Any] | None:
     return found if found.kind in "biufc" else None
 
 
-def model_inputs(path: Path) -> tuple[TensorSpec, ...]:
-    """The inputs a model declares and has no initializer for; weights are not read.
-
-    Raises `ModelError` when the file cannot be read as ONNX.
-    """
-    graph = load_model(path).graph
-    return tuple(_declared(value) for value in graph.inputs if value.name not in graph.initializers)
-
-
 def fix_dimensions(inputs: Sequence[TensorSpec], sizes: Mapping[str, int]) -> tuple[TensorSpec, ...]:
     """The inputs with named dimensions set to a size. Raises `RequestError` for a name no input has."""
     known = {dim for spec in inputs for dim in spec.shape or () if isinstance(dim, str)}
@@ -86,18 +75,3 @@ def fix_dimensions(inputs: Sequence[TensorSpec], sizes: Mapping[str, int]) -> tu
 
 def _size(dim: int | str | None, sizes: Mapping[str, int]) -> int | str | None:
     return sizes.get(dim, dim) if isinstance(dim, str) else dim
-
-
-def _declared(value: ir.Value) -> TensorSpec:
-    if not isinstance(value.type, ir.TensorType):
-        return TensorSpec(str(value.name), str(value.type), None)
-    shape = None if value.shape is None else tuple(_dimension(dim) for dim in value.shape)
-    return TensorSpec(str(value.name), _element(value.type.dtype), shape)
-
-
-def _dimension(dim: int | ir.SymbolicDim) -> int | str | None:
-    return dim if isinstance(dim, int) else dim.value
-
-
-def _element(dtype: ir.DataType) -> str:
-    return "string" if dtype == ir.DataType.STRING else str(dtype.numpy().name)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import onnx_ir as ir
 import onnxruntime as ort
 
 from ndld_flow.backends.models.tensors import Array, dtype_of_ort, numpy_dtype, shape_text
@@ -262,6 +261,8 @@ def _ort_value(name: str, array: Array, model: OpenModel) -> ort.OrtValue:
     try:
         if packed.dtype.isbuiltin == 1:
             return ort.OrtValue.ortvalue_from_numpy(packed, *model.memory)
+        import onnx_ir as ir  # measuring processes start with this module: few models need it
+
         element = ir.DataType.from_numpy(packed.dtype).value
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(packed, element)
     except Exception as error:

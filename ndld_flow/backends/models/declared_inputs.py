@@ -1,0 +1,34 @@
+"""What a model says about its inputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ndld_flow.backends.models.files import load_model
+from ndld_flow.backends.models.tensors import TensorSpec
+
+
+def model_inputs(path: Path) -> tuple[TensorSpec, ...]:
+    """The inputs a model declares and has no initializer for; weights are not read.
+
+    Raises `ModelError` when the file cannot be read as ONNX.
+    """
+    graph = load_model(path).graph
+    return tuple(_declared(value) for value in graph.inputs if value.name not in graph.initializers)
+
+
+def _declared(value: ir.Value) -> TensorSpec:
+    if not isinstance(value.type, ir.TensorType):
+        return TensorSpec(str(value.name), str(value.type), None)
+    shape = None if value.shape is None else tuple(_dimension(dim) for dim in value.shape)
+    return TensorSpec(str(value.name), _element(value.type.dtype), shape)
+
+
+def _dimension(dim: int | ir.SymbolicDim) -> int | str | None:
+    return dim if isinstance(dim, int) else dim.value
+
+
+def _element(dtype: ir.DataType) -> str:
+    return "string" if dtype == ir.DataType.STRING else str(dtype.numpy().name)
