@@ -1,0 +1,33 @@
+"""Parts of a graph that no edge joins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ndld_flow.drawing.layering import Edge
+
+
+def components(count: int, edges: Sequence[Edge]) -> list[tuple[list[int], list[int]]]:
+    """The nodes and the edges of each connected part, by positions, in the order of their first nodes."""
+    neighbours: list[list[int]] = [[] for _ in range(count)]
+    for source, target in edges:
+        neighbours[source].append(target)
+        neighbours[target].append(source)
+    part = [-1] * count
+    found: list[tuple[list[int], list[int]]] = []
+    for start in range(count):
+        if part[start] >= 0:
+            continue
+        part[start] = len(found)
+        waiting = [start]
+        while waiting:
+            for one in neighbours[waiting.pop()]:
+                if part[one] < 0:
+                    part[one] = len(found)
+                    waiting.append(one)
+        found.append(([], []))
+    for node in range(count):
+        found[part[node]][0].append(node)
+    for place, (source, _) in enumerate(edges):
+        found[part[source]][1].append(place)
+    return found

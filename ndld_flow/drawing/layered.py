@@ -1,0 +1,104 @@
+"""Nodes in layers, with places kept free in every layer that an edge passes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+from ndld_flow.drawing.layering import Edge, assign_layers, topological_order
+
+_PASSAGES_PER_NODE = 6
+_FREE_PASSAGES = 20_000
+"""More places for edges than these take longer to lay out than anybody wants to wait: the longest edges go without."""
+
+
+@dataclass
+class Layered:
+    """Vertices 0 to `count` - 1 are nodes; later ones are places where an edge passes a layer."""
+
+    count: int
+    layers: list[list[int]]
+    above: list[list[int]]
+    """For each vertex, its neighbours in the layer before."""
+    below: list[list[int]]
+    chains: list[tuple[int, ...] | None]
+    """For each edge, the vertices from its upper to its lower end; None for one that goes without places."""
+    back: set[int] = field(default_factory=set)
+    """Edges that run against the layers, self-loops included."""
+
+    @property
+    def layer_of(self) -> list[int]:
+        found = [0] * len(self.above)
+        for number, layer in enumerate(self.layers):
+            for vertex in layer:
+                found[vertex] = number
+        return found
+
+
+def build_layers(count: int, edges: Sequence[Edge], bundles: Sequence[Hashable]) -> Layered:
+    """Assign layers and lay a trunk through them for each bundle: edges of one node and one bundle share it."""
+    order, back = topological_order(count, edges)
+    onward = [(target, source) if place in back else (source, target) for place, (source, target) in enumerate(edges)]
+    layer = assign_layers(order, _constraints(onward))
+    numbers = {old: new for new, old in enumerate(sorted(set(layer)))}
+    layer = [numbers[one] for one in layer]
+    graph = Layered(count, [[] for _ in numbers], [[] for _ in layer], [[] for _ in layer], [], back)
+    for node in order:
+        graph.layers[layer[node]].append(node)
+    keys = [
+        (source, "back", place) if place in back else (source, "", bundles[place])
+        for place, (source, _) in enumerate(onward)
+    ]
+    _add_chains(graph, onward, layer, keys)
+    return graph
+
+
+def _constraints(edges: Sequence[Edge]) -> list[Edge]:
+    """Each pair of nodes once: the second edge between two nodes says nothing about layers."""
+    return list(dict.fromkeys(edge for edge in edges if edge[0] != edge[1]))
+
+
+def _add_chains(graph: Layered, edges: Sequence[Edge], layer: Sequence[int], keys: Sequence[Hashable]) -> None:
+    longest = _longest_chain(edges, layer, keys)
+    trunks: dict[Hashable, list[int]] = defaultdict(list)
+    joined: set[Edge] = set()
+    for (source, target), key in zip(edges, keys, strict=True):
+        span = layer[target] - layer[source]
+        if span > longest or span == 0:
+            graph.chains.append(None)
+            continue
+        trunk = trunks[key]
+        while len(trunk) < span - 1:
+            trunk.append(_add_passage(graph, trunk[-1] if trunk else source, layer[source] + len(trunk) + 1))
+        last = trunk[span - 2] if span > 1 else source
+        if (last, target) not in joined:  # a node may read one tensor twice
+            joined.add((last, target))
+            _join(graph, last, target)
+        graph.chains.append((source, *trunk[: span - 1], target))
+
+
+def _longest_chain(edges: Sequence[Edge], layer: Sequence[int], keys: Sequence[Hashable]) -> int:
+    """The span up to which edges get places."""
+    spans: dict[Hashable, int] = {}
+    for (source, target), key in zip(edges, keys, strict=True):
+        spans[key] = max(spans.get(key, 0), layer[target] - layer[source])
+    longest = max(spans.values(), default=0)
+    allowed = _PASSAGES_PER_NODE * len(layer) + _FREE_PASSAGES
+    while sum(min(span, longest) for span in spans.values()) - len(spans) > allowed and longest > 1:
+        longest = longest * 3 // 4
+    return longest
+
+
+def _add_passage(graph: Layered, upper: int, layer: int) -> int:
+    vertex = len(graph.above)
+    graph.above.append([])
+    graph.below.append([])
+    graph.layers[layer].append(vertex)
+    _join(graph, upper, vertex)
+    return vertex
+
+
+def _join(graph: Layered, upper: int, lower: int) -> None:
+    graph.below[upper].append(lower)
+    graph.above[lower].append(upper)

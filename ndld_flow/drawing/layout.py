@@ -1,0 +1,239 @@
+"""Where nodes and edges of a graph lie: layer by layer, few crossings, straight lines, deterministic.
+
+The steps are those of Sugiyama, Tagawa and Toda (1981): layers, places for long edges, order, coordinates, routes.
+What differs from most programs: edges that carry one tensor share one trunk, no edge passes through a node, and a
+graph that is much too long is set in columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ndld_flow.drawing.columns import Band, Columns, fold
+from ndld_flow.drawing.components import components
+from ndld_flow.drawing.graph import Box, Layout, Point, Route
+from ndld_flow.drawing.layered import Layered, build_layers
+from ndld_flow.drawing.layering import Edge
+from ndld_flow.drawing.ordering import reduce_crossings
+from ndld_flow.drawing.placing import place_across
+
+Direction = Literal["down", "right"]
+
+_GAP_ACROSS = 26.0
+_GAP_OF_PASSAGE = 14.0
+_GAP_BETWEEN_LAYERS = 26.0
+_WIDEST_GAP = 84.0
+_GAP_OF_PARTS = 40.0
+_INSET = 9.0
+"""How far from a node's corner an edge arrives at the nearest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The size of a node, and what else it needs."""
+
+    width: float
+    height: float
+    tail: float = 0.0
+    """Room after the node, in the direction of the layers, where its edges' label stands."""
+    breadth: float = 0.0
+    """Room that the label needs across the layers."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A connected part of the graph, its upper left corner at 0, 0."""
+
+    nodes: Sequence[int]
+    edges: Sequence[int]
+    boxes: list[Box]
+    routes: list[Route]
+    width: float
+    height: float
+
+
+def lay_out(
+    extents: Sequence[Extent],
+    edges: Sequence[Edge],
+    tensors: Sequence[Hashable] = (),
+    direction: Direction = "down",
+    aspect: float | None = None,
+) -> Layout:
+    """Lay out nodes of these sizes; edges are pairs of positions among them.
+
+    Edges of one source with equal `tensors` share a way. With `aspect`, width over height, long graphs are set in
+    columns to come near to it. Circles, self-loops, repeated edges and separate parts are all fine.
+    """
+    if direction == "right":
+        turned = [Extent(one.height, one.width, one.tail, one.breadth) for one in extents]
+        return _transposed(lay_out(turned, edges, tensors, "down", None if aspect is None else 1 / aspect))
+    names = tensors or [0] * len(edges)
+    parts = [
+        _lay_out_part(extents, edges, names, nodes, inside, aspect) for nodes, inside in components(len(extents), edges)
+    ]
+    return _pack(parts, len(extents), len(edges), aspect or 1.6)
+
+
+def _lay_out_part(
+    extents: Sequence[Extent],
+    edges: Sequence[Edge],
+    tensors: Sequence[Hashable],
+    nodes: Sequence[int],
+    inside: Sequence[int],
+    aspect: float | None,
+) -> _Part:
+    sizes = [extents[node] for node in nodes]
+    if len(nodes) == 1 and not inside:
+        size = sizes[0]
+        return _Part(nodes, inside, [Box(0, 0, size.width, size.height)], [], size.width, size.height)
+    number = {node: place for place, node in enumerate(nodes)}
+    own = [(number[edges[place][0]], number[edges[place][1]]) for place in inside]
+    graph = build_layers(len(nodes), own, [tensors[place] for place in inside])
+    reduce_crossings(graph)
+    across = [round(x) for x in place_across(graph, _widths(graph, sizes))]
+    bands = _bands(graph, sizes, across)
+    columns = fold(graph, bands, across, aspect or math.inf) if aspect else _unfolded(bands)
+    router = _Router(graph, sizes, across, bands, columns)
+    boxes = [router.box(vertex) for vertex in range(graph.count)]
+    routes = [router.route(place, edge) for place, edge in enumerate(own)]
+    return _Part(nodes, inside, boxes, routes, columns.width, columns.height)
+
+
+def _widths(graph: Layered, sizes: Sequence[Extent]) -> list[float]:
+    passages = len(graph.above) - graph.count
+    return [max(size.width, size.breadth) + _GAP_ACROSS for size in sizes] + [_GAP_OF_PASSAGE] * passages
+
+
+def _bands(graph: Layered, sizes: Sequence[Extent], across: Sequence[float]) -> list[Band]:
+    """Each layer's place; where edges go far to the side there is more room, so that they need not lie flat."""
+    bands = []
+    top = 0.0
+    for layer in graph.layers:
+        nodes = [sizes[vertex] for vertex in layer if vertex < graph.count]
+        bottom = top + max([size.height + size.tail for size in nodes], default=0.0)
+        halves = [(vertex, _half(graph, sizes, vertex)) for vertex in layer]
+        left = min(across[vertex] - half for vertex, half in halves)
+        right = max(across[vertex] + half for vertex, half in halves)
+        bands.append(Band(top, bottom, left, right))
+        farthest = max(
+            [abs(across[one] - across[vertex]) for vertex in layer for one in graph.below[vertex]], default=0
+        )
+        top = bottom + min(_WIDEST_GAP, _GAP_BETWEEN_LAYERS + 0.07 * farthest)
+    return bands
+
+
+def _half(graph: Layered, sizes: Sequence[Extent], vertex: int) -> float:
+    return max(sizes[vertex].width, sizes[vertex].breadth) / 2 if vertex < graph.count else 0.0
+
+
+def _unfolded(bands: Sequence[Band]) -> Columns:
+    left, right = min(band.left for band in bands), max(band.right for band in bands)
+    return Columns(((-left, 0.0),) * len(bands), {}, right - left, bands[-1].bottom)
+
+
+class _Router:
+    """Boxes and routes of one part, its layers where the columns put them."""
+
+    def __init__(
+        self,
+        graph: Layered,
+        sizes: Sequence[Extent],
+        across: Sequence[float],
+        bands: Sequence[Band],
+        columns: Columns,
+    ) -> None:
+        self.graph = graph
+        self.sizes = sizes
+        self.carried = columns.carried
+        layer_of = graph.layer_of
+        self.x = [x + columns.shifts[layer_of[vertex]][0] for vertex, x in enumerate(across)]
+        self.top = [bands[layer].top + columns.shifts[layer][1] for layer in layer_of]
+        self.bottom = [bands[layer].bottom + columns.shifts[layer][1] for layer in layer_of]
+
+    def box(self, node: int) -> Box:
+        """In the middle of its layer, its label counted in."""
+        size = self.sizes[node]
+        free = self.bottom[node] - self.top[node] - size.height - size.tail
+        return Box(self.x[node] - size.width / 2, round(self.top[node] + free / 2), size.width, size.height)
+
+    def route(self, place: int, edge: Edge) -> Route:
+        """The way of one edge, given by its place and its ends."""
+        back = place in self.graph.back
+        if edge[0] == edge[1]:
+            return Route(self._loop(edge[0]), back=True)
+        upper, lower = edge[::-1] if back else edge
+        chain = self.graph.chains[place]
+        points = self._along(chain or (upper, lower), far=chain is None)
+        return Route(tuple(points[::-1] if back else points), back, far=chain is None)
+
+    def _loop(self, node: int) -> tuple[Point, ...]:
+        box = self.box(node)
+        right, out = box.x + box.width, box.x + box.width + _GAP_ACROSS / 3
+        low, high = box.y + 0.7 * box.height, box.y + 0.3 * box.height
+        return (right, low), (out, low), (out, high), (right, high)
+
+    def _along(self, chain: Sequence[int], far: bool) -> list[Point]:
+        first, last = chain[0], chain[-1]
+        start, end = self.box(first), self.box(last)
+        middle = self.x[first]
+        points: list[Point] = [(middle, start.y + start.height + self.sizes[first].tail)]
+        if not far:
+            points.append((middle, self.bottom[first]))
+        for upper, lower in zip(chain, chain[1:-1], strict=False):
+            points += self.carried.get((upper, lower), ())
+            points += [(self.x[lower], self.top[lower]), (self.x[lower], self.bottom[lower])]
+        corners = self.carried.get((chain[-2], last), ())
+        points += corners
+        inset = min(_INSET, end.width / 2)
+        arrival = min(max(points[-1][0], end.x + inset), end.x + end.width - inset)
+        if corners:
+            arrival = self.x[last]
+        if not far:
+            points.append((arrival, self.top[last]))
+        points.append((arrival, end.y))
+        return _without_repeats(points)
+
+
+def _without_repeats(points: Sequence[Point]) -> list[Point]:
+    """Points on one upright line need no third between them."""
+    kept: list[Point] = []
+    for point in points:
+        if kept and kept[-1] == point:
+            continue
+        if len(kept) > 1 and kept[-2][0] == kept[-1][0] == point[0]:
+            kept[-1] = point
+        else:
+            kept.append(point)
+    return kept
+
+
+def _pack(parts: Sequence[_Part], nodes: int, edges: int, aspect: float) -> Layout:
+    """Put separate parts side by side in rows, the largest first."""
+    area = sum((part.width + _GAP_OF_PARTS) * (part.height + _GAP_OF_PARTS) for part in parts)
+    limit = max([math.sqrt(area * aspect), *(part.width for part in parts)])
+    boxes: list[Box] = [Box(0, 0, 0, 0)] * nodes
+    routes: list[Route] = [Route(())] * edges
+    x = y = row = width = 0.0
+    for part in sorted(parts, key=lambda part: (-part.height, part.nodes[0])):
+        if x and x + part.width > limit:
+            x, y, row = 0.0, y + row + _GAP_OF_PARTS, 0.0
+        for node, box in zip(part.nodes, part.boxes, strict=True):
+            boxes[node] = Box(box.x + x, box.y + y, box.width, box.height)
+        for edge, route in zip(part.edges, part.routes, strict=True):
+            moved = tuple((px + x, py + y) for px, py in route.points)
+            routes[edge] = Route(moved, route.back, route.far)
+        width, row = max(width, x + part.width), max(row, part.height)
+        x += part.width + _GAP_OF_PARTS
+    return Layout(width, y + row, tuple(boxes), tuple(routes))
+
+
+def _transposed(layout: Layout) -> Layout:
+    return Layout(
+        layout.height,
+        layout.width,
+        tuple(Box(box.y, box.x, box.height, box.width) for box in layout.boxes),
+        tuple(Route(tuple((y, x) for x, y in one.points), one.back, one.far) for one in layout.routes),
+    )

@@ -1,0 +1,117 @@
+"""Coordinates across the layers: compact, edges as straight as they can be.
+
+After Brandes and Köpf, "Fast and Simple Horizontal Coordinate Assignment" (2001): four layouts, each aligned to one
+side, and between them the mean of the two in the middle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from ndld_flow.drawing.layered import Layered
+
+
+def place_across(graph: Layered, widths: Sequence[float]) -> list[float]:
+    """The centre of each vertex; `widths` includes the gap to its neighbours in the layer."""
+    crossing = _marked_crossings(graph)
+    above, below = _straightened(graph, graph.above), _straightened(graph, graph.below)
+    found = []
+    for layers, neighbours in ((graph.layers, above), (graph.layers[::-1], below)):
+        for mirrored in (False, True):
+            seen = [layer[::-1] for layer in layers] if mirrored else layers
+            root = _align(seen, neighbours, crossing)
+            places = _compact(seen, root, widths)
+            found.append([-place for place in places] if mirrored else places)
+    return _between(found, widths)
+
+
+def _straightened(graph: Layered, neighbours: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Neighbours to be in line with: a passing edge goes straight on, a node follows nodes rather than what passes."""
+    count = graph.count
+    straight: list[list[int]] = []
+    for vertex, near in enumerate(neighbours):
+        nodes = [one for one in near if one < count]
+        passing = [one for one in near if one >= count]
+        straight.append((nodes or passing) if vertex < count else (passing or nodes))
+    return straight
+
+
+def _marked_crossings(graph: Layered) -> set[tuple[int, int]]:
+    """Segments that cross a piece of a long edge: the long edge stays straight, they give way."""
+    count = graph.count
+    marked: set[tuple[int, int]] = set()
+    for upper, lower in pairwise(graph.layers):
+        place = {vertex: number for number, vertex in enumerate(upper)}
+        low, scanned = 0, 0
+        for number, vertex in enumerate(lower):
+            inner = next((one for one in graph.above[vertex] if one >= count), None) if vertex >= count else None
+            if inner is None and number < len(lower) - 1:
+                continue
+            high = len(upper) if inner is None else place[inner]
+            for other in lower[scanned : number + 1]:
+                for one in graph.above[other]:
+                    if (place[one] < low or place[one] > high) and not (one >= count and other >= count):
+                        marked.add((one, other))
+            low, scanned = high, number + 1
+    return marked
+
+
+def _align(
+    layers: Sequence[Sequence[int]], neighbours: Sequence[Sequence[int]], crossing: set[tuple[int, int]]
+) -> list[int]:
+    """The root of each vertex: vertices of one root get one coordinate."""
+    root = list(range(len(neighbours)))
+    place: dict[int, int] = {}
+    for layer in layers:
+        rightmost = -1
+        for vertex in layer:
+            near = sorted(neighbours[vertex], key=place.__getitem__)
+            for one in near[(len(near) - 1) // 2 : len(near) // 2 + 1]:
+                free = (one, vertex) not in crossing and (vertex, one) not in crossing
+                if root[vertex] == vertex and free and place[one] > rightmost:
+                    root[vertex] = root[one]
+                    rightmost = place[one]
+        place = {vertex: number for number, vertex in enumerate(layer)}
+    return root
+
+
+def _compact(layers: Sequence[Sequence[int]], root: Sequence[int], widths: Sequence[float]) -> list[float]:
+    """The coordinate of each vertex, blocks as close to their left neighbours as they go, then pulled to the right."""
+    after: dict[int, list[tuple[int, float]]] = {one: [] for one in set(root)}
+    waiting = dict.fromkeys(after, 0)
+    for layer in layers:
+        for left, right in pairwise(layer):
+            after[root[left]].append((root[right], (widths[left] + widths[right]) / 2))
+            waiting[root[right]] += 1
+    place = dict.fromkeys(after, 0.0)
+    order = [one for layer in layers for one in layer if root[one] == one and not waiting[one]]
+    for block in order:  # grows while it is read
+        for other, apart in after[block]:
+            place[other] = max(place[other], place[block] + apart)
+            waiting[other] -= 1
+            if not waiting[other]:
+                order.append(other)
+    for block in reversed(order):
+        if after[block]:
+            place[block] = max(place[block], min(place[other] - apart for other, apart in after[block]))
+    return [place[one] for one in root]
+
+
+def _between(found: Sequence[Sequence[float]], widths: Sequence[float]) -> list[float]:
+    """Shift all to the narrowest one's sides, then take the mean of the middle two; the leftmost border is 0."""
+    spans = [
+        (
+            min(x - w / 2 for x, w in zip(one, widths, strict=True)),
+            max(x + w / 2 for x, w in zip(one, widths, strict=True)),
+        )
+        for one in found
+    ]
+    left, right = min(spans, key=lambda span: span[1] - span[0])
+    # The layouts come in pairs: aligned to the left, then to the right.
+    shifts = [right - high if number % 2 else left - low for number, (low, high) in enumerate(spans)]
+    middle = []
+    for four in zip(*found, strict=True):
+        ordered = sorted(x + shift for x, shift in zip(four, shifts, strict=True))
+        middle.append((ordered[1] + ordered[2]) / 2 - left)
+    return middle
