@@ -166,6 +166,13 @@ def test_other_devices_and_other_depths_are_measured_apart(toy: Toy) -> None:
     assert sittings(toy) == ["base", "speed", "speed"]
 
 
+def test_two_equal_measurements_are_two(toy: Toy) -> None:
+    _, events = toy.run("steps.speed.from=source")
+    assert sittings(toy) == ["base+speed"]
+    assert started(events) == ["dyed", "base", "speed"]
+    assert set(toy.plan("steps.speed.from=source").values()) == {("reused", "")}
+
+
 def test_a_stopped_run_measures_nothing(toy: Toy) -> None:
     done, events = toy.run("steps.dyed.passed=false")
     assert not done.passed

@@ -52,7 +52,8 @@ class KeyParts(Record):
     machine: str
     """Fingerprint; empty where the machine does not matter."""
     together: tuple[str, ...] = ()
-    """Keys of the steps it is measured in turns with, as they would be alone: a measurement belongs to its sitting."""
+    """Keys of the steps it is measured in turns with, as they would be alone and in their order, with an empty text in
+    its own place: a measurement belongs to its sitting."""
 
 
 class StepRecord(Record):

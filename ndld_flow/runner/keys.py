@@ -42,10 +42,15 @@ def describe_key(
 
 
 def join_keys(unit: Sequence[KeyParts]) -> list[KeyParts]:
-    """The keys of steps that are measured in turns: each depends on all, so that none is reused without the others."""
+    """The keys of steps that are measured in turns: each depends on all, so that none is reused without the others.
+
+    The own place tells apart two that are equal, as when noise is measured.
+    """
+    if len(unit) == 1:
+        return list(unit)
     alone = [make_key(parts) for parts in unit]
     return [
-        parts.model_copy(update={"together": tuple(sorted(alone[:place] + alone[place + 1 :]))})
+        parts.model_copy(update={"together": (*alone[:place], "", *alone[place + 1 :])})
         for place, parts in enumerate(unit)
     ]
 

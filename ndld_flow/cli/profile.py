@@ -1,0 +1,85 @@
+"""`ndld-flow profile`."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ndld_flow.cli.options import json_option, outputs_option, print_json
+
+if TYPE_CHECKING:
+    from ndld_flow.diagnosis.triage import Triage
+    from ndld_flow.runner.profile_model import Profiled
+
+HELP = """Measure one model, and say where its time goes.
+
+No recipe is needed: settings are those of the step `profile` (`ndld-flow steps profile` lists them), and the model's
+inputs.
+
+\b
+  ndld-flow profile model.onnx
+  ndld-flow profile model.onnx threads=1 passes=500
+  ndld-flow profile model.onnx 'inputs.x.shape=[1,3,640,640]' provider=cuda
+
+MODEL is a path, `package:...` or `pypi:...`, as a recipe's; or a profile that is there already (profile.json, exports of
+trtexec, a TREx folder, ONNX Runtime's profile), which is then not measured but explained.
+
+It is measured anew each time, and kept as a run: `ndld-flow compare` and `ndld-flow report` know it.
+"""
+
+
+@click.command("profile", help=HELP, short_help="Measure one model, and say where its time goes.")
+@click.argument("model")
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@outputs_option
+@json_option
+def command(model: str, settings: tuple[str, ...], outputs: Path, as_json: bool) -> None:
+    from ndld_flow.diagnosis.triage import triage
+    from ndld_flow.runner.profile_model import read_measured
+
+    profile, end = read_measured(model, settings), ""
+    if profile is None:
+        profiled = _measure(model, settings, outputs, quiet=as_json)
+        profile, end = profiled.profile, f"\nrun {profiled.finished.run}\nreport {profiled.finished.report}"
+    found = triage(profile)
+    if as_json:
+        print_json({"profile": profile.model_dump(mode="json"), "triage": _plain(found)})
+        return
+    from ndld_flow.cli.triage_table import print_triage
+
+    print_triage(profile, found)
+    click.echo(end)
+
+
+def _measure(model: str, settings: tuple[str, ...], outputs: Path, *, quiet: bool) -> Profiled:
+    from ndld_flow.cli.progress import choose_listener
+    from ndld_flow.runner.events import Event, RunFinished, ignore
+    from ndld_flow.runner.profile_model import profile_model
+
+    typed = ("ndld-flow", *sys.argv[1:])
+    if quiet:
+        return profile_model(model, settings, outputs=outputs, command=typed, listener=ignore)
+    with choose_listener(as_json=False) as listener:
+
+        def tell(event: Event) -> None:
+            if not isinstance(event, RunFinished):  # the triage says more than the verdict of a run with one step
+                listener(event)
+
+        return profile_model(model, settings, outputs=outputs, command=typed, listener=tell)
+
+
+def _plain(found: Triage) -> dict[str, object]:
+    """The triage for programs; its layers are told by their positions in the profile."""
+    return {
+        "layers_ms": found.layers_ms,
+        "top": [{"layer": top.position, "median_ms": top.median_ms, "share": top.share} for top in found.top],
+        "by_type": [dataclasses.asdict(group) for group in found.by_type],
+        "by_precision": [dataclasses.asdict(group) for group in found.by_precision],
+        "by_role": [dataclasses.asdict(group) for group in found.by_role],
+        "bound": dataclasses.asdict(found.bound),
+        "insights": [dataclasses.asdict(insight) for insight in found.insights],
+    }

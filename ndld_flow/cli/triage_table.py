@@ -1,0 +1,111 @@
+"""A profile at a glance, on a terminal: the slowest layers, time by type, what it is bound by, what to try."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ndld_flow.diagnosis.insight import Insight
+from ndld_flow.diagnosis.triage import LayerGroup, TopLayer, Triage
+from ndld_flow.quantities import count, milliseconds, share, size
+from ndld_flow.records.profile import Profile
+
+_BAR = 16
+_TYPES = 8
+_INSIGHTS = 5
+
+
+def print_triage(profile: Profile, triage: Triage) -> None:
+    """Print everything a person wants to know first."""
+    Console(highlight=False).print(Group(*_parts(profile, triage)))
+
+
+def _parts(profile: Profile, triage: Triage) -> Iterator[RenderableType]:
+    yield Text(_headline(profile), style="bold")
+    for line in _about(profile):
+        yield Text(line, style="dim")
+    if triage.top:
+        yield _section("slowest layers", _top_table(triage.top))
+        yield _section("by type", _group_table(triage.by_type))
+    yield _section("bound by", Text.assemble((triage.bound.word, "bold"), f": {triage.bound.evidence}"))
+    for insight in triage.insights[:_INSIGHTS]:
+        yield Padding(_insight(insight), (0, 0, 0, 2))
+
+
+def _section(title: str, content: RenderableType) -> Group:
+    return Group(Text(f"\n{title}", style="bold cyan"), Padding(content, (0, 0, 0, 2)))
+
+
+def _headline(profile: Profile) -> str:
+    latency = profile.latency
+    return (
+        f"{profile.label}: median {milliseconds(latency.median_ms)}, min {milliseconds(latency.min_ms)}, "
+        f"p99 {milliseconds(latency.p99_ms)}, {latency.throughput_per_s:.1f} passes/s"
+    )
+
+
+def _about(profile: Profile) -> Iterator[str]:
+    runs, passes = len(profile.runs), len(profile.latency_ms)
+    provider = f" on {profile.providers[0].removesuffix('ExecutionProvider')}" if profile.providers else ""
+    stopped = f"; {profile.stopped_because}" if profile.stopped_because else ""
+    yield f"{count(passes)} passes in {runs} process {'run' if runs == 1 else 'runs'}{provider}{stopped}"
+    if profile.peak_memory_bytes:
+        yield f"peak memory {size(profile.peak_memory_bytes)}"
+    yield from profile.notes
+
+
+def _top_table(layers: Sequence[TopLayer]) -> Table:
+    table = _table("layer", "type", "output", "precision")
+    for top in layers:
+        layer = top.layer
+        shape = "x".join(map(str, layer.outputs[0].shape)) if layer.outputs else ""
+        table.add_row(
+            milliseconds(top.median_ms), share(top.share), _bar(top.share, layers[0].share),
+            _cut(layer.name, 44), _cut(layer.type, 18), shape, layer.precision,
+        )  # fmt: skip
+    return table
+
+
+def _group_table(groups: Sequence[LayerGroup]) -> Table:
+    table = _table("type", "layers")
+    for group in groups[:_TYPES]:
+        bar = _bar(group.share, groups[0].share)
+        table.add_row(milliseconds(group.sum_ms), share(group.share), bar, _cut(group.name, 44), count(group.count))
+    rest = groups[_TYPES:]
+    if rest:
+        total, part = sum(group.sum_ms for group in rest), sum(group.share for group in rest)
+        layers = count(sum(group.count for group in rest))
+        table.add_row(milliseconds(total), share(part), "", f"{len(rest)} more types", layers, style="dim")
+    return table
+
+
+def _table(*texts: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("time", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True, style="cyan")
+    for text in texts:
+        table.add_column(text, no_wrap=True, overflow="ellipsis")
+    return table
+
+
+def _bar(value: float, largest: float) -> str:
+    return "█" * max(1, round(_BAR * value / largest)) if largest > 0 and value > 0 else ""
+
+
+def _insight(insight: Insight) -> Text:
+    saves = f" (up to {share(insight.score)})" if insight.score else ""
+    return Text.assemble(
+        ("\n• ", "cyan"), (insight.title, "bold"), (saves, "dim"), f"\n  {insight.evidence}\n  ", ("try: ", "green"),
+        insight.next_step,
+    )  # fmt: skip
+
+
+def _cut(text: str, length: int) -> str:
+    """Layer names come from strangers: no control characters on a terminal, and no line that is all name."""
+    clean = "".join(sign if sign.isprintable() else "?" for sign in text[: length + 1])
+    return clean if len(clean) <= length else f"{clean[: length - 1]}…"

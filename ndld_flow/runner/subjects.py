@@ -1,0 +1,147 @@
+"""Find what a person wants compared: runs, steps of runs, profile files, folders of exports."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from ndld_flow.errors import RequestError
+from ndld_flow.nearest import say_nearest
+from ndld_flow.records.metric import Metric
+from ndld_flow.records.profile import Profile
+from ndld_flow.records.run_record import RunRecord
+from ndld_flow.records.step_record import RunStep
+from ndld_flow.report.run_folder import RunDocuments, read_run
+from ndld_flow.runner.runs import Outputs
+
+SubjectKind = Literal["run", "profile", "trtexec", "trex", "onnxruntime"]
+
+
+@dataclass(frozen=True)
+class FoundProfile:
+    """One profile of a subject."""
+
+    step: str
+    """The step that made it; empty for a file."""
+    profile: Profile
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    """What the run knows about the profiled model besides: its size, its nodes, its accuracy."""
+
+    @property
+    def name(self) -> str:
+        return self.step or self.profile.label
+
+
+@dataclass(frozen=True)
+class FoundSubject:
+    """What a reference names."""
+
+    reference: str
+    kind: SubjectKind
+    label: str
+    profiles: tuple[FoundProfile, ...]
+    run_id: str = ""
+
+    def only(self, profile: FoundProfile) -> FoundSubject:
+        """This subject with one of its profiles."""
+        label = f"{self.label}:{profile.name}" if len(self.profiles) > 1 else self.label
+        return replace(self, label=label, profiles=(profile,))
+
+
+def find_subjects(references: Sequence[str], outputs: Outputs) -> list[FoundSubject]:
+    """Read what references name; a single run with several profiles stands for each of them.
+
+    Raises RequestError for what cannot be found or read, or holds no profile.
+    """
+    found = [find_subject(reference, outputs) for reference in references]
+    if len(found) == 1:
+        found = [found[0].only(profile) for profile in found[0].profiles]
+        if len(found) == 1:
+            raise RequestError(
+                f"{references[0]} holds one profile only. Name a second thing to compare it with: a run, tag or id, a "
+                "profile file, or a folder of trtexec exports."
+            )
+    return _with_own_labels(found)
+
+
+def find_subject(reference: str, outputs: Outputs) -> FoundSubject:
+    """Read what `PATH`, `RUN` or `RUN:STEP` names. Raises RequestError as `find_subjects` does."""
+    path = Path(reference)
+    if path.exists() and not (path / "run.json").is_file():
+        return _read_file(reference, path)
+    head, colon, step = reference.rpartition(":")
+    if not colon or _names_run(reference, outputs):
+        return _read_run(reference, outputs.find(reference))
+    subject = _read_run(reference, outputs.find(head))
+    chosen = [profile for profile in subject.profiles if profile.step == step]
+    if not chosen:
+        names = [profile.step for profile in subject.profiles]
+        raise RequestError(f"{reference}: run {subject.run_id} has no profile `{step}`; {say_nearest(step, names)}")
+    return replace(subject, label=reference, profiles=tuple(chosen))
+
+
+def _names_run(reference: str, outputs: Outputs) -> bool:
+    try:
+        outputs.find(reference)
+    except RequestError:
+        return False
+    return True
+
+
+def _read_file(reference: str, path: Path) -> FoundSubject:
+    from ndld_flow.importing.read_profile import read_profile, recognise
+
+    profile = read_profile(path)
+    label = path.name or path.resolve().name
+    if label == "profile.json":
+        label = path.resolve().parent.name
+    return FoundSubject(reference, recognise(path) or "profile", label, (FoundProfile("", profile),))
+
+
+def _read_run(reference: str, folder: Path) -> FoundSubject:
+    documents = read_run(folder)
+    if not documents.profiles:
+        problems = " ".join(documents.unreadable)
+        raise RequestError(f"{reference}: run {documents.run.id} holds no profile to compare. {problems}".strip())
+    profiles = [
+        FoundProfile(step, profile, _known_metrics(documents, step)) for step, profile in documents.profiles.items()
+    ]
+    run = documents.run
+    return FoundSubject(reference, "run", reference, tuple(profiles), f"{run.recipe_name}/{run.id}")
+
+
+def _known_metrics(documents: RunDocuments, step: str) -> dict[str, Metric]:
+    """Size and nodes of the profiled model, and the accuracy of checks whose candidate it was."""
+    steps = {one.name: one for one in documents.run.steps}
+    record = steps[step].record
+    model = record.parents.get("from", "") if record else ""
+    found = _model_metrics(documents.run, steps.get(model))
+    for check, accuracy in documents.accuracies.items():
+        checked = steps[check].record
+        if accuracy.candidate == model and checked is not None:
+            found |= {f"{check}.{name}": metric for name, metric in checked.metrics.items()}
+    return found
+
+
+def _model_metrics(run: RunRecord, made_by: RunStep | None) -> dict[str, Metric]:
+    if made_by is None or made_by.record is None:
+        return {"model.bytes": Metric(value=run.source.artifact.size_bytes, unit="bytes")}
+    found = {"model.bytes": Metric(value=made_by.record.artifact.size_bytes, unit="bytes")}
+    if made_by.record.change is not None:
+        found["model.nodes"] = Metric(value=made_by.record.change.after.node_count)
+    return found
+
+
+def _with_own_labels(subjects: Sequence[FoundSubject]) -> list[FoundSubject]:
+    """No two alike: two files may have one name, and a thing may be compared with itself."""
+    times = Counter(subject.label for subject in subjects)
+    by_place = [subject.reference if times[subject.label] > 1 else subject.label for subject in subjects]
+    again, seen = Counter(by_place), Counter[str]()
+    apart = []
+    for subject, label in zip(subjects, by_place, strict=True):
+        seen[label] += 1
+        apart.append(replace(subject, label=f"{label} ({seen[label]})" if again[label] > 1 else label))
+    return apart
