@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ MAX_EVENTS = 1_000_000
 _NODE = "_kernel_time"
 _RUN = "model_run"
 _EXECUTOR = "Executor::Execute"
+_MAX_DEPTH = 64
+"""No model nests bodies so deep; a broken file may."""
 
 Key = tuple["Key | None", str, str]
 """What tells a node from all others: its enclosing node, its index in its graph (which restarts in each subgraph),
@@ -43,6 +46,8 @@ class MeasuredNode:
     outputs: tuple[TypeAndShape, ...]
     self_us: list[int]
     """For each pass, without enclosed nodes; a node that runs several times in a pass has the sum."""
+    calls: int = 0
+    """How often it ran, over all passes."""
 
     @property
     def self_ms(self) -> tuple[float, ...]:
@@ -56,6 +61,10 @@ class MeasuredPasses:
 
     pass_ms: list[float] = field(default_factory=list)
     """Each `model_run`."""
+    executor_ms: list[float] = field(default_factory=list)
+    """What the outermost executor of each pass took: all nodes, and the pauses between them."""
+    offsets: list[int] = field(default_factory=list)
+    """Where the events of each pass begin in the file, in bytes."""
     nodes: dict[Key, MeasuredNode] = field(default_factory=dict)
     """In order of execution, enclosing nodes before enclosed ones."""
     event_count: int = 0
@@ -63,14 +72,26 @@ class MeasuredPasses:
 
 
 @dataclass
-class _Event:
-    """An event and what it encloses."""
+class Event:
+    """An event and what it encloses; times in microseconds."""
 
     name: str
     ts: int
     dur: int
+    tid: int
     args: Mapping[str, Any]
-    inner: list[_Event]
+    inner: list[Event]
+    """In order of start. Of a node executors, of an executor nodes, of a run its executor."""
+
+    @property
+    def node_name(self) -> str:
+        return self.name.removesuffix(_NODE)
+
+    @property
+    def nodes(self) -> list[Event]:
+        """The nodes that this node or run encloses, in order of start."""
+        found = [node for executor in self.inner for node in executor.inner]
+        return sorted(found, key=lambda node: node.ts)
 
     @property
     def is_executor(self) -> bool:
@@ -80,72 +101,94 @@ class _Event:
 def read_passes(path: Path, skip: int = 0) -> MeasuredPasses:
     """Read a profile, leaving out its first `skip` passes (warm-up) and any pass that was cut off at the end."""
     measured = MeasuredPasses()
-    ended: list[_Event] = []
-    seen = 0
-    for event in _events(path, measured):
-        if event.name == _RUN:
-            if seen >= skip:
-                _take_pass(measured, event, ended)
-            ended.clear()
-            seen += 1
-            continue
-        while ended and _encloses(event, ended[-1]):
-            event.inner.append(ended.pop())
-        event.inner.reverse()
-        ended.append(event)
+    for offset, run in islice(_runs(path, measured, 0), skip, None):
+        number = len(measured.pass_ms)
+        measured.offsets.append(offset)
+        measured.pass_ms.append(run.dur / 1e3)
+        measured.executor_ms.append(sum(executor.dur for executor in run.inner) / 1e3)
+        _take_nodes(measured, run.nodes, None, 0, number)
     for node in measured.nodes.values():
         node.self_us.extend([0] * (len(measured.pass_ms) - len(node.self_us)))
     return measured
 
 
-def _events(path: Path, measured: MeasuredPasses) -> Iterator[_Event]:
-    """Line by line: a long profile never lies in memory as a whole."""
-    with path.open(encoding="utf-8", errors="replace") as lines:
+def read_one_pass(path: Path, offset: int) -> Event:
+    """The run whose events begin at `offset`, one of `MeasuredPasses.offsets`, with all that it encloses."""
+    return next(run for _, run in _runs(path, MeasuredPasses(), offset))
+
+
+def key_of(event: Event, parent: Key | None) -> Key:
+    """Of a node's event, in the node it is enclosed by."""
+    return (parent, str(event.args.get("node_index", "")), event.node_name)
+
+
+def _runs(path: Path, measured: MeasuredPasses, start: int) -> Iterator[tuple[int, Event]]:
+    """Each `model_run`, and where its events begin in the file."""
+    ended: list[Event] = []
+    begins = start
+    for ends, event in _events(path, measured, start):
+        if event.name == _RUN:
+            event.inner.extend(ended)
+            yield begins, event
+            ended.clear()
+            begins = ends
+            continue
+        while ended and _encloses(event, ended[-1]):
+            event.inner.append(ended.pop())
+        event.inner.reverse()
+        ended.append(event)
+
+
+def _events(path: Path, measured: MeasuredPasses, start: int) -> Iterator[tuple[int, Event]]:
+    """Each event that matters, and where its line ends. A long profile never lies in memory as a whole."""
+    ends = start
+    with path.open("rb") as lines:
+        lines.seek(start)
         for line in lines:
-            text = line.strip().rstrip(",")
+            ends += len(line)
+            text = line.decode("utf-8", "replace").strip().rstrip(",")
             if len(text) < 2:
                 continue
             measured.event_count += 1
             try:
-                raw = json.loads(text)
-                name, args = str(raw["name"]), raw.get("args") or {}
-                event = _Event(name, int(raw["ts"]), int(raw["dur"]), args, [])
-            except (ValueError, KeyError, TypeError):
+                event = _event(json.loads(text))
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
                 measured.unreadable_lines += 1
                 continue
-            if event.name == _RUN or event.is_executor or (event.name.endswith(_NODE) and "op_name" in args):
-                yield event
+            if event.name == _RUN or event.is_executor or (event.name.endswith(_NODE) and "op_name" in event.args):
+                yield ends, event
 
 
-def _encloses(outer: _Event, inner: _Event) -> bool:
+def _event(raw: Any) -> Event:  # noqa: ANN401
+    args = raw.get("args") or {} if isinstance(raw, dict) else None
+    if not isinstance(args, dict):
+        raise TypeError("an event is an object, and so are its arguments")
+    return Event(str(raw["name"]), int(raw["ts"]), int(raw["dur"]), int(raw.get("tid", 0)), args, [])
+
+
+def _encloses(outer: Event, inner: Event) -> bool:
     """Executors enclose nodes and nodes enclose executors; neighbours of one kind only touch."""
     return inner.ts >= outer.ts and inner.is_executor != outer.is_executor
 
 
-def _take_pass(measured: MeasuredPasses, run: _Event, ended: list[_Event]) -> None:
-    number = len(measured.pass_ms)
-    measured.pass_ms.append(run.dur / 1e3)
-    for executor in ended:
-        _take_nodes(measured, executor.inner, None, 0, number)
-
-
-def _take_nodes(measured: MeasuredPasses, events: list[_Event], parent: Key | None, depth: int, number: int) -> None:
-    for event in sorted(events, key=lambda event: event.ts):
-        name = event.name.removesuffix(_NODE)
-        key: Key = (parent, str(event.args.get("node_index", "")), name)
+def _take_nodes(measured: MeasuredPasses, events: list[Event], parent: Key | None, depth: int, number: int) -> None:
+    for event in events:
+        key = key_of(event, parent)
         node = measured.nodes.get(key)
         if node is None:
-            node = measured.nodes[key] = _measured(event, name, parent, depth)
+            node = measured.nodes[key] = _measured(event, parent, depth)
+        node.calls += 1
         node.self_us.extend([0] * (number + 1 - len(node.self_us)))
-        enclosed = [inner for executor in event.inner for inner in executor.inner]
+        enclosed = event.nodes
         # Whole microseconds may add up to more than the whole.
         node.self_us[number] += max(0, event.dur - sum(inner.dur for inner in enclosed))
-        _take_nodes(measured, enclosed, key, depth + 1, number)
+        if depth < _MAX_DEPTH:
+            _take_nodes(measured, enclosed, key, depth + 1, number)
 
 
-def _measured(event: _Event, name: str, parent: Key | None, depth: int) -> MeasuredNode:
+def _measured(event: Event, parent: Key | None, depth: int) -> MeasuredNode:
     return MeasuredNode(
-        name=name,
+        name=event.node_name,
         op_type=str(event.args["op_name"]),
         provider=str(event.args.get("provider", "")),
         parent=parent,

@@ -8,7 +8,7 @@ their old names.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 
@@ -83,13 +83,10 @@ class LayerOrigins:
         """Nodes of the original model that compute something, subgraphs included."""
         return len(self._nodes)
 
-    def of(self, node: ir.Node) -> tuple[str, ...]:
-        """Names of the original nodes, in the model's order; a node without a name is called by its first output.
-
-        Empty for what ONNX Runtime put in: reorders, casts, copies.
-        """
+    def of(self, node: ir.Node) -> tuple[ir.Node, ...]:
+        """The original nodes, in the model's order. None for what ONNX Runtime put in: reorders, casts, copies."""
         found = self._region(node) or self._named_alike(node)
-        return tuple(_name(origin) for origin in sorted(found, key=self._position.__getitem__))
+        return tuple(sorted(found, key=self._position.__getitem__))
 
     def _region(self, node: ir.Node) -> set[ir.Node]:
         read = {self._alias(value) for value in node.inputs if value is not None}
@@ -160,10 +157,11 @@ def _aliases(optimised: Iterable[ir.Node]) -> dict[str, str]:
     return found
 
 
-def _name(node: ir.Node) -> str:
+def origin_name(node: ir.Node) -> str:
+    """A node without a name is called by its first output."""
     return node.name or (node.outputs[0].name if node.outputs else "") or node.op_type
 
 
-def count_covered(origins: Sequence[tuple[str, ...]]) -> int:
+def count_covered(origins: Iterable[Iterable[ir.Node]]) -> int:
     """Distinct original nodes that layers came from."""
-    return len({name for names in origins for name in names})
+    return len({node for nodes in origins for node in nodes})
