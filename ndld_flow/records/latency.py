@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from ndld_flow.records.base import Record
@@ -24,8 +25,9 @@ class LatencySummary(Record):
 
     sample_count: int
     median_ms: float
+    """Of several process runs, the median of their medians."""
     median_pass: int
-    """Index of the pass that took the median; of the two in the middle, the quicker one."""
+    """Index of the pass that took the median, or the slowest of those that took less."""
     mean_ms: float
     min_ms: float
     max_ms: float
@@ -40,17 +42,29 @@ class LatencySummary(Record):
     @classmethod
     def of(cls, samples_ms: Sequence[float]) -> LatencySummary:
         """Summarise at least one sample. Raises ValueError for none."""
+        return cls.of_runs([samples_ms])
+
+    @classmethod
+    def of_runs(cls, runs_ms: Sequence[Sequence[float]]) -> LatencySummary:
+        """Summarise process runs with at least one sample between them. Raises ValueError for none.
+
+        The median is that of the runs' medians: passes of one process resemble each other, so the run is the unit that
+        counts, however many passes it had. Everything else is over all samples.
+        """
+        runs_ms = [run for run in runs_ms if run]
+        samples_ms = [sample for run in runs_ms for sample in run]
         if not samples_ms:
             raise ValueError("no samples to summarise")
         mean = statistics.fmean(samples_ms)
         # Not statistics.stdev: its exact fractions take 100 times as long and change no digit that is shown.
         squares = math.fsum((sample - mean) ** 2 for sample in samples_ms)
         std = math.sqrt(squares / (len(samples_ms) - 1)) if len(samples_ms) > 1 else 0.0
+        median = statistics.median(statistics.median(run) for run in runs_ms)
         by_latency = sorted(range(len(samples_ms)), key=samples_ms.__getitem__)
         return cls(
             sample_count=len(samples_ms),
-            median_ms=statistics.median(samples_ms),
-            median_pass=by_latency[(len(samples_ms) - 1) // 2],
+            median_ms=median,
+            median_pass=by_latency[max(bisect_right(by_latency, median, key=samples_ms.__getitem__) - 1, 0)],
             mean_ms=mean,
             min_ms=min(samples_ms),
             max_ms=max(samples_ms),
