@@ -17,12 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ndld_flow.compare.measured import Rules
     from ndld_flow.discovery import StepType
     from ndld_flow.doctor import Check
+    from ndld_flow.records.noise import Noise
     from ndld_flow.runner.collect_garbage import Freed
+    from ndld_flow.runner.compare_runs import Compared
     from ndld_flow.runner.events import Listener, RunFinished
     from ndld_flow.runner.list_runs import RunSummary
     from ndld_flow.runner.plan import Decision
+    from ndld_flow.runner.profile_model import Profiled
     from ndld_flow.runner.verify import Verified
 
 DEFAULT_OUTPUTS = "outputs"
@@ -74,6 +78,54 @@ def report(run: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> Path:
     from ndld_flow.runner.runs import Outputs
 
     return draw_report(Outputs(Path(outputs)).find(run))
+
+
+def compare(
+    subjects: Sequence[str],
+    gates: Sequence[str] = (),
+    rules: Rules | None = None,
+    *,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    to: str | Path | None = None,
+) -> Compared:
+    """Compare runs, tags, ids, `RUN:STEP`, profile files and folders of exports, the first being the base.
+
+    `gates` are sentences such as `latency.min <= +5 %`; `rules` say which differences count; `to` is the folder to
+    write instead of one below `outputs/comparisons/`.
+    """
+    from ndld_flow.runner.compare_runs import compare_runs
+
+    return compare_runs(subjects, gates, rules, outputs=Path(outputs), to=Path(to) if to is not None else None)
+
+
+def profile(
+    model: str | Path,
+    settings: Sequence[str] = (),
+    *,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    listener: Listener | None = None,
+) -> Profiled:
+    """Measure a model anew without a recipe; `settings` such as `passes=200` or `inputs.x.shape=[1,3,64,64]`."""
+    from ndld_flow.runner.events import ignore
+    from ndld_flow.runner.profile_model import profile_model
+
+    return profile_model(str(model), settings, outputs=Path(outputs), listener=listener or ignore)
+
+
+def noise(
+    model: str | Path | None = None,
+    settings: Sequence[str] = (),
+    *,
+    comparisons: int = 8,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    listener: Listener | None = None,
+) -> Noise:
+    """Compare a model with itself `comparisons` times; what was learned is kept and used by `compare`."""
+    from ndld_flow.runner.events import ignore
+    from ndld_flow.runner.learn_noise import MODEL, learn_noise
+
+    chosen = str(model) if model is not None else MODEL
+    return learn_noise(chosen, settings, comparisons=comparisons, outputs=Path(outputs), listener=listener or ignore)
 
 
 def runs(recipe: str = "*", *, outputs: str | Path = DEFAULT_OUTPUTS) -> list[RunSummary]:

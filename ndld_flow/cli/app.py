@@ -19,6 +19,9 @@ from ndld_flow.errors import NdldFlowError, RecipeError
 VERBS = {
     "run": "Run a recipe; what is done already is not done again.",
     "plan": "Say what a run would do, and why, without doing it.",
+    "profile": "Measure one model, and say where its time goes.",
+    "compare": "Compare runs, profiles and exports, and decide.",
+    "noise": "Learn which differences mean nothing on this machine.",
     "report": "Draw a run's report again from its records.",
     "runs": "List finished runs.",
     "tag": "Give a run a lasting name.",

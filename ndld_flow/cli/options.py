@@ -56,6 +56,19 @@ def files_option(command: Command) -> Command:
     )(command)
 
 
+def rules_options(command: Command) -> Command:
+    """`--allow`, `--metric`, `--threshold`: which differences count."""
+    for option in (
+        click.option("--threshold", "-t", metavar="SHARE", help="Relative difference that counts [default: 3 %]."),
+        click.option("--metric", "-m", metavar="METRIC", help="The metric that decides [default: latency.min]."),
+        click.option(
+            "--allow", "-a", multiple=True, metavar="WHAT", help="Compare although this differs: hardware, driver, ..."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 def print_json(value: object) -> None:
     """One JSON document on standard output."""
     click.echo(json.dumps(value, indent=1, ensure_ascii=False))

@@ -25,8 +25,8 @@ inputs.
   ndld-flow profile model.onnx threads=1 passes=500
   ndld-flow profile model.onnx 'inputs.x.shape=[1,3,640,640]' provider=cuda
 
-MODEL is a path, `package:...` or `pypi:...`, as a recipe's; or a profile that is there already (profile.json, exports of
-trtexec, a TREx folder, ONNX Runtime's profile), which is then not measured but explained.
+MODEL is a path, `package:...` or `pypi:...`, as a recipe's; or a profile that is there already (profile.json, exports
+of trtexec, a TREx folder, ONNX Runtime's profile), which is then not measured but explained.
 
 It is measured anew each time, and kept as a run: `ndld-flow compare` and `ndld-flow report` know it.
 """
@@ -56,20 +56,14 @@ def command(model: str, settings: tuple[str, ...], outputs: Path, as_json: bool)
 
 
 def _measure(model: str, settings: tuple[str, ...], outputs: Path, *, quiet: bool) -> Profiled:
-    from ndld_flow.cli.progress import choose_listener
-    from ndld_flow.runner.events import Event, RunFinished, ignore
+    from ndld_flow.cli.progress import choose_listener, leave_out_end
     from ndld_flow.runner.profile_model import profile_model
 
     typed = ("ndld-flow", *sys.argv[1:])
     if quiet:
-        return profile_model(model, settings, outputs=outputs, command=typed, listener=ignore)
-    with choose_listener(as_json=False) as listener:
-
-        def tell(event: Event) -> None:
-            if not isinstance(event, RunFinished):  # the triage says more than the verdict of a run with one step
-                listener(event)
-
-        return profile_model(model, settings, outputs=outputs, command=typed, listener=tell)
+        return profile_model(model, settings, outputs=outputs, command=typed)
+    with choose_listener(as_json=False) as listener:  # the triage says more than the verdict of a run with one step
+        return profile_model(model, settings, outputs=outputs, command=typed, listener=leave_out_end(listener))
 
 
 def _plain(found: Triage) -> dict[str, object]:

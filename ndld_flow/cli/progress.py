@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-from ndld_flow.runner.events import Listener
+from ndld_flow.runner.events import Event, Listener, RunFinished
 
 
 @contextlib.contextmanager
@@ -24,3 +24,13 @@ def choose_listener(*, as_json: bool) -> Iterator[Listener]:
         from ndld_flow.cli.plain import print_event
 
         yield print_event
+
+
+def leave_out_end(listener: Listener) -> Listener:
+    """For verbs that end a run with words of their own."""
+
+    def tell(event: Event) -> None:
+        if not isinstance(event, RunFinished):
+            listener(event)
+
+    return tell

@@ -65,7 +65,7 @@ def _top_table(layers: Sequence[TopLayer]) -> Table:
         shape = "x".join(map(str, layer.outputs[0].shape)) if layer.outputs else ""
         table.add_row(
             milliseconds(top.median_ms), share(top.share), _bar(top.share, layers[0].share),
-            _cut(layer.name, 44), _cut(layer.type, 18), shape, layer.precision,
+            cut(layer.name, 44), cut(layer.type, 18), shape, layer.precision,
         )  # fmt: skip
     return table
 
@@ -74,7 +74,7 @@ def _group_table(groups: Sequence[LayerGroup]) -> Table:
     table = _table("type", "layers")
     for group in groups[:_TYPES]:
         bar = _bar(group.share, groups[0].share)
-        table.add_row(milliseconds(group.sum_ms), share(group.share), bar, _cut(group.name, 44), count(group.count))
+        table.add_row(milliseconds(group.sum_ms), share(group.share), bar, cut(group.name, 44), count(group.count))
     rest = groups[_TYPES:]
     if rest:
         total, part = sum(group.sum_ms for group in rest), sum(group.share for group in rest)
@@ -105,7 +105,7 @@ def _insight(insight: Insight) -> Text:
     )  # fmt: skip
 
 
-def _cut(text: str, length: int) -> str:
+def cut(text: str, length: int) -> str:
     """Layer names come from strangers: no control characters on a terminal, and no line that is all name."""
     clean = "".join(sign if sign.isprintable() else "?" for sign in text[: length + 1])
     return clean if len(clean) <= length else f"{clean[: length - 1]}…"

@@ -39,10 +39,10 @@ def profile_model(
 ) -> Profiled:
     """Measure a model anew, and keep it as a run of its own that `compare`, `report` and `tag` know.
 
-    `settings` are those of the step `profile`, as `passes=200`, and the recipe's inputs, as `inputs.x.shape=[1,3,64,64]`.
-    Raises NdldFlowError as `run_recipe` does.
+    `settings` are those of the step `profile`, as `passes=200`, and the recipe's inputs, as
+    `inputs.x.shape=[1,3,64,64]`. Raises NdldFlowError as `run_recipe` does.
     """
-    overrides = tuple(_override(setting) for setting in settings)
+    overrides = tuple(override_profile(setting, STEP) for setting in settings)
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model.rpartition(":")[2]).stem).strip("-.") or "model"
     name = f"profile-{stem}"[:100]
     with tempfile.TemporaryDirectory(prefix="ndld_flow-") as aside:
@@ -68,10 +68,14 @@ def read_measured(model: str, settings: Sequence[str] = ()) -> Profile | None:
     return read_profile(path)
 
 
-def _override(setting: str) -> str:
+def override_profile(setting: str, step: str) -> str:
+    """A setting as typed for one model, as the override of a recipe with a `profile` step of that name.
+
+    Raises RequestError for what is no `KEY=VALUE`.
+    """
     if "=" not in setting:
         raise RequestError(
             f"{setting}: write settings as KEY=VALUE, such as `passes=200` or `inputs.x.shape=[1,3,64,64]`. "
             "`ndld-flow steps profile` explains each."
         )
-    return setting if setting.startswith(OF_THE_RECIPE) else f"steps.{STEP}.{setting}"
+    return setting if setting.startswith(OF_THE_RECIPE) else f"steps.{step}.{setting}"

@@ -1,0 +1,84 @@
+"""`ndld-flow compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ndld_flow.cli.options import json_option, outputs_option, rules_options
+
+if TYPE_CHECKING:
+    from ndld_flow.records.comparison import Comparison
+
+HELP = """Compare runs, profile files and exports, and decide.
+
+\b
+  ndld-flow compare shipped-1.0 latest
+  ndld-flow compare quickstart:base quickstart:speed
+  ndld-flow compare quickstart                       # the profiles of one run with each other
+  ndld-flow compare trtexec/fp32 trtexec/fp16        # folders of trtexec exports, TREx folders, profile files
+  ndld-flow compare main latest --gate 'latency.min <= +5 %' --to comparison
+
+The first is the base. A metric is `improved` or `regressed` when the whole 95 % interval of its ratio lies outside the
+threshold, `unchanged` when it lies inside, and `inconclusive` else; what `ndld-flow noise` learned raises the
+threshold. Profiles of different hardware, drivers, library versions, clocks or input shapes are refused unless allowed
+by name.
+
+\b
+A gate:  METRIC <= +5 %      at most 5 % more than the base
+         METRIC <= +0.5 ms   at most 0.5 ms more than the base
+         METRIC <= 20 ms     at most 20 ms
+
+Written below outputs/comparisons/, or to the folder --to: report.html, comparison.json, comparison.md with its picture,
+junit.xml, benchmark.json (github-action-benchmark), layers.csv and trace.json (Chrome, Perfetto).
+
+\b
+Exit codes: 0 every gate holds, or without gates nothing regressed
+            1 a gate failed, or something regressed
+            2 the request is wrong, or the profiles cannot be compared
+            4 inconclusive: measure more process runs (`profile`: runs), or a quieter machine
+"""
+
+
+@click.command("compare", help=HELP, short_help="Compare runs, profiles and exports, and decide.")
+@click.argument("subjects", nargs=-1, required=True, metavar="BASE [CANDIDATE]...")
+@click.option(
+    "--gate", "-g", "gates", multiple=True, metavar="GATE", help="A sentence that must hold; may be repeated."
+)
+@rules_options
+@click.option("--to", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Folder to write instead.")
+@outputs_option
+@json_option
+def command(
+    subjects: tuple[str, ...],
+    gates: tuple[str, ...],
+    allow: tuple[str, ...],
+    metric: str | None,
+    threshold: str | None,
+    to: Path | None,
+    outputs: Path,
+    as_json: bool,
+) -> int:
+    from ndld_flow import api
+    from ndld_flow.compare.measured import make_rules
+
+    compared = api.compare(subjects, gates, make_rules(allow, metric, threshold), outputs=outputs, to=to)
+    if as_json:
+        click.echo(compared.comparison.to_json(), nl=False)
+    else:
+        from ndld_flow.cli.comparison_table import print_comparison
+
+        print_comparison(compared.comparison)
+        click.echo(f"report {compared.report}")
+    return _exit_code(compared.comparison)
+
+
+def _exit_code(comparison: Comparison) -> int:
+    """What the gates say; without gates, what the verdict says. Where several hold, the first in this list."""
+    words = {gate.outcome for gate in comparison.gates} or {comparison.verdict}
+    for code, meaning in ((2, {"incomparable"}), (1, {"failed", "regressed"}), (4, {"inconclusive"})):
+        if words & meaning:
+            return code
+    return 0

@@ -1,0 +1,52 @@
+"""`ndld-flow noise`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ndld_flow.cli.options import json_option, outputs_option
+
+HELP = """Learn which differences mean nothing on this machine.
+
+A model is compared with itself again and again, in turns as recipes measure. What these comparisons differ by is kept
+in outputs/noise/, and `ndld-flow compare` lets no smaller difference count for profiles of this machine.
+
+\b
+  ndld-flow noise
+  ndld-flow noise model.onnx threads=1 'inputs.x.shape=[1,3,640,640]'
+
+Best learned on a model like yours, at the hour and under the load at which you measure; a few minutes.
+"""
+
+
+@click.command("noise", help=HELP, short_help="Learn which differences mean nothing on this machine.")
+@click.argument("model", required=False)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option(
+    "--comparisons", "-n", type=click.IntRange(3, 200), default=8, show_default=True,
+    help="How often to compare; each takes five process runs a side.",
+)  # fmt: skip
+@outputs_option
+@json_option
+def command(model: str | None, settings: tuple[str, ...], comparisons: int, outputs: Path, as_json: bool) -> None:
+    from ndld_flow import api
+    from ndld_flow.cli.progress import choose_listener, leave_out_end
+    from ndld_flow.quantities import share
+    from ndld_flow.runner.events import ignore
+
+    if model is not None and "=" in model and not Path(model).exists():
+        model, settings = None, (model, *settings)
+    if as_json:
+        found = api.noise(model, settings, comparisons=comparisons, outputs=outputs, listener=ignore)
+        click.echo(found.to_json(), nl=False)
+        return
+    with choose_listener(as_json=False) as listener:
+        tell = leave_out_end(listener)
+        found = api.noise(model, settings, comparisons=comparisons, outputs=outputs, listener=tell)
+    ratios = sorted(abs(sample.ratio - 1) for sample in found.samples)
+    click.echo(f"{len(found.samples)} comparisons of {found.model} with itself: up to {share(ratios[-1])} apart")
+    click.echo(f"differences count from {share(found.threshold)} on; with one process run a side, "
+               f"from {share(found.single_run_threshold)} on")  # fmt: skip
+    click.echo(f"process runs vary by {share(found.run_cov)}; kept in {outputs / 'noise'}, `compare` uses it")

@@ -1,0 +1,98 @@
+"""Compare runs, profile files and exports, and write down what was found in every form people and programs read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
+
+from ndld_flow.artifacts.files import point_to
+from ndld_flow.compare.compare import compare
+from ndld_flow.compare.measured import Rules
+from ndld_flow.errors import OutputsError
+from ndld_flow.records.comparison import Comparison, Subject
+from ndld_flow.records.noise import Noise
+from ndld_flow.records.profile import Profile
+from ndld_flow.runner.disk import explaining_disk
+from ndld_flow.runner.learn_noise import find_noise
+from ndld_flow.runner.pair_profiles import Pairing, pair_profiles
+from ndld_flow.runner.runs import LATEST, Outputs
+from ndld_flow.runner.subjects import FoundSubject, find_subjects
+from ndld_flow.runner.write_comparison import write_comparison
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A comparison and where it was written."""
+
+    comparison: Comparison
+    profiles: list[list[Profile]]
+    """For each profile comparison, its profiles in the order of its subjects."""
+    folder: Path
+
+    @property
+    def report(self) -> Path:
+        return self.folder / "report.html"
+
+
+def compare_runs(
+    references: Sequence[str],
+    gates: Sequence[str] = (),
+    rules: Rules | None = None,
+    *,
+    outputs: Path = Path("outputs"),
+    to: Path | None = None,
+) -> Compared:
+    """Compare what references name, the first being the base, and write report, data and pictures into a folder.
+
+    `references`: runs, tags, ids, `RUN:STEP`, profile files, folders of trtexec or TREx exports. `gates`: sentences
+    such as `latency.min <= +5 %`. `to`: the folder to write; default: one of its own below `outputs/comparisons/`.
+    What was learned by `learn_noise` is used unless the rules bring their own. Raises RequestError for what cannot be
+    found, read or understood.
+    """
+    kept = Outputs(outputs)
+    subjects = find_subjects(references, kept)
+    pairing = pair_profiles(subjects)
+    rules = rules or Rules()
+    if rules.noise is None:
+        rules = replace(rules, noise=_find_noise(kept, pairing))
+    sections = {
+        name: [Measured(place, found.step, found.profile, found.metrics) for place, found in members]
+        for name, members in pairing.sections.items()
+    }
+    comparison = compare([_subject(subject) for subject in subjects], sections, rules, gates, pairing.left_out)
+    profiles = [[one.profile for one in members] for members in sections.values()]
+    folder = to or _new_folder(kept)
+    with explaining_disk(f"comparison of {', '.join(references)}", folder):
+        write_comparison(comparison, profiles, folder)
+        if to is None:
+            point_to(folder.parent / LATEST, folder)
+    return Compared(comparison, profiles, folder)
+
+
+def _subject(found: FoundSubject) -> Subject:
+    return Subject(
+        label=found.label,
+        location=found.reference,
+        kind=found.kind,
+        run_id=found.run_id,
+        measured_at=found.profiles[0].profile.measured_at,
+    )
+
+
+def _find_noise(outputs: Outputs, pairing: Pairing) -> Noise | None:
+    profiles = (found.profile for members in pairing.sections.values() for _, found in members)
+    return next((noise for profile in profiles if (noise := find_noise(outputs, profile))), None)
+
+
+def _new_folder(outputs: Outputs) -> Path:
+    folder = outputs.root / "comparisons" / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid4().hex[:6]}"
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise OutputsError(
+            f"{folder}: cannot be written: {error.strerror}. Choose another with --outputs, or say --to."
+        ) from None
+    return folder

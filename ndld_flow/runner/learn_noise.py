@@ -1,0 +1,96 @@
+"""Learn how far two measurements of the very same thing lie apart on this machine."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from ndld_flow.artifacts.digest import digest_json
+from ndld_flow.artifacts.files import write_text_atomically
+from ndld_flow.compare.noise import learn_noise as learn_from
+from ndld_flow.records.noise import Noise
+from ndld_flow.records.profile import Profile
+from ndld_flow.report.run_folder import read_run
+from ndld_flow.runner.events import Listener, ignore
+from ndld_flow.runner.profile_model import override_profile
+from ndld_flow.runner.run import run_recipe
+from ndld_flow.runner.runs import Outputs
+from ndld_flow.runner.state import Request
+
+MODEL = "package:onnx/backend/test/data/light/light_resnet50.onnx"
+"""What is measured when nothing else is said: a ResNet-50 that comes with onnx."""
+PAIRS = 5
+"""Process runs a side in one comparison, as `profile` makes by default."""
+RECIPE = """\
+name: noise
+description: the same model as two that take turns
+model: {model}
+steps:
+  a: {{step: profile, from: source, runs: {runs}, stable: 0 %, budget: 1 h, passes: {passes}, layer_passes: 0}}
+  b: {{step: profile, from: source, runs: {runs}, stable: 0 %, budget: 1 h, passes: {passes}, layer_passes: 0}}
+"""
+
+
+def learn_noise(
+    model: str = MODEL,
+    settings: Sequence[str] = (),
+    *,
+    comparisons: int = 8,
+    outputs: Path = Path("outputs"),
+    listener: Listener = ignore,
+) -> Noise:
+    """Compare a model with itself again and again, and keep what comparisons on this machine are then held against.
+
+    `settings` are those of the step `profile` (both sides get them) and the recipe's inputs. Raises NdldFlowError as
+    `run_recipe` does.
+    """
+    runs = PAIRS * comparisons
+    overrides = [
+        each for setting in settings for each in (override_profile(setting, "a"), override_profile(setting, "b"))
+    ]
+    with tempfile.TemporaryDirectory(prefix="ndld_flow-") as aside:
+        recipe = Path(aside) / "noise.yaml"
+        recipe.write_text(RECIPE.format(model=json.dumps(model), runs=runs, passes=20 * runs), encoding="utf-8")
+        finished = run_recipe(Request(recipe, tuple(dict.fromkeys(overrides)), outputs, ("all",)), listener)
+    profiles = read_run(Path(finished.folder)).profiles
+    noise = learn_from(_in_turns(profiles["a"], profiles["b"]), profiles["a"], model, datetime.now(UTC))
+    path = _folder(Outputs(outputs)) / f"{_name(noise)}.json"
+    write_text_atomically(path, noise.to_json())
+    return noise
+
+
+def find_noise(outputs: Outputs, profile: Profile) -> Noise | None:
+    """What was learned on the profile's machine, for its backend and provider; None when nothing was."""
+    provider = profile.providers[0] if profile.providers else ""
+    for path in sorted(_folder(outputs).glob("*.json")):
+        try:
+            noise = Noise.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError):
+            continue  # another version's; it is written anew by `ndld-flow noise`
+        if (noise.machine, noise.backend, noise.provider) == (profile.machine, profile.backend, provider):
+            return noise
+    return None
+
+
+def _folder(outputs: Outputs) -> Path:
+    return outputs.root / "noise"
+
+
+def _name(noise: Noise) -> str:
+    machine = digest_json(noise.machine.model_dump(mode="json"))[:12]
+    return f"{noise.backend}-{noise.provider}-{machine}"
+
+
+def _in_turns(a: Profile, b: Profile) -> list[tuple[tuple[float, ...], tuple[float, ...]]]:
+    """Consecutive pairs of process runs, as many as one comparison has: each is an A/A comparison."""
+    sides = [[statistics.median(run.latency_ms) for run in profile.runs] for profile in (a, b)]
+    return [
+        (tuple(sides[0][start : start + PAIRS]), tuple(sides[1][start : start + PAIRS]))
+        for start in range(0, len(sides[0]), PAIRS)
+    ]
