@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ndld_flow.drawing.graph import Point
 from ndld_flow.drawing.layered import Layered
@@ -82,7 +83,7 @@ def _cuts(bands: Sequence[Band], lines: Sequence[int], count: int) -> list[int]:
 def _set(graph: Layered, bands: Sequence[Band], across: Sequence[float], cuts: Sequence[int]) -> Columns:
     starts = [0, *(cut + 1 for cut in cuts), len(bands)]
     joints = [_joint(graph, across, cut) for cut in cuts]
-    parts = [bands[start:end] for start, end in zip(starts, starts[1:], strict=False)]
+    parts = [bands[start:end] for start, end in pairwise(starts)]
     top = max([0.0, *(MARGIN + LANE * len(joint) for joint in joints)])
     bottom = top + max(part[-1].bottom - part[0].top for part in parts)
     shifts: list[Point] = []

@@ -14,20 +14,25 @@ def components(count: int, edges: Sequence[Edge]) -> list[tuple[list[int], list[
         neighbours[source].append(target)
         neighbours[target].append(source)
     part = [-1] * count
-    found: list[tuple[list[int], list[int]]] = []
+    parts = 0
     for start in range(count):
-        if part[start] >= 0:
-            continue
-        part[start] = len(found)
-        waiting = [start]
-        while waiting:
-            for one in neighbours[waiting.pop()]:
-                if part[one] < 0:
-                    part[one] = len(found)
-                    waiting.append(one)
-        found.append(([], []))
+        if part[start] < 0:
+            _mark(start, parts, part, neighbours)
+            parts += 1
+    found: list[tuple[list[int], list[int]]] = [([], []) for _ in range(parts)]
     for node in range(count):
         found[part[node]][0].append(node)
     for place, (source, _) in enumerate(edges):
         found[part[source]][1].append(place)
     return found
+
+
+def _mark(start: int, number: int, part: list[int], neighbours: Sequence[Sequence[int]]) -> None:
+    """Give all nodes that can be reached from one the number of its part."""
+    part[start] = number
+    waiting = [start]
+    while waiting:
+        for one in neighbours[waiting.pop()]:
+            if part[one] < 0:
+                part[one] = number
+                waiting.append(one)

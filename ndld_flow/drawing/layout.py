@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from ndld_flow.drawing.columns import Band, Columns, fold
@@ -182,7 +183,7 @@ class _Router:
         points: list[Point] = [(middle, start.y + start.height + self.sizes[first].tail)]
         if not far:
             points.append((middle, self.bottom[first]))
-        for upper, lower in zip(chain, chain[1:-1], strict=False):
+        for upper, lower in pairwise(chain[:-1]):
             points += self.carried.get((upper, lower), ())
             points += [(self.x[lower], self.top[lower]), (self.x[lower], self.bottom[lower])]
         corners = self.carried.get((chain[-2], last), ())

@@ -1,0 +1,101 @@
+"""Families of operators: what a colour stands for."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal, get_args
+
+Family = Literal[
+    "convolution",
+    "matmul",
+    "activation",
+    "normalisation",
+    "elementwise",
+    "shape",
+    "reduce",
+    "control",
+    "quantisation",
+    "other",
+]
+
+FAMILIES: tuple[Family, ...] = get_args(Family)
+
+TITLES: dict[Family, str] = {
+    "convolution": "Convolution",
+    "matmul": "Matrix product, attention",
+    "activation": "Activation",
+    "normalisation": "Normalisation",
+    "elementwise": "Elementwise",
+    "shape": "Shape and layout",
+    "reduce": "Pooling and reduction",
+    "control": "Control flow, functions",
+    "quantisation": "Quantisation and casts",
+    "other": "Other",
+}
+
+_OPERATORS: dict[Family, str] = {
+    "convolution": "Conv ConvTranspose ConvInteger DeformConv QLinearConv CausalConvWithState",
+    "matmul": """MatMul Gemm MatMulInteger QLinearMatMul Einsum LSTM GRU RNN Attention MultiHeadAttention
+        FlexAttention LinearAttention PagedAttention Det""",
+    "activation": """Relu LeakyRelu PRelu Sigmoid HardSigmoid HardSwish Tanh Softmax LogSoftmax Hardmax Elu Selu Celu
+        Gelu FastGelu QuickGelu BiasGelu Mish Swish Softplus Softsign ThresholdedRelu Clip Shrink Erf""",
+    "normalisation": """BatchNormalization InstanceNormalization LayerNormalization GroupNormalization
+        RMSNormalization LRN LpNormalization MeanVarianceNormalization SkipLayerNormalization
+        SimplifiedLayerNormalization Dropout""",
+    "elementwise": """Add Sub Mul Div Pow Sqrt Exp Log Neg Abs Reciprocal Floor Ceil Round Sign Mod Min Max Sum Mean
+        Where And Or Xor Not Equal Greater GreaterOrEqual Less LessOrEqual Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh
+        Acosh Atanh BitShift BitwiseAnd BitwiseOr BitwiseXor BitwiseNot IsNaN IsInf""",
+    "shape": """Reshape Transpose Concat Split Slice Gather GatherElements GatherND Scatter ScatterElements ScatterND
+        Squeeze Unsqueeze Flatten Expand Tile Pad Shape Size Identity DepthToSpace SpaceToDepth Resize Upsample
+        Compress ConstantOfShape Range OneHot NonZero ReverseSequence EyeLike Trilu GridSample AffineGrid Col2Im
+        CenterCropPad TensorScatter ReorderInput ReorderOutput""",
+    "reduce": """MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool MaxRoiPool MaxUnpool RoiAlign
+        ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp
+        ReduceSumSquare ArgMax ArgMin TopK CumSum CumProd NonMaxSuppression Unique""",
+    "control": "If Loop Scan SequenceMap",
+    "quantisation": "QuantizeLinear DequantizeLinear DynamicQuantizeLinear Cast CastLike BitCast",
+}
+
+_KNOWN = {operator.lower(): family for family, operators in _OPERATORS.items() for operator in operators.split()}
+
+_PARTS: tuple[tuple[str, Family], ...] = (
+    ("conv", "convolution"),
+    ("reformat", "shape"),
+    ("reorder", "shape"),
+    ("shuffle", "shape"),
+    ("memcpy", "shape"),
+    ("quantize", "quantisation"),
+    ("cast", "quantisation"),
+    ("norm", "normalisation"),
+    ("matmul", "matmul"),
+    ("matrixmultiply", "matmul"),
+    ("gemm", "matmul"),
+    ("attention", "matmul"),
+    ("mha", "matmul"),
+    ("pool", "reduce"),
+    ("reduce", "reduce"),
+    ("softmax", "activation"),
+    ("activation", "activation"),
+    ("gelu", "activation"),
+    ("relu", "activation"),
+    ("elementwise", "elementwise"),
+    ("pointwise", "elementwise"),
+    ("unary", "elementwise"),
+    ("gather", "shape"),
+    ("concat", "shape"),
+    ("slice", "shape"),
+    ("resize", "shape"),
+    ("copy", "shape"),
+    ("loop", "control"),
+    ("conditional", "control"),
+)
+"""What a name holds that is no ONNX operator: fused ones, layers of TensorRT (`CaskConvolution`, `PointWiseV2`)."""
+
+
+@lru_cache(maxsize=4096)
+def family_of(operator: str) -> Family:
+    """The family of an operator or of a backend's layer type; a domain before `::` or `:` does not matter."""
+    name = operator.rpartition(":")[2].lower()
+    if name in _KNOWN:
+        return _KNOWN[name]
+    return next((family for part, family in _PARTS if part in name), "other")

@@ -1,0 +1,172 @@
+"""The graph of a profile's layers, laid out before it reaches the page.
+
+For one page::
+
+    graphs = collect_graphs(profiles)                 # Sequence[Profile], in the page's order
+    data["graphs"] = [graph_payload(one) for one in graphs.pictures]
+    data["graph_of"] = list(graphs.of_profile)        # for each profile its position among them, or None
+
+Profiles of one topology share a picture: ten profiles of one model cost no more than one, in time and in bytes. What a
+node is called and coloured by is not in here: the page has it by layer already. `graph_view.js` says how to show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from ndld_flow.drawing.families import FAMILIES, family_of
+from ndld_flow.drawing.graph import Layout
+from ndld_flow.drawing.layout import Extent, lay_out
+from ndld_flow.records.profile import Layer, Profile
+from ndld_flow.report.json_values import Json
+from ndld_flow.report.plain_text import short_name
+from ndld_flow.report.texts import steps
+
+NODE_WIDTH, NODE_HEIGHT = 112.0, 36.0
+"""All nodes have one size: a page shows two short lines in each."""
+_ASPECT = 2.0
+"""Width over height of the place a page gives to a graph."""
+MOST_LAYERS = 20_000
+"""Of all pictures of one page together: two seconds of layout, and as much as a browser likes to paint."""
+
+_Topology = tuple[int, tuple["GraphEdge", ...], tuple["Terminal", ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphEdge:
+    """A tensor between two nodes. Nodes are layers by position; terminals are counted on after them."""
+
+    source: int
+    target: int
+    tensor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """An input or an output of the model."""
+
+    name: str
+    is_input: bool
+
+
+@dataclass(frozen=True)
+class GraphPicture:
+    """One laid out graph: a node for each layer, then one for each terminal."""
+
+    layout: Layout
+    edges: tuple[GraphEdge, ...]
+    terminals: tuple[Terminal, ...]
+    families: tuple[int, ...]
+    """Of each layer, as a position in `FAMILIES`."""
+    by_order: bool
+    """True where the profile does not tell which tensors its layers read: they are joined as they ran."""
+
+
+@dataclass(frozen=True)
+class GraphSet:
+    """All graphs of a page."""
+
+    pictures: tuple[GraphPicture, ...]
+    of_profile: tuple[int | None, ...]
+    """For each profile its position in `pictures`; None for one without layers, and for what is past `MOST_LAYERS`."""
+
+
+def collect_graphs(profiles: Sequence[Profile], most_layers: int = MOST_LAYERS) -> GraphSet:
+    """Lay out each topology once, in the order of the profiles, until `most_layers` are reached."""
+    places: dict[tuple[_Topology, tuple[int, ...]], int] = {}
+    pictures: list[GraphPicture] = []
+    of_profile: list[int | None] = []
+    left = most_layers
+    for profile in profiles:
+        edges, terminals = _edges_of(profile)
+        key = (len(profile.layers), edges, terminals), _families(profile.layers)
+        if key not in places and 0 < len(profile.layers) <= left:
+            left -= len(profile.layers)
+            places[key] = len(pictures)
+            pictures.append(_lay_out(profile, edges, terminals))
+        of_profile.append(places.get(key))
+    return GraphSet(tuple(pictures), tuple(of_profile))
+
+
+def collect_graph(profile: Profile) -> GraphPicture | None:
+    """The graph of one profile; None for a profile without layers. 5,000 layers take about 0.4 s."""
+    return next(iter(collect_graphs([profile], len(profile.layers)).pictures), None)
+
+
+def _lay_out(profile: Profile, edges: tuple[GraphEdge, ...], terminals: tuple[Terminal, ...]) -> GraphPicture:
+    count = len(profile.layers) + len(terminals)
+    layout = lay_out(
+        [Extent(NODE_WIDTH, NODE_HEIGHT)] * count,
+        [(edge.source, edge.target) for edge in edges],
+        [edge.tensor for edge in edges],
+        aspect=_ASPECT,
+    )
+    by_order = not any(tensor.name for layer in profile.layers for tensor in layer.outputs)
+    return GraphPicture(layout, edges, terminals, _families(profile.layers), by_order)
+
+
+def _families(layers: Sequence[Layer]) -> tuple[int, ...]:
+    places = {family: place for place, family in enumerate(FAMILIES)}
+    return tuple(places[family_of(layer.type)] for layer in layers)
+
+
+def _edges_of(profile: Profile) -> tuple[tuple[GraphEdge, ...], tuple[Terminal, ...]]:
+    """A layer reads what the last layer before it wrote under that name; a body may write one name again and again."""
+    layers = profile.layers
+    terminals: list[Terminal] = []
+    writers: dict[str, int] = {}
+    for tensor in profile.inputs:
+        if tensor.name and tensor.name not in writers:
+            writers[tensor.name] = len(layers) + len(terminals)
+            terminals.append(Terminal(short_name(tensor.name), True))
+    edges: list[GraphEdge] = []
+    joined = bytearray(len(layers))
+    for place, layer in enumerate(layers):
+        for name in dict.fromkeys(tensor.name for tensor in layer.inputs):
+            if name in writers:
+                edges.append(GraphEdge(writers[name], place, name))
+                joined[place] = 1
+        writers |= {tensor.name: place for tensor in layer.outputs if tensor.name}
+    edges.extend(_joins_by_order(layers, joined))
+    for tensor in profile.outputs:
+        if writers.get(tensor.name, len(layers)) < len(layers):
+            edges.append(GraphEdge(writers[tensor.name], len(layers) + len(terminals), tensor.name))
+            terminals.append(Terminal(short_name(tensor.name), False))
+    return tuple(edges), tuple(terminals)
+
+
+def _joins_by_order(layers: Sequence[Layer], joined: bytearray) -> Iterator[GraphEdge]:
+    """Layers that do not say what they read follow the layer before them; one without inputs that says what it writes
+    reads nothing."""
+    for place in range(1, len(layers)):
+        tensors = layers[place].inputs or layers[place].outputs
+        if not joined[place] and not any(tensor.name for tensor in tensors):
+            yield GraphEdge(place - 1, place, "")
+
+
+def graph_payload(picture: GraphPicture) -> dict[str, Json]:
+    """One graph as columns of whole numbers; `graph_view.js` reads it."""
+    layout, edges = picture.layout, picture.edges
+    terminals = picture.terminals
+    points = [route.points for route in layout.routes]
+    flat = list(chain.from_iterable(points))
+    return {
+        "width": round(layout.width),
+        "height": round(layout.height),
+        "node": [round(NODE_WIDTH), round(NODE_HEIGHT)],
+        "x": steps([round(box.x) for box in layout.boxes]),
+        "y": steps([round(box.y) for box in layout.boxes]),
+        "family": list(picture.families),
+        "inputs": [one.name for one in terminals if one.is_input],
+        "outputs": [one.name for one in terminals if not one.is_input],
+        "source": steps([edge.source for edge in edges]),
+        "target": steps([edge.target for edge in edges]),
+        "back": [place for place, route in enumerate(layout.routes) if route.back],
+        "far": [place for place, route in enumerate(layout.routes) if route.far],
+        "corners": list(map(len, points)),
+        "corner_x": steps([round(x) for x, _ in flat]),
+        "corner_y": steps([round(y) for _, y in flat]),
+        "by_order": picture.by_order,
+    }
