@@ -13,10 +13,11 @@ import numpy as np
 import onnx
 import pytest
 
-from ndld_flow.backends.measuring import layer_recording
+from ndld_flow.backends.measuring import device_roofs, layer_recording
 from ndld_flow.backends.measuring.layer_pass import LayerPass, count_events, measure_layers, read_layers
 from ndld_flow.backends.measuring.layer_recording import OPTIMISED, WARMUP_PASSES, RecordingPlan, record_layers
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings
+from ndld_flow.errors import BackendError
 from ndld_flow.importing import onnxruntime_timeline
 from ndld_flow.importing.onnxruntime_events import read_one_pass, read_passes
 from ndld_flow.records.profile import Layer
@@ -321,3 +322,28 @@ def test_a_profile_with_broken_lines_is_read(tmp_path: Path) -> None:
     assert len(found.pass_ms) == 4
     assert f"{len(broken)} lines of ONNX Runtime's profile could not be read" in found.notes
     assert any("not traced back" in note for note in found.notes)
+
+
+def test_roofs_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_roofs, "_measured", {})
+    monkeypatch.setattr(device_roofs, "_ENOUGH_S", 0.0)
+    monkeypatch.setattr(device_roofs, "_ROWS", 256)
+    settings = SessionSettings(threads=1, free_dimensions={"n": 3})
+    roofs = device_roofs.measure_roofs(settings)
+    assert roofs is not None
+    # Between a very slow machine and the fastest device of these years.
+    assert 1e8 < roofs.macs_per_s < 1e16
+    assert 1e8 < roofs.bytes_per_s < 1e14
+    assert "float32" in roofs.how
+    half = Layer(index=0, name="y", type="MatMul", precision="float16", macs=100, samples_ms=(1.0,))
+    assert device_roofs.measure_roofs(SessionSettings(threads=1), [half]) is roofs
+
+
+def test_roofs_are_left_out_where_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_roofs, "_measured", {})
+
+    def refuse(path: Path, settings: SessionSettings) -> None:
+        raise BackendError("no kernel")
+
+    monkeypatch.setattr(device_roofs, "open_model", refuse)
+    assert device_roofs.measure_roofs(SessionSettings()) is None
