@@ -1,0 +1,160 @@
+"""Compare profiles, and all that subjects have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import permutations
+
+from ndld_flow.compare.differences import find_differences, forbidding
+from ndld_flow.compare.gates import check_names, decide, parse_comparison_gates
+from ndld_flow.compare.layer_times import LayerTimes
+from ndld_flow.compare.layer_verdicts import judge_layers
+from ndld_flow.compare.match_layers import METHODS, match_layers
+from ndld_flow.compare.measured import Measured, Rules
+from ndld_flow.compare.metric_verdicts import ASSUMED_SINGLE_RUN, Bounds, geometric_mean, judge
+from ndld_flow.compare.metrics import compare_metrics
+from ndld_flow.compare.noise import applies, say_noise
+from ndld_flow.records.comparison import (
+    Comparison,
+    Coverage,
+    Difference,
+    LayerRow,
+    MatchMethod,
+    MetricVerdict,
+    ProfileComparison,
+    Subject,
+    Verdict,
+)
+from ndld_flow.records.profile import Profile
+
+BY_WEIGHT: tuple[Verdict, ...] = ("unchanged", "improved", "inconclusive", "regressed", "incomparable")
+"""Of several verdicts the last of these is told: what needs a person comes before what does not, and among what does
+not, an improvement is news."""
+
+
+def compare_profiles(name: str, measured: Sequence[Measured], rules: Rules) -> ProfileComparison:
+    """Compare profiles of one name; the first is the base."""
+    profiles = [one.profile for one in measured]
+    differences = find_differences(profiles, rules.allow)
+    metrics = compare_metrics(measured)
+    pairs = {pair: _bounds(profiles, *pair, differences, rules) for pair in permutations(range(len(profiles)), 2)}
+    found = [(judge(metric, *pair, bounds)) for metric in metrics for pair, bounds in pairs.items()]
+    rows = match_layers(profiles)
+    times = [LayerTimes(profile) for profile in profiles]
+    return ProfileComparison(
+        name=name,
+        subjects=tuple(one.subject for one in measured),
+        steps=tuple(one.step for one in measured),
+        differences=differences,
+        metrics=metrics,
+        decided_by=rules.metric,
+        verdicts=tuple(verdict for verdict in found if verdict is not None),
+        rows=rows,
+        layer_verdicts=tuple(
+            verdict
+            for candidate in range(1, len(profiles))
+            for verdict in judge_layers(rows, times, candidate, pairs[0, candidate])
+        ),
+        coverage=tuple(_coverage(rows, times[number], number) for number in range(len(profiles))),
+    )
+
+
+def compare(
+    subjects: Sequence[Subject],
+    sections: Mapping[str, Sequence[Measured]],
+    rules: Rules,
+    gates: Sequence[str] = (),
+    left_out: Sequence[str] = (),
+) -> Comparison:
+    """Compare subjects profile by profile: `sections` holds, by name, the profiles that have partners.
+
+    The first profile of each section is its base. Raises RequestError for a gate or a deciding metric that is not to
+    be understood, all of them at once.
+    """
+    parsed = parse_comparison_gates(gates)
+    profiles = tuple(compare_profiles(name, measured, rules) for name, measured in sections.items())
+    check_names(parsed, rules.metric, profiles)
+    verdict, why = _overall(profiles)
+    return Comparison(
+        subjects=tuple(subjects),
+        profiles=profiles,
+        left_out=tuple(left_out),
+        gates=tuple(decided for gate in parsed for profile in profiles for decided in decide(gate, profile)),
+        noise=_about_noise(rules, sections),
+        geometric_mean_ratio=_geometric_mean(profiles, len(subjects) - 1),
+        verdict=verdict,
+        why=why,
+    )
+
+
+def deciding(profile: ProfileComparison) -> list[MetricVerdict]:
+    """The verdicts that decide: of every candidate, the deciding metric against the base."""
+    return [one for one in profile.verdicts if one.base == 0 and one.metric == profile.decided_by]
+
+
+def _overall(profiles: Sequence[ProfileComparison]) -> tuple[Verdict, str]:
+    found = [(verdict, profile) for profile in profiles for verdict in deciding(profile)]
+    if not found:
+        return "inconclusive", "no two profiles have a metric that decides"
+    worst, profile = max(found, key=lambda pair: (BY_WEIGHT.index(pair[0].verdict), abs(math.log(pair[0].ratio))))
+    name = f"{profile.name}: " if len(profiles) > 1 else ""
+    return worst.verdict, f"{name}{worst.metric} {worst.why}"
+
+
+def _bounds(
+    profiles: Sequence[Profile], base: int, candidate: int, differences: Sequence[Difference], rules: Rules
+) -> Bounds:
+    one, other = profiles[base], profiles[candidate]
+    noise = rules.noise if rules.noise and all(applies(rules.noise, profile) for profile in (one, other)) else None
+    return Bounds(
+        threshold=max(rules.threshold, noise.threshold if noise else 0.0),
+        floor_ms=rules.floor_ms,
+        single_run_threshold=noise.single_run_threshold if noise else ASSUMED_SINGLE_RUN,
+        paired=bool(one.sitting) and one.sitting == other.sitting,
+        same=one.runs == other.runs and one.layers == other.layers,
+        forbidden_by=tuple(forbidding(differences, base, candidate)),
+    )
+
+
+def _about_noise(rules: Rules, sections: Mapping[str, Sequence[Measured]]) -> str:
+    if rules.noise is None:
+        return ""
+    measured = [one.profile for section in sections.values() for one in section]
+    used = sum(applies(rules.noise, profile) for profile in measured)
+    if used == len(measured):
+        return say_noise(rules.noise)
+    others = "the others are of another machine, backend or provider"
+    return f"{say_noise(rules.noise)}; used for {used} of {len(measured)} profiles: {others}"
+
+
+def _geometric_mean(profiles: Sequence[ProfileComparison], last: int) -> float | None:
+    """Of the deciding metric, last subject over the first, where a profile comparison has both."""
+    ratios = [
+        verdict.ratio
+        for profile in profiles
+        if profile.subjects[0] == 0
+        for verdict in deciding(profile)
+        if profile.subjects[verdict.candidate] == last
+    ]
+    return geometric_mean(ratios) if len(ratios) > 1 else None
+
+
+def _coverage(rows: Sequence[LayerRow], times: LayerTimes, number: int) -> Coverage | None:
+    """How much of a profile's layer time has a partner in the base; None for the base and without layers."""
+    ours = [row for row in rows if row.layers[number]]
+    if number == 0 or not ours:
+        return None
+    by_method: dict[MatchMethod, float] = {}
+    for row in ours:
+        method = max(row.methods[0], row.methods[number], key=METHODS.index) if row.layers[0] else "unmatched"
+        by_method[method] = by_method.get(method, 0.0) + times.total_ms(row.layers[number])
+    unmatched = by_method.get("unmatched", 0.0)
+    matched = math.fsum(ms for method, ms in by_method.items() if method != "unmatched")
+    total = matched + unmatched
+    return Coverage(
+        matched_ms=matched,
+        unmatched_ms=unmatched,
+        matched_share=matched / total if total else float("unmatched" not in by_method),
+        by_method=by_method,
+    )

@@ -1,0 +1,121 @@
+"""Groups of layers in the making: who is in them, how they came in, and how sure that is."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from ndld_flow.records.comparison import MatchMethod
+from ndld_flow.records.profile import Profile
+
+Nodes = frozenset[str]
+
+_SHARED_ENOUGH = 0.5
+"""Layers belong together when they share so much of the smaller one's nodes: a constant or a shape that many layers
+took in must not weld all of them into one."""
+_COMMON = 32
+"""A node that so many different layers came from says nothing about which of them belong together."""
+
+
+@dataclass(eq=False)
+class LayerGroup:
+    """Layers that do the same work."""
+
+    layers: dict[int, list[int]]
+    """Profile -> positions in its layers."""
+    methods: dict[int, MatchMethod]
+    """How each profile's layers came in; `unmatched` for the only profile."""
+    confidence: float = 1.0
+
+    def take_in(self, other: LayerGroup, method: MatchMethod, confidence: float) -> None:
+        """Add a group of other profiles."""
+        if len(self.methods) == 1:
+            self.methods = dict.fromkeys(self.methods, method)
+        self.layers |= other.layers
+        self.methods |= dict.fromkeys(other.layers, method)
+        self.confidence = min(self.confidence, other.confidence, confidence)
+
+
+def group_by_nodes(profiles: Sequence[Profile]) -> list[LayerGroup]:
+    """Every layer in a group: with those of other profiles that came from the same ONNX nodes, or alone.
+
+    A fused layer and the several it stands for are one group: layers are joined over the nodes they share, and the
+    groups are the connected components. The confidence is the share of nodes that all have in common (Jaccard).
+    """
+    layers_of = _layers_by_nodes(profiles)
+    groups = []
+    grouped: set[tuple[int, int]] = set()
+    for sets in _components(layers_of):
+        members = sorted(layer for nodes in sets for layer in layers_of[nodes])
+        found: dict[int, list[int]] = defaultdict(list)
+        for profile, position in members:
+            found[profile].append(position)
+        if len(found) > 1:
+            grouped.update(members)
+            groups.append(LayerGroup(dict(found), dict.fromkeys(found, "onnx nodes"), _agreement(sets, layers_of)))
+    groups += (
+        LayerGroup({number: [position]}, {number: "unmatched"})
+        for number, profile in enumerate(profiles)
+        for position in range(len(profile.layers))
+        if (number, position) not in grouped
+    )
+    return groups
+
+
+def _layers_by_nodes(profiles: Sequence[Profile]) -> dict[Nodes, list[tuple[int, int]]]:
+    found: dict[Nodes, list[tuple[int, int]]] = defaultdict(list)
+    for number, profile in enumerate(profiles):
+        for position, layer in enumerate(profile.layers):
+            if layer.onnx_nodes:
+                found[frozenset(layer.onnx_nodes)].append((number, position))
+    return found
+
+
+def _components(layers_of: dict[Nodes, list[tuple[int, int]]]) -> list[list[Nodes]]:
+    """Sets of nodes that belong together, over all profiles."""
+    root = {nodes: nodes for nodes in layers_of}
+
+    def find(nodes: Nodes) -> Nodes:
+        while root[nodes] is not nodes:
+            root[nodes] = root[root[nodes]]
+            nodes = root[nodes]
+        return nodes
+
+    for one, other in _overlapping(layers_of):
+        root[find(other)] = find(one)
+    found: dict[Nodes, list[Nodes]] = defaultdict(list)
+    for nodes in layers_of:
+        found[find(nodes)].append(nodes)
+    return list(found.values())
+
+
+def _overlapping(layers_of: dict[Nodes, list[tuple[int, int]]]) -> Iterator[tuple[Nodes, Nodes]]:
+    """Different sets, of different profiles, that share enough."""
+    profiles_of = {nodes: {profile for profile, _ in layers} for nodes, layers in layers_of.items()}
+    every = max((len(profiles) for profiles in profiles_of.values()), default=0)
+    sets_with: dict[str, list[Nodes]] = defaultdict(list)
+    for nodes in layers_of:
+        for node in nodes:
+            sets_with[node].append(nodes)
+    for nodes, profiles in profiles_of.items():
+        if len(profiles) == every > 1:
+            continue  # its like is everywhere; those that overlap with it find it
+        near = {other for node in nodes if len(sets_with[node]) <= _COMMON for other in sets_with[node]}
+        for other in near - {nodes}:
+            apart = len(profiles | profiles_of[other]) > 1
+            if apart and len(nodes & other) >= _SHARED_ENOUGH * min(len(nodes), len(other)):
+                yield nodes, other
+
+
+def _agreement(sets: list[Nodes], layers_of: dict[Nodes, list[tuple[int, int]]]) -> float:
+    """The least Jaccard index of any two profiles' nodes."""
+    if len(sets) == 1:
+        return 1.0
+    of_profile: dict[int, set[str]] = defaultdict(set)
+    for nodes in sets:
+        for profile, _ in layers_of[nodes]:
+            of_profile[profile] |= nodes
+    different = set(map(frozenset, of_profile.values()))
+    return min((len(one & other) / len(one | other) for one, other in combinations(different, 2)), default=1.0)

@@ -1,0 +1,101 @@
+"""The metrics of profiles, as a comparison names them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, pairwise
+
+from ndld_flow.compare.measured import Measured
+from ndld_flow.records.comparison import Better, ComparedMetric
+from ndld_flow.records.latency import percentile
+from ndld_flow.records.profile import Profile, ProfileRun
+
+Samples = Sequence[float]
+
+_OF_SAMPLES: dict[str, Callable[[Samples], float]] = {
+    "median": statistics.median,
+    "min": min,
+    "mean": statistics.fmean,
+    "p90": lambda samples: percentile(samples, 90),
+    "p95": lambda samples: percentile(samples, 95),
+    "p99": lambda samples: percentile(samples, 99),
+}
+_PHASES = ("enqueue", "h2d", "compute", "d2h")
+_HIGHER_IS_BETTER = ("cosine", "snr_db", "top1", "accuracy", "throughput")
+_LOWER_IS_BETTER = ("bytes", "nodes", "max_abs", "mean_abs", "max_rel", "mismatched", "macs", "parameters")
+
+
+def compare_metrics(measured: Sequence[Measured]) -> tuple[ComparedMetric, ...]:
+    """Every metric that at least one of the profiles has: the measured ones first, then the exact ones."""
+    found = [_run_metrics(one.profile) for one in measured]
+    names = list(dict.fromkeys(name for metrics in found for name in metrics))
+    taken = set(names)
+    exact = dict.fromkeys(name for one in measured for name in one.metrics if name not in taken)
+    return (
+        *(_of_runs(name, [metrics.get(name, ()) for metrics in found]) for name in names),
+        *(_exact(name, measured) for name in exact),
+    )
+
+
+def _of_runs(name: str, runs: Sequence[tuple[float, ...]]) -> ComparedMetric:
+    return ComparedMetric(
+        metric=name,
+        unit={"throughput": "1/s", "memory.peak": "bytes"}.get(name, "ms"),
+        better="higher" if name == "throughput" else "lower",
+        values=tuple(statistics.median(values) if values else None for values in runs),
+        runs=tuple(runs),
+    )
+
+
+def _exact(name: str, measured: Sequence[Measured]) -> ComparedMetric:
+    metrics = [one.metrics.get(name) for one in measured]
+    unit = next((metric.unit for metric in metrics if metric is not None), "")
+    values = tuple(metric.value if metric is not None and math.isfinite(metric.value) else None for metric in metrics)
+    return ComparedMetric(metric=name, unit=unit, better=_better(name, unit), values=values)
+
+
+def _better(name: str, unit: str) -> Better:
+    last = name.rpartition(".")[2]
+    if last in _HIGHER_IS_BETTER or unit == "1/s":
+        return "higher"
+    return "lower" if last in _LOWER_IS_BETTER or unit in ("ms", "s", "bytes") else "neither"
+
+
+def _run_metrics(profile: Profile) -> dict[str, tuple[float, ...]]:
+    """Metric -> its value in each process run, for those the profile tells."""
+    latencies = [_usable(run.latency_ms) for run in profile.runs]
+    found = {f"latency.{word}": _each(latencies, reduce) for word, reduce in _OF_SAMPLES.items()}
+    found["throughput"] = tuple(1e3 / median for median in found["latency.median"])
+    for phase in _PHASES:
+        found[f"{phase}.median"] = _each([_usable(_phase(run, phase)) for run in profile.runs], statistics.median)
+    found["load"] = _usable(run.load_ms for run in profile.runs)
+    found["memory.peak"] = _usable(run.peak_memory_bytes for run in profile.runs) or _usable(
+        [profile.peak_memory_bytes]
+    )
+    found["layers.sum"] = _layer_sums(profile)
+    return {name: values for name, values in found.items() if values}
+
+
+def _phase(run: ProfileRun, phase: str) -> tuple[float, ...]:
+    samples: tuple[float, ...] = getattr(run, f"{phase}_ms")
+    return samples
+
+
+def _each(runs: Iterable[Samples], reduce: Callable[[Samples], float]) -> tuple[float, ...]:
+    return tuple(reduce(samples) for samples in runs if samples)
+
+
+def _usable(values: Iterable[float]) -> tuple[float, ...]:
+    """Without what no clock can have told: a broken export holds zeros, NaN or negative times."""
+    return tuple(value for value in values if 0 < value < math.inf)
+
+
+def _layer_sums(profile: Profile) -> tuple[float, ...]:
+    """Per process run, the median over its layer passes of what all layers took."""
+    samples = [layer.samples_ms for layer in profile.layers if layer.samples_ms]
+    passes = [math.fsum(one) for one in zip(*samples, strict=False)]
+    ends = [0, *accumulate(profile.layer_runs or (len(passes),))]
+    parts = (_usable(passes[start:end]) for start, end in pairwise(ends))
+    return _each(parts, statistics.median)

@@ -1,0 +1,87 @@
+"""Align two sequences: the longest common subsequence, at a bounded cost."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
+
+_NEAREST = 24
+"""Of all places where an item could go, how many near its own are tried: a model of 5,000 layers repeats few kinds, and
+every place for each would be millions."""
+
+
+def align(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tuple[int, int]]:
+    """Pairs of positions with equal items, in order in both.
+
+    The most pairs there can be where an item has at most 24 equals in the other sequence; else among the 24 places
+    that are nearest to its own. Hunt and Szymanski, 1977, A fast algorithm for computing longest common subsequences.
+    """
+    head, tail = _equal_ends(first, second)
+    pairs = [(position, position) for position in range(head)]
+    middle = _longest(first[head : len(first) - tail], second[head : len(second) - tail])
+    pairs += [(a + head, b + head) for a, b in middle]
+    pairs += [(len(first) - back, len(second) - back) for back in range(tail, 0, -1)]
+    return pairs
+
+
+def longest_increasing(values: Sequence[int]) -> list[int]:
+    """Positions of a longest strictly increasing subsequence."""
+    chains = _chains((position, value) for position, value in enumerate(values))
+    return [position for position, _ in chains]
+
+
+def _equal_ends(first: Sequence[Hashable], second: Sequence[Hashable]) -> tuple[int, int]:
+    shorter = min(len(first), len(second))
+    head = next((i for i in range(shorter) if first[i] != second[i]), shorter)
+    rest = shorter - head
+    tail = next((i for i in range(rest) if first[-1 - i] != second[-1 - i]), rest)
+    return head, tail
+
+
+def _longest(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tuple[int, int]]:
+    places: dict[Hashable, list[int]] = defaultdict(list)
+    for position, item in enumerate(second):
+        places[item].append(position)
+    slope = len(second) / len(first) if first else 0.0
+    return _chains(
+        # Later places first, so that one item is not put in a row with itself.
+        (position, place)
+        for position, item in enumerate(first)
+        if item in places
+        for place in reversed(_near(places[item], int(position * slope)))
+    )
+
+
+def _near(places: list[int], wanted: int) -> list[int]:
+    if len(places) <= _NEAREST:
+        return places
+    start = bisect_left(places, wanted) - _NEAREST // 2
+    start = max(0, min(start, len(places) - _NEAREST))
+    return places[start : start + _NEAREST]
+
+
+def _chains(pairs: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The longest chain in which the second numbers increase; the first never decrease as they come.
+
+    The last pair of the best chain of each length is kept (patience sorting).
+    """
+    ends: list[int] = []
+    links: list[tuple[int, int, int]] = []
+    last: list[int] = []
+    for position, place in pairs:
+        length = bisect_left(ends, place)
+        before = last[length - 1] if length else -1
+        links.append((position, place, before))
+        if length == len(ends):
+            ends.append(place)
+            last.append(len(links) - 1)
+        else:
+            ends[length] = place
+            last[length] = len(links) - 1
+    found: list[tuple[int, int]] = []
+    link = last[-1] if last else -1
+    while link >= 0:
+        position, place, link = links[link]
+        found.append((position, place))
+    return found[::-1]

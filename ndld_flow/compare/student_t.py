@@ -1,0 +1,37 @@
+"""Student's t distribution, for whole degrees of freedom."""
+
+from __future__ import annotations
+
+import math
+
+
+def two_sided_p(t: float, freedom: int) -> float:
+    """The chance that |T| is at least |t| with so many (1 or more) degrees of freedom.
+
+    The finite series of Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
+    """
+    if math.isinf(t):
+        return 0.0
+    angle = math.atan2(abs(t), math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = freedom % 2
+    term, total = (cosine if odd else 1.0), 0.0
+    for step in range(1 + odd, freedom, 2):
+        total += term
+        term *= step / (step + 1) * cosine**2
+    inside = 2 / math.pi * (angle + sine * total) if odd else sine * total
+    return min(1.0, max(0.0, 1 - inside))
+
+
+def t_quantile(confidence: float, freedom: int) -> float:
+    """The t that |T| stays below with this confidence, found by halving."""
+    low, high = 0.0, 1.0
+    while 1 - two_sided_p(high, freedom) < confidence:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        if 1 - two_sided_p(middle, freedom) < confidence:
+            low = middle
+        else:
+            high = middle
+    return high
