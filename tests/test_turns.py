@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from ndld_flow import api
-from ndld_flow.errors import RequestError
+from ndld_flow.errors import RecipeError, RequestError
 from ndld_flow.records.run_record import RunRecord
+from tests.models import make_cnn, make_tfm
 from tests.toys import Toy, make_toy, outcomes, started
 
 WEIGH = '''
@@ -196,3 +197,30 @@ def test_runs_at_the_same_time_measure_once(toy: Toy) -> None:
             run.stdout.close()
     assert sittings(toy) == ["base+speed"]
     assert len(api.runs(outputs=toy.folder / "outputs")) >= 1
+
+
+def test_another_model_is_measured_in_turns_with_the_recipes_own(toy: Toy) -> None:
+    make_tfm(toy.folder / "shipped.onnx")
+    models = RECIPE.replace("model: model.onnx", "model: model.onnx\nmodels: {shipped: shipped.onnx}")
+    toy.write(models.replace("base: {step: stamp, from: source}", "base: {step: stamp, from: shipped}"), WEIGH)
+    done, _ = toy.run()
+    folder = Path(done.folder)
+    assert (folder / "base" / "model.onnx").read_bytes() == (toy.folder / "shipped.onnx").read_bytes()
+    run = RunRecord.model_validate_json((folder / "run.json").read_text())
+    assert run.models["shipped"].location == "shipped.onnx"
+    assert set(toy.plan().values()) == {("reused", "")}
+    again = api.run(folder / "recipe.yaml", outputs=toy.folder / "outputs", trust=True)  # pins both by digest
+    assert again.nothing_to_do
+    make_cnn(toy.folder / "shipped.onnx")
+    assert toy.plan()["base"][0] == "input changed"
+    with pytest.raises(RequestError, match=r"blake3"):
+        api.run(folder / "recipe.yaml", outputs=toy.folder / "outputs", trust=True)
+
+
+def test_models_have_names_of_their_own(toy: Toy) -> None:
+    toy.write(RECIPE.replace("model: model.onnx", "model: model.onnx\nmodels: {base: a.onnx, 'a b': b.onnx}"), WEIGH)
+    with pytest.raises(RecipeError) as caught:
+        toy.plan()
+    text = str(caught.value)
+    assert "`base` names a step too" in text
+    assert "`a b` cannot name a model" in text

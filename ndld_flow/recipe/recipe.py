@@ -52,6 +52,8 @@ class RecipeFile(BaseModel):
     """A sentence for the report."""
     model: ModelSource
     """The model to work on: a path or URL, or a mapping with `source:` and `sha256:`."""
+    models: dict[str, ModelSource] = {}
+    """More models that steps may read by name, such as the one that is shipped now: `baseline: shipped.onnx`."""
     inputs: dict[str, InputSpec] = {}
     """Shapes and values of the model's inputs, for every step that runs it."""
     steps_from: list[str] = []
@@ -96,5 +98,6 @@ class Recipe:
     gates: tuple[Gate, ...]
 
     @property
-    def model(self) -> ModelSource:
-        return self.file.model
+    def models(self) -> dict[str, ModelSource]:
+        """All models by the name that steps read them by, `source` first."""
+        return {SOURCE: self.file.model, **self.file.models}

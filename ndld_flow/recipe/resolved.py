@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,23 +10,22 @@ import yaml
 from pydantic import JsonValue
 
 from ndld_flow.inputs import InputSpec
-from ndld_flow.recipe.recipe import Recipe, RecipeStep
+from ndld_flow.recipe.recipe import SOURCE, ModelSource, Recipe, RecipeStep
 
 
-def resolve_recipe(recipe: Recipe, model_digest: str) -> dict[str, JsonValue]:
+def resolve_recipe(recipe: Recipe, digests: Mapping[str, str]) -> dict[str, JsonValue]:
     """The recipe as plain data that gives the same run from any folder.
 
-    `model_digest` is the blake3 of the model with its external data.
+    `digests`: name of a model -> blake3 of the model with its external data.
     """
     file: dict[str, Any] = recipe.file.model_dump(mode="json", exclude_defaults=True)
-    source = recipe.model.source
-    local = not recipe.model.is_fetched and not source.startswith("package:")
-    model = {**file["model"], "source": str(Path(source).expanduser().absolute()) if local else source}
+    models = {name: _resolve_model(model, digests[name]) for name, model in recipe.models.items()}
     folder = recipe.path.absolute().parent
     resolved: dict[str, Any] = {
         **file,
         "name": recipe.name,
-        "model": {**model, "blake3": model_digest},
+        "model": models.pop(SOURCE),
+        **({"models": models} if models else {}),
         "steps": {step.name: _resolve_step(step) for step in recipe.steps},
     }
     if recipe.file.inputs:
@@ -33,6 +33,12 @@ def resolve_recipe(recipe: Recipe, model_digest: str) -> dict[str, JsonValue]:
     if recipe.file.steps_from:
         resolved["steps_from"] = [str((folder / name).resolve()) for name in recipe.file.steps_from]
     return resolved
+
+
+def _resolve_model(model: ModelSource, digest: str) -> dict[str, JsonValue]:
+    local = not model.is_fetched and not model.source.startswith("package:")
+    source = str(Path(model.source).expanduser().absolute()) if local else model.source
+    return {**model.model_dump(mode="json", exclude_defaults=True), "source": source, "blake3": digest}
 
 
 def _resolve_step(step: RecipeStep) -> dict[str, JsonValue]:

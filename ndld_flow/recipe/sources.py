@@ -12,8 +12,8 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
@@ -34,10 +34,16 @@ PIP_TIMEOUT_S = 600
 
 @dataclass(frozen=True)
 class FoundModel:
-    """The recipe's model, ready to be read."""
+    """A recipe's model, ready to be read."""
 
     artifact: Onnx
     record: ArtifactRecord
+
+
+def find_models(models: Mapping[str, ModelSource], store: Store, say: Callable[[str], None]) -> dict[str, FoundModel]:
+    """Find each of a recipe's models, by the name that steps read it by. Raises as `find_model` does."""
+    found = {name: find_model(model, store, say) for name, model in models.items()}
+    return {name: replace(one, artifact=replace(one.artifact, label=name)) for name, one in found.items()}
 
 
 def find_model(model: ModelSource, store: Store, say: Callable[[str], None]) -> FoundModel:

@@ -43,7 +43,8 @@ def validate_recipe(composed: Composed, trust: bool = False) -> Recipe:
     values = _expand_shorthands(composed.values)
     file = _check_top_level(values, mistakes)
     types = _find_types(values, composed, trust, mistakes)
-    steps = _check_steps(values.get("steps"), types, mistakes)
+    models = _check_model_names(values, mistakes)
+    steps = _check_steps(values.get("steps"), models, types, mistakes)
     gates = _check_gates(values.get("gates"), values.get("steps"), mistakes)
     if mistakes.problems or file is None:
         order = {problem: index for index, problem in enumerate(mistakes.problems)}
@@ -62,6 +63,9 @@ def _expand_shorthands(values: Mapping[str, Any]) -> dict[str, Any]:
     expanded = dict(values)
     if isinstance(expanded.get("model"), str):
         expanded["model"] = {"source": expanded["model"]}
+    if isinstance(expanded.get("models"), dict):
+        models = expanded["models"].items()
+        expanded["models"] = {name: {"source": model} if isinstance(model, str) else model for name, model in models}
     if isinstance(expanded.get("steps"), dict):
         expanded["steps"] = {name: {} if entry is None else entry for name, entry in expanded["steps"].items()}
     return expanded
@@ -104,9 +108,21 @@ def _find_types(values: Mapping[str, Any], composed: Composed, trust: bool, mist
     return StepTypes(files)
 
 
-def _check_steps(entries: object, types: StepTypes, mistakes: _Mistakes) -> list[RecipeStep]:
+def _check_model_names(values: Mapping[str, Any], mistakes: _Mistakes) -> list[str]:
+    """Names of the recipe's models; `source`, which steps read unless told otherwise, is the last."""
+    named, steps = values.get("models"), values.get("steps")
+    names = [str(name) for name in named] if isinstance(named, dict) else []
+    for name in names:
+        if not NAME.fullmatch(name) or name == SOURCE:
+            mistakes.add(f"models.{name}", f"`{name}` cannot name a model", "letters, digits and _, not `source`")
+        elif isinstance(steps, dict) and name in steps:
+            mistakes.add(f"models.{name}", f"`{name}` names a step too", "steps read both by name: rename one")
+    return [*names, SOURCE]
+
+
+def _check_steps(entries: object, models: Sequence[str], types: StepTypes, mistakes: _Mistakes) -> list[RecipeStep]:
     steps: list[RecipeStep] = []
-    made: dict[str, type[Artifact] | None] = {SOURCE: Onnx}
+    made: dict[str, type[Artifact] | None] = dict.fromkeys(models, Onnx)
     for name, entry in entries.items() if isinstance(entries, dict) else ():
         if isinstance(entry, dict):
             step = _check_step(str(name), dict(entry), types, made, mistakes)

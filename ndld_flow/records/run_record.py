@@ -49,6 +49,8 @@ class RunRecord(Record):
     started_at: datetime
     wall_s: float
     source: SourceRecord
+    models: dict[str, SourceRecord] = {}
+    """More models, by the name that steps read them by."""
     steps: tuple[RunStep, ...]
     gates: tuple[GateResult, ...]
     machine: Machine

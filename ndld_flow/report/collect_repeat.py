@@ -55,6 +55,10 @@ def collect_repeat(run: RunRecord) -> RepeatView:
             Setting("location", short_name(run.source.location)),
             Setting("read from", short_name(run.source.path)),
             Setting("digest", run.source.artifact.digest),
+            *(
+                Setting(f"model {short_name(name)}", f"{short_name(model.location)}, {model.artifact.digest}")
+                for name, model in run.models.items()
+            ),
         ),
         files=tuple((short_name(file.path), file.size_bytes, file.digest) for file in run.source.artifact.files),
         machine=machine_settings(run.machine),

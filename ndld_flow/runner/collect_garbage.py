@@ -80,7 +80,7 @@ def _find_needed(folders: Iterable[Path]) -> _Needed:
     needed = _Needed()
     for folder in folders:
         run = read_run_record(folder)
-        needed.digests.add(run.source.artifact.digest)
+        needed.digests |= {source.artifact.digest for source in (run.source, *run.models.values())}
         records = [step.record for step in run.steps if step.record is not None]
         needed.keys |= {record.key for record in records}
         needed.digests |= {record.artifact.digest for record in records}

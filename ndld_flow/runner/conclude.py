@@ -15,7 +15,7 @@ from ndld_flow.artifacts.digest import digest_json
 from ndld_flow.errors import RequestError
 from ndld_flow.machine import describe_machine
 from ndld_flow.recipe.gates import GateError
-from ndld_flow.recipe.recipe import Recipe
+from ndld_flow.recipe.recipe import SOURCE, Recipe
 from ndld_flow.recipe.resolved import resolve_recipe
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.run_record import GateResult, RunRecord, SourceRecord
@@ -49,8 +49,8 @@ def _identity(run: RunState) -> str:
     """Equal for runs that would do, and say, exactly the same."""
     keys: dict[str, JsonValue] = {step.name: step.record.key if step.record else None for step in run.steps}
     gates: list[JsonValue] = [gate.text for gate in run.recipe.gates]
-    heads = [run.recipe.name, run.recipe.file.description, run.model.record.digest]
-    return digest_json([*heads, list(keys), keys, gates])
+    models: dict[str, JsonValue] = dict(_digests(run))
+    return digest_json([run.recipe.name, run.recipe.file.description, models, list(keys), keys, gates])
 
 
 def find_equal_run(run: RunState) -> RunFinished | None:
@@ -72,18 +72,18 @@ def finish_run(run: RunState, request: Request) -> RunFinished:
     from ndld_flow.runner.run_folder import write_run_folder
 
     gates = _decide_gates(run)
+    models = {name: _describe_model(run, name) for name in run.models}
     record = RunRecord(
         id=_make_id(run.started_at),
         recipe_name=run.recipe.name,
-        recipe=resolve_recipe(run.recipe, run.model.record.digest),
+        recipe=resolve_recipe(run.recipe, _digests(run)),
         identity=_identity(run),
         command=request.command or _default_command(request),
         directory=str(Path.cwd()),
         started_at=run.started_at,
         wall_s=time.perf_counter() - run.start,
-        source=SourceRecord(
-            location=run.recipe.model.source, path=str(run.model.artifact.path), artifact=run.model.record
-        ),
+        source=models.pop(SOURCE),
+        models=models,
         steps=run.steps,
         gates=gates,
         machine=describe_machine(),
@@ -92,6 +92,15 @@ def finish_run(run: RunState, request: Request) -> RunFinished:
     )
     folder = write_run_folder(record, run.outputs)
     return _conclude(record, folder, time.perf_counter() - run.start, nothing_to_do=False)
+
+
+def _digests(run: RunState) -> dict[str, str]:
+    return {name: model.record.digest for name, model in run.models.items()}
+
+
+def _describe_model(run: RunState, name: str) -> SourceRecord:
+    found = run.models[name]
+    return SourceRecord(location=run.recipe.models[name].source, path=str(found.artifact.path), artifact=found.record)
 
 
 def _libraries(recipe: Recipe) -> Sequence[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable
 
-from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeStep
+from ndld_flow.recipe.recipe import Recipe, RecipeStep
 
 Unit = tuple[RecipeStep, ...]
 """Steps that are done together: measuring steps that take turns, or one step by itself."""
@@ -19,7 +19,7 @@ def arrange_steps(recipe: Recipe) -> list[Unit]:
     """
     place = {step.name: position for position, step in enumerate(recipe.steps)}
     waiting = sorted(_units(recipe), key=lambda unit: place[unit[-1].name])
-    made, ordered = {SOURCE}, []
+    made, ordered = set(recipe.models), []
     while waiting:
         unit = next(unit for unit in waiting if all(made.issuperset(step.reads.values()) for step in unit))
         waiting.remove(unit)
@@ -33,7 +33,7 @@ def _units(recipe: Recipe) -> list[Unit]:
 
     So no two units wait for each other.
     """
-    depths = {SOURCE: 0}
+    depths = dict.fromkeys(recipe.models, 0)
     units: dict[Hashable, list[RecipeStep]] = defaultdict(list)
     measures = {step.name: step.type.cls.takes_turns for step in recipe.steps}
     for step in recipe.steps:

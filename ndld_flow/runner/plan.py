@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ndld_flow.artifacts.store import Store
-from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeStep
+from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import KeyParts, StepRecord
 from ndld_flow.runner.keys import describe_key, join_keys, make_key
@@ -84,9 +84,12 @@ class Planner:
         return Decision(step, Reason.REUSED, "", parts, record)
 
 
-def plan_steps(planner: Planner, source_digest: str) -> list[Decision]:
-    """Decide all steps without running any. What reads a step that will run counts as changed with it."""
-    digests: dict[str, str | None] = {SOURCE: source_digest}
+def plan_steps(planner: Planner, models: Mapping[str, str | None]) -> list[Decision]:
+    """Decide all steps without running any, given the models' digests by name.
+
+    What reads a step that will run counts as changed with it.
+    """
+    digests = dict(models)
     decided: dict[str, Decision] = {}
     for unit in arrange_steps(planner.recipe):
         for decision in planner.decide(unit, digests):

@@ -7,10 +7,11 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from ndld_flow.artifacts.kinds import Artifact
 from ndld_flow.errors import RequestError
 from ndld_flow.recipe.load import load_recipe
-from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeStep
-from ndld_flow.recipe.sources import find_model
+from ndld_flow.recipe.recipe import Recipe, RecipeStep
+from ndld_flow.recipe.sources import find_models
 from ndld_flow.records.step_record import Outcome, RunStep, StepRecord
 from ndld_flow.report.run_folder import read_run_record
 from ndld_flow.runner.conclude import find_equal_run, finish_run
@@ -38,7 +39,7 @@ def plan_recipe(request: Request, listener: Listener = ignore) -> list[Decision]
     outputs = Outputs(request.outputs)
     outputs.prepare()
     run = _open(request, outputs, listener)
-    return plan_steps(run.planner, run.model.record.digest)
+    return plan_steps(run.planner, run.digests)
 
 
 def run_recipe(request: Request, listener: Listener = ignore) -> RunFinished:
@@ -67,9 +68,10 @@ def _open(request: Request, outputs: Outputs, listener: Listener) -> RunState:
     if unknown:
         raise RequestError(f"--force {unknown[0]}: there is no such step; there are: {', '.join(names)}, and `all`.")
     forced = frozenset(names if "all" in request.force else request.force)
-    model = find_model(recipe.model, outputs.store, lambda text: listener(Said(text=text)))
+    models = find_models(recipe.models, outputs.store, lambda text: listener(Said(text=text)))
     planner = Planner(recipe, outputs.store, _previous(outputs, recipe), forced)
-    return RunState(recipe, outputs, planner, model, listener, started_at, start, {SOURCE: model.artifact})
+    artifacts: dict[str, Artifact] = {name: model.artifact for name, model in models.items()}
+    return RunState(recipe, outputs, planner, models, listener, started_at, start, artifacts)
 
 
 def _previous(outputs: Outputs, recipe: Recipe) -> dict[str, StepRecord]:

@@ -38,7 +38,8 @@ class RunState:
     recipe: Recipe
     outputs: Outputs
     planner: Planner
-    model: FoundModel
+    models: dict[str, FoundModel]
+    """By the name that steps read them by."""
     listener: Listener
     started_at: datetime
     start: float

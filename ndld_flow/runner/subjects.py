@@ -118,7 +118,7 @@ def _known_metrics(documents: RunDocuments, step: str) -> dict[str, Metric]:
     steps = {one.name: one for one in documents.run.steps}
     record = steps[step].record
     model = record.parents.get("from", "") if record else ""
-    found = _model_metrics(documents.run, steps.get(model))
+    found = _model_metrics(documents.run, model, steps.get(model))
     for check, accuracy in documents.accuracies.items():
         checked = steps[check].record
         if accuracy.candidate == model and checked is not None:
@@ -126,9 +126,10 @@ def _known_metrics(documents: RunDocuments, step: str) -> dict[str, Metric]:
     return found
 
 
-def _model_metrics(run: RunRecord, made_by: RunStep | None) -> dict[str, Metric]:
+def _model_metrics(run: RunRecord, name: str, made_by: RunStep | None) -> dict[str, Metric]:
     if made_by is None or made_by.record is None:
-        return {"model.bytes": Metric(value=run.source.artifact.size_bytes, unit="bytes")}
+        source = run.models.get(name, run.source)
+        return {"model.bytes": Metric(value=source.artifact.size_bytes, unit="bytes")}
     found = {"model.bytes": Metric(value=made_by.record.artifact.size_bytes, unit="bytes")}
     if made_by.record.change is not None:
         found["model.nodes"] = Metric(value=made_by.record.change.after.node_count)
