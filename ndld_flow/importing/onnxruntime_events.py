@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ndld_flow.importing.dtype_names import dtype_of_ort_element
+from ndld_flow.importing.json_values import shape_of, text_of
 
 MAX_EVENTS = 1_000_000
 """ONNX Runtime drops what comes after these, without a word."""
@@ -24,6 +25,9 @@ _RUN = "model_run"
 _EXECUTOR = "Executor::Execute"
 _MAX_DEPTH = 64
 """No model nests bodies so deep; a broken file may."""
+_MAX_SAMPLES = 20 * MAX_EVENTS
+_MAX_US = 10**15
+"""Thirty years; a broken file may hold more than a float does."""
 
 Key = tuple["Key | None", str, str]
 """What tells a node from all others: its enclosing node, its index in its graph (which restarts in each subgraph),
@@ -63,6 +67,8 @@ class MeasuredPasses:
     """Each `model_run`."""
     executor_ms: list[float] = field(default_factory=list)
     """What the outermost executor of each pass took: all nodes, and the pauses between them."""
+    starts_us: list[int] = field(default_factory=list)
+    """When each pass began, after the profiler did."""
     offsets: list[int] = field(default_factory=list)
     """Where the events of each pass begin in the file, in bytes."""
     nodes: dict[Key, MeasuredNode] = field(default_factory=dict)
@@ -99,14 +105,20 @@ class Event:
 
 
 def read_passes(path: Path, skip: int = 0) -> MeasuredPasses:
-    """Read a profile, leaving out its first `skip` passes (warm-up) and any pass that was cut off at the end."""
+    """Read a profile, leaving out its first `skip` passes (warm-up) and any pass that was cut off at the end.
+
+    Raises ValueError for what no model measures: millions of nodes in millions of passes.
+    """
     measured = MeasuredPasses()
     for offset, run in islice(_runs(path, measured, 0), skip, None):
         number = len(measured.pass_ms)
         measured.offsets.append(offset)
+        measured.starts_us.append(run.ts)
         measured.pass_ms.append(run.dur / 1e3)
         measured.executor_ms.append(sum(executor.dur for executor in run.inner) / 1e3)
         _take_nodes(measured, run.nodes, None, 0, number)
+        if len(measured.nodes) * (number + 1) > _MAX_SAMPLES:
+            raise ValueError(f"{len(measured.nodes):,} nodes in {number + 1:,} passes are more than can be kept")
     for node in measured.nodes.values():
         node.self_us.extend([0] * (len(measured.pass_ms) - len(node.self_us)))
     return measured
@@ -163,7 +175,10 @@ def _event(raw: Any) -> Event:  # noqa: ANN401
     args = raw.get("args") or {} if isinstance(raw, dict) else None
     if not isinstance(args, dict):
         raise TypeError("an event is an object, and so are its arguments")
-    return Event(str(raw["name"]), int(raw["ts"]), int(raw["dur"]), int(raw.get("tid", 0)), args, [])
+    ts, dur = int(raw["ts"]), int(raw["dur"])
+    if not (0 <= dur <= _MAX_US and abs(ts) <= _MAX_US):
+        raise ValueError("no such time can be")
+    return Event(text_of(raw["name"]), ts, dur, int(raw.get("tid", 0)), args, [])
 
 
 def _encloses(outer: Event, inner: Event) -> bool:
@@ -189,8 +204,8 @@ def _take_nodes(measured: MeasuredPasses, events: list[Event], parent: Key | Non
 def _measured(event: Event, parent: Key | None, depth: int) -> MeasuredNode:
     return MeasuredNode(
         name=event.node_name,
-        op_type=str(event.args["op_name"]),
-        provider=str(event.args.get("provider", "")),
+        op_type=text_of(event.args["op_name"]),
+        provider=text_of(event.args.get("provider")),
         parent=parent,
         depth=depth,
         inputs=_types(event.args.get("input_type_shape")),
@@ -204,4 +219,4 @@ def _types(listed: Any) -> tuple[TypeAndShape, ...]:  # noqa: ANN401
     if not isinstance(listed, list):
         return ()
     pairs = [next(iter(entry.items())) for entry in listed if isinstance(entry, dict) and entry]
-    return tuple((dtype_of_ort_element(str(kind)), tuple(int(dim) for dim in dims)) for kind, dims in pairs)
+    return tuple((dtype_of_ort_element(text_of(kind)), shape_of(dims) or ()) for kind, dims in pairs)

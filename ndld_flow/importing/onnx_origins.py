@@ -1,0 +1,51 @@
+"""Which ONNX nodes a TensorRT layer came from.
+
+With detailed profiling verbosity the engine says it: `[ONNX Layer: Conv_0]`, separated by the characters 1e and 1f.
+Otherwise a layer's name is put together from nodes' names: `Conv_0 + Relu_1`, `PWN(Sigmoid_3, Mul_4)`, `A || B`, and
+`{ForeignNode[first...last]}`, which names the ends of what it holds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_METADATA = re.compile(r"\[ONNX Layer: (.*?)\](?=[\x1e\x1f\s,;]*(?:\[|\Z))", re.DOTALL)
+_FOREIGN = re.compile(r"\{ForeignNode\[(.*?)\]\}", re.DOTALL)
+_POINTWISE = re.compile(r"PWN\(|\)")
+_JOINS = re.compile(r" \+ |, | \|\| ")
+_OWN = re.compile(
+    r"Reformatting CopyNode |Reformatted |\(Unnamed Layer|\{ForeignNode|__my[el]|"
+    r"(?:un)?squeeze_(?:before|after|node)_|reshape_(?:before|after)_|copied_|onnx::|shuffle_between_|"
+    r"(?:Host|Shape|Device)\w*To\w+"
+)
+"""Names that TensorRT or an exporter gave; they begin no node's name."""
+_MAX_NODES = 2_000
+
+
+def nodes_of_metadata(metadata: str) -> tuple[str, ...]:
+    """The nodes that an engine's metadata lists, each once."""
+    return _each_once(found[1] for found in _METADATA.finditer(metadata))
+
+
+def nodes_of_name(name: str) -> tuple[str, ...]:
+    """The nodes that a layer's name is put together from; none for layers that TensorRT put in."""
+    if _OWN.match(name) and "{ForeignNode[" not in name:
+        return ()
+    return _each_once(_parts(name))
+
+
+def _parts(name: str) -> Iterator[str]:
+    for foreign in _FOREIGN.finditer(name):
+        yield from foreign[1].split("...", 1)
+    rest = _POINTWISE.sub(" + ", _FOREIGN.sub("", name)) if "PWN(" in name else _FOREIGN.sub("", name)
+    yield from _JOINS.split(rest)
+
+
+def _each_once(names: Iterator[str]) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for name in names:
+        plain = name.strip(" +,\x1e\x1f")
+        if plain and not _OWN.match(plain) and len(found) < _MAX_NODES:
+            found[plain] = None
+    return tuple(found)

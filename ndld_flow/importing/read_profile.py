@@ -1,0 +1,62 @@
+"""Any profile that is known here, as one document: our own, trtexec's exports, TREx's folders, ONNX Runtime's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from ndld_flow.errors import RequestError
+from ndld_flow.importing.onnxruntime_profile import profile_of_onnxruntime
+from ndld_flow.importing.sources import Kind, Source, find_source
+from ndld_flow.importing.tensorrt_profile import profile_of_tensorrt
+from ndld_flow.importing.text_files import check_size
+from ndld_flow.records.profile import Profile
+
+
+def read_profile(path: Path) -> Profile:
+    """Read a file or a folder. Raises RequestError that says what is wrong and what can be read."""
+    source = find_source(path)
+    if source.kind == "profile":
+        return _own(source)
+    if source.kind == "onnxruntime":
+        return profile_of_onnxruntime(source.of("onnxruntime")[0], source.label)
+    return profile_of_tensorrt(source)
+
+
+def recognise(path: Path) -> Kind | None:
+    """What a file or folder holds, told by its contents; None for what `read_profile` would not take."""
+    try:
+        return find_source(path).kind
+    except RequestError:
+        return None
+
+
+def _own(source: Source) -> Profile:
+    path = source.of("profile")[0]
+    check_size(path)
+    try:
+        profile = Profile.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValidationError as error:
+        raise RequestError(f"{path} is no profile that this version reads: {_first(error)}") from error
+    if profile.format_version != 1:
+        raise RequestError(f"{path} has format version {profile.format_version}; this ndld-flow reads version 1")
+    _check_samples(path, profile)
+    return profile
+
+
+def _check_samples(path: Path, profile: Profile) -> None:
+    """Every layer has as many samples as the layer pass had passes: all that counts them relies on it."""
+    counts = {len(layer.samples_ms) for layer in profile.layers}
+    passes = sum(profile.layer_runs)
+    if len(counts) > 1 or (profile.layer_runs and counts and passes not in counts):
+        raise RequestError(f"{path}: its layers have different numbers of samples; it was changed or is damaged")
+    if any(not run.latency_ms for run in profile.runs):
+        raise RequestError(f"{path}: a process run has no samples; it was changed or is damaged")
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}".lstrip(": ")[:300]

@@ -1,0 +1,100 @@
+"""How much a TensorRT layer computes and moves, from what the engine tells of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ndld_flow.importing.dtype_names import bits_of_dtype, dtype_of_tensorrt
+from ndld_flow.importing.json_values import shape_of, text_of, whole_of
+from ndld_flow.importing.multiply_accumulates import count_macs
+from ndld_flow.records.profile import TensorInfo
+
+_MAX_COUNT = 10**18
+_GEMMS = ("matrixmultiply", "gemm", "matmul", "matrix_multiply")
+
+
+@dataclass(frozen=True)
+class LayerWork:
+    """What one pass of a layer asks of the device."""
+
+    macs: int | None = None
+    read_bytes: int = 0
+    written_bytes: int = 0
+    weight_bytes: int = 0
+
+
+def work_of(entry: Mapping[str, object], inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> LayerWork:
+    """The work of one layer of an inspector's JSON.
+
+    A NoOp moves nothing: its output is its input under another name.
+    """
+    if text_of(entry.get("LayerType")).lower() == "noop":
+        return LayerWork()
+    weights = _constant_bytes(entry.get("Weights")) + _constant_bytes(entry.get("Bias"))
+    read, written = tensor_bytes(inputs), tensor_bytes(outputs)
+    return LayerWork(
+        macs=_macs(entry, inputs, outputs),
+        read_bytes=read + weights if read else 0,
+        written_bytes=written,
+        weight_bytes=weights,
+    )
+
+
+def tensor_bytes(tensors: Iterable[TensorInfo]) -> int:
+    """Size of tensors; 0 where one of them has no known shape or type."""
+    total = 0
+    for tensor in tensors:
+        bits, count = bits_of_dtype(tensor.dtype), elements(tensor.shape)
+        if bits is None or count is None:
+            return 0
+        total += (bits * count + 7) // 8
+    return total
+
+
+def elements(shape: Sequence[int]) -> int | None:
+    """How many elements a shape has; None for free dimensions and what no memory could hold."""
+    if any(dim < 0 for dim in shape):
+        return None
+    count = math.prod(shape)
+    return count if count <= _MAX_COUNT else None
+
+
+def _constant_bytes(constant: object) -> int:
+    """`{"Type": "Half", "Count": 9408}` -> 18816."""
+    if not isinstance(constant, dict):
+        return 0
+    bits = bits_of_dtype(dtype_of_tensorrt(text_of(constant.get("Type"))))
+    count = whole_of(constant.get("Count"))
+    return bits * count // 8 if bits is not None and count is not None and count > 0 else 0
+
+
+def _macs(entry: Mapping[str, object], inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> int | None:
+    """As `count_macs` counts them for the ONNX operator that the layer stands for."""
+    if not inputs or not outputs or any(elements(tensor.shape) is None for tensor in (*inputs, *outputs)):
+        return None
+    parameters, kind = text_of(entry.get("ParameterType")).lower(), text_of(entry.get("LayerType")).lower()
+    shapes: list[tuple[int, ...]] = [tensor.shape for tensor in inputs]
+    written = [outputs[0].shape]
+    if parameters in ("convolution", "deconvolution"):
+        weights = _filter(entry, shapes[0], parameters == "deconvolution")
+        counted = count_macs(
+            "Conv" if parameters == "convolution" else "ConvTranspose", [shapes[0], weights], written, {}
+        )
+    elif {parameters, kind} & set(_GEMMS) and len(shapes) > 1:
+        turned = int(text_of(entry.get("MatrixOpA")).upper().endswith("TRANSPOSE"))
+        counted = count_macs("FusedMatMul", shapes, written, {"transA": turned})
+    else:
+        counted = None
+    return counted if counted is not None and counted <= _MAX_COUNT else None
+
+
+def _filter(entry: Mapping[str, object], source: Sequence[int], is_transposed: bool) -> tuple[int, ...] | None:
+    """The shape of the weights: [maps, channels of a group, kernel...], the other way round when transposed."""
+    kernel, groups = shape_of(entry.get("Kernel")), whole_of(entry.get("Groups")) or 1
+    maps = whole_of(entry.get("OutMaps"))
+    if kernel is None or maps is None or groups < 1 or len(source) < 2:
+        return None
+    channels = source[1]
+    return (channels, maps // groups, *kernel) if is_transposed else (maps, channels // groups, *kernel)
