@@ -174,7 +174,8 @@ def test_the_timeline_is_the_median_pass(tmp_path: Path) -> None:
     assert ends <= found.pass_ms[number] + 1e-9
     assert ends > 0.9 * found.pass_ms[number]
     assert all(span.duration_ms > 0.003 and span.layer is None for span in found.timeline if span.kind == "overhead")
-    assert found.timeline[0].name == "before the first layer"
+    names = {span.name for span in found.timeline if span.kind == "overhead"}
+    assert names <= {"before the first layer", "between layers", "after the last layer"}
 
 
 def ids_of_tfm() -> Feeds:
