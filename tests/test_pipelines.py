@@ -41,7 +41,7 @@ def test_every_recipe_is_sound_and_uses_the_presets(path: Path, monkeypatch: pyt
     assert recipe.gates
     assert recipe.file.description
     profiled = [step for step in recipe.steps if step.type.name == "profile"]
-    assert [step.settings["passes"] for step in profiled] == [30, 30]
+    assert [(step.settings["runs"], step.settings["passes"]) for step in profiled] == [(3, 30), (3, 30)]
     thorough = load_recipe(path, ["profiling@steps.speed=thorough"])
     assert next(step for step in thorough.steps if step.name == "speed").settings["passes"] == 500
     with pytest.raises(RecipeError, match="profiling/fast"):

@@ -15,10 +15,14 @@ from onnx import TensorProto, helper
 from pydantic import ValidationError
 
 from ndld_flow.artifacts.kinds import ProfileDocument
-from ndld_flow.backends.measuring import layer_pass
+from ndld_flow.backends.measuring import layer_recording
+from ndld_flow.backends.measuring.layer_pass import LayerPass, measure_layers
 from ndld_flow.backends.measuring.process_memory import PeakMemory
-from ndld_flow.backends.measuring.timing_pass import TimingPlan, time_passes
+from ndld_flow.backends.measuring.timing_pass import Copies, TimingPlan, time_passes
+from ndld_flow.backends.models.declared_inputs import model_inputs
 from ndld_flow.backends.running import onnxruntime_session
+from ndld_flow.backends.running.feeds import make_feeds
+from ndld_flow.backends.running.onnxruntime_session import SessionSettings
 from ndld_flow.errors import BackendError, ModelError, RequestError
 from ndld_flow.importing.onnxruntime_events import read_passes
 from ndld_flow.records.profile import Profile
@@ -26,7 +30,7 @@ from ndld_flow.steps.profile import ProfileModel
 from tests.models import make_ctrl, make_func, make_tfm
 from tests.models_run import Given, Ran, run_step, write_model
 
-QUICK = {"passes": 5, "warmup": 0, "warmup_passes": 1, "layer_passes": 3}
+QUICK = {"runs": 1, "stable": 0, "passes": 5, "warmup": 0, "warmup_passes": 1, "layer_passes": 3}
 CHAIN = "g (float[n, 8] x) => (float[n, 8] y) { a = Relu(x) b = Exp(a) y = Softmax(b) }"
 
 
@@ -40,7 +44,7 @@ def test_a_profile_has_everything(tmp_path: Path) -> None:
     assert found.label == "candidate"
     assert found.model_digest == "digest"
     assert found.providers == ("CPUExecutionProvider",)
-    assert found.stopped_because == "passes done"
+    assert found.stopped_because == "runs done: after 1 run"
     assert len(found.latency_ms) == 5
     assert found.runs[0].load_ms > 0
     assert found.warmup_passes == 1
@@ -94,7 +98,7 @@ def test_an_interrupted_layer_pass_leaves_files_in_scratch_only(tmp_path: Path, 
     model = write_model(tmp_path / "m.onnx", CHAIN)
 
     def interrupt(done: int, total: int, what: str) -> None:
-        if what.startswith("layer"):
+        if "layers" in what:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -231,9 +235,19 @@ def test_other_session_settings(settings: dict[str, Any], tmp_path: Path) -> Non
 
 
 def test_durations_are_written_as_people_do() -> None:
-    step = ProfileModel.model_validate_json(json.dumps({"warmup": "1 s", "duration": "200 ms", "time_limit": "2 min"}))
-    assert (step.warmup, step.duration, step.time_limit) == (1000.0, 200.0, 120_000.0)
-    for wrong in ({"passes": 0}, {"warmup": "soon"}, {"batches": [0]}, {"backend": "tflite"}, {"threads": -1}):
+    given = {"warmup": "1 s", "duration": "200 ms", "budget": "2 min", "stable": "2 %"}
+    step = ProfileModel.model_validate_json(json.dumps(given))
+    assert (step.warmup, step.duration, step.budget, step.stable) == (1000.0, 200.0, 120_000.0, 0.02)
+    for wrong in (
+        {"runs": 0},
+        {"budget": 0},
+        {"stable": -1},
+        {"passes": 0},
+        {"warmup": "soon"},
+        {"batches": [0]},
+        {"backend": "tflite"},
+        {"threads": -1},
+    ):
         with pytest.raises(ValidationError):
             ProfileModel.model_validate_json(json.dumps(wrong))
 
@@ -259,9 +273,9 @@ def test_what_cannot_be_profiled_is_told(tmp_path: Path) -> None:
 
 
 def test_too_many_events_mean_fewer_layer_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layer_pass, "_EVENT_BUDGET", 30)  # three nodes and two more events a pass
-    _, found = profile(write_model(tmp_path / "m.onnx", CHAIN), tmp_path, layer_passes=10)
-    assert len(found.layer_pass_ms) == 4
+    monkeypatch.setattr(layer_recording, "_EVENT_BUDGET", 30)  # three nodes and two more events a pass
+    found = layers_here(write_model(tmp_path / "m.onnx", CHAIN), tmp_path, 10)
+    assert len(found.pass_ms) == 4
     assert any(note.startswith("4 layer passes instead of 10") for note in found.notes)
 
 
@@ -275,10 +289,16 @@ def test_layers_stay_where_the_optimised_model_cannot_be_written(
             raise ModelError("Unable to serialize model as it contains compiled nodes")
         return opened(path, settings)
 
-    monkeypatch.setattr(layer_pass, "open_model", refuse)
-    _, found = profile(write_model(tmp_path / "m.onnx", CHAIN), tmp_path)
+    monkeypatch.setattr(layer_recording, "open_model", refuse)
+    found = layers_here(write_model(tmp_path / "m.onnx", CHAIN), tmp_path, 3)
     assert [layer.type for layer in found.layers] == ["Relu", "Exp", "Softmax"]
     assert any("not traced back" in note for note in found.notes)
+
+
+def layers_here(model: Path, folder: Path, passes: int) -> LayerPass:
+    """The layer pass in this process, where parts of it can be replaced."""
+    feeds = {name: feed.values for name, feed in make_feeds(model_inputs(model), {}).items()}
+    return measure_layers(model, SessionSettings(), feeds, passes, folder, lambda done, total: None)
 
 
 class FakeClock:
@@ -289,7 +309,6 @@ class FakeClock:
         self._pass_ns = int(pass_ms * 1e6)
         self.passes = 0
         monkeypatch.setattr(time, "perf_counter_ns", lambda: self.now_ns)
-        monkeypatch.setattr(time, "perf_counter", lambda: self.now_ns / 1e9)
         monkeypatch.setattr(time, "sleep", self.sleep)
 
     def sleep(self, seconds: float) -> None:
@@ -301,29 +320,41 @@ class FakeClock:
 
 
 @pytest.mark.parametrize(
-    ("plan", "measured", "warm", "reason"),
+    ("plan", "measured", "warm", "limited"),
     [
-        (TimingPlan(passes=10), 10, 0, "passes done"),
-        (TimingPlan(passes=10, duration_ms=50), 10, 0, "passes done"),
-        (TimingPlan(passes=10, duration_ms=200), 40, 0, "duration reached"),
-        (TimingPlan(passes=100, time_limit_ms=50), 10, 0, "time limit reached"),
-        (TimingPlan(passes=100, time_limit_ms=1), 1, 0, "time limit reached"),
-        (TimingPlan(passes=5, duration_ms=1e6, time_limit_ms=100), 20, 0, "time limit reached"),
-        (TimingPlan(passes=3, warmup_passes=4), 3, 4, "passes done"),
-        (TimingPlan(passes=3, warmup_passes=4, warmup_ms=50), 3, 10, "passes done"),
-        (TimingPlan(passes=10, sleep_ms=5, duration_ms=200), 20, 0, "duration reached"),
+        (TimingPlan(passes=10), 10, 0, False),
+        (TimingPlan(passes=10, duration_ms=50), 10, 0, False),
+        (TimingPlan(passes=10, duration_ms=200), 40, 0, False),
+        (TimingPlan(passes=10, limit_ms=50), 10, 0, False),
+        (TimingPlan(passes=100, limit_ms=50), 10, 0, True),
+        (TimingPlan(passes=100, limit_ms=1), 1, 0, True),
+        (TimingPlan(passes=5, duration_ms=1e6, limit_ms=100), 20, 0, True),
+        (TimingPlan(passes=3, warmup_passes=4), 3, 4, False),
+        (TimingPlan(passes=3, warmup_passes=4, warmup_ms=50), 3, 10, False),
+        (TimingPlan(passes=100, warmup_passes=100, limit_ms=100), 10, 10, True),
+        (TimingPlan(passes=100, warmup_passes=1, limit_ms=1), 1, 1, True),
+        (TimingPlan(passes=10, sleep_ms=5, duration_ms=200), 20, 0, False),
     ],
 )
 def test_when_measuring_stops(
-    plan: TimingPlan, measured: int, warm: int, reason: str, monkeypatch: pytest.MonkeyPatch
+    plan: TimingPlan, measured: int, warm: int, limited: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = FakeClock(monkeypatch, 5.0)
     timing = time_passes(clock.once, plan, lambda done, total: None)
-    assert timing.stopped_because == reason
-    assert timing.latency_ms == (5.0,) * measured  # rests are not counted
+    assert timing.limit_reached == limited
+    assert timing.latency_ms == [5.0] * measured  # rests are not counted
+    assert timing.starts_ms == pytest.approx([(5.0 + plan.sleep_ms) * number for number in range(measured)])
     assert timing.warmup_passes == warm
     assert timing.warmup_ms == warm * 5.0
     assert clock.passes == measured + warm
+
+
+def test_copies_are_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock(monkeypatch, 5.0)
+    copies = Copies(lambda: clock.sleep(0.002), lambda: clock.sleep(0.001))
+    timing = time_passes(clock.once, TimingPlan(passes=3, warmup_passes=1), lambda done, total: None, copies)
+    assert (timing.h2d_ms, timing.latency_ms, timing.d2h_ms) == ([2.0] * 3, [5.0] * 3, [1.0] * 3)
+    assert timing.starts_ms == [0.0, 8.0, 16.0]
 
 
 def test_progress_is_told_ten_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

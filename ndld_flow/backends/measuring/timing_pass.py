@@ -6,78 +6,110 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _TOLD_EVERY_NS = 100_000_000
 
 
 @dataclass(frozen=True)
 class TimingPlan:
-    """When to stop."""
+    """When to stop, within one process run."""
 
     passes: int
     """At least so many passes are measured,"""
     duration_ms: float = 0.0
     """and measuring takes at least so long,"""
-    time_limit_ms: float = 0.0
-    """but no longer than this; 0 for no limit."""
+    limit_ms: float = 0.0
+    """but warm-up and measuring together no longer than this (one pass is always measured); 0 for no limit."""
     warmup_passes: int = 0
     """Passes before the measured ones, at least,"""
     warmup_ms: float = 0.0
-    """and at least so long."""
+    """and at least so long, but no more than half of the limit."""
     sleep_ms: float = 0.0
     """Rest before each measured pass."""
 
 
 @dataclass(frozen=True)
+class Copies:
+    """How to move a pass's data, for providers with memory of their own."""
+
+    to_device: Callable[[], None]
+    from_device: Callable[[], None]
+
+
+@dataclass
 class Timing:
-    """What the timing pass gave."""
+    """What the timing pass gave; samples in order."""
 
-    latency_ms: tuple[float, ...]
-    warmup_passes: int
-    warmup_ms: float
-    stopped_because: str
-    """`passes done`, `duration reached` or `time limit reached`."""
+    latency_ms: list[float] = field(default_factory=list)
+    starts_ms: list[float] = field(default_factory=list)
+    """When each pass began, after the first one."""
+    h2d_ms: list[float] = field(default_factory=list)
+    """Copy of the inputs to the device, before each pass; empty without copies."""
+    d2h_ms: list[float] = field(default_factory=list)
+    """Copy of the outputs from the device, after each pass; empty without copies."""
+    warmup_passes: int = 0
+    warmup_ms: float = 0.0
+    began_s: float = 0.0
+    """`time.monotonic` when the first measured pass began: it is the same clock in all processes."""
+    limit_reached: bool = False
+    """Passes or time were still missing when the limit ended it."""
 
 
-def time_passes(once: Callable[[], None], plan: TimingPlan, tell: Callable[[int, int], None]) -> Timing:
+def time_passes(
+    once: Callable[[], None], plan: TimingPlan, tell: Callable[[int, int], None], copies: Copies | None = None
+) -> Timing:
     """Warm up, then measure. `tell(done, total)` is called between passes, at most ten times a second."""
-    warmup_passes, warmup_ms = _warm_up(once, plan)
-    samples: list[float] = []
     clock = time.perf_counter_ns
+    timing = Timing()
+    entered = clock()
+    _warm_up(once, plan, timing)
     with _no_garbage_collection():
+        timing.began_s = time.monotonic()
         started = told = clock()
         while True:
             if plan.sleep_ms:
                 time.sleep(plan.sleep_ms / 1e3)
+            if copies:
+                timing.h2d_ms.append(_duration_ms(copies.to_device))
             before = clock()
             once()
             after = clock()
-            samples.append((after - before) / 1e6)
-            reason = _stop(plan, len(samples), (after - started) / 1e6)
-            if reason:
-                return Timing(tuple(samples), warmup_passes, warmup_ms, reason)
+            timing.latency_ms.append((after - before) / 1e6)
+            timing.starts_ms.append((before - started) / 1e6)
+            if copies:
+                timing.d2h_ms.append(_duration_ms(copies.from_device))
+            if _is_over(plan, timing, (after - started) / 1e6, (after - entered) / 1e6):
+                first = timing.starts_ms[0]
+                timing.starts_ms = [start - first for start in timing.starts_ms]
+                return timing
             if after - told > _TOLD_EVERY_NS:
                 told = after
-                tell(len(samples), max(plan.passes, len(samples)))
+                tell(len(timing.latency_ms), max(plan.passes, len(timing.latency_ms)))
 
 
-def _warm_up(once: Callable[[], None], plan: TimingPlan) -> tuple[int, float]:
-    started = time.perf_counter()
-    passes, elapsed_ms = 0, 0.0
-    while passes < plan.warmup_passes or elapsed_ms < plan.warmup_ms:
+def _warm_up(once: Callable[[], None], plan: TimingPlan, timing: Timing) -> None:
+    started = time.perf_counter_ns()
+    limit_ms = plan.limit_ms / 2 or float("inf")
+    while timing.warmup_passes < plan.warmup_passes or timing.warmup_ms < plan.warmup_ms:
         once()
-        passes += 1
-        elapsed_ms = (time.perf_counter() - started) * 1e3
-    return passes, elapsed_ms
+        timing.warmup_passes += 1
+        timing.warmup_ms = (time.perf_counter_ns() - started) / 1e6
+        if timing.warmup_ms >= limit_ms:
+            return
 
 
-def _stop(plan: TimingPlan, passes: int, elapsed_ms: float) -> str:
-    if passes >= plan.passes and elapsed_ms >= plan.duration_ms:
-        return "passes done" if passes == plan.passes else "duration reached"
-    if plan.time_limit_ms and elapsed_ms >= plan.time_limit_ms:
-        return "time limit reached"
-    return ""
+def _is_over(plan: TimingPlan, timing: Timing, measured_ms: float, elapsed_ms: float) -> bool:
+    if len(timing.latency_ms) >= plan.passes and measured_ms >= plan.duration_ms:
+        return True
+    timing.limit_reached = bool(plan.limit_ms) and elapsed_ms >= plan.limit_ms
+    return timing.limit_reached
+
+
+def _duration_ms(work: Callable[[], None]) -> float:
+    before = time.perf_counter_ns()
+    work()
+    return (time.perf_counter_ns() - before) / 1e6
 
 
 @contextmanager

@@ -104,6 +104,8 @@ class BoundRun:
         for name in self._names:
             self._binding.bind_output(name, *outputs_to)
         self._waits = outputs_to[0] != "cpu"
+        # Host copies are kept only where they are copied again.
+        self._feeds = {name: np.asarray(array, order="C") for name, array in feeds.items()} if self._waits else {}
         self._fed = ", ".join(f"{name} {array.dtype.name} {shape_text(array.shape)}" for name, array in feeds.items())
 
     def once(self) -> None:
@@ -117,6 +119,22 @@ class BoundRun:
             ) from None
         if self._waits:
             self._binding.synchronize_outputs()
+
+    @property
+    def can_copy(self) -> bool:
+        """Whether inputs and outputs lie in a device's memory, and `copy_in` and `copy_out` can move them."""
+        on_device = (value.device_name() != "cpu" for value in self._values.values())
+        tensors = (output.type.startswith("tensor(") for output in self._session.get_outputs())
+        return self._waits and all(on_device) and all(tensors)
+
+    def copy_in(self) -> None:
+        """Copy the inputs to the device once more; returns when they are there, or on their way if they are small."""
+        for name, array in self._feeds.items():
+            self._values[name].update_inplace(array)
+
+    def copy_out(self) -> None:
+        """Copy the last pass's outputs to new arrays on the host."""
+        self._binding.copy_outputs_to_cpu()
 
     def outputs(self) -> dict[str, Array | None]:
         """What the last pass gave, by name; None for an output that is no tensor (a sequence, a map)."""

@@ -1,0 +1,143 @@
+"""A measuring process: opens a model, times passes, writes what it measured and ends.
+
+`python -P -m ndld_flow.backends.measuring.worker FOLDER` reads `FOLDER/job.json`, writes `FOLDER/answer.json`, and
+says on its standard output how far it is: `DONE TOTAL WHAT`, a line at a time. It ends when its standard input does, so
+that nothing is left when the process that started it is killed.
+
+Nothing but the model and its inputs lives here, and modules are imported with care: starting is paid for in every run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ndld_flow.backends.measuring.layer_recording import RecordingPlan, record_layers
+from ndld_flow.backends.measuring.process_memory import PeakMemory
+from ndld_flow.backends.measuring.timing_pass import Copies, Timing, TimingPlan, time_passes
+from ndld_flow.backends.measuring.worker_job import Answer, Job, Part, read_feeds
+from ndld_flow.backends.running.onnxruntime_session import BoundRun, OpenModel, open_model
+from ndld_flow.errors import RequestError
+
+JOB = "job.json"
+_TOLD_EVERY_S = 0.1
+_ORPHANED = 3
+
+Tell = Callable[[int, int, str], None]
+
+
+def main() -> None:
+    """Do the job of the folder that the command line names."""
+    entered = time.perf_counter()
+    folder = Path(sys.argv[1])
+    told = _own_stdout()
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    try:
+        job, tell = Job.read(folder / JOB), _teller(told)
+        answer = _measure(job, entered, tell)
+        if job.layers:
+            _record(job, job.layers, folder, answer, tell)
+    except RequestError as error:
+        answer = Answer(error=type(error).__name__, message=str(error))
+    answer.write(folder)
+    # Whoever has answered is done: unloading drivers takes time, and their crashes say nothing about the model.
+    os._exit(0)
+
+
+def _own_stdout() -> int:
+    """Standard output for us alone: what libraries print goes to standard error."""
+    told = os.dup(1)
+    os.dup2(2, 1)
+    return told
+
+
+def _end_with_stdin() -> None:
+    while os.read(0, 64):
+        pass
+    os._exit(_ORPHANED)
+
+
+def _teller(told: int) -> Tell:
+    """Writes lines, at most ten a second unless they begin something."""
+    last, busy_with = 0.0, ""
+
+    def tell(done: int, total: int, what: str) -> None:
+        nonlocal last, busy_with
+        now, doing = time.monotonic(), what.partition("pass ")[0]
+        if doing == busy_with and now - last < _TOLD_EVERY_S:
+            return
+        last, busy_with = now, doing
+        os.write(told, f"{done} {total} {what}\n".encode())
+
+    return tell
+
+
+def _measure(job: Job, entered: float, tell: Tell) -> Answer:
+    answer = Answer()
+    first = job.parts[0]
+    threads_before = _thread_count()
+    with PeakMemory() as memory:
+        tell(0, first.plan.passes, "loading")
+        model = open_model(job.model, job.session)
+        bound, timing = _time(model, first, entered, tell)
+    answer.peak_bytes = memory.peak_bytes
+    answer.load_ms = model.load_ms
+    answer.providers = list(model.providers)
+    answer.outputs = [(name, dtype, list(shape)) for name, (dtype, shape) in bound.output_shapes().items()]
+    answer.log = model.log
+    answer.timings = [timing, *(_time(model, part, time.perf_counter(), tell)[1] for part in job.parts[1:])]
+    answer.threads = _thread_count() - threads_before + 1
+    answer.affinity = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return answer
+
+
+def _record(job: Job, plan: RecordingPlan, folder: Path, answer: Answer, tell: Tell) -> None:
+    """Record the layers, now that the session without profiler is closed."""
+    started = time.perf_counter()
+    timed = len(answer.timings[0].latency_ms)
+    tell(timed, timed, "opening the model for its layers")
+    recording = record_layers(
+        job.model,
+        job.session,
+        read_feeds(job.parts[0].feeds),
+        plan,
+        folder,
+        lambda done, total: tell(timed, timed, f"layer pass {done} of {total}"),
+    )
+    answer.recording = str(recording)
+    answer.recording_ms = (time.perf_counter() - started) * 1e3
+
+
+def _time(model: OpenModel, part: Part, entered: float, tell: Tell) -> tuple[BoundRun, Timing]:
+    bound = model.bind(read_feeds(part.feeds), on_device=True)
+    tell(0, part.plan.passes, f"{part.what}warming up")
+    timing = time_passes(
+        bound.once,
+        _within(part.plan, (time.perf_counter() - entered) * 1e3),
+        lambda done, total: tell(done, total, f"{part.what}pass {done} of {total}"),
+        Copies(bound.copy_in, bound.copy_out) if bound.can_copy else None,
+    )
+    return bound, timing
+
+
+def _within(plan: TimingPlan, used_ms: float) -> TimingPlan:
+    """The limit is for the whole process: loading has used some of it."""
+    if not plan.limit_ms:
+        return plan
+    left = max(plan.limit_ms - used_ms, 1.0)
+    return TimingPlan(plan.passes, plan.duration_ms, left, plan.warmup_passes, plan.warmup_ms, plan.sleep_ms)
+
+
+def _thread_count() -> int:
+    try:
+        return sum(1 for _ in Path("/proc/self/task").iterdir())
+    except OSError:
+        return 0
+
+
+if __name__ == "__main__":
+    main()
