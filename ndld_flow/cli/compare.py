@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 
 from ndld_flow.cli.options import json_option, outputs_option, rules_options
+from ndld_flow.errors import RequestError
+from ndld_flow.nearest import say_nearest
+from ndld_flow.units import parse_percent
 
 if TYPE_CHECKING:
+    from ndld_flow.compare.measured import Rules
     from ndld_flow.records.comparison import Comparison
 
 HELP = """Compare runs, profile files and exports, and decide.
@@ -62,9 +66,8 @@ def command(
     as_json: bool,
 ) -> int:
     from ndld_flow import api
-    from ndld_flow.compare.measured import make_rules
 
-    compared = api.compare(subjects, gates, make_rules(allow, metric, threshold), outputs=outputs, to=to)
+    compared = api.compare(subjects, gates, _make_rules(allow, metric, threshold), outputs=outputs, to=to)
     if as_json:
         click.echo(compared.comparison.to_json(), nl=False)
     else:
@@ -73,6 +76,22 @@ def command(
         print_comparison(compared.comparison)
         click.echo(f"report {compared.report}")
     return _exit_code(compared.comparison)
+
+
+def _make_rules(allow: tuple[str, ...], metric: str | None, threshold: str | None) -> Rules:
+    from ndld_flow.compare.measured import Rules
+    from ndld_flow.records.comparison import Circumstance
+
+    known = get_args(Circumstance)
+    wrong = [word for word in allow if word not in known]
+    if wrong:
+        raise RequestError(f"--allow {wrong[0]}: {say_nearest(wrong[0], known)}")
+    try:
+        share = Rules.threshold if threshold is None else parse_percent(threshold)
+    except ValueError as error:
+        raise RequestError(f"--threshold: {error}") from None
+    allowed = frozenset(word for word in known if word in allow)
+    return Rules(threshold=share, metric=metric or Rules.metric, allow=allowed)
 
 
 def _exit_code(comparison: Comparison) -> int:

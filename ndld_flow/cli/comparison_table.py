@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ndld_flow.cli.triage_table import cut
+from ndld_flow.cli.triage_table import cut, wide_console
 from ndld_flow.quantities import change, quantity, share
 from ndld_flow.records.comparison import Comparison, ComparisonGate, MetricVerdict, ProfileComparison
 
 SIGNS = {
-    "improved": ("▼", "green"),
-    "regressed": ("▲", "red"),
+    "improved": ("✓", "green"),
+    "regressed": ("✗", "red"),
     "unchanged": ("=", "default"),
     "inconclusive": ("?", "yellow"),
     "incomparable": ("≠", "magenta"),
@@ -27,7 +27,7 @@ SIGNS = {
 
 def print_comparison(comparison: Comparison) -> None:
     """Print the comparison, the verdict last: it is then what a terminal shows without scrolling."""
-    Console(highlight=False).print(Group(*_parts(comparison)))
+    wide_console().print(Group(*_parts(comparison)), soft_wrap=False)
 
 
 def _parts(comparison: Comparison) -> Iterator[RenderableType]:

@@ -14,14 +14,20 @@ from ndld_flow.diagnosis.triage import LayerGroup, TopLayer, Triage
 from ndld_flow.quantities import count, milliseconds, share, size
 from ndld_flow.records.profile import Profile
 
-_BAR = 16
+_BAR = 10
 _TYPES = 8
 _INSIGHTS = 5
 
 
 def print_triage(profile: Profile, triage: Triage) -> None:
     """Print everything a person wants to know first."""
-    Console(highlight=False).print(Group(*_parts(profile, triage)))
+    wide_console().print(Group(*_parts(profile, triage)))
+
+
+def wide_console() -> Console:
+    """The terminal as it is; a pipe or a log has no width, and tables need some."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=120)
 
 
 def _parts(profile: Profile, triage: Triage) -> Iterator[RenderableType]:
@@ -85,9 +91,9 @@ def _group_table(groups: Sequence[LayerGroup]) -> Table:
 
 def _table(*texts: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("time", justify="right", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True, style="cyan")
+    table.add_column("time", justify="right", no_wrap=True, min_width=7)
+    table.add_column("share", justify="right", no_wrap=True, min_width=6)
+    table.add_column("", no_wrap=True, style="cyan", width=_BAR)
     for text in texts:
         table.add_column(text, no_wrap=True, overflow="ellipsis")
     return table

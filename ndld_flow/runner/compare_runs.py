@@ -9,7 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from ndld_flow.artifacts.files import point_to
-from ndld_flow.compare.compare import compare
+from ndld_flow.compare.comparison import compare
 from ndld_flow.compare.measured import Measured, Rules
 from ndld_flow.errors import OutputsError
 from ndld_flow.records.comparison import Comparison, Subject

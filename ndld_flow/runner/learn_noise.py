@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from ndld_flow.artifacts.digest import digest_json
 from ndld_flow.artifacts.files import write_text_atomically
-from ndld_flow.compare.noise import learn_noise as learn_from
-from ndld_flow.records.noise import Noise
+from ndld_flow.compare.noise import applies, learn_thresholds
+from ndld_flow.records.noise import Noise, NoiseSample
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.run_folder import read_run
 from ndld_flow.runner.events import Listener, ignore
@@ -59,7 +59,7 @@ def learn_noise(
         recipe.write_text(RECIPE.format(model=json.dumps(model), runs=runs, passes=20 * runs), encoding="utf-8")
         finished = run_recipe(Request(recipe, tuple(dict.fromkeys(overrides)), outputs, ("all",)), listener)
     profiles = read_run(Path(finished.folder)).profiles
-    noise = learn_from(_in_turns(profiles["a"], profiles["b"]), profiles["a"], model, datetime.now(UTC))
+    noise = _learn(_in_turns(profiles["a"], profiles["b"]), profiles["a"], model)
     path = _folder(Outputs(outputs)) / f"{_name(noise)}.json"
     write_text_atomically(path, noise.to_json())
     return noise
@@ -67,13 +67,12 @@ def learn_noise(
 
 def find_noise(outputs: Outputs, profile: Profile) -> Noise | None:
     """What was learned on the profile's machine, for its backend and provider; None when nothing was."""
-    provider = profile.providers[0] if profile.providers else ""
     for path in sorted(_folder(outputs).glob("*.json")):
         try:
             noise = Noise.model_validate_json(path.read_bytes())
         except (OSError, ValidationError):
             continue  # another version's; it is written anew by `ndld-flow noise`
-        if (noise.machine, noise.backend, noise.provider) == (profile.machine, profile.backend, provider):
+        if applies(noise, profile):
             return noise
     return None
 
@@ -87,10 +86,27 @@ def _name(noise: Noise) -> str:
     return f"{noise.backend}-{noise.provider}-{machine}"
 
 
-def _in_turns(a: Profile, b: Profile) -> list[tuple[tuple[float, ...], tuple[float, ...]]]:
+def _learn(samples: Sequence[NoiseSample], profile: Profile, model: str) -> Noise:
+    learned = learn_thresholds(samples)
+    return Noise(
+        machine=profile.machine,
+        backend=profile.backend,
+        provider=profile.providers[0],
+        model=model,
+        measured_at=datetime.now(UTC),
+        samples=tuple(samples),
+        threshold=learned.threshold,
+        run_cov=learned.run_cov,
+        single_run_threshold=learned.single_run_threshold,
+    )
+
+
+def _in_turns(a: Profile, b: Profile) -> list[NoiseSample]:
     """Consecutive pairs of process runs, as many as one comparison has: each is an A/A comparison."""
-    sides = [[statistics.median(run.latency_ms) for run in profile.runs] for profile in (a, b)]
-    return [
-        (tuple(sides[0][start : start + PAIRS]), tuple(sides[1][start : start + PAIRS]))
-        for start in range(0, len(sides[0]), PAIRS)
-    ]
+    sides = [tuple(statistics.median(run.latency_ms) for run in profile.runs) for profile in (a, b)]
+    return [_compare(*(side[start : start + PAIRS] for side in sides)) for start in range(0, len(sides[0]), PAIRS)]
+
+
+def _compare(a_runs_ms: tuple[float, ...], b_runs_ms: tuple[float, ...]) -> NoiseSample:
+    ratio = statistics.median(b_runs_ms) / statistics.median(a_runs_ms)
+    return NoiseSample(a_runs_ms=a_runs_ms, b_runs_ms=b_runs_ms, ratio=ratio)
