@@ -27,7 +27,10 @@ SIGNS = {
 
 def print_comparison(comparison: Comparison) -> None:
     """Print the comparison, the verdict last: it is then what a terminal shows without scrolling."""
-    wide_console().print(Group(*_parts(comparison)), soft_wrap=False)
+    console = wide_console()
+    console.print(Group(*_parts(comparison)))
+    for line in _sentences(comparison):
+        console.print(line, soft_wrap=True)  # a sentence that is cut by hand can be searched for no more
 
 
 def _parts(comparison: Comparison) -> Iterator[RenderableType]:
@@ -36,10 +39,12 @@ def _parts(comparison: Comparison) -> Iterator[RenderableType]:
         yield Text(cut(profile.name, 60), style="bold cyan")
         yield from (Padding(part, (0, 0, 0, 2)) for part in _about(profile, labels))
         yield Padding(_metric_table(profile, labels), (0, 0, 1, 2))
+
+
+def _sentences(comparison: Comparison) -> Iterator[Text]:
     for sentence in comparison.left_out:
         yield Text(cut(sentence, 200), style="yellow")
-    if comparison.gates:
-        yield Group(*(_gate_line(gate) for gate in comparison.gates), Text())
+    yield from map(_gate_line, comparison.gates)
     yield _verdict(comparison.verdict, comparison.why)
 
 

@@ -51,7 +51,7 @@ def command(model: str, settings: tuple[str, ...], outputs: Path, as_json: bool)
         return
     from ndld_flow.cli.triage_table import print_triage
 
-    print_triage(profile, found)
+    print_triage(Path(model.rpartition(":")[2]).name, profile, found)
     click.echo(end)
 
 

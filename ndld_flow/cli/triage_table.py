@@ -19,9 +19,9 @@ _TYPES = 8
 _INSIGHTS = 5
 
 
-def print_triage(profile: Profile, triage: Triage) -> None:
-    """Print everything a person wants to know first."""
-    wide_console().print(Group(*_parts(profile, triage)))
+def print_triage(title: str, profile: Profile, triage: Triage) -> None:
+    """Print everything a person wants to know first, under what was measured as a person calls it."""
+    wide_console().print(Group(*_parts(title, profile, triage)))
 
 
 def wide_console() -> Console:
@@ -30,8 +30,8 @@ def wide_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=120)
 
 
-def _parts(profile: Profile, triage: Triage) -> Iterator[RenderableType]:
-    yield Text(_headline(profile), style="bold")
+def _parts(title: str, profile: Profile, triage: Triage) -> Iterator[RenderableType]:
+    yield Text(f"{cut(title, 60)}: {_headline(profile)}", style="bold")
     for line in _about(profile):
         yield Text(line, style="dim")
     if triage.top:
@@ -49,7 +49,7 @@ def _section(title: str, content: RenderableType) -> Group:
 def _headline(profile: Profile) -> str:
     latency = profile.latency
     return (
-        f"{profile.label}: median {milliseconds(latency.median_ms)}, min {milliseconds(latency.min_ms)}, "
+        f"median {milliseconds(latency.median_ms)}, min {milliseconds(latency.min_ms)}, "
         f"p99 {milliseconds(latency.p99_ms)}, {latency.throughput_per_s:.1f} passes/s"
     )
 

@@ -1,0 +1,235 @@
+"""The verbs profile, compare and noise: what they find, what they write, how they end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ndld_flow import api
+from ndld_flow.cli.app import program
+from ndld_flow.compare.measured import Rules
+from ndld_flow.errors import NdldFlowError, RequestError
+from ndld_flow.records.comparison import Comparison
+from ndld_flow.records.noise import Noise
+from ndld_flow.records.profile import Profile
+from ndld_flow.runner.learn_noise import find_noise
+from ndld_flow.runner.runs import Outputs
+from tests.models import make_cnn, make_tfm
+
+RECIPE = """
+name: pair
+model: model.onnx
+models: {other: other.onnx}
+steps:
+  sanitize: {}
+  base: {step: profile, from: source, runs: 2, passes: 4, warmup: 0, layer_passes: 2, stable: 0 %}
+  speed: {step: profile, from: sanitize, runs: 2, passes: 4, warmup: 0, layer_passes: 2, stable: 0 %}
+"""
+QUICK = ("runs=2", "passes=4", "warmup=0", "layer_passes=2", "stable=0 %")
+TRTEXEC = Path(__file__).parent.parent.parent / "shared" / "data" / "trtexec-resnet-a100"
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one run of two profiles, tagged `first`, and one profiled model."""
+    folder = tmp_path_factory.mktemp("measured")
+    make_cnn(folder / "model.onnx")
+    make_tfm(folder / "other.onnx")
+    (folder / "pair.yaml").write_text(RECIPE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        api.run("pair.yaml")
+        api.tag("pair", "first")
+        api.profile("model.onnx", QUICK)
+    return folder
+
+
+@pytest.fixture
+def standing(measured: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(measured)
+    yield measured
+
+
+def say(*words: str) -> Result:
+    """Run a verb in this process."""
+    return CliRunner().invoke(program, words, prog_name="ndld-flow", standalone_mode=False)
+
+
+def code(*words: str) -> int:
+    """The exit code that a person would see."""
+    done = say(*words)
+    if isinstance(done.exception, NdldFlowError):
+        return done.exception.exit_code
+    assert done.exception is None, done.exception
+    value: Any = done.return_value
+    return int(value or 0)
+
+
+def labels(comparison: Comparison) -> list[str]:
+    return [subject.label for subject in comparison.subjects]
+
+
+def test_one_run_stands_for_each_of_its_profiles(standing: Path) -> None:
+    compared = api.compare(["pair"])
+    assert labels(compared.comparison) == ["pair:base", "pair:speed"]
+    (section,) = compared.comparison.profiles
+    assert section.steps == ("base", "speed")
+    by_name = {metric.metric: metric for metric in section.metrics}
+    assert by_name["model.bytes"].values[0] == (standing / "model.onnx").stat().st_size
+    assert len(by_name["latency.median"].runs[0]) == 2
+
+
+@pytest.mark.parametrize(
+    ("references", "names"),
+    [
+        (["pair:base", "pair:speed"], ["pair:base", "pair:speed"]),
+        (["first", "latest"], None),
+        (["first:base", "profile-model"], ["first:base", "profile-model"]),
+        (["first", "pair"], ["first", "pair"]),
+        (["pair:base", "pair:base"], ["pair:base (1)", "pair:base (2)"]),
+    ],
+)
+def test_runs_are_named_by_tag_recipe_and_step(
+    standing: Path, references: Sequence[str], names: Sequence[str] | None
+) -> None:
+    if names is None:
+        with pytest.raises(RequestError, match="has no profile of a name that first has"):
+            api.compare(references)
+        return
+    assert labels(api.compare(references).comparison) == list(names)
+
+
+def test_two_runs_are_compared_step_by_step(standing: Path) -> None:
+    comparison = api.compare(["first", "pair"]).comparison
+    assert [profile.name for profile in comparison.profiles] == ["base", "speed"]
+    assert comparison.geometric_mean_ratio == pytest.approx(1.0)
+    assert comparison.verdict in ("unchanged", "inconclusive")
+
+
+def test_files_and_folders_are_compared_too(standing: Path) -> None:
+    steps = standing / "outputs" / "runs" / "pair" / "latest"
+    comparison = api.compare([str(steps / "base" / "profile.json"), str(steps / "speed")]).comparison
+    assert labels(comparison) == ["base", "speed"]
+    assert {subject.kind for subject in comparison.subjects} == {"profile"}
+
+
+@pytest.mark.skipif(not TRTEXEC.is_dir(), reason="the exports of the A100 are not beside this checkout")
+def test_the_exports_of_the_a100_are_improved(standing: Path) -> None:
+    comparison = api.compare([str(TRTEXEC / "fp32"), str(TRTEXEC / "fp16")]).comparison
+    assert comparison.verdict == "improved"
+    (profile,) = comparison.profiles
+    assert profile.coverage[1] is not None
+    assert profile.coverage[1].matched_share >= 0.91
+    back = api.compare([str(TRTEXEC / "fp16"), str(TRTEXEC / "fp32")]).comparison
+    assert back.verdict == "regressed"
+    assert back.profiles[0].coverage[1] is not None
+    assert back.profiles[0].coverage[1].matched_share >= 0.975
+    assert code("compare", str(TRTEXEC / "fp32"), str(TRTEXEC / "fp16")) == 0
+    assert code("compare", str(TRTEXEC / "fp16"), str(TRTEXEC / "fp32")) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--gate", "latency.median <= 100 s"], 0),
+        (["--gate", "latency.median <= 1 us"], 1),
+        (["--gate", "latency.median <= 100 s", "--gate", "model.bytes <= 1 B"], 1),
+        (["--gate", "latncy.median <= 5 %"], 2),
+        (["--gate", "fast"], 2),
+        (["--metric", "speed"], 2),
+        (["--threshold", "much"], 2),
+        (["--allow", "hardwere"], 2),
+        (["--allow", "hardware", "--threshold", "5 %", "--metric", "model.bytes", "--gate", "load <= 1 min"], 0),
+    ],
+)
+def test_gates_decide_how_it_ends(standing: Path, words: list[str], expected: int) -> None:
+    assert code("compare", "pair:base", "pair:speed", *words) == expected
+
+
+def test_what_cannot_be_compared_is_refused_unless_allowed(standing: Path) -> None:
+    steps = standing / "outputs" / "runs" / "pair" / "latest"
+    profile = Profile.model_validate_json((steps / "base" / "profile.json").read_text())
+    machine = profile.machine.model_copy(update={"cpu": "another"})
+    there = profile.model_copy(update={"machine": machine, "sitting": ""})
+    (standing / "there.json").write_text(there.to_json())
+    words = ["compare", "pair:base", "there.json"]
+    assert code(*words) == 2
+    assert "--allow hardware" in say(*words).output
+    assert code(*words, "--allow", "hardware") in (0, 4)
+    assert "(allowed)" in say(*words, "--allow", "hardware").output
+
+
+@pytest.mark.parametrize(
+    ("references", "words"),
+    [
+        (["profile-model"], "one profile only"),
+        (["pair", "nothing"], "no such run"),
+        (["pair:spead", "pair:base"], 'did you mean "speed"'),
+        (["model.onnx", "pair"], "model.onnx"),
+        (["nothing:base", "pair"], "no such run"),
+    ],
+)
+def test_what_is_not_there_is_told(standing: Path, references: list[str], words: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        api.compare(references)
+    assert words in str(caught.value)
+
+
+def test_the_terminal_shows_what_decided(standing: Path) -> None:
+    done = say("compare", "pair:base", "pair:speed", "--gate", "latency.median <= 100 s")
+    text = done.output
+    assert "latency.min" in text
+    assert "model.bytes" in text
+    assert "✓ passed latency.median <= 100 s" in text
+    assert text.splitlines()[-1].startswith("report outputs/comparisons/")
+    json_text = say("compare", "pair:base", "pair:speed", "--json").output
+    assert Comparison.model_validate_json(json_text).subjects[0].label == "pair:base"
+
+
+def test_profile_prints_a_triage(standing: Path) -> None:
+    done = say("profile", "model.onnx", *QUICK, "threads=1")
+    assert "model.onnx: median" in done.output
+    assert "slowest layers" in done.output
+    assert "bound by" in done.output
+    assert "run profile-model/" in done.output
+    found = json.loads(say("profile", "outputs/runs/profile-model/latest/profile/profile.json", "--json").output)
+    assert found["profile"]["options"]["threads"] == 1
+    assert found["triage"]["top"][0]["share"] > 0
+
+
+def test_profile_measures_anew_each_time_and_explains_wrong_settings(standing: Path) -> None:
+    before = len(api.runs(outputs="outputs"))
+    api.profile("model.onnx", QUICK)
+    api.profile("model.onnx", QUICK)
+    assert len(api.runs(outputs="outputs")) == before + 2
+    with pytest.raises(RequestError, match="KEY=VALUE"):
+        api.profile("model.onnx", ["fast"])
+    with pytest.raises(RequestError, match=r'did you mean "passes"'):
+        api.profile("model.onnx", ["pases=3"])
+    assert code("profile", "outputs/runs/pair/latest/base/profile.json", "passes=3") == 2
+
+
+def test_noise_is_learned_kept_and_used(standing: Path) -> None:
+    done = say("noise", "model.onnx", "passes=60", "warmup=0", "--comparisons", "3")
+    assert done.exception is None, done.exception
+    assert "3 comparisons of model.onnx with itself" in done.output
+    (path,) = (standing / "outputs" / "noise").glob("*.json")
+    noise = Noise.model_validate_json(path.read_text())
+    assert len(noise.samples) == 3
+    assert all(len(sample.a_runs_ms) == len(sample.b_runs_ms) == 5 for sample in noise.samples)
+    assert noise.threshold > 0
+    comparison = api.compare(["pair"]).comparison
+    assert "model.onnx" in comparison.noise
+    own = api.compare(["pair"], rules=Rules(noise=noise.model_copy(update={"model": "mine"})))
+    assert "mine" in own.comparison.noise
+    profile = Profile.model_validate_json((standing / "outputs/runs/pair/latest/base/profile.json").read_text())
+    elsewhere = profile.model_copy(update={"machine": profile.machine.model_copy(update={"cpu": "another"})})
+    assert find_noise(Outputs(Path("outputs")), profile) == noise
+    assert find_noise(Outputs(Path("outputs")), elsewhere) is None
+    path.write_text("{}")  # another version's
+    assert find_noise(Outputs(Path("outputs")), profile) is None
