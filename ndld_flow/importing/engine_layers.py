@@ -74,6 +74,11 @@ def read_engine_info(path: Path) -> EngineInfo:
     )
 
 
+def bare_layer(name: str) -> EngineLayer:
+    """A layer of which only the name is known."""
+    return EngineLayer(name, role=_role(name, ""), onnx_nodes=nodes_of_name(name))
+
+
 def split_bindings(info: EngineInfo) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
     """The engine's inputs and outputs with what its layers know of them.
 
@@ -108,7 +113,7 @@ def _bound(entries: Iterable[Mapping[str, object]], mode: str) -> tuple[TensorIn
 
 def _layer(entry: object) -> EngineLayer | None:
     if isinstance(entry, str):
-        return EngineLayer(name=text_of(entry), onnx_nodes=nodes_of_name(text_of(entry))) if entry else None
+        return bare_layer(text_of(entry)) if entry else None
     if not isinstance(entry, dict) or not text_of(entry.get("Name")):
         return None
     name, kind = text_of(entry["Name"]), text_of(entry.get("LayerType"))

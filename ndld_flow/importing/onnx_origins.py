@@ -15,11 +15,12 @@ _FOREIGN = re.compile(r"\{ForeignNode\[(.*?)\]\}", re.DOTALL)
 _POINTWISE = re.compile(r"PWN\(|\)")
 _JOINS = re.compile(r" \+ |, | \|\| ")
 _OWN = re.compile(
-    r"Reformatting CopyNode |Reformatted |\(Unnamed Layer|\{ForeignNode|__my[el]|"
+    r"\(Unnamed Layer|\{ForeignNode|__my[el]|"
     r"(?:un)?squeeze_(?:before|after|node)_|reshape_(?:before|after)_|copied_|onnx::|shuffle_between_|"
     r"(?:Host|Shape|Device)\w*To\w+"
 )
 """Names that TensorRT or an exporter gave; they begin no node's name."""
+_COPY = "Reformatting CopyNode "
 _MAX_NODES = 2_000
 
 
@@ -30,7 +31,7 @@ def nodes_of_metadata(metadata: str) -> tuple[str, ...]:
 
 def nodes_of_name(name: str) -> tuple[str, ...]:
     """The nodes that a layer's name is put together from; none for layers that TensorRT put in."""
-    if _OWN.match(name) and "{ForeignNode[" not in name:
+    if name.startswith(_COPY):
         return ()
     return _each_once(_parts(name))
 

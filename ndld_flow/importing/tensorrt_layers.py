@@ -6,8 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ndld_flow.importing.engine_layers import EngineInfo, EngineLayer
-from ndld_flow.importing.onnx_origins import nodes_of_name
+from ndld_flow.importing.engine_layers import EngineInfo, EngineLayer, bare_layer
 from ndld_flow.importing.trtexec_layer_times import LayerTime, LayerTimes
 from ndld_flow.records.profile import Layer
 
@@ -39,15 +38,9 @@ def _pairs(known: Sequence[EngineLayer], rows: Sequence[LayerTime]) -> tuple[lis
     waiting: dict[str, deque[EngineLayer]] = defaultdict(deque)
     for layer in known:
         waiting[layer.name].append(layer)
-    pairs = [(waiting[row.name].popleft() if waiting[row.name] else _bare(row.name), row.ms) for row in rows]
+    pairs = [(waiting[row.name].popleft() if waiting[row.name] else bare_layer(row.name), row.ms) for row in rows]
     left = [layer for layers in waiting.values() for layer in layers]
     return [*pairs, *((layer, 0.0) for layer in left)], len(left)
-
-
-def _bare(name: str) -> EngineLayer:
-    """A layer of which only the name is known."""
-    is_reformat = name.startswith("Reformatting CopyNode ")
-    return EngineLayer(name, role="reformat" if is_reformat else "compute", onnx_nodes=nodes_of_name(name))
 
 
 def _layer(index: int, known: EngineLayer, ms: float | None) -> Layer:
