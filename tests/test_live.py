@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.models import make_cnn
 from tests.toys import RECIPE, make_toy
 
 pty = pytest.importorskip("pty", reason="pseudo-terminals are a Unix thing")
@@ -72,3 +73,15 @@ def test_an_error_in_a_terminal_gives_the_cursor_back(in_folder: Path) -> None:
     assert code == 2
     assert "error: model nowhere.onnx" in plain(sent)
     assert sent.count("\x1b[?25l") == sent.count("\x1b[?25h")
+
+
+def test_steps_that_take_turns_have_a_bar_each(in_folder: Path) -> None:
+    make_cnn(in_folder / "model.onnx")
+    settings = "step: profile, from: source, runs: 2, passes: 4, warmup: 300, layer_passes: 0, stable: 0 %"
+    (in_folder / "pair.yaml").write_text(f"model: model.onnx\nsteps:\n  a: {{{settings}}}\n  b: {{{settings}}}\n")
+    code, sent = run_in_terminal(in_folder, "run", "pair.yaml")
+    screen = plain(sent)
+    assert code == 0, screen
+    assert any({"a", "b"} <= set(re.findall(r"^. ([ab]) ", part, re.M)) for part in re.split(r"\r(?!\n)", screen)), screen
+    for name in "ab":
+        assert re.search(rf"✓ {name} +\d+\.\d\d s  median", screen)

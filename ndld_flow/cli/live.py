@@ -39,7 +39,8 @@ class LiveDisplay:
             console=self.console,
             transient=True,
         )
-        self.task: TaskID | None = None
+        self.tasks: dict[str, TaskID] = {}
+        """Bars of the steps at work; steps that take turns work at the same time."""
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -68,22 +69,20 @@ class LiveDisplay:
             self._conclude(event)
 
     def _begin(self, name: str, what: str) -> None:
-        self._remove()
-        self.task = self.progress.add_task(what, total=None, name=f"{name:<{self.width}}")
+        self._remove(name)
+        self.tasks[name] = self.progress.add_task(what, total=None, name=f"{name:<{self.width}}")
 
     def _advance(self, event: StepProgressed) -> None:
-        if self.task is not None:
-            self.progress.update(
-                self.task, completed=event.done, total=event.total or None, description=event.what, refresh=False
-            )
+        if event.name in self.tasks:
+            task, total = self.tasks[event.name], event.total or None
+            self.progress.update(task, completed=event.done, total=total, description=event.what, refresh=False)
 
-    def _remove(self) -> None:
-        if self.task is not None:
-            self.progress.remove_task(self.task)
-            self.task = None
+    def _remove(self, name: str) -> None:
+        if name in self.tasks:
+            self.progress.remove_task(self.tasks.pop(name))
 
     def _end(self, event: StepFinished) -> None:
-        self._remove()
+        self._remove(event.name)
         mark, colour = MARKS[event.outcome]
         seconds = "" if event.outcome in ("reused", "skipped") else f"{event.wall_s:.2f} s"
         line = Text.assemble(
