@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ndld_flow.backends.measuring.timing_pass import Timing, TimingPlan
 from ndld_flow.compare.bootstrap import median_interval
-from ndld_flow.quantities import seconds, three_digits
+from ndld_flow.quantities import seconds
 
 _FEWEST_TO_TRUST = 5
 """The interval of fewer medians is too short: of 5 values their whole range holds the median with 94 %."""
@@ -112,12 +112,10 @@ def stopped_because(tally: Tally, all_tallies: Sequence[Tally]) -> str:
 def spread_text(ratio: float) -> str:
     """`±1.2 %`."""
     percent = ratio * 100
-    return f"±{percent:.1f} %" if 0.095 <= percent < 99.95 else f"±{three_digits(percent)} %"
+    if percent < 0.095:
+        return f"±{percent:.1g} %"
+    return f"±{percent:.1f} %" if percent < 99.95 else f"±{percent:,.0f} %"
 
 
-def _budget_text(milliseconds: float) -> str:
-    return (
-        f"{milliseconds / 1e3:g} s"
-        if milliseconds % 1000 == 0 and milliseconds < 60_000
-        else seconds(milliseconds / 1e3)
-    )
+def _budget_text(budget_ms: float) -> str:
+    return f"{budget_ms / 1e3:g} s" if budget_ms < 60_000 else seconds(budget_ms / 1e3)

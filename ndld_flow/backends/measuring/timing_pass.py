@@ -63,7 +63,7 @@ def time_passes(
     clock = time.perf_counter_ns
     timing = Timing()
     entered = clock()
-    _warm_up(once, plan, timing)
+    _warm_up(once, plan, timing, copies)
     with _no_garbage_collection():
         timing.began_s = time.monotonic()
         started = told = clock()
@@ -88,7 +88,7 @@ def time_passes(
                 tell(len(timing.latency_ms), max(plan.passes, len(timing.latency_ms)))
 
 
-def _warm_up(once: Callable[[], None], plan: TimingPlan, timing: Timing) -> None:
+def _warm_up(once: Callable[[], None], plan: TimingPlan, timing: Timing, copies: Copies | None) -> None:
     started = time.perf_counter_ns()
     limit_ms = plan.limit_ms / 2 or float("inf")
     while timing.warmup_passes < plan.warmup_passes or timing.warmup_ms < plan.warmup_ms:
@@ -96,7 +96,10 @@ def _warm_up(once: Callable[[], None], plan: TimingPlan, timing: Timing) -> None
         timing.warmup_passes += 1
         timing.warmup_ms = (time.perf_counter_ns() - started) / 1e6
         if timing.warmup_ms >= limit_ms:
-            return
+            break
+    if copies and timing.warmup_passes:
+        copies.to_device()
+        copies.from_device()
 
 
 def _is_over(plan: TimingPlan, timing: Timing, measured_ms: float, elapsed_ms: float) -> bool:

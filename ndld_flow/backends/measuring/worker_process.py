@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from ndld_flow.backends.measuring.worker_job import Answer, Job
 from ndld_flow.errors import BackendError
 
 _STDERR = "stderr.txt"
+_NO_SPACE_BYTES = 2**16
 
 
 def run_worker(job: Job, folder: Path, tell: Callable[[int, int, str], None]) -> Answer:
@@ -41,7 +44,7 @@ def run_worker(job: Job, folder: Path, tell: Callable[[int, int, str], None]) ->
         _end(process)
     answer = Answer.read(folder)
     if answer is None:
-        raise _died(job, process.returncode, doing, _said(folder))
+        raise _died(job, process.returncode, doing, folder)
     if answer.error:
         raise getattr(errors, answer.error)(answer.message)
     return answer
@@ -60,11 +63,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             pipe.close()
 
 
-def _said(folder: Path) -> str:
-    return (folder / _STDERR).read_text(encoding="utf-8", errors="replace").strip()
-
-
-def _died(job: Job, code: int, doing: str, said: str) -> Exception:
+def _died(job: Job, code: int, doing: str, folder: Path) -> Exception:
+    said = (folder / _STDERR).read_text(encoding="utf-8", errors="replace").strip()
+    if code >= 0 and shutil.disk_usage(folder).free < _NO_SPACE_BYTES:
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
     if code >= 0:
         # It should have answered: a bug of ours, with its traceback.
         return RuntimeError(f"the measuring process ended with code {code} while {doing}:\n{said}")
