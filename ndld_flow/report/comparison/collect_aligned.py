@@ -1,0 +1,142 @@
+"""Layers that do the same work, side by side: the columns that the page's script reads, and the rows to print."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from ndld_flow.quantities import change
+from ndld_flow.records.comparison import LayerRow, ProfileComparison
+from ndld_flow.records.profile import Layer, Profile
+from ndld_flow.report.comparison.collect_verdicts import ABSENT
+from ndld_flow.report.plain_text import short_name, visible_name
+
+_ROWS_WITHOUT_SCRIPT = 20
+
+
+@dataclass(frozen=True)
+class AlignedRow:
+    """One row against the base, for paper and for pages without script."""
+
+    name: str
+    type: str
+    base_ms: float | None
+    """None where the base has no such layer."""
+    candidate_ms: float | None
+    delta_ms: float
+    change: str
+    precision: str
+    """`float32 → float16`"""
+    method: str
+    confidence: float
+    verdict: str
+    q_value: float | None
+
+
+@dataclass(frozen=True)
+class CoverageView:
+    """How much of one candidate's layer time has a partner in the base."""
+
+    candidate: int
+    """Position among the profiles of this name."""
+    matched_ms: float
+    unmatched_ms: float
+    matched_share: float
+    by_method: tuple[tuple[str, float, float], ...]
+    """(method, ms, share of both together)"""
+
+
+class LayerTimes:
+    """The layers of one profile, each reduced to one time: the median over process runs of their medians."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.layers = profile.layers
+        ends = list(pairwise([0, *accumulate(profile.layer_runs)]))
+        self.medians_ms = tuple(_typical_ms(layer, ends) for layer in profile.layers)
+
+    def sum_ms(self, places: Sequence[int]) -> float | None:
+        """Together; None for no layers."""
+        return sum(self.medians_ms[place] for place in places) if places else None
+
+
+def collect_aligned(comparison: ProfileComparison, profiles: Sequence[Profile]) -> tuple[LayerTimes, ...]:
+    """The layer times of each profile. Positions that no profile has are the engine's mistake: IndexError."""
+    times = tuple(LayerTimes(profile) for profile in profiles)
+    for row in comparison.rows:
+        for one, places in zip(times, row.layers, strict=True):
+            if places and not 0 <= min(places) <= max(places) < len(one.layers):
+                raise IndexError(f"a row of {comparison.name} names a layer that its profile does not have")
+    return times
+
+
+def largest_changes(
+    comparison: ProfileComparison, times: Sequence[LayerTimes], candidate: int = 1
+) -> tuple[AlignedRow, ...]:
+    """The rows of one candidate that differ most from the base, largest first."""
+    if len(times) <= candidate:
+        return ()
+    deltas = [(abs(_delta(row, times, candidate)), place) for place, row in enumerate(comparison.rows)]
+    largest = sorted(deltas, key=lambda one: (-one[0], one[1]))[:_ROWS_WITHOUT_SCRIPT]
+    return tuple(_aligned(comparison, times, candidate, place) for _, place in largest)
+
+
+def collect_coverage(comparison: ProfileComparison) -> tuple[CoverageView, ...]:
+    """Every candidate that has layers to match."""
+    return tuple(
+        CoverageView(
+            candidate=place,
+            matched_ms=one.matched_ms,
+            unmatched_ms=one.unmatched_ms,
+            matched_share=one.matched_share,
+            by_method=tuple(
+                (method, ms, ms / ((one.matched_ms + one.unmatched_ms) or 1)) for method, ms in one.by_method.items()
+            ),
+        )
+        for place, one in enumerate(comparison.coverage)
+        if one is not None
+    )
+
+
+def _typical_ms(layer: Layer, ends: Sequence[tuple[int, int]]) -> float:
+    """Without what no clock can have told; 0 for a layer that was not measured."""
+    cuts = ends or [(0, len(layer.samples_ms))]
+    parts = ([one for one in layer.samples_ms[start:end] if 0 <= one < math.inf] for start, end in cuts)
+    medians = [statistics.median(part) for part in parts if part]
+    return statistics.median(medians) if medians else 0.0
+
+
+def _delta(row: LayerRow, times: Sequence[LayerTimes], candidate: int) -> float:
+    return (times[candidate].sum_ms(row.layers[candidate]) or 0.0) - (times[0].sum_ms(row.layers[0]) or 0.0)
+
+
+def _aligned(comparison: ProfileComparison, times: Sequence[LayerTimes], candidate: int, place: int) -> AlignedRow:
+    row = comparison.rows[place]
+    base_ms, candidate_ms = times[0].sum_ms(row.layers[0]), times[candidate].sum_ms(row.layers[candidate])
+    verdict = next((v for v in comparison.layer_verdicts if v.row == place and v.candidate == candidate), None)
+    shown = [times[k].layers[i] for k in (0, candidate) for i in row.layers[k]]
+    precisions = [[times[k].layers[i].precision for i in row.layers[k]] for k in (0, candidate)]
+    both = base_ms is not None and candidate_ms is not None
+    return AlignedRow(
+        name=short_name(" + ".join(layer.name for layer in (_of(row, times, 0) or shown))),
+        type=short_name(" + ".join(dict.fromkeys(layer.type for layer in (_of(row, times, 0) or shown))), 60),
+        base_ms=base_ms,
+        candidate_ms=candidate_ms,
+        delta_ms=_delta(row, times, candidate),
+        change=change(base_ms or 0.0, candidate_ms or 0.0) if both else ("gone" if candidate_ms is None else "new"),
+        precision=_arrow(*("+".join(dict.fromkeys(map(visible_name, one))) for one in precisions)),
+        method=row.methods[candidate] if both else "unmatched",
+        confidence=row.confidence,
+        verdict=verdict.verdict if verdict else "",
+        q_value=verdict.q_value if verdict else None,
+    )
+
+
+def _of(row: LayerRow, times: Sequence[LayerTimes], profile: int) -> list[Layer]:
+    return [times[profile].layers[place] for place in row.layers[profile]]
+
+
+def _arrow(before: str, after: str) -> str:
+    return short_name(before if before == after else f"{before or ABSENT} → {after or ABSENT}", 60)

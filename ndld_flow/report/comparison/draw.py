@@ -1,0 +1,58 @@
+"""Draw the page of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ndld_flow.records.comparison import Comparison
+from ndld_flow.records.profile import Profile
+from ndld_flow.report.collector_at_rest import collector_at_rest
+from ndld_flow.report.comparison.page import collect_comparison
+from ndld_flow.report.render import PageParts, render
+from ndld_flow.report.write_page import write_page
+
+COMPARISON_PAGE = PageParts(
+    template="comparison.html.j2",
+    styles=("tokens.css", "page.css", "charts.css", "tables.css", "compare.css", "print.css"),
+    scripts=(
+        "payload.js",
+        "quantities.js",
+        "elements.js",
+        "csv.js",
+        "table_model.js",
+        "table_view.js",
+        "axis.js",
+        "tooltip.js",
+        "pictures.js",
+        "selection_summary.js",
+        "latency_distribution.js",
+        "compare_state.js",
+        "compare_reports.js",
+        "compare_intervals.js",
+        "compare_decision.js",
+        "compare_metrics.js",
+        "compare_process_runs.js",
+        "compare_rows.js",
+        "compare_waterfall.js",
+        "compare_deltas.js",
+        "compare_coverage.js",
+        "compare_layer_columns.js",
+        "compare_layer_selection.js",
+        "compare_layers.js",
+        "keys.js",
+        "conveniences.js",
+        "compare_page.js",
+    ),
+)
+
+
+def draw_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile]], path: Path) -> Path:
+    """Write the page of a comparison, whole or not at all, and return its path.
+
+    `profiles[i][j]` is the profile that `comparison.profiles[i]` has at position j of its subjects. Raises a
+    `ValueError` when there are not as many, and an `OutputsError` when the page cannot be written.
+    """
+    with collector_at_rest():
+        text = render(COMPARISON_PAGE, collect_comparison(comparison, profiles))
+    return write_page(path, text, "ndld-flow compare")

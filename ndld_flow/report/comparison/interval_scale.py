@@ -1,0 +1,71 @@
+"""Where ratios and their intervals lie on an axis: logarithmic, so that twice and half are equally far from one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ndld_flow.records.comparison import MetricVerdict
+
+_LEAST, _MOST = 1e-3, 1e3
+_TICKS = (0.001, 0.01, 0.1, 0.2, 0.25, 1 / 3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1)
+
+
+@dataclass(frozen=True)
+class IntervalPlot:
+    """An interval of a ratio against its threshold, in percent of the axis' width."""
+
+    low: float
+    point: float
+    high: float
+    band_low: float
+    band_high: float
+
+
+@dataclass(frozen=True)
+class IntervalScale:
+    """An axis of ratios that several intervals share."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, verdicts: Iterable[MetricVerdict]) -> IntervalScale:
+        """As wide as what is shown asks for, the threshold bands and a margin included."""
+        ends = [1.0]
+        for verdict in verdicts:
+            ends += [1 + 2 * verdict.threshold, 1 / (1 + 2 * verdict.threshold)]
+            ends += [one for one in (verdict.low, verdict.high, verdict.ratio) if math.isfinite(one) and one > 0]
+        held = [min(max(one, _LEAST), _MOST) for one in ends if math.isfinite(one)]
+        margin = (max(held) / min(held)) ** 0.06
+        return cls(min(held) / margin, max(held) * margin)
+
+    def place(self, ratio: float) -> float:
+        """0 to 100; what is not a number of this axis stands at its nearer end."""
+        if math.isnan(ratio):
+            ratio = 1.0
+        held = min(max(ratio, self.low), self.high)
+        return 100 * math.log(held / self.low) / math.log(self.high / self.low) if self.high > self.low else 50.0
+
+    def plot(self, verdict: MetricVerdict) -> IntervalPlot | None:
+        """None for what has no ratio."""
+        if not math.isfinite(verdict.ratio) or verdict.ratio <= 0:
+            return None
+        ends = (verdict.low, verdict.ratio, verdict.high, 1 / (1 + verdict.threshold), 1 + verdict.threshold)
+        return IntervalPlot(*(round(self.place(one), 2) for one in ends))
+
+    def ticks(self, most: int = 7) -> Sequence[float]:
+        """Ratios worth a line, one among them."""
+        both = sorted({*_TICKS, *(1 / tick for tick in _TICKS)})
+        inside = [tick for tick in both if self.low <= tick <= self.high]
+        return _thinned(inside, self, 100 / most)
+
+
+def _thinned(ticks: Sequence[float], scale: IntervalScale, apart: float) -> list[float]:
+    """One first, then outwards what keeps its distance."""
+    kept = [1.0]
+    for tick in sorted(ticks, key=lambda tick: abs(math.log(tick))):
+        if all(abs(scale.place(tick) - scale.place(other)) >= apart for other in kept):
+            kept.append(tick)
+    return sorted(kept)

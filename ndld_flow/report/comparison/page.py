@@ -1,0 +1,142 @@
+"""All data of the page of a comparison, typed, before a single tag is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ndld_flow.quantities import change
+from ndld_flow.records.comparison import Comparison, ProfileComparison
+from ndld_flow.records.profile import Profile
+from ndld_flow.report.comparison.collect_aligned import (
+    AlignedRow,
+    CoverageView,
+    LayerTimes,
+    collect_aligned,
+    collect_coverage,
+    largest_changes,
+)
+from ndld_flow.report.comparison.collect_differences import (
+    DifferenceView,
+    SettingGroup,
+    collect_differences,
+    collect_settings,
+)
+from ndld_flow.report.comparison.collect_gates import GateView, collect_gates
+from ndld_flow.report.comparison.collect_subjects import SubjectView, collect_subjects
+from ndld_flow.report.comparison.collect_verdicts import (
+    Decision,
+    MetricRow,
+    collect_decisions,
+    collect_metrics,
+    ratio_text,
+)
+from ndld_flow.report.comparison.interval_scale import IntervalScale
+from ndld_flow.report.comparison.payload import comparison_payload
+from ndld_flow.report.plain_text import short_name
+
+
+@dataclass(frozen=True)
+class ProfileView:
+    """Profiles of one name, compared."""
+
+    name: str
+    subjects: tuple[int, ...]
+    steps: tuple[str, ...]
+    metrics: tuple[MetricRow, ...]
+    largest: tuple[AlignedRow, ...]
+    """Of the first candidate, against the base."""
+    row_count: int
+    coverage: tuple[CoverageView, ...]
+    settings: tuple[SettingGroup, ...]
+
+    @property
+    def has_layers(self) -> bool:
+        return self.row_count > 0
+
+
+@dataclass(frozen=True)
+class ComparisonPage:
+    """The page of one comparison."""
+
+    title: str
+    verdict: str
+    why: str
+    subjects: tuple[SubjectView, ...]
+    decisions: tuple[Decision, ...]
+    scale: IntervalScale
+    """The axis of the decisions."""
+    geometric_mean: str
+    """`0.52x (-48 %)`, of the last subject; empty for fewer than two profiles."""
+    gates: tuple[GateView, ...]
+    differences: tuple[DifferenceView, ...]
+    noise: str
+    left_out: tuple[str, ...]
+    profiles: tuple[ProfileView, ...]
+    payload: str
+
+    @property
+    def sections(self) -> tuple[tuple[str, str], ...]:
+        """(anchor, title) of the sections this page has, in order."""
+        layered = any(profile.has_layers for profile in self.profiles)
+        present = {
+            "decision": bool(self.decisions),
+            "gates": bool(self.gates),
+            "circumstances": True,
+            "metrics": bool(self.profiles),
+            "time": layered,
+            "layers": layered,
+            "settings": bool(self.profiles),
+        }
+        return tuple((name, name.capitalize()) for name, there in present.items() if there)
+
+
+def collect_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> ComparisonPage:
+    """Turn records into page data; `profiles[i][j]` is the profile of subject j of `comparison.profiles[i]`."""
+    decisions, scale = collect_decisions(comparison)
+    times = [collect_aligned(one, own) for one, own in zip(comparison.profiles, profiles, strict=True)]
+    subjects = collect_subjects(comparison.subjects)
+    return ComparisonPage(
+        title=_title(subjects),
+        verdict=comparison.verdict,
+        why=short_name(comparison.why, 600),
+        subjects=subjects,
+        decisions=decisions,
+        scale=scale,
+        geometric_mean=_geometric_mean(comparison),
+        gates=collect_gates(comparison),
+        differences=collect_differences(comparison),
+        noise=short_name(comparison.noise, 400),
+        left_out=tuple(short_name(sentence, 400) for sentence in comparison.left_out),
+        profiles=tuple(map(_view, comparison.profiles, profiles, times)),
+        payload=comparison_payload(comparison, subjects, profiles, times),
+    )
+
+
+def _view(comparison: ProfileComparison, profiles: Sequence[Profile], times: Sequence[LayerTimes]) -> ProfileView:
+    return ProfileView(
+        name=short_name(comparison.name, 80),
+        subjects=comparison.subjects,
+        steps=tuple(map(short_name, comparison.steps)),
+        metrics=collect_metrics(comparison),
+        largest=largest_changes(comparison, times),
+        row_count=len(comparison.rows),
+        coverage=collect_coverage(comparison),
+        settings=collect_settings(profiles),
+    )
+
+
+def _title(subjects: Sequence[SubjectView]) -> str:
+    if len(subjects) == 2:
+        return f"{subjects[1].label} against {subjects[0].label}"
+    return f"{len(subjects)} against {subjects[0].label}" if len(subjects) > 4 else _listed(subjects)
+
+
+def _listed(subjects: Sequence[SubjectView]) -> str:
+    others = [subject.label for subject in subjects[1:]]
+    return f"{', '.join(others[:-1])} and {others[-1]} against {subjects[0].label}" if others else "Nothing compared"
+
+
+def _geometric_mean(comparison: Comparison) -> str:
+    ratio = comparison.geometric_mean_ratio
+    return "" if ratio is None else f"{ratio_text(ratio)} ({change(1, ratio)})"

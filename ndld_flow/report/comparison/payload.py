@@ -1,0 +1,160 @@
+"""The data that the page's scripts read: columns, each text once, compressed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ndld_flow.records.comparison import ComparedMetric, Comparison, ProfileComparison
+from ndld_flow.records.latency import LatencySummary, percentile
+from ndld_flow.records.profile import Layer, Profile
+from ndld_flow.report.collect_accuracy import shape_text
+from ndld_flow.report.collect_profiles import short_provider
+from ndld_flow.report.comparison.collect_aligned import LayerTimes
+from ndld_flow.report.comparison.collect_subjects import SubjectView
+from ndld_flow.report.json_values import Json
+from ndld_flow.report.payload import packed
+from ndld_flow.report.plain_text import short_name, visible_name
+from ndld_flow.report.texts import Texts
+
+_SAMPLES = 4000
+"""Of one profile: so many show its distribution as well as all of them would."""
+
+_METHODS = ("onnx nodes", "name and type", "type and dims in order", "unmatched")
+
+
+def comparison_payload(
+    comparison: Comparison,
+    subjects: Sequence[SubjectView],
+    profiles: Sequence[Sequence[Profile]],
+    times: Sequence[Sequence[LayerTimes]],
+) -> str:
+    """All that the scripts need to look at any subject as the base."""
+    texts = Texts()
+    data: dict[str, Json] = {
+        "verdict": comparison.verdict,
+        "why": short_name(comparison.why, 600),
+        "methods": _METHODS,
+        "subjects": [{"letter": one.letter, "series": one.series, "label": one.label} for one in subjects],
+        "profiles": [
+            _compared(one, own, timed, texts)
+            for one, own, timed in zip(comparison.profiles, profiles, times, strict=True)
+        ],
+    }
+    data["texts"] = texts.as_list()
+    return packed(data)
+
+
+def _compared(
+    comparison: ProfileComparison, profiles: Sequence[Profile], times: Sequence[LayerTimes], texts: Texts
+) -> dict[str, Json]:
+    return {
+        "name": short_name(comparison.name, 80),
+        "subjects": comparison.subjects,
+        "decided_by": comparison.decided_by,
+        "metrics": [_metric(metric) for metric in comparison.metrics],
+        "verdicts": _verdicts(comparison, texts),
+        "reports": [_report(profile, timed, texts) for profile, timed in zip(profiles, times, strict=True)],
+        "rows": _rows(comparison),
+        "layer_verdicts": _layer_verdicts(comparison),
+    }
+
+
+def _metric(metric: ComparedMetric) -> dict[str, Json]:
+    return {
+        "metric": short_name(metric.metric, 60),
+        "key": metric.metric,
+        "unit": short_name(metric.unit, 20),
+        "better": metric.better,
+        "values": [_number(value) for value in metric.values],
+        "runs": [[_number(value) for value in runs] for runs in metric.runs],
+    }
+
+
+def _verdicts(comparison: ProfileComparison, texts: Texts) -> dict[str, Json]:
+    ordered = comparison.verdicts
+    columns: dict[str, Json] = {
+        name: [_number(getattr(one, name)) for one in ordered]
+        for name in ("base", "candidate", "ratio", "low", "high", "threshold", "floor")
+    }
+    places = {metric.metric: place for place, metric in enumerate(comparison.metrics)}
+    columns["metric"] = [places.get(one.metric, -1) for one in ordered]
+    columns["verdict"] = texts.places(one.verdict for one in ordered)
+    columns["why"] = texts.places(short_name(one.why, 600) for one in ordered)
+    return columns
+
+
+def _report(profile: Profile, times: LayerTimes, texts: Texts) -> dict[str, Json]:
+    samples = profile.latency_ms
+    return {
+        "label": short_name(profile.label, 60),
+        "latency": _latency(samples),
+        "quartiles_ms": [_number(percentile(samples, percent)) for percent in (25, 75)] if samples else [],
+        "samples": _spread(samples),
+        "sample_count": len(samples),
+        "started_s": [_number(run.started_s) for run in profile.runs],
+        "sitting": short_name(profile.sitting),
+        "sum_ms": _number(profile.layers_sum_ms),
+        "layers": _layers(times, texts),
+    }
+
+
+def _latency(samples: Sequence[float]) -> dict[str, Json]:
+    numbers = LatencySummary.of(samples).model_dump() if samples else {}
+    return {name: _number(value) for name, value in numbers.items()}
+
+
+def _spread(samples: Sequence[float]) -> list[Json]:
+    """In order of length: sorted numbers pack best, and a distribution has no other order."""
+    ordered = sorted(samples)
+    step = max(1.0, (len(ordered) - 1) / (_SAMPLES - 1))
+    count = min(len(ordered), _SAMPLES)
+    return [_number(ordered[min(round(place * step), len(ordered) - 1)]) for place in range(count)]
+
+
+def _layers(times: LayerTimes, texts: Texts) -> dict[str, Json]:
+    layers = times.layers
+    return {
+        "ms": [_number(value) for value in times.medians_ms],
+        "name": texts.places(visible_name(layer.name) for layer in layers),
+        "type": texts.places(visible_name(layer.type) for layer in layers),
+        "precision": texts.places(visible_name(layer.precision) for layer in layers),
+        "dims": texts.places(_dims(layer) for layer in layers),
+        "tactic": texts.places(visible_name(layer.tactic) for layer in layers),
+        "provider": texts.places(short_provider(layer.provider) for layer in layers),
+        "onnx": [texts.places(map(visible_name, layer.onnx_nodes)) for layer in layers],
+    }
+
+
+def _dims(layer: Layer) -> str:
+    return shape_text(layer.outputs[0].shape) if layer.outputs else ""
+
+
+def _rows(comparison: ProfileComparison) -> dict[str, Json]:
+    """Positions of layers as a number where there is one of them, else as a list."""
+    rows = comparison.rows
+    return {
+        "layers": [
+            [places[0] if len(places := row.layers[profile]) == 1 else places for row in rows]
+            for profile in range(len(comparison.subjects))
+        ],
+        "methods": [
+            [_METHODS.index(row.methods[profile]) for row in rows] for profile in range(len(comparison.subjects))
+        ],
+        "confidence": [_number(row.confidence) for row in rows],
+    }
+
+
+def _layer_verdicts(comparison: ProfileComparison) -> dict[str, Json]:
+    return {
+        name: [_number(value) if not isinstance(value := getattr(one, name), str) else value for one in ordered]
+        for ordered in (comparison.layer_verdicts,)
+        for name in ("row", "candidate", "verdict", "ratio", "p_value", "q_value")
+    }
+
+
+def _number(value: float | None) -> float | None:
+    """Five digits that matter; JSON has no NaN and no infinity: null stands for them."""
+    if value is None or isinstance(value, int):
+        return value
+    return float(f"{value:.5g}") if math.isfinite(value) else None

@@ -1,0 +1,148 @@
+// Rows of layers that do the same work: what each took in each report, and what changed from the base to the candidate.
+
+const layerPlaces = (cell) => (Array.isArray(cell) ? cell : [cell]);
+
+class ComparedRows {
+  constructor(profile, texts, methods) {
+    this.profile = profile;
+    this.texts = texts;
+    this.methods = methods;
+    this.length = profile.rows.confidence.length;
+    this.times = profile.reports.map((report, place) => this.timesOf(report, place));
+    this.sums = this.times.map((times) => times.reduce((sum, ms) => sum + (ms ?? 0), 0));
+    this.verdicts = this.verdictsByRow();
+  }
+
+  // Milliseconds of each row; null where the report has no layer in it.
+  timesOf({ layers }, place) {
+    return this.profile.rows.layers[place].map((cell) => {
+      const places = layerPlaces(cell);
+      return places.length ? places.reduce((sum, layer) => sum + layers.ms[layer], 0) : null;
+    });
+  }
+
+  // For each candidate a column of positions among the layer verdicts, which are against the first base.
+  verdictsByRow() {
+    const { row, candidate } = this.profile.layer_verdicts;
+    const found = new Map();
+    row.forEach((one, position) => {
+      if (!found.has(candidate[position])) found.set(candidate[position], new Map());
+      found.get(candidate[position]).set(one, position);
+    });
+    return found;
+  }
+
+  has(place, row) {
+    return this.times[place][row] !== null;
+  }
+
+  // The texts of a row's layers in one report, each once.
+  said(key, place, row) {
+    const column = this.profile.reports[place].layers[key];
+    const found = layerPlaces(this.profile.rows.layers[place][row]).map((layer) => this.texts[column[layer]]);
+    return [...new Set(found)].join(" + ");
+  }
+
+  onnxNodes(place, row) {
+    const { onnx } = this.profile.reports[place].layers;
+    return [...new Set(layerPlaces(this.profile.rows.layers[place][row]).flatMap((layer) => onnx[layer]))].map((text) => this.texts[text]);
+  }
+}
+
+// The rows as one report is held against another.
+class RowPair {
+  constructor(rows, base, candidate) {
+    Object.assign(this, { rows, base, candidate });
+    this.length = rows.length;
+  }
+
+  from(row) {
+    return this.rows.times[this.base][row];
+  }
+
+  to(row) {
+    return this.rows.times[this.candidate][row];
+  }
+
+  both(row) {
+    return this.rows.has(this.base, row) && this.rows.has(this.candidate, row);
+  }
+
+  either(row) {
+    return this.rows.has(this.base, row) || this.rows.has(this.candidate, row);
+  }
+
+  delta(row) {
+    return (this.to(row) ?? 0) - (this.from(row) ?? 0);
+  }
+
+  // Infinity for what is new, 0 for what is gone.
+  ratio(row) {
+    if (!this.both(row)) return this.rows.has(this.candidate, row) ? Infinity : 0;
+    return this.to(row) / this.from(row);
+  }
+
+  // Of whichever of the two has the row, the base first.
+  said(key, row) {
+    return this.rows.said(key, this.rows.has(this.base, row) ? this.base : this.candidate, row);
+  }
+
+  change(key, row) {
+    if (!this.both(row)) return this.said(key, row);
+    const [before, after] = [this.rows.said(key, this.base, row), this.rows.said(key, this.candidate, row)];
+    return before === after ? before : `${before || "–"} → ${after || "–"}`;
+  }
+
+  changed(key, row) {
+    return this.both(row) && this.rows.said(key, this.base, row) !== this.rows.said(key, this.candidate, row);
+  }
+
+  // The weaker of the two ways in which both came into the row.
+  method(row) {
+    const { methods, profile } = this.rows;
+    if (!this.both(row)) return "unmatched";
+    return methods[Math.max(profile.rows.methods[this.base][row], profile.rows.methods[this.candidate][row])];
+  }
+
+  confidence(row) {
+    return this.rows.profile.rows.confidence[row];
+  }
+
+  // Worked out against the first base only; undefined otherwise.
+  verdict(row) {
+    if (this.base !== 0) return undefined;
+    const position = this.rows.verdicts.get(this.candidate)?.get(row);
+    if (position === undefined) return undefined;
+    const { verdict, q_value, p_value } = this.rows.profile.layer_verdicts;
+    return { verdict: verdict[position], q: q_value[position], p: p_value[position] };
+  }
+
+  // Layer time of one of the two by a text of its layers.
+  timeBy(key, place) {
+    const { layers } = this.rows.profile.reports[place];
+    const sums = new Map();
+    layers.ms.forEach((ms, layer) => {
+      const text = this.rows.texts[layers[key][layer]];
+      sums.set(text, (sums.get(text) ?? 0) + ms);
+    });
+    return sums;
+  }
+
+  // Largest change first: {text, before, after, delta}.
+  deltasBy(key) {
+    const [before, after] = [this.timeBy(key, this.base), this.timeBy(key, this.candidate)];
+    return [...new Set([...before.keys(), ...after.keys()])]
+      .map((text) => ({ text, before: before.get(text) ?? 0, after: after.get(text) ?? 0 }))
+      .map((one) => ({ ...one, delta: one.after - one.before }))
+      .sort((a, b) => Math.abs(b.delta) - Math.abs(a.delta));
+  }
+}
+
+const rowsOfProfile = new WeakMap();
+
+// Rows are worked out when a profile is first looked at.
+function pairOf(view) {
+  const { profile, payload } = view;
+  if (!rowsOfProfile.has(profile)) rowsOfProfile.set(profile, new ComparedRows(profile, payload.texts, payload.methods));
+  return new RowPair(rowsOfProfile.get(profile), view.base, view.candidate);
+}
