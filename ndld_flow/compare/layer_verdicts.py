@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from ndld_flow.compare.layer_times import LayerTimes, median
+from ndld_flow.compare.layer_times import TICK_MS, LayerTimes, RunTimes
 from ndld_flow.compare.metric_verdicts import Bounds
 from ndld_flow.compare.student_t import two_sided_p
 from ndld_flow.records.comparison import LayerRow, LayerVerdict, Verdict
 
 SIGNIFICANT = 0.05
 """Of the rows that are called slower or quicker, about so many may be wrong (Benjamini and Hochberg, 1995)."""
-TICK_MS = 0.001
-"""Resolution of the clock in ONNX Runtime's profiles."""
 _FLOOR_MS = 2 * TICK_MS
 _SINGLE_RUN = 0.5
 """Without repeated runs, a layer half again as slow, or in two thirds of the time, is told as a finding: single layers
 vary more than the whole, and still one that takes half the time must not read as noise."""
 
 
-@dataclass(frozen=True)
-class _Tested:
+class _Tested(NamedTuple):
     row: int
     ratio: float
     difference_ms: float
@@ -48,10 +45,12 @@ def judge_layers(
 
 
 def _tests(rows: Sequence[LayerRow], times: Sequence[LayerTimes], candidate: int) -> Iterator[_Tested]:
+    of_base, of_candidate = times[0].of, times[candidate].of
     for number, row in enumerate(rows):
-        base, ours = times[0].of(row.layers[0]), times[candidate].of(row.layers[candidate])
+        base, ours = of_base(row.layers[0]), of_candidate(row.layers[candidate])
         if base and ours:
-            yield _test(number, base, ours)
+            ratio, difference_ms = ours.median_ms / base.median_ms, abs(ours.median_ms - base.median_ms)
+            yield _Tested(number, ratio, difference_ms, _welch(base, ours))
 
 
 def adjust(p_values: Sequence[float]) -> list[float]:
@@ -64,30 +63,15 @@ def adjust(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def _test(row: int, base: Sequence[float], candidate: Sequence[float]) -> _Tested:
-    before, after = median(base), median(candidate)
-    # A kernel that took no whole tick is as good as one of half a tick: 0 has no ratio.
-    ratio = max(after, TICK_MS / 2) / max(before, TICK_MS / 2)
-    return _Tested(row, ratio, abs(after - before), _welch(base, candidate))
-
-
-def _welch(base: Sequence[float], candidate: Sequence[float]) -> float | None:
+def _welch(base: RunTimes, candidate: RunTimes) -> float | None:
     """Two-sided p of Welch's t-test on the logarithms, its degrees of freedom rounded down."""
-    if min(len(base), len(candidate)) < 2:
+    if base.runs < 2 or candidate.runs < 2:
         return None
-    means, errors = zip(*(_mean_and_error(values) for values in (base, candidate)), strict=True)
-    error = sum(errors)
-    freedom = error**2 / sum(e**2 / (len(v) - 1) for e, v in zip(errors, (base, candidate), strict=True))
-    return two_sided_p((means[1] - means[0]) / math.sqrt(error), max(1, int(freedom)))
-
-
-def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """Mean of the logarithms and its squared standard error, at least that of reading a clock that ticks."""
-    logs = [math.log(max(value, TICK_MS / 2)) for value in values]
-    mean = math.fsum(logs) / len(logs)
-    variance = math.fsum((log - mean) ** 2 for log in logs) / (len(logs) - 1)
-    of_tick = (TICK_MS / max(median(values), TICK_MS / 2)) ** 2 / 12
-    return mean, max(variance, of_tick) / len(values)
+    one, other = base.log_error, candidate.log_error
+    freedom = (one + other) ** 2 / (one**2 / (base.runs - 1) + other**2 / (candidate.runs - 1))
+    # The least freedom there can be is the smaller side's, which rounding must not miss.
+    whole = max(int(freedom), min(base.runs, candidate.runs) - 1)
+    return two_sided_p((candidate.log_mean - base.log_mean) / math.sqrt(one + other), whole)
 
 
 def _decide(test: _Tested, q_value: float | None, bounds: Bounds) -> Verdict:

@@ -8,7 +8,7 @@ their own, so that the rows do not depend on which of them is the base.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import get_args
 
@@ -47,6 +47,8 @@ def _group_by_name(groups: list[LayerGroup], profiles: Sequence[Profile]) -> lis
 
     Of several layers with one name, the first goes with the first, the second with the second, ...
     """
+    if all(len(group.layers) == len(profiles) for group in groups):
+        return groups
     homes: dict[Hashable, list[LayerGroup]] = defaultdict(list)
     group_of = _group_of(groups)
     for number, profile in enumerate(profiles):
@@ -100,16 +102,12 @@ def _group_in_order(groups: list[LayerGroup], profiles: Sequence[Profile]) -> li
 
 
 def _sequences(groups: Sequence[LayerGroup], profiles: Sequence[Profile]) -> list[list[LayerGroup]]:
-    """Each profile's groups in its order of execution."""
-    group_of = _group_of(groups)
-    return [
-        list(
-            {
-                id(group): group for position in range(len(profile.layers)) for group in [group_of[number, position]]
-            }.values()
-        )
-        for number, profile in enumerate(profiles)
-    ]
+    """Each profile's groups in the order in which their first layers ran."""
+    found: list[list[tuple[int, int]]] = [[] for _ in profiles]
+    for index, group in enumerate(groups):
+        for number, positions in group.layers.items():
+            found[number].append((positions[0], index))
+    return [[groups[index] for _, index in sorted(firsts)] for firsts in found]
 
 
 def _align_free(merged: list[LayerGroup], sequence: list[LayerGroup], number: int, keyed: _Keyed) -> None:
@@ -118,13 +116,14 @@ def _align_free(merged: list[LayerGroup], sequence: list[LayerGroup], number: in
     if all(id(group) in place for group in sequence) or all(number in group.layers for group in merged):
         return
     for ours, theirs in _between_anchors(sequence, place, len(merged)):
-        free = [i for i in ours if id(sequence[i]) not in place and keyed(sequence[i]) is not None]
-        waiting = [i for i in theirs if number not in merged[i].layers and keyed(merged[i]) is not None]
-        for a, b in align([keyed(merged[i]) for i in waiting], [keyed(sequence[i]) for i in free]):
-            home, guest = merged[waiting[a]], sequence[free[b]]
+        waiting = keyed.keys({i: merged[i] for i in theirs if number not in merged[i].layers})
+        free = keyed.keys({i: sequence[i] for i in ours if id(sequence[i]) not in place})
+        theirs_at, ours_at = list(waiting), list(free)
+        for a, b in align(list(waiting.values()), list(free.values())):
+            home, guest = merged[theirs_at[a]], sequence[ours_at[b]]
             if not home.layers.keys() & guest.layers.keys():
                 home.take_in(guest, "type and dims in order", keyed.confidence)
-                sequence[free[b]] = home
+                sequence[ours_at[b]] = home
 
 
 def _between_anchors(
@@ -149,6 +148,8 @@ def _insert(merged: list[LayerGroup], sequence: list[LayerGroup]) -> list[LayerG
             neighbour = id(group)
         else:
             following[neighbour].append(group)
+    if not following:
+        return merged
     return [*following[None], *(one for group in merged for one in (group, *following[id(group)]))]
 
 
@@ -159,9 +160,17 @@ class _Keyed:
         self.confidence = confidence
         self._profiles, self._key = profiles, key
 
-    def __call__(self, group: LayerGroup) -> Hashable:
+    def keys(self, groups: Mapping[int, LayerGroup]) -> dict[int, Hashable]:
+        """Of the groups that have a key, under the positions they were given with."""
+        found = {position: self._key_of(group) for position, group in groups.items()}
+        return {position: key for position, key in found.items() if key is not None}
+
+    def _key_of(self, group: LayerGroup) -> Hashable:
         number, positions = next(iter(group.layers.items()))
-        keys = tuple(self._key(self._profiles[number].layers[position]) for position in positions)
+        layers = self._profiles[number].layers
+        if len(positions) == 1:
+            return self._key(layers[positions[0]])
+        keys = tuple(self._key(layers[position]) for position in positions)
         return None if None in keys else keys
 
 

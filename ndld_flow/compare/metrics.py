@@ -95,7 +95,7 @@ def _usable(values: Iterable[float]) -> tuple[float, ...]:
 def _layer_sums(profile: Profile) -> tuple[float, ...]:
     """Per process run, the median over its layer passes of what all layers took."""
     samples = [layer.samples_ms for layer in profile.layers if layer.samples_ms]
-    passes = [math.fsum(one) for one in zip(*samples, strict=False)]
+    passes = list(map(sum, zip(*samples, strict=False)))
     ends = [0, *accumulate(profile.layer_runs or (len(passes),))]
     parts = (_usable(passes[start:end]) for start, end in pairwise(ends))
     return _each(parts, statistics.median)

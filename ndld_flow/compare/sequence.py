@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 
-_NEAREST = 24
+_NEAREST = 12
 """Of all places where an item could go, how many near its own are tried: a model of 5,000 layers repeats few kinds, and
 every place for each would be millions."""
 
@@ -14,7 +14,7 @@ every place for each would be millions."""
 def align(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tuple[int, int]]:
     """Pairs of positions with equal items, in order in both.
 
-    The most pairs there can be where an item has at most 24 equals in the other sequence; else among the 24 places
+    The most pairs there can be where an item has at most 12 equals in the other sequence; else among the 12 places
     that are nearest to its own. Hunt and Szymanski, 1977, A fast algorithm for computing longest common subsequences.
     """
     head, tail = _equal_ends(first, second)

@@ -10,8 +10,6 @@ def two_sided_p(t: float, freedom: int) -> float:
 
     The finite series of Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
     """
-    if math.isinf(t):
-        return 0.0
     angle = math.atan2(abs(t), math.sqrt(freedom))
     sine, cosine = math.sin(angle), math.cos(angle)
     odd = freedom % 2
