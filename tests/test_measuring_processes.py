@@ -189,6 +189,8 @@ def test_steps_that_take_turns(model: Path, tmp_path: Path) -> None:
     assert base.layer_runs == (2, 2)
     assert all(len(layer.samples_ms) == 4 for layer in base.layers)
     assert base.timeline
+    assert base.roofs is not None
+    assert speed.roofs is None
     assert speed.layer_runs == ()
     assert speed.options["threads"] == 1
     assert [point.inputs[0].shape for point in speed.batches] == [(3, 8)]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from ndld_flow.backends.measuring.device_roofs import measure_roofs
 from ndld_flow.backends.measuring.layer_pass import LayerPass, count_events, read_layers
 from ndld_flow.backends.measuring.layer_recording import OPTIMISED, RecordingPlan
 from ndld_flow.backends.measuring.preflight import disturbance, disturbed, doubts, look_around, read_cpu_time
@@ -28,7 +29,7 @@ from ndld_flow.backends.running.onnxruntime_session import SessionSettings
 from ndld_flow.errors import RequestError
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine import describe_machine
-from ndld_flow.records.profile import BatchPoint, Profile, ProfileRun, TensorInfo
+from ndld_flow.records.profile import BatchPoint, Profile, ProfileRun, Roofs, TensorInfo
 from ndld_flow.versions import read_version
 
 
@@ -193,6 +194,7 @@ def _conclude(one: _Measuring, sitting: _Sitting, reason: str) -> tuple[Profile,
         layer_runs=layers.layer_runs,
         timeline=layers.timeline,
         timeline_basis=layers.timeline_basis,
+        roofs=_roofs(one, layers),
         layer_pass_ms=layers.pass_ms,
         measured_at=sitting.measured_at,
         sitting=sitting.id,
@@ -250,6 +252,13 @@ def _layers(one: _Measuring) -> LayerPass:
         plan,
         parallel=one.request.session.execution == "parallel",
     )
+
+
+def _roofs(one: _Measuring, layers: LayerPass) -> Roofs | None:
+    if not layers.layers:
+        return None
+    one.side.progress(0, 0, "measuring what the device can do")
+    return measure_roofs(one.request.session, layers.layers)
 
 
 def _conditions(one: _Measuring, sitting: _Sitting) -> dict[str, JsonValue]:
