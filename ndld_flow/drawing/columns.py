@@ -16,6 +16,8 @@ MARGIN = 16.0
 _MOST_COLUMNS = 24
 _MOST_CARRIED = 24
 """More lines than these are not carried over: such a graph is cut nowhere there."""
+_SHORT = 1400.0
+"""A graph no longer than this is not cut: it can be looked at as it is."""
 _COST_OF_A_LINE = 0.035
 """Of a column's height: how far a cut may move to carry one line less."""
 
@@ -47,7 +49,8 @@ def fold(graph: Layered, bands: Sequence[Band], across: Sequence[float], aspect:
     lines = [sum(len(graph.below[vertex]) for vertex in layer) for layer in graph.layers]
     best = _set(graph, bands, across, [])
     tried: set[tuple[int, ...]] = set()
-    for count in range(2, min(_MOST_COLUMNS, len(bands)) + 1):
+    most = _MOST_COLUMNS if best.height > _SHORT else 1
+    for count in range(2, min(most, len(bands)) + 1):
         cuts = _cuts(bands, lines, count)
         if not cuts or tuple(cuts) in tried:
             continue

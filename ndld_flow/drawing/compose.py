@@ -17,6 +17,8 @@ _LABEL, _DETAIL, _EDGE = 13.0, 10.5, 10.0
 """Letter heights."""
 _PAD_X, _PAD_Y = 12.0, 7.0
 _MARGIN = 28.0
+_BEHIND = 4.0
+"""How far the second sheet of a composite node looks out."""
 _GRID = 24.0
 _MOST_LETTERS = 34
 _MOST_TITLE = 90
@@ -62,7 +64,8 @@ def _extent(node: DrawnNode, label: str, direction: Direction) -> Extent:
     if not label:
         return Extent(round(width), round(height))
     wide = text_width(label, _EDGE) + 8
-    tail, breadth = (_EDGE + 5, wide) if direction == "down" else (wide, _EDGE + 4)
+    behind = _BEHIND if node.kind == "composite" else 0.0
+    tail, breadth = (_EDGE + 5 + behind, wide) if direction == "down" else (wide + behind, _EDGE + 4)
     return Extent(round(width), round(height), round(tail), round(breadth))
 
 
@@ -98,7 +101,7 @@ class _Composer:
             self.top += 8
         if self.graph.subtitle:
             self.top += 12
-            yield Text(_MARGIN, self.top, shown(self.graph.subtitle, 200), 12, colours.quiet, False, "start")
+            yield Text(_MARGIN, self.top, shown(self.graph.subtitle, 320), 12, colours.quiet, False, "start")
             self.top += 8
         yield from self._legend()
         self.top += 26
@@ -145,7 +148,7 @@ class _Composer:
         ink = colours.ink if terminal or node.kind == "constant" else colours.on_family
         radius = box.height / 2 if terminal else 2.0 if node.kind == "constant" else 6.0
         if node.kind == "composite":  # a second sheet behind it: there is more inside
-            yield Rectangle(box.x + 4, box.y + 4, box.width, box.height, radius, fill, colours.border)
+            yield Rectangle(box.x + _BEHIND, box.y + _BEHIND, box.width, box.height, radius, fill, colours.border)
         title = shown(node.id, _MOST_TOOLTIP)
         border = colours.ink if terminal else colours.border
         yield Rectangle(
@@ -158,7 +161,7 @@ class _Composer:
             y += _DETAIL + 3
             yield Text(middle, y, shown(detail, _MOST_LETTERS), _DETAIL, ink)
         if label:
-            yield self._edge_label(box, label, 4 if node.kind == "composite" else 0)
+            yield self._edge_label(box, label, _BEHIND if node.kind == "composite" else 0.0)
 
     def _edge_label(self, box: Box, label: str, lower: float) -> Text:
         if self.style.direction == "down":

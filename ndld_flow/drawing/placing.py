@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from ndld_flow.drawing.layered import Layered
+from ndld_flow.drawing.settling import settle
 
 
 def place_across(graph: Layered, widths: Sequence[float]) -> list[float]:
     """The centre of each vertex; `widths` includes the gap to its neighbours in the layer."""
-    crossing = _marked_crossings(graph)
-    above, below = _straightened(graph, graph.above), _straightened(graph, graph.below)
+    spine = find_spines(graph)
+    crossing = _marked_crossings(graph, spine)
+    above, below = _straightened(graph, graph.above, spine), _straightened(graph, graph.below, spine)
     found = []
     for layers, neighbours in ((graph.layers, above), (graph.layers[::-1], below)):
         for mirrored in (False, True):
@@ -23,37 +25,74 @@ def place_across(graph: Layered, widths: Sequence[float]) -> list[float]:
             root = _align(seen, neighbours, crossing)
             places = _compact(seen, root, widths)
             found.append([-place for place in places] if mirrored else places)
-    return _between(found, widths)
+    across = _between(found, widths)
+    settle(graph, across, widths, spine)
+    return across
 
 
-def _straightened(graph: Layered, neighbours: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Neighbours to be in line with: a passing edge goes straight on, a node follows nodes rather than what passes."""
+def _straightened(graph: Layered, neighbours: Sequence[Sequence[int]], spine: Sequence[int]) -> list[list[int]]:
+    """Neighbours to be in line with: what is on one spine stays on it, a passing edge goes straight on, and a node
+    follows nodes rather than what passes."""
     count = graph.count
     straight: list[list[int]] = []
     for vertex, near in enumerate(neighbours):
+        on_spine = [one for one in near if spine[one] == spine[vertex]]
         nodes = [one for one in near if one < count]
-        passing = [one for one in near if one >= count]
-        straight.append((nodes or passing) if vertex < count else (passing or nodes))
+        straight.append(on_spine or nodes or list(near))
     return straight
 
 
-def _marked_crossings(graph: Layered) -> set[tuple[int, int]]:
-    """Segments that cross a piece of a long edge: the long edge stays straight, they give way."""
-    count = graph.count
+def find_spines(graph: Layered) -> list[int]:
+    """For each vertex a number that those share which should be in one line: pieces of the longest paths.
+
+    Two neighbours are in one line when each is, for the other, on the longest path that way; and so is a trunk.
+    """
+    depth, height = _longest(graph.layers, graph.above), _longest(graph.layers[::-1], graph.below)
+    spine = list(range(len(graph.above)))
+    for layer in graph.layers[1:]:
+        for vertex in layer:
+            upper = _best(vertex, graph.above[vertex], depth, graph.count)
+            if upper >= 0 and _best(upper, graph.below[upper], height, graph.count) == vertex:
+                spine[vertex] = spine[upper]
+    return spine
+
+
+def _longest(layers: Sequence[Sequence[int]], neighbours: Sequence[Sequence[int]]) -> list[int]:
+    """How many vertices the longest path to each one has."""
+    longest = [1] * len(neighbours)
+    for layer in layers:
+        for vertex in layer:
+            for one in neighbours[vertex]:
+                if longest[one] >= longest[vertex]:
+                    longest[vertex] = longest[one] + 1
+    return longest
+
+
+def _best(vertex: int, near: Sequence[int], longest: Sequence[int], count: int) -> int:
+    """The neighbour a vertex wants to be in line with: its like, then who has the longest way behind it; -1 for none."""
+    if not near:
+        return -1
+    if len(near) == 1:
+        return near[0]
+    return max(near, key=lambda one: ((one < count) == (vertex < count), longest[one], -one))
+
+
+def _marked_crossings(graph: Layered, spine: Sequence[int]) -> set[tuple[int, int]]:
+    """Segments that cross a piece of a spine: spines stay straight, all else gives way."""
     marked: set[tuple[int, int]] = set()
     for upper, lower in pairwise(graph.layers):
         place = {vertex: number for number, vertex in enumerate(upper)}
         low, scanned = 0, 0
         for number, vertex in enumerate(lower):
-            inner = next((one for one in graph.above[vertex] if one >= count), None) if vertex >= count else None
+            inner = next((one for one in graph.above[vertex] if spine[one] == spine[vertex]), None)
             if inner is None and number < len(lower) - 1:
                 continue
             high = len(upper) if inner is None else place[inner]
             for other in lower[scanned : number + 1]:
                 for one in graph.above[other]:
-                    if (place[one] < low or place[one] > high) and not (one >= count and other >= count):
+                    if (place[one] < low or place[one] > high) and spine[one] != spine[other]:
                         marked.add((one, other))
-            low, scanned = high, number + 1
+            low, scanned = max(low, high), number + 1
     return marked
 
 

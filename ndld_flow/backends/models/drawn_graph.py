@@ -6,12 +6,13 @@ Weights are never read; only scalars and short lists of integers are, because th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx_ir as ir
 
+from ndld_flow.backends.models.dim_names import DimNames
 from ndld_flow.backends.models.element_types import held_tensor, subgraphs_of
 from ndld_flow.backends.models.files import load_model
 from ndld_flow.backends.models.node_selection import op_name
@@ -112,7 +113,7 @@ class _Drawing:
     edges: list[DrawnEdge] = field(default_factory=list)
     places: dict[ir.Value, int] = field(default_factory=dict)
     """Value -> the node it leaves."""
-    dtypes: Counter[str] = field(default_factory=Counter)
+    dims: DimNames = field(default_factory=DimNames)
     usual: str = ""
     """The dtype that most tensors have; it is not written at edges."""
 
@@ -134,6 +135,8 @@ class _Drawing:
             said.append(f"tensors are {self.usual} where no dtype is written")
         if hidden and not self.reading.constants:
             said.append(f"{count(hidden)} constants not drawn")
+        if self.dims.explained:
+            said.append(self.dims.explained)
         return " · ".join(said)
 
     def _graph(self, graph: ir.Graph, bindings: dict[ir.Value, ir.Value | None], depth: int) -> None:
@@ -209,7 +212,7 @@ class _Drawing:
 
     def _label(self, value: ir.Value) -> str:
         dtype = _dtype_text(value)
-        return " ".join(part for part in ("" if dtype == self.usual else dtype, _shape_text(value)) if part)
+        return " ".join(part for part in ("" if dtype == self.usual else dtype, _shape_text(value, self.dims)) if part)
 
     def _usual_dtype(self, graph: ir.Graph) -> str:
         dtypes = Counter(_dtype_text(value) for node in graph for value in node.outputs if not _is_constant(node))
@@ -251,21 +254,21 @@ def _dtype_text(value: ir.Value) -> str:
     return {"FLOAT": "float32", "DOUBLE": "float64"}.get(dtype.name, dtype.name.lower())
 
 
-def _shape_text(value: ir.Value) -> str:
+def _shape_text(value: ir.Value, dims: Callable[[str], str] = str) -> str:
     """`1x64x56x56` with real multiplication signs; symbolic dimensions keep their names, unknown ones are `?`."""
     shape = value.shape
     if shape is None and value.const_value is not None:
         shape = value.const_value.shape  # type: ignore[assignment]
     if shape is None:
         return ""
-    dims = ["?" if made_up(dim) else _dim_text(dim) for dim in shape]
-    if len(dims) > _MOST_DIMS:
-        dims = [*dims[:_MOST_DIMS], "…"]
-    return TIMES.join(dims) or "scalar"
+    texts = ["?" if made_up(dim) else _dim_text(dim, dims) for dim in shape]
+    if len(texts) > _MOST_DIMS:
+        texts = [*texts[:_MOST_DIMS], "…"]
+    return TIMES.join(texts) or "scalar"
 
 
-def _dim_text(dim: int | ir.SymbolicDim) -> str:
-    return str(dim) if isinstance(dim, int) else (dim.value or "?")
+def _dim_text(dim: int | ir.SymbolicDim, short: Callable[[str], str]) -> str:
+    return str(dim) if isinstance(dim, int) else short(dim.value) if dim.value else "?"
 
 
 def _details(node: ir.Node) -> Iterator[str]:
