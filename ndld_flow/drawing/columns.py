@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,6 +19,8 @@ _MOST_CARRIED = 24
 """More lines than these are not carried over: such a graph is cut nowhere there."""
 _SHORT = 1400.0
 """A graph no longer than this is not cut: it can be looked at as it is."""
+_SEARCHED = 0.3
+"""Of a column's height: how far from its end a good place to cut is looked for."""
 _COST_OF_A_LINE = 0.035
 """Of a column's height: how far a cut may move to carry one line less."""
 
@@ -67,20 +70,24 @@ def _off(columns: Columns, aspect: float) -> float:
 
 def _cuts(bands: Sequence[Band], lines: Sequence[int], count: int) -> list[int]:
     """The last layer of each column but the last one."""
-    total = bands[-1].bottom - bands[0].top
-    column = total / count
+    column = (bands[-1].bottom - bands[0].top) / count
     cuts: list[int] = []
     for number in range(1, count):
         ideal = bands[0].top + number * column
-        first = cuts[-1] + 1 if cuts else 0
+        first = bisect_left(bands, ideal - _SEARCHED * column, key=_bottom)
+        last = bisect_left(bands, ideal + _SEARCHED * column, key=_bottom)
         near = [
             (abs(bands[k].bottom - ideal) / column + _COST_OF_A_LINE * lines[k], k)
-            for k in range(first, len(bands) - 1)
-            if abs(bands[k].bottom - ideal) < 0.3 * column and lines[k] <= _MOST_CARRIED
+            for k in range(max(first, cuts[-1] + 1 if cuts else 0), min(last, len(bands) - 1))
+            if lines[k] <= _MOST_CARRIED
         ]
         if near:
             cuts.append(min(near)[1])
     return cuts
+
+
+def _bottom(band: Band) -> float:
+    return band.bottom
 
 
 def _set(graph: Layered, bands: Sequence[Band], across: Sequence[float], cuts: Sequence[int]) -> Columns:

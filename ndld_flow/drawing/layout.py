@@ -7,8 +7,10 @@ graph that is much too long is set in columns.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal

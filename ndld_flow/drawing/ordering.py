@@ -10,7 +10,9 @@ from ndld_flow.drawing.layered import Layered
 
 _SWEEPS = 8
 _FEW_SWEEPS = 4
-_LARGE = 20_000
+_PATIENCE = 2
+"""Sweeps without fewer crossings: one down, one up."""
+_LARGE = 6_000
 """Vertices from which on fewer sweeps must do."""
 
 
@@ -19,14 +21,16 @@ def reduce_crossings(graph: Layered) -> None:
     _first_order(graph)
     best, fewest = [list(layer) for layer in graph.layers], count_crossings(graph)
     sweeps = _SWEEPS if len(graph.above) < _LARGE else _FEW_SWEEPS
+    in_vain = 0
     for sweep in range(sweeps):
-        if fewest == 0:
+        if fewest == 0 or in_vain == _PATIENCE:
             break
         if sweep % 2 == 0:
             _sweep(graph.layers, graph.above)
         else:
             _sweep(graph.layers[::-1], graph.below)
         crossings = count_crossings(graph)
+        in_vain = 0 if crossings < fewest else in_vain + 1
         if crossings < fewest:
             best, fewest = [list(layer) for layer in graph.layers], crossings
     graph.layers[:] = best
@@ -51,27 +55,43 @@ def _first_order(graph: Layered) -> None:
 
 def _sweep(layers: Sequence[list[int]], neighbours: Sequence[Sequence[int]]) -> None:
     """Sort each layer by where its neighbours in the layer before it are; who has none keeps its place."""
-    position: dict[int, float] = {}
+    position = [0] * len(neighbours)
     for layer in layers:
-        # Places run from 0 to 1: a narrow layer says as much about the sides as a wide one.
-        keys = {}
+        if len(layer) > 1:
+            keys = {}
+            for place, vertex in enumerate(layer):
+                near = neighbours[vertex]
+                if len(near) == 1:
+                    keys[vertex] = float(position[near[0]])
+                else:
+                    keys[vertex] = sum([position[one] for one in near]) / len(near) if near else float(place)
+            layer.sort(key=keys.__getitem__)
         for place, vertex in enumerate(layer):
-            near = neighbours[vertex]
-            keys[vertex] = sum(position[one] for one in near) / len(near) if near else float(place)
-        layer.sort(key=keys.__getitem__)
-        position = {vertex: float(place) for place, vertex in enumerate(layer)}
+            position[vertex] = place
 
 
 def count_crossings(graph: Layered) -> int:
     """How many pairs of edges cross between neighbouring layers."""
     crossings = 0
+    position = [0] * len(graph.above)
     for upper, lower in pairwise(graph.layers):
-        place = {vertex: number for number, vertex in enumerate(lower)}
-        passed: list[int] = []
-        for vertex in upper:
-            ends = sorted(place[one] for one in graph.below[vertex])
-            for end in ends:
+        if len(upper) == 1 or len(lower) == 1:
+            continue
+        for place, vertex in enumerate(lower):
+            position[vertex] = place
+        crossings += _crossings_below(upper, graph.below, position)
+    return crossings
+
+
+def _crossings_below(upper: Sequence[int], below: Sequence[Sequence[int]], position: Sequence[int]) -> int:
+    """Pairs of edges in the wrong order: for each edge, how many before it end to the right of where it ends."""
+    crossings = 0
+    passed: list[int] = []
+    for vertex in upper:
+        ends = [position[one] for one in below[vertex]]
+        for end in ends:
+            if passed and passed[-1] > end:
                 crossings += len(passed) - bisect_right(passed, end)
-            for end in ends:
-                insort(passed, end)
+        for end in ends:
+            insort(passed, end)
     return crossings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -121,5 +122,5 @@ def mix(colour: str, other: str, part: float) -> str:
 
 def _lightness(colour: str) -> float:
     """Relative luminance, about as WCAG counts it."""
-    red, green, blue, _ = (float(value / 255) ** 2.2 for value in parts(colour))
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    weights = (0.2126, 0.7152, 0.0722)
+    return sum(weight * math.pow(value / 255, 2.2) for weight, value in zip(weights, parts(colour)[:3], strict=True))

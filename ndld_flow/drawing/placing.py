@@ -69,7 +69,7 @@ def _longest(layers: Sequence[Sequence[int]], neighbours: Sequence[Sequence[int]
 
 
 def _best(vertex: int, near: Sequence[int], longest: Sequence[int], count: int) -> int:
-    """The neighbour a vertex wants to be in line with: its like, then who has the longest way behind it; -1 for none."""
+    """The neighbour a vertex wants to be in line with: one of its kind, with the longest way behind it; -1 for none."""
     if not near:
         return -1
     if len(near) == 1:
@@ -105,8 +105,11 @@ def _align(
     for layer in layers:
         rightmost = -1
         for vertex in layer:
-            near = sorted(neighbours[vertex], key=place.__getitem__)
-            for one in near[(len(near) - 1) // 2 : len(near) // 2 + 1]:
+            near = neighbours[vertex]
+            if len(near) > 1:
+                near = sorted(near, key=place.__getitem__)
+                near = near[(len(near) - 1) // 2 : len(near) // 2 + 1]
+            for one in near:
                 free = (one, vertex) not in crossing and (vertex, one) not in crossing
                 if root[vertex] == vertex and free and place[one] > rightmost:
                     root[vertex] = root[one]
