@@ -88,8 +88,8 @@ def report(path: Path) -> None:
     ratio = median(turn.step_ms / turn.plain_ms for turn in turns)
     own_s, imports_s = median(turn.own_s for turn in turns), median(turn.imports_s for turn in turns)
     print(
-        f"{path.stem:12} step {step_ms:8.4f} ms, plain loop {plain_ms:8.4f} ms, ratio {ratio:5.3f}; own {own_s:.3f} s a "
-        f"run, imports {imports_s:.3f} s; layers: profiler overhead {median(layers.pass_ms) / step_ms:5.2f}x, "
+        f"{path.stem:12} step {step_ms:8.4f} ms, plain loop {plain_ms:8.4f} ms, ratio {ratio:5.3f}; own {own_s:.3f} s "
+        f"a run, imports {imports_s:.3f} s; layers: profiler overhead {median(layers.pass_ms) / step_ms:5.2f}x, "
         f"{wall_s:.2f} s; {layers.notes[-1]}"
     )
 
