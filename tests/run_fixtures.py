@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -17,7 +17,7 @@ from ndld_flow.records.finding import Finding, Findings
 from ndld_flow.records.graph_change import GraphChange, GraphSummary
 from ndld_flow.records.machine import Machine
 from ndld_flow.records.metric import Metric
-from ndld_flow.records.profile import Layer, Profile, ProfileRun, TensorInfo
+from ndld_flow.records.profile import Layer, LayerRole, Profile, ProfileRun, Roofs, Span, TensorInfo
 from ndld_flow.records.run_record import GateResult, RunRecord, SourceRecord
 from ndld_flow.records.step_record import (
     ArtifactFile,
@@ -262,9 +262,21 @@ def layers(number: int, total_ms: float, seed: int, precision: str, samples: int
     )
 
 
+ROLES: Mapping[str, LayerRole] = {"Reorder": "reformat", "Cast": "cast", "Memcpy": "copy", "If": "control"}
+TACTICS = {"Conv": ("nchwc_direct_3x3", "nchwc_pointwise"), "Concat": ("memcpy",)}
+RATES = {"Conv": (4e6, 3.8e7), "Mul": (1e5, 9e5)}
+"""Multiply-accumulate operations in a millisecond, from and to."""
+ELEMENT_BYTES = {"float32": 4, "float16": 2}
+
+
 def layer(place: int, op_type: str, ms: float, dice: random.Random, precision: str, samples: int) -> Layer:
+    """One layer with shapes, work, and a share of the noise. Every eleventh of a type without work moves data."""
+    op_type = "Reorder" if place % 37 == 36 else op_type
     channels, edge = dice.choice((16, 24, 56, 96)), dice.choice((160, 80, 40, 20))
     shape = (1, channels, edge, edge)
+    size_bytes = channels * edge * edge * ELEMENT_BYTES.get(precision, 4)
+    weights = channels * channels * 9 * ELEMENT_BYTES.get(precision, 4) if op_type == "Conv" else 0
+    tactics = TACTICS.get(op_type, ("",))
     return Layer(
         index=place,
         name=f"p2o.{op_type}.{place}",
@@ -277,11 +289,69 @@ def layer(place: int, op_type: str, ms: float, dice: random.Random, precision: s
         if place % 3
         else (f"p2o.{op_type}.{place}", f"p2o.BatchNormalization.{place}"),
         samples_ms=tuple(round(ms * (1 + dice.gauss(0, 0.05)), 6) for _ in range(samples)),
+        role=ROLES.get(op_type, "compute"),
+        tactic=tactics[place % len(tactics)],
+        macs=int(ms * dice.uniform(*RATES[op_type])) if op_type in RATES else None,
+        read_bytes=size_bytes + weights,
+        written_bytes=size_bytes,
+        weight_bytes=weights,
     )
 
 
-def profile(label: str, center_ms: float, seed: int, layer_count: int, runs: int = 1) -> Profile:
+def timeline(measured: Sequence[Layer], pause_ms: float = 0.004) -> tuple[Span, ...]:
+    """One pass: the inputs arrive, layer after layer runs with pauses of the runtime between, the outputs leave."""
+    spans = [Span(lane="H2D", name="x", start_ms=0.0, duration_ms=0.08, kind="transfer")]
+    now = 0.08
+    for place, one in enumerate(measured):
+        if place % 5 == 4:
+            spans.append(Span(lane="CPU", name="dispatch", start_ms=now, duration_ms=pause_ms, kind="overhead"))
+            now += pause_ms
+        took = one.samples_ms[0] if one.samples_ms else 0.0
+        spans.append(Span(lane="CPU", name=one.name, start_ms=now, duration_ms=took, layer=place))
+        now += took
+    spans.append(Span(lane="D2H", name="out", start_ms=now, duration_ms=0.05, kind="transfer"))
+    return tuple(spans)
+
+
+ROOFS = Roofs(macs_per_s=4.2e10, bytes_per_s=1.9e10, how="a 1024 x 1024 MatMul and a 64 MiB copy, 2 threads")
+
+
+def process_run(seed: int, center_ms: float, passes: int, turn: int) -> ProfileRun:
+    """One process run, a little off as they are, that began in its turn."""
+    samples = latency_samples(seed, center_ms * (1 + random.Random(seed).gauss(0, 0.006)), passes)
+    starts = [0.0]
+    for sample in samples[:-1]:
+        starts.append(round(starts[-1] + sample + 0.02, 4))
+    return ProfileRun(
+        latency_ms=samples,
+        load_ms=84.0 + turn,
+        peak_memory_bytes=int((61 + turn / 4) * MIB),
+        started_s=round(turn * center_ms * passes * 0.0012, 4),
+        starts_ms=tuple(starts),
+    )
+
+
+@dataclass(frozen=True)
+class Sitting:
+    """How profiles were measured in turns: the place of one of them among how many."""
+
+    place: int = 0
+    of: int = 1
+    name: str = ""
+
+
+def profile(
+    label: str,
+    center_ms: float,
+    seed: int,
+    layer_count: int,
+    *,
+    runs: int = 1,
+    passes: int = 200,
+    sitting: Sitting = Sitting(),
+) -> Profile:
     """A profile of one artifact on the fixture's machine."""
+    measured = layers(layer_count, center_ms * 0.96, seed, "float16" if label == "half" else "float32")
     return Profile(
         label=label,
         model_digest=digest_of(label),
@@ -295,13 +365,17 @@ def profile(label: str, center_ms: float, seed: int, layer_count: int, runs: int
         outputs=(TensorInfo(name="sigmoid_0.tmp_0", dtype="float32", shape=(1, 1, 320, 320)),),
         warmup_passes=10,
         warmup_ms=center_ms * 11,
-        runs=tuple(
-            ProfileRun(latency_ms=latency_samples(seed + run, center_ms), load_ms=84.0 + run) for run in range(runs)
-        ),
-        layers=layers(layer_count, center_ms * 0.96, seed, "float16" if label == "half" else "float32"),
+        runs=tuple(process_run(seed + run, center_ms, passes, run * sitting.of + sitting.place) for run in range(runs)),
+        layers=measured,
+        layer_runs=(5, 5),
         layer_pass_ms=latency_samples(seed + 100, center_ms * 1.12, 10),
+        timeline=timeline(measured) if measured else (),
+        timeline_basis="pass 6 of the layer pass, the median one" if measured else "",
+        roofs=ROOFS,
+        measured_at=STARTED,
+        sitting=sitting.name,
         peak_memory_bytes=int(61.5 * MIB),
-        stopped_because="passes done",
+        stopped_because="runs done" if runs == 1 else f"stable: ±0.9 % after {runs} runs",
     )
 
 
@@ -477,8 +551,8 @@ def write_quickstart(folder: Path) -> Path:
     documents = {
         "lint/findings.json": FINDINGS,
         "agree/accuracy.json": accuracy(),
-        "speed/profile.json": profile("half", 18.2, 1, 337),
-        "base/profile.json": profile("source", 14.3, 2, 330),
+        "speed/profile.json": profile("half", 18.2, 1, 337, runs=5, passes=80, sitting=Sitting(0, 2, "one")),
+        "base/profile.json": profile("source", 14.3, 2, 330, runs=5, passes=80, sitting=Sitting(1, 2, "one")),
     }
     return write_run(folder, run_record(quickstart_steps(), gates), documents)
 

@@ -7,6 +7,7 @@ import gzip
 import json
 import subprocess
 import sys
+from datetime import timedelta
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
@@ -34,6 +35,8 @@ from ndld_flow.report.settings_text import settings_of
 from ndld_flow.report.verdict import summarize_run
 from tests.run_fixtures import (
     HOSTILE_NAMES,
+    STARTED,
+    Sitting,
     StepSketch,
     accuracy,
     profile,
@@ -69,7 +72,8 @@ def test_the_verdict_of_a_run_is_five_lines_with_its_numbers(tmp_path: Path) -> 
         "PASSED ppocr-det in 8.2 s (2 of 6 steps reused)",
         "graph 672 -> 337 nodes, 4.53 -> 2.28 MiB",
         "accuracy cosine 0.99999987, max abs 9.2e-07 (within tolerance)",
-        "latency half 18.4 ms vs source 14.5 ms: 1.27x the time (median of 200 passes, one process: indicative)",
+        "latency half 18.4 ms vs source 14.5 ms: 1.27x the time "
+        "(median of 400 passes in 5 process runs each, in turns: 1.26x to 1.29x over 5 pairs)",
         "gates 2 of 2 passed",
     ]
 
@@ -97,7 +101,7 @@ def test_a_run_that_only_looked_says_what_it_did_not_do(tmp_path: Path) -> None:
 def test_one_profile_alone_makes_no_claim(tmp_path: Path) -> None:
     run = run_record([StepSketch("speed", "profile", "profile")])
     write_run(tmp_path, run, {"speed/profile.json": profile("source", 14.0, 1, 0, runs=3)})
-    assert verdict_of(tmp_path)[3] == "latency source 14.2 ms (median of 600 passes, 3 processes)"
+    assert verdict_of(tmp_path)[3] == "latency source 14.3 ms (median of 600 passes in 3 process runs)"
 
 
 def test_profiles_of_different_sittings_say_so(tmp_path: Path) -> None:
@@ -107,12 +111,25 @@ def test_profiles_of_different_sittings_say_so(tmp_path: Path) -> None:
     ]
     documents = {
         "speed/profile.json": profile("half", 10, 1, 0),
-        "base/profile.json": profile("source", 20, 1, 0),
+        "base/profile.json": profile("source", 20, 1, 0).model_copy(
+            update={"measured_at": STARTED - timedelta(hours=2)}
+        ),
     }
     write_run(tmp_path, run_record(steps), documents)
     line = verdict_of(tmp_path)[3]
-    assert "half 10.1 ms vs source 20.2 ms: 0.50x the time" in line
-    assert line.endswith("one process: indicative; measured 2 h 00 min apart)")
+    assert ": 0.50x the time" in line
+    assert line.endswith("in one process run: indicative; measured 2 h 00 min apart)")
+
+
+def test_several_runs_that_did_not_take_turns_are_indicative(tmp_path: Path) -> None:
+    steps = [StepSketch("speed", "profile", "profile"), StepSketch("base", "profile", "profile")]
+    documents = {
+        "speed/profile.json": profile("half", 10, 1, 0, runs=5, passes=20, sitting=Sitting(0, 2, "monday")),
+        "base/profile.json": profile("source", 20, 1, 0, runs=5, passes=20, sitting=Sitting(1, 2, "tuesday")),
+    }
+    write_run(tmp_path, run_record(steps), documents)
+    assert verdict_of(tmp_path)[3].endswith("(median of 100 passes in 5 process runs: indicative)")
+    assert [view.in_turns_with for view in page_of(tmp_path).profiles] == [(), ()]
 
 
 def test_profiles_of_the_same_model_are_told_apart_by_their_steps(tmp_path: Path) -> None:
@@ -122,7 +139,7 @@ def test_profiles_of_the_same_model_are_told_apart_by_their_steps(tmp_path: Path
     page = page_of(write_run(tmp_path, run_record(steps), documents))
     assert [view.label for view in page.profiles] == ["source (one)", "source (two)"]
     assert [view.label for view in page.layers] == ["source (one)", "source (two)"]
-    assert verdict_of(tmp_path)[3].startswith("latency source (two) 10.1 ms vs source (one) 10.1 ms: 1.00x")
+    assert verdict_of(tmp_path)[3].startswith("latency source (two) 10.2 ms vs source (one) 10.2 ms: 1.00x")
 
 
 def test_a_noisy_measurement_is_called_one(tmp_path: Path) -> None:
@@ -130,7 +147,9 @@ def test_a_noisy_measurement_is_called_one(tmp_path: Path) -> None:
     shaken = profile("half", 10, 1, 0).model_copy(update={"runs": (ProfileRun(latency_ms=(7.0, 7.5, 8.0, 33.0)),)})
     documents = {"speed/profile.json": shaken, "base/profile.json": profile("source", 20, 1, 0)}
     write_run(tmp_path, run_record(steps), documents)
-    assert verdict_of(tmp_path)[3].endswith("(median of 4 and 200 passes, one process: indicative; noisy, CoV 92%)")
+    assert verdict_of(tmp_path)[3].endswith(
+        "(median of 4 and 200 passes in one process run: indicative; noisy, CoV 92%)"
+    )
 
 
 def test_settings_read_like_the_recipe_and_tell_defaults_apart() -> None:
@@ -236,12 +255,12 @@ def test_layers_share_the_sum_and_small_types_go_together() -> None:
     measured = profile("half", 10, 3, 300)
     renamed = [layer.model_copy(update={"type": f"T{place % 20}"}) for place, layer in enumerate(measured.layers)]
     (view,) = collect_layers({"speed": measured.model_copy(update={"layers": tuple(renamed)})})
-    assert sum(row.share for row in view.rows) == pytest.approx(1)
-    assert sum(one.sum_ms for one in view.types) == pytest.approx(view.sum_ms)
+    assert sum(one.sum_ms for one in view.types) == pytest.approx(view.times.sum_ms)
+    assert sum(one.share for one in view.types) == pytest.approx(1)
     assert sum(one.count for one in view.types) == 300
     assert [one.is_rest for one in view.types] == [False] * 12 + [True]
     assert view.types[-1].type == "8 more types"
-    assert view.slowest[0].median_ms == max(row.median_ms for row in view.rows)
+    assert view.slowest[0].median_ms == max(view.times.median_ms)
 
 
 def test_findings_come_worst_first(tmp_path: Path) -> None:
@@ -375,8 +394,9 @@ def test_the_payload_holds_every_sample_and_layer(tmp_path: Path) -> None:
     profiles, layers = payload["profiles"], payload["layers"]
     assert isinstance(profiles, list)
     assert isinstance(layers, list)
-    assert [len(run) for one in profiles for run in one["runs"]] == [200, 200]
+    assert [len(run) for one in profiles for run in one["runs"]] == [80] * 10
     assert [len(one["columns"]["name"]) for one in layers] == [337, 330]
+    assert [len(one["timeline"]["lane"]) for one in layers] == [406, 398]
 
 
 def test_many_layers_stay_small(tmp_path: Path) -> None:

@@ -1,25 +1,28 @@
-"""Layers of every profile, and their time by type."""
+"""Layers of every profile: their times, and what they add up to."""
 
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ndld_flow.records.profile import Layer, Profile, TensorInfo
+from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.collect_accuracy import shape_text
+from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
+from ndld_flow.report.collect_groups import LayerGroup, group_layers
+from ndld_flow.report.collect_insights import BoundView, InsightView, collect_bound, collect_insights
 from ndld_flow.report.collect_profiles import short_provider
-from ndld_flow.report.plain_text import visible_name
+from ndld_flow.report.collect_timeline import TimelineView, collect_timeline
+from ndld_flow.report.plain_text import short_name, visible_name
 from ndld_flow.report.profile_titles import profile_titles
 
 _TYPES_SHOWN = 12
 _ROWS_WITHOUT_SCRIPT = 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LayerRow:
-    """One layer; times in ms over the passes of the layer pass."""
+    """One layer, as it is printed where there is no script."""
 
     index: int
     name: str
@@ -33,10 +36,6 @@ class LayerRow:
     median_ms: float
     min_ms: float
     max_ms: float
-    depth: int
-    inputs: str
-    outputs: str
-    onnx_nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -54,21 +53,51 @@ class TypeTime:
 
 
 @dataclass(frozen=True)
+class LayerTimes:
+    """Times of all layers, in execution order."""
+
+    median_ms: tuple[float, ...]
+    min_ms: tuple[float, ...]
+    max_ms: tuple[float, ...]
+    sum_ms: float
+    """Of all medians."""
+
+
+@dataclass(frozen=True)
 class LayersView:
-    """The layers of one profile."""
+    """The layers of one profile. Times are over the passes of the layer pass."""
 
     step: str
     label: str
-    rows: tuple[LayerRow, ...]
-    """In execution order."""
-    sum_ms: float
+    layer_count: int
+    times: LayerTimes
+    pass_ms: float
+    """Median of the whole pass that the layers were seen in, profiler on."""
     passes: int
+    runs: int
+    """Process runs that the passes come from."""
     types: tuple[TypeTime, ...]
+    type_count: int
+    precisions: tuple[LayerGroup, ...]
+    movers: tuple[LayerGroup, ...]
+    """Layers that compute nothing, by role."""
+    tactics: tuple[LayerGroup, ...]
+    footprint: FootprintView | None
+    timeline: TimelineView | None
+    bound: BoundView
+    insights: tuple[InsightView, ...]
+    has_work: bool
+    """True where some layers tell how much they compute."""
+    roofs: str
+    """How the roofs were measured; empty for none."""
+
+    slowest: tuple[LayerRow, ...]
+    """The rows to print, and to show where there is no script."""
 
     @property
-    def slowest(self) -> tuple[LayerRow, ...]:
-        """The rows to print, and to show where there is no script."""
-        return tuple(sorted(self.rows, key=lambda row: -row.median_ms)[:_ROWS_WITHOUT_SCRIPT])
+    def moving_ms(self) -> float:
+        """What all layers that compute nothing take together."""
+        return sum(group.sum_ms for group in self.movers)
 
 
 def collect_layers(profiles: dict[str, Profile]) -> tuple[LayersView, ...]:
@@ -78,20 +107,45 @@ def collect_layers(profiles: dict[str, Profile]) -> tuple[LayersView, ...]:
 
 
 def _view(step: str, title: str, profile: Profile) -> LayersView:
-    medians = [statistics.median(layer.samples_ms) if layer.samples_ms else 0.0 for layer in profile.layers]
-    total = sum(medians)
-    rows = tuple(_row(layer, value, total) for layer, value in zip(profile.layers, medians, strict=True))
+    layers = profile.layers
+    medians = tuple(layer.median_ms for layer in layers)
+    passes = max(len(layer.samples_ms) for layer in layers)
+    times = LayerTimes(
+        median_ms=medians,
+        min_ms=tuple(min(layer.samples_ms, default=0.0) for layer in layers),
+        max_ms=tuple(max(layer.samples_ms, default=0.0) for layer in layers),
+        sum_ms=sum(medians),
+    )
+    types = group_layers(layers, medians, [layer.type for layer in layers])
     return LayersView(
         step=visible_name(step),
         label=title,
-        rows=rows,
-        sum_ms=total,
-        passes=max(len(layer.samples_ms) for layer in profile.layers),
-        types=_by_type(rows, total),
+        layer_count=len(layers),
+        times=times,
+        pass_ms=statistics.median(profile.layer_pass_ms) if profile.layer_pass_ms else 0.0,
+        passes=passes,
+        runs=max(len(profile.layer_runs), 1),
+        types=_by_type(types),
+        type_count=len(types),
+        precisions=group_layers(layers, medians, [layer.precision for layer in layers]),
+        movers=_movers(layers, medians),
+        tactics=_tactics(layers, medians),
+        footprint=collect_footprint(profile),
+        timeline=collect_timeline(profile),
+        bound=collect_bound(profile),
+        insights=collect_insights(profile),
+        has_work=any(group.macs for group in types),
+        roofs=short_name(profile.roofs.how, 200) if profile.roofs else "",
+        slowest=_slowest(layers, times),
     )
 
 
-def _row(layer: Layer, median_ms: float, total: float) -> LayerRow:
+def _slowest(layers: Sequence[Layer], times: LayerTimes) -> tuple[LayerRow, ...]:
+    order = sorted(range(len(layers)), key=lambda place: -times.median_ms[place])
+    return tuple(_row(layers[place], place, times) for place in order[:_ROWS_WITHOUT_SCRIPT])
+
+
+def _row(layer: Layer, place: int, times: LayerTimes) -> LayerRow:
     return LayerRow(
         index=layer.index,
         name=visible_name(layer.name),
@@ -99,37 +153,30 @@ def _row(layer: Layer, median_ms: float, total: float) -> LayerRow:
         dims=shape_text(layer.outputs[0].shape) if layer.outputs else "",
         provider=short_provider(layer.provider),
         precision=visible_name(layer.precision),
-        share=median_ms / total if total else 0.0,
-        median_ms=median_ms,
-        min_ms=min(layer.samples_ms, default=0.0),
-        max_ms=max(layer.samples_ms, default=0.0),
-        depth=layer.depth,
-        inputs=_tensors(layer.inputs),
-        outputs=_tensors(layer.outputs),
-        onnx_nodes=tuple(map(visible_name, layer.onnx_nodes)),
+        share=times.median_ms[place] / times.sum_ms if times.sum_ms else 0.0,
+        median_ms=times.median_ms[place],
+        min_ms=times.min_ms[place],
+        max_ms=times.max_ms[place],
     )
 
 
-def _tensors(tensors: Sequence[TensorInfo]) -> str:
-    return ", ".join(
-        f"{visible_name(one.name)} {visible_name(one.dtype)} {shape_text(one.shape)}".strip() for one in tensors
-    )
+def _movers(layers: Sequence[Layer], medians: Sequence[float]) -> tuple[LayerGroup, ...]:
+    groups = group_layers(layers, medians, [layer.role for layer in layers])
+    return tuple(group for group in groups if group.name in ("reformat", "cast", "copy"))
 
 
-def _by_type(rows: Sequence[LayerRow], total: float) -> tuple[TypeTime, ...]:
+def _tactics(layers: Sequence[Layer], medians: Sequence[float]) -> tuple[LayerGroup, ...]:
+    groups = group_layers(layers, medians, [layer.tactic for layer in layers])
+    return tuple(group for group in groups if group.name)
+
+
+def _by_type(groups: Sequence[LayerGroup]) -> tuple[TypeTime, ...]:
     """Longest first; types past the twelfth in one bar at the end."""
-    times: dict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        times[row.type].append(row.median_ms)
-    ordered = sorted(times.items(), key=lambda item: (-sum(item[1]), item[0]))
-    rest = [value for _, values in ordered[_TYPES_SHOWN:] for value in values]
-    longest = max([sum(values) for _, values in ordered[:_TYPES_SHOWN]] + [sum(rest)]) or 1.0
-    whole = total or 1.0
-    shown = [
-        TypeTime(name, len(values), sum(values), sum(values) / whole, sum(values) / longest)
-        for name, values in ordered[:_TYPES_SHOWN]
-    ]
+    shown, rest = groups[:_TYPES_SHOWN], groups[_TYPES_SHOWN:]
+    rest_ms = sum(group.sum_ms for group in rest)
+    longest = max([group.sum_ms for group in shown] + [rest_ms]) or 1.0
+    bars = [TypeTime(group.name, group.count, group.sum_ms, group.share, group.sum_ms / longest) for group in shown]
     if rest:
-        name = f"{len(ordered) - _TYPES_SHOWN} more types"
-        shown.append(TypeTime(name, len(rest), sum(rest), sum(rest) / whole, sum(rest) / longest, True))
-    return tuple(shown)
+        name, share = f"{len(rest)} more types", sum(group.share for group in rest)
+        bars.append(TypeTime(name, sum(group.count for group in rest), rest_ms, share, rest_ms / longest, True))
+    return tuple(bars)

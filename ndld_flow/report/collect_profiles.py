@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ndld_flow.quantities import size
 from ndld_flow.records.latency import LatencySummary, percentile
 from ndld_flow.records.machine import Machine
-from ndld_flow.records.profile import BatchPoint, Profile, TensorInfo
+from ndld_flow.records.profile import BatchPoint, Profile, ProfileRun, TensorInfo
 from ndld_flow.report.collect_accuracy import shape_text
 from ndld_flow.report.plain_text import short_name
 from ndld_flow.report.profile_titles import profile_titles
 from ndld_flow.report.settings_text import Setting, settings_of
+
+_SERIES = 10  # colours in tokens.css
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,32 @@ class BatchView:
 
 
 @dataclass(frozen=True)
+class RunView:
+    """One process run of the timing pass."""
+
+    number: int
+    """From 1."""
+    latency: LatencySummary
+    off: float
+    """Its median against the profile's: 0.01 is 1 % slower."""
+    started_s: float
+    load_ms: float
+    peak_memory_bytes: int
+    gaps_ms: tuple[float, ...]
+    """From the end of each pass to the start of the next, one for each pass; empty where starts are not told."""
+
+
+@dataclass(frozen=True)
+class StageView:
+    """One stage of a pass that is told apart: enqueue, copies, device."""
+
+    name: str
+    latency: LatencySummary
+    share: float
+    """Of the median pass; enqueuing goes on beside the others."""
+
+
+@dataclass(frozen=True)
 class ProfileView:
     """One profiled artifact."""
 
@@ -48,6 +77,13 @@ class ProfileView:
     """Where the middle half of the samples lies."""
     runs: tuple[tuple[float, ...], ...]
     """Samples in ms, in order, one tuple for each process."""
+    process_runs: tuple[RunView, ...]
+    """Those that have samples."""
+    in_turns_with: tuple[str, ...]
+    """Labels of the profiles that were measured in the same sitting, this one left out."""
+    stages: tuple[StageView, ...]
+    series: int
+    """Which colour it has on the page: that of its place among those with samples."""
     load_ms: float
     """Median over processes."""
     peak_memory_bytes: int
@@ -66,11 +102,26 @@ class ProfileView:
     model_digest: str
     notes: tuple[str, ...]
 
+    @property
+    def widest_run(self) -> float:
+        """How far the median of a process run lies from that of all, at most."""
+        return max((abs(run.off) for run in self.process_runs), default=0.0)
+
 
 def collect_profiles(profiles: dict[str, Profile]) -> tuple[ProfileView, ...]:
     """Every profile of a run, in recipe order."""
     titles = profile_titles(profiles)
-    return tuple(_view(step, titles[step], profile) for step, profile in profiles.items())
+    with_samples = [step for step, profile in profiles.items() if profile.latency_ms]
+    return tuple(
+        _view(
+            titles[step],
+            profile,
+            step=step,
+            in_turns_with=_in_turns_with(step, profiles, titles),
+            series=with_samples.index(step) % _SERIES if step in with_samples else 0,
+        )
+        for step, profile in profiles.items()
+    )
 
 
 def machine_settings(machine: Machine) -> tuple[Setting, ...]:
@@ -88,19 +139,31 @@ def machine_settings(machine: Machine) -> tuple[Setting, ...]:
     return tuple(Setting(name, short_name(value)) for name, value in named.items() if value)
 
 
-def _view(step: str, title: str, profile: Profile) -> ProfileView:
+def _in_turns_with(step: str, profiles: dict[str, Profile], titles: dict[str, str]) -> tuple[str, ...]:
+    sitting = profiles[step].sitting
+    return tuple(
+        titles[other] for other, one in profiles.items() if sitting and one.sitting == sitting and other != step
+    )
+
+
+def _view(title: str, profile: Profile, *, step: str, in_turns_with: tuple[str, ...], series: int) -> ProfileView:
     samples = profile.latency_ms
+    latency = profile.latency if samples else None
     return ProfileView(
         step=short_name(step),
         label=title,
         backend=short_name(profile.backend),
         providers=tuple(map(short_provider, profile.providers)),
-        latency=profile.latency if samples else None,
+        latency=latency,
         quartiles_ms=(percentile(samples, 25), percentile(samples, 75)) if samples else (0.0, 0.0),
         runs=tuple(run.latency_ms for run in profile.runs),
+        process_runs=_process_runs(profile, latency) if latency else (),
+        in_turns_with=in_turns_with,
+        series=series,
+        stages=_stages(profile, latency) if latency else (),
         load_ms=statistics.median(run.load_ms for run in profile.runs) if profile.runs else 0.0,
         peak_memory_bytes=profile.peak_memory_bytes,
-        overhead=profile.profiler_overhead if samples else 0.0,
+        overhead=_overhead(profile, latency) if latency else 0.0,
         batches=tuple(map(_batch, profile.batches)),
         warmup_passes=profile.warmup_passes,
         warmup_ms=profile.warmup_ms,
@@ -116,6 +179,46 @@ def _view(step: str, title: str, profile: Profile) -> ProfileView:
     )
 
 
+def _overhead(profile: Profile, latency: LatencySummary) -> float:
+    if not profile.layer_pass_ms or not latency.median_ms:
+        return 0.0
+    return statistics.median(profile.layer_pass_ms) / latency.median_ms
+
+
+def _process_runs(profile: Profile, whole: LatencySummary) -> tuple[RunView, ...]:
+    return tuple(_process_run(number, run, whole) for number, run in enumerate(profile.runs, start=1) if run.latency_ms)
+
+
+def _process_run(number: int, run: ProfileRun, whole: LatencySummary) -> RunView:
+    latency = LatencySummary.of(run.latency_ms)
+    told = len(run.starts_ms) == len(run.latency_ms)
+    ends = [0.0] + [start + took for start, took in zip(run.starts_ms, run.latency_ms, strict=False)]
+    return RunView(
+        number=number,
+        latency=latency,
+        off=latency.median_ms / whole.median_ms - 1 if whole.median_ms else 0.0,
+        started_s=run.started_s,
+        load_ms=run.load_ms,
+        peak_memory_bytes=run.peak_memory_bytes,
+        gaps_ms=tuple(start - end for start, end in zip(run.starts_ms, ends, strict=False)) if told else (),
+    )
+
+
+_STAGES = {"enqueue_ms": "enqueue", "h2d_ms": "copy to device", "compute_ms": "device", "d2h_ms": "copy from device"}
+
+
+def _stages(profile: Profile, whole: LatencySummary) -> tuple[StageView, ...]:
+    """Stages over all process runs, those that are told."""
+    found = []
+    for field, name in _STAGES.items():
+        samples = [sample for run in profile.runs for sample in getattr(run, field)]
+        if samples:
+            latency = LatencySummary.of(samples)
+            found.append(StageView(name, latency, latency.median_ms / whole.median_ms if whole.median_ms else 0.0))
+    return tuple(found)
+
+
+@lru_cache(maxsize=256)
 def short_provider(provider: str) -> str:
     """`CPUExecutionProvider` -> `CPU`: everybody knows the rest."""
     return short_name(provider.removesuffix("ExecutionProvider") or provider, 40)

@@ -20,7 +20,7 @@ from ndld_flow.report.plain_text import short_name
 from ndld_flow.report.profile_titles import profile_titles
 from ndld_flow.report.run_folder import RunDocuments
 
-# Profiles made in one run start within minutes of each other; further apart, a machine may have drifted.
+# Profiles made one after the other start within minutes; further apart, a machine may have drifted.
 _SAME_SITTING = timedelta(minutes=30)
 
 # Coefficient of variation above which a person should be told before trusting a median.
@@ -66,7 +66,10 @@ class MeasuredLatency:
     label: str
     latency: LatencySummary
     """Of the timing pass."""
-    processes: int
+    run_medians_ms: tuple[float, ...]
+    """Of each process run, in order."""
+    sitting: str
+    """Equal for what was measured in turns; empty for what was measured alone."""
     providers: tuple[str, ...]
     started_at: datetime | None
 
@@ -89,13 +92,28 @@ class LatencyOutcome:
     def basis(self) -> str:
         """What the numbers rest on, in honest words."""
         both = [self.candidate] if self.base is None else [self.candidate, self.base]
-        passes = sorted({one.latency.sample_count for one in both})
-        fewest = min(one.processes for one in both)
-        processes = "one process" if fewest == 1 else f"{fewest} processes"
-        text = f"median of {' and '.join(map(str, passes))} passes, {processes}"
+        passes = " and ".join(map(str, sorted({one.latency.sample_count for one in both})))
+        fewest = min(len(one.run_medians_ms) for one in both)
+        runs = "one process run" if fewest == 1 else f"{fewest} process runs"
+        text = f"median of {passes} passes in {runs}"
         if self.base is None:
             return text
-        return "; ".join([f"{text}: indicative", *self._differences(self.base)])
+        return "; ".join([f"{text}{self._comparable(self.base)}", *self._differences(self.base)])
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether both were measured by several process runs that took turns (A B A B ...)."""
+        if self.base is None or not self.base.sitting or self.base.sitting != self.candidate.sitting:
+            return False
+        return min(len(self.base.run_medians_ms), len(self.candidate.run_medians_ms)) > 1
+
+    def _comparable(self, base: MeasuredLatency) -> str:
+        """`each, in turns: 0.83x to 0.87x over 5 pairs`, or `: indicative`."""
+        pairs = zip(self.candidate.run_medians_ms, base.run_medians_ms, strict=False)
+        ratios = [mine / theirs for mine, theirs in pairs if theirs]
+        if not self.in_turns or not ratios:
+            return ": indicative"
+        return f" each, in turns: {min(ratios):.2f}x to {max(ratios):.2f}x over {len(ratios)} pairs"
 
     def _differences(self, base: MeasuredLatency) -> list[str]:
         found = []
@@ -104,7 +122,7 @@ class LatencyOutcome:
             found.append(f"noisy, CoV {spread:.0%}")
         if base.providers != self.candidate.providers:
             found.append("different providers")
-        if base.started_at and self.candidate.started_at:
+        if base.started_at and self.candidate.started_at and not self.in_turns:
             apart = abs(self.candidate.started_at - base.started_at)
             if apart > _SAME_SITTING:
                 found.append(f"measured {seconds(apart.total_seconds())} apart")
@@ -236,7 +254,8 @@ def _measured(step: str, documents: RunDocuments) -> MeasuredLatency:
         step=short_name(step),
         label=profile_titles(documents.profiles)[step],
         latency=profile.latency,
-        processes=len(profile.runs),
+        run_medians_ms=tuple(run.median_ms for run in profile.runs if run.latency_ms),
+        sitting=profile.sitting,
         providers=profile.providers,
-        started_at=record.started_at if record else None,
+        started_at=profile.measured_at or (record.started_at if record else None),
     )

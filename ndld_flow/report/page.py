@@ -59,6 +59,7 @@ def collect_page(documents: RunDocuments) -> RunPage:
     findings = collect_findings(documents.findings)
     profiles = collect_profiles(documents.profiles)
     layers = collect_layers(documents.profiles)
+    layered = (profile for profile in documents.profiles.values() if profile.layers)
     return RunPage(
         summary=collect_summary(documents),
         gates=collect_gates(run),
@@ -70,5 +71,5 @@ def collect_page(documents: RunDocuments) -> RunPage:
         layers=layers,
         repeat=collect_repeat(run),
         unreadable=documents.unreadable,
-        payload=page_payload(profiles, layers, findings),
+        payload=page_payload(profiles, zip(layers, layered, strict=True), findings),
     )

@@ -94,7 +94,7 @@ def tolerance_words(accuracy: AccuracyOutcome) -> str:
 
 
 def latency_words(latency: LatencyOutcome | None) -> str:
-    """`half 12.1 ms vs source 14.3 ms: 0.85x the time (median of 200 passes, one process: ...)`."""
+    """`half 12.1 ms vs source 14.3 ms: 0.85x the time (median of 200 passes in 5 process runs ...)`."""
     if latency is None:
         return "not measured"
     candidate = f"{latency.candidate.label} {milliseconds(latency.candidate.latency.median_ms)}"

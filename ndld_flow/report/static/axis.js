@@ -8,7 +8,7 @@ function roundStep(span, most) {
 
 function ticks(low, high, most) {
   const step = roundStep(high - low, most);
-  const first = Math.ceil(low / step - 1e-9);
+  const first = Math.ceil(low / step - 1e-9) + 0; // not -0
   const found = [];
   for (let place = first; place * step <= high * (1 + 1e-12); place++) found.push(place * step);
   return found;

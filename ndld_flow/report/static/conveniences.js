@@ -19,15 +19,29 @@ function ago(time) {
   time.append(` (${words})`);
 }
 
-// Paper cannot be clicked: open everything, then put it back.
+// What else has to be done for paper, and undone.
+const beforePrinting = [];
+const afterPrinting = [];
+
+// Paper cannot be clicked and is white: open everything, draw it in the light, then put it back.
 function preparePrinting() {
+  const root = document.documentElement;
   let opened = [];
+  let theme;
   addEventListener("beforeprint", () => {
-    opened = [...document.querySelectorAll("details:not([open])")];
+    opened = [...document.querySelectorAll("details:not([open], .chooser)")];
+    theme = root.dataset.theme;
     for (const one of opened) one.open = true;
+    for (const act of beforePrinting) act();
+    root.dataset.theme = "light";
+    drawAllPictures();
+    redrawPictures();
   });
   addEventListener("afterprint", () => {
     for (const one of opened) one.open = false;
+    for (const act of afterPrinting) act();
+    if (theme) root.dataset.theme = theme;
+    else delete root.dataset.theme;
   });
 }
 

@@ -1,107 +1,145 @@
-// Layers of the profiled artifacts: one table at a time, chosen by a tab.
+// One profile's part of the page: timeline, charts, table, and what leads from one to the other.
 
-function layerColumns(layers, texts) {
-  const { columns } = layers;
-  const text = (key) => (row) => texts[columns[key][row]];
-  const number = (key) => (row) => columns[key][row];
-  const hottest = columns.median_ms.reduce((a, b) => Math.max(a, b), 1e-12);
-  return [
-    { key: "index", label: "#", width: "58px", numeric: true, position: true, right: true, value: number("index"), format: String },
-    { key: "name", label: "Name", width: "minmax(170px, 2fr)", mono: true, value: text("name"), indent: number("depth") },
-    { key: "type", label: "Type", width: "minmax(90px, 0.8fr)", value: text("type") },
-    { key: "dims", label: "Dims", width: "128px", value: text("dims") },
-    { key: "provider", label: "Provider", width: "84px", value: text("provider") },
-    { key: "precision", label: "Precision", width: "84px", value: text("precision") },
-    {
-      key: "share", label: "%", csvLabel: "percent of layer sum", width: "70px", numeric: true, right: true,
-      value: number("share"), format: share, csv: (row) => Number((columns.share[row] * 100).toPrecision(5)),
-    },
-    {
-      key: "ms", label: "Median", csvLabel: "median ms", width: "96px", numeric: true, right: true,
-      value: number("median_ms"), format: milliseconds, heat: (row) => Math.sqrt(columns.median_ms[row] / hottest),
-    },
-    {
-      key: "onnx", label: "ONNX nodes", width: "minmax(140px, 1.2fr)", mono: true,
-      value: (row) => columns.onnx_nodes[row].map((place) => texts[place]).join(", "),
-      format: (value, row) => {
-        const nodes = columns.onnx_nodes[row];
-        return nodes.length > 1 ? `${nodes.length}: ${shortened(value, 120)}` : shortened(value, 120);
+class ProfilePart {
+  constructor(section, packed, { texts, tensors, graph }) {
+    Object.assign(this, { section, packed, texts, graph });
+    this.data = new LayerData(packed, texts, tensors);
+    this.basis = { of: "sum" };
+    this.heat = new Heat("linear");
+    this.buildTable();
+    this.buildTimeline();
+    this.buildCharts();
+    this.buildGraph();
+    this.buildLinks();
+    this.buildExports();
+  }
+
+  live(name) {
+    return this.section.querySelector(`[data-live="${name}"]`);
+  }
+
+  buildTable() {
+    const model = new TableModel(layerColumns(this.data, this.basis, this.heat), this.data.length);
+    model.sortBy("ms");
+    this.table = new TableView(this.live("layers"), model, {
+      label: "layers",
+      file: `layers-${fileName(this.data.step)}.csv`,
+      tools: this.tableTools(),
+      describe: (table) => describeLayers(table, this.data, (rows) => this.choose(rows)),
+      selected: (rows) => {
+        this.timeline?.mark(rows, !this.fromTimeline);
+        this.graphView?.mark(rows);
       },
-    },
-  ];
-}
-
-function describeLayers(table, layers, texts) {
-  if (table.selected.size === 0) {
-    return [make("p", {}, "Select layers to add them up: click, Shift or Ctrl and click, or the arrow keys and Space. ",
-      make("kbd", {}, "1"), " to ", make("kbd", {}, "9"), " sort by a column.")];
+    });
   }
-  return table.selected.size === 1 ? describeOne(table, layers, texts) : [describeSum(table, layers, texts)];
-}
 
-function describeOne(table, { columns }, texts) {
-  const [row] = table.selected;
-  const spread = `${milliseconds(columns.median_ms[row])} median, ${milliseconds(columns.min_ms[row])} to ${milliseconds(columns.max_ms[row])}, ${share(columns.share[row])} of the layer sum`;
-  const list = make("dl");
-  const lines = [
-    ["Name", texts[columns.name[row]]],
-    ["Time", spread],
-    ["Inputs", texts[columns.inputs[row]]],
-    ["Outputs", texts[columns.outputs[row]]],
-    ["ONNX nodes", columns.onnx_nodes[row].map((place) => texts[place]).join(", ")],
-  ];
-  for (const [label, value] of lines) {
-    if (value) list.append(make("dt", {}, label), make("dd", {}, make("bdi", {}, value)));
+  tableTools() {
+    const heat = makeSwitch("Heat", { linear: "linear", log: "log", rank: "rank", none: "off" }, "linear", (scale) => {
+      this.heat.use(scale);
+      this.table.paint();
+    });
+    if (!this.data.passMs) return [heat];
+    return [makeSwitch("% of", { sum: "layer sum", pass: "pass" }, "sum", (of) => {
+      this.basis.of = of;
+      this.table.refresh();
+    }), heat];
   }
-  return [list];
-}
 
-function describeSum(table, { columns }, texts) {
-  const rows = [...table.selected];
-  const times = rows.map((row) => columns.median_ms[row]);
-  const sum = times.reduce((a, b) => a + b, 0);
-  const part = rows.reduce((a, row) => a + columns.share[row], 0);
-  const types = new Map();
-  for (const row of rows) types.set(texts[columns.type[row]], (types.get(texts[columns.type[row]]) ?? 0) + 1);
-  const frequent = [...types].sort((a, b) => b[1] - a[1]).slice(0, 6);
-  const least = times.reduce((a, b) => Math.min(a, b));
-  const most = times.reduce((a, b) => Math.max(a, b));
-  return make("dl", {},
-    make("dt", {}, "Selected"), make("dd", {}, `${count(rows.length)} of ${count(table.length)} layers`),
-    make("dt", {}, "Sum"), make("dd", {}, `${milliseconds(sum)}, ${share(part)} of the layer sum`),
-    make("dt", {}, "Mean"), make("dd", {}, `${milliseconds(sum / rows.length)}, from ${milliseconds(least)} to ${milliseconds(most)}`),
-    make("dt", {}, "Types"), make("dd", {}, frequent.map(([type, times]) => `${count(times)} ${shortened(type, 40)}`).join(", ")));
-}
-
-function layersTable(section, layers, texts) {
-  const model = new TableModel(layerColumns(layers, texts), layers.columns.index.length);
-  model.sortBy("ms");
-  const view = new TableView(section.querySelector('[data-live="layers"]'), model, {
-    label: "layers",
-    file: `layers-${layers.step.replaceAll(/[^\w.-]+/g, "_").slice(0, 60)}.csv`,
-    least: 980,
-    describe: (table) => describeLayers(table, layers, texts),
-  });
-  for (const bar of section.querySelectorAll("[data-type]")) {
-    bar.classList.add("pick");
-    const head = bar.querySelector("th");
-    const button = make("button", { type: "button", title: "Show only this type" }, ...head.childNodes);
-    head.replaceChildren(button);
-    bar.addEventListener("click", () => view.filter(typeFilter(view, bar.dataset.type)));
+  buildTimeline() {
+    const host = this.live("timeline");
+    if (!host || !this.packed.timeline) return;
+    this.spans = new TimelineData(this.packed.timeline, this.data, this.texts);
+    this.timeline = new Timeline(host, this.spans, {
+      label: this.data.label,
+      pick: (row) => {
+        this.fromTimeline = true;
+        this.table.choose([row]);
+        this.fromTimeline = false;
+      },
+    });
   }
-  return view;
+
+  buildCharts() {
+    const types = this.data.byType();
+    const report = { label: this.data.label, series: 0, types, wholeMs: this.data.sumMs };
+    new TypeChart(this.live("types"), [report], { pick: (type) => this.only({ type }) });
+    new NestedPie(this.live("pie"), types, { label: this.data.label, pick: (wanted) => this.only(wanted) });
+    const roofline = this.live("roofline");
+    if (roofline) new Roofline(roofline, [{ label: this.data.label, layers: this.data }], { pick: (row) => this.choose([row]) });
+  }
+
+  // A graph of thousands of nodes is read when somebody comes near it.
+  buildGraph() {
+    const host = this.live("graph");
+    if (!this.graph) return;
+    const { data } = this;
+    host.previousElementSibling.hidden = false;
+    host.classList.add("graph-room");
+    drawAtWidth(host, () => {
+      this.graphView ??= new GraphView(host, this.graph, {
+        label: `layers of ${shortened(data.label, 60)}`,
+        name: (row) => data.name[row],
+        type: (row) => data.type[row],
+        about: (row) => `${shortened(data.name[row], 120)}\n${shortened(data.type[row], 60)} ${data.dims[row]} ${shortened(data.precision[row], 40)}\n${milliseconds(data.median[row])}, ${share(data.share(row))} of the layer sum`,
+        modes: [
+          heatMode({ value: (row) => data.median[row], layers: data.length }),
+          kindsMode({ key: "precision", title: "Precision", of: (row) => data.precision[row], layers: data.length }),
+          familyMode(this.graph, (row) => data.type[row]),
+        ],
+        pick: (row) => this.table.choose(row < 0 ? [] : [row]),
+      });
+    });
+  }
+
+  // Findings and roll-ups are in the page already; their buttons lead to the layers they speak of.
+  buildLinks() {
+    for (const button of this.section.querySelectorAll("[data-rows]")) {
+      const rows = button.dataset.rows.split(",").map(Number).filter((row) => row >= 0 && row < this.data.length);
+      button.addEventListener("click", () => this.choose(rows));
+    }
+    for (const button of this.section.querySelectorAll("[data-pick]")) {
+      button.addEventListener("click", () => this.only({ [button.dataset.pick]: button.dataset.value }));
+    }
+  }
+
+  buildExports() {
+    const name = fileName(this.data.step);
+    const button = (text, file, type, make_) => make("button", { type: "button", onclick: () => download(file, type, make_()) }, text);
+    const buttons = [
+      button("JSON", `${name}.json`, "application/json", () => layersJson(this.data, this.spans)),
+      button("Markdown", `${name}.md`, "text/markdown;charset=utf-8", () => layersMarkdown(this.data)),
+    ];
+    if (this.spans) buttons.push(button("Chrome trace", `${name}-trace.json`, "application/json", () => chromeTrace(this.spans, this.data.label)));
+    this.live("exports").replaceChildren(make("span", { class: "quiet small" }, "Save as"), ...buttons);
+  }
+
+  choose(rows) {
+    this.table.choose(rows);
+    this.toTable();
+  }
+
+  // Only the layers that have these values; the same click again shows all.
+  only(wanted) {
+    const words = Object.entries(wanted).map(([key, value]) => exactWord(key, value)).join(" ");
+    this.table.filter(this.table.field.value === words ? "" : words);
+    this.toTable();
+  }
+
+  toTable() {
+    this.table.tools.scrollIntoView({ block: "nearest" });
+  }
 }
 
-// A second click takes the filter away. A type with blanks is looked for by its first word.
-function typeFilter(view, type) {
-  const wanted = `type:${type.split(/\s/)[0].toLowerCase()}`;
-  return view.field.value === wanted ? "" : wanted;
-}
-
-// A table is built when its tab is first opened: ten profiles of 5,000 layers cost no more than one.
+// A profile's part is built when its tab is first opened: ten of 5,000 layers cost no more than one.
 function layerTabs(payload) {
   const sections = [...document.querySelectorAll("[data-layers]")];
-  const built = new Set();
+  const tensors = new TensorTable(payload.tensors, payload.texts);
+  const parts = new Map();
+  const build = (place) => {
+    if (parts.has(place)) return;
+    const graph = payload.graphs[payload.graph_of[place]] ?? null;
+    parts.set(place, new ProfilePart(sections[place], payload.layers[place], { texts: payload.texts, tensors, graph }));
+  };
   const tabs = sections.map((section, place) => make("button", {
     type: "button",
     role: "tab",
@@ -114,8 +152,7 @@ function layerTabs(payload) {
       tab.tabIndex = other === place ? 0 : -1;
       sections[other].hidden = other !== place;
     });
-    if (!built.has(place)) layersTable(sections[place], payload.layers[place], payload.texts);
-    built.add(place);
+    build(place);
   };
   tabs.forEach((tab, place) => {
     sections[place].setAttribute("role", "tabpanel");
@@ -133,4 +170,20 @@ function layerTabs(payload) {
   if (tabs.length > 1) bar.replaceChildren(...tabs);
   else bar.remove();
   open(0);
+  printAll(sections, build);
+}
+
+// On paper all profiles are there.
+function printAll(sections, build) {
+  let hidden = [];
+  beforePrinting.push(() => {
+    hidden = sections.filter((section) => section.hidden);
+    sections.forEach((section, place) => {
+      section.hidden = false;
+      build(place);
+    });
+  });
+  afterPrinting.push(() => {
+    for (const section of hidden) section.hidden = true;
+  });
 }

@@ -22,3 +22,21 @@ function signedShare(fraction) {
   const percent = Math.abs(fraction * 100).toFixed(1);
   return `${fraction < 0 ? "−" : "+"}${percent} %`;
 }
+
+// Bytes in the binary unit that fits.
+function size(value) {
+  let power = 0;
+  while (Math.abs(value) >= 1024 && power < 4) {
+    value /= 1024;
+    power += 1;
+  }
+  return power === 0 ? `${count(Math.round(value))} B` : `${threeDigits(value)} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
+}
+
+// A count of operations: `1.20 G`, `340 M`.
+function amount(value) {
+  for (const [factor, sign] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
+    if (Math.abs(value) >= factor) return `${threeDigits(value / factor)} ${sign}`;
+  }
+  return count(value);
+}

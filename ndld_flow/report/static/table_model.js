@@ -2,6 +2,14 @@
 //
 // A column is {key, label, value(row) -> number or text}; a row is its number, 0 to length - 1.
 
+const FILTER_WORD = /(?:([a-z_]+)([:=]))?(?:"((?:[^"]|"")*)"|(\S+))/g;
+
+// A word of the filter that wants exactly this value in one column.
+function exactWord(key, value) {
+  const text = value.toLowerCase();
+  return /^[^\s"]+$/.test(text) ? `${key}=${text}` : `${key}="${text.replaceAll('"', '""')}"`;
+}
+
 class TableModel {
   constructor(columns, length) {
     this.columns = columns;
@@ -28,12 +36,13 @@ class TableModel {
     this.arrange();
   }
 
-  // All words must occur, in any case; `type:conv` looks into one column.
+  // All words must occur, in any case; `type:conv` looks into one column, `type=conv` wants all of it to be so.
+  // Quotes hold words together: `type="a b"`; a quote within is doubled.
   filter(text) {
-    this.words = text.toLowerCase().split(/\s+/).filter(Boolean).map((word) => {
-      const [key, ...rest] = word.split(":");
-      const known = rest.length > 0 && this.columns.some((column) => column.key === key);
-      return known ? { key, word: rest.join(":") } : { key: "", word };
+    this.words = [...text.toLowerCase().matchAll(FILTER_WORD)].map(([whole, key, sign, quoted, plain]) => {
+      const known = key !== undefined && this.columns.some((column) => column.key === key);
+      if (!known) return { key: "", word: quoted === undefined ? whole : quoted.replaceAll('""', '"') };
+      return { key, exact: sign === "=", word: quoted?.replaceAll('""', '"') ?? plain };
     });
     this.arrange();
   }
@@ -49,7 +58,8 @@ class TableModel {
 
   order() {
     const column = this.column(this.sorting.key);
-    const values = Array.from({ length: this.length }, (_, row) => column.value(row));
+    // What is not known comes after what is, the largest first.
+    const values = Array.from({ length: this.length }, (_, row) => column.value(row) ?? -Infinity);
     const sign = this.sorting.descending ? -1 : 1;
     const texts = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
     const compare = column.numeric
@@ -69,7 +79,8 @@ class TableModel {
   }
 
   matches(row) {
-    return this.words.every(({ key, word }) => this.haystack(key)[row].includes(word));
+    return this.words.every(({ key, word, exact }) =>
+      (exact ? this.haystack(key)[row] === word : this.haystack(key)[row].includes(word)));
   }
 
   // Positions are those in `shown`, so that a selection is what a person sees.
@@ -80,6 +91,7 @@ class TableModel {
 
   toggle(position) {
     const row = this.shown[position];
+    this.selected = new Set(this.selected);
     if (!this.selected.delete(row)) this.selected.add(row);
     this.active = this.anchor = position;
   }
@@ -96,8 +108,14 @@ class TableModel {
     this.selected = new Set(this.shown);
   }
 
+  // Rows by their numbers; the first of them that is shown becomes the active one.
+  selectRows(rows) {
+    this.selected = new Set(rows);
+    this.active = this.anchor = this.shown.findIndex((row) => this.selected.has(row));
+  }
+
   clear() {
-    this.selected.clear();
+    this.selected = new Set();
   }
 
   // What leaves as CSV: the selection if there is one, else all that is shown, as ordered on screen.

@@ -1,40 +1,50 @@
 // A table of any length: only the rows in sight exist. Mouse, keyboard and CSV work on the model.
 //
 // A column here also has: width (grid track), format(value, row), right, mono, heat(row) -> 0 to 1,
-// tone(row) -> a class that says which way the heat goes, csv(row).
+// tone(row) -> a class that says which way the heat goes, csv(row), hidden (until a person chooses it).
 
 const ROW_HEIGHT = 30;
 const ROWS_BEYOND = 8;
 let tableCount = 0;
 
+// The least that a grid of these tracks needs, in pixels: `84px` and `minmax(170px, 2fr)` both begin with it.
+const leastWidth = (columns) => columns.reduce((sum, { width }) => sum + Number(width.match(/\d+/)[0]), 0);
+
 class TableView {
-  constructor(host, model, { label, file, least, describe }) {
+  // `tools` are elements beside the filter; `selected(rows)` hears of every change of the selection.
+  constructor(host, model, { label, file, least, describe, tools = [], selected = () => {} }) {
     this.model = model;
     this.label = label;
     this.file = file;
     this.describe = describe;
+    this.selected = selected;
+    this.told = model.selected;
+    this.least = least;
     this.id = `table-${tableCount++}`;
-    this.build(least);
+    this.build(tools);
     host.replaceChildren(this.tools, this.box, this.detail);
     this.refresh();
   }
 
-  build(least) {
-    const { columns } = this.model;
+  get columns() {
+    return this.model.columns.filter((column) => !column.hidden);
+  }
+
+  build(tools) {
     this.field = make("input", {
       type: "search",
       placeholder: `Filter ${this.label}`,
       "aria-label": `Filter ${this.label}`,
-      title: "All words must occur; type:conv looks into one column",
+      title: "All words must occur; type:conv looks into one column, type=conv for exactly this",
       spellcheck: "false",
       oninput: () => this.filter(this.field.value),
       onkeydown: (event) => this.keyInField(event),
     });
     this.count = make("output", { "aria-live": "polite" });
     this.csv = make("button", { type: "button", onclick: () => this.save() });
-    this.tools = make("div", { class: "tools" }, this.field, this.count, this.csv);
-    this.heads = columns.map((column) => this.head(column));
-    this.header = make("div", { class: "grid-head", role: "row", "aria-rowindex": 1 }, ...this.heads);
+    const chooser = this.model.columns.some((column) => "hidden" in column) ? [this.chooser()] : [];
+    this.tools = make("div", { class: "tools" }, this.field, this.count, ...tools, ...chooser, this.csv);
+    this.header = make("div", { class: "grid-head", role: "row", "aria-rowindex": 1 });
     this.body = make("div", { class: "grid-body", role: "rowgroup" });
     this.box = make("div", {
       class: "grid-box",
@@ -42,16 +52,46 @@ class TableView {
       tabindex: 0,
       "aria-label": this.label,
       "aria-multiselectable": "true",
-      "aria-colcount": columns.length,
       onkeydown: (event) => this.key(event),
       onmousedown: (event) => event.shiftKey && event.preventDefault(),
       onclick: (event) => this.click(event),
     }, this.header, this.body);
     this.box.addEventListener("scroll", () => this.paint(), { passive: true });
-    this.box.style.setProperty("--columns", columns.map((column) => column.width).join(" "));
-    this.box.style.setProperty("--least", `${least}px`);
+    this.arrangeColumns();
     this.detail = make("div", { class: "detail", "aria-live": "polite" });
     new ResizeObserver(() => this.paint()).observe(this.box);
+  }
+
+  arrangeColumns() {
+    const { columns } = this;
+    this.heads = columns.map((column) => this.head(column));
+    this.header.replaceChildren(...this.heads);
+    this.box.setAttribute("aria-colcount", columns.length);
+    this.box.style.setProperty("--columns", columns.map((column) => column.width).join(" "));
+    this.box.style.setProperty("--least", `${this.least ?? leastWidth(columns)}px`);
+  }
+
+  // Which columns are on screen; a file holds them all.
+  chooser() {
+    const choices = this.model.columns.map((column) => {
+      const box = make("input", { type: "checkbox", checked: !column.hidden });
+      box.addEventListener("change", () => {
+        column.hidden = !box.checked;
+        this.arrangeColumns();
+        this.refresh();
+      });
+      return make("label", {}, box, column.longLabel ?? column.label);
+    });
+    const panel = make("details", { class: "chooser" }, make("summary", {}, "Columns"), make("div", {}, ...choices));
+    panel.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape" || !panel.open) return;
+      panel.open = false;
+      panel.firstChild.focus();
+    });
+    document.addEventListener("pointerdown", (event) => {
+      if (panel.open && !panel.contains(event.target)) panel.open = false;
+    });
+    return panel;
   }
 
   head(column) {
@@ -71,6 +111,18 @@ class TableView {
 
   sort(key) {
     this.model.sortBy(key);
+    this.refresh();
+    this.reveal();
+  }
+
+  // Select these rows from elsewhere on the page; what the filter hides is shown again.
+  choose(rows) {
+    const hidden = rows.some((row) => !this.model.shown.includes(row));
+    if (hidden) {
+      this.field.value = "";
+      this.model.filter("");
+    }
+    this.model.selectRows(rows);
     this.refresh();
     this.reveal();
   }
@@ -113,7 +165,7 @@ class TableView {
     else if (event.key === " " && this.model.active >= 0) this.model.toggle(this.model.active);
     else if (event.key === "Escape") this.model.clear();
     else if (event.key === "a" && (event.ctrlKey || event.metaKey)) this.model.selectShown();
-    else if (/^[1-9]$/.test(event.key) && this.model.columns[event.key - 1]) this.model.sortBy(this.model.columns[event.key - 1].key);
+    else if (/^[1-9]$/.test(event.key) && this.columns[event.key - 1]) this.model.sortBy(this.columns[event.key - 1].key);
     else return;
     event.preventDefault();
     this.refresh();
@@ -138,13 +190,16 @@ class TableView {
       ? `${count(rows)} rows` : `${count(rows)} of ${count(model.length)} rows`;
     const chosen = model.exported().length;
     this.csv.textContent = model.selected.size && chosen ? `CSV of ${count(chosen)} selected` : `CSV of ${count(rows)} rows`;
-    model.columns.forEach((column, place) => {
+    this.columns.forEach((column, place) => {
       const sorted = model.sorting.key === column.key;
       if (sorted) this.heads[place].setAttribute("aria-sort", model.sorting.descending ? "descending" : "ascending");
       else this.heads[place].removeAttribute("aria-sort");
     });
     this.detail.replaceChildren(...this.describe(model));
     this.paint();
+    if (this.told === model.selected) return;
+    this.told = model.selected;
+    this.selected([...model.selected]);
   }
 
   paint() {
@@ -156,6 +211,7 @@ class TableView {
     const first = Math.max(0, Math.floor(this.box.scrollTop / ROW_HEIGHT) - ROWS_BEYOND);
     const inSight = Math.ceil(this.box.clientHeight / ROW_HEIGHT) + 2 * ROWS_BEYOND;
     const lines = [];
+    this.onScreen = this.columns;
     for (let position = first; position < Math.min(shown.length, first + inSight); position++) {
       lines.push(this.line(position));
     }
@@ -174,7 +230,7 @@ class TableView {
       "aria-rowindex": position + 2,
       "aria-selected": this.model.selected.has(row) ? "true" : "false",
       "data-position": position,
-    }, ...this.model.columns.map((column) => this.cell(column, row)));
+    }, ...this.onScreen.map((column) => this.cell(column, row)));
     line.style.top = `${position * ROW_HEIGHT}px`;
     return line;
   }

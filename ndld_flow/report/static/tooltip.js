@@ -17,16 +17,3 @@ const tooltip = {
     this.element.hidden = true;
   },
 };
-
-// Draw now and whenever the width changes.
-function drawAtWidth(host, drawing) {
-  let width = 0;
-  const again = () => {
-    const wide = Math.round(host.clientWidth);
-    if (wide === 0 || wide === width) return;
-    width = wide;
-    drawing(wide);
-  };
-  new ResizeObserver(again).observe(host);
-  again();
-}

@@ -1,0 +1,146 @@
+"""What a model holds in memory while it runs: weights, and the activations alive at each layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from ndld_flow.records.profile import Layer, Profile, TensorInfo
+from ndld_flow.report.collect_accuracy import shape_text
+from ndld_flow.report.plain_text import short_name
+
+_SHOWN = 10
+_CURVE_POINTS = 240
+
+_BITS = {
+    "bool": 8, "int4": 4, "uint4": 4, "float4e2m1": 4,
+    "int8": 8, "uint8": 8, "float8e4m3fn": 8, "float8e5m2": 8, "fp8": 8,
+    "int16": 16, "uint16": 16, "float16": 16, "bfloat16": 16,
+    "int32": 32, "uint32": 32, "float32": 32, "float": 32, "tf32": 32,
+    "int64": 64, "uint64": 64, "float64": 64, "double": 64, "complex64": 64, "complex128": 128,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BigTensor:
+    """One of the largest activations."""
+
+    name: str
+    tensor: str
+    """dtype and shape."""
+    size_bytes: int
+    made_by: int
+    """Position of the layer that writes it."""
+
+
+@dataclass(frozen=True)
+class HeavyLayer:
+    """One of the layers with the most weights."""
+
+    name: str
+    type: str
+    weight_bytes: int
+    position: int
+
+
+@dataclass(frozen=True)
+class FootprintView:
+    """Memory of one profiled model, from the shapes of its tensors."""
+
+    weight_bytes: int
+    """Read by all layers; a weight that two layers share counts twice."""
+    activation_bytes: int
+    """Of all that layers write."""
+    peak_bytes: int
+    """The most activations alive at one layer: written, and still to be read."""
+    peak_layer: str
+    peak_position: int
+    curve: tuple[tuple[float, float], ...]
+    """(place along the pass, part of the peak), each 0 to 1: the largest value of each stretch of layers."""
+    tensors: tuple[BigTensor, ...]
+    """The largest first, as in what follows."""
+    weights: tuple[HeavyLayer, ...]
+
+
+def collect_footprint(profile: Profile) -> FootprintView | None:
+    """None where shapes are not known."""
+    layers = profile.layers
+    made = _first_written(layers)
+    weight_bytes = sum(layer.weight_bytes for layer in layers)
+    if not weight_bytes and not any(size for _, size, _ in made.values()):
+        return None
+    alive = _alive(profile, made)
+    peak = max(alive)
+    at = alive.index(peak)
+    return FootprintView(
+        weight_bytes=weight_bytes,
+        activation_bytes=sum(size for _, size, _ in made.values()),
+        peak_bytes=peak,
+        peak_layer=short_name(layers[at].name),
+        peak_position=at,
+        curve=_curve(alive, peak),
+        tensors=_largest(made.values()),
+        weights=_heaviest(layers),
+    )
+
+
+def tensor_bytes(tensor: TensorInfo) -> int:
+    """Size of a dense tensor; 0 where its type has none, such as `string`."""
+    return math.prod(tensor.shape) * _BITS.get(tensor.dtype.lower(), 0) // 8
+
+
+_Written = tuple[int, int, TensorInfo]
+"""Position of the layer that writes it, bytes, tensor."""
+
+
+def _first_written(layers: Sequence[Layer]) -> dict[str, _Written]:
+    found: dict[str, _Written] = {}
+    for place, layer in enumerate(layers):
+        for tensor in layer.outputs:
+            if tensor.name not in found:
+                found[tensor.name] = (place, max(tensor_bytes(tensor), 0), tensor)
+    return found
+
+
+def _alive(profile: Profile, made: dict[str, _Written]) -> list[int]:
+    """Bytes of activations that each layer finds or leaves behind for others."""
+    layers = profile.layers
+    last = {name: place for name, (place, _, _) in made.items()}
+    for place, layer in enumerate(layers):
+        for tensor in layer.inputs:
+            if tensor.name in last:
+                last[tensor.name] = max(place, last[tensor.name])
+    last |= {tensor.name: len(layers) - 1 for tensor in profile.outputs if tensor.name in last}
+    steps = [0] * (len(layers) + 1)
+    for name, (place, size, _) in made.items():
+        steps[place] += size
+        steps[last[name] + 1] -= size
+    return list(accumulate(steps))[:-1]
+
+
+def _curve(alive: Sequence[int], peak: int) -> tuple[tuple[float, float], ...]:
+    stretch = max(1, math.ceil(len(alive) / _CURVE_POINTS))
+    return tuple(
+        (start / max(len(alive) - 1, 1), max(alive[start : start + stretch]) / (peak or 1))
+        for start in range(0, len(alive), stretch)
+    )
+
+
+def _largest(made: Iterable[_Written]) -> tuple[BigTensor, ...]:
+    largest = sorted(made, key=lambda one: -one[1])[:_SHOWN]
+    return tuple(
+        BigTensor(short_name(tensor.name), f"{short_name(tensor.dtype, 40)} {shape_text(tensor.shape)}", size, place)
+        for place, size, tensor in largest
+        if size
+    )
+
+
+def _heaviest(layers: Sequence[Layer]) -> tuple[HeavyLayer, ...]:
+    order = sorted(range(len(layers)), key=lambda place: -layers[place].weight_bytes)[:_SHOWN]
+    return tuple(
+        HeavyLayer(short_name(layers[at].name), short_name(layers[at].type, 60), layers[at].weight_bytes, at)
+        for at in order
+        if layers[at].weight_bytes
+    )

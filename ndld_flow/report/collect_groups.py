@@ -1,0 +1,52 @@
+"""Layers added up by what they have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ndld_flow.records.profile import Layer
+from ndld_flow.report.plain_text import visible_name
+
+
+@dataclass(frozen=True)
+class LayerGroup:
+    """Layers that share a type, a precision, a role or a tactic."""
+
+    name: str
+    """As their column shows it; empty for layers that do not tell."""
+    count: int
+    sum_ms: float
+    """Of their medians."""
+    share: float
+    """Of the sum of all layers, 0 to 1."""
+    macs: int
+    """Of those that are known."""
+    moved_bytes: int
+    """Read and written."""
+    weight_bytes: int
+
+
+def group_layers(layers: Sequence[Layer], medians_ms: Sequence[float], keys: Iterable[str]) -> tuple[LayerGroup, ...]:
+    """Layers of equal keys together, the longest first."""
+    members: dict[str, list[int]] = {}
+    for place, key in enumerate(keys):
+        members.setdefault(key, []).append(place)
+    total = sum(medians_ms) or 1.0
+    groups = [
+        _group(name, [layers[at] for at in at_], sum(medians_ms[at] for at in at_), total)
+        for name, at_ in members.items()
+    ]
+    return tuple(sorted(groups, key=lambda group: (-group.sum_ms, group.name)))
+
+
+def _group(name: str, layers: Sequence[Layer], sum_ms: float, total: float) -> LayerGroup:
+    return LayerGroup(
+        name=visible_name(name),
+        count=len(layers),
+        sum_ms=sum_ms,
+        share=sum_ms / total,
+        macs=sum(layer.macs or 0 for layer in layers),
+        moved_bytes=sum(layer.read_bytes + layer.written_bytes for layer in layers),
+        weight_bytes=sum(layer.weight_bytes for layer in layers),
+    )

@@ -1,0 +1,136 @@
+"""Layers and timeline of one profile as columns for the page's scripts.
+
+Times are whole nanoseconds, positions are steps from one to the next: what repeats packs well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from operator import attrgetter
+
+from ndld_flow.records.profile import Layer, Profile, Roofs, Span
+from ndld_flow.report.collect_accuracy import shape_text
+from ndld_flow.report.collect_layers import LayersView, LayerTimes
+from ndld_flow.report.collect_profiles import short_provider
+from ndld_flow.report.json_values import Json, rounded
+from ndld_flow.report.plain_text import visible_name, visible_text
+from ndld_flow.report.texts import Tensors, Texts, steps
+
+_KINDS = {"layer": 0, "overhead": 1, "transfer": 2, "pass": 3}
+
+
+def layers_payload(view: LayersView, profile: Profile, texts: Texts, tensors: Tensors) -> dict[str, Json]:
+    """Everything about one profile's layers; `layer_data.js` reads it."""
+    return {
+        "step": view.step,
+        "label": view.label,
+        "sum_ms": rounded(view.times.sum_ms),
+        "pass_ms": rounded(view.pass_ms),
+        "columns": _columns(view.times, profile.layers, texts, tensors),
+        "timeline": _timeline(profile, texts) if profile.timeline else None,
+        "roofs": _roofs(profile.roofs),
+    }
+
+
+def _columns(times: LayerTimes, layers: Sequence[Layer], texts: Texts, tensors: Tensors) -> dict[str, Json]:
+    median = nanoseconds(times.median_ms)
+    columns: dict[str, Json] = {
+        "index": steps([layer.index for layer in layers]),
+        "depth": [layer.depth for layer in layers],
+        "median_ns": median,
+        "below_ns": _apart(median, nanoseconds(times.min_ms)),
+        "above_ns": _apart(nanoseconds(times.max_ms), median),
+        "name": steps(texts.places(map(visible_name, map(attrgetter("name"), layers)))),
+        "provider": texts.places(map(short_provider, map(attrgetter("provider"), layers))),
+        "dims": texts.places(shape_text(layer.outputs[0].shape) if layer.outputs else "" for layer in layers),
+        "stream": [layer.stream for layer in layers],
+        "macs": [layer.macs for layer in layers],
+    }
+    columns |= {
+        name: texts.places(map(visible_name, map(attrgetter(name), layers)))
+        for name in ("type", "precision", "role", "tactic")
+    }
+    columns |= {name: [getattr(layer, name) for layer in layers] for name in _BYTES}
+    for side in ("inputs", "outputs"):
+        of_layers = [getattr(layer, side) for layer in layers]
+        columns[side] = _lists(of_layers, tensors.places(chain.from_iterable(of_layers)))
+    nodes = [layer.onnx_nodes for layer in layers]
+    columns["onnx_nodes"] = _lists(nodes, texts.places(map(visible_name, chain.from_iterable(nodes))))
+    # What says nothing at all needs no room.
+    return {name: column for name, column in columns.items() if _says_something(column)}
+
+
+_BYTES = ("read_bytes", "written_bytes", "weight_bytes")
+
+
+def _says_something(column: Json) -> bool:
+    return not isinstance(column, list) or any(column)
+
+
+def _lists(lists: Iterable[Sequence[object]], places: Sequence[int]) -> dict[str, Json]:
+    """How many each has, and the places of all of them one after the other."""
+    return {"counts": list(map(len, lists)), "places": steps(places)}
+
+
+def _apart(above: Sequence[int], below: Sequence[int]) -> list[int]:
+    return [high - low for high, low in zip(above, below, strict=True)]
+
+
+def nanoseconds(values_ms: Iterable[float]) -> list[int]:
+    """Whole nanoseconds, finer than any clock here; 0 for what is no number or longer than a year."""
+    longest = 366 * 86_400_000.0
+    return [round(value * 1e6) if -longest < value < longest else 0 for value in values_ms]
+
+
+def _timeline(profile: Profile, texts: Texts) -> dict[str, Json]:
+    spans, layers = profile.timeline, profile.layers
+    start = nanoseconds(span.start_ms for span in spans)
+    duration = nanoseconds(span.duration_ms for span in spans)
+    ends = [begin + long for begin, long in zip(start, duration, strict=True)]
+    lanes = list(dict.fromkeys(span.lane for span in spans))
+    lane_places = {lane: place for place, lane in enumerate(lanes)}
+    return {
+        "basis": visible_text(profile.timeline_basis),
+        "lanes": texts.places(map(visible_name, lanes)),
+        "lane": [lane_places[span.lane] for span in spans],
+        "depth": [span.depth for span in spans],
+        "kind": [_KINDS[span.kind] for span in spans],
+        # From the end of the span before: 0 where one follows the other.
+        "gap_ns": _apart(start, [0, *ends[:-1]]),
+        "duration_ns": duration,
+        "layer": _layer_steps(spans, len(layers)),
+        "name": texts.places(visible_name(_own_name(span, layers)) for span in spans),
+    }
+
+
+def _own_name(span: Span, layers: Sequence[Layer]) -> str:
+    """Empty for a span that is called as its layer is."""
+    place = _layer_of(span, len(layers))
+    return "" if place is not None and layers[place].name == span.name else span.name
+
+
+def _layer_of(span: Span, layer_count: int) -> int | None:
+    return span.layer if span.layer is not None and 0 <= span.layer < layer_count else None
+
+
+def _layer_steps(spans: Sequence[Span], layer_count: int) -> list[int | None]:
+    """How far each span's layer is from the one expected next; None for a span without."""
+    found: list[int | None] = []
+    expected = 0
+    for span in spans:
+        place = _layer_of(span, layer_count)
+        found.append(None if place is None else place - expected)
+        expected = expected if place is None else place + 1
+    return found
+
+
+def _roofs(roofs: Roofs | None) -> dict[str, Json] | None:
+    if roofs is None or not all(map(math.isfinite, (roofs.macs_per_s, roofs.bytes_per_s))):
+        return None
+    return {
+        "macs_per_s": rounded(roofs.macs_per_s),
+        "bytes_per_s": rounded(roofs.bytes_per_s),
+        "how": visible_text(roofs.how),
+    }

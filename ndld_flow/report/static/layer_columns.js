@@ -1,0 +1,74 @@
+// Columns of the layer table, from LayerData. Those that say nothing of this profile start hidden.
+
+const saysMore = (values) => new Set(values).size > 1;
+
+const numberColumn = (key, label, width, value, format, more) => ({
+  key, label, width, numeric: true, right: true, value, format: (given) => (given === null ? "–" : format(given)), ...more,
+});
+
+const textColumn = (key, label, width, value, more) => ({ key, label, width, value, ...more });
+
+function layerTextColumns(data) {
+  const tallied = (key, label, width, hidden) =>
+    textColumn(key, label, width, (row) => data[key][row], { tally: true, hidden });
+  const nodes = (row) => data.onnxNodes[row].join(", ");
+  const named = data.onnxNodes.filter((own, row) => own.length > 1 || (own.length === 1 && own[0] !== data.name[row])).length;
+  return {
+    name: textColumn("name", "Name", "minmax(170px, 2fr)", (row) => data.name[row], { mono: true, indent: (row) => Math.min(data.depth[row], 8), hidden: false }),
+    type: tallied("type", "Type", "minmax(90px, 0.8fr)", false),
+    dims: tallied("dims", "Dims", "124px", false),
+    provider: tallied("provider", "Provider", "84px", !saysMore(data.provider)),
+    precision: tallied("precision", "Precision", "80px", false),
+    role: tallied("role", "Role", "84px", !saysMore(data.role)),
+    tactic: tallied("tactic", "Tactic", "minmax(110px, 1fr)", !saysMore(data.tactic)),
+    stream: textColumn("stream", "Stream", "68px", (row) => (data.stream[row] === null ? "" : String(data.stream[row])), { tally: true, hidden: !saysMore(data.stream) }),
+    onnx: textColumn("onnx", "ONNX nodes", "minmax(140px, 1.2fr)", nodes, {
+      mono: true,
+      hidden: named < data.length / 2,
+      format: (value, row) => (data.onnxNodes[row].length > 1 ? `${data.onnxNodes[row].length}: ${shortened(value, 120)}` : shortened(value, 120)),
+    }),
+  };
+}
+
+// `basis.of` is the whole that shares are of: `sum` of all layers, or the `pass` with all that lies between them.
+function layerNumberColumns(data, basis, heat) {
+  const whole = () => (basis.of === "pass" ? data.passMs : data.sumMs) || 1;
+  const rows = Array.from({ length: data.length }, (_, row) => row);
+  const heated = (key, value) => {
+    const values = rows.map(value);
+    return (row) => heat.of(key, values)(values[row]);
+  };
+  const plain = {
+    ms: (row) => data.median[row], macs: (row) => data.macs[row], gmacs: (row) => data.gmacs(row), bytes: (row) => data.bytes(row),
+  };
+  const worked = data.macs.some((value) => value);
+  const moved = rows.some((row) => data.bytes(row));
+  const percent = (row) => data.median[row] / whole();
+  return {
+    index: numberColumn("index", "#", "56px", (row) => data.index[row], String, { position: true, hidden: false }),
+    share: numberColumn("share", "%", "68px", percent, share, {
+      longLabel: "% of the time", measure: "sum", hidden: false, csv: (row) => Number((percent(row) * 100).toPrecision(5)),
+      get csvLabel() { return basis.of === "pass" ? "percent of pass" : "percent of layer sum"; },
+    }),
+    ms: numberColumn("ms", "Median", "86px", plain.ms, milliseconds, { csvLabel: "median ms", summaryLabel: "Median time", measure: "sum", hidden: false, heat: heated("ms", plain.ms) }),
+    min: numberColumn("min", "Min", "80px", (row) => data.min[row], milliseconds, { csvLabel: "min ms", hidden: true }),
+    max: numberColumn("max", "Max", "80px", (row) => data.max[row], milliseconds, { csvLabel: "max ms", hidden: true }),
+    macs: numberColumn("macs", "MACs", "78px", plain.macs, amount, { measure: "sum", hidden: true, heat: heated("macs", plain.macs) }),
+    gmacs: numberColumn("gmacs", "GMAC/s", "78px", plain.gmacs, threeDigits, {
+      measure: "mean", hidden: !worked, csv: (row) => { const value = data.gmacs(row); return value === null ? "" : Number(value.toPrecision(5)); },
+      heat: heated("gmacs", plain.gmacs),
+    }),
+    bytes: numberColumn("bytes", "Moved", "84px", plain.bytes, size, { longLabel: "Bytes read and written", csvLabel: "bytes", measure: "sum", hidden: !moved, heat: heated("bytes", plain.bytes) }),
+    weights: numberColumn("weights", "Weights", "84px", (row) => data.weight_bytes[row], size, { csvLabel: "weight bytes", measure: "sum", hidden: true }),
+  };
+}
+
+function layerColumns(data, basis, heat) {
+  const texts = layerTextColumns(data);
+  const numbers = layerNumberColumns(data, basis, heat);
+  return [
+    numbers.index, texts.name, texts.type, texts.dims, texts.provider, texts.precision,
+    numbers.share, numbers.ms, numbers.min, numbers.max, texts.tactic, texts.stream, texts.role,
+    numbers.macs, numbers.gmacs, numbers.bytes, numbers.weights, texts.onnx,
+  ];
+}

@@ -1,0 +1,106 @@
+// Layers of one profile as the page's parts read them: texts in place, times in ms, tensors by position.
+// A row is a layer's position in execution order.
+
+// Positions are kept as steps from one to the next.
+function fromSteps(steps) {
+  let at = 0;
+  return steps.map((step) => (at += step));
+}
+
+class TensorTable {
+  constructor({ name, dtype, dims }, texts) {
+    this.names = fromSteps(name);
+    this.dtypes = dtype;
+    this.dims = dims;
+    this.texts = texts;
+  }
+
+  name(place) {
+    return this.texts[this.names[place]];
+  }
+
+  text(place) {
+    return [this.name(place), this.texts[this.dtypes[place]], this.texts[this.dims[place]]].join(" ").trim();
+  }
+}
+
+const LAYER_TEXTS = ["type", "dims", "provider", "precision", "role", "tactic"];
+const LAYER_NUMBERS = ["depth", "stream", "macs", "read_bytes", "written_bytes", "weight_bytes"];
+
+class LayerData {
+  constructor({ step, label, sum_ms, pass_ms, columns, roofs }, texts, tensors) {
+    this.length = columns.name.length;
+    Object.assign(this, { step, label, roofs, tensors, sumMs: sum_ms, passMs: pass_ms });
+    const absent = (fallback) => new Array(this.length).fill(fallback);
+    const milliseconds = (values) => values.map((value) => value / 1e6);
+    const median = columns.median_ns ?? absent(0);
+    const apart = (values, sign) => milliseconds(median.map((value, row) => value + sign * (values?.[row] ?? 0)));
+    this.index = columns.index ? fromSteps(columns.index) : absent(0);
+    this.median = milliseconds(median);
+    this.min = apart(columns.below_ns, -1);
+    this.max = apart(columns.above_ns, 1);
+    this.name = fromSteps(columns.name).map((place) => texts[place]);
+    for (const key of LAYER_TEXTS) this[key] = columns[key]?.map((place) => texts[place]) ?? absent(texts[0] ?? "");
+    for (const key of LAYER_NUMBERS) this[key] = columns[key] ?? absent(key === "macs" || key === "stream" ? null : 0);
+    this.inputs = this.lists(columns.inputs);
+    this.outputs = this.lists(columns.outputs);
+    this.onnxNodes = this.lists(columns.onnx_nodes).map((places) => places.map((place) => texts[place]));
+  }
+
+  lists({ counts, places }) {
+    const all = fromSteps(places);
+    let at = 0;
+    return counts.map((many) => all.slice(at, (at += many)));
+  }
+
+  bytes(row) {
+    return this.read_bytes[row] + this.written_bytes[row];
+  }
+
+  // Multiply-accumulate operations in a second, in units of 10^9; null where they are not known.
+  gmacs(row) {
+    return this.macs[row] === null || !this.median[row] ? null : this.macs[row] / this.median[row] / 1e6;
+  }
+
+  share(row) {
+    return this.sumMs ? this.median[row] / this.sumMs : 0;
+  }
+
+  // Layers before and after this one, by the tensors that lead from one to the other.
+  neighbours(row, side) {
+    this.ends ??= { producers: this.byTensor(this.outputs), consumers: this.byTensor(this.inputs) };
+    const own = side === "producers" ? this.inputs[row] : this.outputs[row];
+    const found = new Set(own.flatMap((tensor) => this.ends[side].get(this.tensors.name(tensor)) ?? []));
+    found.delete(row);
+    return [...found];
+  }
+
+  byTensor(lists) {
+    const found = new Map();
+    lists.forEach((tensors, row) => {
+      for (const tensor of tensors) {
+        const name = this.tensors.name(tensor);
+        if (found.has(name)) found.get(name).push(row);
+        else found.set(name, [row]);
+      }
+    });
+    return found;
+  }
+
+  // Time, layers and precisions by type, the longest first.
+  byType() {
+    const groups = new Map();
+    for (let row = 0; row < this.length; row++) {
+      const type = this.type[row];
+      if (!groups.has(type)) groups.set(type, { type, count: 0, ms: 0, precisions: new Map() });
+      const group = groups.get(type);
+      const part = group.precisions.get(this.precision[row]) ?? { precision: this.precision[row], count: 0, ms: 0 };
+      for (const one of [group, part]) {
+        one.count += 1;
+        one.ms += this.median[row];
+      }
+      group.precisions.set(this.precision[row], part);
+    }
+    return [...groups.values()].sort((a, b) => b.ms - a.ms);
+  }
+}

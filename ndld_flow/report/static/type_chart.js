@@ -1,0 +1,78 @@
+// Time by type: in all or for each layer, in ms or as a share, against a grid; several reports side by side in their colours.
+
+const TYPES_IN_CHART = 14;
+
+class TypeChart {
+  // A report is {label, series, types: [{type, count, ms}], wholeMs}; `pick(type)` hears which type was clicked.
+  constructor(host, reports, { pick = () => {} } = {}) {
+    Object.assign(this, { reports, pick, amount: "total", unit: "ms" });
+    this.types = this.longest();
+    this.table = make("table", { class: "bars type-chart" });
+    host.replaceChildren(
+      make("div", { class: "tools" },
+        makeSwitch("Time", { total: "total", mean: "mean a layer" }, "total", (amount) => this.show({ amount })),
+        makeSwitch("in", { ms: "ms", share: "%" }, "ms", (unit) => this.show({ unit }))),
+      this.table);
+    this.show({});
+  }
+
+  longest() {
+    const sums = new Map();
+    for (const { types } of this.reports) for (const { type, ms } of types) sums.set(type, (sums.get(type) ?? 0) + ms);
+    return [...sums].sort((a, b) => b[1] - a[1]).map(([type]) => type);
+  }
+
+  value(report, types) {
+    const found = report.types.filter(({ type }) => types.includes(type));
+    const ms = found.reduce((sum, one) => sum + one.ms, 0);
+    const layers = found.reduce((sum, one) => sum + one.count, 0);
+    const whole = this.unit === "share" ? report.wholeMs || 1 : 1;
+    return { layers, value: (this.amount === "mean" ? ms / Math.max(layers, 1) : ms) / whole };
+  }
+
+  show(choice) {
+    Object.assign(this, choice);
+    const names = this.types.slice(0, TYPES_IN_CHART).map((type) => [type]);
+    if (this.types.length > TYPES_IN_CHART) names.push(this.types.slice(TYPES_IN_CHART));
+    const rows = names.map((types) => ({ types, values: this.reports.map((report) => this.value(report, types)) }));
+    if (this.amount === "mean") rows.sort((a, b) => b.values[0].value - a.values[0].value);
+    const most = rows.reduce((top, { values }) => values.reduce((a, { value }) => Math.max(a, value), top), 0) || 1;
+    this.table.replaceChildren(this.head(most), make("tbody", {}, ...rows.map((row) => this.row(row, most))));
+  }
+
+  // Grid lines run through all bars: a background that repeats with the axis' step.
+  head(most) {
+    const { unit, factor } = this.unit === "share" ? { unit: "%", factor: 100 } : axisUnit(most);
+    const marks = ticks(0, most, 5);
+    const step = marks.length > 1 ? marks[1] : most;
+    this.table.style.setProperty("--grid", `${((step / most) * 100).toFixed(4)}%`);
+    const labels = marks.map((mark) => {
+      const label = make("span", {}, `${tickText(mark, step, factor)}${mark === 0 ? "" : ` ${unit}`}`);
+      label.style.left = `${((mark / most) * 100).toFixed(3)}%`;
+      return label;
+    });
+    return make("thead", {}, make("tr", {},
+      make("th", { scope: "col" }, "Type"), make("th", { scope: "col", class: "n" }, "Layers"),
+      make("th", { scope: "col", class: "n" }, this.unit === "share" ? "Share" : "Time"),
+      make("td", { class: "track axis-row", "aria-hidden": "true" }, ...labels)));
+  }
+
+  row({ types, values }, most) {
+    const [type] = types;
+    const rest = types.length > 1;
+    const name = rest ? `${count(types.length)} more types` : shortened(type, 60) || "(no type)";
+    const text = (value) => (this.unit === "share" ? share(value) : milliseconds(value));
+    const head = rest ? make("bdi", {}, name)
+      : make("button", { type: "button", title: "Show only this type", onclick: () => this.pick(type) }, make("bdi", {}, name));
+    const bars = values.map(({ value }, place) => {
+      const bar = make("i", { class: `series-${this.reports[place].series ?? 0}` });
+      bar.style.width = `${((value / most) * 100).toFixed(2)}%`;
+      return bar;
+    });
+    return make("tr", { class: rest ? "rest" : null },
+      make("th", { scope: "row", class: "clip" }, head),
+      make("td", { class: "n quiet" }, values.map(({ layers }) => count(layers)).join(" · ")),
+      make("td", { class: "n" }, values.map(({ value }) => text(value)).join(" · ")),
+      make("td", { class: "track" }, ...bars));
+  }
+}
