@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
-from ndld_flow.records.profile import Layer, Profile
+from ndld_flow.diagnosis.roofline import Roofline, roofline_of
+from ndld_flow.quantities import count, milliseconds
+from ndld_flow.records.profile import Layer, Profile, ProfileRun
+
+_CPU = "CPUExecutionProvider"
+_LONGEST_NAME = 60
 
 
 class Subject:
@@ -14,11 +20,12 @@ class Subject:
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
+        self.layers = profile.layers
 
     @cached_property
     def medians_ms(self) -> tuple[float, ...]:
         """Of each layer, in the profile's order."""
-        return tuple(layer.median_ms for layer in self.profile.layers)
+        return tuple(layer.median_ms for layer in self.layers)
 
     @cached_property
     def layers_ms(self) -> float:
@@ -26,31 +33,97 @@ class Subject:
         return sum(self.medians_ms)
 
     @cached_property
-    def pass_ms(self) -> float:
-        """A pass as the layers saw it: with the profiler on, so that what lies outside them counts too."""
-        passes = self.profile.layer_pass_ms
-        return max(statistics.median(passes) if passes else 0.0, self.layers_ms)
+    def latency_ms(self) -> float:
+        """Median of the timing pass, or of the layer pass where there is none; 0 without either."""
+        samples = self.profile.latency_ms or self.profile.layer_pass_ms
+        return statistics.median(samples) if samples else 0.0
+
+    @cached_property
+    def layers_sum_ms(self) -> float:
+        """Median over passes of all layers together; of a profile whose layers have unequal passes, their medians."""
+        equal = len({len(layer.samples_ms) for layer in self.layers}) == 1
+        return self.profile.layers_sum_ms if equal else self.layers_ms
+
+    @cached_property
+    def layers_part(self) -> float:
+        """How much of the latency is spent in layers, 0 to 1.
+
+        The layer pass may be slower than the timing pass, so that its layers sum up to more than the latency.
+        """
+        return min(1.0, self.layers_sum_ms / self.latency_ms) if self.latency_ms > 0 else 1.0
 
     @cached_property
     def on_gpu(self) -> bool:
-        """Whether the most wanted provider or backend runs on a GPU."""
+        """Whether what is most wanted is no CPU."""
         if self.profile.backend != "onnxruntime":
             return True
-        return any(word in provider for provider in self.profile.providers[:1] for word in _GPU_PROVIDERS)
+        return bool(self.profile.providers) and self.profile.providers[0] != _CPU
 
-    def positions(self, layers: Iterable[Layer]) -> tuple[int, ...]:
-        """Where these layers stand in the profile, the longest first."""
-        wanted = {id(layer) for layer in layers}
-        found = (position for position, layer in enumerate(self.profile.layers) if id(layer) in wanted)
-        return tuple(sorted(found, key=lambda position: -self.medians_ms[position]))
+    @cached_property
+    def rooflines(self) -> tuple[Roofline | None, ...]:
+        """Of each layer; all None where roofs were not measured."""
+        roofs = self.profile.roofs
+        return tuple(None if roofs is None else roofline_of(layer, roofs) for layer in self.layers)
 
-    def sum_ms(self, positions: Sequence[int]) -> float:
+    @cached_property
+    def makers(self) -> dict[str, int]:
+        """Tensor -> position of the layer that writes it."""
+        return {
+            tensor.name: position
+            for position, layer in enumerate(self.layers)
+            for tensor in layer.outputs
+            if tensor.name
+        }
+
+    @cached_property
+    def readers(self) -> dict[str, tuple[int, ...]]:
+        """Tensor -> positions of the layers that read it."""
+        found: dict[str, list[int]] = {}
+        for position, layer in enumerate(self.layers):
+            for tensor in layer.inputs:
+                if tensor.name:
+                    found.setdefault(tensor.name, []).append(position)
+        return {name: tuple(positions) for name, positions in found.items()}
+
+    def where(self, says: Callable[[Layer], bool]) -> tuple[int, ...]:
+        """Positions of the layers that it says yes to, the longest first."""
+        return self.longest_first(position for position, layer in enumerate(self.layers) if says(layer))
+
+    def longest_first(self, positions: Iterable[int]) -> tuple[int, ...]:
+        return tuple(sorted(positions, key=lambda position: (-self.medians_ms[position], position)))
+
+    def sum_ms(self, positions: Iterable[int]) -> float:
         """What these layers take together."""
         return sum(self.medians_ms[position] for position in positions)
 
-    def share(self, positions: Sequence[int]) -> float:
-        """Of the pass, 0 to 1."""
-        return self.sum_ms(positions) / self.pass_ms if self.pass_ms else 0.0
+    def share(self, positions: Iterable[int]) -> float:
+        """Of the latency, 0 to 1: their share of all layers, times the part of the latency that layers take."""
+        return self.sum_ms(positions) / self.layers_ms * self.layers_part if self.layers_ms else 0.0
+
+    def call(self, position: int) -> str:
+        """A layer in a sentence: `Conv conv_1`; one line, and no longer than a line."""
+        layer = self.layers[position]
+        name = " ".join(layer.name.split())
+        if len(name) > _LONGEST_NAME:
+            name = f"{name[: _LONGEST_NAME - 1]}…"
+        return f"{layer.type[:_LONGEST_NAME]} {name}".strip()
+
+    def call_types(self, positions: Sequence[int], most: int = 3) -> str:
+        """`41 ReorderInput, 52 ReorderOutput`."""
+        types = Counter(self.layers[position].type[:_LONGEST_NAME] for position in positions).most_common()
+        told = [f"{number} {kind}" for kind, number in types[:most]]
+        return ", ".join(told) + (f" and {len(types) - most} more types" if len(types) > most else "")
+
+    def took(self, positions: Sequence[int]) -> str:
+        """`8.4 ms of 67 ms`."""
+        return f"{milliseconds(self.sum_ms(positions))} of {milliseconds(self.layers_ms)} in all layers"
+
+    def lane_ms(self, samples_of: Callable[[ProfileRun], Sequence[float]]) -> float | None:
+        """Median over all passes of a lane such as `run.h2d_ms`; None where it is not told."""
+        samples = [sample for run in self.profile.runs for sample in samples_of(run)]
+        return statistics.median(samples) if samples else None
 
 
-_GPU_PROVIDERS = ("CUDA", "Tensorrt", "TensorRT", "NvTensorRTRTX", "ROCM", "MIGraphX", "Dml", "WebGPU")
+def layers_word(number: int) -> str:
+    """`1 layer`, `12 layers`."""
+    return "1 layer" if number == 1 else f"{count(number)} layers"

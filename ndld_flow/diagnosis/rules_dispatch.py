@@ -1,0 +1,90 @@
+"""Rules on the cost of starting layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ndld_flow.diagnosis.insight import Insight
+from ndld_flow.diagnosis.subject import Subject, layers_word
+from ndld_flow.quantities import count, milliseconds, share
+
+START_CPU_MS = 0.0002
+"""What ONNX Runtime 1.31 needs to start one node on a CPU, measured on a chain of 400 nodes of one element each:
+0.16 to 0.24 us."""
+START_GPU_MS = 0.003
+"""What launching one kernel takes on the host (https://developer.nvidia.com/blog/cuda-graphs/: 2.2 us to 3.8 us)."""
+TINY = 10
+"""A layer that takes less than this many starts is tiny."""
+_FEWEST = 20
+_WORTH_A_LOOK = 0.05
+ENQUEUE_BOUND = 0.8
+"""trtexec warns from here on ("Throughput may be bound by Enqueue Time",
+https://github.com/NVIDIA/TensorRT/blob/main/samples/common/sampleReporting.cpp)."""
+
+
+def start_ms(subject: Subject) -> float:
+    """What starting one layer costs here, about."""
+    return START_GPU_MS if subject.on_gpu else START_CPU_MS
+
+
+def executed_layers(subject: Subject) -> int:
+    """In one pass: a body that runs often counts as often, as the timeline shows it."""
+    return max(len(subject.layers), sum(span.kind == "layer" for span in subject.profile.timeline))
+
+
+def many_tiny_layers(subject: Subject) -> Iterator[Insight]:
+    """20 layers or more take so little on average that starting them is a part of the latency.
+
+    Larger batches, fused layers and CUDA graphs all make starts count less
+    (https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/optimization.html, "Batching", "CUDA Graphs").
+    """
+    executed, start = executed_layers(subject), start_ms(subject)
+    if executed < _FEWEST or not subject.latency_ms or subject.latency_ms / executed >= TINY * start:
+        return
+    saved = min(1.0, executed * start / subject.latency_ms)
+    remedy = (
+        "Capture the passes in a CUDA graph" if subject.on_gpu else "Run it on one thread (`threads: 1`) to compare"
+    )
+    yield Insight(
+        score=saved,
+        title=f"{count(executed)} layers, most of them tiny",
+        evidence=f"{milliseconds(subject.latency_ms)} for {count(executed)} executed layers are "
+        f"{milliseconds(subject.latency_ms / executed)} each; starting one takes about {milliseconds(start)}, "
+        f"{share(saved)} of the latency in all.",
+        next_step=f"Use larger batches where the task allows it, and run `sanitize` to fuse and fold layers. {remedy}.",
+        layers=subject.where(lambda layer: layer.median_ms < TINY * start),
+    )
+
+
+def time_outside_layers(subject: Subject) -> Iterator[Insight]:
+    """A tenth or more of the latency lies outside all layers: the layer pass, slower as it is, sums up to less."""
+    outside = 1 - subject.layers_part
+    if not subject.layers or not subject.profile.latency_ms or outside < 2 * _WORTH_A_LOOK:
+        return
+    yield Insight(
+        score=outside / 2,
+        title=f"{share(outside)} of the latency is outside layers",
+        evidence=f"All layers take {milliseconds(subject.layers_sum_ms)} a pass, the timing pass "
+        f"{milliseconds(subject.latency_ms)}, with {layers_word(executed_layers(subject))} to start.",
+        next_step=(
+            "Look at the pauses in the timeline. Inputs and outputs that are copied, many small layers, and more "
+            "threads than free CPUs are the usual causes."
+        ),
+    )
+
+
+def bound_by_enqueue(subject: Subject) -> Iterator[Insight]:
+    """Launching takes 80 % of the time on the device or more: trtexec's own threshold."""
+    enqueue = subject.lane_ms(lambda run: run.enqueue_ms)
+    compute = subject.lane_ms(lambda run: run.compute_ms)
+    if enqueue is None or compute is None or enqueue <= ENQUEUE_BOUND * compute:
+        return
+    yield Insight(
+        score=max(0.0, min(1.0, (enqueue - compute) / subject.latency_ms)) if subject.latency_ms else 0.0,
+        title="The host needs as long to launch a pass as the device to run it",
+        evidence=f"Enqueueing takes {milliseconds(enqueue)}, computing {milliseconds(compute)} (medians).",
+        next_step=(
+            "Use a CUDA graph (trtexec: `--useCudaGraph`; ONNX Runtime: the provider option `enable_cuda_graph`), or "
+            "larger batches. Check that nothing else keeps the host's CPU busy."
+        ),
+    )
