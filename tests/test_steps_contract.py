@@ -35,6 +35,15 @@ def required(found: StepType) -> list[str]:
     return [name for name, info in found.cls.model_fields.items() if info.is_required() and name not in reads]
 
 
+def least_settings(found: StepType) -> dict[str, Any]:
+    """What a recipe must say at least: which step to read, for settings without a default."""
+    return {name: "before" for name in found.cls.marked(Reads) if found.cls.model_fields[name].is_required()}
+
+
+def with_least_settings(found: StepType) -> Step[Any, Any]:
+    return found.cls.model_validate_json(json.dumps(least_settings(found)))
+
+
 def recipe_for(found: StepType) -> dict[str, Any]:
     """A recipe whose last step is the one to test, after a step that makes what it reads."""
     steps: dict[str, Any] = {}
@@ -42,7 +51,7 @@ def recipe_for(found: StepType) -> dict[str, Any]:
     if reads is not Onnx:
         maker = next(name for name, other in TYPES.items() if other.cls.kinds()[1] is reads)
         steps["before"] = {"step": maker}
-    steps["tested"] = {"step": found.name}
+    steps["tested"] = {"step": found.name, **least_settings(found)}
     return {"name": "contract", "model": "model.onnx", "inputs": INPUTS, "steps": steps}
 
 
@@ -103,7 +112,7 @@ def test_settings_are_strict_and_frozen(found: StepType) -> None:
 def test_settings_survive_being_written_and_read(found: StepType) -> None:
     if required(found):
         pytest.skip(f"has no default for {required(found)}")
-    step = found.cls.model_validate_json("{}")
+    step = with_least_settings(found)
     assert found.cls.model_validate_json(step.model_dump_json()) == step
 
 
@@ -122,10 +131,13 @@ def test_the_schema_agrees_with_validation(found: StepType) -> None:
     schema = describe_recipes(TYPES.values())
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
-    recipe = {"model": "m.onnx", "steps": {"a": {"step": found.name}, found.name: {}}}
+    recipe = {
+        "model": "m.onnx",
+        "steps": {"a": {"step": found.name, **least_settings(found)}, found.name: least_settings(found)},
+    }
     if not required(found):
         assert not list(validator.iter_errors(recipe))
-        full = found.cls.model_validate_json("{}").model_dump(mode="json")
+        full = with_least_settings(found).model_dump(mode="json")
         recipe["steps"] = {found.name: full}
         assert not list(validator.iter_errors(recipe))
     recipe["steps"] = {"a": {"step": found.name, "a_setting_that_no_step_has": 1}}
