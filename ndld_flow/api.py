@@ -16,10 +16,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ndld_flow.errors import OutputsError
+
 if TYPE_CHECKING:
     from ndld_flow.compare.measured import Rules
     from ndld_flow.discovery import StepType
     from ndld_flow.doctor import Check
+    from ndld_flow.drawing.choices import Look, Reading
     from ndld_flow.records.noise import Noise
     from ndld_flow.runner.collect_garbage import Freed
     from ndld_flow.runner.compare_runs import Compared
@@ -126,6 +129,28 @@ def noise(
 
     chosen = str(model) if model is not None else MODEL
     return learn_noise(chosen, settings, comparisons=comparisons, outputs=Path(outputs), listener=listener or ignore)
+
+
+def draw(
+    model: str | Path, target: str | Path | None = None, *, reading: Reading | None = None, look: Look | None = None
+) -> Path:
+    """Draw a model's graph as SVG, PNG or JPEG, by the target's suffix; returns the file's path.
+
+    The target is `<model>.svg` where one stands unless told. Weights are not read.
+    """
+    from ndld_flow.artifacts.files import write_bytes_atomically
+    from ndld_flow.backends.models.drawn_graph import read_graph
+    from ndld_flow.drawing.choices import Look, Reading
+    from ndld_flow.drawing.draw import check_look, picture_bytes
+
+    path = Path(target) if target is not None else Path(f"{Path(model).stem}.svg")
+    check_look(path.suffix, look or Look())
+    picture = picture_bytes(read_graph(Path(model), reading or Reading()), path.suffix, look or Look())
+    try:
+        write_bytes_atomically(path, picture)
+    except OSError as error:
+        raise OutputsError(f"{path}: the picture cannot be written ({error.strerror}).") from None
+    return path
 
 
 def runs(recipe: str = "*", *, outputs: str | Path = DEFAULT_OUTPUTS) -> list[RunSummary]:

@@ -14,12 +14,17 @@ FICLONE = 0x40049409
 
 
 def write_text_atomically(path: Path, text: str) -> None:
+    """Write a text as `write_bytes_atomically` writes bytes."""
+    write_bytes_atomically(path, text.encode())
+
+
+def write_bytes_atomically(path: Path, data: bytes) -> None:
     """Write a file aside, sync it, and rename it into place; its folder is made where it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
     try:
-        with aside.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with aside.open("wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)

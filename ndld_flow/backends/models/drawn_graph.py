@@ -17,6 +17,7 @@ from ndld_flow.backends.models.element_types import held_tensor, subgraphs_of
 from ndld_flow.backends.models.files import load_model
 from ndld_flow.backends.models.node_selection import op_name
 from ndld_flow.backends.models.shape_inference import infer_shapes, made_up
+from ndld_flow.drawing.choices import Reading
 from ndld_flow.drawing.families import family_of
 from ndld_flow.drawing.graph import DrawnEdge, DrawnGraph, DrawnNode, NodeKind
 from ndld_flow.errors import RequestError
@@ -30,21 +31,6 @@ _MOST_DIMS = 8
 _WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Gather", "LSTM", "GRU", "RNN", "Einsum")
 """Operators whose weights' shapes say what they do."""
 _Bindings = Mapping[ir.Value, ir.Value | None]
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What of a model is drawn."""
-
-    constants: bool = False
-    """Draw constants and initializers too."""
-    shapes: bool = True
-    """Write dtype and shape at the edges."""
-    depth: int = 0
-    """Draw the bodies of control flow and functions in their places, so many levels deep."""
-    subgraph: str = ""
-    """Draw only the body of this node or function; `node/attribute` for one of several."""
-    title: str = ""
 
 
 def read_graph(path: Path, reading: Reading) -> DrawnGraph:
