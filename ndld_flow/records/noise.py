@@ -12,9 +12,8 @@ class NoiseSample(Record):
     """One A/A comparison: the same model, measured as two that take turns."""
 
     a_runs_ms: tuple[float, ...]
-    """Median latency of each process run."""
+    """The metric's value in each process run."""
     b_runs_ms: tuple[float, ...]
-
     ratio: float
     """Of the two latencies as a comparison would give it."""
 
@@ -30,6 +29,8 @@ class Noise(Record):
     model: str
     """What was measured, as a person calls it."""
     measured_at: datetime
+    metric: str = "latency.median"
+    """What the samples are values of."""
     samples: tuple[NoiseSample, ...]
     threshold: float
     """The relative difference that A/A comparisons stay below: 0.03 is 3 %."""
