@@ -39,6 +39,11 @@ def compare_metrics(measured: Sequence[Measured]) -> tuple[ComparedMetric, ...]:
     )
 
 
+def run_values(profile: Profile, metric: str) -> tuple[float, ...]:
+    """A metric's value in each process run; empty where the profile does not tell it."""
+    return _run_metrics(profile).get(metric, ())
+
+
 def _of_runs(name: str, runs: Sequence[tuple[float, ...]]) -> ComparedMetric:
     return ComparedMetric(
         metric=name,

@@ -19,17 +19,3 @@ def two_sided_p(t: float, freedom: int) -> float:
         term *= step / (step + 1) * cosine**2
     inside = 2 / math.pi * (angle + sine * total) if odd else sine * total
     return min(1.0, max(0.0, 1 - inside))
-
-
-def t_quantile(confidence: float, freedom: int) -> float:
-    """The t that |T| stays below with this confidence, found by halving."""
-    low, high = 0.0, 1.0
-    while 1 - two_sided_p(high, freedom) < confidence:
-        high *= 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        if 1 - two_sided_p(middle, freedom) < confidence:
-            low = middle
-        else:
-            high = middle
-    return high
