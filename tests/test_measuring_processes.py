@@ -12,19 +12,22 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime as ort
 import pytest
 
 from ndld_flow.artifacts.kinds import Onnx, ProfileDocument
-from ndld_flow.backends.measuring import worker, worker_process
-from ndld_flow.backends.measuring.onnxruntime_profiler import ProfilingRequest, measure_in_turns
+from ndld_flow.backends.measuring import process_runs, worker, worker_process
+from ndld_flow.backends.measuring.onnxruntime_profiler import measure_in_turns
+from ndld_flow.backends.measuring.profiling_request import ProfilingRequest
 from ndld_flow.backends.measuring.stopping import MeasuringPlan
-from ndld_flow.backends.measuring.worker_job import Job
-from ndld_flow.backends.running.onnxruntime_session import SessionSettings
-from ndld_flow.errors import BackendError, ModelError
+from ndld_flow.backends.measuring.worker_job import Answer, Job
+from ndld_flow.backends.running.onnxruntime_session import SessionSettings, open_model
+from ndld_flow.errors import BackendError, ModelError, RequestError
 from ndld_flow.records.profile import Profile
 from ndld_flow.step import Context, Turn
 from ndld_flow.steps.profile import ProfileModel
@@ -215,6 +218,41 @@ def test_a_provider_that_falls_back_is_an_error(model: Path, tmp_path: Path) -> 
         pytest.skip("needs ONNX Runtime with CUDA, and a machine without a GPU")
     with pytest.raises(BackendError, match=r"CUDAExecutionProvider was asked for, but .*set provider: cpu"):
         measure(tmp_path, request(model), request(model, session=SessionSettings(provider="cuda")))
+
+
+def test_copies_of_a_device_are_told_beside_the_latency(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if there were a GPU."""
+
+    def measured_on_a_gpu(*arguments: Any) -> Answer:
+        answer = worker_process.run_worker(*arguments)
+        answer.providers.insert(0, "CUDAExecutionProvider")
+        answer.timings[0].h2d_ms = [0.5] * len(answer.timings[0].latency_ms)
+        answer.timings[0].d2h_ms = [0.25] * len(answer.timings[0].latency_ms)
+        return answer
+
+    monkeypatch.setattr(process_runs, "run_worker", measured_on_a_gpu)
+    (found,) = measure(tmp_path, request(model))
+    assert (found.runs[0].h2d_ms, found.runs[0].d2h_ms) == ((0.5,) * 4, (0.25,) * 4)
+    assert found.runs[0].compute_ms == found.runs[0].latency_ms
+    assert any("latency is that of the run on the device" in note for note in found.notes)
+    assert any("peak memory is the host's" in note for note in found.notes)
+
+
+def test_copies_are_made_where_there_is_a_device_only(model: Path) -> None:
+    bound = open_model(model, SessionSettings()).bind({"x": np.ones((2, 8), np.float32)}, on_device=True)
+    bound.once()
+    assert not bound.can_copy
+    bound.copy_in()
+    bound.copy_out()
+
+
+def test_a_sweep_that_cannot_be_costs_no_time(tmp_path: Path, workers: list[Watched]) -> None:
+    path = write_model(tmp_path / "m.onnx", CHAIN.replace("n,", "2,"))
+    with pytest.raises(RequestError, match="batch size cannot be changed"):
+        measure(tmp_path, replace(request(path), batches=(4,)))
+    assert workers == []
 
 
 @pytest.mark.parametrize("word", ["SIGSEGV", "SIGABRT", "SIGKILL"])

@@ -18,7 +18,7 @@ from ndld_flow.step import Context, Result, Reuse, Step, Turn
 from ndld_flow.units import Fraction, Milliseconds
 
 if TYPE_CHECKING:
-    from ndld_flow.backends.measuring.onnxruntime_profiler import ProfilingRequest
+    from ndld_flow.backends.measuring.profiling_request import ProfilingRequest
     from ndld_flow.backends.measuring.stopping import MeasuringPlan
     from ndld_flow.backends.running.onnxruntime_session import SessionSettings
 
@@ -93,7 +93,8 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
 
     @classmethod
     def run_together(cls, turns: Sequence[Turn]) -> list[Result]:
-        from ndld_flow.backends.measuring.onnxruntime_profiler import Side, measure_sides
+        from ndld_flow.backends.measuring.onnxruntime_profiler import measure_sides
+        from ndld_flow.backends.measuring.profiling_request import Side
 
         several = len(turns) > 1
         sides = [
@@ -109,7 +110,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
 
     def request(self, source: Onnx, inputs: Mapping[str, InputSpec]) -> ProfilingRequest:
         """What the backend is asked to measure."""
-        from ndld_flow.backends.measuring.onnxruntime_profiler import ProfilingRequest
+        from ndld_flow.backends.measuring.profiling_request import ProfilingRequest
 
         return ProfilingRequest(
             path=source.path,

@@ -1,0 +1,127 @@
+"""Puts together the profile of a model from what its process runs measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pydantic import JsonValue
+
+from ndld_flow.backends.measuring.layer_pass import LayerPass
+from ndld_flow.backends.measuring.preflight import disturbed, doubts
+from ndld_flow.backends.measuring.profiling_request import ProfilingRequest
+from ndld_flow.backends.measuring.worker_job import Answer
+from ndld_flow.backends.running.execution_providers import CPU
+from ndld_flow.backends.running.feeds import Feed, note_assumed
+from ndld_flow.machine import describe_machine
+from ndld_flow.records.profile import BatchPoint, Profile, ProfileRun, Roofs, TensorInfo
+from ndld_flow.versions import read_version
+
+
+@dataclass(frozen=True)
+class Sitting:
+    """What all that took turns have in common."""
+
+    id: str
+    measured_at: datetime
+    began_s: float
+    """`time.monotonic` when the first measured pass of all began."""
+    during: dict[str, JsonValue]
+    """What others did meanwhile."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All that was found out about one model."""
+
+    request: ProfilingRequest
+    feeds: Mapping[str, Feed]
+    answers: Sequence[Answer]
+    """One for each process run."""
+    stopped_because: str
+    before: dict[str, JsonValue]
+    after: dict[str, JsonValue]
+    batches: tuple[BatchPoint, ...]
+    layers: LayerPass
+    roofs: Roofs | None
+
+
+def make_profile(found: Measured, sitting: Sitting) -> Profile:
+    """The document of one model."""
+    request, layers, first = found.request, found.layers, found.answers[0]
+    return Profile(
+        label=request.label,
+        model_digest=request.digest,
+        backend="onnxruntime",
+        providers=tuple(first.providers),
+        machine=describe_machine(),
+        versions=_versions(),
+        options=request.options,
+        conditions=_conditions(found, sitting),
+        inputs=describe_feeds(found.feeds),
+        outputs=tuple(TensorInfo(name=name, dtype=dtype, shape=tuple(dims)) for name, dtype, dims in first.outputs),
+        warmup_passes=first.timings[0].warmup_passes,
+        warmup_ms=first.timings[0].warmup_ms,
+        runs=tuple(_run(answer, sitting.began_s) for answer in found.answers),
+        batches=found.batches,
+        layers=layers.layers,
+        layer_runs=layers.layer_runs,
+        timeline=layers.timeline,
+        timeline_basis=layers.timeline_basis,
+        roofs=found.roofs,
+        layer_pass_ms=layers.pass_ms,
+        measured_at=sitting.measured_at,
+        sitting=sitting.id,
+        peak_memory_bytes=max(answer.peak_bytes for answer in found.answers),
+        stopped_because=found.stopped_because,
+        notes=(
+            *note_assumed(found.feeds),
+            *doubts(found.before),
+            *disturbed(sitting.during),
+            *layers.notes,
+            *_about_device(first),
+        ),
+    )
+
+
+def describe_feeds(feeds: Mapping[str, Feed]) -> tuple[TensorInfo, ...]:
+    return tuple(
+        TensorInfo(name=name, dtype=feed.values.dtype.name, shape=feed.values.shape, data=feed.description)
+        for name, feed in feeds.items()
+    )
+
+
+def _run(answer: Answer, began_s: float) -> ProfileRun:
+    timing = answer.timings[0]
+    return ProfileRun(
+        latency_ms=tuple(timing.latency_ms),
+        load_ms=answer.load_ms,
+        peak_memory_bytes=answer.peak_bytes,
+        started_s=timing.began_s - began_s,
+        starts_ms=tuple(timing.starts_ms),
+        h2d_ms=tuple(timing.h2d_ms),
+        compute_ms=tuple(timing.latency_ms) if timing.h2d_ms else (),
+        d2h_ms=tuple(timing.d2h_ms),
+    )
+
+
+def _conditions(found: Measured, sitting: Sitting) -> dict[str, JsonValue]:
+    first = found.answers[0]
+    process: dict[str, JsonValue] = {"threads": first.threads, "affinity": [*first.affinity]}
+    return {"before": found.before, "after": found.after, "during": sitting.during, "process": process}
+
+
+def _about_device(answer: Answer) -> Iterator[str]:
+    if not answer.peak_bytes:
+        yield "this system does not tell how much memory was used"
+    elif answer.providers[0] != CPU:
+        yield "peak memory is the host's: what lies on the device is not counted"
+    if answer.timings[0].h2d_ms:
+        yield "latency is that of the run on the device; copies from and to the host's memory are told beside it"
+
+
+def _versions() -> dict[str, str]:
+    onnxruntime, _, version = read_version("onnxruntime").partition(" ")
+    others = {name: read_version(name) for name in ("ndld-flow", "numpy", "onnx")}
+    return {onnxruntime: version} | others

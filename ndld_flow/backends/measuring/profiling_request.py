@@ -1,0 +1,57 @@
+"""What to measure, and how."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from ndld_flow.backends.measuring.process_runs import Progress
+from ndld_flow.backends.measuring.stopping import MeasuringPlan
+from ndld_flow.backends.running.onnxruntime_session import SessionSettings
+from ndld_flow.errors import RequestError
+from ndld_flow.inputs import InputSpec
+
+
+@dataclass(frozen=True)
+class ProfilingRequest:
+    """A model to measure, with every setting."""
+
+    path: Path
+    label: str
+    """What a person calls it."""
+    digest: str
+    inputs: Mapping[str, InputSpec]
+    session: SessionSettings
+    plan: MeasuringPlan
+    layer_passes: int
+    """0 for no layer pass."""
+    batches: tuple[int, ...]
+    seed: int
+    options: dict[str, JsonValue]
+    """Every setting, for the record."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of those that take turns."""
+
+    request: ProfilingRequest
+    scratch: Path
+    """An existing folder; nothing is left in it."""
+    progress: Progress
+    called: str = ""
+    """Put before its errors, such as `step speed`."""
+
+    @contextlib.contextmanager
+    def naming_errors(self) -> Iterator[None]:
+        """Let errors say which side it was."""
+        try:
+            yield
+        except RequestError as error:
+            if not self.called:
+                raise
+            raise type(error)(f"{self.called}: {error}") from error
