@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from ndld_flow.quantities import change
+from ndld_flow.quantities import MINUS, change, milliseconds
 from ndld_flow.records.comparison import LayerRow, ProfileComparison
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.comparison.collect_verdicts import ABSENT
@@ -26,7 +26,8 @@ class AlignedRow:
     base_ms: float | None
     """None where the base has no such layer."""
     candidate_ms: float | None
-    delta_ms: float
+    delta: str
+    """`-411 µs`"""
     change: str
     precision: str
     """`float32 → float16`"""
@@ -124,7 +125,7 @@ def _aligned(comparison: ProfileComparison, times: Sequence[LayerTimes], candida
         type=short_name(" + ".join(dict.fromkeys(layer.type for layer in (_of(row, times, 0) or shown))), 60),
         base_ms=base_ms,
         candidate_ms=candidate_ms,
-        delta_ms=_delta(row, times, candidate),
+        delta=_signed_ms(_delta(row, times, candidate)),
         change=change(base_ms or 0.0, candidate_ms or 0.0) if both else ("gone" if candidate_ms is None else "new"),
         precision=_arrow(*("+".join(dict.fromkeys(map(visible_name, one))) for one in precisions)),
         method=row.methods[candidate] if both else "unmatched",
@@ -132,6 +133,10 @@ def _aligned(comparison: ProfileComparison, times: Sequence[LayerTimes], candida
         verdict=verdict.verdict if verdict else "",
         q_value=verdict.q_value if verdict else None,
     )
+
+
+def _signed_ms(value: float) -> str:
+    return f"{'+' if value > 0 else MINUS if value < 0 else ''}{milliseconds(abs(value))}"
 
 
 def _of(row: LayerRow, times: Sequence[LayerTimes], profile: int) -> list[Layer]:

@@ -26,6 +26,7 @@ COMPARISON_PAGE = PageParts(
         "tooltip.js",
         "pictures.js",
         "selection_summary.js",
+        "switches.js",
         "latency_distribution.js",
         "compare_state.js",
         "compare_reports.js",

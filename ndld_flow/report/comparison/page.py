@@ -127,14 +127,12 @@ def _view(comparison: ProfileComparison, profiles: Sequence[Profile], times: Seq
 
 
 def _title(subjects: Sequence[SubjectView]) -> str:
-    if len(subjects) == 2:
-        return f"{subjects[1].label} against {subjects[0].label}"
-    return f"{len(subjects)} against {subjects[0].label}" if len(subjects) > 4 else _listed(subjects)
-
-
-def _listed(subjects: Sequence[SubjectView]) -> str:
+    """`half and tuned against main`; the same rule as in compare_decision.js."""
     others = [subject.label for subject in subjects[1:]]
-    return f"{', '.join(others[:-1])} and {others[-1]} against {subjects[0].label}" if others else "Nothing compared"
+    if len(others) > 3:
+        return f"{len(subjects)} against {subjects[0].label}"
+    listed = f"{', '.join(others[:-1])} and {others[-1]}" if len(others) > 1 else "".join(others)
+    return f"{listed} against {subjects[0].label}"
 
 
 def _geometric_mean(comparison: Comparison) -> str:

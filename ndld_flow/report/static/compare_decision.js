@@ -15,8 +15,17 @@ function deciding(choice) {
 
 const worstOf = (decisions) => WORST_FIRST.find((word) => decisions.some((one) => one.verdict === word));
 
+// `half and tuned against main`, as the page was called, whichever report is the base.
+function comparedTitle(choice) {
+  const { subjects } = choice.payload;
+  const others = subjects.filter((_, place) => place !== choice.base).map((one) => one.label);
+  const listed = others.length > 3 ? String(subjects.length) : others.length > 1 ? `${others.slice(0, -1).join(", ")} and ${others.at(-1)}` : others.join("");
+  return `${listed} against ${subjects[choice.base].label}`;
+}
+
 function drawHeadline(host, choice) {
   const { payload } = choice;
+  document.querySelector(".compared-head h1 bdi").textContent = comparedTitle(choice);
   const capital = (word) => word[0].toUpperCase() + word.slice(1);
   if (choice.base === 0) {
     const why = payload.why.replaceAll("->", "→");

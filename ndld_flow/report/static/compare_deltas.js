@@ -46,16 +46,15 @@ class Deltas {
     this.pick = pick;
     this.unit = "ms";
     this.tables = make("div", { class: "columns" });
-    this.units = chooser("delta-unit", "Deltas in", [{ content: "ms", value: "ms" }, { content: "%", value: "%" }], (unit) => {
+    const units = makeSwitch("Deltas in", { ms: "ms", "%": "%" }, this.unit, (unit) => {
       this.unit = unit;
       this.draw(this.view, this.pair);
     });
-    host.replaceChildren(this.units.element, this.tables);
+    host.replaceChildren(units, this.tables);
   }
 
   draw(view, pair) {
     Object.assign(this, { view, pair });
-    this.units.show(this.unit);
     this.tables.replaceChildren(...[["type", "By type"], ["precision", "By precision"]].map(([key, title]) =>
       deltaTable(title, pair.deltasBy(key), this.unit, view, (text) => this.pick(key, text))));
   }

@@ -27,7 +27,7 @@ class RatioScale {
     const both = [...new Set([...RATIO_TICKS, ...RATIO_TICKS.map((tick) => 1 / tick)])];
     const kept = [1];
     for (const tick of both.sort((a, b) => Math.abs(Math.log(a)) - Math.abs(Math.log(b)))) {
-      const inside = tick >= this.low && tick <= this.high;
+      const inside = this.place(tick) > 3 && this.place(tick) < 96 && tick > this.low && tick < this.high;
       if (inside && kept.every((other) => Math.abs(this.place(tick) - this.place(other)) >= apart)) kept.push(tick);
     }
     return kept.sort((a, b) => a - b);

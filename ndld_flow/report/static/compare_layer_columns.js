@@ -14,12 +14,12 @@ function timeColumns(view, pair) {
     return [
       {
         key, label: badge(view.subject(place)), longLabel: `${long}, ms`, summaryLabel: long, csvLabel: `${letter} ${label} ms`,
-        width: "84px", numeric: true, right: true, measure: "sum",
+        width: "80px", numeric: true, right: true, measure: "sum",
         value: (row) => times[row], format: (value) => (value === null ? "–" : milliseconds(value)), csv: (row) => times[row] ?? "",
       },
       {
         key: `${key}_share`, label: "%", longLabel: `${long}, %`, csvLabel: `${letter} ${label} percent of layer sum`,
-        width: "66px", numeric: true, right: true, hidden: view.profile.subjects.length > 2,
+        width: "68px", numeric: true, right: true, hidden: view.profile.subjects.length > 2,
         value: part, format: (value) => (value === null ? "–" : share(value)),
         csv: (row) => (times[row] === null ? "" : Number((part(row) * 100).toPrecision(5))),
       },
@@ -33,7 +33,7 @@ function changeColumns(pair) {
   const word = (row) => (pair.rows.has(pair.candidate, row) ? "new" : "gone");
   return [
     {
-      key: "delta", label: "Delta", csvLabel: "delta ms", width: "92px", numeric: true, right: true, measure: "sum",
+      key: "delta", label: "Delta", csvLabel: "delta ms", width: "86px", numeric: true, right: true, measure: "sum",
       value: (row) => pair.delta(row), format: signedMs,
       heat: (row) => Math.sqrt(Math.abs(pair.delta(row)) / most), tone: direction,
       csv: (row) => Number(pair.delta(row).toPrecision(5)),
@@ -43,12 +43,12 @@ function changeColumns(pair) {
       value: (row) => Math.abs(pair.delta(row)), format: milliseconds, csv: (row) => Number(Math.abs(pair.delta(row)).toPrecision(5)),
     },
     {
-      key: "percent", label: "%", csvLabel: "delta percent", width: "78px", numeric: true, right: true,
+      key: "percent", label: "%", csvLabel: "delta percent", width: "80px", numeric: true, right: true,
       value: (row) => (pair.either(row) ? finite(pair.ratio(row), 1e9) : null), format: (value, row) => (pair.both(row) ? changeText(pair.ratio(row)) : pair.either(row) ? word(row) : "–"),
       csv: (row) => (pair.both(row) ? Number(((pair.ratio(row) - 1) * 100).toPrecision(5)) : pair.either(row) ? word(row) : ""),
     },
     {
-      key: "speedup", label: "Speed-up", width: "84px", numeric: true, right: true,
+      key: "speedup", label: "Speed-up", width: "80px", numeric: true, right: true,
       value: (row) => (pair.both(row) ? finite(1 / pair.ratio(row), null) : null), format: (value) => (value === null ? "–" : `${threeDigits(value)}×`),
       csv: (row) => (pair.both(row) && pair.to(row) ? Number((1 / pair.ratio(row)).toPrecision(5)) : ""),
     },
@@ -59,32 +59,31 @@ const LAYER_VERDICTS = ["incomparable", "unchanged", "inconclusive", "improved",
 
 function verdictColumns(pair) {
   const q = (row) => pair.verdict(row)?.q ?? null;
-  const qText = (value) => (value === null ? "" : value < 0.001 ? "q < 0.001" : `q ${value.toFixed(3)}`);
+  const qText = (value) => (value === null ? "" : value < 0.001 ? "< 0.001" : value.toFixed(3));
   return [
     {
-      key: "verdict", label: "Verdict", width: "116px", numeric: true,
+      key: "verdict", label: "Verdict", width: "112px", numeric: true,
       value: (row) => (pair.verdict(row) ? LAYER_VERDICTS.indexOf(pair.verdict(row).verdict) : null),
       csv: (row) => pair.verdict(row)?.verdict ?? "",
       format: (value) => (value === null ? "–" : LAYER_VERDICTS[value]),
       element: (value) => (value === null ? "–" : verdictWord(LAYER_VERDICTS[value])),
     },
     {
-      key: "q", label: "q", width: "82px", numeric: true, right: true,
+      key: "q", label: "q", width: "74px", numeric: true, right: true, hidden: !pair.rows.profile.layer_verdicts.q_value.some((one) => one !== null),
       value: q, format: (value) => (value === null ? "–" : qText(value)), csv: (row) => q(row) ?? "",
     },
   ];
 }
 
 function confidenceColumns(pair) {
-  const tactics = pair.rows.profile.reports.some(({ layers }) => layers.tactic.some((place) => pair.rows.texts[place]));
   return [
-    { key: "precision", label: "Precision", width: "138px", tally: true, value: (row) => pair.change("precision", row) },
+    { key: "precision", label: "Precision", width: "140px", tally: true, value: (row) => pair.change("precision", row) },
     {
-      key: "tactic", label: "Tactic", width: "minmax(110px, 0.7fr)", hidden: !tactics, value: (row) => pair.change("tactic", row),
+      key: "tactic", label: "Tactic", width: "minmax(96px, 0.7fr)", hidden: true, value: (row) => pair.change("tactic", row),
       format: (value, row) => (pair.changed("tactic", row) ? `changed: ${shortened(value, 140)}` : shortened(value, 160)),
     },
     {
-      key: "matched", label: "Matched by", width: "158px", tally: true, value: (row) => (pair.either(row) ? pair.method(row) : ""),
+      key: "matched", label: "Matched by", width: "138px", tally: true, value: (row) => (pair.either(row) ? pair.method(row) : ""),
       format: (value, row) => (pair.both(row) ? `${value}, ${pair.confidence(row).toFixed(2)}` : value),
     },
     {
@@ -97,9 +96,9 @@ function confidenceColumns(pair) {
 
 function comparedColumns(view, pair) {
   return [
-    { key: "row", label: "#", width: "50px", numeric: true, position: true, right: true, value: (row) => row, format: (value) => String(value + 1), csv: (row) => row + 1 },
-    { key: "name", label: "Name", width: "minmax(180px, 2.2fr)", mono: true, value: (row) => pair.said("name", row) },
-    { key: "type", label: "Type", width: "minmax(92px, 0.8fr)", tally: true, value: (row) => pair.said("type", row) },
+    { key: "row", label: "#", width: "46px", numeric: true, position: true, right: true, value: (row) => row, format: (value) => String(value + 1), csv: (row) => row + 1 },
+    { key: "name", label: "Name", width: "minmax(170px, 2.4fr)", mono: true, value: (row) => pair.said("name", row) },
+    { key: "type", label: "Type", width: "minmax(88px, 0.8fr)", tally: true, value: (row) => pair.said("type", row) },
     { key: "dims", label: "Dims", width: "128px", hidden: true, value: (row) => pair.change("dims", row) },
     ...timeColumns(view, pair),
     ...changeColumns(pair),

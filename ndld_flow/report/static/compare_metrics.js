@@ -1,30 +1,49 @@
-// Metrics side by side, each against the base: the change, the verdict and its interval.
+// Metrics side by side, each against the base: the change, the verdict and its interval, all on one axis.
 
-function metricCell(view, metric, place, ratios) {
-  const value = make("div", { class: "value" }, quantityText(metric.values[place], metric.unit));
-  const verdict = view.verdict(view.profile.metrics.indexOf(metric), place);
-  if (place === view.base || !verdict) return make("td", { class: `n${place === view.base ? " base" : ""}` }, value);
-  return make("td", { class: "n", title: verdict.why },
-    value, verdictWord(verdict.verdict, changeText(verdict.ratio) || verdict.verdict), intervalBar(verdict, ratios));
+const valueOf = (metric, place) => make("span", { class: "value" }, quantityText(metric.values[place], metric.unit));
+
+const changeOf = (verdict) => verdictWord(verdict.verdict, changeText(verdict.ratio) || verdict.verdict);
+
+// Two reports leave room for the interval beside the values.
+function pairCells(view, metric, verdict, ratios) {
+  return [
+    ...view.profile.subjects.map((_, place) => make("td", { class: "n" }, valueOf(metric, place))),
+    make("td", { class: "n", title: verdict?.why }, verdict ? changeOf(verdict) : ""),
+    make("td", {}, verdict ? make("span", { class: "quiet" }, verdict.verdict) : ""),
+    make("td", { class: "plot" }, verdict ? intervalBar(verdict, ratios) : ""),
+  ];
 }
 
-function metricRow(view, metric) {
+function severalCells(view, metric, number, ratios) {
+  return view.profile.subjects.map((_, place) => {
+    const verdict = place === view.base ? undefined : view.verdict(number, place);
+    if (!verdict) return make("td", { class: "n" }, valueOf(metric, place));
+    return make("td", { class: "n", title: verdict.why },
+      make("div", { class: "several" }, valueOf(metric, place), changeOf(verdict), intervalBar(verdict, ratios)));
+  });
+}
+
+function metricRow(view, metric, ratios) {
   const number = view.profile.metrics.indexOf(metric);
   const verdicts = view.candidates.map((place) => view.verdict(number, place)).filter(Boolean);
   const differs = verdicts.some((one) => one.verdict !== "unchanged");
   const decides = number === view.deciding;
-  const ratios = new RatioScale(verdicts);
+  const cells = view.candidates.length === 1
+    ? pairCells(view, metric, verdicts[0], ratios) : severalCells(view, metric, number, ratios);
   return make("tr", { class: [decides && "decides", differs && "differs"].filter(Boolean).join(" ") || null },
-    make("th", { scope: "row" }, make("bdi", {}, metric.metric), decides ? make("span", { class: "quiet small" }, " decides") : ""),
-    ...view.profile.subjects.map((_, place) => metricCell(view, metric, place, ratios)));
+    make("th", { scope: "row" }, make("bdi", {}, metric.metric), decides ? make("span", { class: "quiet small" }, " decides") : ""), ...cells);
 }
 
 function drawMetrics(host, about, view) {
-  const { metrics, subjects } = view.profile;
+  const { metrics, subjects, decided_by } = view.profile;
   about.replaceChildren("each against ", named(view.subject(view.base)));
-  const ordered = [...metrics].sort((a, b) => (b.key === view.profile.decided_by) - (a.key === view.profile.decided_by));
+  const ordered = [...metrics].sort((a, b) => (b.key === decided_by) - (a.key === decided_by));
+  const verdicts = metrics.flatMap((_, number) => view.candidates.map((place) => view.verdict(number, place))).filter(Boolean);
+  const ratios = new RatioScale(verdicts);
+  const single = view.candidates.length === 1;
+  const head = (place) => make("th", { scope: "col", class: "n" }, named(view.subject(place)), place === view.base ? make("span", { class: "quiet" }, " base") : "");
   host.replaceChildren(make("div", { class: "scroll" }, make("table", { class: "compared-metrics" },
-    make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Metric"),
-      ...subjects.map((_, place) => make("th", { scope: "col", class: "n" }, named(view.subject(place)), place === view.base ? make("span", { class: "quiet" }, " base") : "")))),
-    make("tbody", {}, ...ordered.map((metric) => metricRow(view, metric))))));
+    make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Metric"), ...subjects.map((_, place) => head(place)),
+      ...(single ? [make("th", { scope: "col", class: "n" }, "Change"), make("th", { scope: "col" }, "Verdict"), make("th", { scope: "col", class: "plot" }, intervalAxis(ratios))] : []))),
+    make("tbody", {}, ...ordered.map((metric) => metricRow(view, metric, ratios))))));
 }

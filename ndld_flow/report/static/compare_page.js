@@ -6,9 +6,9 @@ function baseControls(choice) {
   const { subjects } = choice.payload;
   const option = (subject, value) => ({ content: badge(subject), value });
   const base = chooser("bar-base", "Base", subjects.map(option), (value) => choice.set({ base: value }));
-  const candidate = chooser("bar-candidate", "against", subjects.map(option), (value) => choice.set({ candidate: value }));
+  const candidate = chooser("bar-candidate", "Candidate", subjects.map(option), (value) => choice.set({ candidate: value }));
   candidate.element.hidden = subjects.length < 3;
-  liveHost("controls").replaceChildren(candidate.element, base.element);
+  liveHost("controls").replaceChildren(base.element, candidate.element);
   for (const input of document.querySelectorAll('.subjects input[name="base"]')) {
     input.addEventListener("change", () => choice.set({ base: Number(input.value) }));
   }
