@@ -82,6 +82,7 @@ def test_steps_that_take_turns_have_a_bar_each(in_folder: Path) -> None:
     code, sent = run_in_terminal(in_folder, "run", "pair.yaml")
     screen = plain(sent)
     assert code == 0, screen
-    assert any({"a", "b"} <= set(re.findall(r"^. ([ab]) ", part, re.M)) for part in re.split(r"\r(?!\n)", screen)), screen
+    frames = re.split(r"\r(?!\n)", screen)
+    assert any({"a", "b"} <= set(re.findall(r"^. ([ab]) ", frame, re.MULTILINE)) for frame in frames), screen
     for name in "ab":
         assert re.search(rf"✓ {name} +\d+\.\d\d s  median", screen)
