@@ -1,20 +1,25 @@
-"""A model as the graph that is drawn: nodes with what matters about them, edges with dtype and shape.
-
-Weights are never read; only scalars and short lists of integers are, because they say what a node does.
-"""
+"""A model as the graph that is drawn: nodes with what matters about them, edges with dtype and shape."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx_ir as ir
 
 from ndld_flow.backends.models.dim_names import DimNames
-from ndld_flow.backends.models.element_types import held_tensor, subgraphs_of
+from ndld_flow.backends.models.element_types import subgraphs_of
 from ndld_flow.backends.models.files import load_model
+from ndld_flow.backends.models.node_details import (
+    constant_tensor,
+    dims_text,
+    dtype_text,
+    is_constant,
+    node_details,
+    short_value,
+)
 from ndld_flow.backends.models.node_selection import op_name
 from ndld_flow.backends.models.shape_inference import infer_shapes, made_up
 from ndld_flow.drawing.choices import Reading
@@ -22,21 +27,17 @@ from ndld_flow.drawing.families import family_of
 from ndld_flow.drawing.graph import DrawnEdge, DrawnGraph, DrawnNode, NodeKind
 from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
-from ndld_flow.quantities import TIMES, count
+from ndld_flow.quantities import count
 
-_MOST_DETAILS = 3
-_SHORT = 6
-"""Elements of a list of integers that is written out."""
-_MOST_DIMS = 8
-_WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Gather", "LSTM", "GRU", "RNN", "Einsum")
-"""Operators whose weights' shapes say what they do."""
-_Bindings = Mapping[ir.Value, ir.Value | None]
+
+_MOST_NODES = 100_000
+"""Ten seconds of layout; a function that calls itself never ends."""
 
 
 def read_graph(path: Path, reading: Reading) -> DrawnGraph:
     """Read a model for drawing; external data is not loaded.
 
-    Raises `ModelError` when it is not ONNX, `RequestError` when it has no such subgraph.
+    Raises `ModelError` when it is not ONNX, `RequestError` when it has no such subgraph or far too many nodes.
     """
     model = load_model(path)
     if reading.shapes:
@@ -105,17 +106,17 @@ class _Drawing:
 
     def draw(self, graph: ir.Graph) -> None:
         self.usual = self._usual_dtype(graph)
-        for value in graph.inputs:
-            if value.name not in graph.initializers:
-                self._add(value.name or "", "input", value.name or "input", (), [value])
-        self._graph(graph, {}, self.reading.depth)
+        inputs = [value for value in graph.inputs if value.name not in graph.initializers]
+        for value in [*inputs, *_read_from_outside(graph)]:
+            self._add(value.name or "", "input", value.name or "input", (), [value])
+        self._graph(graph, self.reading.depth)
         for value in graph.outputs:
             place = self._add(value.name or "", "output", value.name or "output", (), [])
             self._edge(value, place)
 
     def subtitle(self, graph: ir.Graph) -> str:
         """The model in one line."""
-        hidden = sum(_is_constant(node) for node in graph) + len(graph.initializers)
+        hidden = sum(is_constant(node) for node in graph) + len(graph.initializers)
         said = [f"{count(len(graph))} nodes", f"opset {self.model.opset_imports.get('', '?')}"]
         if self.usual and self.reading.shapes:
             said.append(f"tensors are {self.usual} where no dtype is written")
@@ -125,13 +126,13 @@ class _Drawing:
             said.append(self.dims.explained)
         return " · ".join(said)
 
-    def _graph(self, graph: ir.Graph, bindings: dict[ir.Value, ir.Value | None], depth: int) -> None:
+    def _graph(self, graph: ir.Graph, depth: int) -> None:
         if self.reading.constants:
             for value in graph.initializers.values():
                 if value.uses():
                     self._constant(value.name or "", value, [value])
         for node in graph:
-            if _is_constant(node) and not self.reading.constants:
+            if is_constant(node) and not self.reading.constants:
                 continue
             if depth > 0 and self._is_composite(node):
                 self._opened(node, depth)
@@ -139,40 +140,61 @@ class _Drawing:
                 self._node(node)
 
     def _node(self, node: ir.Node) -> int:
-        if _is_constant(node):
+        if is_constant(node):
             return self._constant(node.name or "", node.outputs[0], list(node.outputs))
+        return self._operator(node, [value for value in (*node.inputs, *_captured(node)) if value is not None])
+
+    def _operator(self, node: ir.Node, reads: Iterable[ir.Value]) -> int:
         composite = self._is_composite(node)
         operator = op_name(node)
         place = self._add(
             _tooltip(node),
             "composite" if composite else "operator",
             operator.rpartition("::")[2],
-            tuple(_details(node)),
+            node_details(node),
             list(node.outputs),
             "control" if composite else family_of(operator),
         )
-        for value in dict.fromkeys([*node.inputs, *_captured(node)]):
-            if value is not None:
-                self._edge(value, place)
+        for value in dict.fromkeys(reads):
+            self._edge(value, place)
         return place
 
     def _opened(self, node: ir.Node, depth: int) -> None:
         """A node with its bodies below it: the node itself, what is inside, and where the results come together."""
-        head = self._node(node)
-        inside = [body for _, body in _named_bodies(node)] or [self.model.functions[node.op_identifier()].graph]
-        for body in inside:
-            for value in body.inputs:
-                self.places[value] = head
-            self._graph(body, {}, depth - 1)
-        end = self._add(node.name or "", "composite", f"end of {node.op_type}", (), list(node.outputs), "control")
-        for value in (value for body in inside for value in body.outputs):
+        head = self._operator(node, [value for value in node.inputs if value is not None])
+        bodies = list(_named_bodies(node)) or [("", self.model.functions[node.op_identifier()].graph)]
+        self._bind(node, bodies[0][1], head)
+        for name, body in bodies:
+            first = len(self.nodes)
+            self._graph(body, depth - 1)
+            reached = {
+                edge.target
+                for edge in self.edges
+                if edge.target >= first and edge.source in range(head, len(self.nodes))
+            }
+            for place in range(first, len(self.nodes)):
+                if place not in reached and self.nodes[place].kind != "constant":
+                    self.edges.append(DrawnEdge(head, place, name, name))
+        end = self._add(_tooltip(node), "composite", f"end of {node.op_type}", (), list(node.outputs), "control")
+        results = [value for _, body in bodies for value in body.outputs]
+        for value in results:
             self._edge(value, end)
+        if not any(self.places.get(value, -1) > head for value in results):
+            self.edges.append(DrawnEdge(head, end))
+
+    def _bind(self, node: ir.Node, body: ir.Graph, head: int) -> None:
+        """Inputs of a body: those of a function are what it is called with, those of a loop come from its head."""
+        is_function = next(subgraphs_of(node), None) is None
+        given = list(node.inputs) if is_function else []
+        for number, value in enumerate(body.inputs):
+            source = given[number] if number < len(given) else None
+            self.places[value] = head if source is None else self.places.get(source, head)
 
     def _is_composite(self, node: ir.Node) -> bool:
         return node.op_identifier() in self.model.functions or next(subgraphs_of(node), None) is not None
 
     def _constant(self, name: str, value: ir.Value, outputs: list[ir.Value]) -> int:
-        text = _short_value(value)
+        text = short_value(value)
         details = (text,) if text else ()
         return self._add(name, "constant", _shape_text(value) or "constant", details, outputs)
 
@@ -186,6 +208,11 @@ class _Drawing:
         family: str = "other",
     ) -> int:
         place = len(self.nodes)
+        if place == _MOST_NODES:
+            raise RequestError(
+                f"the graph has more than {count(_MOST_NODES)} nodes, too many to look at: give a lower --depth, or "
+                "draw one body with --subgraph."
+            )
         self.nodes.append(DrawnNode(name, label, family, kind, details))
         self.places |= dict.fromkeys(outputs, place)
         return place
@@ -201,30 +228,35 @@ class _Drawing:
         return " ".join(part for part in ("" if dtype == self.usual else dtype, _shape_text(value, self.dims)) if part)
 
     def _usual_dtype(self, graph: ir.Graph) -> str:
-        dtypes = Counter(_dtype_text(value) for node in graph for value in node.outputs if not _is_constant(node))
+        dtypes = Counter(_dtype_text(value) for node in graph for value in node.outputs if not is_constant(node))
         dtypes.update(_dtype_text(value) for value in graph.inputs)
         del dtypes[""]
         return max(dtypes, key=lambda dtype: (dtypes[dtype], dtype), default="")
 
 
-def _is_constant(node: ir.Node) -> bool:
-    return node.op_type == "Constant" and node.domain in ("", "ai.onnx")
-
-
 def _captured(node: ir.Node) -> list[ir.Value]:
     """Values of enclosing graphs that a node's bodies read."""
-    inside: dict[ir.Value, None] = {}
+    return _outside(list(subgraphs_of(node)))
+
+
+def _read_from_outside(graph: ir.Graph) -> list[ir.Value]:
+    """Values of enclosing graphs that a body reads; constants of theirs are no inputs."""
+    return [value for value in _outside([graph]) if constant_tensor(value) is None]
+
+
+def _outside(bodies: list[ir.Graph]) -> list[ir.Value]:
+    """What these graphs and those within them read and do not make, in the order they read it."""
+    read: dict[ir.Value, None] = {}
     made: set[ir.Value] = set()
-    waiting = list(subgraphs_of(node))
-    while waiting:
-        body = waiting.pop()
+    while bodies:
+        body = bodies.pop()
         made |= {*body.inputs, *body.initializers.values()}
-        inside |= dict.fromkeys(value for value in body.outputs if value is not None)
-        for one in body:
-            made |= set(one.outputs)
-            inside |= dict.fromkeys(value for value in one.inputs if value is not None)
-            waiting.extend(subgraphs_of(one))
-    return [value for value in inside if value not in made]
+        for node in body:
+            made |= set(node.outputs)
+            read |= dict.fromkeys(value for value in node.inputs if value is not None)
+            bodies.extend(subgraphs_of(node))
+        read |= dict.fromkeys(value for value in body.outputs if value is not None)
+    return [value for value in read if value not in made]
 
 
 def _tooltip(node: ir.Node) -> str:
@@ -232,114 +264,18 @@ def _tooltip(node: ir.Node) -> str:
 
 
 def _dtype_text(value: ir.Value) -> str:
-    if not isinstance(value.type, ir.TensorType):
-        return "" if value.type is None else str(value.type).lower()
-    dtype = value.type.dtype
-    if dtype == ir.DataType.UNDEFINED:
-        return ""
-    return {"FLOAT": "float32", "DOUBLE": "float64"}.get(dtype.name, dtype.name.lower())
+    if isinstance(value.type, ir.TensorType):
+        return dtype_text(value.type.dtype)
+    return "" if value.type is None else str(value.type).lower()
 
 
-def _shape_text(value: ir.Value, dims: Callable[[str], str] = str) -> str:
-    """`1x64x56x56` with real multiplication signs; symbolic dimensions keep their names, unknown ones are `?`."""
-    shape = value.shape
-    if shape is None and value.const_value is not None:
-        shape = value.const_value.shape  # type: ignore[assignment]
-    if shape is None:
-        return ""
-    texts = ["?" if made_up(dim) else _dim_text(dim, dims) for dim in shape]
-    if len(texts) > _MOST_DIMS:
-        texts = [*texts[:_MOST_DIMS], "…"]
-    return TIMES.join(texts) or "scalar"
+def _shape_text(value: ir.Value, short: Callable[[str], str] = str) -> str:
+    """`1x64x56x56`; symbolic dimensions keep their names, unknown ones are `?`; empty where nothing is known."""
+    if value.shape is not None:
+        return dims_text(["?" if made_up(dim) else _dim_text(dim, short) for dim in value.shape])
+    tensor = constant_tensor(value)
+    return "" if tensor is None else dims_text([str(dim) for dim in tensor.shape.numpy()])
 
 
 def _dim_text(dim: int | ir.SymbolicDim, short: Callable[[str], str]) -> str:
     return str(dim) if isinstance(dim, int) else short(dim.value) if dim.value else "?"
-
-
-def _details(node: ir.Node) -> Iterator[str]:
-    found = [text for text in (_kernel(node), _own(node), _weights(node)) if text]
-    yield from found[:_MOST_DETAILS]
-
-
-def _kernel(node: ir.Node) -> str:
-    """`3x3, stride 2, group 32`."""
-    kernel = _integers(node, "kernel_shape")
-    said = [TIMES.join(map(str, kernel))] if kernel else []
-    for name, word in (("strides", "stride"), ("dilations", "dilation")):
-        values = _integers(node, name)
-        if set(values) - {1}:
-            said.append(f"{word} {TIMES.join(map(str, values)) if len(set(values)) > 1 else values[0]}")
-    group = _integers(node, "group")
-    if group and group[0] != 1:
-        said.append(f"group {group[0]}")
-    return ", ".join(said)
-
-
-def _own(node: ir.Node) -> str:
-    """What else says what the node does: axes, target dtype, constants it works with."""
-    said = []
-    for name in ("axis", "axes", "perm"):
-        values = _integers(node, name)
-        if values:
-            said.append(f"{name} {' '.join(map(str, values[:_SHORT]))}")
-    if node.op_type == "Cast" and (to := _integers(node, "to")):
-        said.append(f"to {_dtype_name(to[0])}")
-    for value in node.inputs[1:] if len(node.inputs) > 1 else ():
-        text = "" if value is None or not _is_hidden_constant(value) else _short_value(value)
-        if text:
-            said.append(text)
-    return ", ".join(said)
-
-
-def _weights(node: ir.Node) -> str:
-    if node.op_type not in _WEIGHTED:
-        return ""
-    for value in node.inputs:
-        if value is not None and _is_hidden_constant(value) and not _short_value(value):
-            return f"weights {_shape_text(value)}"
-    return ""
-
-
-def _is_hidden_constant(value: ir.Value) -> bool:
-    node = value.producer()
-    return value.is_initializer() or (node is not None and _is_constant(node))
-
-
-def _integers(node: ir.Node, name: str) -> Sequence[int]:
-    attribute = node.attributes.get(name)
-    if attribute is None or attribute.is_ref():
-        return ()
-    if attribute.type == ir.AttributeType.INT:
-        return (attribute.as_int(),)
-    return tuple(attribute.as_ints()) if attribute.type == ir.AttributeType.INTS else ()
-
-
-def _dtype_name(number: int) -> str:
-    try:
-        name = ir.DataType(number).name.lower()
-    except ValueError:
-        return str(number)
-    return {"float": "float32", "double": "float64"}.get(name, name)
-
-
-def _short_value(value: ir.Value) -> str:
-    """A scalar or a short list of integers, written out; empty for all else, which is not read."""
-    tensor = _constant_tensor(value)
-    if tensor is None or tensor.dtype == ir.DataType.STRING or tensor.size > _SHORT or not tensor.size:
-        return ""
-    if tensor.size > 1 and not tensor.dtype.is_integer():
-        return ""
-    return " ".join(f"{one:.4g}" if isinstance(one, float) else str(one) for one in tensor.numpy().flatten().tolist())
-
-
-def _constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
-    if value.const_value is not None:
-        return value.const_value
-    node = value.producer()
-    if node is None or not _is_constant(node):
-        return None
-    attribute = node.attributes.get("value")
-    if attribute is not None and attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
-        return held_tensor(attribute)
-    return None
