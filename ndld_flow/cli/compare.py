@@ -96,7 +96,7 @@ def _make_rules(allow: tuple[str, ...], metric: str | None, threshold: str | Non
 
 def _exit_code(comparison: Comparison) -> int:
     """What the gates say; without gates, what the verdict says. Where several hold, the first in this list."""
-    words = {gate.outcome for gate in comparison.gates} or {comparison.verdict}
+    words: set[str] = {gate.outcome for gate in comparison.gates} or {comparison.verdict}
     for code, meaning in ((2, {"incomparable"}), (1, {"failed", "regressed"}), (4, {"inconclusive"})):
         if words & meaning:
             return code

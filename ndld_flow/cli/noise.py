@@ -37,7 +37,7 @@ def command(model: str | None, settings: tuple[str, ...], comparisons: int, outp
     from ndld_flow.runner.events import ignore
 
     if model is not None and "=" in model and not Path(model).exists():
-        model, settings = None, (model, *settings)
+        settings, model = (model, *settings), None
     if as_json:
         found = api.noise(model, settings, comparisons=comparisons, outputs=outputs, listener=ignore)
         click.echo(found.to_json(), nl=False)
@@ -47,6 +47,6 @@ def command(model: str | None, settings: tuple[str, ...], comparisons: int, outp
         found = api.noise(model, settings, comparisons=comparisons, outputs=outputs, listener=tell)
     ratios = sorted(abs(sample.ratio - 1) for sample in found.samples)
     click.echo(f"{len(found.samples)} comparisons of {found.model} with itself: up to {share(ratios[-1])} apart")
-    click.echo(f"differences count from {share(found.threshold)} on; with one process run a side, "
+    click.echo(f"differences of {found.metric} count from {share(found.threshold)} on; with one process run a side, "
                f"from {share(found.single_run_threshold)} on")  # fmt: skip
     click.echo(f"process runs vary by {share(found.run_cov)}; kept in {outputs / 'noise'}, `compare` uses it")

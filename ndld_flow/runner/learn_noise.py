@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -13,8 +12,9 @@ from pydantic import ValidationError
 
 from ndld_flow.artifacts.digest import digest_json
 from ndld_flow.artifacts.files import write_text_atomically
-from ndld_flow.compare.noise import applies, learn_thresholds
-from ndld_flow.records.noise import Noise, NoiseSample
+from ndld_flow.compare.measured import Rules
+from ndld_flow.compare.noise import applies, learn_thresholds, noise_samples
+from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.run_folder import read_run
 from ndld_flow.runner.events import Listener, ignore
@@ -59,7 +59,7 @@ def learn_noise(
         recipe.write_text(RECIPE.format(model=json.dumps(model), runs=runs, passes=20 * runs), encoding="utf-8")
         finished = run_recipe(Request(recipe, tuple(dict.fromkeys(overrides)), outputs, ("all",)), listener)
     profiles = read_run(Path(finished.folder)).profiles
-    noise = _learn(_in_turns(profiles["a"], profiles["b"]), profiles["a"], model)
+    noise = _learn(profiles["a"], profiles["b"], model)
     path = _folder(Outputs(outputs)) / f"{_name(noise)}.json"
     write_text_atomically(path, noise.to_json())
     return noise
@@ -86,27 +86,18 @@ def _name(noise: Noise) -> str:
     return f"{noise.backend}-{noise.provider}-{machine}"
 
 
-def _learn(samples: Sequence[NoiseSample], profile: Profile, model: str) -> Noise:
+def _learn(a: Profile, b: Profile, model: str) -> Noise:
+    samples = noise_samples(a, b, PAIRS)
     learned = learn_thresholds(samples)
     return Noise(
-        machine=profile.machine,
-        backend=profile.backend,
-        provider=profile.providers[0],
+        machine=a.machine,
+        backend=a.backend,
+        provider=a.providers[0],
         model=model,
         measured_at=datetime.now(UTC),
+        metric=Rules.metric,
         samples=tuple(samples),
         threshold=learned.threshold,
         run_cov=learned.run_cov,
         single_run_threshold=learned.single_run_threshold,
     )
-
-
-def _in_turns(a: Profile, b: Profile) -> list[NoiseSample]:
-    """Consecutive pairs of process runs, as many as one comparison has: each is an A/A comparison."""
-    sides = [tuple(statistics.median(run.latency_ms) for run in profile.runs) for profile in (a, b)]
-    return [_compare(*(side[start : start + PAIRS] for side in sides)) for start in range(0, len(sides[0]), PAIRS)]
-
-
-def _compare(a_runs_ms: tuple[float, ...], b_runs_ms: tuple[float, ...]) -> NoiseSample:
-    ratio = statistics.median(b_runs_ms) / statistics.median(a_runs_ms)
-    return NoiseSample(a_runs_ms=a_runs_ms, b_runs_ms=b_runs_ms, ratio=ratio)

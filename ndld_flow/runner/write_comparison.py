@@ -2,14 +2,57 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from ndld_flow.artifacts.files import write_text_atomically
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.profile import Profile
+from ndld_flow.report.comparison.draw import draw_comparison
+from ndld_flow.report.exports.benchmark_json import comparison_benchmark_json
+from ndld_flow.report.exports.chrome_trace import chrome_trace
+from ndld_flow.report.exports.comparison_junit import comparison_junit
+from ndld_flow.report.exports.comparison_markdown import comparison_markdown
+from ndld_flow.report.exports.csv_tables import comparison_csv
+
+PICTURE = "comparison.png"
 
 
 def write_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile]], folder: Path) -> None:
-    """Write report, data and pictures into a folder, each file whole or not at all."""
-    write_text_atomically(folder / "comparison.json", comparison.to_json())
+    """Write report, data and picture into a folder, each file whole or not at all.
+
+    `profiles[i][j]` is the profile that `comparison.profiles[i]` has at position j of its subjects.
+    """
+    texts = {
+        "comparison.json": comparison.to_json(),
+        "comparison.md": comparison_markdown(comparison, profiles, PICTURE),
+        "junit.xml": comparison_junit(comparison),
+        "benchmark.json": comparison_benchmark_json(comparison),
+        "layers.csv": comparison_csv(comparison, profiles),
+        "trace.json": chrome_trace(_labelled(comparison, profiles)),
+    }
+    for name, text in texts.items():
+        write_text_atomically(folder / name, text)
+    _write_picture(comparison, profiles, folder / PICTURE)
+    draw_comparison(comparison, profiles, folder / "report.html")
+
+
+def _labelled(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> list[tuple[str, Profile]]:
+    several = len(comparison.profiles) > 1
+    return [
+        (f"{comparison.subjects[subject].label}{f' {compared.name}' if several else ''}", profile)
+        for compared, members in zip(comparison.profiles, profiles, strict=True)
+        for subject, profile in zip(compared.subjects, members, strict=True)
+    ]
+
+
+def _write_picture(comparison: Comparison, profiles: Sequence[Sequence[Profile]], path: Path) -> None:
+    # Imported here: matplotlib is half a second that nobody else who imports this module should pay.
+    from ndld_flow.report.exports.comparison_picture import comparison_picture
+
+    aside = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        comparison_picture(comparison, profiles, aside).replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
