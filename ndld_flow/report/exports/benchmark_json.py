@@ -1,0 +1,81 @@
+"""Metrics as github-action-benchmark takes them (`tool: customSmallerIsBetter`), which draws them over commits.
+
+https://github.com/benchmark-action/github-action-benchmark: a list of {name, unit, value, range, extra}. Names must
+stay the same from commit to commit, so no run's label stands in them unless several candidates need telling apart.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+
+from ndld_flow.quantities import change, quantity
+from ndld_flow.records.comparison import ComparedMetric, Comparison, ProfileComparison
+from ndld_flow.records.profile import Profile
+from ndld_flow.report.plain_text import short_name
+
+
+def comparison_benchmark_json(comparison: Comparison) -> str:
+    """What the candidates measured, of metrics of which less is better; the base is told in `extra`."""
+    entries = [entry for compared in comparison.profiles for entry in _compared(comparison, compared)]
+    return json.dumps(entries, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def profile_benchmark_json(profiles: Sequence[tuple[str, Profile]]) -> str:
+    """Latencies of labelled profiles; those without a timing pass are left out."""
+    entries = []
+    for label, profile in profiles:
+        if not profile.latency_ms:
+            continue
+        summary = profile.latency
+        medians = [run.median_ms for run in profile.runs]
+        entries.append(_entry(f"{label}: latency.median", "ms", summary.median_ms, medians, _machine(profile)))
+        lowest = [min(run.latency_ms) for run in profile.runs]
+        entries.append(_entry(f"{label}: latency.min", "ms", summary.min_ms, lowest, _machine(profile)))
+    found = [entry for entry in entries if entry is not None]
+    return json.dumps(found, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _compared(comparison: Comparison, compared: ProfileComparison) -> Iterator[dict[str, str | float]]:
+    candidates = range(1, len(compared.subjects))
+    for metric in compared.metrics:
+        if metric.better != "lower":
+            continue
+        for place in candidates:
+            value = metric.values[place]
+            label = comparison.subjects[compared.subjects[place]].label if len(candidates) > 1 else ""
+            name = f"{compared.name}: {metric.metric}" + (f" ({label})" if label else "")
+            runs = metric.runs[place] if place < len(metric.runs) else ()
+            entry = _entry(name, metric.unit, value, runs, _extra(comparison, compared, metric, place))
+            if entry is not None:
+                yield entry
+
+
+def _entry(
+    name: str, unit: str, value: float | None, runs: Sequence[float], extra: str
+) -> dict[str, str | float] | None:
+    """None for what is not known or no number: JSON has none such."""
+    if value is None or not math.isfinite(value):
+        return None
+    entry: dict[str, str | float] = {"name": short_name(name, 200), "unit": unit, "value": value}
+    if len(runs) > 1 and all(map(math.isfinite, runs)):
+        entry["range"] = f"± {(max(runs) - min(runs)) / 2:.3g}"
+    return entry | {"extra": extra}
+
+
+def _extra(comparison: Comparison, compared: ProfileComparison, metric: ComparedMetric, place: int) -> str:
+    base = metric.values[0]
+    lines = [f"base: {short_name(comparison.subjects[compared.subjects[0]].label)}"]
+    value = metric.values[place]
+    if base is not None and value is not None:
+        lines[0] += f", {quantity(base, metric.unit)} ({change(base, value) or 'no ratio'})"
+    for verdict in compared.verdicts:
+        if (verdict.metric, verdict.base, verdict.candidate) == (metric.metric, 0, place):
+            lines.append(f"{verdict.verdict}: {short_name(verdict.why, 400)}")
+    return "\n".join(lines)
+
+
+def _machine(profile: Profile) -> str:
+    device = ", ".join(profile.machine.gpus) or profile.machine.cpu or "unknown device"
+    return short_name(f"{profile.backend} on {device}", 200)

@@ -1,0 +1,83 @@
+"""A comparison as JUnit XML, which CI systems show beside their tests.
+
+One test suite a profile; one test case a gate and candidate. A comparison without gates has one test case a candidate:
+the verdict of the deciding metric, as the exit code judges it. A failed gate and a regression are failures.
+Inconclusive is `skipped`: nothing was proved, and the exit code 4 leaves it to the pipeline what that means.
+Incomparable is `error`: a comparison that could not be made must not look like one that was passed over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from xml.etree import ElementTree as Xml
+
+from ndld_flow.records.comparison import Comparison, ProfileComparison
+from ndld_flow.report.exports.layer_changes import deciding
+from ndld_flow.report.plain_text import short_name
+
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML 1.0 cannot hold, not even as a reference."""
+_ELEMENTS = {"failed": "failure", "regressed": "failure", "inconclusive": "skipped", "incomparable": "error"}
+"""Outcome or verdict -> what stands in its test case; nothing for all that is well."""
+_COUNTS = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+
+
+@dataclass(frozen=True)
+class _Case:
+    name: str
+    candidate: int
+    outcome: str
+    why: str
+
+
+def comparison_junit(comparison: Comparison) -> str:
+    """JUnit XML of a comparison's gates, or of its verdicts where it has no gates."""
+    root = Xml.Element("testsuites", name="ndld-flow compare")
+    for compared in comparison.profiles:
+        suite = Xml.SubElement(root, "testsuite", name=_text(compared.name))
+        for case in _cases(comparison, compared):
+            _add(suite, comparison, compared, case)
+        _count(suite)
+    _count(root)
+    Xml.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + Xml.tostring(root, encoding="unicode") + "\n"
+
+
+def _cases(comparison: Comparison, compared: ProfileComparison) -> Iterator[_Case]:
+    if comparison.gates:
+        for gate in comparison.gates:
+            if gate.name == compared.name:
+                yield _Case(gate.gate, gate.candidate, gate.outcome, gate.why)
+        return
+    for verdict in deciding(compared):
+        yield _Case(verdict.metric, verdict.candidate, verdict.verdict, verdict.why)
+
+
+def _add(suite: Xml.Element, comparison: Comparison, compared: ProfileComparison, case: _Case) -> None:
+    subjects = [comparison.subjects[place].label for place in compared.subjects]
+    against = f"{subjects[case.candidate]} against {subjects[0]}"
+    element = Xml.SubElement(
+        suite, "testcase", name=_text(f"{case.name} ({against})"), classname=_text(compared.name), time="0"
+    )
+    kind = _ELEMENTS.get(case.outcome)
+    if kind is None:
+        Xml.SubElement(element, "system-out").text = _text(f"{case.outcome}: {case.why}", 2_000)
+        return
+    message = _text(f"{case.outcome}: {case.why}", 2_000)
+    child = Xml.SubElement(element, kind, message=message)
+    if kind != "skipped":
+        child.set("type", case.outcome)
+        child.text = message
+
+
+def _count(element: Xml.Element) -> None:
+    element.set("tests", str(len(list(element.iter("testcase")))))
+    for name, tag in _COUNTS.items():
+        element.set(name, str(len(list(element.iter(tag)))))
+
+
+def _text(text: str, limit: int = 300) -> str:
+    """One line of what XML can hold."""
+    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", short_name(text, limit))

@@ -1,0 +1,183 @@
+"""A comparison for a pull request: the verdict first, then what it rests on, long parts folded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from ndld_flow.quantities import MINUS, TIMES, change, milliseconds, quantity, share, three_digits
+from ndld_flow.records.comparison import (
+    ComparedMetric,
+    Comparison,
+    ComparisonGate,
+    MetricVerdict,
+    ProfileComparison,
+)
+from ndld_flow.records.profile import Profile
+from ndld_flow.report.exports.github_markdown import code, details, prose, table
+from ndld_flow.report.exports.layer_changes import LayerChange, layer_changes
+
+SIGNS = {
+    "improved": "\N{WHITE HEAVY CHECK MARK}",
+    "regressed": "\N{CROSS MARK}",
+    "unchanged": "\N{HEAVY MINUS SIGN}",
+    "inconclusive": "\N{WHITE QUESTION MARK ORNAMENT}",
+    "incomparable": "\N{NO ENTRY SIGN}",
+    "passed": "\N{WHITE HEAVY CHECK MARK}",
+    "failed": "\N{CROSS MARK}",
+}
+"""Verdict or outcome -> sign; the word stands beside it."""
+_LAYERS = 10
+_METRICS = 40
+_PROFILES = 20
+_NONE = "\N{EN DASH}"
+
+
+def comparison_markdown(comparison: Comparison, profiles: Sequence[Sequence[Profile]], picture: str | None) -> str:
+    """Markdown for a pull request's comment or a job's summary; `picture` is the address of its picture."""
+    parts = [
+        f"### {_sign(comparison.verdict)}: {prose(comparison.why)}\n",
+        _subjects(comparison),
+        f"![medians of the process runs, ratios with their intervals, layers]({picture})\n" if picture else "",
+        _gates(comparison),
+    ]
+    for compared, measured in list(zip(comparison.profiles, profiles, strict=True))[:_PROFILES]:
+        parts.extend(_profile(comparison, compared, measured))
+    parts.extend(_remarks(comparison))
+    return "\n".join(part for part in parts if part)
+
+
+def _sign(word: str) -> str:
+    return f"{SIGNS.get(word, '')} {word}"
+
+
+def _subjects(comparison: Comparison) -> str:
+    """Who is compared: the base, and against it the candidates."""
+    labels = [code(subject.label) for subject in comparison.subjects]
+    against = f"{', '.join(labels[1:])} against {labels[0]}" if len(labels) > 1 else labels[0]
+    mean = comparison.geometric_mean_ratio
+    over_all = f" Geometric mean over all profiles: {_ratio(mean)}." if mean is not None else ""
+    return f"{against}.{over_all}\n"
+
+
+def _gates(comparison: Comparison) -> str:
+    if not comparison.gates:
+        return ""
+    return table(
+        ["Gate", "Profile", "Candidate", "", "Why"],
+        [_gate(comparison, gate) for gate in comparison.gates],
+    )
+
+
+def _gate(comparison: Comparison, gate: ComparisonGate) -> list[str]:
+    found = next((one for one in comparison.profiles if one.name == gate.name), None)
+    label = _label(comparison, found, gate.candidate) if found else ""
+    return [code(gate.gate, 100), code(gate.name, 40), label, _sign(gate.outcome), prose(gate.why)]
+
+
+def _label(comparison: Comparison, compared: ProfileComparison, place: int) -> str:
+    return code(comparison.subjects[compared.subjects[place]].label, 40)
+
+
+def _profile(comparison: Comparison, compared: ProfileComparison, measured: Sequence[Profile]) -> Iterator[str]:
+    if len(comparison.profiles) > 1:
+        yield f"#### {code(compared.name)}\n"
+    rows = list(_metric_rows(comparison, compared))
+    labels = [_label(comparison, compared, place) for place in range(len(compared.subjects))]
+    # With one candidate its name is a column's; of several each has rows of its own.
+    named = labels if len(labels) == 2 else ["Candidate", labels[0], ""]
+    head = ["Metric", *named, "Ratio", "95 % interval", "Verdict"]
+    numbers = range(len(named) - 1, len(named) + 2)
+    first = len(compared.subjects) - 1
+    yield table(head, rows[:first], numbers)
+    if len(rows) > first:
+        yield details("All metrics", table(head, rows[first:_METRICS], numbers))
+    for candidate in range(1, len(measured)):
+        yield from _layers(comparison, compared, measured, candidate)
+    yield _differences(comparison, compared)
+
+
+def _metric_rows(comparison: Comparison, compared: ProfileComparison) -> Iterator[list[str]]:
+    """The deciding metric of every candidate first."""
+    ordered = sorted(compared.metrics, key=lambda metric: metric.metric != compared.decided_by)
+    against_base = {(one.metric, one.candidate): one for one in compared.verdicts if one.base == 0}
+    for metric in ordered:
+        for candidate in range(1, len(compared.subjects)):
+            verdict = against_base.get((metric.metric, candidate))
+            label = [_label(comparison, compared, candidate)] if len(compared.subjects) > 2 else []
+            yield [code(metric.metric), *label, _value(metric, 0), _value(metric, candidate), *_verdict(verdict)]
+
+
+def _value(metric: ComparedMetric, place: int) -> str:
+    value = metric.values[place]
+    return prose(quantity(value, metric.unit)) if value is not None else _NONE
+
+
+def _verdict(verdict: MetricVerdict | None) -> list[str]:
+    if verdict is None:
+        return [_NONE, _NONE, _NONE]
+    exact = verdict.low == verdict.high
+    interval = "exact" if exact else f"{_ratio(verdict.low)} to {_ratio(verdict.high)}"
+    return [_ratio(verdict.ratio), interval, _sign(verdict.verdict)]
+
+
+def _ratio(ratio: float) -> str:
+    return f"{ratio:.3f}{TIMES}" if math.isfinite(ratio) and ratio < 100 else f"{three_digits(ratio)}{TIMES}"
+
+
+def _layers(
+    comparison: Comparison, compared: ProfileComparison, measured: Sequence[Profile], candidate: int
+) -> Iterator[str]:
+    """The largest changes, and how much of the time has no partner to be compared with."""
+    changes = [one for one in layer_changes(compared, measured, candidate)[:_LAYERS] if one.delta_ms]
+    coverage = compared.coverage[candidate]
+    of = f" of {_label(comparison, compared, candidate)}" if len(measured) > 2 else ""
+    unmatched = ""
+    if coverage is not None and coverage.unmatched_ms > 0:
+        unmatched = (
+            f"\n{milliseconds(coverage.unmatched_ms)} of its layer time ({share(1 - coverage.matched_share)}) has no "
+            "partner in the base.\n"
+        )
+    if changes or unmatched:
+        head = ["Layer", "Type", "Base", "Candidate", "Change", ""]
+        body = table(head, [_layer(one) for one in changes], numbers=(2, 3, 4)) if changes else ""
+        yield details(f"Largest changes of layers{of}", body + unmatched)
+
+
+def _layer(changed: LayerChange) -> list[str]:
+    """A layer that only one side has is no change of a layer: it says so instead."""
+    alone = "only in the base" if not changed.candidate else "only in the candidate" if not changed.base else ""
+    sign = _sign(changed.verdict.verdict) if changed.verdict is not None else ""
+    relative = change(changed.base_ms, changed.candidate_ms) if not alone else ""
+    delta = f"{'+' if changed.delta_ms > 0 else MINUS}{milliseconds(abs(changed.delta_ms))}"
+    return [
+        code(changed.name),
+        code(" + ".join(dict.fromkeys(layer.type for layer in changed.base or changed.candidate)), 40),
+        milliseconds(changed.base_ms) if changed.base else _NONE,
+        milliseconds(changed.candidate_ms) if changed.candidate else _NONE,
+        f"{delta} ({relative})" if relative else delta,
+        alone or sign,
+    ]
+
+
+def _differences(comparison: Comparison, compared: ProfileComparison) -> str:
+    if not compared.differences:
+        return ""
+    head = ["Circumstance", "", *(_label(comparison, compared, place) for place in range(len(compared.subjects))), ""]
+    rows = []
+    for one in compared.differences:
+        effect = ("allowed" if one.allowed else "forbids a verdict") if one.forbids else ""
+        values = [code(value, 120) or _NONE for value in one.values]
+        rows.append([one.circumstance, code(one.detail), *values, effect])
+    summary = f"{len(rows)} {'difference' if len(rows) == 1 else 'differences'} in circumstances"
+    serious = sum(one.forbids and not one.allowed for one in compared.differences)
+    return details(f"{summary}, {serious} of which forbid a verdict" if serious else summary, table(head, rows))
+
+
+def _remarks(comparison: Comparison) -> Iterator[str]:
+    for sentence in comparison.left_out[:_PROFILES]:
+        yield f"- {prose(sentence)}\n"
+    if len(comparison.profiles) > _PROFILES:
+        yield f"- {len(comparison.profiles) - _PROFILES} more profiles are in the report\n"
+    if comparison.noise:
+        yield f"Noise: {prose(comparison.noise)}\n"

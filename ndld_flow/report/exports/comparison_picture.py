@@ -1,0 +1,262 @@
+"""The picture of a comparison for pull requests: process runs, ratios with their intervals, layers.
+
+It stands on paper of its own, so that it reads the same on light and dark pages. Colours are Okabe and Ito's; what is
+slower and what is quicker also differ in side and words. Everything is drawn by the Agg or SVG backend directly: no
+display, no state that other users of matplotlib would see.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ndld_flow.quantities import MINUS, TIMES, change, milliseconds, quantity
+from ndld_flow.records.comparison import ComparedMetric, Comparison, MetricVerdict, ProfileComparison
+from ndld_flow.records.profile import Profile
+from ndld_flow.report.exports.layer_changes import LayerChange, deciding, layer_changes
+from ndld_flow.report.exports.picture_text import FONT, picture_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_WIDTH_IN, _DPI = 10.0, 200
+"""2,000 pixels, shown 1,000 wide: sharp on every screen."""
+_PAPER, _INK, _QUIET, _LINE = "#ffffff", "#1a1c1f", "#5c636b", "#d5d7d4"
+_SERIES = ("#0072b2", "#d55e00", "#009e73", "#b6588f", "#c79a00", "#3a3f45", "#6cc4f0", "#a3123a", "#9a9fa6", "#6a4cf0")
+_VERDICTS = {"improved": "#00704f", "regressed": "#b04600", "inconclusive": "#8a5a00", "incomparable": "#a3123a"}
+_PROFILES, _LAYERS, _SUBJECTS = 6, 10, 10
+_ROW_IN, _BETWEEN_IN = 0.30, 1.15
+_LEFT = 0.02
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One subject of one profile in the upper panels."""
+
+    label: str
+    colour: str
+    runs: tuple[float, ...]
+    value: float | None
+    unit: str
+    verdict: MetricVerdict | None
+
+
+@dataclass(frozen=True)
+class _Group:
+    """One profile in the upper panels, a row for each subject."""
+
+    title: str
+    rows: tuple[_Row, ...]
+
+
+def comparison_picture(comparison: Comparison, profiles: Sequence[Sequence[Profile]], path: Path) -> Path:
+    """Write a PNG, or an SVG where the name ends so, and return its path. Equal data give equal bytes.
+
+    `profiles[i][j]` is the profile that `comparison.profiles[i]` has at position j of its subjects.
+    """
+    import matplotlib as mpl
+
+    with mpl.rc_context():
+        mpl.rcdefaults()  # not what a person may have in their matplotlibrc
+        mpl.rcParams["font.family"] = [FONT]
+        mpl.rcParams["font.size"] = 11
+        mpl.rcParams["svg.hashsalt"] = "ndld-flow"
+        figure = _draw(comparison, profiles)
+        nothing = {"Date": None, "Creator": None} if path.suffix.lower() == ".svg" else {"Software": None}
+        figure.savefig(path, dpi=_DPI, facecolor=_PAPER, metadata=nothing)
+    return path
+
+
+def _draw(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> Figure:
+    """Panels have heights in inches, so that a row is as high in every picture."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    groups = [_group(comparison, compared) for compared in comparison.profiles[:_PROFILES]]
+    changes = _largest_changes(comparison, profiles)
+    upper = 0.3 + _ROW_IN * sum(len(group.rows) + 0.9 for group in groups)
+    lower = 0.3 + _ROW_IN * len(changes) if changes else 0.0
+    heights = [0.95, upper, *([_BETWEEN_IN, lower] if changes else [])]
+    total = sum(heights) + (0.2 if changes else 0.75)
+    figure = Figure(figsize=(_WIDTH_IN, total))
+    FigureCanvasAgg(figure)
+    _title(figure, comparison, total)
+    top = 1 - heights[0] / total
+    bottom = top - upper / total
+    _runs(figure.add_axes((0.215, bottom, 0.335, top - bottom)), groups)
+    _ratios(figure.add_axes((0.615, bottom, 0.2, top - bottom)), groups)
+    if changes:
+        top = bottom - _BETWEEN_IN / total
+        _layers(figure.add_axes((0.4, top - lower / total, 0.43, lower / total)), changes)
+    return figure
+
+
+def _title(figure: Figure, comparison: Comparison, total: float) -> None:
+    colour = _VERDICTS.get(comparison.verdict, _INK)
+    loud = {"size": 16, "weight": "bold", "color": colour, "va": "center"}
+    quiet = {"size": 9.5, "color": _QUIET, "va": "center"}
+    first, second = 1 - 0.28 / total, 1 - 0.58 / total
+    figure.text(_LEFT, first, comparison.verdict, fontdict=loud)
+    figure.text(1 - _LEFT, first, "ndld-flow compare", fontdict=quiet | {"ha": "right"})
+    # Without formulas: a `$` in a name is a `$`, here and below.
+    figure.text(_LEFT, second, picture_text(comparison.why, 150), fontdict=quiet, parse_math=False)
+
+
+def _group(comparison: Comparison, compared: ProfileComparison) -> _Group:
+    metric = next((one for one in compared.metrics if one.metric == compared.decided_by), None)
+    verdicts = {verdict.candidate: verdict for verdict in deciding(compared)}
+    rows = [
+        _row(comparison, metric, compared.subjects[place], place, verdicts.get(place))
+        for place in range(min(len(compared.subjects), _SUBJECTS))
+    ]
+    name = f"{compared.name}: {compared.decided_by}" if len(comparison.profiles) > 1 else compared.decided_by
+    return _Group(picture_text(name, 50), tuple(rows))
+
+
+def _row(
+    comparison: Comparison, metric: ComparedMetric | None, subject: int, place: int, verdict: MetricVerdict | None
+) -> _Row:
+    runs = metric.runs[place] if metric is not None and place < len(metric.runs) else ()
+    value = metric.values[place] if metric is not None else None
+    return _Row(
+        label=picture_text(comparison.subjects[subject].label, 22),
+        colour=_SERIES[subject % len(_SERIES)],
+        runs=tuple(run for run in runs if math.isfinite(run)),
+        value=value if value is not None and math.isfinite(value) else None,
+        unit=metric.unit if metric is not None else "",
+        verdict=verdict,
+    )
+
+
+def _largest_changes(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> list[LayerChange]:
+    """Of the first profile that decided the verdict, or of the first that has layers; last candidate."""
+    order = sorted(
+        zip(comparison.profiles, profiles, strict=True),
+        key=lambda pair: all(one.verdict != comparison.verdict for one in deciding(pair[0])),
+    )
+    for compared, measured in order:
+        found = [change for change in layer_changes(compared, measured) if change.delta_ms][:_LAYERS]
+        if found:
+            return found
+    return []
+
+
+def _places(groups: Sequence[_Group]) -> list[tuple[float, _Row]]:
+    """How far down each row stands, with room for its group's title."""
+    placed, at = [], 0.0
+    for group in groups:
+        at += 0.9
+        for row in group.rows:
+            placed.append((at, row))
+            at += 1
+    return placed
+
+
+def _runs(axes: Axes, groups: Sequence[_Group]) -> None:
+    """The metric that decides, a dot for each process run and a bar at the value itself."""
+    placed = _places(groups)
+    _plain(axes, placed)
+    for at, row in placed:
+        axes.plot(row.runs, [at] * len(row.runs), "o", ms=5, mfc=row.colour, mec=_PAPER, mew=0.6, alpha=0.75, zorder=3)
+        if row.value is not None:
+            axes.plot([row.value] * 2, [at - 0.3, at + 0.3], "-", color=row.colour, lw=2.2, zorder=4)
+    axes.margins(x=0.08)
+    low, high = axes.get_xlim()
+    axes.set_xlim(min(low, 0.0) if low < 0.25 * high else low, high)
+    axes.set_yticks([at for at, _ in placed])
+    axes.set_yticklabels([_labelled(row) for _, row in placed], parse_math=False, color=_INK, size=10)
+    _titles(axes, groups)
+    unit = next((row.unit for _, row in placed if row.unit), "")
+    axes.set_xlabel(f"each process run, {unit}".rstrip(", "), color=_QUIET, size=9.5)
+
+
+def _labelled(row: _Row) -> str:
+    return f"{row.label}  {quantity(row.value, row.unit)}" if row.value is not None else row.label
+
+
+def _titles(axes: Axes, groups: Sequence[_Group]) -> None:
+    """The name of each profile over its rows."""
+    at = 0.0
+    for group in groups:
+        _heading(axes, at + 0.22, group.title)
+        at += len(group.rows) + 0.9
+
+
+def _heading(axes: Axes, at: float, text: str) -> None:
+    """At the left edge of the picture, beside what stands so far down in the panel."""
+    from matplotlib.transforms import blended_transform_factory
+
+    figure = axes.get_figure()
+    assert figure is not None
+    place = blended_transform_factory(figure.transFigure, axes.transData)
+    style = {"size": 10.5, "weight": "bold", "color": _INK, "va": "center"}
+    axes.text(_LEFT, at, text, fontdict=style, transform=place, parse_math=False, clip_on=False)
+
+
+def _ratios(axes: Axes, groups: Sequence[_Group]) -> None:
+    """The ratio to the base with its interval, and the band of differences that do not count."""
+    placed = _places(groups)
+    _plain(axes, placed)
+    axes.axvline(1, color=_QUIET, lw=1, zorder=1)
+    for at, row in placed:
+        if row.verdict is None or not math.isfinite(row.verdict.ratio):
+            _beside(axes, at, "base" if row.verdict is None else "", _QUIET)
+            continue
+        verdict = row.verdict
+        colour = _VERDICTS.get(verdict.verdict, _INK)
+        axes.fill_betweenx([at - 0.42, at + 0.42], 1 - verdict.threshold, 1 + verdict.threshold, color=_LINE, lw=0)
+        ends = [end if math.isfinite(end) else verdict.ratio for end in (verdict.low, verdict.high)]
+        axes.plot(ends, [at, at], "-", color=colour, lw=3, solid_capstyle="butt", zorder=3)
+        axes.plot([verdict.ratio], [at], "D", ms=6, color=colour, mec=_PAPER, mew=0.8, zorder=4)
+        _beside(axes, at, f"{verdict.ratio:.3f}{TIMES}  {verdict.verdict}", colour)
+    axes.margins(x=0.1)
+    axes.set_yticks([])
+    axes.set_xlabel("ratio to the base, 95 % interval;\ngrey: too small to count", color=_QUIET, size=9.5)
+
+
+def _beside(axes: Axes, at: float, text: str, colour: str) -> None:
+    axes.text(1.03, at, text, transform=axes.get_yaxis_transform(), va="center_baseline", size=9.5, color=colour)
+
+
+def _plain(axes: Axes, placed: Sequence[tuple[float, _Row]]) -> None:
+    """Rows from the top down, one frame line, quiet numbers."""
+    last = placed[-1][0] if placed else 0.0
+    axes.set_ylim(last + 0.65, 0.0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(_LINE)
+    axes.tick_params(axis="y", length=0, pad=6)
+    axes.tick_params(axis="x", color=_LINE, labelcolor=_QUIET, labelsize=9.5)
+    axes.locator_params(axis="x", nbins=5)
+    axes.grid(axis="x", color=_LINE, lw=0.6, alpha=0.7)
+    axes.set_axisbelow(True)
+
+
+def _layers(axes: Axes, changes: Sequence[LayerChange]) -> None:
+    """The largest changes: quicker to the left, slower to the right."""
+    deltas = [one.delta_ms for one in changes]
+    places = range(len(changes))
+    colours = [_VERDICTS["improved"] if delta < 0 else _VERDICTS["regressed"] for delta in deltas]
+    axes.barh(places, deltas, height=0.62, color=colours, zorder=2)
+    axes.axvline(0, color=_QUIET, lw=1, zorder=3)
+    axes.set_ylim(len(changes) - 0.4, -0.7)
+    axes.spines[["top", "right", "left", "bottom"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xticks([])
+    axes.set_yticks(list(places))
+    axes.set_yticklabels([picture_text(one.name, 44) for one in changes], parse_math=False, color=_INK, size=9.5)
+    reach = max(map(abs, deltas))
+    axes.set_xlim(min(0.0, *deltas) - 0.02 * reach, max(0.0, *deltas) + 0.02 * reach)
+    for at, one in zip(places, changes, strict=True):
+        _beside(axes, at, _told(one), colours[at])
+    _heading(axes, -1.15, "Layers that changed most: quicker to the left, slower to the right")
+
+
+def _told(one: LayerChange) -> str:
+    sign = "+" if one.delta_ms > 0 else MINUS
+    if not one.base or not one.candidate:
+        return f"{sign}{milliseconds(abs(one.delta_ms))} {'new' if not one.base else 'gone'}"
+    return f"{sign}{milliseconds(abs(one.delta_ms))} ({change(one.base_ms, one.candidate_ms)})"

@@ -1,0 +1,161 @@
+"""Tables for spreadsheets: CSV after RFC 4180, UTF-8, with CRLF.
+
+A spreadsheet takes text that begins with `=`, `+`, `-`, `@`, tab or return for a formula, and formulas can send data
+away (https://owasp.org/www-community/attacks/CSV_Injection). Names come from strangers: such text gets an apostrophe.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+
+from ndld_flow.records.comparison import Comparison, LayerRow, ProfileComparison
+from ndld_flow.records.profile import Layer, Profile
+from ndld_flow.report.exports.layer_changes import LayerChange, layer_changes, median_ms
+from ndld_flow.report.plain_text import visible_name
+
+Cell = str | int | float | None
+
+_FORMULA = re.compile(r"\s*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]")
+"""Full-width forms too: some spreadsheets take them for the same. Blanks in front do not save anybody."""
+
+LAYER_COLUMNS = (
+    "index",
+    "name",
+    "type",
+    "role",
+    "provider",
+    "precision",
+    "output_dims",
+    "median_ms",
+    "min_ms",
+    "max_ms",
+    "mean_ms",
+    "share",
+    "macs",
+    "read_bytes",
+    "written_bytes",
+    "weight_bytes",
+    "tactic",
+    "stream",
+    "depth",
+    "onnx_nodes",
+)
+
+
+def layers_csv(profiles: Sequence[tuple[str, Profile]]) -> str:
+    """Every layer of labelled profiles; times in ms over all passes of the layer pass."""
+    rows = ([label, *row] for label, profile in profiles for row in layer_rows(profile))
+    return _written([("profile", *LAYER_COLUMNS), *rows])
+
+
+def layer_rows(profile: Profile) -> Iterator[list[Cell]]:
+    """The cells of every layer, as `LAYER_COLUMNS` names them. `share` is of the sum of all layers' medians."""
+    medians = [median_ms(layer) for layer in profile.layers]
+    total = math.fsum(medians)
+    for layer, median in zip(profile.layers, medians, strict=True):
+        yield _layer(layer, median, median / total if total else 0.0)
+
+
+def comparison_csv(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> str:
+    """Every row of the layer tables, once for each candidate."""
+    head = (
+        "profile",
+        "base",
+        "candidate",
+        "base_layers",
+        "candidate_layers",
+        "base_types",
+        "candidate_types",
+        "base_ms",
+        "candidate_ms",
+        "delta_ms",
+        "ratio",
+        "verdict",
+        "q_value",
+        "matched_by",
+        "confidence",
+    )
+    rows = (
+        row
+        for compared, measured in zip(comparison.profiles, profiles, strict=True)
+        for row in _compared(comparison, compared, measured)
+    )
+    return _written([head, *rows])
+
+
+def _compared(comparison: Comparison, compared: ProfileComparison, measured: Sequence[Profile]) -> Iterator[list[Cell]]:
+    labels = [comparison.subjects[place].label for place in compared.subjects]
+    for candidate in range(1, len(measured)):
+        changes = sorted(layer_changes(compared, measured, candidate), key=lambda change: change.row)
+        for change in changes:
+            names: list[Cell] = [compared.name, labels[0], labels[candidate]]
+            yield [*names, *_change(change), *_match(compared.rows[change.row], candidate)]
+
+
+def _change(change: LayerChange) -> list[Cell]:
+    verdict = change.verdict
+    return [
+        " + ".join(layer.name for layer in change.base),
+        " + ".join(layer.name for layer in change.candidate),
+        " + ".join(layer.type for layer in change.base),
+        " + ".join(layer.type for layer in change.candidate),
+        change.base_ms if change.base else None,
+        change.candidate_ms if change.candidate else None,
+        change.delta_ms,
+        verdict.ratio if verdict is not None else None,
+        verdict.verdict if verdict is not None else None,
+        verdict.q_value if verdict is not None else None,
+    ]
+
+
+def _match(row: LayerRow, candidate: int) -> list[Cell]:
+    return [row.methods[candidate], row.confidence]
+
+
+def _layer(layer: Layer, median: float, part: float) -> list[Cell]:
+    samples = [sample for sample in layer.samples_ms if math.isfinite(sample)]
+    dims = "x".join(map(str, layer.outputs[0].shape)) if layer.outputs else ""
+    return [
+        layer.index,
+        layer.name,
+        layer.type,
+        layer.role,
+        layer.provider,
+        layer.precision,
+        dims,
+        median if samples else None,
+        min(samples, default=None),
+        max(samples, default=None),
+        statistics.fmean(samples) if samples else None,
+        part,
+        layer.macs,
+        layer.read_bytes,
+        layer.written_bytes,
+        layer.weight_bytes,
+        layer.tactic,
+        layer.stream,
+        layer.depth,
+        ", ".join(layer.onnx_nodes),
+    ]
+
+
+def _written(rows: Iterable[Sequence[Cell]]) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\r\n")
+    writer.writerows([_field(cell) for cell in row] for row in rows)
+    return text.getvalue()
+
+
+def _field(cell: Cell) -> Cell:
+    """Numbers as they are; those that are none are left empty."""
+    if isinstance(cell, float):
+        return cell if math.isfinite(cell) else None
+    if not isinstance(cell, str):
+        return cell
+    shown = visible_name(cell)
+    return f"'{shown}" if _FORMULA.match(cell) else shown

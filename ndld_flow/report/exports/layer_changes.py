@@ -1,0 +1,73 @@
+"""Rows of a comparison's layer table by how much their time changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ndld_flow.records.comparison import LayerVerdict, MetricVerdict, ProfileComparison
+from ndld_flow.records.profile import Layer, Profile
+
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True)
+class LayerChange:
+    """One row for one candidate."""
+
+    row: int
+    base: tuple[Layer, ...]
+    candidate: tuple[Layer, ...]
+    base_ms: float
+    candidate_ms: float
+    verdict: LayerVerdict | None
+    """None where one side has no layer, or no times."""
+
+    @property
+    def delta_ms(self) -> float:
+        return self.candidate_ms - self.base_ms
+
+    @property
+    def name(self) -> str:
+        """Of the base's layers, or the candidate's where the base has none."""
+        return " + ".join(layer.name for layer in self.base or self.candidate)
+
+
+def layer_changes(
+    compared: ProfileComparison, profiles: Sequence[Profile], candidate: int | None = None
+) -> list[LayerChange]:
+    """Every row in which the base or the candidate (default: the last) has layers, the largest change first."""
+    candidate = len(profiles) - 1 if candidate is None else candidate
+    verdicts = {one.row: one for one in compared.layer_verdicts if one.candidate == candidate}
+    medians = [[median_ms(layer) for layer in profile.layers] for profile in profiles]
+    found = []
+    for number, row in enumerate(compared.rows):
+        of_base, of_candidate = row.layers[0], row.layers[candidate]
+        if of_base or of_candidate:
+            change = LayerChange(
+                row=number,
+                base=_picked(profiles[0].layers, of_base),
+                candidate=_picked(profiles[candidate].layers, of_candidate),
+                base_ms=math.fsum(_picked(medians[0], of_base)),
+                candidate_ms=math.fsum(_picked(medians[candidate], of_candidate)),
+                verdict=verdicts.get(number),
+            )
+            found.append(change)
+    return sorted(found, key=lambda change: -abs(change.delta_ms))
+
+
+def median_ms(layer: Layer) -> float:
+    """A layer's median; 0 where it is not known, or is no number."""
+    median = layer.median_ms
+    return median if math.isfinite(median) else 0.0
+
+
+def deciding(compared: ProfileComparison) -> list[MetricVerdict]:
+    """The verdicts that decide: the deciding metric of every candidate against the base."""
+    return [one for one in compared.verdicts if one.base == 0 and one.metric == compared.decided_by]
+
+
+def _picked(items: Sequence[_Item], places: Iterable[int]) -> tuple[_Item, ...]:
+    return tuple(items[place] for place in places)

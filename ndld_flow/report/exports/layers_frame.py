@@ -1,0 +1,18 @@
+"""Layers as a table for notebooks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ndld_flow.records.profile import Profile
+from ndld_flow.report.exports.csv_tables import LAYER_COLUMNS, layer_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def layers_frame(profile: Profile) -> pd.DataFrame:
+    """One row a layer, columns as in the CSV; times in ms, sizes in bytes, `share` from 0 to 1."""
+    import pandas as pd
+
+    return pd.DataFrame(list(layer_rows(profile)), columns=list(LAYER_COLUMNS))

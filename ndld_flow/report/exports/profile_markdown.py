@@ -1,0 +1,81 @@
+"""One profile in Markdown: what was measured where, its latency, its slowest layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ndld_flow.quantities import count, milliseconds, share, size, three_digits
+from ndld_flow.records.profile import Layer, Profile
+from ndld_flow.report.collect_accuracy import shape_text
+from ndld_flow.report.exports.github_markdown import code, details, prose, table
+from ndld_flow.report.exports.layer_changes import median_ms
+
+_LAYERS = 20
+_NONE = "\N{EN DASH}"
+
+
+def profile_markdown(profile_label: str, profile: Profile) -> str:
+    """Summary and slowest layers of one profile."""
+    parts = [
+        f"### {code(profile_label, 100)}\n",
+        *_about(profile),
+        _latency(profile),
+        _layers(profile),
+        _notes(profile),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _about(profile: Profile) -> Iterator[str]:
+    device = ", ".join(profile.machine.gpus) or profile.machine.cpu or "unknown device"
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(profile.versions.items()))
+    providers = f" ({', '.join(profile.providers)})" if profile.providers else ""
+    yield f"{prose(profile.backend + providers)} on {prose(device)}{f'; {prose(versions)}' if versions else ''}.\n"
+    if profile.inputs:
+        told = ", ".join(f"{one.name} {one.dtype} {shape_text(one.shape)}" for one in profile.inputs)
+        yield f"Inputs: {prose(told)}.\n"
+
+
+def _latency(profile: Profile) -> str:
+    if not profile.latency_ms:
+        return "No pass was measured without a profiler.\n"
+    summary = profile.latency
+    names = ("min", "median", "mean", "p90", "p95", "p99", "max")
+    values = [milliseconds(getattr(summary, f"{name}_ms")) for name in names]
+    head = [*names, "spread", "throughput", "passes"]
+    runs = f" in {len(profile.runs)} process runs" if len(profile.runs) > 1 else ""
+    cells = [*values, share(summary.cov), f"{three_digits(summary.throughput_per_s)} /s"]
+    return table(head, [[*cells, f"{count(summary.sample_count)}{runs}"]], numbers=tuple(range(len(head))))
+
+
+def _layers(profile: Profile) -> str:
+    timed = [(layer, median_ms(layer)) for layer in profile.layers]
+    total = math.fsum(ms for _, ms in timed)
+    if not total:
+        return ""
+    slowest = sorted(timed, key=lambda pair: -pair[1])[:_LAYERS]
+    head = ["#", "Layer", "Type", "Precision", "Output", "Median", "Share"]
+    rows = [_row(layer, ms, total) for layer, ms in slowest]
+    title = f"Slowest {len(rows)} of {count(len(timed))} layers, which take {milliseconds(total)} together"
+    return details(title, table(head, rows, numbers=(0, 5, 6)))
+
+
+def _row(layer: Layer, ms: float, total: float) -> list[str]:
+    dims = shape_text(layer.outputs[0].shape) if layer.outputs else _NONE
+    weights = f", {size(layer.weight_bytes)} of weights" if layer.weight_bytes else ""
+    return [
+        str(layer.index),
+        code(layer.name),
+        code(layer.type, 40),
+        code(layer.precision, 20) or _NONE,
+        f"{prose(dims)}{weights}",
+        milliseconds(ms),
+        share(ms / total),
+    ]
+
+
+def _notes(profile: Profile) -> str:
+    if not profile.notes:
+        return ""
+    return details("Notes", "".join(f"- {prose(note)}\n" for note in profile.notes[:50]))
