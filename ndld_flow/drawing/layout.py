@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from ndld_flow.drawing.columns import Band, Columns, fold
+from ndld_flow.drawing.columns import Band, Columns, choose_cuts, cut_apart, set_columns
 from ndld_flow.drawing.components import components
 from ndld_flow.drawing.graph import Box, Layout, Point, Route
 from ndld_flow.drawing.layered import Layered, build_layers
 from ndld_flow.drawing.layering import Edge
 from ndld_flow.drawing.ordering import reduce_crossings
-from ndld_flow.drawing.placing import place_across
+from ndld_flow.drawing.placing import find_spines, place_across
 
 Direction = Literal["down", "right"]
 
@@ -108,9 +108,12 @@ def _lay_out_part(
     own = [(number[edges[place][0]], number[edges[place][1]]) for place in inside]
     graph = build_layers(len(nodes), own, [tensors[place] for place in inside])
     reduce_crossings(graph)
-    across = [round(x) for x in place_across(graph, _widths(graph, sizes))]
-    bands = _bands(graph, sizes, across)
-    columns = fold(graph, bands, across, aspect or math.inf) if aspect else _unfolded(bands)
+    widths = _widths(graph, sizes)
+    cuts = choose_cuts(graph, widths, _heights(graph, sizes), aspect) if aspect else []
+    apart = cut_apart(graph, cuts)
+    across = [round(x) for x in place_across(apart, widths, find_spines(graph))]
+    bands = _bands(apart, sizes, across)
+    columns = set_columns(graph, bands, across, cuts)
     router = _Router(graph, sizes, across, bands, columns)
     boxes = [router.box(vertex) for vertex in range(graph.count)]
     routes = [router.route(place, edge) for place, edge in enumerate(own)]
@@ -122,13 +125,18 @@ def _widths(graph: Layered, sizes: Sequence[Extent]) -> list[float]:
     return [max(size.width, size.breadth) + _GAP_ACROSS for size in sizes] + [_GAP_OF_PASSAGE] * passages
 
 
+def _heights(graph: Layered, sizes: Sequence[Extent]) -> list[float]:
+    """What each layer takes at least, the gap after it included."""
+    nodes = [[sizes[vertex] for vertex in layer if vertex < graph.count] for layer in graph.layers]
+    return [max([size.height + size.tail for size in layer], default=0.0) + _GAP_BETWEEN_LAYERS for layer in nodes]
+
+
 def _bands(graph: Layered, sizes: Sequence[Extent], across: Sequence[float]) -> list[Band]:
     """Each layer's place; where edges go far to the side there is more room, so that they need not lie flat."""
     bands = []
     top = 0.0
-    for layer in graph.layers:
-        nodes = [sizes[vertex] for vertex in layer if vertex < graph.count]
-        bottom = top + max([size.height + size.tail for size in nodes], default=0.0)
+    for layer, height in zip(graph.layers, _heights(graph, sizes), strict=True):
+        bottom = top + height - _GAP_BETWEEN_LAYERS
         halves = [(vertex, _half(graph, sizes, vertex)) for vertex in layer]
         left = min(across[vertex] - half for vertex, half in halves)
         right = max(across[vertex] + half for vertex, half in halves)
@@ -142,11 +150,6 @@ def _bands(graph: Layered, sizes: Sequence[Extent], across: Sequence[float]) -> 
 
 def _half(graph: Layered, sizes: Sequence[Extent], vertex: int) -> float:
     return max(sizes[vertex].width, sizes[vertex].breadth) / 2 if vertex < graph.count else 0.0
-
-
-def _unfolded(bands: Sequence[Band]) -> Columns:
-    left, right = min(band.left for band in bands), max(band.right for band in bands)
-    return Columns(((-left, 0.0),) * len(bands), {}, right - left, bands[-1].bottom)
 
 
 class _Router:

@@ -13,9 +13,11 @@ from ndld_flow.drawing.layered import Layered
 from ndld_flow.drawing.settling import settle
 
 
-def place_across(graph: Layered, widths: Sequence[float]) -> list[float]:
-    """The centre of each vertex; `widths` includes the gap to its neighbours in the layer."""
-    spine = find_spines(graph)
+def place_across(graph: Layered, widths: Sequence[float], spine: Sequence[int]) -> list[float]:
+    """The centre of each vertex; `widths` includes the gap to its neighbours in the layer.
+
+    `spine` tells what should be in one line, as `find_spines` does.
+    """
     crossing = _marked_crossings(graph, spine)
     above, below = _straightened(graph, graph.above, spine), _straightened(graph, graph.below, spine)
     found = []

@@ -29,7 +29,6 @@ from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
 from ndld_flow.quantities import count
 
-
 _MOST_NODES = 100_000
 """Ten seconds of layout; a function that calls itself never ends."""
 
