@@ -1,4 +1,4 @@
-"""Comparisons made from profiles by the real engine: a usual one, three reports of two models, a hostile one, a big one."""
+"""Comparisons by the real engine: a usual one, three reports of two models, other hardware, a hostile one, a big one."""
 
 from __future__ import annotations
 

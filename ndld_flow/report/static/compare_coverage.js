@@ -18,7 +18,7 @@ function coverageBar(view, pair, place, pick) {
     if (part === 0) continue;
     const text = `${method}: ${share(part)}, ${milliseconds(sums.get(method))}`;
     const piece = make("button", {
-      type: "button", class: `method-${number}`, "aria-label": `Show layers matched by ${text}`, onclick: () => pick(method),
+      type: "button", class: `method-${number}`, "aria-label": `Show ${text}`, onclick: () => pick(method),
       onpointermove: (event) => tooltip.show(event.clientX, event.clientY, text), onpointerleave: () => tooltip.hide(),
     }, part > 0.16 ? `${method} ${share(part)}` : "");
     piece.style.flexGrow = part.toFixed(5);

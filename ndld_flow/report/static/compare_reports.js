@@ -14,7 +14,7 @@ function chooser(name, label, options, choose) {
     const input = make("input", { type: "radio", name, value, onchange: () => choose(value) });
     return { input, element: make("label", {}, input, content) };
   });
-  const element = make("fieldset", { class: "choice", "aria-label": label }, make("span", { class: "quiet" }, label),
+  const element = make("fieldset", { class: "choice", role: "radiogroup", "aria-label": label }, make("span", { class: "quiet" }, label),
     ...inputs.map((one) => one.element));
   const show = (value) => {
     for (const { input } of inputs) input.checked = input.value === String(value);

@@ -44,7 +44,8 @@ class Choice {
       !usual && subjects.length > 2 && `against=${subjects[this.candidate].letter}`,
       this.profile > 0 && `profile=${this.profile + 1}`];
     try {
-      history.replaceState(null, "", `#${parts.filter(Boolean).join("&")}`);
+      const fragment = parts.filter(Boolean).join("&");
+      history.replaceState(null, "", fragment ? `#${fragment}` : location.href.split("#")[0]);
     } catch { /* an address that may not change forgets */ }
   }
 
