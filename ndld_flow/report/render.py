@@ -45,6 +45,7 @@ RUN_REPORT = PageParts(
         "tooltip.js",
         "pictures.js",
         "latency_distribution.js",
+        "latency_samples.js",
         "latency_passes.js",
         "findings.js",
         "layer_data.js",

@@ -1,7 +1,7 @@
 // `/` goes to the filter nearest to what is being read.
 
 function nearestFilter() {
-  const fields = [...document.querySelectorAll(".tools input")].filter((field) => field.offsetParent);
+  const fields = [...document.querySelectorAll(".tools input[type=search]")].filter((field) => field.offsetParent);
   const far = (field) => Math.abs(field.getBoundingClientRect().top - innerHeight / 3);
   return fields.sort((a, b) => far(a) - far(b))[0];
 }

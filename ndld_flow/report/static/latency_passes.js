@@ -1,19 +1,27 @@
-// Every pass in order: drift, warm-up that leaked, outliers. The median pass is ringed.
+// Every pass, in order or as time went by: process runs told apart, outliers crossed, drift as a line. The median pass is ringed.
 
-const PASSES_HEIGHT = 230;
+const PASSES_HEIGHT = 250;
+const PASSES_TOP = 22;
+const PASSES_FLOOR = PASSES_HEIGHT - 30;
 
 class PassesPlot {
   constructor(host, profiles) {
-    this.profiles = profiles.map((profile, place) => ({
-      ...profile,
-      series: profile.series ?? place % SERIES,
-      samples: profile.runs.flat(),
-      shown: true,
-    }));
+    this.profiles = profiles.map((profile, place) => {
+      const detail = new LatencySamples(profile);
+      return { ...profile, series: profile.series ?? place % SERIES, detail, samples: detail.values, shown: true };
+    });
     this.legend = make("div", { class: "legend" });
     this.host = make("div");
-    host.replaceChildren(make("h4", {}, "Passes in order"), this.legend, make("figure", { class: "picture" }, this.host));
+    this.notes = make("p", { class: "quiet small" });
+    const timed = this.profiles.every(({ detail }) => detail.times);
+    this.along = "pass";
+    this.choice = timed ? [makeSwitch("along", { pass: "passes", time: "time" }, "pass", (along) => {
+      this.along = along;
+      this.draw(this.width);
+    })] : [];
+    host.replaceChildren(make("h4", {}, "Passes"), this.legend, make("figure", { class: "picture" }, this.host), this.notes);
     this.buildLegend();
+    this.tell();
     drawAtWidth(this.host, (width) => this.draw(width));
   }
 
@@ -28,20 +36,31 @@ class PassesPlot {
       });
       this.legend.append(button);
     }
+    this.legend.append(...this.choice);
+  }
+
+  tell() {
+    const words = this.profiles.map(({ label, detail }) => {
+      const { drift, outliers, values } = detail;
+      const drifts = drift === null ? "" : `, ${signedShare(drift)} from the first to the last tenth of a run`;
+      return `${shortened(label, 40)}: ${count(outliers)} outlier${outliers === 1 ? "" : "s"} of ${count(values.length)} passes${drifts}.`;
+    });
+    this.notes.textContent = `${words.join(" ")} Crosses are outliers of their run, triangles lie beyond the axis, lines are moving medians.`;
+  }
+
+  at(profile, pass) {
+    return this.along === "time" ? profile.detail.times[pass] : pass;
   }
 
   draw(width) {
+    if (!width) return;
     this.width = width;
     const shown = this.profiles.filter((profile) => profile.shown);
-    const range = commonRange(shown.length ? shown : this.profiles);
-    const { unit, factor } = axisUnit(range.high);
-    const marks = ticks(range.low, range.high, 5);
-    const step = marks.length > 1 ? marks[1] - marks[0] : 1;
+    this.range = commonRange(shown.length ? shown : this.profiles);
     const left = 64;
-    const most = Math.max(...this.profiles.map((profile) => profile.samples.length));
-    this.x = scale(0, Math.max(most - 1, 1), left + 4, width - 6);
-    this.y = scale(range.low, range.high, PASSES_HEIGHT - 28, 8);
-    this.range = range;
+    const last = this.profiles.reduce((most, profile) => Math.max(most, this.at(profile, profile.samples.length - 1)), 1);
+    this.x = scale(0, last, left + 4, width - 6);
+    this.y = scale(this.range.low, this.range.high, PASSES_FLOOR - 4, PASSES_TOP);
     this.svg = draw("svg", {
       height: PASSES_HEIGHT,
       viewBox: `0 0 ${width} ${PASSES_HEIGHT}`,
@@ -49,15 +68,9 @@ class PassesPlot {
       tabindex: 0,
       "aria-label": "Latency by pass. Left and right move through the passes, up and down change the profile.",
     });
-    for (const mark of marks) {
-      this.svg.append(
-        draw("line", { class: "grid", x1: left, x2: width, y1: this.y(mark), y2: this.y(mark) }),
-        draw("text", { x: left - 8, y: this.y(mark) + 4, "text-anchor": "end" }, `${tickText(mark, step, factor)} ${unit}`));
-    }
-    for (const mark of ticks(0, most, width / 120).filter(Number.isInteger)) {
-      this.svg.append(draw("text", { x: this.x(Math.max(mark - 1, 0)), y: PASSES_HEIGHT - 8, "text-anchor": "middle" }, mark === 0 ? "pass 1" : count(mark)));
-    }
+    this.axes(left, width, last);
     for (const profile of shown) this.svg.append(this.series(profile, left, width));
+    if (this.along === "pass") this.runLabels(shown);
     this.mark = draw("circle", { class: "ring", r: 6, visibility: "hidden" });
     this.markGroup = draw("g", { class: "series" }, this.mark);
     this.svg.append(this.markGroup);
@@ -65,28 +78,77 @@ class PassesPlot {
     this.host.replaceChildren(this.svg);
   }
 
+  axes(left, width, last) {
+    const { unit, factor } = axisUnit(this.range.high);
+    const marks = ticks(this.range.low, this.range.high, 5);
+    const step = marks.length > 1 ? marks[1] - marks[0] : 1;
+    for (const mark of marks) {
+      this.svg.append(
+        draw("line", { class: "grid", x1: left, x2: width, y1: this.y(mark), y2: this.y(mark) }),
+        draw("text", { x: left - 8, y: this.y(mark) + 4, "text-anchor": "end" }, `${tickText(mark, step, factor)} ${unit}`));
+    }
+    const label = (x, text) => draw("text", { x, y: PASSES_HEIGHT - 8, "text-anchor": x > width - 20 ? "end" : "middle" }, text);
+    if (this.along === "time") {
+      const time = axisUnit(last);
+      const times = ticks(0, last, width / 120);
+      this.svg.append(...times.map((mark) => label(this.x(mark), `${tickText(mark, times[1] ?? last, time.factor)} ${time.unit}`)));
+      return;
+    }
+    for (const mark of ticks(0, last + 1, width / 120).filter(Number.isInteger)) {
+      this.svg.append(label(this.x(Math.max(mark - 1, 0)), mark === 0 ? "pass 1" : count(mark)));
+    }
+  }
+
   // Thousands of dots are one path: a line of next to no length, with round ends, is a dot.
   // Of no length at all it is one on a screen, but a dash on paper.
   series(profile, left, width) {
-    const { samples, latency } = profile;
-    const inside = [];
-    const beyond = [];
+    const { samples, latency, detail } = profile;
+    const [inside, out, beyond] = [[], [], []];
     samples.forEach((sample, pass) => {
-      const x = this.x(pass).toFixed(1);
-      if (sample <= this.range.high) inside.push(`M${x} ${this.y(sample).toFixed(1)}h.01`);
-      else beyond.push(`M${x} 0l4 7h-8z`);
+      const x = this.x(this.at(profile, pass)).toFixed(1);
+      const y = this.y(sample).toFixed(1);
+      if (sample > this.range.high) beyond.push(`M${x} 6l4 7h-8z`);
+      else if (detail.standsOut[pass]) out.push(`M${x} ${y}m-3-3l6 6m0-6l-6 6`);
+      else inside.push(`M${x} ${y}h.01`);
     });
-    const group = draw("g", { class: `series series-${profile.series}` },
+    const ring = { cx: this.x(this.at(profile, latency.median_pass)), cy: this.y(samples[latency.median_pass]) };
+    return draw("g", { class: `series series-${profile.series}` },
       draw("path", { class: "dots", d: inside.join("") }),
+      draw("path", { class: "outliers", d: out.join("") }),
       draw("path", { class: "beyond", d: beyond.join("") }),
       draw("line", { class: "median-line", x1: left, x2: width, y1: this.y(latency.median_ms), y2: this.y(latency.median_ms) }),
-      draw("circle", { class: "ring", cx: this.x(latency.median_pass), cy: this.y(samples[latency.median_pass]), r: 5 }));
-    let start = 0;
-    for (const run of profile.runs.slice(0, -1)) {
-      start += run.length;
-      group.append(draw("line", { class: "border", x1: this.x(start - 0.5), x2: this.x(start - 0.5), y1: 8, y2: PASSES_HEIGHT - 28 }));
+      draw("path", { class: "drift", d: this.driftPath(profile) }),
+      draw("circle", { class: "ring", ...ring, r: 5 }),
+      ...this.borders(profile));
+  }
+
+  driftPath(profile) {
+    const { detail } = profile;
+    return detail.runs.map((run, place) => movingMedian(run).map(({ pass, value }, point) =>
+      `${point ? "L" : "M"}${this.x(this.at(profile, detail.first[place] + pass)).toFixed(1)} ${this.y(value).toFixed(1)}`).join("")).join("");
+  }
+
+  // Where one process run ends and the next begins; along time, a bar below each run shows whose turn it was.
+  borders(profile) {
+    const { detail } = profile;
+    if (this.along === "time") {
+      return detail.runs.map((run, place) => draw("line", {
+        class: "turn", y1: PASSES_FLOOR, y2: PASSES_FLOOR,
+        x1: this.x(this.at(profile, detail.first[place])), x2: this.x(this.at(profile, detail.first[place] + run.length - 1)),
+      }));
     }
-    return group;
+    return detail.first.slice(1).map((first) =>
+      draw("line", { class: "border", x1: this.x(first - 0.5), x2: this.x(first - 0.5), y1: PASSES_TOP - 6, y2: PASSES_FLOOR }));
+  }
+
+  runLabels(shown) {
+    const [longest] = [...shown].sort((a, b) => b.detail.runs.length - a.detail.runs.length);
+    if (!longest || longest.detail.runs.length < 2) return;
+    longest.detail.runs.forEach((run, place) => {
+      const from = this.x(longest.detail.first[place]);
+      if (this.x(longest.detail.first[place] + run.length) - from < 46) return;
+      this.svg.append(draw("text", { x: from + 4, y: PASSES_FLOOR - 2 }, `run ${place + 1}`));
+    });
   }
 
   listen(shown) {
@@ -108,7 +170,7 @@ class PassesPlot {
     let best = null;
     for (const profile of shown) {
       profile.samples.forEach((sample, pass) => {
-        const far = Math.hypot(this.x(pass) - x, this.height(sample) - y);
+        const far = Math.hypot(this.x(this.at(profile, pass)) - x, this.height(sample) - y);
         if (far < (best?.far ?? 40)) best = { profile, pass, far };
       });
     }
@@ -116,21 +178,23 @@ class PassesPlot {
   }
 
   height(sample) {
-    return sample <= this.range.high ? this.y(sample) : 4;
+    return sample <= this.range.high ? this.y(sample) : 10;
   }
 
   point(profile, pass) {
     this.current = { profile, pass };
+    const { detail } = profile;
     const sample = profile.samples[pass];
     const box = this.svg.getBoundingClientRect();
-    const [x, y] = [this.x(pass), this.height(sample)];
+    const [x, y] = [this.x(this.at(profile, pass)), this.height(sample)];
     this.markGroup.setAttribute("class", `series series-${profile.series}`);
     this.mark.setAttribute("cx", x);
     this.mark.setAttribute("cy", y);
     this.mark.setAttribute("visibility", "visible");
     const about = pass === profile.latency.median_pass
       ? "the median pass" : `${signedShare(sample / profile.latency.median_ms - 1)} of the median`;
-    tooltip.show(box.left + x, box.top + y, `${shortened(profile.label, 40)}, pass ${pass + 1}\n${milliseconds(sample)}, ${about}`);
+    const run = detail.runs.length > 1 ? `run ${detail.runOf[pass] + 1}, pass ${pass - detail.first[detail.runOf[pass]] + 1}` : `pass ${pass + 1}`;
+    tooltip.show(box.left + x, box.top + y, `${shortened(profile.label, 40)}, ${run}\n${milliseconds(sample)}, ${about}${detail.standsOut[pass] ? "\nan outlier of its run" : ""}`);
   }
 
   key(event, shown) {

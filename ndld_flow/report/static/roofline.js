@@ -51,9 +51,12 @@ class Roofline {
 
   grid([x0, x1], [y0, y1], width) {
     const bottom = ROOFLINE_HEIGHT - 42;
+    // A label for each decade, or for some where there is no room.
+    const apart = Math.ceil(48 / Math.max(1, this.x(x0 * 10) - this.x(x0)));
+    let decade = 0;
     for (let mark = x0; mark <= x1 * 1.001; mark *= 10) {
       this.svg.append(draw("line", { class: "grid", x1: this.x(mark), x2: this.x(mark), y1: 10, y2: bottom }),
-        draw("text", { x: this.x(mark), y: bottom + 16, "text-anchor": mark * 1.1 > x1 ? "end" : "middle" }, decadeText(mark)));
+        draw("text", { x: this.x(mark), y: bottom + 16, "text-anchor": mark * 1.1 > x1 ? "end" : "middle" }, decade++ % apart ? "" : decadeText(mark)));
     }
     for (let mark = y0; mark <= y1 * 1.001; mark *= 10) {
       this.svg.append(draw("line", { class: "grid", x1: 62, x2: width - 8, y1: this.y(mark), y2: this.y(mark) }),

@@ -25,7 +25,7 @@ function measure(rows, column) {
 }
 
 function tallyText(found) {
-  const shown = found.slice(0, TALLIES_SHOWN).map(([value, times]) => `${count(times)}\u00a0× ${shortened(value, 40) || "(none)"}`);
+  const shown = found.slice(0, TALLIES_SHOWN).map(([value, times]) => `${shortened(value, 40) || "none"}\u00a0(${count(times)})`);
   const rest = found.length - TALLIES_SHOWN;
   return rest > 0 ? `${shown.join(", ")}, ${count(rest)} more` : shown.join(", ");
 }

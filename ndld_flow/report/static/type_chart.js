@@ -49,6 +49,7 @@ class TypeChart {
     const labels = marks.map((mark) => {
       const label = make("span", {}, `${tickText(mark, step, factor)}${mark === 0 ? "" : ` ${unit}`}`);
       label.style.left = `${((mark / most) * 100).toFixed(3)}%`;
+      if (mark / most > 0.85) label.style.transform = "translateX(-100%)";
       return label;
     });
     return make("thead", {}, make("tr", {},
