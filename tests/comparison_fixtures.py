@@ -1,4 +1,4 @@
-"""Comparisons by the real engine: a usual one, three reports of two models, other hardware, a hostile one, a big one."""
+"""Comparisons by the real engine: usual, three reports of two models, other hardware, hostile, big."""
 
 from __future__ import annotations
 

@@ -84,7 +84,8 @@ def nanoseconds(values_ms: Iterable[float]) -> list[int]:
     return [round(value * 1e6) if -longest < value < longest else 0 for value in values_ms]
 
 
-def _timeline(profile: Profile, texts: Texts) -> dict[str, Json]:
+def timeline_payload(profile: Profile, texts: Texts) -> dict[str, Json]:
+    """One pass; `timeline_data.js` reads it, with the texts that its names are positions in."""
     spans, layers = profile.timeline, profile.layers
     start = nanoseconds(span.start_ms for span in spans)
     duration = nanoseconds(span.duration_ms for span in spans)
