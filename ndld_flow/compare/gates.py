@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ndld_flow.compare.bootstrap import median_interval
+from ndld_flow.compare.intervals import median_interval
 from ndld_flow.compare.measured import FEW_RUNS
 from ndld_flow.compare.metric_verdicts import ASSUMED_SINGLE_RUN, say_change
 from ndld_flow.errors import RequestError

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ndld_flow.compare.bootstrap import RatioInterval, paired_ratio, unpaired_ratio
+from ndld_flow.compare.intervals import RatioInterval, paired_ratio, unpaired_ratio
 from ndld_flow.compare.measured import FEW_RUNS
 from ndld_flow.quantities import MINUS, quantity
 from ndld_flow.records.comparison import Better, ComparedMetric, Difference, MetricVerdict, Verdict

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from ndld_flow.compare.bootstrap import RatioInterval, paired_ratio, unpaired_ratio
+from ndld_flow.compare.intervals import RatioInterval, paired_ratio, unpaired_ratio
 from ndld_flow.compare.measured import Rules
 from ndld_flow.compare.metrics import run_values
 from ndld_flow.records.noise import Noise, NoiseSample

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ndld_flow.backends.measuring.timing_pass import Timing, TimingPlan
-from ndld_flow.compare.bootstrap import median_interval
+from ndld_flow.compare.intervals import median_interval
 from ndld_flow.quantities import seconds
 
 _FEWEST_TO_TRUST = 5

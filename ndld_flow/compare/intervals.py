@@ -1,10 +1,4 @@
-"""Bootstrap intervals of medians and of their ratio: exact, so neither a seed nor thousands of resamples are needed.
-
-Drawing n of n sorted values with replacement, the k-th smallest of the draw is at most the i-th value when at least k
-draws fall among the first i, so with the chance that a binomial variable (n trials, chance i / n) is at least k
-(Maritz and Jarrett, 1978, A note on estimating the variance of the sample median; Efron, 1979, section 3). That is the
-whole bootstrap distribution of the median: what resampling would approximate.
-"""
+"""Intervals of medians and of their ratio. All are exact, so neither a seed nor thousands of resamples are needed."""
 
 from __future__ import annotations
 
@@ -33,14 +27,41 @@ class RatioInterval:
 
 
 def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The interval that holds the median, by the percentiles of its bootstrap distribution.
+    """The interval that holds the median, whatever the values' distribution.
 
-    Of n values it covers at most 1 - 2^(1 - n), which the range of the values has: 75 % of 3, 94 % of 5. So wait for
-    5 values before believing it. Raises ValueError for no values.
+    Between the d-th smallest and the d-th largest of n values lies the median unless fewer than d of n coin tosses
+    come out one way. Between two such d, the ends are interpolated so that the confidence is met (Hettmansperger and
+    Sheather, 1986, Confidence intervals based on interpolated order statistics). The bootstrap's percentiles jump
+    from value to value: of 7 their 95 % are 88 %, of 9 they are 96 %.
+    The range of n values covers 1 - 2^(1 - n), 94 % of 5, 75 % of 3: wait for 5 before believing it.
+    Raises ValueError for no values.
     """
     if not values:
-        raise ValueError("no values to draw from")
-    return _percentiles(_distribution(values), confidence)
+        raise ValueError("no values to take the median of")
+    ordered = sorted(values)
+    inner, share = _order_statistics(len(values), confidence)
+    low, high = ordered[inner - 1], ordered[-inner]
+    if share:
+        low += share * (ordered[inner] - low)
+        high += share * (ordered[-inner - 1] - high)
+    return low, high
+
+
+@lru_cache(maxsize=64)
+def _order_statistics(n: int, confidence: float) -> tuple[int, float]:
+    """Which of n values, from either end, and which part of the way to the next."""
+    # Of 2^n outcomes, twice so many have fewer than `depth` heads, or tails.
+    outcomes, outside, depth = 2**n, 2, 1
+    while True:
+        inside = 1 - outside / outcomes
+        if inside <= confidence:
+            return depth, 0.0
+        outside += 2 * math.comb(n, depth)
+        further = 1 - outside / outcomes
+        if further <= confidence:
+            part = (inside - confidence) / (inside - further)
+            return depth, (n - depth) * part / (depth + (n - 2 * depth) * part)
+        depth += 1
 
 
 def paired_ratio(base: Sequence[float], candidate: Sequence[float], confidence: float = CONFIDENCE) -> RatioInterval:
@@ -54,7 +75,13 @@ def paired_ratio(base: Sequence[float], candidate: Sequence[float], confidence: 
 
 
 def unpaired_ratio(base: Sequence[float], candidate: Sequence[float], confidence: float = CONFIDENCE) -> RatioInterval:
-    """Median of the candidate over median of the base, the two being measured independently. Values are positive."""
+    """Median of the candidate over median of the base, the two being measured independently. Values are positive.
+
+    The percentiles of the whole bootstrap distribution. Drawing n of n sorted values with replacement, the k-th
+    smallest of the draw is at most the i-th value when at least k draws fall among the first i, so with the chance that
+    a binomial variable (n trials, chance i / n) is at least k (Maritz and Jarrett, 1978, A note on estimating the
+    variance of the sample median; Efron, 1979, section 3). That is what resampling would approximate.
+    """
     theirs = _distribution([math.log(value) for value in base])
     ours = _distribution([math.log(value) for value in candidate])
     differences = sorted((b - a, p * q) for a, p in theirs for b, q in ours)
