@@ -29,7 +29,7 @@ def layers_payload(view: LayersView, profile: Profile, texts: Texts, tensors: Te
         "sum_ms": rounded(view.times.sum_ms),
         "pass_ms": rounded(view.pass_ms),
         "columns": _columns(view.times, profile.layers, texts, tensors),
-        "timeline": _timeline(profile, texts) if profile.timeline else None,
+        "timeline": timeline_payload(profile, texts) if profile.timeline else None,
         "roofs": _roofs(profile.roofs),
     }
 
