@@ -144,7 +144,7 @@ def _bands(graph: Layered, sizes: Sequence[Extent], across: Sequence[float]) -> 
         farthest = max(
             [abs(across[one] - across[vertex]) for vertex in layer for one in graph.below[vertex]], default=0
         )
-        top = bottom + min(_WIDEST_GAP, _GAP_BETWEEN_LAYERS + 0.07 * farthest)
+        top = bottom + round(min(_WIDEST_GAP, _GAP_BETWEEN_LAYERS + 0.07 * farthest))
     return bands
 
 
@@ -175,7 +175,7 @@ class _Router:
         """In the middle of its layer, its label counted in."""
         size = self.sizes[node]
         free = self.bottom[node] - self.top[node] - size.height - size.tail
-        return Box(self.x[node] - size.width / 2, round(self.top[node] + free / 2), size.width, size.height)
+        return Box(self.x[node] - size.width / 2, self.top[node] + free // 2, size.width, size.height)
 
     def route(self, place: int, edge: Edge) -> Route:
         """The way of one edge, given by its place and its ends."""

@@ -1,0 +1,230 @@
+"""Layout: what must hold for every graph, and that known graphs come out as a person would draw them."""
+
+from __future__ import annotations
+
+import gc
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ndld_flow.drawing.graph import Box, Layout, Point, Route
+from ndld_flow.drawing.layering import assign_layers, topological_order
+from ndld_flow.drawing.layout import Extent, lay_out
+
+Edges = list[tuple[int, int]]
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[list[Extent], Edges, list[int]]:
+    """Any graph: circles, self-loops, repeated edges, separate parts."""
+    count = draw(st.integers(1, 24))
+    node = st.integers(0, count - 1)
+    edges = draw(st.lists(st.tuples(node, node), max_size=48))
+    size = st.integers(4, 200)
+    extents = [
+        Extent(draw(size), draw(size), draw(st.sampled_from([0, 14])), draw(st.sampled_from([0, 120])))
+        for _ in range(count)
+    ]
+    return extents, edges, [draw(st.integers(0, 2)) for _ in edges]
+
+
+def overlap(one: Box, other: Box) -> bool:
+    apart = (
+        one.x + one.width <= other.x
+        or other.x + other.width <= one.x
+        or one.y + one.height <= other.y
+        or other.y + other.height <= one.y
+    )
+    return not apart
+
+
+def goes_down(points: tuple[Point, ...]) -> bool:
+    return all(y0 <= y1 for (_, y0), (_, y1) in pairwise(points))
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs(), st.sampled_from(["down", "right"]), st.sampled_from([None, 1.6]))
+def test_every_layout(graph: tuple[list[Extent], Edges, list[int]], direction: str, aspect: float | None) -> None:
+    extents, edges, tensors = graph
+    layout = lay_out(extents, edges, tensors, direction, aspect)  # type: ignore[arg-type]
+    assert len(layout.boxes) == len(extents)
+    assert len(layout.routes) == len(edges)
+    for box, extent in zip(layout.boxes, extents, strict=True):
+        assert (box.width, box.height) == (extent.width, extent.height)
+        assert box.x >= -60 and box.x + box.width <= layout.width + 60
+        assert box.y >= 0 and box.y + box.height <= layout.height
+    assert not any(overlap(one, other) for one, other in combinations(layout.boxes, 2))
+    assert lay_out(extents, edges, tensors, direction, aspect) == layout  # type: ignore[arg-type]
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs())
+def test_edges_go_down_but_those_that_close_a_circle(graph: tuple[list[Extent], Edges, list[int]]) -> None:
+    extents, edges, tensors = graph
+    layout = lay_out(extents, edges, tensors)
+    for (source, target), route in zip(edges, layout.routes, strict=True):
+        start, end = layout.boxes[source], layout.boxes[target]
+        if source == target:
+            assert route.back
+        elif route.back:
+            assert start.y > end.y and goes_down(route.points[::-1])
+        else:
+            assert start.y + start.height <= end.y and goes_down(route.points)
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs())
+def test_edges_touch_their_nodes_and_pass_through_no_other(graph: tuple[list[Extent], Edges, list[int]]) -> None:
+    extents, edges, tensors = graph
+    layout = lay_out(extents, edges, tensors)
+    for (source, target), route in zip(edges, layout.routes, strict=True):
+        if source == target:
+            continue
+        upper, lower = (target, source) if route.back else (source, target)
+        points = route.points[::-1] if route.back else route.points
+        top, bottom = layout.boxes[upper], layout.boxes[lower]
+        assert points[0] == (top.x + top.width / 2, top.y + top.height + extents[upper].tail)
+        assert bottom.x <= points[-1][0] <= bottom.x + bottom.width and points[-1][1] == bottom.y
+        others = [box for node, box in enumerate(layout.boxes) if node not in (source, target)]
+        # A curve stays within the corners of its ends, and these lie between two layers.
+        for (x0, y0), (x1, y1) in pairwise(points):
+            piece = Box(min(x0, x1), min(y0, y1), abs(x1 - x0), abs(y1 - y0))
+            assert not any(strictly_crossed(piece, box) for box in others)
+
+
+def strictly_crossed(piece: Box, box: Box) -> bool:
+    return (
+        piece.x < box.x + box.width
+        and piece.x + piece.width > box.x
+        and piece.y < box.y + box.height
+        and piece.y + piece.height > box.y
+    )
+
+
+@settings(max_examples=80, deadline=None)
+@given(graphs())
+def test_only_circles_are_broken_and_layers_point_onward(graph: tuple[list[Extent], Edges, list[int]]) -> None:
+    extents, edges, _ = graph
+    order, back = topological_order(len(extents), edges)
+    place = {node: number for number, node in enumerate(order)}
+    assert sorted(order) == list(range(len(extents)))
+    assert all((place[source] < place[target]) != (number in back) for number, (source, target) in enumerate(edges))
+    onward = [edge for number, edge in enumerate(edges) if number not in back]
+    for number in back:  # taking it back would close a circle with the edges that are kept
+        source, target = edges[number]
+        assert source == target or reaches(onward, target, source)
+    layers = assign_layers(order, onward)
+    assert all(layers[source] < layers[target] for source, target in onward)
+
+
+def reaches(edges: Edges, start: int, end: int) -> bool:
+    found, waiting = {start}, [start]
+    while waiting:
+        node = waiting.pop()
+        for source, target in edges:
+            if source == node and target not in found:
+                found.add(target)
+                waiting.append(target)
+    return end in found
+
+
+def laid(edges: Edges, count: int | None = None, aspect: float | None = None) -> Layout:
+    nodes = count or 1 + max(max(edge) for edge in edges)
+    return lay_out([Extent(60, 20)] * nodes, edges, aspect=aspect)
+
+
+def middle(box: Box) -> float:
+    return box.x + box.width / 2
+
+
+def test_a_residual_chain_is_one_straight_line() -> None:
+    chain = [(place, place + 1) for place in range(12)]
+    layout = laid([*chain, (1, 4), (4, 8), (8, 12)])
+    assert len({middle(box) for box in layout.boxes}) == 1
+    for (x0, _), (x1, _) in pairwise(layout.routes[0].points):
+        assert x0 == x1
+
+
+def test_a_constant_and_what_is_computed_from_it_stand_by_their_reader() -> None:
+    # 0..9 a chain; 10 -> 11 -> 9 could start in the first layer.
+    layout = laid([*((place, place + 1) for place in range(9)), (10, 11), (11, 9)])
+    assert layout.boxes[11].y == layout.boxes[8].y
+    assert layout.boxes[10].y == layout.boxes[7].y
+
+
+def test_readers_of_one_tensor_share_a_trunk() -> None:
+    chain = [(place, place + 1) for place in range(9)]
+    layout = lay_out([Extent(60, 20)] * 10, [*chain, (0, 4), (0, 6), (0, 9)], ["t"] * 12)
+    first, second, third = (route.points for route in layout.routes[-3:])
+    trunk = {x for x, _ in third[1:-2]}
+    assert len({x for x, _ in second[1:-2]} | trunk | {x for x, _ in first[2:-2]}) == 1
+
+
+def test_a_long_chain_is_set_in_columns() -> None:
+    chain = [(place, place + 1) for place in range(399)]
+    strip, columns = laid(chain), laid(chain, aspect=1.6)
+    assert strip.height > 50 * strip.width
+    assert 1.0 < columns.width / columns.height < 2.5
+    xs = [box.x for box in columns.boxes]
+    assert xs == sorted(xs)  # columns follow each other to the right
+    carried = [route for route in columns.routes if len(route.points) > 3]
+    assert len(carried) == len(set(xs)) - 1
+    for route in carried:
+        assert all(x0 == x1 or y0 == y1 for (x0, y0), (x1, y1) in pairwise(route.points))
+
+
+def test_a_short_graph_is_not_cut() -> None:
+    chain = [(place, place + 1) for place in range(12)]
+    assert laid(chain, aspect=1.6) == laid(chain)
+
+
+def test_a_chain_of_fifty_thousand_needs_no_recursion() -> None:
+    layout = laid([(place, place + 1) for place in range(49_999)])
+    assert len({box.y for box in layout.boxes}) == 50_000
+
+
+def test_many_separate_nodes_fill_a_rectangle() -> None:
+    layout = laid([], count=900)
+    assert 0.8 < layout.width / layout.height < 4
+
+
+def test_one_source_of_thousands() -> None:
+    layout = laid([(0, place) for place in range(1, 3000)])
+    assert len({box.y for box in layout.boxes}) == 2
+
+
+def test_too_many_long_edges_go_without_a_place_and_say_so() -> None:
+    # n sources at the top, each read n layers later: n * n places would be needed.
+    n = 700
+    chain = [(place, place + 1) for place in range(n - 1)]
+    fans = [(place, n + place) for place in range(n)]
+    ends = [(n + place, n - 1) for place in range(0)]
+    crossed = [(place, n - 1) for place in range(n - 2)]
+    layout = laid([*chain, *fans, *ends, *crossed])
+    assert any(route.far for route in layout.routes)
+    assert not all(route.far for route in layout.routes)
+    assert all(len(route.points) == 2 for route in layout.routes if route.far)
+
+
+def test_nothing_at_all() -> None:
+    assert lay_out([], []) == Layout(0.0, 0.0, (), ())
+
+
+def test_a_self_loop_stands_beside_its_node() -> None:
+    layout = laid([(0, 0)])
+    (route,) = layout.routes
+    assert route == Route(route.points, back=True)
+    assert min(x for x, _ in route.points) == layout.boxes[0].x + layout.boxes[0].width
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_garbage_collector_is_left_as_it_was(enabled: bool) -> None:
+    was = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        laid([(0, 1)])
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if was else gc.disable)()
