@@ -87,7 +87,7 @@ def _draw(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> Figu
     _title(figure, comparison, total)
     top = 1 - heights[0] / total
     bottom = top - upper / total
-    _runs(figure.add_axes((0.215, bottom, 0.335, top - bottom)), groups)
+    _runs(figure.add_axes((0.265, bottom, 0.285, top - bottom)), groups)
     _ratios(figure.add_axes((0.615, bottom, 0.2, top - bottom)), groups)
     if changes:
         top = bottom - _BETWEEN_IN / total
@@ -103,7 +103,9 @@ def _title(figure: Figure, comparison: Comparison, total: float) -> None:
     figure.text(_LEFT, first, comparison.verdict, fontdict=loud)
     figure.text(1 - _LEFT, first, "ndld-flow compare", fontdict=quiet | {"ha": "right"})
     # Without formulas: a `$` in a name is a `$`, here and below.
-    figure.text(_LEFT, second, picture_text(comparison.why, 150), fontdict=quiet, parse_math=False)
+    figure.text(
+        _LEFT, second, picture_text(comparison.why, _WIDTH_IN * (1 - 2 * _LEFT), 9.5), fontdict=quiet, parse_math=False
+    )
 
 
 def _group(comparison: Comparison, compared: ProfileComparison) -> _Group:
@@ -114,7 +116,7 @@ def _group(comparison: Comparison, compared: ProfileComparison) -> _Group:
         for place in range(min(len(compared.subjects), _SUBJECTS))
     ]
     name = f"{compared.name}: {compared.decided_by}" if len(comparison.profiles) > 1 else compared.decided_by
-    return _Group(picture_text(name, 50), tuple(rows))
+    return _Group(picture_text(name, 6.0, 10.5), tuple(rows))
 
 
 def _row(
@@ -123,7 +125,7 @@ def _row(
     runs = metric.runs[place] if metric is not None and place < len(metric.runs) else ()
     value = metric.values[place] if metric is not None else None
     return _Row(
-        label=picture_text(comparison.subjects[subject].label, 22),
+        label=comparison.subjects[subject].label,
         colour=_SERIES[subject % len(_SERIES)],
         runs=tuple(run for run in runs if math.isfinite(run)),
         value=value if value is not None and math.isfinite(value) else None,
@@ -175,7 +177,9 @@ def _runs(axes: Axes, groups: Sequence[_Group]) -> None:
 
 
 def _labelled(row: _Row) -> str:
-    return f"{row.label}  {quantity(row.value, row.unit)}" if row.value is not None else row.label
+    """The value is always whole; the name gets the room that is left."""
+    value = f"  {quantity(row.value, row.unit)}" if row.value is not None else ""
+    return picture_text(row.label, 1.6 if value else 2.3, 10) + value
 
 
 def _titles(axes: Axes, groups: Sequence[_Group]) -> None:
@@ -214,6 +218,7 @@ def _ratios(axes: Axes, groups: Sequence[_Group]) -> None:
         axes.plot([verdict.ratio], [at], "D", ms=6, color=colour, mec=_PAPER, mew=0.8, zorder=4)
         _beside(axes, at, f"{verdict.ratio:.3f}{TIMES}  {verdict.verdict}", colour)
     axes.margins(x=0.1)
+    axes.locator_params(axis="x", nbins=4)
     axes.set_yticks([])
     axes.set_xlabel("ratio to the base, 95 % interval;\ngrey: too small to count", color=_QUIET, size=9.5)
 
@@ -247,7 +252,7 @@ def _layers(axes: Axes, changes: Sequence[LayerChange]) -> None:
     axes.tick_params(axis="y", length=0)
     axes.set_xticks([])
     axes.set_yticks(list(places))
-    axes.set_yticklabels([picture_text(one.name, 44) for one in changes], parse_math=False, color=_INK, size=9.5)
+    axes.set_yticklabels([picture_text(one.name, 3.65, 9.5) for one in changes], parse_math=False, color=_INK, size=9.5)
     reach = max(map(abs, deltas))
     axes.set_xlim(min(0.0, *deltas) - 0.02 * reach, max(0.0, *deltas) + 0.02 * reach)
     for at, one in zip(places, changes, strict=True):

@@ -1,27 +1,52 @@
-"""Texts that a picture's font can draw."""
+"""Texts that a picture's font can draw, and that fit."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+import unicodedata
 from functools import cache
+from typing import TYPE_CHECKING
 
-from ndld_flow.report.plain_text import short_name
+from ndld_flow.report.plain_text import short_name, shortened
 
+if TYPE_CHECKING:
+    from matplotlib.ft2font import FT2Font
+
+FONT = "DejaVu Sans"
+"""matplotlib brings it along: pictures are the same everywhere."""
 _MISSING = "\N{WHITE SQUARE}"
+_LONGEST = 120
+_DPI = 72
 
 
-def picture_text(text: str, limit: int = 60) -> str:
-    """One line of at most `limit` characters; a square stands for what the font lacks, such as emoji."""
-    drawable = _drawable()
-    return "".join(letter if ord(letter) in drawable else _MISSING for letter in short_name(text, limit))
+def picture_text(text: str, inches: float, points: float) -> str:
+    """One line that is no wider than `inches` at a size of `points`, its middle left out where it would be.
+
+    A square stands for what the font lacks, such as emoji, and for what would turn the direction of writing.
+    """
+    shown = "".join(letter if _is_drawable(letter) else _MISSING for letter in short_name(text, _LONGEST))
+    fitted, limit = shown, len(shown)
+    while limit > 4 and _width(fitted, points) > inches:
+        # In steps of what is too much, so that a long name takes few.
+        limit = min(limit - 1, int(limit * inches / _width(fitted, points)) + 1)
+        fitted = shortened(shown, limit)
+    return fitted
 
 
 @cache
-def _drawable() -> Container[int]:
-    """Characters of matplotlib's own font, which is the same everywhere."""
+def _font() -> FT2Font:
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
-    return frozenset(get_font(findfont(FontProperties(family=[FONT]))).get_charmap())
+    return get_font(findfont(FontProperties(family=[FONT])))
 
 
-FONT = "DejaVu Sans"
+@cache
+def _is_drawable(letter: str) -> bool:
+    return unicodedata.category(letter) != "Cf" and bool(_font().get_char_index(ord(letter)))
+
+
+def _width(text: str, points: float) -> float:
+    """In inches."""
+    font = _font()
+    font.set_size(points, _DPI)
+    font.set_text(text, 0.0)
+    return float(font.get_width_height()[0]) / 64 / _DPI
