@@ -97,9 +97,25 @@ def _overall(profiles: Sequence[ProfileComparison]) -> tuple[Verdict, str]:
     found = [(verdict, profile) for profile in profiles for verdict in deciding(profile)]
     if not found:
         return "inconclusive", "no two profiles have a metric that decides"
-    worst, profile = max(found, key=lambda pair: (BY_WEIGHT.index(pair[0].verdict), abs(math.log(pair[0].ratio))))
+    worst, profile = max(found, key=lambda pair: (BY_WEIGHT.index(pair[0].verdict), _size(pair[0].ratio)))
     name = f"{profile.name}: " if len(profiles) > 1 else ""
-    return worst.verdict, f"{name}{worst.metric} {worst.why}"
+    return worst.verdict, f"{name}{worst.metric} {worst.why}{_second_opinion(worst, profile)}"
+
+
+def _size(ratio: float) -> float:
+    """How far apart two values are, whichever is larger."""
+    return abs(math.log(ratio)) if 0 < ratio < math.inf else math.inf
+
+
+def _second_opinion(decided: MetricVerdict, profile: ProfileComparison) -> str:
+    """What the median says for certain when the quickest pass says something else, or the other way round."""
+    other = {"latency.min": "latency.median", "latency.median": "latency.min"}.get(decided.metric)
+    for verdict in profile.verdicts:
+        same_pair = (verdict.base, verdict.candidate) == (decided.base, decided.candidate)
+        certain = verdict.verdict in ("improved", "regressed") and verdict.verdict != decided.verdict
+        if same_pair and verdict.metric == other and certain:
+            return f"; but {verdict.metric} {verdict.verdict}: {verdict.why}"
+    return ""
 
 
 def _bounds(
@@ -137,7 +153,7 @@ def _geometric_mean(profiles: Sequence[ProfileComparison], last: int) -> float |
         for verdict in deciding(profile)
         if profile.subjects[verdict.candidate] == last
     ]
-    return geometric_mean(ratios) if len(ratios) > 1 else None
+    return geometric_mean(ratios)
 
 
 def _coverage(rows: Sequence[LayerRow], times: LayerTimes, number: int) -> Coverage | None:

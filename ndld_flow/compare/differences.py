@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import JsonValue
@@ -13,7 +14,8 @@ from ndld_flow.records.profile import Profile, TensorInfo
 
 _HARMLESS = ("ndld-flow", "numpy", "onnx", "onnx-ir", "pillow", "protobuf", "python", "polygraphy", "pydantic")
 """Versions that are told and change no latency: these libraries do not run the model."""
-_CLOCKS = ("governors", "turbo", "gpu_clocks_mhz", "gpu_clocks", "locked_clocks", "clocks")
+_CLOCKS = ("governors", "turbo")
+_TRTEXEC_CLOCKS = ("Compute Clock Rate", "Memory Clock Rate", "Application Compute Clock Rate")
 _THREADS = ("threads", "inter_op_threads", "execution", "streams", "infStreams")
 _LONGEST = 200
 """Characters of a value that are kept: it is for the eye."""
@@ -105,23 +107,43 @@ def _told(number: int) -> str:
 
 
 def _versions(profiles: Sequence[Profile]) -> Iterator[_Fact]:
-    for name in dict.fromkeys(name for profile in profiles for name in profile.versions):
-        values = tuple(profile.versions.get(name, "") for profile in profiles)
+    told = [{_runtime(name): version for name, version in profile.versions.items()} for profile in profiles]
+    for name in dict.fromkeys(name for versions in told for name in versions):
+        values = tuple(versions.get(name, "") for versions in told)
         yield _Fact("versions", name, values, name not in _HARMLESS)
     yield _fact(profiles, "versions", "python", lambda profile: profile.machine.python)
 
 
+def _runtime(distribution: str) -> str:
+    """`onnxruntime-gpu` and `tensorrt_cu12` are `onnxruntime` and `tensorrt`: the same library, packed otherwise."""
+    return re.sub(r"[-_](gpu|directml|openvino|rocm|cu\d+)$", "", distribution)
+
+
 def _clocks(profiles: Sequence[Profile]) -> Iterator[_Fact]:
+    """What bounds the clock rates; the rates themselves are never the same twice."""
     for name in _CLOCKS:
-        values = tuple(_condition(profile, name) for profile in profiles)
+        yield _Fact("clocks", name, tuple(_condition(profile, name) for profile in profiles), forbids=True)
+    yield _fact(profiles, "clocks", "highest GPU clock", _gpu_clocks, forbids=True)
+    for name in _TRTEXEC_CLOCKS:
+        values = tuple(_text_at(profile.conditions, "device_information", name) for profile in profiles)
         yield _Fact("clocks", name, values, forbids=True)
 
 
 def _condition(profile: Profile, name: str) -> str:
     """As it was before the measurement; empty where it is not told."""
+    return _text_at(profile.conditions, "before", name)
+
+
+def _gpu_clocks(profile: Profile) -> str:
     before = profile.conditions.get("before")
-    told = before if isinstance(before, dict) else profile.conditions
-    return _text(told[name]) if name in told else ""
+    gpus = before.get("gpus") if isinstance(before, dict) else None
+    told = [gpu.get("clocks.max.sm") for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
+    return ", ".join(_text(clock) for clock in told if clock is not None)
+
+
+def _text_at(conditions: Mapping[str, JsonValue], section: str, name: str) -> str:
+    inside = conditions.get(section)
+    return _text(inside[name]) if isinstance(inside, dict) and name in inside else ""
 
 
 def _inputs(profiles: Sequence[Profile]) -> Iterator[_Fact]:

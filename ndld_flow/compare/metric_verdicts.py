@@ -38,29 +38,56 @@ def judge(metric: ComparedMetric, base: int, candidate: int, bounds: Bounds) -> 
     before, after = metric.values[base], metric.values[candidate]
     if before is None or after is None:
         return None
-    exact = not metric.runs
-    interval = (
-        _exact_ratio(before, after) if exact else ratio_of_runs(metric.runs[base], metric.runs[candidate], bounds)
-    )
-    floor = 0.0 if exact else _floor(metric.unit, bounds)
-    threshold = 0.0 if exact else max(bounds.threshold, floor / min(before, after))
-    if bounds.forbidden_by:
-        verdict, why = "incomparable", say_forbidden(bounds.forbidden_by)
-    else:
-        verdict = _decide(interval, threshold, metric.better)
-        why = _say(metric, (base, candidate), interval, bounds, _meaning(verdict, threshold))
+    if not metric.runs:
+        return _judge_exact(metric, (base, candidate), (before, after), bounds)
+    interval = ratio_of_runs(metric.runs[base], metric.runs[candidate], bounds)
+    floor = _floor(metric.unit, bounds, before, after)
+    threshold = max(bounds.threshold, floor / min(before, after))
+    verdict = _decide(interval, threshold, metric.better)
     return MetricVerdict(
         metric=metric.metric,
         base=base,
         candidate=candidate,
-        verdict=verdict,
+        verdict="incomparable" if bounds.forbidden_by else verdict,
         ratio=interval.ratio,
         low=interval.low,
         high=interval.high,
         threshold=threshold,
         floor=floor,
-        why=why,
+        why=say_forbidden(bounds.forbidden_by)
+        or _say(metric, (base, candidate), interval, bounds, _meaning(verdict, threshold)),
     )
+
+
+def _judge_exact(
+    metric: ComparedMetric, pair: tuple[int, int], values: tuple[float, float], bounds: Bounds
+) -> MetricVerdict:
+    """Of what is counted and not measured, every difference is one."""
+    before, after = values
+    ratio = after / before if before else 1.0 if after == before else math.inf
+    verdict = _decide_exact(before, after, metric.better)
+    change = f", {say_change(ratio)}" if before > 0 else ""
+    told = quantity(after, metric.unit)
+    why = f"{told} in both" if verdict == "unchanged" else f"{quantity(before, metric.unit)} -> {told}{change}"
+    return MetricVerdict(
+        metric=metric.metric,
+        base=pair[0],
+        candidate=pair[1],
+        verdict="incomparable" if bounds.forbidden_by else verdict,
+        ratio=ratio,
+        low=ratio,
+        high=ratio,
+        threshold=0.0,
+        why=say_forbidden(bounds.forbidden_by) or why,
+    )
+
+
+def _decide_exact(before: float, after: float, better: Better) -> Verdict:
+    if math.isclose(before, after, rel_tol=1e-9):
+        return "unchanged"
+    if better == "neither":
+        return "inconclusive"
+    return "improved" if (after < before) == (better == "lower") else "regressed"
 
 
 def ratio_of_runs(base: Sequence[float], candidate: Sequence[float], bounds: Bounds) -> RatioInterval:
@@ -86,12 +113,10 @@ def _assumed_spread(base: Sequence[float], candidate: Sequence[float], single_ru
     )
 
 
-def _exact_ratio(before: float, after: float) -> RatioInterval:
-    ratio = after / before if before else 1.0 if after == before else math.inf
-    return RatioInterval(ratio, ratio, ratio)
-
-
-def _floor(unit: str, bounds: Bounds) -> float:
+def _floor(unit: str, bounds: Bounds, before: float, after: float) -> float:
+    """The absolute difference that counts, in the metric's unit."""
+    if unit == "1/s":
+        return bounds.floor_ms / 1e3 * before * after  # what the floor of the latency makes of its inverse
     return {"ms": bounds.floor_ms, "bytes": _BYTES_FLOOR}.get(unit, 0.0)
 
 
@@ -107,7 +132,9 @@ def _decide(interval: RatioInterval, threshold: float, better: Better) -> Verdic
 
 
 def say_forbidden(differences: Sequence[Difference]) -> str:
-    """Why two profiles cannot be compared, and how to compare them all the same."""
+    """Why two profiles cannot be compared, and how to compare them all the same; empty when they can."""
+    if not differences:
+        return ""
     told = "; ".join(f"{d.detail}: {', '.join(dict.fromkeys(filter(None, d.values)))}" for d in differences[:3])
     names = sorted({difference.circumstance for difference in differences})
     more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
@@ -127,10 +154,6 @@ def _say(metric: ComparedMetric, pair: tuple[int, int], interval: RatioInterval,
     before, after = (metric.values[position] for position in pair)
     assert before is not None and after is not None  # there would be no verdict
     values = f"{quantity(before, metric.unit)} -> {quantity(after, metric.unit)}"
-    if not metric.runs:
-        return (
-            f"{values}, {say_change(interval.ratio)}" if before != after else f"{quantity(after, metric.unit)} in both"
-        )
     if bounds.same:
         return f"{quantity(after, metric.unit)}: the very same measurement"
     counts = [len(metric.runs[position]) for position in pair]
@@ -157,6 +180,8 @@ def say_change(ratio: float) -> str:
     return f"{'+' if percent > 0 else MINUS}{digits} %"
 
 
-def geometric_mean(ratios: Sequence[float]) -> float:
-    """Of positive ratios."""
+def geometric_mean(ratios: Sequence[float]) -> float | None:
+    """None for fewer than two, and where one has no logarithm."""
+    if len(ratios) < 2 or not all(0 < ratio < math.inf for ratio in ratios):
+        return None
     return math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
