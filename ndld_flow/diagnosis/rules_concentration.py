@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ndld_flow.diagnosis.insight import Insight
-from ndld_flow.diagnosis.subject import Subject, layers_word
+from ndld_flow.diagnosis.subject import Subject, layers_word, one_line
 from ndld_flow.quantities import milliseconds, share
 
 _DOMINATES = 0.25
@@ -58,13 +58,14 @@ def one_type(subject: Subject) -> Iterator[Insight]:
     part = subject.share(positions)
     if part < _TYPE_DOMINATES:
         return
+    called = one_line(kind)
     yield Insight(
         score=0.0,
-        title=f"{kind} takes {share(part)} of the latency",
+        title=f"{called} takes {share(part)} of the latency",
         evidence=f"{layers_word(len(positions))} of this type take {milliseconds(sum_ms)} of "
         f"{milliseconds(subject.layers_ms)} in all layers; the longest is {subject.call(positions[0])}.",
         next_step=(
-            f"Only what makes {kind} quicker pays: lower precision where the provider is quicker at it, a smaller "
+            f"Only what makes {called} quicker pays: lower precision where the provider is quicker at it, a smaller "
             "input, fewer channels. If all other layers took no time, the latency would still be "
             f"{share(part)} of this."
         ),

@@ -117,7 +117,7 @@ def larger_batches_pay(subject: Subject) -> Iterator[Insight]:
         (point for point in subject.profile.batches if point.latency_ms and min(point.latency_ms) > 0),
         key=lambda point: point.batch,
     )
-    if len(points) < 2:
+    if len(points) < 2 or not points[0].items_per_s:
         return
     best = max(points, key=lambda point: point.items_per_s)
     gain = best.items_per_s / points[0].items_per_s

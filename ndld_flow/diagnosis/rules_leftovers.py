@@ -36,7 +36,7 @@ def shapes_at_run_time(subject: Subject) -> Iterator[Insight]:
     part = subject.share(positions)
     yield Insight(
         score=part,
-        title=f"{layers_word(len(positions))} compute shapes in each pass",
+        title=f"{layers_word(len(positions))} computing shapes in each pass",
         evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of the latency).",
         next_step=(
             "If the inputs always have this shape, run `fix_shapes` and then `sanitize`, which folds them; or set "
@@ -54,7 +54,7 @@ def normalization_not_folded(subject: Subject) -> Iterator[Insight]:
     yield from _after_convolution(
         subject,
         lambda layer: layer.type == "BatchNormalization",
-        "normalize what a convolution writes",
+        "normalizing what a convolution writes",
         "Run `sanitize` with `fuse: true`: it folds BatchNormalization into the weights.",
     )
 
@@ -66,7 +66,7 @@ def factor_not_folded(subject: Subject) -> Iterator[Insight]:
     yield from _after_convolution(
         subject,
         _is_affine,
-        "scale or shift what a convolution writes",
+        "scaling or shifting what a convolution writes",
         "Run `sanitize` with `fuse: true`: it folds constant factors and offsets into the convolution's weights.",
     )
 
@@ -83,8 +83,8 @@ def activation_not_fused(subject: Subject) -> Iterator[Insight]:
     positions = subject.longest_first(position for pair in pairs for position in pair)
     yield Insight(
         score=saved,
-        title=f"{len(pairs)} times Sigmoid and Mul are two layers",
-        evidence=f"{layers_word(len(positions))} compute x * sigmoid(x) in two steps: {subject.took(positions)}. The "
+        title=f"Sigmoid and Mul in two layers, {len(pairs)} times",
+        evidence=f"x * sigmoid(x) in {layers_word(len(positions))}: {subject.took(positions)}. The "
         f"longest is {subject.call(positions[0])}.",
         next_step=(
             "Export the activation as one operator (Swish since opset 24), or use a runtime that fuses the two: ONNX "

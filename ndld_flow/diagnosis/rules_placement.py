@@ -28,7 +28,7 @@ def cpu_fallback(subject: Subject) -> Iterator[Insight]:
     part = subject.share(positions)
     yield Insight(
         score=part,
-        title=f"{layers_word(len(positions))} run on the CPU",
+        title=f"{layers_word(len(positions))} on the CPU instead of the device",
         evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of the latency), though "
         f"the session asks for {subject.profile.providers[0]}.",
         next_step=(
@@ -43,7 +43,7 @@ def single_precision_left(subject: Subject) -> Iterator[Insight]:
     """A model that multiplies mostly in half precision has layers that multiply in float32, and they take 3 %."""
     halves = _macs(subject, _HALVES)
     singles = _macs(subject, ("float32",))
-    if not halves or halves < singles:
+    if halves <= singles:
         return
     positions = subject.where(lambda layer: layer.precision == "float32" and bool(layer.macs))
     part = subject.share(positions)
@@ -51,7 +51,7 @@ def single_precision_left(subject: Subject) -> Iterator[Insight]:
         return
     yield Insight(
         score=part / 2,
-        title=f"{layers_word(len(positions))} of a half-precision model still multiply in float32",
+        title=f"{layers_word(len(positions))} multiplying in float32 in a half-precision model",
         evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of the latency) for "
         f"{share(singles / (singles + halves))} of the multiplications. The longest is {subject.call(positions[0])}.",
         next_step=(
@@ -79,7 +79,7 @@ def half_precision_on_cpu(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=part,
         title="Half precision is cast to float32 and back on the CPU",
-        evidence=f"ONNX Runtime put in {layers_word(len(positions))} that cast: {subject.took(positions)} "
+        evidence=f"ONNX Runtime put in {layers_word(len(positions))} for casts: {subject.took(positions)} "
         f"({share(part)} of the latency).",
         next_step="Run the float32 model on the CPU; half precision pays on devices that compute in it.",
         layers=positions,
@@ -103,8 +103,8 @@ def single_precision_on_gpu(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=part / 3,
         title="The GPU multiplies in float32",
-        evidence=f"{layers_word(len(positions))} with {share(singles / (singles + halves))} of the multiplications are "
-        f"in float32: {subject.took(positions)} ({share(part)} of the latency).",
+        evidence=f"float32 in {layers_word(len(positions))} with {share(singles / (singles + halves))} of the "
+        f"multiplications: {subject.took(positions)} ({share(part)} of the latency).",
         next_step="Run `convert_fp16` and `check_accuracy`, then profile both in turns.",
         layers=positions,
     )

@@ -90,7 +90,7 @@ def far_from_roof(subject: Subject) -> Iterator[Insight]:
     reasons = _reasons(layer)
     yield Insight(
         score=part * max(0.0, 1 - best_ms / subject.sum_ms(positions)) / 2,
-        title=f"{layers_word(len(positions))} reach less than {share(_LITTLE)} of what the device can do",
+        title=f"{layers_word(len(positions))} reaching less than {share(_LITTLE)} of what the device can do",
         evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of the latency). The "
         f"longest, {subject.call(positions[0])}, does {three_digits(roofline.macs_per_s / 1e9)} GMAC/s, "
         f"{share(roofline.reached)} of its {roofline.limit} roof{reasons and f': {reasons}'}.",
@@ -108,9 +108,9 @@ def padded_channels(subject: Subject) -> Iterator[Insight]:
     ONNX Runtime fills up to whole blocks of 8 or 16 channels (onnxruntime/core/optimizer/nchwc_transformer.cc).
     """
     wasted = {
-        position: 1 - (layer.macs or 0) / computed
+        position: 1 - layer.macs / computed
         for position, layer in enumerate(subject.layers)
-        if layer.tactic.startswith("nchwc.Conv") and layer.macs and (computed := _computed_macs(layer)) > layer.macs
+        if layer.macs and layer.tactic.startswith("nchwc.Conv") and (computed := _computed_macs(layer)) > layer.macs
     }
     positions = tuple(sorted(wasted, key=lambda position: -wasted[position] * subject.medians_ms[position]))
     saved = sum(wasted[position] * subject.share([position]) for position in positions)
@@ -120,12 +120,12 @@ def padded_channels(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=saved,
         title=f"Channels are filled up to whole blocks: {share(saved)} of the latency computes nothing",
-        evidence=f"{layers_word(len(positions))} waste {share(sum(wasted.values()) / len(wasted))} of their "
-        f"multiplications on average; {subject.call(positions[0])} computes {outputs[0].shape[1]} channels with "
+        evidence=f"In {layers_word(len(positions))} on average {share(sum(wasted.values()) / len(wasted))} of the "
+        f"multiplications are for nothing; {subject.call(positions[0])} computes {outputs[0].shape[1]} channels with "
         f"filters {'x'.join(map(str, filters))} and wastes {share(wasted[positions[0]])}.",
         next_step=(
-            "Use multiples of 16 channels when the model is trained again; until then compare "
-            "`optimization: extended`, whose kernels need no blocks."
+            "Channels up to the next whole block cost nothing more: use them when the model is trained again, or go "
+            "down to the block below."
         ),
         layers=positions,
     )
@@ -183,7 +183,7 @@ def _chains(subject: Subject) -> list[list[int]]:
 
 def _computed_macs(layer: Layer) -> int:
     """With all channels of whole blocks."""
-    if len(layer.inputs) < 2 or not layer.outputs:
+    if len(layer.inputs) < 2 or not layer.outputs or len(layer.outputs[0].shape) < 2:
         return 0
     return prod(layer.outputs[0].shape) * prod(layer.inputs[1].shape[1:])
 

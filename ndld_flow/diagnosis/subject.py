@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
+from ndld_flow.diagnosis.believable import believable
 from ndld_flow.diagnosis.roofline import Roofline, roofline_of
 from ndld_flow.quantities import count, milliseconds
 from ndld_flow.records.profile import Layer, Profile, ProfileRun
@@ -19,8 +20,8 @@ class Subject:
     """What a profile says about its layers, computed once for all rules."""
 
     def __init__(self, profile: Profile) -> None:
-        self.profile = profile
-        self.layers = profile.layers
+        self.profile = believable(profile)
+        self.layers = self.profile.layers
 
     @cached_property
     def medians_ms(self) -> tuple[float, ...]:
@@ -103,14 +104,11 @@ class Subject:
     def call(self, position: int) -> str:
         """A layer in a sentence: `Conv conv_1`; one line, and no longer than a line."""
         layer = self.layers[position]
-        name = " ".join(layer.name.split())
-        if len(name) > _LONGEST_NAME:
-            name = f"{name[: _LONGEST_NAME - 1]}…"
-        return f"{layer.type[:_LONGEST_NAME]} {name}".strip()
+        return f"{one_line(layer.type)} {one_line(layer.name)}".strip()
 
     def call_types(self, positions: Sequence[int], most: int = 3) -> str:
         """`41 ReorderInput, 52 ReorderOutput`."""
-        types = Counter(self.layers[position].type[:_LONGEST_NAME] for position in positions).most_common()
+        types = Counter(one_line(self.layers[position].type) for position in positions).most_common()
         told = [f"{number} {kind}" for kind, number in types[:most]]
         return ", ".join(told) + (f" and {len(types) - most} more types" if len(types) > most else "")
 
@@ -122,6 +120,12 @@ class Subject:
         """Median over all passes of a lane such as `run.h2d_ms`; None where it is not told."""
         samples = [sample for run in self.profile.runs for sample in samples_of(run)]
         return statistics.median(samples) if samples else None
+
+
+def one_line(name: str) -> str:
+    """A name in a sentence: it may come from a stranger's model, with line breaks and without end."""
+    name = " ".join(name[: 2 * _LONGEST_NAME].split())
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def layers_word(number: int) -> str:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ndld_flow.diagnosis.believable import believable
 from ndld_flow.diagnosis.bound import bound_by
 from ndld_flow.diagnosis.diagnose import diagnose
 from ndld_flow.diagnosis.insight import Bound, Insight
@@ -53,6 +54,7 @@ class Triage:
 
 def triage(profile: Profile, top: int = 10) -> Triage:
     """Look a profile over; `top` says how many of the longest layers to list."""
+    profile = believable(profile)
     total = sum(layer.median_ms for layer in profile.layers)
     ordered = sorted(enumerate(profile.layers), key=lambda item: -item[1].median_ms)
     return Triage(

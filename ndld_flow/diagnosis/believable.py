@@ -1,0 +1,85 @@
+"""A profile without the numbers that nothing can have measured: files come from strangers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ndld_flow.records.profile import BatchPoint, Layer, Profile, ProfileRun, Roofs, TensorInfo
+
+_LONGEST_MS = 1e12
+"""Thirty years."""
+_MOST = 10**18
+"""Bytes or operations; what no device holds or does in a pass."""
+_LANES = ("latency_ms", "enqueue_ms", "h2d_ms", "compute_ms", "d2h_ms")
+_COUNTS = ("read_bytes", "written_bytes", "weight_bytes")
+
+
+def believable(profile: Profile) -> Profile:
+    """The profile itself where nothing is wrong with it.
+
+    Samples that are negative, endless or no numbers are left out, of layers they are 0; so are sizes. Roofs of that
+    kind are not known.
+    """
+    changed: dict[str, Any] = {
+        "runs": tuple(map(_run, profile.runs)),
+        "batches": tuple(map(_batch, profile.batches)),
+        "layers": tuple(map(_layer, profile.layers)),
+        "layer_pass_ms": _kept(profile.layer_pass_ms),
+        "roofs": _roofs(profile.roofs),
+    }
+    same = all(value == getattr(profile, name) for name, value in changed.items())
+    return profile if same else profile.model_copy(update=changed)
+
+
+def _is_time(sample: float) -> bool:
+    return 0 <= sample <= _LONGEST_MS
+
+
+def _kept(samples: Sequence[float]) -> tuple[float, ...]:
+    return tuple(samples) if all(map(_is_time, samples)) else tuple(filter(_is_time, samples))
+
+
+def _run(run: ProfileRun) -> ProfileRun:
+    if all(_is_time(sample) for lane in _LANES for sample in getattr(run, lane)):
+        return run
+    return run.model_copy(update={lane: _kept(getattr(run, lane)) for lane in _LANES})
+
+
+def _batch(point: BatchPoint) -> BatchPoint:
+    if all(map(_is_time, point.latency_ms)):
+        return point
+    return point.model_copy(update={"latency_ms": _kept(point.latency_ms)})
+
+
+def _layer(layer: Layer) -> Layer:
+    changed: dict[str, Any] = {}
+    if not all(map(_is_time, layer.samples_ms)):
+        changed["samples_ms"] = tuple(sample if _is_time(sample) else 0.0 for sample in layer.samples_ms)
+    if layer.macs is not None and not 0 <= layer.macs <= _MOST:
+        changed["macs"] = None
+    changed |= {name: 0 for name in _COUNTS if not 0 <= getattr(layer, name) <= _MOST}
+    changed |= {
+        name: tuple(map(_tensor, tensors))
+        for name, tensors in (("inputs", layer.inputs), ("outputs", layer.outputs))
+        if not all(map(_has_shape, tensors))
+    }
+    return layer.model_copy(update=changed) if changed else layer
+
+
+def _has_shape(tensor: TensorInfo) -> bool:
+    return all(0 <= size <= _MOST for size in tensor.shape)
+
+
+def _tensor(tensor: TensorInfo) -> TensorInfo:
+    return tensor if _has_shape(tensor) else tensor.model_copy(update={"shape": ()})
+
+
+def _roofs(roofs: Roofs | None) -> Roofs | None:
+    if roofs is None or not _all_positive((roofs.macs_per_s, roofs.bytes_per_s)):
+        return None
+    return roofs
+
+
+def _all_positive(values: Iterable[float]) -> bool:
+    return all(0 < value <= _MOST for value in values)
