@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +14,8 @@ class PeakMemory:
     """Peak of resident memory above what the process held when the block began, in bytes; 0 where the system does
     not tell.
 
-    The first session of a process adds about 10 MB that later ones find in place.
+    Meant for a fresh process: where memory was freed before, the C library uses it again without being seen. What a
+    process's first session needs for itself (ONNX Runtime: about 10 MB) is in it.
     """
 
     def __init__(self) -> None:
@@ -25,7 +24,6 @@ class PeakMemory:
         self._reset = False
 
     def __enter__(self) -> PeakMemory:
-        _give_back_unused()
         self._before = _status_bytes("VmRSS")
         try:
             _RESET.write_text("5")  # makes the kernel forget the high-water mark of this process
@@ -39,15 +37,6 @@ class PeakMemory:
     ) -> None:
         peak = _status_bytes("VmHWM" if self._reset else "VmRSS")
         self.peak_bytes = max(0, peak - self._before) if self._before else 0
-
-
-def _give_back_unused() -> None:
-    """Memory that earlier work freed but the C library kept would be used again without being seen."""
-    gc.collect()
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError, TypeError):  # only glibc has it
-        return
 
 
 def _status_bytes(field: str, read: Callable[[], str] = _STATUS.read_text) -> int:

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from ndld_flow.backends.measuring.layer_recording import RecordingPlan, record_layers
@@ -79,17 +80,19 @@ def _teller(told: int) -> Tell:
 def _measure(job: Job, entered: float, tell: Tell) -> Answer:
     answer = Answer()
     first = job.parts[0]
+    feeds = read_feeds(first.feeds)  # they are there whatever the model needs
     threads_before = _thread_count()
     with PeakMemory() as memory:
         tell(0, first.plan.passes, "loading")
         model = open_model(job.model, job.session)
-        bound, timing = _time(model, first, entered, tell)
+        bound = model.bind(feeds, on_device=True)
+        timing = _time(bound, first, entered, tell)
     answer.peak_bytes = memory.peak_bytes
     answer.load_ms = model.load_ms
     answer.providers = list(model.providers)
     answer.outputs = [(name, dtype, list(shape)) for name, (dtype, shape) in bound.output_shapes().items()]
     answer.log = model.log
-    answer.timings = [timing, *(_time(model, part, time.perf_counter(), tell)[1] for part in job.parts[1:])]
+    answer.timings = [timing, *(_time_another(model, part, tell) for part in job.parts[1:])]
     answer.threads = _thread_count() - threads_before + 1
     answer.affinity = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     return answer
@@ -112,24 +115,25 @@ def _record(job: Job, plan: RecordingPlan, folder: Path, answer: Answer, tell: T
     answer.recording_ms = (time.perf_counter() - started) * 1e3
 
 
-def _time(model: OpenModel, part: Part, entered: float, tell: Tell) -> tuple[BoundRun, Timing]:
-    bound = model.bind(read_feeds(part.feeds), on_device=True)
+def _time_another(model: OpenModel, part: Part, tell: Tell) -> Timing:
+    return _time(model.bind(read_feeds(part.feeds), on_device=True), part, time.perf_counter(), tell)
+
+
+def _time(bound: BoundRun, part: Part, entered: float, tell: Tell) -> Timing:
     tell(0, part.plan.passes, f"{part.what}warming up")
-    timing = time_passes(
+    return time_passes(
         bound.once,
         _within(part.plan, (time.perf_counter() - entered) * 1e3),
         lambda done, total: tell(done, total, f"{part.what}pass {done} of {total}"),
         Copies(bound.copy_in, bound.copy_out) if bound.can_copy else None,
     )
-    return bound, timing
 
 
 def _within(plan: TimingPlan, used_ms: float) -> TimingPlan:
     """The limit is for the whole process: loading has used some of it."""
     if not plan.limit_ms:
         return plan
-    left = max(plan.limit_ms - used_ms, 1.0)
-    return TimingPlan(plan.passes, plan.duration_ms, left, plan.warmup_passes, plan.warmup_ms, plan.sleep_ms)
+    return replace(plan, limit_ms=max(plan.limit_ms - used_ms, 1.0))
 
 
 def _thread_count() -> int:
