@@ -19,7 +19,7 @@ _MOST_CARRIED = 24
 """More lines than these are not carried over: such a graph is cut nowhere there."""
 _SHORT = 1400.0
 """A graph no longer than this is not cut: it can be looked at as it is."""
-_SPREAD = 1.25
+_SPREAD = 1.05
 """A column is about so much wider than its widest layer: layers are not centred."""
 _SEARCHED = 0.3
 """Of a column's height: how far from its end a good place to cut is looked for."""

@@ -19,7 +19,8 @@ def place_across(graph: Layered, widths: Sequence[float], spine: Sequence[int]) 
     `spine` tells what should be in one line, as `find_spines` does.
     """
     crossing = _marked_crossings(graph, spine)
-    above, below = _straightened(graph, graph.above, spine), _straightened(graph, graph.below, spine)
+    above = _straightened(graph, graph.above, graph.below, spine)
+    below = _straightened(graph, graph.below, graph.above, spine)
     found = []
     for layers, neighbours in ((graph.layers, above), (graph.layers[::-1], below)):
         for mirrored in (False, True):
@@ -32,15 +33,17 @@ def place_across(graph: Layered, widths: Sequence[float], spine: Sequence[int]) 
     return across
 
 
-def _straightened(graph: Layered, neighbours: Sequence[Sequence[int]], spine: Sequence[int]) -> list[list[int]]:
-    """Neighbours to be in line with: what is on one spine stays on it, a passing edge goes straight on, and a node
-    follows nodes rather than what passes."""
-    count = graph.count
+def _straightened(
+    graph: Layered, neighbours: Sequence[Sequence[int]], onward: Sequence[Sequence[int]], spine: Sequence[int]
+) -> list[list[int]]:
+    """Neighbours to be in line with: what is on one spine stays on it, and a node follows nodes rather than what
+    passes. Nobody gets in line with a vertex whose own spine goes on that way (`onward`)."""
+    goes_on = [any(spine[one] == spine[vertex] for one in near) for vertex, near in enumerate(onward)]
     straight: list[list[int]] = []
     for vertex, near in enumerate(neighbours):
         on_spine = [one for one in near if spine[one] == spine[vertex]]
-        nodes = [one for one in near if one < count]
-        straight.append(on_spine or nodes or list(near))
+        free = on_spine or [one for one in near if not goes_on[one]]
+        straight.append([one for one in free if one < graph.count] or free)
     return straight
 
 

@@ -12,7 +12,7 @@ node is called and coloured by is not in here: the page has it by layer already.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -30,8 +30,6 @@ _ASPECT = 2.0
 """Width over height of the place a page gives to a graph."""
 MOST_LAYERS = 20_000
 """Of all pictures of one page together: two seconds of layout, and as much as a browser likes to paint."""
-
-_Topology = tuple[int, tuple["GraphEdge", ...], tuple["Terminal", ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +73,29 @@ class GraphSet:
 
 def collect_graphs(profiles: Sequence[Profile], most_layers: int = MOST_LAYERS) -> GraphSet:
     """Lay out each topology once, in the order of the profiles, until `most_layers` are reached."""
-    places: dict[tuple[_Topology, tuple[int, ...]], int] = {}
+    places: dict[Hashable, int] = {}
     pictures: list[GraphPicture] = []
     of_profile: list[int | None] = []
     left = most_layers
     for profile in profiles:
-        edges, terminals = _edges_of(profile)
-        key = (len(profile.layers), edges, terminals), _families(profile.layers)
+        key = _topology(profile)
         if key not in places and 0 < len(profile.layers) <= left:
             left -= len(profile.layers)
             places[key] = len(pictures)
-            pictures.append(_lay_out(profile, edges, terminals))
+            pictures.append(_lay_out(profile))
         of_profile.append(places.get(key))
     return GraphSet(tuple(pictures), tuple(of_profile))
+
+
+def _topology(profile: Profile) -> Hashable:
+    """Equal for profiles whose pictures are equal."""
+    layers = profile.layers
+    return (
+        tuple([(layer.type, *[tensor.name for tensor in layer.inputs]) for layer in layers]),
+        tuple([tuple([tensor.name for tensor in layer.outputs]) for layer in layers]),
+        tuple(tensor.name for tensor in profile.inputs),
+        tuple(tensor.name for tensor in profile.outputs),
+    )
 
 
 def collect_graph(profile: Profile) -> GraphPicture | None:
@@ -95,7 +103,8 @@ def collect_graph(profile: Profile) -> GraphPicture | None:
     return next(iter(collect_graphs([profile], len(profile.layers)).pictures), None)
 
 
-def _lay_out(profile: Profile, edges: tuple[GraphEdge, ...], terminals: tuple[Terminal, ...]) -> GraphPicture:
+def _lay_out(profile: Profile) -> GraphPicture:
+    edges, terminals = _edges_of(profile)
     count = len(profile.layers) + len(terminals)
     layout = lay_out(
         [Extent(NODE_WIDTH, NODE_HEIGHT)] * count,

@@ -34,7 +34,12 @@ class GraphView {
     this.map = new GraphMap(this.minimap, this.data, this.palette, (x, y) => this.centreOn(x, y));
     this.listen();
     this.setModes(options.modes);
-    drawAtWidth(this.stage, () => this.resize());
+    let width = 0;
+    new ResizeObserver(() => {
+      if (this.stage.clientWidth === 0 || this.stage.clientWidth === width) return;
+      width = this.stage.clientWidth;
+      this.resize();
+    }).observe(this.stage);
   }
 
   build(host) {
