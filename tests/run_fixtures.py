@@ -326,7 +326,7 @@ def process_run(seed: int, center_ms: float, passes: int, turn: int) -> ProfileR
         latency_ms=samples,
         load_ms=84.0 + turn,
         peak_memory_bytes=int((61 + turn / 4) * MIB),
-        started_s=round(turn * center_ms * passes * 0.0012, 4),
+        started_s=turn * passes * 0.025,
         starts_ms=tuple(starts),
     )
 

@@ -17,7 +17,10 @@ function layersJson(data, timeline) {
 }
 
 // Names come from models: none may become a link, a tag or another column.
-const markdownText = (text) => shortened(text, 80).replaceAll(/[\\`*_{}[\]<>()#+!|~&:@]/g, "\\$&").replaceAll(/[\r\n]+/g, " ");
+const markdownText = (text) => shortened(text, 80)
+  .replaceAll(/[\r\n]+/g, " ")
+  .replaceAll(/[\\`*_{}[\]()#+!|~:@]/g, "\\$&")
+  .replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
 function markdownTable(heads, rows) {
   const line = (cells) => `| ${cells.join(" | ")} |`;

@@ -30,6 +30,8 @@ function layerTextColumns(data) {
   };
 }
 
+const shareLabel = (basis) => (basis.of === "pass" ? "percent of pass" : "percent of layer sum");
+
 // `basis.of` is the whole that shares are of: `sum` of all layers, or the `pass` with all that lies between them.
 function layerNumberColumns(data, basis, heat) {
   const whole = () => (basis.of === "pass" ? data.passMs : data.sumMs) || 1;
@@ -48,7 +50,7 @@ function layerNumberColumns(data, basis, heat) {
     index: numberColumn("index", "#", "56px", (row) => data.index[row], String, { position: true, hidden: false }),
     share: numberColumn("share", "%", "68px", percent, share, {
       longLabel: "% of the time", measure: "sum", hidden: false, csv: (row) => Number((percent(row) * 100).toPrecision(5)),
-      get csvLabel() { return basis.of === "pass" ? "percent of pass" : "percent of layer sum"; },
+      csvLabel: shareLabel(basis),
     }),
     ms: numberColumn("ms", "Median", "86px", plain.ms, milliseconds, { csvLabel: "median ms", summaryLabel: "Median time", measure: "sum", hidden: false, heat: heated("ms", plain.ms) }),
     min: numberColumn("min", "Min", "80px", (row) => data.min[row], milliseconds, { csvLabel: "min ms", hidden: true }),

@@ -41,6 +41,7 @@ class ProfilePart {
     if (!this.data.passMs) return [heat];
     return [makeSwitch("% of", { sum: "layer sum", pass: "pass" }, "sum", (of) => {
       this.basis.of = of;
+      this.table.model.column("share").csvLabel = shareLabel(this.basis);
       this.table.refresh();
     }), heat];
   }

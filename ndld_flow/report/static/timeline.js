@@ -369,6 +369,7 @@ class Timeline {
   choose(span) {
     this.cursor = span;
     this.marked = [span];
+    this.say();
     this.repaint();
     if (this.data.layer[span] >= 0) this.pick(this.data.layer[span]);
   }
