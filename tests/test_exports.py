@@ -13,7 +13,7 @@ from typing import Any
 from xml.etree import ElementTree as Xml
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from PIL import Image
@@ -60,6 +60,7 @@ HOSTILE = (
     '=HYPERLINK("http://evil.example")',
     "ﬁ ﷽ 漢字",
     "$\\frac{1}{0}$ and $broken",
+    "$\\nosuch{x}$",
 )
 
 
@@ -379,13 +380,15 @@ def test_equal_data_give_equal_pictures(tmp_path: Path, suffix: str) -> None:
         assert b"<dc:date>" not in first
 
 
-def test_a_picture_leaves_matplotlib_as_it_was(tmp_path: Path) -> None:
+def test_settings_of_matplotlib_are_left_as_they_are_and_change_nothing(tmp_path: Path) -> None:
     import matplotlib as mpl
 
-    mpl.rcParams["font.size"] = 23
+    comparison, measured = two_profiles(), [profiles_of(["main", "branch"])]
+    plain = comparison_picture(comparison, measured, tmp_path / "plain.png").read_bytes()
+    mpl.rcParams["xtick.direction"] = "in"
     try:
-        comparison_picture(two_profiles(), [profiles_of(["main", "branch"])], tmp_path / "p.png")
-        assert mpl.rcParams["font.size"] == 23
+        assert comparison_picture(comparison, measured, tmp_path / "p.png").read_bytes() == plain
+        assert mpl.rcParams["xtick.direction"] == "in"
     finally:
         mpl.rcdefaults()
 
@@ -438,6 +441,7 @@ def test_verdicts_as_junit_where_there_are_no_gates() -> None:
 
 
 @given(st.text(max_size=30))
+@example("\ufffe\uffff")
 def test_any_text_is_xml(text: str) -> None:
     comparison = two_profiles(gates=(gate("failed", name="speed"),), subjects=(subject("a"), subject(text)))
     case = next(Xml.fromstring(comparison_junit(comparison)).iter("testcase"))  # noqa: S314
@@ -560,5 +564,11 @@ def test_layers_as_a_frame() -> None:
 def test_numbers_that_are_none_are_empty_in_tables() -> None:
     layer = Layer(index=0, name="a", type="b", samples_ms=(math.nan, math.inf))
     profile = make_profile("a").model_copy(update={"layers": (layer,)})
+    measured = profiles_of(["a", "b"])
+    compared = section("s", measured, ["unchanged"])
+    verdict = compared.layer_verdicts[0].model_copy(update={"ratio": math.inf})
+    compared = compared.model_copy(update={"layer_verdicts": (verdict,)})
+    rows = read_csv(comparison_csv(two_profiles(profiles=(compared,)), [measured]))
+    assert dict(zip(rows[0], rows[1], strict=True))["ratio"] == ""
     row = dict(zip(*read_csv(layers_csv([("x", profile)])), strict=True))
     assert (row["median_ms"], row["min_ms"], row["share"]) == ("", "", "0.0")

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ndld_flow.importing.json_values import number_of
 from ndld_flow.importing.text_files import read_pieces
@@ -24,8 +25,7 @@ DEFAULT_WARMUP_MS = 200.0
 """trtexec's, where nothing says another."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
+class Pass(NamedTuple):
     """One pass; all in ms, starts since the first pass of all."""
 
     enqueue_at: float
@@ -100,21 +100,11 @@ def _number(text: str) -> float | None:
 
 
 def _pass(fields: Mapping[str, object]) -> Pass | None:
-    at = {name: number_of(fields.get(name)) for name in _NAMES}
-    known = {name: value for name, value in at.items() if value is not None}
-    if len(known) < len(_NAMES) or known["latencyMs"] <= 0:
+    known = [value for value in map(number_of, map(fields.get, _NAMES)) if value is not None]
+    if len(known) < len(_NAMES) or known[-1] <= 0:
         return None
-    return Pass(
-        enqueue_at=known["startEnqMs"],
-        enqueue=max(0.0, known["endEnqMs"] - known["startEnqMs"]),
-        h2d_at=known["startH2dMs"],
-        h2d=known["h2dMs"],
-        compute_at=known["startComputeMs"],
-        compute=known["computeMs"],
-        d2h_at=known["startD2hMs"],
-        d2h=known["d2hMs"],
-        latency=known["latencyMs"],
-    )
+    begin, end, *rest = known
+    return Pass(begin, max(0.0, end - begin), *rest)
 
 
 _NAMES = (
@@ -128,3 +118,4 @@ _NAMES = (
     "d2hMs",
     "latencyMs",
 )
+"""In the order of `Pass`."""
