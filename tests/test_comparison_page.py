@@ -21,8 +21,9 @@ from ndld_flow.report.comparison.collect_aligned import collect_aligned
 from ndld_flow.report.comparison.draw import COMPARISON_PAGE, draw_comparison
 from ndld_flow.report.comparison.interval_scale import IntervalScale
 from ndld_flow.report.comparison.page import ComparisonPage, collect_comparison
+from ndld_flow.report.comparison.section import collect_comparisons
 from ndld_flow.report.plain_text import visible_name
-from ndld_flow.report.render import EARLY_SCRIPT, RUN_REPORT
+from ndld_flow.report.render import EARLY_SCRIPT, RUN_REPORT, environment
 from tests import comparison_fixtures as made
 from tests.comparison_fixtures import Compared
 from tests.run_fixtures import HOSTILE_NAMES
@@ -134,6 +135,22 @@ def test_a_row_that_names_no_layer_is_a_mistake_and_not_a_blank() -> None:
 def test_a_profile_too_few_is_refused() -> None:
     with pytest.raises(ValueError, match="shorter"):
         collect_comparison(made.pair().comparison, [])
+
+
+# --- in a run's report ---
+
+
+@pytest.mark.parametrize("make", [made.three, made.elsewhere, made.hostile])
+def test_a_run_s_report_can_hold_what_its_steps_compared(make: Make) -> None:
+    one = make().comparison
+    sections = collect_comparisons({"ab": one, HOSTILE_NAMES[0]: one}, {"ab": "ab/compare.html"})
+    assert [section.verdict for section in sections] == [one.verdict] * 2
+    macros = environment().get_template("compare_macros.html.j2").module
+    text = str(macros.comparisons_section(sections))  # type: ignore[attr-defined]
+    assert text.count("<h3>") == 2
+    assert 'href="ab/compare.html"' in text
+    assert "<img" not in text
+    assert str(macros.comparisons_section(())).strip() == ""  # type: ignore[attr-defined]
 
 
 # --- intervals ---

@@ -77,7 +77,7 @@ def render(parts: PageParts, page: object, **also: object) -> str:
     The template finds the data as `page`, and whatever else it is given by its name.
     """
     early, late = _static_text(EARLY_SCRIPT), "\n".join(map(_static_text, parts.scripts))
-    template = _environment().get_template(parts.template)
+    template = environment().get_template(parts.template)
     return template.render(
         page=page,
         style="\n".join(map(_static_text, parts.styles)),
@@ -103,11 +103,12 @@ def _static_text(name: str) -> str:
 
 
 @lru_cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """What all templates are rendered in."""
     # Imported when a page is drawn: the verdict on a terminal does without it.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    environment = Environment(
+    made = Environment(
         loader=PackageLoader("ndld_flow.report"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -115,9 +116,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     names = ("milliseconds", "seconds", "size", "count", "signed", "share", "change", "number", "three_digits")
-    environment.filters |= {name: getattr(quantities, name) for name in names}
-    environment.globals |= {
+    made.filters |= {name: getattr(quantities, name) for name in names}
+    made.globals |= {
         "size_change": lambda before, after: quantities.size_change(before, after).replace("->", "→"),
         "change_words": quantities.change_words,
     }
-    return environment
+    return made

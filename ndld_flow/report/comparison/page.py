@@ -49,6 +49,8 @@ class ProfileView:
     row_count: int
     coverage: tuple[CoverageView, ...]
     settings: tuple[SettingGroup, ...]
+    timelines: int
+    """How many of them have one."""
 
     @property
     def has_layers(self) -> bool:
@@ -85,7 +87,9 @@ class ComparisonPage:
             "circumstances": True,
             "metrics": bool(self.profiles),
             "time": layered,
+            "timeline": any(profile.timelines for profile in self.profiles),
             "layers": layered,
+            "graph": layered,
             "settings": bool(self.profiles),
         }
         return tuple((name, name.capitalize()) for name, there in present.items() if there)
@@ -123,6 +127,7 @@ def _view(comparison: ProfileComparison, profiles: Sequence[Profile], times: Seq
         row_count=len(comparison.rows),
         coverage=collect_coverage(comparison),
         settings=collect_settings(profiles),
+        timelines=sum(bool(profile.timeline) for profile in profiles),
     )
 
 
@@ -130,7 +135,7 @@ def _title(subjects: Sequence[SubjectView]) -> str:
     """`half and tuned against main`; the same rule as in compare_decision.js."""
     others = [subject.label for subject in subjects[1:]]
     if len(others) > 3:
-        return f"{len(subjects)} against {subjects[0].label}"
+        return f"{len(others)} reports against {subjects[0].label}"
     listed = f"{', '.join(others[:-1])} and {others[-1]}" if len(others) > 1 else "".join(others)
     return f"{listed} against {subjects[0].label}"
 

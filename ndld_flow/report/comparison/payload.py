@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 
 from ndld_flow.records.comparison import ComparedMetric, Comparison, ProfileComparison
 from ndld_flow.records.latency import LatencySummary, percentile
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.collect_accuracy import shape_text
+from ndld_flow.report.collect_graph import collect_graphs, graph_payload
 from ndld_flow.report.collect_profiles import short_provider
 from ndld_flow.report.comparison.collect_aligned import LayerTimes
 from ndld_flow.report.comparison.collect_subjects import SubjectView
 from ndld_flow.report.json_values import Json
+from ndld_flow.report.layer_payload import timeline_payload
 from ndld_flow.report.payload import packed
 from ndld_flow.report.plain_text import short_name, visible_name
 from ndld_flow.report.texts import Texts
 
 _SAMPLES = 4000
 """Of one profile: so many show its distribution as well as all of them would."""
+
+_GRAPH_LAYERS = 10_000
+"""Of all graphs of a page: laying them out may not take as long as all the rest."""
 
 _METHODS = ("onnx nodes", "name and type", "type and dims in order", "unmatched")
 
@@ -41,6 +47,10 @@ def comparison_payload(
             for one, own, timed in zip(comparison.profiles, profiles, times, strict=True)
         ],
     }
+    graphs = collect_graphs(list(chain.from_iterable(profiles)), _GRAPH_LAYERS)
+    data["graphs"] = [graph_payload(picture) for picture in graphs.pictures]
+    # For the reports of all profiles, one after the other.
+    data["graph_of"] = list(graphs.of_profile)
     data["texts"] = texts.as_list()
     return packed(data)
 
@@ -56,7 +66,7 @@ def _compared(
         "verdicts": _verdicts(comparison, texts),
         "reports": [_report(profile, timed, texts) for profile, timed in zip(profiles, times, strict=True)],
         "rows": _rows(comparison),
-        "layer_verdicts": _layer_verdicts(comparison),
+        "layer_verdicts": _layer_verdicts(comparison, texts),
     }
 
 
@@ -94,8 +104,8 @@ def _report(profile: Profile, times: LayerTimes, texts: Texts) -> dict[str, Json
         "sample_count": len(samples),
         "started_s": [_number(run.started_s) for run in profile.runs],
         "sitting": short_name(profile.sitting),
-        "sum_ms": _number(profile.layers_sum_ms),
         "layers": _layers(times, texts),
+        "timeline": timeline_payload(profile, texts) if profile.timeline else None,
     }
 
 
@@ -120,6 +130,7 @@ def _layers(times: LayerTimes, texts: Texts) -> dict[str, Json]:
         "type": texts.places(visible_name(layer.type) for layer in layers),
         "precision": texts.places(visible_name(layer.precision) for layer in layers),
         "dims": texts.places(_dims(layer) for layer in layers),
+        "role": texts.places(layer.role for layer in layers),
         "tactic": texts.places(visible_name(layer.tactic) for layer in layers),
         "provider": texts.places(short_provider(layer.provider) for layer in layers),
         "onnx": [texts.places(map(visible_name, layer.onnx_nodes)) for layer in layers],
@@ -145,11 +156,14 @@ def _rows(comparison: ProfileComparison) -> dict[str, Json]:
     }
 
 
-def _layer_verdicts(comparison: ProfileComparison) -> dict[str, Json]:
+def _layer_verdicts(comparison: ProfileComparison, texts: Texts) -> dict[str, Json]:
+    ordered = comparison.layer_verdicts
     return {
-        name: [_number(value) if not isinstance(value := getattr(one, name), str) else value for one in ordered]
-        for ordered in (comparison.layer_verdicts,)
-        for name in ("row", "candidate", "verdict", "ratio", "p_value", "q_value")
+        "row": [one.row for one in ordered],
+        "candidate": [one.candidate for one in ordered],
+        "verdict": texts.places(one.verdict for one in ordered),
+        "p_value": [_number(one.p_value) for one in ordered],
+        "q_value": [_number(one.q_value) for one in ordered],
     }
 
 

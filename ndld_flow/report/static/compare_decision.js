@@ -19,7 +19,7 @@ const worstOf = (decisions) => WORST_FIRST.find((word) => decisions.some((one) =
 function comparedTitle(choice) {
   const { subjects } = choice.payload;
   const others = subjects.filter((_, place) => place !== choice.base).map((one) => one.label);
-  const listed = others.length > 3 ? String(subjects.length) : others.length > 1 ? `${others.slice(0, -1).join(", ")} and ${others.at(-1)}` : others.join("");
+  const listed = others.length > 3 ? `${others.length} reports` : others.length > 1 ? `${others.slice(0, -1).join(", ")} and ${others.at(-1)}` : others.join("");
   return `${listed} against ${subjects[choice.base].label}`;
 }
 

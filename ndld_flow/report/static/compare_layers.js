@@ -9,7 +9,9 @@ const LAYER_CHOICES = {
 };
 
 class ComparedLayers {
-  constructor(host) {
+  // `selected(rows)` hears which rows are selected.
+  constructor(host, selected) {
+    this.selected = selected;
     this.chosen = new Set();
     this.method = "";
     this.buttons = Object.entries(LAYER_CHOICES).map(([key, { label }]) => make("button", {
@@ -60,6 +62,7 @@ class ComparedLayers {
       label: "layers",
       file: `layers-${name.replaceAll(/[^\w.-]+/g, "_").slice(0, 60)}-${this.view.subject(this.pair.candidate).letter}-against-${this.view.subject(this.pair.base).letter}.csv`,
       describe: (model) => describeCompared(this.view, this.pair, model),
+      selected: (rows) => this.selected(rows),
     });
     this.table.filter(this.text);
     this.table.box.scrollTop = this.top;

@@ -46,7 +46,8 @@ function drawMeasured(view) {
 }
 
 function followProfile(choice) {
-  const layers = liveHost("layers") && new ComparedLayers(liveHost("layers"));
+  const parts = [];
+  const layers = liveHost("layers") && new ComparedLayers(liveHost("layers"), (rows) => parts.forEach((part) => part.mark(rows)));
   const goToLayers = () => document.getElementById("layers").scrollIntoView();
   const deltas = layers && new Deltas(liveHost("deltas"), (key, text) => {
     layers.pick(key, text);
@@ -56,6 +57,9 @@ function followProfile(choice) {
     layers.showMethod(method);
     goToLayers();
   };
+  const choose = (row) => layers.table.choose(row < 0 ? [] : [row]);
+  if (liveHost("timelines")) parts.push(new Timelines(liveHost("timelines"), choose));
+  if (liveHost("graph")) parts.push(new ComparedGraph(liveHost("graph"), choose));
   const waterfall = layers && new Waterfall(liveHost("waterfall"));
   let shown = -1;
   choice.follow(() => {
@@ -68,7 +72,12 @@ function followProfile(choice) {
     waterfall.draw(view, pair);
     deltas.draw(view, pair);
     drawCoverage(liveHost("coverage"), view, pair, pickMethod);
+    drawTypes(liveHost("types"), view, pair, (type) => {
+      layers.pick("type", type);
+      goToLayers();
+    });
     layers.draw(view, pair);
+    for (const part of parts) part.draw(view, pair);
   });
 }
 

@@ -32,6 +32,12 @@ class ComparedRows {
     return found;
   }
 
+  // The row that a layer of one report is in.
+  rowOf(place, layer) {
+    this.homes ??= this.profile.rows.layers.map((cells) => new Map(cells.flatMap((cell, row) => layerPlaces(cell).map((one) => [one, row]))));
+    return this.homes[place].get(layer) ?? -1;
+  }
+
   has(place, row) {
     return this.times[place][row] !== null;
   }
@@ -114,7 +120,19 @@ class RowPair {
     const position = this.rows.verdicts.get(this.candidate)?.get(row);
     if (position === undefined) return undefined;
     const { verdict, q_value, p_value } = this.rows.profile.layer_verdicts;
-    return { verdict: verdict[position], q: q_value[position], p: p_value[position] };
+    return { verdict: this.rows.texts[verdict[position]], q: q_value[position], p: p_value[position] };
+  }
+
+  // Types of one report as charts take them.
+  types(place) {
+    const { layers } = this.rows.profile.reports[place];
+    const found = new Map();
+    layers.ms.forEach((ms, layer) => {
+      const type = this.rows.texts[layers.type[layer]];
+      const one = found.get(type) ?? { type, count: 0, ms: 0 };
+      found.set(type, { type, count: one.count + 1, ms: one.ms + ms });
+    });
+    return [...found.values()];
   }
 
   // Layer time of one of the two by a text of its layers.
