@@ -168,7 +168,8 @@ FIRES: dict[str, tuple[Profile, Profile, str]] = {
         profile(several(100, ms=0.001)), profile(several(100, ms=0.1)), "100 layers, most of them tiny",
     ),
     "time_outside_layers": (
-        profile(several(4), latency=[8.0] * 30), profile(several(4), latency=[4.1] * 30),
+        profile(several(4), latency=[8.0] * 30, layer_pass_ms=(8.5,)),
+        profile(several(4), latency=[8.0] * 30),  # profiled throughout: the profiler itself needs time between layers
         "50.0 % of the latency is outside",
     ),
     "bound_by_enqueue": (
@@ -341,7 +342,7 @@ def test_a_grouped_convolution_is_named_as_the_reason() -> None:
         (profile([*several(5, ms=0.5), layer("LSTM", ms=5)]), "one layer"),
         (profile([*several(6), *[layer("ReorderInput", role="reformat")] * 4]), "reformatting"),
         (profile([*several(6), *[layer("MemcpyToHost", role="copy")] * 4]), "transfers"),
-        (profile(several(), latency=[20.0] * 9), "dispatch overhead"),
+        (profile(several(), latency=[20.0] * 9, layer_pass_ms=(21.0,)), "dispatch overhead"),
         (profile(several(500, ms=0.0015)), "dispatch overhead"),
         (profile([at_roof(0.8)] * 5 + several(2, ms=0.1), roofs=ROOFS), "compute"),
         (profile([layer("Add", read_bytes=10**7) for _ in range(6)], roofs=ROOFS), "memory bandwidth"),
@@ -358,9 +359,32 @@ def test_what_it_is_bound_by(made: Profile, word: str) -> None:
     assert any(letter.isdigit() for letter in bound.evidence)
 
 
+def test_on_a_gpu_short_layers_count_when_launching_does() -> None:
+    """36 layers of 24 us are no problem where launching is hidden; 1,000 of 3 us are one where nothing says so."""
+    lanes = dict.fromkeys(("latency_ms", "compute_ms"), (0.86,) * 30) | {"enqueue_ms": (0.2,) * 30}
+    hidden = profile(several(36, ms=0.024), backend="trtexec", runs=(ProfileRun.model_validate(lanes),))
+    assert bound_by(hidden).word == "unknown"
+    assert fired("many_tiny_layers", hidden) == []
+    assert fired("many_tiny_layers", profile(several(36, ms=0.024), providers=(CUDA,))) == []
+    assert bound_by(profile(several(1000, ms=0.003), providers=(CUDA,))).word == "dispatch overhead"
+
+
+def test_copies_are_not_told_twice() -> None:
+    run = ProfileRun(latency_ms=(10.0,) * 30, h2d_ms=(3.0,) * 30, compute_ms=(5.0,) * 30, d2h_ms=(2.0,) * 30)
+    made = profile(several(5), backend="trtexec", runs=(run,))
+    assert fired("transfers", made)
+    assert fired("time_outside_layers", made) == []
+
+
+def test_layers_without_time_are_not_told() -> None:
+    renamed = [layer("NoOp", ms=0, role="reformat", name=f"n{number}") for number in range(9)]
+    made = profile([*several(), layer("Reformat", role="reformat"), *renamed])
+    assert fired("reformats", made)[0].evidence.startswith("1 Reformat:")
+
+
 def test_a_loop_counts_as_often_as_it_runs() -> None:
     looped = several(10, ms=0.4)
-    spans = tuple(Span(lane="CPU", name="n", start_ms=0, duration_ms=0, layer=0) for _ in range(5000))
+    spans = tuple(Span(lane="CPU", name="n", start_ms=0, duration_ms=0.0008, layer=0) for _ in range(5000))
     assert bound_by(profile(looped)).word == "unknown"
     assert bound_by(profile(looped, timeline=spans)).word == "dispatch overhead"
 

@@ -2,7 +2,7 @@
 
 1. lanes (trtexec's own tests): launching takes 80 % of computing or more; copies take as long as computing
 2. half of the latency in one layer; 30 % in reformats and casts; 30 % in copies
-3. layers too short to count: a third of the latency outside them, or ten starts of a layer on average or less
+3. layers too short to count: a third of the latency outside them, or hardly more than a start for each
 4. the roof that layers with half of the time come nearer to: compute or memory bandwidth
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ndld_flow.diagnosis.insight import Bound
 from ndld_flow.diagnosis.roofline import Roofline, best_of_layers, roofline_of
-from ndld_flow.diagnosis.rules_dispatch import ENQUEUE_BOUND, TINY, executed_layers, start_ms
+from ndld_flow.diagnosis.rules_dispatch import ENQUEUE_BOUND, are_tiny, executed_layers, outside_layers, start_ms
 from ndld_flow.diagnosis.subject import Subject
 from ndld_flow.quantities import count, milliseconds, share, three_digits
 from ndld_flow.records.profile import Profile
@@ -88,18 +88,17 @@ def _copying(subject: Subject) -> Bound | None:
 
 
 def _dispatch(subject: Subject) -> Bound | None:
-    executed, outside = executed_layers(subject), 1 - subject.layers_part
-    if not subject.layers or not subject.profile.latency_ms or subject.latency_ms <= 0:
-        return None
-    each = subject.latency_ms / executed
+    outside = outside_layers(subject)
     if outside >= _OUTSIDE:
         return Bound(
             "dispatch overhead",
             f"{share(outside)} of the latency is outside layers: they take {milliseconds(subject.layers_sum_ms)} of "
             f"{milliseconds(subject.latency_ms)}",
         )
-    if each >= TINY * start_ms(subject):
+    if not are_tiny(subject):
         return None
+    executed = executed_layers(subject)
+    each = subject.latency_ms / executed
     return Bound(
         "dispatch overhead",
         f"{count(executed)} executed layers take {milliseconds(each)} each on average; starting one takes about "

@@ -13,10 +13,10 @@ START_CPU_MS = 0.0002
 0.16 to 0.24 us."""
 START_GPU_MS = 0.003
 """What launching one kernel takes on the host (https://developer.nvidia.com/blog/cuda-graphs/: 2.2 us to 3.8 us)."""
-TINY = 10
-"""A layer that takes less than this many starts is tiny."""
+_TINY_CPU, _TINY_GPU = 10, 2
+"""A layer that takes less than this many starts is tiny. A GPU is started ahead of time, while it still computes."""
 _FEWEST = 20
-_WORTH_A_LOOK = 0.05
+_WORTH_A_LOOK = 0.1
 ENQUEUE_BOUND = 0.8
 """trtexec warns from here on ("Throughput may be bound by Enqueue Time",
 https://github.com/NVIDIA/TensorRT/blob/main/samples/common/sampleReporting.cpp)."""
@@ -28,8 +28,34 @@ def start_ms(subject: Subject) -> float:
 
 
 def executed_layers(subject: Subject) -> int:
-    """In one pass: a body that runs often counts as often, as the timeline shows it."""
-    return max(len(subject.layers), sum(span.kind == "layer" for span in subject.profile.timeline))
+    """In one pass: a body that runs often counts as often, as the timeline shows it; what takes no time is not started."""
+    took_time = sum(median_ms > 0 for median_ms in subject.medians_ms)
+    return max(took_time, sum(span.kind == "layer" and span.duration_ms > 0 for span in subject.profile.timeline))
+
+
+def are_tiny(subject: Subject) -> bool:
+    """Whether starting layers is a part of the latency. Where launching is told apart, `bound_by_enqueue` decides."""
+    executed = executed_layers(subject)
+    if executed < _FEWEST or subject.latency_ms <= 0 or subject.lane_ms(lambda run: run.enqueue_ms) is not None:
+        return False
+    return subject.latency_ms / executed < tiny_ms(subject)
+
+
+def tiny_ms(subject: Subject) -> float:
+    """A layer that takes less is hardly longer than its start."""
+    return start_ms(subject) * (_TINY_GPU if subject.on_gpu else _TINY_CPU)
+
+
+def outside_layers(subject: Subject) -> float:
+    """The part of the latency that is neither in layers nor in copies that are told apart, 0 to 1.
+
+    0 where every pass was taken with the profiler on, which needs its time between layers.
+    """
+    apart = bool(subject.profile.layer_pass_ms) or subject.profile.backend != "onnxruntime"
+    if not subject.layers or not subject.profile.latency_ms or subject.latency_ms <= 0 or not apart:
+        return 0.0
+    copies = sum(subject.lane_ms(lane) or 0.0 for lane in (lambda run: run.h2d_ms, lambda run: run.d2h_ms))
+    return max(0.0, 1 - subject.layers_part - copies / subject.latency_ms)
 
 
 def many_tiny_layers(subject: Subject) -> Iterator[Insight]:
@@ -38,9 +64,9 @@ def many_tiny_layers(subject: Subject) -> Iterator[Insight]:
     Larger batches, fused layers and CUDA graphs all make starts count less
     (https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/optimization.html, "Batching", "CUDA Graphs").
     """
-    executed, start = executed_layers(subject), start_ms(subject)
-    if executed < _FEWEST or not subject.latency_ms or subject.latency_ms / executed >= TINY * start:
+    if not are_tiny(subject):
         return
+    executed, start = executed_layers(subject), start_ms(subject)
     saved = min(1.0, executed * start / subject.latency_ms)
     remedy = (
         "Capture the passes in a CUDA graph" if subject.on_gpu else "Run it on one thread (`threads: 1`) to compare"
@@ -52,14 +78,14 @@ def many_tiny_layers(subject: Subject) -> Iterator[Insight]:
         f"{milliseconds(subject.latency_ms / executed)} each; starting one takes about {milliseconds(start)}, "
         f"{share(saved)} of the latency in all.",
         next_step=f"Use larger batches where the task allows it, and run `sanitize` to fuse and fold layers. {remedy}.",
-        layers=subject.where(lambda layer: layer.median_ms < TINY * start),
+        layers=subject.where(lambda layer: 0 < layer.median_ms < tiny_ms(subject)),
     )
 
 
 def time_outside_layers(subject: Subject) -> Iterator[Insight]:
     """A tenth or more of the latency lies outside all layers: the layer pass, slower as it is, sums up to less."""
-    outside = 1 - subject.layers_part
-    if not subject.layers or not subject.profile.latency_ms or outside < 2 * _WORTH_A_LOOK:
+    outside = outside_layers(subject)
+    if outside < _WORTH_A_LOOK:
         return
     yield Insight(
         score=outside / 2,

@@ -11,7 +11,7 @@ from ndld_flow.records.profile import LayerRole
 
 _WORTH_A_LOOK = 0.03
 """Less of the latency than this is no reason to change a model."""
-_BLOCKED = "nchwc."
+_REORDERS = ("ReorderInput", "ReorderOutput")
 
 
 def reformats(subject: Subject) -> Iterator[Insight]:
@@ -28,7 +28,7 @@ def reformats(subject: Subject) -> Iterator[Insight]:
     part = subject.share(positions)
     if part < _WORTH_A_LOOK:
         return
-    if any(subject.layers[position].tactic.startswith(_BLOCKED) for position in positions):
+    if any(subject.layers[position].type in _REORDERS for position in positions):
         next_step = (
             "They stand where a layer between convolutions has no kernel for blocks of channels: run `sanitize` with "
             "`fuse: true`, and export activations as Relu or as one operator. `optimization: extended` shows what it "
@@ -114,4 +114,5 @@ def control_flow_on_gpu(subject: Subject) -> Iterator[Insight]:
 
 
 def _in_role(subject: Subject, role: LayerRole) -> tuple[int, ...]:
-    return subject.where(lambda layer: layer.role == role)
+    """Those that take time: TensorRT lists some that only rename a tensor."""
+    return subject.where(lambda layer: layer.role == role and layer.median_ms > 0)
