@@ -280,7 +280,11 @@ def test_json_that_is_none(text: str, value: Any) -> None:
     assert json.loads(json.dumps(found.value).replace("NaN", '"nan"').replace("-Infinity", '"-inf"')) == value
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, '{"a": [' * 1_000, "", "nothing", '"text"'])
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, '{"a":' * 100_000, '{"a": [' * 1_000, '{"a": nan, "b": ' + "[" * 5_000, "", "nothing", '"text"'],
+    ids=range(7),
+)
 def test_json_that_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"nested too deeply|no JSON"):
         parse_tolerantly(text + "," if text.startswith('"') else text)
@@ -289,8 +293,46 @@ def test_json_that_is_refused(text: str) -> None:
 def test_numbers_that_no_measurement_has_are_left_out(tmp_path: Path) -> None:
     text = trt.times([1.0, 2.0, 3.0]).replace('"latencyMs" : 2 ', f'"latencyMs" : {"9" * 5_000} ')
     profile = read_profile(trt.write_exports(tmp_path, times=text))
+    text = text.replace('"latencyMs" : 3 ', '"latencyMs" : 0 ')
+    (tmp_path / "times.json").write_text(text)
+    assert read_profile(tmp_path).latency_ms == (1.0,)
     assert profile.latency_ms == (1.0, 3.0)
     assert "1 passes of --exportTimes could not be read" in profile.notes
+
+
+def test_names_that_no_file_can_hold(tmp_path: Path) -> None:
+    """JSON may escape half a character of UTF-16."""
+    rows = json.dumps(
+        [{"count": 1}, {"name": "a\ud800b", "averageMs": 1.0}, {"name": "\ud83d\udd25", "averageMs": 2.0}]
+    )
+    profile = read_profile(trt.write_exports(tmp_path, profile=rows))
+    assert [layer.name for layer in profile.layers] == ["a\ufffdb", "🔥"]
+    assert Profile.model_validate_json(profile.to_json()) == profile
+
+
+@pytest.mark.parametrize(
+    ("kind", "groups", "macs"),
+    # [2, 4, 8, 8] -> [2, 6, 8, 8] with windows of 3 by 3.
+    [
+        ("Convolution", 1, 2 * 6 * 64 * 4 * 9),
+        ("Convolution", 2, 2 * 6 * 64 * 2 * 9),
+        ("Deconvolution", 2, 2 * 4 * 64 * 3 * 9),
+    ],
+)
+def test_multiplications_of_grouped_and_transposed_convolutions(
+    tmp_path: Path, kind: str, groups: int, macs: int
+) -> None:
+    info = {
+        "LayerType": "CaskConvolution",
+        "ParameterType": kind,
+        "Kernel": [3, 3],
+        "OutMaps": 6,
+        "Groups": groups,
+        "Inputs": [trt.tensor("x", (2, 4, 8, 8), "Half")],
+        "Outputs": [trt.tensor("y", (2, 6, 8, 8), "Half")],
+    }
+    folder = trt.write_exports(tmp_path, layers=trt.layer_info([trt.EngineLayer("c", 1.0, info)]))
+    assert read_profile(folder).layers[0].macs == macs
 
 
 def test_a_broken_file_costs_what_it_held(exports: Path) -> None:
