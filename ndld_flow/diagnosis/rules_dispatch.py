@@ -28,7 +28,7 @@ def start_ms(subject: Subject) -> float:
 
 
 def executed_layers(subject: Subject) -> int:
-    """In one pass: a body that runs often counts as often, as the timeline shows it; what takes no time is not started."""
+    """In one pass: a body that runs often counts as often, as the timeline shows it. What takes no time is not run."""
     took_time = sum(median_ms > 0 for median_ms in subject.medians_ms)
     return max(took_time, sum(span.kind == "layer" and span.duration_ms > 0 for span in subject.profile.timeline))
 

@@ -90,8 +90,8 @@ def single_precision_on_gpu(subject: Subject) -> Iterator[Insight]:
     """Eight tenths or more of the multiplications of a model on a GPU are in float32.
 
     Tensor cores multiply halves at least twice as fast as TF32, and half as many bytes move
-    (https://docs.nvidia.com/deeplearning/performance/mixed-precision-training/). A third of the time of these layers is
-    taken as the saving.
+    (https://docs.nvidia.com/deeplearning/performance/mixed-precision-training/), so half of the time of these layers is
+    taken as the saving. NVIDIA's ResNet-50 exports of one A100 (TREx) take 1.99 ms in float32 and 0.86 ms in float16.
     """
     halves, singles = _macs(subject, (*_HALVES, "int8", "uint8")), _macs(subject, ("float32",))
     if not subject.on_gpu or not singles or singles < _MOSTLY * (singles + halves):
@@ -101,7 +101,7 @@ def single_precision_on_gpu(subject: Subject) -> Iterator[Insight]:
     if part < _WORTH_A_LOOK:
         return
     yield Insight(
-        score=part / 3,
+        score=part / 2,
         title="The GPU multiplies in float32",
         evidence=f"float32 in {layers_word(len(positions))} with {share(singles / (singles + halves))} of the "
         f"multiplications: {subject.took(positions)} ({share(part)} of the latency).",

@@ -101,10 +101,10 @@ class Layer(Record):
     macs: int | None = None
     """Multiply-accumulate operations of one pass; None where they are not known."""
     read_bytes: int = 0
-    """Size of its inputs, weights included; 0 where shapes are not known."""
+    """Size of its inputs, weights included, each time it runs in a pass; 0 where shapes are not known."""
     written_bytes: int = 0
     weight_bytes: int = 0
-    """What of `read_bytes` are weights."""
+    """What of its inputs are weights, once however often it runs."""
 
     @property
     def median_ms(self) -> float:
