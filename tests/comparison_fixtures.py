@@ -11,7 +11,16 @@ from ndld_flow.compare.comparison import compare
 from ndld_flow.compare.measured import Measured, Rules
 from ndld_flow.records.comparison import Comparison, Subject
 from ndld_flow.records.profile import Layer, Profile, ProfileRun
-from tests.run_fixtures import HOSTILE_NAMES, STARTED, TAG_BREAKER, hostile_layers, latency_samples, layers, profile
+from tests.run_fixtures import (
+    HOSTILE_NAMES,
+    STARTED,
+    TAG_BREAKER,
+    hostile_layers,
+    latency_samples,
+    layers,
+    profile,
+    timeline,
+)
 
 
 @dataclass(frozen=True)
@@ -25,6 +34,7 @@ class Compared:
 def in_turns(label: str, center_ms: float, seed: int, turn: int = 0, runs: int = 6) -> Profile:
     """Several process runs that took turns with those of other profiles, and a layer pass in three of them."""
     found = profile(label, center_ms, seed, 0)
+    measured_layers = layers(60, center_ms * 0.96, 7, "float32", samples=12)
     measured = tuple(
         ProfileRun(
             latency_ms=latency_samples(seed * 100 + run, center_ms * (1 + 0.002 * (run % 3)), 40),
@@ -37,7 +47,8 @@ def in_turns(label: str, center_ms: float, seed: int, turn: int = 0, runs: int =
     return found.model_copy(
         update={
             "runs": measured,
-            "layers": layers(60, center_ms * 0.96, 7, "float32", samples=12),
+            "layers": measured_layers,
+            "timeline": timeline(measured_layers),
             "layer_runs": (4, 4, 4),
             "sitting": "one sitting",
             "measured_at": STARTED,
@@ -53,7 +64,12 @@ def halved(found: Profile, seed: int) -> Profile:
     made = [_cast(0, kept[0]), *kept[:3], fused, *kept[4:], _cast(1, kept[-1])]
     placed = tuple(layer.model_copy(update={"index": place}) for place, layer in enumerate(made))
     return found.model_copy(
-        update={"layers": placed, "model_digest": "half", "options": found.options | {"fp16": True}}
+        update={
+            "layers": placed,
+            "timeline": timeline(placed),
+            "model_digest": "half",
+            "options": found.options | {"fp16": True},
+        }
     )
 
 

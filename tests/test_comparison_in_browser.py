@@ -349,6 +349,69 @@ def test_an_interval_tells_its_numbers(show: Open) -> None:
     assert mark["x"] < band["x"] + band["width"] < mark["x"] + mark["width"]
 
 
+# --- timelines and graph ---
+
+
+def near(page: Page, name: str) -> Locator:
+    """A part of the page that is drawn when somebody comes near."""
+    part = page.locator(f'[data-live="{name}"]')
+    part.scroll_into_view_if_needed()
+    expect(part.locator("canvas").first).to_be_visible()
+    return part
+
+
+def test_timelines_share_one_scale_and_zoom_together(show: Open) -> None:
+    page = show("pair")
+    lines = near(page, "timelines")
+    expect(lines.locator("canvas")).to_have_count(2)
+    told = lines.locator("output")
+    assert len(set(told.all_inner_texts())) == 1
+    whole = told.first.inner_text()
+    lines.get_by_role("button", name="Zoom in").first.click()
+    expect(told.first).not_to_have_text(whole)
+    assert len(set(told.all_inner_texts())) == 1
+
+
+def test_a_span_leads_to_its_row(show: Open) -> None:
+    page = show("pair")
+    lines = near(page, "timelines")
+    canvas = lines.locator("canvas").nth(1)
+    canvas.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    expect(page.locator("#layers .detail dl")).to_contain_text("Change")
+    assert table(page).locator('[aria-selected="true"]').count() == 1
+
+
+def test_the_graph_is_coloured_by_what_changed_and_follows_the_base(show: Open) -> None:
+    page = show("pair")
+    graph = near(page, "graph")
+    expect(graph.locator(".graph-legend")).to_contain_text("quicker")
+    expect(graph).to_contain_text("A main, coloured by B half against A main")
+    canvas = graph.locator("canvas").first
+    canvas.focus()
+    page.keyboard.press("ArrowDown")
+    first = graph.locator(".graph-tools output").inner_text()
+    assert re.search(r"[−+]\d+(\.\d)? %|no pair", first)  # noqa: RUF001
+    page.keyboard.press("Enter")
+    expect(page.locator("#layers .detail dl")).to_contain_text("Change")
+    make_base(page, "B")
+    expect(graph).to_contain_text("B half, coloured by A main against B half")
+    graph.get_by_role("button", name="candidate").click()
+    expect(graph).to_contain_text("A main, coloured by A main against B half")
+
+
+def test_time_by_type_has_a_bar_for_each_report(show: Open) -> None:
+    page = show("three")
+    row = page.locator(".type-chart tbody tr", has_text="Conv").first
+    expect(row.locator(".track i")).to_have_count(3)
+    colours = row.locator(".track i").evaluate_all("bars => bars.map(bar => getComputedStyle(bar).backgroundColor)")
+    assert len(set(colours)) == 3
+    row.get_by_role("button").click()
+    assert {one["Type"] for one in rows_of(page)} == {"Conv"}
+
+
 # --- the page ---
 
 
