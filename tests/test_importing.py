@@ -58,8 +58,9 @@ def test_the_a100s_summary_is_trtexecs_own(precision: str) -> None:
     assert len(run.latency_ms) / wall_ms * 1e3 == pytest.approx(told["Throughput"], rel=1e-5)
     assert profile.latency.throughput_per_s == pytest.approx(told["Throughput"], rel=0.01)
     assert any(str(told["Throughput"]) in note for note in profile.notes)
-    # Enqueue times are printed from floats, and exported as differences of six digits.
-    assert sum(run.enqueue_ms) / len(run.enqueue_ms) == pytest.approx(told["Enqueue Time"][2], rel=0.02)
+    # An enqueue takes 5 µs and is exported to 10 µs: a median of such numbers would be wrong by half.
+    assert run.enqueue_ms == ()
+    assert f"an enqueue took {told['Enqueue Time'][3]:g} ms (median), by trtexec's own summary" in profile.notes
 
 
 @needs_a100

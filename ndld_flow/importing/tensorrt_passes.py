@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from ndld_flow.importing.trtexec_log import TrtexecLog, statistics_of
 from ndld_flow.importing.trtexec_times import DEFAULT_WARMUP_MS, MAX_PASSES, Pass, Passes
@@ -36,14 +37,14 @@ def measured_passes(times: Passes | None, log: TrtexecLog) -> MeasuredPasses:
     run = ProfileRun(
         latency_ms=tuple(one.latency for one in kept),
         starts_ms=tuple(one.h2d_at - first for one in kept),
-        enqueue_ms=tuple(one.enqueue for one in kept),
+        enqueue_ms=() if _is_coarse(kept) else tuple(one.enqueue for one in kept),
         h2d_ms=tuple(one.h2d for one in kept),
         compute_ms=tuple(one.compute for one in kept),
         d2h_ms=tuple(one.d2h for one in kept),
     )
     dropped = len(times.passes) - len(kept)
     by_latency = sorted(kept, key=lambda one: one.latency)
-    notes = [*_warmup_notes(dropped, warmup_ms, told is None), *_notes(times, kept), *_doubts(run, log)]
+    notes = [*_warmup_notes(dropped, warmup_ms, told is None), *_notes(times, kept), *_told_otherwise(run, log)]
     return MeasuredPasses((run,), dropped, warmup_ms, by_latency[(len(kept) - 1) // 2], tuple(notes))
 
 
@@ -73,13 +74,29 @@ def _notes(times: Passes, kept: Sequence[Pass]) -> Iterator[str]:
         yield f"{times.unreadable} passes of --exportTimes could not be read"
     if not times.is_all:
         yield f"only the first {MAX_PASSES:,} passes were read"
-    last = max(one.enqueue_at for one in kept)
-    if last >= 1_000:
-        step = 10 ** (math.floor(math.log10(last)) - 5)
-        yield f"enqueue times are differences of numbers with six digits: exact to {step:g} ms towards the end"
+    if _is_coarse(kept):
+        yield (
+            "enqueue times of single passes are left out: trtexec exports when they began and ended with six digits, "
+            f"which is exact to {_enqueue_step(kept):g} ms only"
+        )
 
 
-def _doubts(run: ProfileRun, log: TrtexecLog) -> Iterator[str]:
+def _is_coarse(kept: Sequence[Pass]) -> bool:
+    """True where numbers are rounded to more than half of what an enqueue takes: their median would mislead."""
+    return _enqueue_step(kept) > fmean(one.enqueue for one in kept) / 2
+
+
+def _enqueue_step(kept: Sequence[Pass]) -> float:
+    """The last of six digits of the largest time, in ms; shorter times have finer ones, but six are all there are."""
+    largest = max(abs(one.enqueue_at) + one.enqueue for one in kept)
+    return float(10 ** (math.floor(math.log10(largest)) - 5)) if largest else 0.0
+
+
+def _told_otherwise(run: ProfileRun, log: TrtexecLog) -> Iterator[str]:
+    """What trtexec's own summary says, where it says something else or more."""
+    enqueue = statistics_of(log.section("performance_summary").get("Enqueue Time")).get("median")
+    if enqueue is not None and not run.enqueue_ms:
+        yield f"an enqueue took {enqueue:g} ms (median), by trtexec's own summary"
     told = log.latency.get("median")
     if told and abs(run.median_ms / told - 1) > 1e-3:
         yield (
