@@ -377,8 +377,8 @@ def test_a_span_leads_to_its_row(show: Open) -> None:
     lines = near(page, "timelines")
     canvas = lines.locator("canvas").nth(1)
     canvas.focus()
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")  # in the lane of the inputs
+    page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     expect(page.locator("#layers .detail dl")).to_contain_text("Change")
     assert table(page).locator('[aria-selected="true"]').count() == 1
