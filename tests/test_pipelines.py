@@ -41,7 +41,8 @@ def test_every_recipe_is_sound_and_uses_the_presets(path: Path, monkeypatch: pyt
     assert recipe.gates
     assert recipe.file.description
     profiled = [step for step in recipe.steps if step.type.name == "profile"]
-    assert [(step.settings["runs"], step.settings["passes"]) for step in profiled] == [(3, 30), (3, 30)]
+    enough = (5, 100) if path.stem == "ci" else (3, 30)  # what decides is measured as the step does by itself
+    assert [(step.settings["runs"], step.settings["passes"]) for step in profiled] == [enough] * 2
     thorough = load_recipe(path, ["profiling@steps.speed=thorough"])
     assert next(step for step in thorough.steps if step.name == "speed").settings["passes"] == 500
     with pytest.raises(RecipeError, match="profiling/fast"):
