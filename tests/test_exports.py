@@ -456,8 +456,9 @@ def test_metrics_for_github_action_benchmark() -> None:
     compared = section("speed", measured, ["regressed"])
     compared = compared.model_copy(update={"metrics": (*compared.metrics, higher, unknown, broken)})
     entries = json.loads(comparison_benchmark_json(two_profiles(profiles=(compared,))))
-    assert [entry["name"] for entry in entries] == ["speed: latency.p90", "speed: latency.median"]
-    median = entries[1]
+    # Tails differ from run to run: an alert on them would be noise.
+    assert [entry["name"] for entry in entries] == ["speed: latency.median"]
+    median = entries[0]
     assert (median["unit"], median["value"]) == ("ms", pytest.approx(7.155 * 1.5, rel=1e-3))
     assert median["range"] == "± 0.0075"
     assert "base: main, 7.15 ms (+50 %)\nregressed: regressed because of 1.50" in median["extra"]

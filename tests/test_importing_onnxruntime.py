@@ -70,6 +70,7 @@ def test_a_model_without_control_flow(tmp_path: Path) -> None:
     assert profile.latency_ms == tuple(runs[1:])
     assert (profile.warmup_passes, profile.layer_runs, profile.backend) == (1, (5,), "onnxruntime")
     assert profile.providers == ("CPUExecutionProvider",)
+    assert profile.label == "cnn"  # without ONNX Runtime's time of day
     assert profile.runs[0].load_ms > 0
     assert profile.runs[0].starts_ms[0] == 0
     assert len(profile.runs[0].starts_ms) == 5

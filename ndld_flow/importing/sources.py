@@ -42,7 +42,9 @@ _WORDS = (
     "json|txt|log|out|times?|timings?|profil(?:e|es|ing)|prof|layers?|layer_?info|info|graph|metadata|meta|build|"
     "device|engine|plan|onnx|trtexec|trt|exports?|exported|perf|latency|inference"
 )
-_TAIL = re.compile(rf"(?:^|[._\- ]+)(?:{_WORDS})$", re.IGNORECASE)
+_STAMP = r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d(?:_\d+)?"
+"""That ONNX Runtime puts into a profile's name."""
+_TAIL = re.compile(rf"(?:^|[._\- ]+)(?:{_WORDS}|{_STAMP})$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

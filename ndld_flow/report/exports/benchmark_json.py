@@ -15,9 +15,12 @@ from ndld_flow.records.comparison import ComparedMetric, Comparison, ProfileComp
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.plain_text import short_name
 
+_RESTLESS = ("latency.mean", "latency.p90", "latency.p95", "latency.p99", "enqueue.median")
+"""Means and tails differ from run to run on identical code, and the action raises an alert for each."""
+
 
 def comparison_benchmark_json(comparison: Comparison) -> str:
-    """What the candidates measured, of metrics of which less is better; the base is told in `extra`."""
+    """What the candidates measured, of steady metrics of which less is better; the base is told in `extra`."""
     entries = [entry for compared in comparison.profiles for entry in _compared(comparison, compared)]
     return json.dumps(entries, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
@@ -40,7 +43,7 @@ def profile_benchmark_json(profiles: Sequence[tuple[str, Profile]]) -> str:
 def _compared(comparison: Comparison, compared: ProfileComparison) -> Iterator[dict[str, str | float]]:
     candidates = range(1, len(compared.subjects))
     for metric in compared.metrics:
-        if metric.better != "lower":
+        if metric.better != "lower" or (metric.metric in _RESTLESS and metric.metric != compared.decided_by):
             continue
         for place in candidates:
             value = metric.values[place]
