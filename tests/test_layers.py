@@ -154,6 +154,40 @@ def test_several_process_runs_are_one_after_another(tmp_path: Path) -> None:
     assert not any(recording.exists() for recording in recordings)
 
 
+def test_products_in_a_loop_count_each_time(tmp_path: Path) -> None:
+    model = write_model(
+        tmp_path / "m.onnx",
+        """g (float[4,4] x) => (float[4,4] y) {
+          trips = Constant <value = int64 {5}> ()
+          go = Constant <value = bool {1}> ()
+          y = Loop (trips, go, x) <body = b (int64 i, bool keep, float[4,4] h) => (bool next, float[4,4] out) {
+            next = Identity (keep)
+            out = MatMul (h, x)
+          }>
+        }""",
+    )
+    assert by_type(layers_of(model, tmp_path, fed(x=(4, 4))))["MatMul"].macs == 5 * 4 * 4 * 4
+
+
+def test_the_timeline_may_come_from_any_process_run(tmp_path: Path) -> None:
+    model = make_ctrl(tmp_path / "m.onnx")
+    recordings = []
+    for number, passes in enumerate([1, 1, 8]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        recordings.append(
+            record_layers(model, SessionSettings(), fed(x=(64, 4)), RecordingPlan(passes, 50, number == 0), folder)
+        )
+    found = read_layers(model, recordings, tmp_path / "0" / OPTIMISED, RecordingPlan(10))
+    number = int(found.timeline_basis.split()[1]) - 1
+    told = {span.layer: span.duration_ms for span in found.timeline if span.layer is not None and span.depth == 0}
+    plain = [position for position in told if found.layers[position].role != "control"]
+    assert len(plain) >= 2
+    assert all(found.layers[position].samples_ms[number] == told[position] for position in plain)
+    whole = max(span.start_ms + span.duration_ms for span in found.timeline)
+    assert whole == pytest.approx(found.pass_ms[number], abs=0.0031)
+
+
 def test_the_timeline_is_the_median_pass(tmp_path: Path) -> None:
     found = layers_of(make_tfm(tmp_path / "m.onnx"), tmp_path, ids_of_tfm(), 5)
     assert found.timeline_basis.startswith("pass ")
