@@ -164,7 +164,7 @@ def _value_interval(metric: ComparedMetric, candidate: int, value: float) -> tup
 
 def _amount(text: str, amount: str) -> tuple[float, str]:
     """A value and its unit."""
-    if _NUMBER.fullmatch(amount):
+    if _NUMBER.fullmatch(amount) and math.isfinite(float(amount)):
         return float(amount), ""
     read, unit = (parse_bytes, "bytes") if amount.lower().rstrip("ytes").endswith("b") else (parse_duration_ms, "ms")
     try:

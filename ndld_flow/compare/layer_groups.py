@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -13,8 +13,7 @@ from ndld_flow.records.profile import Profile
 Nodes = frozenset[str]
 
 _SHARED_ENOUGH = 0.5
-"""Layers belong together when they share so much of the smaller one's nodes: a constant or a shape that many layers
-took in must not weld all of them into one."""
+"""Layers belong together when they share so much of the smaller one's nodes, by weight."""
 _COMMON = 32
 """A node that so many different layers came from says nothing about which of them belong together."""
 
@@ -95,18 +94,42 @@ def _overlapping(layers_of: dict[Nodes, list[tuple[int, int]]]) -> Iterator[tupl
     """Different sets, of different profiles, that share enough."""
     profiles_of = {nodes: {profile for profile, _ in layers} for nodes, layers in layers_of.items()}
     every = max((len(profiles) for profiles in profiles_of.values()), default=0)
-    sets_with: dict[str, list[Nodes]] = defaultdict(list)
-    for nodes in layers_of:
-        for node in nodes:
-            sets_with[node].append(nodes)
-    for nodes, profiles in profiles_of.items():
-        if len(profiles) == every > 1:
-            continue  # its like is everywhere; those that overlap with it find it
-        near = {other for node in nodes if len(sets_with[node]) <= _COMMON for other in sets_with[node]}
-        for other in near - {nodes}:
-            apart = len(profiles | profiles_of[other]) > 1
-            if apart and len(nodes & other) >= _SHARED_ENOUGH * min(len(nodes), len(other)):
+    # What is in all profiles is found by those that overlap with it.
+    searching = [nodes for nodes, profiles in profiles_of.items() if len(profiles) < every or every == 1]
+    if not searching:
+        return
+    holders = _Holders(profiles_of)
+    for nodes in searching:
+        for other in holders.near(nodes):
+            apart = len(profiles_of[nodes] | profiles_of[other]) > 1
+            smaller = min(holders.weight(nodes), holders.weight(other))
+            if apart and holders.weight(nodes & other) >= _SHARED_ENOUGH * smaller:
                 yield nodes, other
+
+
+class _Holders:
+    """Which sets hold a node."""
+
+    def __init__(self, profiles_of: dict[Nodes, set[int]]) -> None:
+        self._sets_with: dict[str, list[Nodes]] = defaultdict(list)
+        for nodes in profiles_of:
+            for node in nodes:
+                self._sets_with[node].append(nodes)
+        self._weights = {node: self._weigh(sets, profiles_of) for node, sets in self._sets_with.items()}
+
+    def near(self, nodes: Nodes) -> set[Nodes]:
+        """Other sets that share a node that is not everywhere."""
+        lists = [self._sets_with[node] for node in nodes]
+        return {other for sets in lists if len(sets) <= _COMMON for other in sets} - {nodes}
+
+    def weight(self, nodes: Nodes) -> float:
+        """A constant or a shape that many layers took in weighs little: it must not weld them into one."""
+        return sum(self._weights[node] for node in nodes)
+
+    def _weigh(self, sets: list[Nodes], profiles_of: dict[Nodes, set[int]]) -> float:
+        if len(sets) == 1:
+            return 1.0
+        return 1 / max(Counter(profile for nodes in sets for profile in profiles_of[nodes]).values())
 
 
 def _agreement(sets: list[Nodes], layers_of: dict[Nodes, list[tuple[int, int]]]) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+from ndld_flow.compare.measured import LARGEST
 from ndld_flow.records.profile import Layer, Profile
 
 TICK_MS = 0.001
@@ -50,9 +51,9 @@ class LayerTimes:
     def _run_medians(self, layer: Layer) -> list[float]:
         samples = layer.samples_ms
         cuts = self._cuts or [(0, len(samples))]
-        if samples and min(samples) >= 0 and sum(samples) < math.inf:  # NaN fails the second
+        if samples and min(samples) >= 0 and sum(samples) < LARGEST:  # NaN fails the second
             return [median(samples[start:end]) for start, end in cuts if start < min(end, len(samples))]
-        parts = ([one for one in samples[start:end] if 0 <= one < math.inf] for start, end in cuts)
+        parts = ([one for one in samples[start:end] if 0 <= one < LARGEST] for start, end in cuts)
         return [median(part) for part in parts if part]
 
 

@@ -30,7 +30,7 @@ def match_layers(profiles: Sequence[Profile]) -> tuple[LayerRow, ...]:
 
     Every layer is in exactly one row.
     """
-    order = sorted(range(len(profiles)), key=lambda position: _own_order(profiles[position]))
+    order = [number for *_, number in sorted((*_own_order(profile), number) for number, profile in enumerate(profiles))]
     ordered = [profiles[position] for position in order]
     groups = group_by_nodes(ordered)
     groups = _group_by_name(groups, ordered)
@@ -38,8 +38,11 @@ def match_layers(profiles: Sequence[Profile]) -> tuple[LayerRow, ...]:
     return _rows(groups, profiles, order)
 
 
-def _own_order(profile: Profile) -> tuple[int, list[tuple[str, str]]]:
-    return -len(profile.layers), [(layer.name, layer.type) for layer in profile.layers]
+def _own_order(profile: Profile) -> tuple[int, list[object]]:
+    """Equal only for profiles that are alike in all that layers are matched by."""
+    return -len(profile.layers), [
+        (one.name, one.type, one.role, one.onnx_nodes, _dims(one.outputs), _dims(one.inputs)) for one in profile.layers
+    ]
 
 
 def _group_by_name(groups: list[LayerGroup], profiles: Sequence[Profile]) -> list[LayerGroup]:
@@ -93,11 +96,13 @@ def _group_in_order(groups: list[LayerGroup], profiles: Sequence[Profile]) -> li
     """Align what is left of each profile with what is merged so far, between the groups that both have."""
     sequences = _sequences(groups, profiles)
     merged = sequences[0] if sequences else []
+    gone: dict[int, LayerGroup] = {}
     for number, sequence in enumerate(sequences[1:], 1):
+        ours = [_final(group, gone) for group in sequence]
         # What an earlier profile has is merged already; what is new may find a group without this profile.
         for key, confidence in _KEYS:
-            _align_free(merged, sequence, number, _Keyed(profiles, key, confidence))
-        merged = _insert(merged, sequence)
+            gone |= _align_free(merged, ours, number, _Keyed(profiles, key, confidence))
+        merged = _insert(merged, ours)
     return merged
 
 
@@ -110,11 +115,17 @@ def _sequences(groups: Sequence[LayerGroup], profiles: Sequence[Profile]) -> lis
     return [[groups[index] for _, index in sorted(firsts)] for firsts in found]
 
 
-def _align_free(merged: list[LayerGroup], sequence: list[LayerGroup], number: int, keyed: _Keyed) -> None:
-    """Let merged groups take in those of the sequence that stand between the same neighbours, in place."""
+def _align_free(
+    merged: list[LayerGroup], sequence: list[LayerGroup], number: int, keyed: _Keyed
+) -> dict[int, LayerGroup]:
+    """Let merged groups take in those of the sequence that stand between the same neighbours, in place.
+
+    Returns the groups that are no more, by identity, and which took them in.
+    """
     place = {id(group): position for position, group in enumerate(merged)}
+    gone: dict[int, LayerGroup] = {}
     if all(id(group) in place for group in sequence) or all(number in group.layers for group in merged):
-        return
+        return gone
     for ours, theirs in _between_anchors(sequence, place, len(merged)):
         waiting = keyed.keys({i: merged[i] for i in theirs if number not in merged[i].layers})
         free = keyed.keys({i: sequence[i] for i in ours if id(sequence[i]) not in place})
@@ -123,7 +134,8 @@ def _align_free(merged: list[LayerGroup], sequence: list[LayerGroup], number: in
             home, guest = merged[theirs_at[a]], sequence[ours_at[b]]
             if not home.layers.keys() & guest.layers.keys():
                 home.take_in(guest, "type and dims in order", keyed.confidence)
-                sequence[ours_at[b]] = home
+                gone[id(guest)] = sequence[ours_at[b]] = home
+    return gone
 
 
 def _between_anchors(

@@ -13,6 +13,9 @@ from ndld_flow.records.profile import Profile
 FEW_RUNS = 5
 """With fewer process runs a side, their spread says too little and an assumed one is used."""
 
+SMALLEST, LARGEST = 1e-12, 1e15
+"""No time in ms, size or rate that was measured lies outside; a broken export holds anything."""
+
 
 @dataclass(frozen=True)
 class Measured:

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, pairwise
 
-from ndld_flow.compare.measured import Measured
+from ndld_flow.compare.measured import LARGEST, SMALLEST, Measured
 from ndld_flow.records.comparison import Better, ComparedMetric
 from ndld_flow.records.latency import percentile
 from ndld_flow.records.profile import Profile, ProfileRun
@@ -93,8 +93,8 @@ def _each(runs: Iterable[Samples], reduce: Callable[[Samples], float]) -> tuple[
 
 
 def _usable(values: Iterable[float]) -> tuple[float, ...]:
-    """Without what no clock can have told: a broken export holds zeros, NaN or negative times."""
-    return tuple(value for value in values if 0 < value < math.inf)
+    """Without what cannot have been measured: a broken export holds zeros, NaN or negative times."""
+    return tuple(value for value in values if SMALLEST < value < LARGEST)
 
 
 def _layer_sums(profile: Profile) -> tuple[float, ...]:
