@@ -311,6 +311,54 @@ def test_names_that_no_file_can_hold(tmp_path: Path) -> None:
     assert Profile.model_validate_json(profile.to_json()) == profile
 
 
+def test_a_convolution_fused_with_its_pooling(tmp_path: Path) -> None:
+    """As TensorRT 8 tells ResNet's first layer, quantised."""
+    info = {
+        "LayerType": "ConvActPool",
+        "Inputs": [trt.tensor("x", (32, 3, 224, 224), "Row major Int8 format")],
+        "Outputs": [trt.tensor("y", (32, 64, 56, 56), "Thirty-two wide channel vectorized row major Int8 format")],
+        "ParameterType": "ConvActPool",
+        "ConvParameterType": "Convolution",
+        "ConvKernel": [7, 7],
+        "ConvPrePadding": [3, 3],
+        "ConvPostPadding": [3, 3],
+        "ConvStride": [2, 2],
+        "ConvDilation": [1, 1],
+        "ConvOutMaps": 64,
+        "ConvGroups": 1,
+        "ConvWeights": {"Type": "Int8", "Count": 9408},
+        "ConvBias": {"Type": "Float", "Count": 64},
+        "PoolingStride": [2, 2],
+    }
+    name = "conv1.weight + QuantizeLinear_7 + Conv_9 + MaxPool_12"
+    folder = trt.write_exports(tmp_path, layers=trt.layer_info([trt.EngineLayer(name, 1.0, info)]))
+    layer = read_profile(folder).layers[0]
+    assert layer.macs == 32 * 64 * 112 * 112 * 3 * 7 * 7
+    assert layer.weight_bytes == 9408 + 4 * 64
+    assert layer.onnx_nodes == ("QuantizeLinear_7", "Conv_9", "MaxPool_12")
+    assert layer.precision == "int8"
+
+
+def test_quantizing_runs_as_a_reformat_but_is_a_node(tmp_path: Path) -> None:
+    info = {
+        "LayerType": "Reformat",
+        "Inputs": [trt.tensor("x", (1, 3), "Row major linear FP32")],
+        "Outputs": [trt.tensor("y", (1, 3), "Row major Int8 format")],
+        "Origin": "QDQ",
+    }
+    folder = trt.write_exports(tmp_path, layers=trt.layer_info([trt.EngineLayer("QuantizeLinear_2", 1.0, info)]))
+    layer = read_profile(folder).layers[0]
+    assert (layer.role, layer.onnx_nodes) == ("cast", ("QuantizeLinear_2",))
+
+
+@pytest.mark.parametrize("before", ["# ", "2024-10-01T13:21:44.1234567Z ", "2024-10-01 | INFO | Exporter | "])
+def test_logs_that_other_programs_passed_on(tmp_path: Path, before: str) -> None:
+    text = "".join(f"{before}{line}\n" for line in trt.log().splitlines())
+    profile = read_profile(trt.write_exports(tmp_path, log=text))
+    plain = read_profile(trt.write_exports(tmp_path / tmp_path.name, log=trt.log()))
+    assert profile == plain
+
+
 @pytest.mark.parametrize(
     ("kind", "groups", "macs"),
     # [2, 4, 8, 8] -> [2, 6, 8, 8] with windows of 3 by 3.

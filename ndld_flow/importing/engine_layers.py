@@ -76,7 +76,7 @@ def read_engine_info(path: Path) -> EngineInfo:
 
 def bare_layer(name: str) -> EngineLayer:
     """A layer of which only the name is known."""
-    return EngineLayer(name, role=_role(name, ""), onnx_nodes=nodes_of_name(name))
+    return EngineLayer(name, role=_role(name), onnx_nodes=nodes_of_name(name))
 
 
 def split_bindings(info: EngineInfo) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
@@ -119,7 +119,7 @@ def _layer(entry: object) -> EngineLayer | None:
     name, kind = text_of(entry["Name"]), text_of(entry.get("LayerType"))
     inputs = tuple(map(_tensor, objects_in(entry.get("Inputs"))))
     outputs = tuple(map(_tensor, objects_in(entry.get("Outputs"))))
-    role = _role(name, kind)
+    role = _role(name, kind, text_of(entry.get("Origin")))
     return EngineLayer(
         name=name,
         type=kind,
@@ -137,12 +137,13 @@ def _nodes(entry: Mapping[str, object], name: str) -> tuple[str, ...]:
     return nodes_of_metadata(text_of(entry.get("Metadata"))) or nodes_of_name(name)
 
 
-def _role(name: str, kind: str) -> LayerRole:
+def _role(name: str, kind: str = "", origin: str = "") -> LayerRole:
+    """QuantizeLinear and DequantizeLinear run as reformats, but the model asked for them."""
     lowered = kind.lower()
+    if lowered == "cast" or origin.upper() == "QDQ":
+        return "cast"
     if lowered in ("reformat", "reformatter") or name.startswith("Reformatting CopyNode "):
         return "reformat"
-    if lowered == "cast":
-        return "cast"
     if lowered in _COPIES:
         return "copy"
     return "control" if lowered in _CONTROL else "compute"

@@ -20,6 +20,8 @@ _OWN = re.compile(
     r"(?:Host|Shape|Device)\w*To\w+"
 )
 """Names that TensorRT or an exporter gave; they begin no node's name."""
+_WEIGHT = re.compile(r".*\.(?:weight|bias)(?:_scale|_zero_point)?", re.DOTALL)
+"""Quantised weights stand in a layer's name beside its nodes."""
 _COPY = "Reformatting CopyNode "
 _MAX_NODES = 2_000
 
@@ -47,6 +49,6 @@ def _each_once(names: Iterator[str]) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for name in names:
         plain = name.strip(" +,\x1e\x1f")
-        if plain and not _OWN.match(plain) and len(found) < _MAX_NODES:
+        if plain and not (_OWN.match(plain) or _WEIGHT.fullmatch(plain)) and len(found) < _MAX_NODES:
             found[plain] = None
     return tuple(found)

@@ -27,7 +27,8 @@ SECTIONS = (
 )
 """Names that TREx gives to what trtexec calls `Model Options` and so on."""
 
-_PREFIX = re.compile(r"^\s*(?:\[(\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d)\]\s*)?(?:\[[VIWE]\]\s?)?")
+_PREFIX = re.compile(r".{0,200}?(?:\[(\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d)\] ?)?\[[VIWE]\] ?")
+"""CI systems and other programs put words of their own in front of each line."""
 _HEADING = re.compile(r"=== (\w[\w /-]{0,60}) ===")
 _STATISTIC = re.compile(r"(min|max|mean|median|percentile\(\d{1,3}(?:\.\d{1,6})?%\)) = ([-+\d.e]{1,30}) ms")
 _VERSION = re.compile(r"TensorRT(?:[- ]RTX)? version: ([\d.]{1,20})", re.IGNORECASE)
@@ -75,7 +76,7 @@ def read_log(path: Path) -> TrtexecLog:
     for raw in read_lines(path):
         line = raw.rstrip()
         prefix = _PREFIX.match(line)
-        body = line[prefix.end() :] if prefix else line
+        body = line[prefix.end() :] if prefix else line.strip()
         heading = _HEADING.fullmatch(body)
         if heading:
             section = _open_section(log, heading[1])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ndld_flow.importing.dtype_names import bits_of_dtype, dtype_of_tensorrt
 from ndld_flow.importing.json_values import shape_of, text_of, whole_of
-from ndld_flow.importing.multiply_accumulates import count_macs
+from ndld_flow.importing.multiply_accumulates import Shape, count_macs
 from ndld_flow.records.profile import TensorInfo
 
 _MAX_COUNT = 10**18
@@ -32,6 +32,7 @@ def work_of(entry: Mapping[str, object], inputs: Sequence[TensorInfo], outputs: 
     """
     if text_of(entry.get("LayerType")).lower() == "noop":
         return LayerWork()
+    entry = _own_parameters(entry)
     weights = _constant_bytes(entry.get("Weights")) + _constant_bytes(entry.get("Bias"))
     read, written = tensor_bytes(inputs), tensor_bytes(outputs)
     return LayerWork(
@@ -70,31 +71,54 @@ def _constant_bytes(constant: object) -> int:
     return bits * count // 8 if bits is not None and count is not None and count > 0 else 0
 
 
+def _own_parameters(entry: Mapping[str, object]) -> Mapping[str, object]:
+    """A convolution that is fused with its pooling has `ConvKernel` where others have `Kernel`, and so on."""
+    if "ConvKernel" not in entry:
+        return entry
+    own = {key.removeprefix("Conv"): value for key, value in entry.items() if key.startswith("Conv")}
+    return {**entry, **own, "IsPooled": True}
+
+
 def _macs(entry: Mapping[str, object], inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> int | None:
     """As `count_macs` counts them for the ONNX operator that the layer stands for."""
     if not inputs or not outputs or any(elements(tensor.shape) is None for tensor in (*inputs, *outputs)):
         return None
     parameters, kind = text_of(entry.get("ParameterType")).lower(), text_of(entry.get("LayerType")).lower()
-    shapes: list[tuple[int, ...]] = [tensor.shape for tensor in inputs]
-    written = [outputs[0].shape]
+    shapes = [tensor.shape for tensor in inputs]
+    counted = None
     if parameters in ("convolution", "deconvolution"):
-        weights = _filter(entry, shapes[0], parameters == "deconvolution")
-        counted = count_macs(
-            "Conv" if parameters == "convolution" else "ConvTranspose", [shapes[0], weights], written, {}
-        )
+        counted = _convolution(entry, shapes[0], outputs[0].shape, parameters == "deconvolution")
     elif {parameters, kind} & set(_GEMMS) and len(shapes) > 1:
         turned = int(text_of(entry.get("MatrixOpA")).upper().endswith("TRANSPOSE"))
-        counted = count_macs("FusedMatMul", shapes, written, {"transA": turned})
-    else:
-        counted = None
+        counted = count_macs("FusedMatMul", shapes, [outputs[0].shape], {"transA": turned})
     return counted if counted is not None and counted <= _MAX_COUNT else None
 
 
-def _filter(entry: Mapping[str, object], source: Sequence[int], is_transposed: bool) -> tuple[int, ...] | None:
-    """The shape of the weights: [maps, channels of a group, kernel...], the other way round when transposed."""
+def _convolution(entry: Mapping[str, object], source: Shape, target: Shape, is_transposed: bool) -> int | None:
     kernel, groups = shape_of(entry.get("Kernel")), whole_of(entry.get("Groups")) or 1
     maps = whole_of(entry.get("OutMaps"))
     if kernel is None or maps is None or groups < 1 or len(source) < 2:
         return None
-    channels = source[1]
-    return (channels, maps // groups, *kernel) if is_transposed else (maps, channels // groups, *kernel)
+    if is_transposed:
+        weights = (source[1], maps // groups, *kernel)
+        return count_macs("ConvTranspose", [source, weights], [target], {})
+    weights = (maps, source[1] // groups, *kernel)
+    written = _before_pooling(entry, source, weights) if "IsPooled" in entry else target
+    return count_macs("Conv", [source, weights], [written], {})
+
+
+def _before_pooling(entry: Mapping[str, object], source: Shape, weights: Shape) -> Shape | None:
+    """What the convolution wrote, from ONNX's formula of its output's size."""
+    told = [shape_of(entry.get(key)) or () for key in ("Stride", "Dilation", "PrePadding", "PostPadding")]
+    sizes, kernel = source[2:], weights[2:]
+    if any(len(one) != len(sizes) for one in (*told, kernel)) or any(step < 1 for step in told[0]):
+        return None
+    steps = zip(sizes, kernel, *told, strict=True)
+    return (
+        source[0],
+        weights[0],
+        *(
+            max(0, (size + before + after - dilation * (width - 1) - 1) // stride + 1)
+            for size, width, stride, dilation, before, after in steps
+        ),
+    )
