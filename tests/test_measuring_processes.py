@@ -375,6 +375,20 @@ def test_a_worker_imports_little() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_nothing_is_reported_about_models(model: Path, tmp_path: Path) -> None:
+    """ONNX Runtime keeps a database of what it will send below the home folder."""
+    kept_quiet_by = ("CI", "ORT_RUNNING_UNIT_TESTS", "ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME")
+    plain = {name: value for name, value in os.environ.items() if name not in kept_quiet_by}
+    home = tmp_path / "home"
+    home.mkdir()
+    code = (
+        "import sys; from pathlib import Path; from ndld_flow.backends.running.onnxruntime_session import *; "
+        "open_model(Path(sys.argv[1]), SessionSettings())"
+    )
+    subprocess.run([sys.executable, "-P", "-c", code, str(model)], env=plain | {"HOME": str(home)}, check=True)
+    assert list(home.rglob("*onnxruntime*")) == []
+
+
 def test_a_worker_lives_alone_in_its_group(model: Path, tmp_path: Path, workers: list[Watched]) -> None:
     """So Ctrl-C in a terminal reaches us only, and what it started can be ended with it."""
     groups: list[int] = []
