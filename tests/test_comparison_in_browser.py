@@ -438,7 +438,7 @@ def test_words_stand_out_from_their_ground(show: Open, scheme: str) -> None:
 def test_without_script_verdict_metrics_and_largest_changes_are_there(show: Open) -> None:
     page = show("three", java_script_enabled=False)
     expect(page.locator(".headline")).to_contain_text("Regressed")
-    expect(page.locator("#decision .no-script")).to_contain_text("which may or may not be more than ±3 %")
+    expect(page.locator("#decision")).to_contain_text("which may or may not be more than ±3 %")
     expect(page.locator("#gates")).to_contain_text("failed")
     expect(page.locator("#metrics .static").first).to_contain_text("latency.median")
     expect(page.locator("#layers .static").first).to_contain_text("p2o.Conv.50")

@@ -29,8 +29,16 @@ function coverageBar(view, pair, place, pick) {
     make("td", { class: "n" }, share(matched)), make("td", { class: "track" }, bar));
 }
 
+function coverageKeys(pair) {
+  const [base, candidate] = [coverageOf(pair, pair.base), coverageOf(pair, pair.candidate)];
+  const keys = [...pair.rows.methods.entries()].filter(([, method]) => base.get(method) || candidate.get(method));
+  return make("p", { class: "small quiet coverage-keys" }, ...keys.map(([number, method]) =>
+    make("span", { class: `method-${number}` }, method === "unmatched" ? method : `matched by ${method}`)));
+}
+
 function drawCoverage(host, view, pair, pick) {
   host.replaceChildren(make("h4", {}, "Layer time that has a partner in the other"),
     make("table", { class: "bars coverage" }, make("tbody", {},
-      coverageBar(view, pair, view.base, pick), coverageBar(view, pair, view.candidate, pick))));
+      coverageBar(view, pair, view.base, pick), coverageBar(view, pair, view.candidate, pick))),
+    coverageKeys(pair));
 }

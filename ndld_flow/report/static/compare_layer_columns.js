@@ -62,14 +62,14 @@ function verdictColumns(pair) {
   const qText = (value) => (value === null ? "" : value < 0.001 ? "< 0.001" : value.toFixed(3));
   return [
     {
-      key: "verdict", label: "Verdict", width: "112px", numeric: true,
+      key: "verdict", label: "Verdict", width: "122px", numeric: true,
       value: (row) => (pair.verdict(row) ? LAYER_VERDICTS.indexOf(pair.verdict(row).verdict) : null),
       csv: (row) => pair.verdict(row)?.verdict ?? "",
       format: (value) => (value === null ? "–" : LAYER_VERDICTS[value]),
       element: (value) => (value === null ? "–" : verdictWord(LAYER_VERDICTS[value])),
     },
     {
-      key: "q", label: "q", width: "74px", numeric: true, right: true, hidden: !pair.rows.profile.layer_verdicts.q_value.some((one) => one !== null),
+      key: "q", label: "q", width: "70px", numeric: true, right: true, hidden: !pair.rows.profile.layer_verdicts.q_value.some((one) => one !== null),
       value: q, format: (value) => (value === null ? "–" : qText(value)), csv: (row) => q(row) ?? "",
     },
   ];
