@@ -310,6 +310,18 @@ def test_hostile_names_everywhere(name: str, tmp_path: Path) -> None:
         assert picture.size[0] == 2_000
 
 
+def test_a_comment_is_never_longer_than_github_takes() -> None:
+    name = "|<" * 5_000
+    labels = [f"{name}{place}" for place in range(9)]
+    measured = [profiles_of(labels, [f"{name}{place}" for place in range(12)]) for _ in range(30)]
+    sections = tuple(section(f"{name}{place}", many, ["regressed"] * 8) for place, many in enumerate(measured))
+    markdown = comparison_markdown(two_profiles(labels=labels, profiles=sections), measured, None)
+    assert 30_000 < len(markdown) < 65_536
+    assert markdown.startswith("### ❌ regressed")
+    assert "More is in the report" in markdown
+    assert markdown.count("<details>") == markdown.count("</details>")
+
+
 def test_one_profile_in_markdown() -> None:
     markdown = profile_markdown("source", make_profile("source"))
     rows = cells_of(markdown)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ndld_flow.quantities import MINUS, TIMES, change, milliseconds, quantity, share, three_digits
 from ndld_flow.records.comparison import (
@@ -29,7 +29,9 @@ SIGNS = {
 """Verdict or outcome -> sign; the word stands beside it."""
 _LAYERS = 10
 _METRICS = 40
-_PROFILES = 20
+_SENTENCES = 20
+_LONGEST = 60_000
+"""GitHub refuses comments of more than 65,536 characters."""
 _NONE = "\N{EN DASH}"
 
 
@@ -41,10 +43,23 @@ def comparison_markdown(comparison: Comparison, profiles: Sequence[Sequence[Prof
         f"![medians of the process runs, ratios with their intervals, layers]({picture})\n" if picture else "",
         _gates(comparison),
     ]
-    for compared, measured in list(zip(comparison.profiles, profiles, strict=True))[:_PROFILES]:
+    for compared, measured in zip(comparison.profiles, profiles, strict=True):
         parts.extend(_profile(comparison, compared, measured))
     parts.extend(_remarks(comparison))
-    return "\n".join(part for part in parts if part)
+    return "\n".join(_that_fit(part for part in parts if part))
+
+
+def _that_fit(parts: Iterable[str]) -> Iterator[str]:
+    """Parts in their order as far as a comment holds them; what comes first matters most."""
+    left, is_whole = _LONGEST, True
+    for part in parts:
+        if len(part) <= left:
+            left -= len(part) + 1
+            yield part
+        else:
+            is_whole = False
+    if not is_whole:
+        yield "More is in the report: a comment cannot hold all of it.\n"
 
 
 def _sign(word: str) -> str:
@@ -175,9 +190,7 @@ def _differences(comparison: Comparison, compared: ProfileComparison) -> str:
 
 
 def _remarks(comparison: Comparison) -> Iterator[str]:
-    for sentence in comparison.left_out[:_PROFILES]:
+    for sentence in comparison.left_out[:_SENTENCES]:
         yield f"- {prose(sentence)}\n"
-    if len(comparison.profiles) > _PROFILES:
-        yield f"- {len(comparison.profiles) - _PROFILES} more profiles are in the report\n"
     if comparison.noise:
         yield f"Noise: {prose(comparison.noise)}\n"
