@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ndld_flow.diagnosis.insight import Bound
-from ndld_flow.diagnosis.roofline import Roofline, best_of_layers, roofline_of
+from ndld_flow.diagnosis.roofline import Roofline, best_of_layers
 from ndld_flow.diagnosis.rules_dispatch import ENQUEUE_BOUND, are_tiny, executed_layers, outside_layers, start_ms
 from ndld_flow.diagnosis.subject import Subject
 from ndld_flow.quantities import count, milliseconds, share, three_digits
@@ -30,7 +30,11 @@ _NEAR = 0.25
 
 def bound_by(profile: Profile) -> Bound:
     """What takes the most of the latency, with the numbers that say so; `unknown` where they say nothing."""
-    subject = Subject(profile)
+    return decide_bound(Subject(profile))
+
+
+def decide_bound(subject: Subject) -> Bound:
+    """`bound_by` where the profile was looked at already."""
     for decide in _DECISIONS:
         bound = decide(subject)
         if bound is not None:
@@ -142,9 +146,7 @@ def _measure(subject: Subject) -> _Measure | None:
     best = best_of_layers(subject.layers)
     if best is None:
         return None
-    return _Measure(
-        [roofline_of(layer, best) for layer in subject.layers], "against the best that layers of this profile reach"
-    )
+    return _Measure(subject.under(best), "against the best that layers of this profile reach")
 
 
 def _why_unknown(subject: Subject) -> str:
