@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -36,25 +37,30 @@ def _is_time(sample: float) -> bool:
     return 0 <= sample <= _LONGEST_MS
 
 
-def _kept(samples: Sequence[float]) -> tuple[float, ...]:
-    return tuple(samples) if all(map(_is_time, samples)) else tuple(filter(_is_time, samples))
+def _are_times(samples: Sequence[float]) -> bool:
+    """Without a loop in Python: a profile has a million samples. A sum with NaN in it is NaN."""
+    return not samples or (min(samples) >= 0 and max(samples) <= _LONGEST_MS and not math.isnan(sum(samples)))
+
+
+def _kept(samples: tuple[float, ...]) -> tuple[float, ...]:
+    return samples if _are_times(samples) else tuple(filter(_is_time, samples))
 
 
 def _run(run: ProfileRun) -> ProfileRun:
-    if all(_is_time(sample) for lane in _LANES for sample in getattr(run, lane)):
+    if all(_are_times(getattr(run, lane)) for lane in _LANES):
         return run
     return run.model_copy(update={lane: _kept(getattr(run, lane)) for lane in _LANES})
 
 
 def _batch(point: BatchPoint) -> BatchPoint:
-    if all(map(_is_time, point.latency_ms)):
+    if _are_times(point.latency_ms):
         return point
     return point.model_copy(update={"latency_ms": _kept(point.latency_ms)})
 
 
 def _layer(layer: Layer) -> Layer:
     changed: dict[str, Any] = {}
-    if not all(map(_is_time, layer.samples_ms)):
+    if not _are_times(layer.samples_ms):
         changed["samples_ms"] = tuple(sample if _is_time(sample) else 0.0 for sample in layer.samples_ms)
     if layer.macs is not None and not 0 <= layer.macs <= _MOST:
         changed["macs"] = None

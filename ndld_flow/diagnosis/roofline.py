@@ -49,9 +49,14 @@ class Roofline:
 
 def roofline_of(layer: Layer, roofs: Roofs) -> Roofline | None:
     """None for a layer without time, or whose work is not known."""
+    return roofline_at(layer, layer.median_ms, roofs)
+
+
+def roofline_at(layer: Layer, median_ms: float, roofs: Roofs) -> Roofline | None:
+    """`roofline_of` where the median is known: to find it takes longer than all the rest."""
     moved = _moved_bytes(layer)
     macs = layer.macs or 0
-    seconds = layer.median_ms / 1e3
+    seconds = median_ms / 1e3
     if seconds <= 0 or not (moved or macs) or roofs.macs_per_s <= 0 or roofs.bytes_per_s <= 0:
         return None
     compute_s, memory_s = macs / roofs.macs_per_s, moved / roofs.bytes_per_s
@@ -78,12 +83,13 @@ def best_of_layers(layers: Sequence[Layer]) -> Roofs | None:
 
     They are lower than the device's own, so they say which of the two a layer is nearer to, and no more.
     """
-    longest = max((layer.median_ms for layer in layers), default=0.0)
-    known = [layer for layer in layers if layer.median_ms > _SHORT * longest]
-    computing = sorted((layer.macs or 0) / layer.median_ms for layer in known if layer.macs)
-    moving = sorted(_moved_bytes(layer) / layer.median_ms for layer in known if _moved_bytes(layer))
+    medians_ms = [layer.median_ms for layer in layers]
+    shortest = _SHORT * max(medians_ms, default=0.0)
+    known = [(layer, median_ms) for layer, median_ms in zip(layers, medians_ms, strict=True) if median_ms > shortest]
+    computing = [layer.macs / median_ms for layer, median_ms in known if layer.macs]
+    moving = [moved / median_ms for layer, median_ms in known if (moved := _moved_bytes(layer))]
     if len(computing) < _FEWEST or len(moving) < _FEWEST:
         return None
     return Roofs(
-        macs_per_s=computing[-1] * 1e3, bytes_per_s=moving[-1] * 1e3, how="the best that any of its layers reaches"
+        macs_per_s=max(computing) * 1e3, bytes_per_s=max(moving) * 1e3, how="the best that any of its layers reaches"
     )

@@ -78,7 +78,9 @@ def many_tiny_layers(subject: Subject) -> Iterator[Insight]:
         f"{milliseconds(subject.latency_ms / executed)} each; starting one takes about {milliseconds(start)}, "
         f"{share(saved)} of the latency in all.",
         next_step=f"Use larger batches where the task allows it, and run `sanitize` to fuse and fold layers. {remedy}.",
-        layers=subject.where(lambda layer: 0 < layer.median_ms < tiny_ms(subject)),
+        layers=subject.longest_first(
+            position for position, median_ms in enumerate(subject.medians_ms) if 0 < median_ms < tiny_ms(subject)
+        ),
     )
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 from ndld_flow.diagnosis.believable import believable
-from ndld_flow.diagnosis.roofline import Roofline, roofline_of
+from ndld_flow.diagnosis.roofline import Roofline, roofline_at
 from ndld_flow.quantities import count, milliseconds
-from ndld_flow.records.profile import Layer, Profile, ProfileRun
+from ndld_flow.records.profile import Layer, Profile, ProfileRun, Roofs
 
 _CPU = "CPUExecutionProvider"
 _LONGEST_NAME = 60
@@ -64,7 +64,7 @@ class Subject:
     def rooflines(self) -> tuple[Roofline | None, ...]:
         """Of each layer; all None where roofs were not measured."""
         roofs = self.profile.roofs
-        return tuple(None if roofs is None else roofline_of(layer, roofs) for layer in self.layers)
+        return (None,) * len(self.layers) if roofs is None else self.under(roofs)
 
     @cached_property
     def makers(self) -> dict[str, int]:
@@ -85,6 +85,12 @@ class Subject:
                 if tensor.name:
                     found.setdefault(tensor.name, []).append(position)
         return {name: tuple(positions) for name, positions in found.items()}
+
+    def under(self, roofs: Roofs) -> tuple[Roofline | None, ...]:
+        """Each layer under these roofs."""
+        return tuple(
+            roofline_at(layer, median_ms, roofs) for layer, median_ms in zip(self.layers, self.medians_ms, strict=True)
+        )
 
     def where(self, says: Callable[[Layer], bool]) -> tuple[int, ...]:
         """Positions of the layers that it says yes to, the longest first."""

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ndld_flow.diagnosis.believable import believable
-from ndld_flow.diagnosis.bound import bound_by
-from ndld_flow.diagnosis.diagnose import diagnose
+from ndld_flow.diagnosis.bound import decide_bound
+from ndld_flow.diagnosis.diagnose import apply_rules
 from ndld_flow.diagnosis.insight import Bound, Insight
+from ndld_flow.diagnosis.subject import Subject
 from ndld_flow.records.profile import Layer, Profile
 
 
@@ -54,29 +54,27 @@ class Triage:
 
 def triage(profile: Profile, top: int = 10) -> Triage:
     """Look a profile over; `top` says how many of the longest layers to list."""
-    profile = believable(profile)
-    total = sum(layer.median_ms for layer in profile.layers)
-    ordered = sorted(enumerate(profile.layers), key=lambda item: -item[1].median_ms)
+    subject = Subject(profile)
     return Triage(
-        layers_ms=total,
-        top=tuple(
-            TopLayer(position, layer, layer.median_ms, layer.median_ms / total if total else 0.0)
-            for position, layer in ordered[:top]
-        ),
-        by_type=_groups(profile, total, lambda layer: layer.type),
-        by_precision=_groups(profile, total, lambda layer: layer.precision or "unknown"),
-        by_role=_groups(profile, total, lambda layer: layer.role),
-        bound=bound_by(profile),
-        insights=diagnose(profile),
+        layers_ms=subject.layers_ms,
+        top=tuple(_top(subject, position) for position in subject.longest_first(range(len(subject.layers)))[:top]),
+        by_type=_groups(subject, lambda layer: layer.type),
+        by_precision=_groups(subject, lambda layer: layer.precision or "unknown"),
+        by_role=_groups(subject, lambda layer: layer.role),
+        bound=decide_bound(subject),
+        insights=apply_rules(subject),
     )
 
 
-def _groups(profile: Profile, total: float, name_of: Callable[[Layer], str]) -> tuple[LayerGroup, ...]:
+def _top(subject: Subject, position: int) -> TopLayer:
+    median_ms = subject.medians_ms[position]
+    return TopLayer(position, subject.layers[position], median_ms, median_ms / (subject.layers_ms or 1.0))
+
+
+def _groups(subject: Subject, name_of: Callable[[Layer], str]) -> tuple[LayerGroup, ...]:
     times: dict[str, list[float]] = defaultdict(list)
-    for layer in profile.layers:
-        times[name_of(layer)].append(layer.median_ms)
-    groups = (
-        LayerGroup(name, len(values), sum(values), sum(values) / total if total else 0.0)
-        for name, values in times.items()
-    )
+    for layer, median_ms in zip(subject.layers, subject.medians_ms, strict=True):
+        times[name_of(layer)].append(median_ms)
+    total = subject.layers_ms or 1.0
+    groups = (LayerGroup(name, len(values), sum(values), sum(values) / total) for name, values in times.items())
     return tuple(sorted(groups, key=lambda group: -group.sum_ms))
