@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 from ndld_flow.errors import OutputsError
 
 if TYPE_CHECKING:
+    import pandas
+
     from ndld_flow.compare.measured import Rules
     from ndld_flow.discovery import StepType
     from ndld_flow.doctor import Check
@@ -113,6 +115,18 @@ def profile(
     from ndld_flow.runner.profile_model import profile_model
 
     return profile_model(str(model), settings, outputs=Path(outputs), listener=listener or ignore)
+
+
+def layers(subject: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> pandas.DataFrame:
+    """The layers of one profile as a table for notebooks; `subject` as `compare` takes it, such as `quickstart:speed`.
+
+    Raises RequestError where it names several profiles.
+    """
+    from ndld_flow.report.exports.layers_frame import layers_frame
+    from ndld_flow.runner.runs import Outputs
+    from ndld_flow.runner.subjects import find_profile
+
+    return layers_frame(find_profile(subject, Outputs(Path(outputs))))
 
 
 def noise(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -233,3 +234,20 @@ def test_noise_is_learned_kept_and_used(standing: Path) -> None:
     assert find_noise(Outputs(Path("outputs")), elsewhere) is None
     path.write_text("{}")  # another version's
     assert find_noise(Outputs(Path("outputs")), profile) is None
+
+
+def test_a_run_leaves_what_other_programs_read(standing: Path) -> None:
+    step = standing / "outputs" / "runs" / "pair" / "latest" / "speed"
+    assert {"profile.json", "profile.md", "layers.csv", "trace.json"} <= {path.name for path in step.iterdir()}
+    assert json.loads((step / "trace.json").read_text())["traceEvents"]
+    rows = list(csv.reader((step / "layers.csv").read_text().splitlines()))
+    profile = Profile.model_validate_json((step / "profile.json").read_text())
+    assert len(rows) == len(profile.layers) + 1
+
+
+def test_layers_come_as_a_table_for_notebooks(standing: Path) -> None:
+    table = api.layers("pair:speed")
+    assert len(table) > 3
+    assert table["median_ms"].sum() > 0
+    with pytest.raises(RequestError, match=r"Name one: pair:base, pair:speed"):
+        api.layers("pair")

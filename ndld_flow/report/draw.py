@@ -8,7 +8,7 @@ from ndld_flow.report import verdict
 from ndld_flow.report.collector_at_rest import collector_at_rest
 from ndld_flow.report.page import collect_page
 from ndld_flow.report.render import RUN_REPORT, render
-from ndld_flow.report.run_folder import read_run
+from ndld_flow.report.run_folder import RunDocuments, read_run
 from ndld_flow.report.write_page import write_page
 
 
@@ -18,6 +18,11 @@ def draw_report(run_folder: Path) -> Path:
     Raises a `RequestError` when the folder holds no readable run, and an `OutputsError` when the
     report cannot be written.
     """
+    return draw_documents(read_run(run_folder), run_folder)
+
+
+def draw_documents(documents: RunDocuments, run_folder: Path) -> Path:
+    """Write the report of a run whose documents are at hand. Raises an `OutputsError` when it cannot be written."""
     with collector_at_rest():
-        text = render(RUN_REPORT, collect_page(read_run(run_folder)), verdict=verdict)
+        text = render(RUN_REPORT, collect_page(documents), verdict=verdict)
     return write_page(run_folder / "report.html", text, "ndld-flow report")

@@ -10,8 +10,11 @@ from ndld_flow.artifacts.store import Store
 from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import RunStep
-from ndld_flow.report.draw import draw_report
-from ndld_flow.report.run_folder import RUN_RECORD
+from ndld_flow.report.draw import draw_documents
+from ndld_flow.report.exports.chrome_trace import chrome_trace
+from ndld_flow.report.exports.csv_tables import layers_csv
+from ndld_flow.report.exports.profile_markdown import profile_markdown
+from ndld_flow.report.run_folder import RUN_RECORD, RunDocuments, read_documents
 from ndld_flow.runner.runs import LATEST, Outputs
 
 
@@ -26,7 +29,9 @@ def write_run_folder(run: RunRecord, outputs: Outputs) -> Path:
         for step in run.steps:
             _write_step(step, built, outputs.store)
         _write_texts(run, built, folder)
-        draw_report(built)
+        documents = read_documents(run, built)
+        draw_documents(documents, built)
+        _write_exports(documents, built)
         built.rename(folder)
     point_to(parent / LATEST, folder)
     return folder
@@ -42,6 +47,17 @@ def _write_step(step: RunStep, built: Path, store: Store) -> None:
         copy_file(kept / file.path, target / file.path)
     (target / "record.json").write_text(step.record.to_json(), encoding="utf-8")
     (target / "log.txt").write_text(step.record.log + "\n", encoding="utf-8")
+
+
+def _write_exports(documents: RunDocuments, built: Path) -> None:
+    """What spreadsheets, trace viewers and pull requests read of each profile."""
+    for step, profile in documents.profiles.items():
+        labelled = [(profile.label, profile)]
+        (built / step / "profile.md").write_text(profile_markdown(profile.label, profile), encoding="utf-8")
+        if profile.layers:
+            (built / step / "layers.csv").write_text(layers_csv(labelled), encoding="utf-8", newline="")
+        if profile.timeline:
+            (built / step / "trace.json").write_text(chrome_trace(labelled), encoding="utf-8")
 
 
 def _write_texts(run: RunRecord, built: Path, folder: Path) -> None:

@@ -83,6 +83,15 @@ def find_subject(reference: str, outputs: Outputs) -> FoundSubject:
     return replace(subject, label=reference, profiles=tuple(chosen))
 
 
+def find_profile(reference: str, outputs: Outputs) -> Profile:
+    """The one profile that a reference names. Raises RequestError as `find_subjects` does, and for several."""
+    subject = find_subject(reference, outputs)
+    if len(subject.profiles) > 1:
+        names = ", ".join(f"{reference}:{found.name}" for found in subject.profiles)
+        raise RequestError(f"{reference} holds several profiles. Name one: {names}.")
+    return subject.profiles[0].profile
+
+
 def _names_run(reference: str, outputs: Outputs) -> bool:
     try:
         outputs.find(reference)
