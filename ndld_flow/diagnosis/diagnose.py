@@ -61,10 +61,13 @@ RULES: tuple[Rule, ...] = (
 
 def diagnose(profile: Profile) -> tuple[Insight, ...]:
     """What the profile shows, what may save most first."""
-    return insights_of(Subject(profile))
+    return apply_rules(Subject(profile))
 
 
-def insights_of(subject: Subject) -> tuple[Insight, ...]:
+def apply_rules(subject: Subject) -> tuple[Insight, ...]:
     """`diagnose` where the profile was looked at already."""
     found = [replace(insight, score=min(1.0, insight.score)) for rule in RULES for insight in rule(subject)]
     return tuple(sorted(found, key=lambda insight: -insight.score))
+
+
+insights_of = apply_rules
