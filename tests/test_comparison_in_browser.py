@@ -241,6 +241,22 @@ def test_rows_are_narrowed_by_what_changed(show: Open) -> None:
     expect(table(page)).to_contain_text("No row matches.")
 
 
+def test_heat_has_several_scales(show: Open) -> None:
+    page = show("pair")
+    hot = "cells => cells.map(cell => Number(cell.style.getPropertyValue('--hot')))"
+    linear = table(page).locator(".heat").evaluate_all(hot)
+    assert linear[0] == 1
+    heat = page.get_by_role("group", name="Heat")
+    heat.get_by_role("button", name="log").click()
+    logarithmic = table(page).locator(".heat").evaluate_all(hot)
+    assert logarithmic[0] == 1
+    assert all(log >= lin for log, lin in zip(logarithmic, linear, strict=True))
+    heat.get_by_role("button", name="off").click()
+    assert set(table(page).locator(".heat").evaluate_all(hot)) == {0}
+    make_base(page, "B")
+    assert set(table(page).locator(".heat").evaluate_all(hot)) == {0}
+
+
 def test_a_filter_and_a_selection_outlive_a_change_of_base(show: Open) -> None:
     page = show("pair")
     field = page.get_by_label("Filter layers")
@@ -460,6 +476,21 @@ def test_a_phone_does_not_scroll_sideways(show: Open, kind: str) -> None:
     page = show(kind, viewport={"width": 390, "height": 780})
     page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+@pytest.mark.parametrize("kind", ["pair", "three", "elsewhere"])
+def test_nothing_moves_once_it_is_painted(show: Open, kind: str) -> None:
+    page = show(kind)
+    moved = page.evaluate(
+        """() => new Promise(done => {
+            let sum = 0;
+            new PerformanceObserver(list => {
+                for (const entry of list.getEntries()) sum += entry.value;
+            }).observe({type: "layout-shift", buffered: true});
+            setTimeout(() => done(sum), 300);
+        })"""
+    )
+    assert moved < 0.01
 
 
 def test_hostile_names_stay_text_in_every_part(show: Open) -> None:

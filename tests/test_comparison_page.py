@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Callable
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,13 @@ def test_twice_and_half_are_equally_far_from_one() -> None:
     scale = IntervalScale.around([verdict(2, 2, 2), verdict(0.5, 0.5, 0.5)])
     assert scale.place(1) == pytest.approx(50)
     assert scale.place(2) - 50 == pytest.approx(50 - scale.place(0.5))
+
+
+def test_an_axis_marks_one_and_keeps_its_marks_apart() -> None:
+    ticks = IntervalScale.around([verdict(0.43, 0.35, 0.54), verdict(1.04, 1.03, 1.05)]).ticks()
+    assert "same" in [text for _, text in ticks]
+    places = [place for place, _ in ticks]
+    assert all(after - before >= 13 for before, after in pairwise(places))
 
 
 # --- the file ---

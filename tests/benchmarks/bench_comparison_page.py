@@ -1,4 +1,4 @@
-"""The page of a comparison at the size to hold: 5,000 layers x 10 reports, built under 2 s, under 3 MB, ready under 1 s.
+"""The page of a comparison at its size: 5,000 layers x 10 reports, built under 2 s, under 3 MB, ready under 1 s.
 
 Prints, asserts nothing: `python -m tests.benchmarks.bench_comparison_page [layers] [reports]`.
 """
@@ -36,7 +36,7 @@ ACTS = {
 
 
 def build(name: str, compared: Compared, path: Path) -> None:
-    """Draw a few times: wall-clock time, which others on the machine lengthen, and processor time, which they do not."""
+    """Draw a few times: wall-clock time, which a busy machine lengthens, and processor time."""
     walls, processors = [], []
     for _ in range(TRIES):
         wall, processor = time.perf_counter(), time.process_time()

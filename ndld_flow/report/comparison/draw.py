@@ -36,6 +36,7 @@ COMPARISON_PAGE = PageParts(
         "pictures.js",
         "selection_summary.js",
         "switches.js",
+        "heat.js",
         "latency_distribution.js",
         "timeline_data.js",
         "timeline.js",

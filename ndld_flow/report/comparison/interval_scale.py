@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ndld_flow.quantities import change
 from ndld_flow.records.comparison import MetricVerdict
 
 _LEAST, _MOST = 1e-3, 1e3
+_APART = 13.0
+"""Percent of the axis between two marks."""
 _TICKS = (0.001, 0.01, 0.1, 0.2, 0.25, 1 / 3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1)
 
 
@@ -55,17 +58,11 @@ class IntervalScale:
         ends = (verdict.low, verdict.ratio, verdict.high, 1 / (1 + verdict.threshold), 1 + verdict.threshold)
         return IntervalPlot(*(round(self.place(one), 2) for one in ends))
 
-    def ticks(self, most: int = 7) -> Sequence[float]:
-        """Ratios worth a line, one among them."""
-        both = sorted({*_TICKS, *(1 / tick for tick in _TICKS)})
-        inside = [tick for tick in both if self.low <= tick <= self.high]
-        return _thinned(inside, self, 100 / most)
-
-
-def _thinned(ticks: Sequence[float], scale: IntervalScale, apart: float) -> list[float]:
-    """One first, then outwards what keeps its distance."""
-    kept = [1.0]
-    for tick in sorted(ticks, key=lambda tick: abs(math.log(tick))):
-        if all(abs(scale.place(tick) - scale.place(other)) >= apart for other in kept):
-            kept.append(tick)
-    return sorted(kept)
+    def ticks(self) -> tuple[tuple[float, str], ...]:
+        """(place, text) of ratios worth a mark: one first, then outwards those that keep their distance."""
+        kept = [1.0]
+        for tick in sorted({*_TICKS, *(1 / tick for tick in _TICKS)}, key=lambda tick: abs(math.log(tick))):
+            inside = self.low < tick < self.high and 3 < self.place(tick) < 96
+            if inside and all(abs(self.place(tick) - self.place(other)) >= _APART for other in kept):
+                kept.append(tick)
+        return tuple((round(self.place(tick), 2), "same" if tick == 1 else change(1, tick)) for tick in sorted(kept))

@@ -31,7 +31,6 @@ from ndld_flow.report.comparison.collect_verdicts import (
     collect_metrics,
     ratio_text,
 )
-from ndld_flow.report.comparison.interval_scale import IntervalScale
 from ndld_flow.report.comparison.payload import comparison_payload
 from ndld_flow.report.plain_text import short_name
 
@@ -66,8 +65,8 @@ class ComparisonPage:
     why: str
     subjects: tuple[SubjectView, ...]
     decisions: tuple[Decision, ...]
-    scale: IntervalScale
-    """The axis of the decisions."""
+    ticks: tuple[tuple[float, str], ...]
+    """(place in percent, text) on the axis of the decisions."""
     geometric_mean: str
     """`0.52x (-48 %)`, of the last subject; empty for fewer than two profiles."""
     gates: tuple[GateView, ...]
@@ -106,7 +105,7 @@ def collect_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profi
         why=short_name(comparison.why, 600),
         subjects=subjects,
         decisions=decisions,
-        scale=scale,
+        ticks=scale.ticks(),
         geometric_mean=_geometric_mean(comparison),
         gates=collect_gates(comparison),
         differences=collect_differences(comparison),

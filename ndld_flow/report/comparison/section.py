@@ -36,6 +36,8 @@ class ComparisonSection:
     several: bool
     """It has more than one profile."""
     decisions: tuple[Decision, ...]
+    ticks: tuple[tuple[float, str], ...]
+    """(place in percent, text) on their axis."""
     gates: tuple[GateView, ...]
     differences: tuple[DifferenceView, ...]
 
@@ -49,6 +51,7 @@ def collect_comparisons(
 
 
 def _section(step: str, comparison: Comparison, page: str) -> ComparisonSection:
+    decisions, scale = collect_decisions(comparison)
     return ComparisonSection(
         step=short_name(step),
         page=page,
@@ -57,7 +60,8 @@ def _section(step: str, comparison: Comparison, page: str) -> ComparisonSection:
         noise=short_name(comparison.noise, 400),
         subjects=collect_subjects(comparison.subjects),
         several=len(comparison.profiles) > 1,
-        decisions=collect_decisions(comparison)[0],
+        decisions=decisions,
+        ticks=scale.ticks(),
         gates=collect_gates(comparison),
         differences=collect_differences(comparison),
     )

@@ -27,20 +27,21 @@ function timeColumns(view, pair) {
   });
 }
 
-function changeColumns(pair) {
-  const most = Array.from({ length: pair.length }, (_, row) => Math.abs(pair.delta(row))).reduce((a, b) => Math.max(a, b), 1e-12);
+function changeColumns(pair, heat) {
+  const size = (row) => Math.abs(pair.delta(row));
+  const sizes = Array.from({ length: pair.length }, (_, row) => size(row));
   const direction = (row) => (pair.delta(row) < 0 ? "faster" : "slower");
   const word = (row) => (pair.rows.has(pair.candidate, row) ? "new" : "gone");
   return [
     {
       key: "delta", label: "Delta", csvLabel: "delta ms", width: "86px", numeric: true, right: true, measure: "sum",
       value: (row) => pair.delta(row), format: signedMs,
-      heat: (row) => Math.sqrt(Math.abs(pair.delta(row)) / most), tone: direction,
+      heat: (row) => heat.of("delta", sizes)(size(row)), tone: direction,
       csv: (row) => Number(pair.delta(row).toPrecision(5)),
     },
     {
       key: "size", label: "Size of delta", csvLabel: "absolute delta ms", width: "92px", numeric: true, right: true, hidden: true,
-      value: (row) => Math.abs(pair.delta(row)), format: milliseconds, csv: (row) => Number(Math.abs(pair.delta(row)).toPrecision(5)),
+      value: size, format: milliseconds, csv: (row) => Number(size(row).toPrecision(5)),
     },
     {
       key: "percent", label: "%", csvLabel: "delta percent", width: "80px", numeric: true, right: true,
@@ -94,14 +95,14 @@ function confidenceColumns(pair) {
   ];
 }
 
-function comparedColumns(view, pair) {
+function comparedColumns(view, pair, heat) {
   return [
     { key: "row", label: "#", width: "46px", numeric: true, position: true, right: true, value: (row) => row, format: (value) => String(value + 1), csv: (row) => row + 1 },
     { key: "name", label: "Name", width: "minmax(170px, 2.4fr)", mono: true, value: (row) => pair.said("name", row) },
     { key: "type", label: "Type", width: "minmax(88px, 0.8fr)", tally: true, value: (row) => pair.said("type", row) },
     { key: "dims", label: "Dims", width: "128px", hidden: true, value: (row) => pair.change("dims", row) },
     ...timeColumns(view, pair),
-    ...changeColumns(pair),
+    ...changeColumns(pair, heat),
     ...confidenceColumns(pair),
     ...verdictColumns(pair),
   ];

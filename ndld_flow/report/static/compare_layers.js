@@ -14,6 +14,7 @@ class ComparedLayers {
     this.selected = selected;
     this.chosen = new Set();
     this.method = "";
+    this.scale = "linear";
     this.buttons = Object.entries(LAYER_CHOICES).map(([key, { label }]) => make("button", {
       type: "button", "aria-pressed": "false", "data-choice": key, onclick: () => this.toggle(key),
     }, label));
@@ -32,7 +33,8 @@ class ComparedLayers {
     this.limit = view.verdict(view.deciding, view.candidate)?.threshold ?? 0.03;
     this.sayPair();
     this.offerMethods();
-    const columns = comparedColumns(view, pair);
+    this.heat = new Heat(this.scale);
+    const columns = comparedColumns(view, pair, this.heat);
     if (!sameProfile) this.begin(columns);
     else this.follow(columns);
     this.keep();
@@ -63,15 +65,22 @@ class ComparedLayers {
       file: `layers-${name.replaceAll(/[^\w.-]+/g, "_").slice(0, 60)}-${this.view.subject(this.pair.candidate).letter}-against-${this.view.subject(this.pair.base).letter}.csv`,
       describe: (model) => describeCompared(this.view, this.pair, model),
       selected: (rows) => this.selected(rows),
+      tools: [makeSwitch("Heat", { linear: "linear", log: "log", rank: "rank", none: "off" }, this.scale, (scale) => this.warm(scale))],
     });
     this.table.filter(this.text);
     this.table.box.scrollTop = this.top;
     this.table.box.dataset.reports = subjects.length;
   }
 
+  warm(scale) {
+    this.scale = scale;
+    this.heat.use(scale);
+    this.table.paint();
+  }
+
   sayPair() {
     this.about.replaceChildren("Delta, %, speed-up and changes: ", named(this.view.subject(this.pair.candidate)), " against ", named(this.view.subject(this.pair.base)),
-      this.view.first ? "." : "; verdicts were worked out against another base.");
+      this.view.first ? "; the largest change comes first." : "; the largest change comes first. Verdicts were worked out against another base.");
   }
 
   offerMethods() {
