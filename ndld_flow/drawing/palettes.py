@@ -91,7 +91,7 @@ def colours_for(background: str, palette: str) -> Colours:
         light = mix(paper or "#ffffff", "#ffffff", 0.6)
         return Colours(paper, "#1a1c1f", "#5c636b", "#8b929a", "#0000001a", "#00000059", light, fills, "#1a1c1f")
     assert paper is not None
-    dark = tuple(mix(fill, paper, 0.42) for fill in fills)
+    dark = tuple(_darkened(fill, paper) for fill in fills)
     return Colours(
         paper, "#e6e7e8", "#9aa2ab", "#737b85", "#ffffff14", "#ffffff4d", mix(paper, "#ffffff", 0.08), dark, "#ffffff"
     )
@@ -118,6 +118,12 @@ def mix(colour: str, other: str, part: float) -> str:
     """`part` of the other colour in the first, 0 to 1."""
     pairs = zip(parts(colour)[:3], parts(other)[:3], strict=True)
     return "#" + "".join(f"{round(one + (two - one) * part):02x}" for one, two in pairs)
+
+
+def _darkened(fill: str, paper: str) -> str:
+    """A fill mixed with a dark paper until white text on it has a contrast of 4.5, as WCAG AA asks."""
+    steps = (mix(fill, paper, step / 20) for step in range(8, 20))
+    return next((colour for colour in steps if 1.05 / (_lightness(colour) + 0.05) > 4.6), paper)
 
 
 def _lightness(colour: str) -> float:

@@ -29,7 +29,7 @@ _STRIP = 512
 _CURVE_STEPS = 12
 
 
-def raster_bytes(picture: Picture, file_format: str, scale: float = 1.0, dpi: float = 96.0) -> bytes:
+def raster_bytes(picture: Picture, file_format: str, scale: float = 1.0) -> bytes:
     """The file's bytes, as `PNG` or `JPEG`; `scale` pixels for each unit of the picture.
 
     Raises `RequestError` for a picture of more than `MOST_PIXELS`.
@@ -48,7 +48,7 @@ def raster_bytes(picture: Picture, file_format: str, scale: float = 1.0, dpi: fl
         whole.paste(strip.reduce(_FINER), (0, top))
     buffer = io.BytesIO()
     options: dict[str, object] = {"quality": 92} if file_format == "JPEG" else {"optimize": width * height < 4_000_000}
-    whole.save(buffer, file_format, dpi=(dpi, dpi), **options)
+    whole.save(buffer, file_format, dpi=(96 * scale, 96 * scale), **options)
     return buffer.getvalue()
 
 

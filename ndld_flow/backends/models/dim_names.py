@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-_NAME = re.compile(r"[A-Za-z_][\w.:/-]*")
+_NAME = re.compile(r"[A-Za-z_][\w.:]*")
 _FUNCTIONS = frozenset(("floor", "ceil", "ceiling", "Max", "Min", "Mod", "max", "min"))
 _LONG = 8
 _LONGEST = 16

@@ -140,7 +140,7 @@ class _Drawing:
 
     def _node(self, node: ir.Node) -> int:
         if is_constant(node):
-            return self._constant(node.name or "", node.outputs[0], list(node.outputs))
+            return self._constant(node.name or node.outputs[0].name or "", node.outputs[0], list(node.outputs))
         return self._operator(node, [value for value in (*node.inputs, *_captured(node)) if value is not None])
 
     def _operator(self, node: ir.Node, reads: Iterable[ir.Value]) -> int:
@@ -162,16 +162,12 @@ class _Drawing:
         """A node with its bodies below it: the node itself, what is inside, and where the results come together."""
         head = self._operator(node, [value for value in node.inputs if value is not None])
         bodies = list(_named_bodies(node)) or [("", self.model.functions[node.op_identifier()].graph)]
-        self._bind(node, bodies[0][1], head)
         for name, body in bodies:
-            first = len(self.nodes)
+            self.places |= dict.fromkeys(body.inputs, head)
+            first_node, first_edge = len(self.nodes), len(self.edges)
             self._graph(body, depth - 1)
-            reached = {
-                edge.target
-                for edge in self.edges
-                if edge.target >= first and edge.source in range(head, len(self.nodes))
-            }
-            for place in range(first, len(self.nodes)):
+            reached = {edge.target for edge in self.edges[first_edge:] if edge.source >= head}
+            for place in range(first_node, len(self.nodes)):
                 if place not in reached and self.nodes[place].kind != "constant":
                     self.edges.append(DrawnEdge(head, place, name, name))
         end = self._add(_tooltip(node), "composite", f"end of {node.op_type}", (), list(node.outputs), "control")
@@ -180,14 +176,6 @@ class _Drawing:
             self._edge(value, end)
         if not any(self.places.get(value, -1) > head for value in results):
             self.edges.append(DrawnEdge(head, end))
-
-    def _bind(self, node: ir.Node, body: ir.Graph, head: int) -> None:
-        """Inputs of a body: those of a function are what it is called with, those of a loop come from its head."""
-        is_function = next(subgraphs_of(node), None) is None
-        given = list(node.inputs) if is_function else []
-        for number, value in enumerate(body.inputs):
-            source = given[number] if number < len(given) else None
-            self.places[value] = head if source is None else self.places.get(source, head)
 
     def _is_composite(self, node: ir.Node) -> bool:
         return node.op_identifier() in self.model.functions or next(subgraphs_of(node), None) is not None
