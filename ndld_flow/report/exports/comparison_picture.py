@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ndld_flow.quantities import MINUS, TIMES, change, milliseconds, quantity
-from ndld_flow.records.comparison import ComparedMetric, Comparison, MetricVerdict, ProfileComparison
+from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.exports.layer_changes import LayerChange, deciding, layer_changes
+from ndld_flow.report.exports.layer_changes import LayerChange
+from ndld_flow.report.exports.picture_rows import Group, Row, largest_changes, picture_groups
 from ndld_flow.report.exports.picture_text import FONT, picture_text
 
 if TYPE_CHECKING:
@@ -26,31 +26,9 @@ if TYPE_CHECKING:
 _WIDTH_IN, _DPI = 10.0, 200
 """2,000 pixels, shown 1,000 wide: sharp on every screen."""
 _PAPER, _INK, _QUIET, _LINE = "#ffffff", "#1a1c1f", "#5c636b", "#d5d7d4"
-_SERIES = ("#0072b2", "#d55e00", "#009e73", "#b6588f", "#c79a00", "#3a3f45", "#6cc4f0", "#a3123a", "#9a9fa6", "#6a4cf0")
 _VERDICTS = {"improved": "#00704f", "regressed": "#b04600", "inconclusive": "#8a5a00", "incomparable": "#a3123a"}
-_PROFILES, _LAYERS, _SUBJECTS = 6, 10, 10
 _ROW_IN, _BETWEEN_IN = 0.30, 1.15
 _LEFT = 0.02
-
-
-@dataclass(frozen=True)
-class _Row:
-    """One subject of one profile in the upper panels."""
-
-    label: str
-    colour: str
-    runs: tuple[float, ...]
-    value: float | None
-    unit: str
-    verdict: MetricVerdict | None
-
-
-@dataclass(frozen=True)
-class _Group:
-    """One profile in the upper panels, a row for each subject."""
-
-    title: str
-    rows: tuple[_Row, ...]
 
 
 def comparison_picture(comparison: Comparison, profiles: Sequence[Sequence[Profile]], path: Path) -> Path:
@@ -76,8 +54,8 @@ def _draw(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> Figu
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    groups = [_group(comparison, compared) for compared in comparison.profiles[:_PROFILES]]
-    changes = _largest_changes(comparison, profiles)
+    groups = picture_groups(comparison)
+    changes = largest_changes(comparison, profiles)
     upper = 0.3 + _ROW_IN * sum(len(group.rows) + 0.9 for group in groups)
     lower = 0.3 + _ROW_IN * len(changes) if changes else 0.0
     heights = [0.95, upper, *([_BETWEEN_IN, lower] if changes else [])]
@@ -108,46 +86,7 @@ def _title(figure: Figure, comparison: Comparison, total: float) -> None:
     )
 
 
-def _group(comparison: Comparison, compared: ProfileComparison) -> _Group:
-    metric = next((one for one in compared.metrics if one.metric == compared.decided_by), None)
-    verdicts = {verdict.candidate: verdict for verdict in deciding(compared)}
-    rows = [
-        _row(comparison, metric, compared.subjects[place], place, verdicts.get(place))
-        for place in range(min(len(compared.subjects), _SUBJECTS))
-    ]
-    name = f"{compared.name}: {compared.decided_by}" if len(comparison.profiles) > 1 else compared.decided_by
-    return _Group(picture_text(name, 6.0, 10.5), tuple(rows))
-
-
-def _row(
-    comparison: Comparison, metric: ComparedMetric | None, subject: int, place: int, verdict: MetricVerdict | None
-) -> _Row:
-    runs = metric.runs[place] if metric is not None and place < len(metric.runs) else ()
-    value = metric.values[place] if metric is not None else None
-    return _Row(
-        label=comparison.subjects[subject].label,
-        colour=_SERIES[subject % len(_SERIES)],
-        runs=tuple(run for run in runs if math.isfinite(run)),
-        value=value if value is not None and math.isfinite(value) else None,
-        unit=metric.unit if metric is not None else "",
-        verdict=verdict,
-    )
-
-
-def _largest_changes(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> list[LayerChange]:
-    """Of the first profile that decided the verdict, or of the first that has layers; last candidate."""
-    order = sorted(
-        zip(comparison.profiles, profiles, strict=True),
-        key=lambda pair: all(one.verdict != comparison.verdict for one in deciding(pair[0])),
-    )
-    for compared, measured in order:
-        found = [change for change in layer_changes(compared, measured) if change.delta_ms][:_LAYERS]
-        if found:
-            return found
-    return []
-
-
-def _places(groups: Sequence[_Group]) -> list[tuple[float, _Row]]:
+def _places(groups: Sequence[Group]) -> list[tuple[float, Row]]:
     """How far down each row stands, with room for its group's title."""
     placed, at = [], 0.0
     for group in groups:
@@ -158,14 +97,17 @@ def _places(groups: Sequence[_Group]) -> list[tuple[float, _Row]]:
     return placed
 
 
-def _runs(axes: Axes, groups: Sequence[_Group]) -> None:
+def _runs(axes: Axes, groups: Sequence[Group]) -> None:
     """The metric that decides, a dot for each process run and a bar at the value itself."""
     placed = _places(groups)
     _plain(axes, placed)
-    for at, row in placed:
-        axes.plot(row.runs, [at] * len(row.runs), "o", ms=5, mfc=row.colour, mec=_PAPER, mew=0.6, alpha=0.75, zorder=3)
+    # Profiles of several names may lie far apart: each is then drawn in multiples of its base.
+    scales = [group.base or 1.0 if len(groups) > 1 else 1.0 for group in groups for _ in group.rows]
+    for (at, row), scale in zip(placed, scales, strict=True):
+        runs = [run / scale for run in row.runs]
+        axes.plot(runs, [at] * len(runs), "o", ms=5, mfc=row.colour, mec=_PAPER, mew=0.6, alpha=0.75, zorder=3)
         if row.value is not None:
-            axes.plot([row.value] * 2, [at - 0.3, at + 0.3], "-", color=row.colour, lw=2.2, zorder=4)
+            axes.plot([row.value / scale] * 2, [at - 0.3, at + 0.3], "-", color=row.colour, lw=2.2, zorder=4)
     axes.margins(x=0.08)
     low, high = axes.get_xlim()
     axes.set_xlim(min(low, 0.0) if low < 0.25 * high else low, high)
@@ -173,20 +115,21 @@ def _runs(axes: Axes, groups: Sequence[_Group]) -> None:
     axes.set_yticklabels([_labelled(row) for _, row in placed], parse_math=False, color=_INK, size=10)
     _titles(axes, groups)
     unit = next((row.unit for _, row in placed if row.unit), "")
-    axes.set_xlabel(f"each process run, {unit}".rstrip(", "), color=_QUIET, size=9.5)
+    told = "over the base" if len(groups) > 1 else unit
+    axes.set_xlabel(f"each process run, {told}".rstrip(", "), color=_QUIET, size=9.5)
 
 
-def _labelled(row: _Row) -> str:
+def _labelled(row: Row) -> str:
     """The value is always whole; the name gets the room that is left."""
     value = f"  {quantity(row.value, row.unit)}" if row.value is not None else ""
     return picture_text(row.label, 1.6 if value else 2.3, 10) + value
 
 
-def _titles(axes: Axes, groups: Sequence[_Group]) -> None:
+def _titles(axes: Axes, groups: Sequence[Group]) -> None:
     """The name of each profile over its rows."""
     at = 0.0
     for group in groups:
-        _heading(axes, at + 0.22, group.title)
+        _heading(axes, at + 0.22, picture_text(group.title, 6.0, 10.5))
         at += len(group.rows) + 0.9
 
 
@@ -201,7 +144,7 @@ def _heading(axes: Axes, at: float, text: str) -> None:
     axes.text(_LEFT, at, text, fontdict=style, transform=place, parse_math=False, clip_on=False)
 
 
-def _ratios(axes: Axes, groups: Sequence[_Group]) -> None:
+def _ratios(axes: Axes, groups: Sequence[Group]) -> None:
     """The ratio to the base with its interval, and the band of differences that do not count."""
     placed = _places(groups)
     _plain(axes, placed)
@@ -227,7 +170,7 @@ def _beside(axes: Axes, at: float, text: str, colour: str) -> None:
     axes.text(1.03, at, text, transform=axes.get_yaxis_transform(), va="center_baseline", size=9.5, color=colour)
 
 
-def _plain(axes: Axes, placed: Sequence[tuple[float, _Row]]) -> None:
+def _plain(axes: Axes, placed: Sequence[tuple[float, Row]]) -> None:
     """Rows from the top down, one frame line, quiet numbers."""
     last = placed[-1][0] if placed else 0.0
     axes.set_ylim(last + 0.65, 0.0)
