@@ -40,7 +40,11 @@ def profiler_overhead(subject: Subject) -> Iterator[Insight]:
 
 
 def busy_machine(subject: Subject) -> Iterator[Insight]:
-    """Others used the CPUs: half a CPU of load for each before, or a tenth of all while measuring."""
+    """Others used the CPUs: half a CPU of load for each before, or a tenth of all while measuring.
+
+    ONNX Runtime's threads wait for each other after each layer: on two CPUs at a load of 10, PP-OCRv4's detection took
+    half as long with one thread as with two (tests/benchmarks/bench_diagnosis.py).
+    """
     cpus = max(1, subject.profile.machine.cpu_count)
     load = _first(_part(subject, "before").get("load_average"))
     during = _part(subject, "during")
@@ -56,7 +60,10 @@ def busy_machine(subject: Subject) -> Iterator[Insight]:
         score=0.0,
         title="The machine was busy",
         evidence=f"Here {' and '.join(told)}.",
-        next_step="Measure again when it is quiet, or compare only with what was measured in turns with this.",
+        next_step=(
+            "Measure again when it is quiet, or compare only with what was measured in turns with this. Where it stays "
+            "busy, fewer threads than CPUs suffer less."
+        ),
     )
 
 

@@ -9,8 +9,7 @@ from ndld_flow.diagnosis.subject import Subject, layers_word
 from ndld_flow.quantities import count, milliseconds, share
 
 START_CPU_MS = 0.0002
-"""What ONNX Runtime 1.31 needs to start one node on a CPU, measured on a chain of 400 nodes of one element each:
-0.16 to 0.24 us."""
+"""What ONNX Runtime 1.31 needs to start one node on a CPU: 0.16 to 0.24 us (tests/benchmarks/bench_diagnosis.py)."""
 START_GPU_MS = 0.003
 """What launching one kernel takes on the host (https://developer.nvidia.com/blog/cuda-graphs/: 2.2 us to 3.8 us)."""
 _TINY_CPU, _TINY_GPU = 10, 2

@@ -1,0 +1,151 @@
+"""Whether the diagnosis is right: what its advice brings on real models, and what its constants rest on.
+
+`python -m tests.benchmarks.bench_diagnosis`: about two minutes. Printed, not asserted.
+
+1. The samples as they are and as their diagnosis advises, measured in turns in one process: the median over rounds of
+   each round's median, and the best round.
+2. What ONNX Runtime needs to start a node: a chain of 400 nodes of one element each.
+3. The diagnosis' own time for 5,000 layers with 200 samples each.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from ndld_flow.backends.models.tensors import Array
+from ndld_flow.backends.running.onnxruntime_session import SessionSettings, open_model
+from ndld_flow.backends.sanitizing import SanitizeOptions, sanitize_file
+from ndld_flow.diagnosis.triage import triage
+from ndld_flow.records.machine import Machine
+from ndld_flow.records.profile import Layer, Profile, ProfileRun, Roofs, TensorInfo
+from tests.models import GraphBuilder, rename_output, save, tensor
+from tests.samples import fetch_sample
+
+ROUNDS, PASSES = 12, 6
+FEEDS: dict[str, dict[str, Array]] = {
+    "det": {"x": np.random.default_rng(0).random((1, 3, 640, 640), np.float32)},
+    "rec": {"x": np.random.default_rng(0).random((1, 3, 48, 320), np.float32)},
+    "silero": {
+        "input": np.zeros((1, 512), np.float32),
+        "state": np.zeros((2, 1, 128), np.float32),
+        "sr": np.array(16000),
+    },
+}
+
+
+def sanitized(source: Path, folder: Path) -> Path:
+    target = folder / f"sanitized_{source.name}"
+    options = SanitizeOptions(
+        fold_constants=True,
+        fold_size_threshold=2**26,
+        passes=None,
+        remove_unused=True,
+        deduplicate=True,
+        simplify=True,
+        fuse=True,
+        inline_functions=False,
+        input_shapes={},
+    )
+    sanitize_file(source, target, options, logging.getLogger("bench"))
+    return target
+
+
+def in_turns(variants: Mapping[str, Callable[[], None]]) -> dict[str, list[float]]:
+    """Milliseconds of each round's median pass."""
+    rounds: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(ROUNDS):
+        for name, once in variants.items():
+            rounds[name].append(statistics.median(timed(once) for _ in range(PASSES)))
+    return rounds
+
+
+def timed(once: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    once()
+    return (time.perf_counter() - started) * 1e3
+
+
+def bench_advice(folder: Path) -> None:
+    for sample, feeds in FEEDS.items():
+        source = fetch_sample(sample)
+        variants = {
+            "as it is": (source, SessionSettings()),
+            "sanitize": (sanitized(source, folder), SessionSettings()),
+            "optimization: extended": (source, SessionSettings(optimization="extended")),
+            "threads: 1": (source, SessionSettings(threads=1)),
+        }
+        bound = {name: open_model(path, settings).bind(feeds).once for name, (path, settings) in variants.items()}
+        found = in_turns(bound)
+        base = found["as it is"]
+        for name, rounds in found.items():
+            median, best = statistics.median(rounds), min(rounds)
+            against = f"{median / statistics.median(base):5.2f} / {best / min(base):.2f} of as it is"
+            print(f"{sample:8} {name:24} median {median:8.3f} ms, best {best:8.3f} ms  {against}")
+
+
+def bench_start(folder: Path) -> None:
+    count = 400
+    builder = GraphBuilder(0)
+    value = "x"
+    for _ in range(count):
+        value = builder.op("Sin", value)
+    rename_output(builder, value, "y")
+    path = save(builder.model([tensor("x", [1])], [tensor("y", [1])]), folder / "chain.onnx")
+    once = open_model(path, SessionSettings(threads=1)).bind({"x": np.ones(1, np.float32)}).once
+    best = min(timed(once) for _ in range(500))
+    print(f"start of a node: {best / count * 1e3:.2f} us")
+
+
+def bench_triage() -> None:
+    layers = tuple(
+        Layer(
+            index=number,
+            name=f"layer {number}",
+            type=("Conv", "Add", "Mul", "Clip", "ReorderInput")[number % 5],
+            role="reformat" if number % 5 == 4 else "compute",
+            inputs=(TensorInfo(name=f"t{number}", dtype="float32", shape=(1, 32, 40, 40)),),
+            outputs=(TensorInfo(name=f"t{number + 1}", dtype="float32", shape=(1, 32, 40, 40)),),
+            samples_ms=tuple(0.1 + sample / 1000 for sample in range(200)),
+            macs=10**7 if number % 5 == 0 else None,
+            read_bytes=204_800,
+            written_bytes=204_800,
+        )
+        for number in range(5000)
+    )
+    profile = Profile(
+        label="made",
+        model_digest="",
+        backend="onnxruntime",
+        providers=("CPUExecutionProvider",),
+        machine=Machine(system="", architecture="", cpu="", cpu_count=2, memory_bytes=0),
+        versions={},
+        options={},
+        inputs=(),
+        outputs=(),
+        warmup_passes=0,
+        warmup_ms=0,
+        runs=(ProfileRun(latency_ms=(1000.0,) * 200),),
+        layers=layers,
+        roofs=Roofs(macs_per_s=1e11, bytes_per_s=1e10, how=""),
+    )
+    seconds = min(timed(lambda: triage(profile)) for _ in range(5)) / 1e3
+    print(f"triage of 5,000 layers with 200 samples each: {seconds:.2f} s")
+
+
+def main() -> None:
+    logging.disable(logging.CRITICAL)
+    with tempfile.TemporaryDirectory() as name:
+        bench_advice(Path(name))
+        bench_start(Path(name))
+    bench_triage()
+
+
+if __name__ == "__main__":
+    main()
