@@ -47,6 +47,8 @@ def _section(title: str, content: RenderableType) -> Group:
 
 
 def _headline(profile: Profile) -> str:
+    if not profile.runs:
+        return f"{count(len(profile.layers))} layers; latency was not measured"
     latency = profile.latency
     return (
         f"median {milliseconds(latency.median_ms)}, min {milliseconds(latency.min_ms)}, "
@@ -55,13 +57,18 @@ def _headline(profile: Profile) -> str:
 
 
 def _about(profile: Profile) -> Iterator[str]:
-    runs, passes = len(profile.runs), len(profile.latency_ms)
-    provider = f" on {profile.providers[0].removesuffix('ExecutionProvider')}" if profile.providers else ""
-    stopped = f"; {profile.stopped_because}" if profile.stopped_because else ""
-    yield f"{count(passes)} passes in {runs} process {'run' if runs == 1 else 'runs'}{provider}{stopped}"
+    if profile.runs:
+        yield _measured(profile)
     if profile.peak_memory_bytes:
         yield f"peak memory {size(profile.peak_memory_bytes)}"
     yield from profile.notes
+
+
+def _measured(profile: Profile) -> str:
+    runs, passes = len(profile.runs), len(profile.latency_ms)
+    provider = f" on {profile.providers[0].removesuffix('ExecutionProvider')}" if profile.providers else ""
+    stopped = f"; {profile.stopped_because}" if profile.stopped_because else ""
+    return f"{count(passes)} passes in {runs} process {'run' if runs == 1 else 'runs'}{provider}{stopped}"
 
 
 def _top_table(layers: Sequence[TopLayer]) -> Table:

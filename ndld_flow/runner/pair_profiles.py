@@ -9,6 +9,10 @@ from ndld_flow.errors import RequestError
 from ndld_flow.runner.subjects import FoundProfile, FoundSubject
 
 
+UNNAMED = "profile"
+"""What profiles of different names are called together: a history of comparisons keeps its name when a file's changes."""
+
+
 @dataclass(frozen=True)
 class Pairing:
     """Profiles by the name they share."""
@@ -26,7 +30,8 @@ def pair_profiles(subjects: Sequence[FoundSubject]) -> Pairing:
     """
     if all(len(subject.profiles) == 1 for subject in subjects):
         only = [(place, subject.profiles[0]) for place, subject in enumerate(subjects)]
-        return Pairing({subjects[0].profiles[0].name: only}, ())
+        names = {found.name for _, found in only}
+        return Pairing({names.pop() if len(names) == 1 else UNNAMED: only}, ())
     sections: dict[str, list[tuple[int, FoundProfile]]] = {}
     for wanted in subjects[0].profiles:
         members = [(place, _named(subject, wanted.name)) for place, subject in enumerate(subjects)]
