@@ -125,6 +125,12 @@ class GraphView {
     else this.element.requestFullscreen?.().catch(() => {});
   }
 
+  // Only what is inside a full-screen element is seen: the tooltip comes along.
+  changeScreen() {
+    (document.fullscreenElement ?? document.body).append(tooltip.element);
+    this.resize();
+  }
+
   centreOn(x, y) {
     const { width, height } = this.size();
     this.view.x = x - width / 2 / this.view.scale;
@@ -242,7 +248,7 @@ class GraphView {
     };
     new MutationObserver(recolour).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
-    document.addEventListener("fullscreenchange", () => this.resize());
+    document.addEventListener("fullscreenchange", () => this.changeScreen());
     new ResizeObserver(() => this.repaint()).observe(canvas);
   }
 
