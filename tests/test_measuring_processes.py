@@ -23,9 +23,11 @@ import pytest
 from ndld_flow.artifacts.kinds import Onnx, ProfileDocument
 from ndld_flow.backends.measuring import process_runs, worker, worker_process
 from ndld_flow.backends.measuring.onnxruntime_profiler import measure_in_turns
+from ndld_flow.backends.measuring.process_runs import ProcessRuns
 from ndld_flow.backends.measuring.profiling_request import ProfilingRequest
-from ndld_flow.backends.measuring.stopping import MeasuringPlan
-from ndld_flow.backends.measuring.worker_job import Answer, Job
+from ndld_flow.backends.measuring.stopping import MeasuringPlan, Tally
+from ndld_flow.backends.measuring.timing_pass import TimingPlan
+from ndld_flow.backends.measuring.worker_job import Answer, Job, write_feeds
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings, open_model
 from ndld_flow.errors import BackendError, ModelError, RequestError
 from ndld_flow.records.profile import Profile
@@ -139,8 +141,9 @@ def test_equal_requests_are_measured_apart(model: Path, tmp_path: Path) -> None:
 
 
 def test_it_stops_when_stable(model: Path, tmp_path: Path) -> None:
-    (found,) = measure(tmp_path, request(model, stable=1000.0))
+    (found,) = measure(tmp_path, request(model, layer_passes=5, runs=2, stable=1000.0))
     assert len(found.runs) == 5
+    assert found.layer_runs == (3, 3)  # as many as asked for, and no more for the runs that stability asked for
     assert found.stopped_because.startswith("stable: ±")
     assert found.stopped_because.endswith(" after 5 runs")
 
@@ -157,6 +160,37 @@ def test_a_run_that_alone_exceeds_the_budget_is_ended(model: Path, tmp_path: Pat
     assert time.perf_counter() - started < SOON_S
     assert found.stopped_because == "budget of 0.8 s used: after 1 run"
     assert found.runs[0].latency_ms
+
+
+def test_recording_layers_is_not_paid_from_the_budget(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording_ms = 1e6
+
+    def recorded_for_long(*arguments: Any) -> Answer:
+        answer = worker_process.run_worker(*arguments)
+        answer.recording_ms = recording_ms
+        return answer
+
+    monkeypatch.setattr(process_runs, "run_worker", recorded_for_long)
+    one = Tally(MeasuringPlan(**HERE), 1)
+    ProcessRuns(
+        model,
+        SessionSettings(),
+        write_feeds({"x": np.ones((1, 8), np.float32)}, tmp_path),
+        one,
+        tmp_path,
+        lambda *_: None,
+    ).run_once()
+    assert -recording_ms < one.used_ms < 0
+
+
+def test_loading_is_paid_from_the_budget() -> None:
+    plan = TimingPlan(passes=3, limit_ms=100.0, warmup_passes=2)
+    assert worker.within(plan, used_ms=30.0) == replace(plan, limit_ms=70.0)
+    assert worker.within(plan, used_ms=300.0).limit_ms > 0
+    unlimited = replace(plan, limit_ms=0.0)
+    assert worker.within(unlimited, used_ms=30.0) == unlimited
 
 
 def test_progress_tells_of_each_run(model: Path, tmp_path: Path) -> None:
@@ -299,17 +333,24 @@ def tell(done, total, what):
     if sys.argv[3] in what:
         print(Watched.started[-1].pid, flush=True)
 
-measure(Path(sys.argv[2]), request(Path(sys.argv[1]), **FOREVER), progress=tell)
+measure(Path(sys.argv[2]), request(Path(sys.argv[1]), **FOREVER, sleep_ms=float(sys.argv[4])), progress=tell)
 """
 
 
 @needs_proc
 @pytest.mark.parametrize(
-    ("word", "moment"), [("SIGKILL", "loading"), ("SIGKILL", "pass "), ("SIGTERM", "pass "), ("SIGINT", "pass ")]
+    ("word", "moment", "sleep_ms"),
+    [
+        ("SIGKILL", "loading", 0),
+        ("SIGKILL", "pass ", 0),
+        ("SIGTERM", "pass ", 0),
+        ("SIGINT", "pass ", 0),
+        ("SIGKILL", "warming up", 10 * SOON_S * 1000),  # a worker that is silent for long
+    ],
 )
-def test_no_worker_outlives_us(word: str, moment: str, model: Path, tmp_path: Path) -> None:
+def test_no_worker_outlives_us(word: str, moment: str, sleep_ms: int, model: Path, tmp_path: Path) -> None:
     parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(model), str(tmp_path), moment],
+        [sys.executable, "-c", PARENT, str(model), str(tmp_path), moment, str(sleep_ms)],
         cwd=Path(__file__).parent.parent,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

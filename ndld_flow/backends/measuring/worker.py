@@ -123,13 +123,13 @@ def _time(bound: BoundRun, part: Part, entered: float, tell: Tell) -> Timing:
     tell(0, part.plan.passes, f"{part.what}warming up")
     return time_passes(
         bound.once,
-        _within(part.plan, (time.perf_counter() - entered) * 1e3),
+        within(part.plan, (time.perf_counter() - entered) * 1e3),
         lambda done, total: tell(done, total, f"{part.what}pass {done} of {total}"),
         Copies(bound.copy_in, bound.copy_out) if bound.can_copy else None,
     )
 
 
-def _within(plan: TimingPlan, used_ms: float) -> TimingPlan:
+def within(plan: TimingPlan, used_ms: float) -> TimingPlan:
     """The limit is for the whole process: loading has used some of it."""
     if not plan.limit_ms:
         return plan
