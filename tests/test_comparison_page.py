@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ndld_flow.errors import OutputsError
 from ndld_flow.records.comparison import MetricVerdict
 from ndld_flow.report.comparison.collect_aligned import collect_aligned
+from ndld_flow.report.comparison.collect_differences import collect_differences
 from ndld_flow.report.comparison.draw import COMPARISON_PAGE, draw_comparison
 from ndld_flow.report.comparison.interval_scale import IntervalScale
 from ndld_flow.report.comparison.page import ComparisonPage, collect_comparison
@@ -89,6 +90,25 @@ def test_what_forbids_a_verdict_is_told_first() -> None:
     assert page.verdict == "incomparable"
     assert [(one.standing, one.detail) for one in page.differences][:2] == [("forbids", "CPU"), ("forbids", "CPUs")]
     assert page.differences[0].values == ("AMD EPYC 9B14", "Intel Xeon 8481C")
+
+
+def test_differences_stand_by_what_they_mean() -> None:
+    one = made.elsewhere().comparison
+    (profile,) = one.profiles
+    cpu = profile.differences[0]
+    given = (
+        cpu.model_copy(update={"forbids": False, "detail": "a note"}),
+        cpu.model_copy(update={"allowed": True, "detail": "by name"}),
+        cpu,
+    )
+    told = collect_differences(
+        one.model_copy(update={"profiles": (profile.model_copy(update={"differences": given}),)})
+    )
+    assert [(view.standing, view.detail) for view in told] == [
+        ("forbids", "CPU"),
+        ("allowed", "by name"),
+        ("noted", "a note"),
+    ]
 
 
 def test_what_differs_alike_in_several_profiles_is_told_once() -> None:
@@ -175,6 +195,7 @@ any_ratio = st.floats(allow_nan=True, allow_infinity=True)
 
 
 @given(any_ratio, any_ratio, any_ratio, st.floats(0, 1e9))
+@example(1.0, math.nan, math.inf, 0.03)
 def test_no_interval_leaves_its_axis(ratio: float, low: float, high: float, threshold: float) -> None:
     one = verdict(ratio, low, high, threshold)
     scale = IntervalScale.around([one])

@@ -103,10 +103,9 @@ class RowPair {
     return this.both(row) && this.rows.said(key, this.base, row) !== this.rows.said(key, this.candidate, row);
   }
 
-  // The weaker of the two ways in which both came into the row.
+  // The weaker of the two ways in which both came into the row; who is not in it came in by none.
   method(row) {
     const { methods, profile } = this.rows;
-    if (!this.both(row)) return "unmatched";
     return methods[Math.max(profile.rows.methods[this.base][row], profile.rows.methods[this.candidate][row])];
   }
 
