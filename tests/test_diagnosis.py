@@ -231,6 +231,9 @@ FIRES: dict[str, tuple[Profile, Profile, str]] = {
         profile(several(), layer_pass_ms=(16.0,)), profile(several(), layer_pass_ms=(8.8,)),
         "The profiler makes the model 2 times as slow",
     ),
+    "times_of_the_host": (
+        profile(several(), providers=(CUDA, CPU)), profile(several(), backend="trtexec"), "Layer times are the host's",
+    ),
     "busy_machine": (
         profile(conditions={"before": {"load_average": [2.5, 1, 1]}}),
         profile(conditions={"before": {"load_average": [0.5, 1, 1]}, "during": {"cpus_used_by_others": 0.1}}),
@@ -367,6 +370,14 @@ def test_on_a_gpu_short_layers_count_when_launching_does() -> None:
     assert fired("many_tiny_layers", hidden) == []
     assert fired("many_tiny_layers", profile(several(36, ms=0.024), providers=(CUDA,))) == []
     assert bound_by(profile(several(1000, ms=0.003), providers=(CUDA,))).word == "dispatch overhead"
+
+
+def test_what_launching_takes_is_not_held_against_roofs() -> None:
+    launched = [at_roof(0.1), *several(4, read_bytes=10**7, provider=CUDA)]
+    made = profile(launched, latency=[100.0] * 30, layer_pass_ms=(101.0,), roofs=ROOFS, providers=(CUDA, CPU))
+    assert bound_by(made).word == "unknown"
+    assert "launching the 5 layers takes" in bound_by(made).evidence
+    assert fired("far_from_roof", made) == fired("time_outside_layers", made) == []
 
 
 def test_copies_are_not_told_twice() -> None:

@@ -359,6 +359,19 @@ def test_a_profile_with_broken_lines_is_read(tmp_path: Path) -> None:
     assert any("not traced back" in note for note in found.notes)
 
 
+def test_times_on_a_device_are_said_to_be_the_hosts(tmp_path: Path) -> None:
+    """What another provider's profile looks like, without having one."""
+    model = make_ctrl(tmp_path / "m.onnx")
+    recording = record_layers(model, SessionSettings(), fed(x=(8, 4)), RecordingPlan(3, 50), tmp_path)
+    recording.write_text(recording.read_text().replace('"CPUExecutionProvider"', '"CUDAExecutionProvider"'))
+    found = read_layers(model, [recording], tmp_path / OPTIMISED, RecordingPlan(3))
+    assert any(
+        note.startswith("times of layers on CUDAExecutionProvider are those of the host") for note in found.notes
+    )
+    again = layers_of(model, tmp_path / "again", fed(x=(8, 4)))
+    assert not any("host" in note for note in again.notes)
+
+
 def test_roofs_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_roofs, "_measured", {})
     monkeypatch.setattr(device_roofs, "_ENOUGH_S", 0.0)

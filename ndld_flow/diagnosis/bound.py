@@ -139,6 +139,8 @@ def _roofs(subject: Subject) -> Bound | None:
 
 
 def _measure(subject: Subject) -> _Measure | None:
+    if subject.times_are_the_hosts:
+        return None
     roofs = subject.profile.roofs
     if roofs is not None:
         gmacs, gigabytes = three_digits(roofs.macs_per_s / 1e9), three_digits(roofs.bytes_per_s / 1e9)
@@ -154,6 +156,12 @@ def _why_unknown(subject: Subject) -> str:
         lanes = subject.lane_ms(lambda run: run.compute_ms)
         computed = "" if lanes is None else f", and computing takes {milliseconds(lanes)} of it"
         return f"layers were not profiled; the latency is {milliseconds(subject.latency_ms)}{computed}"
+    if subject.times_are_the_hosts:
+        return (
+            f"ONNX Runtime's profiler tells what launching the {count(len(subject.layers))} layers takes on the host, "
+            f"{milliseconds(subject.layers_sum_ms)} of {milliseconds(subject.latency_ms)}, and not what they take on "
+            "the device"
+        )
     if _measure(subject) is None:
         return (
             f"no roofs were measured, and the work of the {count(len(subject.layers))} layers is not known well enough"

@@ -46,6 +46,7 @@ RULES: tuple[Rule, ...] = (
     rules_leftovers.activation_not_fused,
     rules_conditions.more_threads_than_cpus,
     rules_conditions.larger_batches_pay,
+    rules_conditions.times_of_the_host,
     rules_conditions.profiler_overhead,
     rules_conditions.busy_machine,
     rules_conditions.clocks_not_fixed,

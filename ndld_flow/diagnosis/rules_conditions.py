@@ -39,6 +39,24 @@ def profiler_overhead(subject: Subject) -> Iterator[Insight]:
     )
 
 
+def times_of_the_host(subject: Subject) -> Iterator[Insight]:
+    """ONNX Runtime on a device: kernels are launched and not waited for, so a node's time is that of launching it
+    (https://github.com/microsoft/onnxruntime/issues/20398).
+    """
+    if not subject.times_are_the_hosts or not subject.layers:
+        return
+    yield Insight(
+        score=0.0,
+        title="Layer times are the host's, not the device's",
+        evidence=f"Launching all layers takes {milliseconds(subject.layers_sum_ms)}, a pass "
+        f"{milliseconds(subject.latency_ms)}. A layer that waits for the device has the time of those before it.",
+        next_step=(
+            "Take the latency as it is, and times of layers as a hint. For times on the device build an engine and use "
+            "TensorRT's own profile (trtexec `--exportProfile`), or Nsight Systems."
+        ),
+    )
+
+
 def busy_machine(subject: Subject) -> Iterator[Insight]:
     """Others used the CPUs: half a CPU of load for each before, or a tenth of all while measuring.
 

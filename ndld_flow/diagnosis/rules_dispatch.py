@@ -48,8 +48,11 @@ def tiny_ms(subject: Subject) -> float:
 def outside_layers(subject: Subject) -> float:
     """The part of the latency that is neither in layers nor in copies that are told apart, 0 to 1.
 
-    0 where every pass was taken with the profiler on, which needs its time between layers.
+    0 where every pass was taken with the profiler on, which needs its time between layers, and where the time on the
+    device is not known.
     """
+    if subject.times_are_the_hosts:
+        return 0.0
     apart = bool(subject.profile.layer_pass_ms) or subject.profile.backend != "onnxruntime"
     if not subject.layers or not subject.profile.latency_ms or subject.latency_ms <= 0 or not apart:
         return 0.0

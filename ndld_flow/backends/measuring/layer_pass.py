@@ -17,6 +17,7 @@ from ndld_flow.backends.measuring.layer_origins import LayerOrigins, count_cover
 from ndld_flow.backends.measuring.layer_recording import OPTIMISED, WARMUP_PASSES, RecordingPlan, record_layers
 from ndld_flow.backends.models.files import load_model
 from ndld_flow.backends.models.tensors import Array
+from ndld_flow.backends.running.execution_providers import CPU
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings
 from ndld_flow.errors import ModelError
 from ndld_flow.importing.onnxruntime_events import MAX_EVENTS, MeasuredPasses, read_passes
@@ -162,5 +163,11 @@ def _shortcomings(measured: MeasuredPasses, asked: int, parallel: bool) -> Itera
         )
     if measured.unreadable_lines:
         yield f"{measured.unreadable_lines} lines of ONNX Runtime's profile could not be read"
+    devices = sorted({node.provider for node in measured.nodes.values()} - {CPU, ""})
+    if devices:
+        yield (
+            f"times of layers on {', '.join(devices)} are those of the host: ONNX Runtime's profiler does not wait for "
+            "the device"
+        )
     if parallel:
         yield "nodes ran in parallel: their times overlap, and those around and within If and Loop are approximate"
