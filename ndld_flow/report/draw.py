@@ -18,7 +18,8 @@ def draw_report(run_folder: Path) -> Path:
     Raises a `RequestError` when the folder holds no readable run, and an `OutputsError` when the
     report cannot be written.
     """
-    return draw_documents(read_run(run_folder), run_folder)
+    with collector_at_rest():
+        return draw_documents(read_run(run_folder), run_folder)
 
 
 def draw_documents(documents: RunDocuments, run_folder: Path) -> Path:
