@@ -1,11 +1,12 @@
 """How often a comparison is right on this machine, and what it costs: printed, not asserted.
 
-`python -m tests.benchmarks.bench_compare [sittings] [pairs]`, default 20 sittings of 5 pairs: about five minutes.
+`python -m tests.benchmarks.bench_compare [sittings] [pairs] [passes]`, default 20 sittings of 5 pairs of 200 passes a
+run: about five minutes on a machine at rest, and three times that on a busy one.
 
 1. Real process runs of ONNX Runtime. Each sitting measures in turns a model, the very same model again, and one with a
-   tenth more blocks, 5 process runs of 20 passes each. Verdicts are counted for several deciding metrics, for A/A
-   (anything but `unchanged` and `inconclusive` is a false alarm) and for A/B (`regressed` is right). Two sittings
-   joined tell what 10 pairs would have said.
+   tenth more blocks. Verdicts are counted for several deciding metrics, for A/A (anything but `unchanged` and
+   `inconclusive` is a false alarm) and for A/B (`regressed` is right). Two sittings joined tell what 10 pairs would
+   have said, and the first 20 passes of each run what shorter runs would have.
 2. Simulated runs, for what real ones are too few: false alarms and power of the rule in use and of two others, over the
    scatter of a run, the number of pairs and the true difference. `bursts` are runs that something else slowed down.
 3. The engine's own time for 10 profiles of 5,000 layers.
@@ -39,6 +40,7 @@ from ndld_flow.records.profile import Layer, Profile, ProfileRun, TensorInfo
 from tests.models import GraphBuilder, rename_output, save, tensor
 
 BLOCKS, MORE_BLOCKS = 40, 44
+SHORT = 20
 METRICS = ("latency.min", "latency.median", "latency.mean", "latency.p90")
 VERDICTS: tuple[Verdict, ...] = ("regressed", "improved", "unchanged", "inconclusive")
 THRESHOLD = Rules.threshold
@@ -54,14 +56,14 @@ def make_chain(path: Path, blocks: int) -> Path:
     return save(b.model([tensor("x", [1, 24, 28, 28])], [tensor("y", [1, 24, 28, 28])]), path)
 
 
-def request(path: Path, label: str, runs: int) -> ProfilingRequest:
+def request(path: Path, label: str, runs: int, passes: int) -> ProfilingRequest:
     return ProfilingRequest(
         path=path,
         label=label,
         digest=digest_file(path),
         inputs={},
         session=SessionSettings(),
-        plan=MeasuringPlan(runs=runs, stable=0.0, passes=20 * runs, budget_ms=600_000),
+        plan=MeasuringPlan(runs=runs, stable=0.0, passes=passes * runs, budget_ms=600_000),
         layer_passes=0,
         batches=(),
         seed=0,
@@ -69,12 +71,12 @@ def request(path: Path, label: str, runs: int) -> ProfilingRequest:
     )
 
 
-def measure(sittings: int, pairs: int) -> Iterator[tuple[Profile, Profile, Profile]]:
+def measure(sittings: int, pairs: int, passes: int) -> Iterator[tuple[Profile, Profile, Profile]]:
     """Each sitting's A, A again and B."""
     with tempfile.TemporaryDirectory() as folder:
         a, b = (make_chain(Path(folder) / f"{blocks}.onnx", blocks) for blocks in (BLOCKS, MORE_BLOCKS))
         for number in range(sittings):
-            sides = [request(a, "A", pairs), request(a, "again", pairs), request(b, "B", pairs)]
+            sides = [request(path, label, pairs, passes) for path, label in ((a, "A"), (a, "again"), (b, "B"))]
             sides = sides[number % 3 :] + sides[: number % 3]  # nobody is always the first
             found = {profile.label: profile for profile, _ in measure_in_turns(sides, Path(folder), lambda *_: None)}
             tell_sitting(number, found)
@@ -96,6 +98,11 @@ def joined(first: Profile, second: Profile) -> Profile:
     return first.model_copy(update={"runs": (*first.runs, *second.runs)})
 
 
+def shortened(profile: Profile, passes: int) -> Profile:
+    runs = tuple(run.model_copy(update={"latency_ms": run.latency_ms[:passes]}) for run in profile.runs)
+    return profile.model_copy(update={"runs": runs})
+
+
 def verdict_of(base: Profile, candidate: Profile, metric: str) -> tuple[Verdict, float]:
     # As if they were of one sitting, which joined ones are in pairs.
     pair = [one.model_copy(update={"sitting": "one"}) for one in (base, candidate)]
@@ -115,14 +122,15 @@ def count(sittings: Sequence[tuple[Profile, Profile, Profile]]) -> None:
             print(f", median {statistics.median(ratios):.3f}")
 
 
-def report_real(sittings: int, pairs: int) -> None:
-    print(f"real process runs: {BLOCKS} blocks against {BLOCKS} and {MORE_BLOCKS}, threshold {THRESHOLD:.0%}")
-    found = list(measure(sittings, pairs))
-    print(f"{len(found)} comparisons of {pairs} pairs")
-    count(found)
-    twice = [tuple(joined(*sides) for sides in zip(*both, strict=True)) for both in zip(found[::2], found[1::2])]  # noqa: B905
-    print(f"{len(twice)} comparisons of {2 * pairs} pairs")
-    count([(a, again, b) for a, again, b in twice])
+def report_real(sittings: int, pairs: int, passes: int) -> None:
+    print(f"\nreal process runs: {BLOCKS} blocks against {BLOCKS} and {MORE_BLOCKS}, threshold {THRESHOLD:.0%}")
+    found = list(measure(sittings, pairs, passes))
+    halves = zip(found[::2], found[1::2], strict=False)
+    twice = [(joined(a, d), joined(b, e), joined(c, f)) for (a, b, c), (d, e, f) in halves]
+    for kept in dict.fromkeys((SHORT, passes)):
+        for comparisons, number in ((found, pairs), (twice, 2 * pairs)):
+            print(f"{len(comparisons)} comparisons of {number} pairs, {kept} passes a run")
+            count([(shortened(a, kept), shortened(b, kept), shortened(c, kept)) for a, b, c in comparisons])
 
 
 Rule = Callable[[Sequence[float], Sequence[float]], RatioInterval]
@@ -220,11 +228,11 @@ def time_engine(name: str, profiles: Sequence[Profile]) -> None:
 
 
 def main() -> None:
-    sittings, pairs = (int(given) for given in (*sys.argv[1:], *("20", "5")[len(sys.argv) - 1 :]))
+    given = [int(word) for word in sys.argv[1:]]
+    sittings, pairs, passes = (*given, *(20, 5, 200)[len(given) :])
     report_engine()
     report_simulated()
-    if sittings:
-        report_real(sittings, pairs)
+    report_real(sittings, pairs, passes)
 
 
 if __name__ == "__main__":
