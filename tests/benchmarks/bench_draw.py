@@ -12,6 +12,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from ndld_flow.backends.models.drawn_graph import read_graph
@@ -57,9 +58,9 @@ def bench_layout() -> None:
     print(f"{'layout':<10} {'nodes':>7} {'edges':>7} {'strip':>9} {'columns':>9}")
     for name, make in (("residual", residual_edges), ("tangled", tangled_edges)):
         for count in SIZES:
-            edges, extents = make(count), [Extent(90, 24, 14, 90)] * count
-            strip = seconds(lambda edges=edges, extents=extents: lay_out(extents, edges))  # type: ignore[misc]
-            columns = seconds(lambda edges=edges, extents=extents: lay_out(extents, edges, aspect=1.6))  # type: ignore[misc]
+            edges = make(count)
+            laid = partial(lay_out, [Extent(90, 24, 14, 90)] * count, edges)
+            strip, columns = seconds(laid), seconds(partial(laid, aspect=1.6))
             print(f"{name:<10} {count:>7,} {len(edges):>7,} {strip:>7.3f} s {columns:>7.3f} s")
 
 
@@ -76,11 +77,8 @@ def bench_pages() -> None:
 def bench_models(paths: list[Path]) -> None:
     for path in paths:
         graph = read_graph(path, Reading())
-        times = [seconds(lambda path=path: read_graph(path, Reading()))]  # type: ignore[misc]
-        times += [
-            seconds(lambda kind=kind, graph=graph: picture_bytes(graph, kind, Look())) for kind in (".svg", ".png")
-        ]  # type: ignore[misc]
-        read, svg, png = times
+        read = seconds(partial(read_graph, path, Reading()))
+        svg, png = (seconds(partial(picture_bytes, graph, suffix, Look())) for suffix in (".svg", ".png"))
         print(f"{path.name}: {len(graph.nodes):,} nodes, read {read:.2f} s, svg {svg:.2f} s, png {png:.2f} s")
 
 
