@@ -55,7 +55,8 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     """Go on with more runs until the 95 % interval of the median is within this of it (at least 5 runs are needed to
     tell); `0 %` stops after `runs`."""
     budget: Annotated[Milliseconds, Field(gt=0)] = 20_000.0
-    """No run begins when loading, warming up and measuring took so long, and each run ends with its share of it."""
+    """No run begins when loading, warming up and measuring took so long. Each run has a share of it, and ends with it
+    (half of it is for passes, however long loading takes). Recording layers is not counted."""
     warmup_passes: Annotated[int, Field(ge=0)] = 5
     """Passes before the measured ones of each run, at least."""
     warmup: Milliseconds = 200.0
