@@ -20,11 +20,8 @@ class LayerGroup:
     """Of their medians."""
     share: float
     """Of the sum of all layers, 0 to 1."""
-    macs: int
-    """Of those that are known."""
     moved_bytes: int
     """Read and written."""
-    weight_bytes: int
 
 
 def group_layers(layers: Sequence[Layer], medians_ms: Sequence[float], keys: Iterable[str]) -> tuple[LayerGroup, ...]:
@@ -46,7 +43,5 @@ def _group(name: str, layers: Sequence[Layer], sum_ms: float, total: float) -> L
         count=len(layers),
         sum_ms=sum_ms,
         share=sum_ms / total,
-        macs=sum(layer.macs or 0 for layer in layers),
-        moved_bytes=sum(layer.read_bytes + layer.written_bytes for layer in layers),
-        weight_bytes=sum(layer.weight_bytes for layer in layers),
+        moved_bytes=sum([layer.read_bytes + layer.written_bytes for layer in layers]),
     )

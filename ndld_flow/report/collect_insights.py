@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ndld_flow.diagnosis.bound import bound_by
-from ndld_flow.diagnosis.diagnose import diagnose
+from ndld_flow.diagnosis.bound import bound_of
+from ndld_flow.diagnosis.diagnose import insights_of
 from ndld_flow.diagnosis.insight import Insight
-from ndld_flow.records.profile import Profile
+from ndld_flow.diagnosis.subject import Subject
 from ndld_flow.report.plain_text import visible_text
 
 # A link selects rows; beyond this nobody looks at them one by one, and pages would grow.
 _LAYERS_LINKED = 500
+
+
+Passage = tuple[str, bool]
+"""A piece of text, and whether it is code."""
 
 
 @dataclass(frozen=True)
@@ -30,31 +34,34 @@ class InsightView:
     score: float
     """Share of the latency that acting on it may save, 0 to 1."""
     title: str
-    evidence: str
-    next_step: str
+    evidence: tuple[Passage, ...]
+    next_step: tuple[Passage, ...]
     layers: tuple[int, ...]
     """Positions to select, the longest first."""
     layer_count: int
     """How many there are, those not linked included."""
 
 
-def collect_bound(profile: Profile) -> BoundView:
-    """What takes the most of a profile's latency."""
-    bound = bound_by(profile)
-    return BoundView(bound.word, visible_text(bound.evidence))
-
-
-def collect_insights(profile: Profile) -> tuple[InsightView, ...]:
-    """What may save most first."""
-    return tuple(map(_view, diagnose(profile)))
+def collect_diagnosis(subject: Subject) -> tuple[BoundView, tuple[InsightView, ...]]:
+    """What takes the most of a profile's latency, and what to do about it: what may save most first."""
+    bound = bound_of(subject)
+    return BoundView(bound.word, visible_text(bound.evidence)), tuple(map(_view, insights_of(subject)))
 
 
 def _view(insight: Insight) -> InsightView:
     return InsightView(
         score=insight.score,
         title=visible_text(insight.title),
-        evidence=visible_text(insight.evidence),
-        next_step=visible_text(insight.next_step),
+        evidence=passages(insight.evidence),
+        next_step=passages(insight.next_step),
         layers=insight.layers[:_LAYERS_LINKED],
         layer_count=len(insight.layers),
     )
+
+
+def passages(text: str) -> tuple[Passage, ...]:
+    """``Run `sanitize` first`` -> `Run `, code `sanitize`, ` first`; a backtick without its partner stays."""
+    pieces = visible_text(text).split("`")
+    if len(pieces) % 2 == 0:
+        pieces[-2:] = ["`".join(pieces[-2:])]
+    return tuple((piece, place % 2 == 1) for place, piece in enumerate(pieces) if piece)

@@ -6,11 +6,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ndld_flow.diagnosis.subject import Subject
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.collect_accuracy import shape_text
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
 from ndld_flow.report.collect_groups import LayerGroup, group_layers
-from ndld_flow.report.collect_insights import BoundView, InsightView, collect_bound, collect_insights
+from ndld_flow.report.collect_insights import BoundView, InsightView, collect_diagnosis
 from ndld_flow.report.collect_profiles import short_provider
 from ndld_flow.report.collect_timeline import TimelineView, collect_timeline
 from ndld_flow.report.plain_text import short_name, visible_name
@@ -108,7 +109,8 @@ def collect_layers(profiles: dict[str, Profile]) -> tuple[LayersView, ...]:
 
 def _view(step: str, title: str, profile: Profile) -> LayersView:
     layers = profile.layers
-    medians = tuple(layer.median_ms for layer in layers)
+    subject = Subject(profile)
+    medians = subject.medians_ms
     passes = max(len(layer.samples_ms) for layer in layers)
     times = LayerTimes(
         median_ms=medians,
@@ -117,6 +119,7 @@ def _view(step: str, title: str, profile: Profile) -> LayersView:
         sum_ms=sum(medians),
     )
     types = group_layers(layers, medians, [layer.type for layer in layers])
+    bound, insights = collect_diagnosis(subject)
     return LayersView(
         step=visible_name(step),
         label=title,
@@ -132,9 +135,9 @@ def _view(step: str, title: str, profile: Profile) -> LayersView:
         tactics=_tactics(layers, medians),
         footprint=collect_footprint(profile),
         timeline=collect_timeline(profile),
-        bound=collect_bound(profile),
-        insights=collect_insights(profile),
-        has_work=any(group.macs for group in types),
+        bound=bound,
+        insights=insights,
+        has_work=any(layer.macs for layer in layers),
         roofs=short_name(profile.roofs.how, 200) if profile.roofs else "",
         slowest=_slowest(layers, times),
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from operator import attrgetter
 
-from ndld_flow.records.profile import Layer, Profile, Roofs, Span
+from ndld_flow.records.profile import Layer, Profile, Roofs
 from ndld_flow.report.collect_accuracy import shape_text
 from ndld_flow.report.collect_layers import LayersView, LayerTimes
 from ndld_flow.report.collect_profiles import short_provider
@@ -42,14 +42,14 @@ def _columns(times: LayerTimes, layers: Sequence[Layer], texts: Texts, tensors: 
         "median_ns": median,
         "below_ns": _apart(median, nanoseconds(times.min_ms)),
         "above_ns": _apart(nanoseconds(times.max_ms), median),
-        "name": steps(texts.places(map(visible_name, map(attrgetter("name"), layers)))),
-        "provider": texts.places(map(short_provider, map(attrgetter("provider"), layers))),
+        "name": steps(texts.places(map(attrgetter("name"), layers), visible_name)),
+        "provider": texts.places(map(attrgetter("provider"), layers), short_provider),
         "dims": texts.places(shape_text(layer.outputs[0].shape) if layer.outputs else "" for layer in layers),
         "stream": [layer.stream for layer in layers],
         "macs": [layer.macs for layer in layers],
     }
     columns |= {
-        name: texts.places(map(visible_name, map(attrgetter(name), layers)))
+        name: texts.places(map(attrgetter(name), layers), visible_name)
         for name in ("type", "precision", "role", "tactic")
     }
     columns |= {name: [getattr(layer, name) for layer in layers] for name in _BYTES}
@@ -57,7 +57,7 @@ def _columns(times: LayerTimes, layers: Sequence[Layer], texts: Texts, tensors: 
         of_layers = [getattr(layer, side) for layer in layers]
         columns[side] = _lists(of_layers, tensors.places(chain.from_iterable(of_layers)))
     nodes = [layer.onnx_nodes for layer in layers]
-    columns["onnx_nodes"] = _lists(nodes, texts.places(map(visible_name, chain.from_iterable(nodes))))
+    columns["onnx_nodes"] = _lists(nodes, texts.places(chain.from_iterable(nodes), visible_name))
     # What says nothing at all needs no room.
     return {name: column for name, column in columns.items() if _says_something(column)}
 
@@ -91,37 +91,36 @@ def timeline_payload(profile: Profile, texts: Texts) -> dict[str, Json]:
     duration = nanoseconds(span.duration_ms for span in spans)
     ends = [begin + long for begin, long in zip(start, duration, strict=True)]
     lanes = list(dict.fromkeys(span.lane for span in spans))
+    there = range(len(layers))
+    # An int is found in a range at once; anything else is looked for one by one.
+    places = [span.layer if span.layer is not None and span.layer in there else None for span in spans]
     lane_places = {lane: place for place, lane in enumerate(lanes)}
     return {
         "basis": visible_text(profile.timeline_basis),
-        "lanes": texts.places(map(visible_name, lanes)),
+        "lanes": texts.places(lanes, visible_name),
         "lane": [lane_places[span.lane] for span in spans],
         "depth": [span.depth for span in spans],
         "kind": [_KINDS[span.kind] for span in spans],
         # From the end of the span before: 0 where one follows the other.
         "gap_ns": _apart(start, [0, *ends[:-1]]),
         "duration_ns": duration,
-        "layer": _layer_steps(spans, len(layers)),
-        "name": texts.places(visible_name(_own_name(span, layers)) for span in spans),
+        "layer": _layer_steps(places),
+        # Empty for a span that is called as its layer is.
+        "name": texts.places(
+            (
+                "" if place is not None and layers[place].name == span.name else span.name
+                for span, place in zip(spans, places, strict=True)
+            ),
+            visible_name,
+        ),
     }
 
 
-def _own_name(span: Span, layers: Sequence[Layer]) -> str:
-    """Empty for a span that is called as its layer is."""
-    place = _layer_of(span, len(layers))
-    return "" if place is not None and layers[place].name == span.name else span.name
-
-
-def _layer_of(span: Span, layer_count: int) -> int | None:
-    return span.layer if span.layer is not None and 0 <= span.layer < layer_count else None
-
-
-def _layer_steps(spans: Sequence[Span], layer_count: int) -> list[int | None]:
+def _layer_steps(places: Sequence[int | None]) -> list[int | None]:
     """How far each span's layer is from the one expected next; None for a span without."""
     found: list[int | None] = []
     expected = 0
-    for span in spans:
-        place = _layer_of(span, layer_count)
+    for place in places:
         found.append(None if place is None else place - expected)
         expected = expected if place is None else place + 1
     return found

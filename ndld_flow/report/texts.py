@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ndld_flow.records.profile import TensorInfo
 from ndld_flow.report.collect_accuracy import shape_text
@@ -16,10 +16,13 @@ class Texts:
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
 
-    def places(self, texts: Iterable[str]) -> list[int]:
-        """Positions of texts in the table, new ones added."""
+    def places(self, texts: Iterable[str], shown: Callable[[str], str] = str) -> list[int]:
+        """Positions of texts in the table as they are `shown`, new ones added."""
+        # Columns repeat themselves: each text is looked at once, and what repeats runs in C.
+        given = list(texts)
         known = self._places
-        return [known.setdefault(text, len(known)) for text in texts]
+        found = {text: known.setdefault(shown(text), len(known)) for text in dict.fromkeys(given)}
+        return list(map(found.__getitem__, given))
 
     def as_list(self) -> list[str]:
         return list(self._places)
@@ -39,8 +42,8 @@ class Tensors:
     def as_columns(self, texts: Texts) -> dict[str, Json]:
         """Their parts, as positions in a table of texts; names as steps from one to the next."""
         return {
-            "name": steps(texts.places(visible_name(name) for name, _, _ in self._places)),
-            "dtype": texts.places(visible_name(dtype) for _, dtype, _ in self._places),
+            "name": steps(texts.places((name for name, _, _ in self._places), visible_name)),
+            "dtype": texts.places((dtype for _, dtype, _ in self._places), visible_name),
             "dims": texts.places(shape_text(shape) for _, _, shape in self._places),
         }
 

@@ -16,7 +16,7 @@ function layerTextColumns(data) {
   return {
     name: textColumn("name", "Name", "minmax(170px, 2fr)", (row) => data.name[row], { mono: true, indent: (row) => Math.min(data.depth[row], 8), hidden: false }),
     type: tallied("type", "Type", "minmax(90px, 0.8fr)", false),
-    dims: tallied("dims", "Dims", "124px", false),
+    dims: tallied("dims", "Dims", "138px", false),
     provider: tallied("provider", "Provider", "84px", !saysMore(data.provider)),
     precision: tallied("precision", "Precision", "80px", false),
     role: tallied("role", "Role", "84px", !saysMore(data.role)),
@@ -58,7 +58,6 @@ function layerNumberColumns(data, basis, heat) {
     macs: numberColumn("macs", "MACs", "78px", plain.macs, amount, { measure: "sum", hidden: true, heat: heated("macs", plain.macs) }),
     gmacs: numberColumn("gmacs", "GMAC/s", "78px", plain.gmacs, threeDigits, {
       measure: "mean", hidden: !worked, csv: (row) => { const value = data.gmacs(row); return value === null ? "" : Number(value.toPrecision(5)); },
-      heat: heated("gmacs", plain.gmacs),
     }),
     bytes: numberColumn("bytes", "Moved", "84px", plain.bytes, size, { longLabel: "Bytes read and written", csvLabel: "bytes", measure: "sum", hidden: !moved, heat: heated("bytes", plain.bytes) }),
     weights: numberColumn("weights", "Weights", "84px", (row) => data.weight_bytes[row], size, { csvLabel: "weight bytes", measure: "sum", hidden: true }),

@@ -41,8 +41,8 @@ class Roofline {
       "aria-label": `${count(this.points.length)} layers: speed against work for each byte. Left and right move through them, the longest first, Enter selects.`,
     });
     this.grid([x0, x1], [y0, y1], width);
-    if (this.roofs) this.svg.append(this.roofPath(x0, x1, y0));
     this.svg.append(...this.dots());
+    if (this.roofs) this.svg.append(this.roofPath(x0, x1, y0));
     this.ring = draw("circle", { class: "ring", r: 6, visibility: "hidden" });
     this.svg.append(draw("g", { class: "series" }, this.ring));
     this.listen();

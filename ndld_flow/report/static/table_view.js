@@ -5,6 +5,7 @@
 
 const ROW_HEIGHT = 30;
 const ROWS_BEYOND = 8;
+const MONO_LETTER = 7.3; // pixels: both ends of a name are shown, its middle gives way
 let tableCount = 0;
 
 // The least that a grid of these tracks needs, in pixels: `84px` and `minmax(170px, 2fr)` both begin with it.
@@ -212,6 +213,9 @@ class TableView {
     const inSight = Math.ceil(this.box.clientHeight / ROW_HEIGHT) + 2 * ROWS_BEYOND;
     const lines = [];
     this.onScreen = this.columns;
+    for (const [place, column] of this.onScreen.entries()) {
+      column.letters = column.mono ? Math.max(10, Math.floor((this.heads[place].offsetWidth - 20) / MONO_LETTER)) : 160;
+    }
     for (let position = first; position < Math.min(shown.length, first + inSight); position++) {
       lines.push(this.line(position));
     }
@@ -237,9 +241,9 @@ class TableView {
 
   cell(column, row) {
     const value = column.value(row);
-    const text = column.format ? column.format(value, row) : shortened(String(value), 160);
+    const text = column.format ? column.format(value, row) : shortened(String(value), Math.max(10, column.letters - 2 * (column.indent?.(row) ?? 0)));
     const classes = [...["right", "mono", "heat"].filter((name) => column[name]), column.tone?.(row)].filter(Boolean).join(" ");
-    const cell = make("div", { role: "gridcell", class: classes || null, title: text.length > 16 ? text : null }, column.element ? column.element(value, row) : text);
+    const cell = make("div", { role: "gridcell", class: classes || null, title: text.length > 16 || column.mono ? shortened(String(value), 400) : null }, column.element ? column.element(value, row) : text);
     if (column.indent) cell.style.paddingLeft = `${10 + 14 * column.indent(row)}px`;
     if (column.heat) cell.style.setProperty("--hot", column.heat(row).toFixed(3));
     return cell;

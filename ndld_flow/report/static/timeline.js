@@ -39,9 +39,9 @@ class Timeline {
       button("Whole pass", "Show the whole pass", () => this.show(0, this.data.total)));
     host.replaceChildren(this.tools,
       make("div", { class: "timeline" }, this.canvas),
-      make("p", { class: "quiet small", id: help },
-        "Drag to measure, click a span to find its layer, Shift and drag to move. Ctrl and wheel zooms, without Ctrl once the timeline has the focus. ",
-        "Keys: arrows go from span to span, + and − zoom, Shift and arrows move, Enter picks, M measures from here, Escape clears, 0 shows all."));
+      make("div", { class: "timeline-help quiet small", id: help },
+        make("p", {}, "Drag to measure, click a span for its layer, Shift and drag to move, Ctrl and wheel to zoom; after a click the wheel alone zooms."),
+        make("p", {}, "Arrows go from span to span, + and − zoom, Shift and arrows move, Enter picks, M measures from here, Escape clears, 0 shows all.")));
     this.listen();
   }
 
