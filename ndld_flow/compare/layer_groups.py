@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from ndld_flow.records.comparison import MatchMethod
-from ndld_flow.records.profile import Profile
+from ndld_flow.records.profile import Layer, Profile, TensorInfo
 
 Nodes = frozenset[str]
 
@@ -142,3 +142,21 @@ def _agreement(sets: list[Nodes], layers_of: dict[Nodes, list[tuple[int, int]]])
             of_profile[profile] |= nodes
     different = set(map(frozenset, of_profile.values()))
     return min((len(one & other) / len(one | other) for one, other in combinations(different, 2)), default=1.0)
+
+
+def final_home(group: LayerGroup, joined: dict[int, LayerGroup]) -> LayerGroup:
+    """Where a group is in the end: `joined` tells, by identity, which group took in which."""
+    while id(group) in joined:
+        group = joined[id(group)]
+    return group
+
+
+def first_layer(group: LayerGroup, profiles: Sequence[Profile]) -> Layer:
+    """Of its first profile."""
+    number, positions = next(iter(group.layers.items()))
+    return profiles[number].layers[positions[0]]
+
+
+def dims_of(tensors: Sequence[TensorInfo]) -> tuple[tuple[int, ...], ...]:
+    """Shapes of tensors."""
+    return tuple(tensor.shape for tensor in tensors)
