@@ -141,7 +141,7 @@ def test_equal_requests_are_measured_apart(model: Path, tmp_path: Path) -> None:
 
 
 def test_it_stops_when_stable(model: Path, tmp_path: Path) -> None:
-    (found,) = measure(tmp_path, request(model, layer_passes=5, runs=2, stable=1000.0))
+    (found,) = measure(tmp_path, request(model, layer_passes=5, runs=2, stable=1e9))
     assert len(found.runs) == 5
     assert found.layer_runs == (3, 3)  # as many as asked for, and no more for the runs that stability asked for
     assert found.stopped_because.startswith("stable: ±")
