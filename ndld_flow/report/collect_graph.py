@@ -112,7 +112,8 @@ def _lay_out(profile: Profile) -> GraphPicture:
         [edge.tensor for edge in edges],
         aspect=_ASPECT,
     )
-    by_order = not any(tensor.name for layer in profile.layers for tensor in layer.outputs)
+    inner = [edge for edge in edges if edge.source < len(profile.layers) and edge.target < len(profile.layers)]
+    by_order = bool(inner) and not any(edge.tensor for edge in inner)
     return GraphPicture(layout, edges, terminals, _families(profile.layers), by_order)
 
 
