@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -54,7 +55,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     """Kill it and what it started, unless it has ended."""
     if process.poll() is None:
         if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGKILL)  # a session of its own is a group of its own
+            with contextlib.suppress(OSError):  # macOS refuses for one that has just ended
+                os.killpg(process.pid, signal.SIGKILL)  # a session of its own is a group of its own
         else:
             process.kill()
         process.wait()
