@@ -185,7 +185,8 @@ def test_an_address_names_section_base_candidate_and_profile(show: Open) -> None
 def test_profiles_are_tabs_and_lack_what_they_lack(show: Open) -> None:
     page = show("three")
     page.get_by_role("tab", name="rec").click()
-    assert page.locator('[data-live="metrics"] thead th').all_inner_texts()[1:3] == ["A main base", "B half"]
+    heads = page.locator('[data-live="metrics"] thead th').all_text_contents()
+    assert heads[1:3] == ["A main base", "B half"]
     expect(page.locator('[data-live="metrics"] tbody tr').first).to_contain_text("29.6 ms")
     make_base(page, "C")  # has no such profile: its first report stays the base there
     expect(page.locator("#metrics h2")).to_contain_text("each against A main")
@@ -396,6 +397,15 @@ def test_timelines_share_one_scale_and_zoom_together(show: Open) -> None:
     lines.get_by_role("button", name="Zoom in").first.click()
     expect(told.first).not_to_have_text(whole)
     assert len(set(told.all_inner_texts())) == 1
+
+
+def test_timelines_are_those_of_the_profile_that_is_shown(show: Open) -> None:
+    page = show("three")
+    page.get_by_role("tab", name="rec").click()
+    lines = near(page, "timelines")
+    expect(lines.locator("canvas")).to_have_count(2)
+    page.get_by_role("tab", name="det").click()
+    expect(lines.locator("canvas")).to_have_count(3)
 
 
 def test_a_span_leads_to_its_row(show: Open) -> None:

@@ -13,21 +13,22 @@ class Timelines {
     Object.assign(this, { host, choose, lines: new Map() });
   }
 
-  // Nothing here depends on the base; all is made when somebody comes near.
+  // Nothing here depends on the base. All is made when somebody comes near, of the profile that is shown by then.
   draw(view, pair) {
     const same = this.view?.profile === view.profile;
     Object.assign(this, { view, pair });
     if (same) return;
     this.lines = new Map();
+    if (this.picture) this.picture.again();
+    else this.picture = drawAtWidth(this.host, () => this.lines.size === 0 && this.build());
+  }
+
+  build() {
+    const { view } = this;
     const told = view.profile.reports.map((report, place) => ({ report, place })).filter(({ report }) => report.timeline);
     const rooms = told.map(() => make("div", { "data-live": "timeline" }));
     this.host.replaceChildren(...told.flatMap(({ place }, number) => [make("h4", {}, named(view.subject(place))), rooms[number]]));
     if (told.length === 0) this.host.replaceChildren(make("p", { class: "quiet" }, "These profiles have no timeline."));
-    else drawAtWidth(this.host, () => this.lines.size === 0 && this.build(told, rooms));
-  }
-
-  build(told, rooms) {
-    const { view } = this;
     const spans = told.map(({ report }) => new TimelineData(report.timeline, this.layersOf(report), view.texts));
     const total = Math.max(...spans.map((one) => one.total));
     const peers = told.map(({ place }, number) => {
