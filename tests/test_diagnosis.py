@@ -106,6 +106,18 @@ def swish(value: str = "x") -> list[Layer]:
     ]
 
 
+def hard_swish(value: str = "x", *, division_first: bool = False) -> list[Layer]:
+    def step(kind: str, made: str, *read: str) -> Layer:
+        return layer(
+            kind, name=kind, inputs=tuple(tensor(name, 8) for name in read), outputs=(tensor(made, 8),), weight_bytes=4
+        )
+
+    ends = [step("Mul", "p", value, "c"), step("Div", "y", "p", "six")]
+    if division_first:
+        ends = [step("Div", "q", "c", "six"), step("Mul", "y", "q", value)]
+    return [step("Add", "a", "x", "three"), step("Clip", "c", "a"), *ends, *several(4)]
+
+
 def shapes(count: int) -> list[Layer]:
     made = [layer("Shape", name=f"s{n}", outputs=(tensor(f"s{n}", 4, dtype="int64"),)) for n in range(count)]
     return [*made, layer("Concat", outputs=(tensor("c", 4, dtype="int64"),)), *several(8, ms=10)]
@@ -217,6 +229,7 @@ FIRES: dict[str, tuple[Profile, Profile, str]] = {
         profile(scaled_convolution((1, 8, 1, 1))), profile(scaled_convolution((10, 10))), "1 layer scaling or shifting",
     ),
     "activation_not_fused": (profile(swish()), profile(swish("z")), "Sigmoid and Mul in two layers, 1 times"),
+    "hard_swish_in_parts": (profile(hard_swish()), profile(hard_swish("z")), "HardSwish in four layers, 1 times"),
     "more_threads_than_cpus": (
         profile(several(), options={"threads": 8}), profile(several(), options={"threads": 4}), "8 threads on 4 CPUs",
     ),
@@ -325,6 +338,11 @@ def test_factors_are_found_through_reorders_and_each_other() -> None:
         *several(4),
     ]
     assert fired("factor_not_folded", profile(layers))[0].layers == (2, 3)
+
+
+def test_hard_swish_is_known_in_either_order() -> None:
+    assert fired("hard_swish_in_parts", profile(hard_swish(division_first=True)))[0].layers == (0, 1, 2, 3)
+    assert fired("hard_swish_in_parts", profile(hard_swish("z", division_first=True))) == []
 
 
 def test_a_grouped_convolution_is_named_as_the_reason() -> None:
@@ -492,6 +510,7 @@ def test_real_models_are_diagnosed(sample: str, sample_model: Callable[[str], Pa
     else:
         assert "scaling or shifting what a convolution writes" in titles
         assert "Elementwise layers one after another" in titles
+        assert "HardSwish in four layers, 24 times" in titles
 
 
 numbers = st.one_of(

@@ -44,6 +44,7 @@ RULES: tuple[Rule, ...] = (
     rules_leftovers.normalization_not_folded,
     rules_leftovers.factor_not_folded,
     rules_leftovers.activation_not_fused,
+    rules_leftovers.hard_swish_in_parts,
     rules_conditions.more_threads_than_cpus,
     rules_conditions.larger_batches_pay,
     rules_conditions.times_of_the_host,

@@ -151,8 +151,8 @@ def elementwise_chains(subject: Subject) -> Iterator[Insight]:
         f"{subject.took(positions)}. The longest ends in {subject.call(longest[-1])}: {types}. Each of its layers "
         f"moves {_moved(subject.layers[longest[-1]])}.",
         next_step=(
-            "Run `sanitize` to fold constant factors into the convolution before. Export activations as one operator "
-            "(HardSwish since opset 14, Mish 18, Gelu 20, Swish 24). A runtime that fuses pointwise layers "
+            "Run `sanitize` to fold constant factors into the convolution before, and export activations as one "
+            "operator (HardSwish since opset 14, Mish 18, Gelu 20, Swish 24). A runtime that fuses pointwise layers "
             "(TensorRT) saves the rest."
         ),
         layers=positions,
