@@ -30,10 +30,10 @@ _NEAR = 0.25
 
 def bound_by(profile: Profile) -> Bound:
     """What takes the most of the latency, with the numbers that say so; `unknown` where they say nothing."""
-    return decide_bound(Subject(profile))
+    return bound_of(Subject(profile))
 
 
-def decide_bound(subject: Subject) -> Bound:
+def bound_of(subject: Subject) -> Bound:
     """`bound_by` where the profile was looked at already."""
     for decide in _DECISIONS:
         bound = decide(subject)
@@ -181,6 +181,3 @@ _DECISIONS: tuple[Callable[[Subject], Bound | None], ...] = (
     _dispatch,
     _roofs,
 )
-
-
-bound_of = decide_bound

@@ -63,13 +63,10 @@ RULES: tuple[Rule, ...] = (
 
 def diagnose(profile: Profile) -> tuple[Insight, ...]:
     """What the profile shows, what may save most first."""
-    return apply_rules(Subject(profile))
+    return insights_of(Subject(profile))
 
 
-def apply_rules(subject: Subject) -> tuple[Insight, ...]:
+def insights_of(subject: Subject) -> tuple[Insight, ...]:
     """`diagnose` where the profile was looked at already."""
     found = [replace(insight, score=min(1.0, insight.score)) for rule in RULES for insight in rule(subject)]
     return tuple(sorted(found, key=lambda insight: -insight.score))
-
-
-insights_of = apply_rules

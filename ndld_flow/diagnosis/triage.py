@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ndld_flow.diagnosis.bound import decide_bound
-from ndld_flow.diagnosis.diagnose import apply_rules
+from ndld_flow.diagnosis.bound import bound_of
+from ndld_flow.diagnosis.diagnose import insights_of
 from ndld_flow.diagnosis.insight import Bound, Insight
 from ndld_flow.diagnosis.subject import Subject
 from ndld_flow.records.profile import Layer, Profile
@@ -61,8 +61,8 @@ def triage(profile: Profile, top: int = 10) -> Triage:
         by_type=_groups(subject, lambda layer: layer.type),
         by_precision=_groups(subject, lambda layer: layer.precision or "unknown"),
         by_role=_groups(subject, lambda layer: layer.role),
-        bound=decide_bound(subject),
-        insights=apply_rules(subject),
+        bound=bound_of(subject),
+        insights=insights_of(subject),
     )
 
 
