@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from ndld_flow import api
 from ndld_flow.errors import RecipeError, RequestError
 from ndld_flow.records.run_record import RunRecord
+from ndld_flow.runner.events import Event, StepProgressed
 from tests.models import make_cnn, make_tfm
 from tests.toys import Toy, make_toy, outcomes, started
 
@@ -224,3 +229,28 @@ def test_models_have_names_of_their_own(toy: Toy) -> None:
     text = str(caught.value)
     assert "`base` names a step too" in text
     assert "`a b` cannot name a model" in text
+
+
+def test_a_step_that_waits_for_its_device_says_so(toy: Toy) -> None:
+    held = threading.Event()
+    free = threading.Event()
+
+    def hold() -> None:
+        user = os.environ.get("USER") or os.environ.get("USERNAME") or "anyone"
+        with FileLock(Path(tempfile.gettempdir()) / f"ndld_flow-{user}-scales.lock"):
+            held.set()
+            free.wait(60)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    held.wait(60)
+    said: list[str] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, StepProgressed):
+            said.append(event.what)
+            free.set()
+
+    api.run(toy.recipe, outputs=toy.folder / "outputs", trust=True, listener=listen)
+    other.join()
+    assert said == ["waits: another measurement holds the scales"]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from ndld_flow.artifacts.kinds import Artifact, Onnx
@@ -55,7 +56,8 @@ def execute_steps(works: Sequence[Work], store: Store) -> list[StepRecord]:
     started_at, start = datetime.now(UTC), time.perf_counter()
     with store.building() as folder:
         turns = [_prepare(work, folder / str(place)) for place, work in enumerate(works)]
-        with working_steps([work.step for work in works], store, folder) as logs:
+        wait = partial(works[0].progress, 0, 0)
+        with working_steps([work.step for work in works], store, folder, wait) as logs:
             results = works[0].step.type.cls.run_together(turns)
             share_s = (time.perf_counter() - start) / len(works)
             records = [

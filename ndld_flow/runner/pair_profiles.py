@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from ndld_flow.errors import RequestError
 from ndld_flow.runner.subjects import FoundProfile, FoundSubject
 
-
 UNNAMED = "profile"
-"""What profiles of different names are called together: a history of comparisons keeps its name when a file's changes."""
+"""What profiles of different names are called together: a history of comparisons keeps it when a file is renamed."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import re
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ndld_flow.artifacts.store import Store
@@ -24,17 +24,19 @@ def step_logger(name: str) -> logging.Logger:
 
 
 @contextlib.contextmanager
-def working_steps(steps: Sequence[RecipeStep], store: Store, folder: Path) -> Iterator[list[list[str]]]:
+def working_steps(
+    steps: Sequence[RecipeStep], store: Store, folder: Path, tell: Callable[[str], None]
+) -> Iterator[list[list[str]]]:
     """Hold what steps need alone while they build in `folder`, and collect the lines of each one's log.
 
-    Several steps take turns on one device. Raises what they raise, with their names; OutputsError when the disk is full
-    or may not be written.
+    Several steps take turns on one device; `tell` says when they must wait for it. Raises what they raise, with their
+    names; OutputsError when the disk is full or may not be written.
     """
     name = " and ".join(step.name for step in steps)
     with contextlib.ExitStack() as stack:
         stack.enter_context(explaining_disk(f"step {name}", store.root))
         stack.enter_context(_naming_step(name, folder))
-        stack.enter_context(_holding(steps[0].step.device))
+        stack.enter_context(_holding(steps[0].step.device, tell))
         yield [stack.enter_context(_logging(step.name)) for step in steps]
 
 
@@ -49,7 +51,7 @@ def _naming_step(name: str, folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _holding(device: str) -> Iterator[None]:
+def _holding(device: str, tell: Callable[[str], None]) -> Iterator[None]:
     """Hold a device alone against all measuring steps of this machine."""
     if not device:
         yield
@@ -58,8 +60,16 @@ def _holding(device: str) -> Iterator[None]:
 
     user = os.environ.get("USER") or os.environ.get("USERNAME") or "anyone"
     name = f"ndld_flow-{user}-{device.replace(os.sep, '-')}.lock"
-    with FileLock(Path(tempfile.gettempdir()) / name):
+    lock = FileLock(Path(tempfile.gettempdir()) / name)
+    try:
+        lock.acquire(blocking=False)
+    except TimeoutError:
+        tell(f"waits: another measurement holds the {device}")
+        lock.acquire()
+    try:
         yield
+    finally:
+        lock.release()
 
 
 class _Lines(logging.Handler):
