@@ -21,8 +21,8 @@ def reformats(subject: Subject) -> Iterator[Insight]:
     has no such kernel; TensorRT reformats where neighbours differ in precision or format
     (https://onnxruntime.ai/docs/performance/model-optimizations/graph-optimizations.html, "layout optimizations";
     https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/optimization.html). Half of their time is taken as
-    the saving: some stay. Giving up the blocked layout is no way out: without it PP-OCRv4's models take 25 % to 55 %
-    longer (`optimization: extended`, tests/benchmarks/bench_diagnosis.py).
+    the saving: some stay. Giving up the blocked layout is no way out: without it PP-OCRv4's models need a third more
+    CPU time (`optimization: extended`, tests/benchmarks/bench_diagnosis.py).
     """
     positions = _in_role(subject, "reformat")
     part = subject.share(positions)
