@@ -27,7 +27,7 @@ pytestmark = pytest.mark.browser
 Open = Callable[..., Page]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with chromium() as running:
         yield running
@@ -320,7 +320,7 @@ def test_paper_shows_what_a_screen_folds_away(open_report: Open, reports: dict[s
     page = open_report(reports["quickstart"])
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
-    expect(page.locator("#layers-1 .static").last).to_be_visible()
+    expect(page.locator("#layers-1 .scroll.static")).to_be_visible()
     expect(page.get_by_text("blocked: p2o.BatchNormalization.0")).to_be_visible()
     expect(page.get_by_label("Filter layers").first).to_be_hidden()
     page.evaluate("dispatchEvent(new Event('afterprint'))")

@@ -437,7 +437,8 @@ def test_roll_ups_and_memory_lead_to_their_layers(page: Page, half: Profile) -> 
 def test_a_finding_leads_to_its_layers(page: Page) -> None:
     part = Part(page)
     finding = part.section.locator(".insights li").first
-    expect(finding).to_contain_text("Try:")
+    expect(finding.locator(".score")).to_have_text(re.compile(r"^[\d.]+ %$"))
+    expect(finding.locator(".try code").first).to_have_text("sanitize")
     button = finding.locator("[data-rows]")
     rows = (button.get_attribute("data-rows") or "").split(",")
     button.click()

@@ -43,7 +43,7 @@ def page_payload(
 def packed(data: Json) -> str:
     """JSON, gzip, base64: letters that can close no tag. Equal data give equal bytes."""
     plain = json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
-    return base64.b64encode(gzip.compress(plain, compresslevel=6, mtime=0)).decode()
+    return base64.b64encode(gzip.compress(plain, compresslevel=4, mtime=0)).decode()
 
 
 def profile_payload(profile: ProfileView) -> dict[str, Json]:
