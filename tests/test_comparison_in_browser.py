@@ -5,18 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Dialog, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from ndld_flow.quantities import MINUS
 from ndld_flow.report.comparison.draw import draw_comparison
 from ndld_flow.report.plain_text import visible_name
 from tests import comparison_fixtures as made
+from tests.report_browser import Watch, chromium
 from tests.run_fixtures import HOSTILE_NAMES
 
 pytestmark = pytest.mark.browser
@@ -25,15 +25,9 @@ Open = Callable[..., Page]
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    names = ("chromium", "google-chrome", "chromium-browser")
-    found = next((path for name in names if (path := shutil.which(name))), None)
-    if found is None:
-        pytest.skip(f"no browser: none of {', '.join(names)} is on PATH")
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
+def browser() -> Iterator[Browser]:
+    with chromium() as running:
         yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")
@@ -41,42 +35,33 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One page of each kind, drawn once."""
     folder = tmp_path_factory.mktemp("comparisons")
     kinds = {"pair": made.pair(), "three": made.three(), "elsewhere": made.elsewhere(), "hostile": made.hostile()}
-    return {name: draw_comparison(one.comparison, one.profiles, folder / f"{name}.html") for name, one in kinds.items()}
-
-
-def refuse(dialog: Dialog, complaints: list[str]) -> None:
-    """No part of a page ever opens a dialog: one that does was made by a name."""
-    complaints.append(f"dialog: {dialog.message}")
-    dialog.dismiss()
+    for name in kinds:
+        (folder / name).mkdir()
+    return {
+        name: draw_comparison(one.comparison, one.profiles, folder / name / "report.html")
+        for name, one in kinds.items()
+    }
 
 
 @pytest.fixture
-def show(chromium: Browser, pages: dict[str, Path]) -> Iterator[Open]:
+def show(browser: Browser, pages: dict[str, Path]) -> Iterator[Open]:
     """Open a page; at the end, nothing may have been asked for and nothing complained about."""
-    asked: list[str] = []
-    complaints: list[str] = []
-    contexts = []
+    watch = Watch()
+    opened: list[Page] = []
 
     def open_one(kind: str, fragment: str = "", **options: Any) -> Page:
-        context = chromium.new_context(**({"viewport": {"width": 1360, "height": 900}} | options))
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(10_000)
-        page.on("request", lambda request: asked.append(request.url))
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("dialog", lambda dialog: refuse(dialog, complaints))
-        page.goto(pages[kind].as_uri() + fragment)
-        if options.get("java_script_enabled", True):
+        page = watch.open(browser, pages[kind], **({"viewport": {"width": 1360, "height": 900}} | options))
+        opened.append(page)
+        if fragment:
+            page.goto(pages[kind].as_uri() + fragment)
+            page.reload()
             page.wait_for_selector("html[data-ready]", state="attached")
         return page
 
     yield open_one
-    for context in contexts:
-        context.close()
-    own = r"file:.*/comparisons\d*/\w+\.html(#.*)?$|blob:|data:,$"
-    assert [url for url in asked if not re.match(own, url)] == []
-    assert complaints == []
+    for page in opened:
+        page.context.close()
+    watch.check()
 
 
 def make_base(page: Page, letter: str) -> None:
@@ -178,6 +163,10 @@ def test_an_address_names_section_base_candidate_and_profile(show: Open) -> None
     page = show("three", "#layers&base=B&against=C&profile=1")
     expect(page.locator("#time h4").first).to_contain_text("From B half to C tuned")
     expect(page.locator("#layers h2")).to_be_in_viewport()
+    page.locator(".bar nav").get_by_role("link", name="Metrics").click()
+    assert page.url.endswith("#metrics&base=B&against=C")
+    page.evaluate("location.hash = 'base=C&against=A'")
+    expect(page.locator("h1")).to_have_text("main and half against tuned")
     nonsense = show("three", "#base=Z&against=%00&profile=99&x")
     expect(nonsense.locator("h1")).to_have_text("half and tuned against main")
 

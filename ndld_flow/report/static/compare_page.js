@@ -103,7 +103,8 @@ async function start() {
     followProfile(choice);
     listenToKeys(choice);
     choice.recall();
-    addEventListener("hashchange", () => choice.remember());
+    // A link to a section keeps the base; an address that names a base is followed.
+    addEventListener("hashchange", () => (location.hash.includes("=") ? choice.recall() : choice.remember()));
   }
   document.documentElement.dataset.ready = performance.now().toFixed(0);
 }
