@@ -110,12 +110,11 @@ def _bar(value: float, largest: float) -> str:
     return "█" * max(1, round(_BAR * value / largest)) if largest > 0 and value > 0 else ""
 
 
-def _insight(insight: Insight) -> Text:
+def _insight(insight: Insight) -> Group:
     saves = f" (up to {share(insight.score)})" if insight.score else ""
-    return Text.assemble(
-        ("\n• ", "cyan"), (insight.title, "bold"), (saves, "dim"), f"\n  {insight.evidence}\n  ", ("try: ", "green"),
-        insight.next_step,
-    )  # fmt: skip
+    title = Text.assemble(("\n• ", "cyan"), (insight.title, "bold"), (saves, "dim"))
+    body = Group(Text(insight.evidence), Text.assemble(("try: ", "green"), insight.next_step))
+    return Group(title, Padding(body, (0, 0, 0, 2)))
 
 
 def cut(text: str, length: int) -> str:
