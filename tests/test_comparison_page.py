@@ -17,6 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ndld_flow.errors import OutputsError
+from ndld_flow.importing.read_profile import read_profile
 from ndld_flow.records.comparison import MetricVerdict
 from ndld_flow.report.comparison.collect_aligned import collect_aligned
 from ndld_flow.report.comparison.collect_differences import collect_differences
@@ -156,6 +157,22 @@ def test_a_row_that_names_no_layer_is_a_mistake_and_not_a_blank() -> None:
 def test_a_profile_too_few_is_refused() -> None:
     with pytest.raises(ValueError, match="shorter"):
         collect_comparison(made.pair().comparison, [])
+
+
+A100 = Path(__file__).parents[2] / "shared" / "data" / "trtexec-resnet-a100"
+
+
+@pytest.mark.skipif(not A100.exists(), reason="the A100 exports are not beside this checkout")
+def test_real_exports_make_a_page_that_says_improved(tmp_path: Path) -> None:
+    profiles = {place: read_profile(A100 / name) for place, name in enumerate(("fp32", "fp16"))}
+    compared = made.compared([made.subject("fp32"), made.subject("fp16", 1)], {"resnet": profiles})
+    page = page_of(compared)
+    assert page.verdict == "improved"
+    (coverage,) = page.profiles[0].coverage
+    assert coverage.matched_share == pytest.approx(0.913, abs=0.005)
+    assert page.profiles[0].largest[0].name == "Conv_0 + Relu_1"
+    assert page.profiles[0].timelines == 2
+    assert len(draw(compared, tmp_path)) < 400_000
 
 
 # --- in a run's report ---
