@@ -11,6 +11,8 @@ from ndld_flow.drawing.layering import Edge, assign_layers, topological_order
 _PASSAGES_PER_NODE = 6
 _FREE_PASSAGES = 20_000
 """More places for edges than these take longer to lay out than anybody wants to wait: the longest edges go without."""
+_WAY_PER_PLACE = 10
+"""Edges share places, but each has a way of its own: all ways together are no longer than so many times the places."""
 
 
 @dataclass
@@ -80,12 +82,16 @@ def _add_chains(graph: Layered, edges: Sequence[Edge], layer: Sequence[int], key
 
 def _longest_chain(edges: Sequence[Edge], layer: Sequence[int], keys: Sequence[Hashable]) -> int:
     """The span up to which edges get places."""
-    spans: dict[Hashable, int] = {}
-    for (source, target), key in zip(edges, keys, strict=True):
-        spans[key] = max(spans.get(key, 0), layer[target] - layer[source])
-    longest = max(spans.values(), default=0)
-    allowed = _PASSAGES_PER_NODE * len(layer) + _FREE_PASSAGES
-    while sum(min(span, longest) for span in spans.values()) - len(spans) > allowed and longest > 1:
+    trunks: dict[Hashable, int] = {}
+    spans = [layer[target] - layer[source] for source, target in edges]
+    for key, span in zip(keys, spans, strict=True):
+        trunks[key] = max(trunks.get(key, 0), span)
+    places = _PASSAGES_PER_NODE * len(layer) + _FREE_PASSAGES
+    longest = max(spans, default=0)
+    while longest > 1 and (
+        sum([min(span, longest) for span in trunks.values()]) - len(trunks) > places
+        or sum([min(span, longest) for span in spans]) > _WAY_PER_PLACE * places
+    ):
         longest = longest * 3 // 4
     return longest
 

@@ -54,10 +54,11 @@ def find_spines(graph: Layered) -> list[int]:
     """
     depth, height = _longest(graph.layers, graph.above), _longest(graph.layers[::-1], graph.below)
     spine = list(range(len(graph.above)))
+    wanted = [_best(vertex, near, height, graph.count) for vertex, near in enumerate(graph.below)]
     for layer in graph.layers[1:]:
         for vertex in layer:
             upper = _best(vertex, graph.above[vertex], depth, graph.count)
-            if upper >= 0 and _best(upper, graph.below[upper], height, graph.count) == vertex:
+            if upper >= 0 and wanted[upper] == vertex:
                 spine[vertex] = spine[upper]
     return spine
 
