@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
+from ndld_flow.diagnosis.believable import believable
 from ndld_flow.errors import RequestError
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.base import Record
@@ -15,6 +16,8 @@ from ndld_flow.records.finding import Findings
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.plain_text import short_name
+
+_LONGEST_MS = 1e12  # thirty years
 
 RUN_RECORD = "run.json"
 """The run's record, in its folder."""
@@ -64,11 +67,19 @@ def read_documents(run: RunRecord, folder: Path) -> RunDocuments:
     unreadable: list[str] = []
     return RunDocuments(
         run=run,
-        profiles=_read_all(Profile, "profile.json", run, folder, unreadable),
+        profiles=_measurable(_read_all(Profile, "profile.json", run, folder, unreadable)),
         accuracies=_read_all(Accuracy, "accuracy.json", run, folder, unreadable),
         findings=_read_all(Findings, "findings.json", run, folder, unreadable),
         unreadable=tuple(unreadable),
     )
+
+
+def _measurable(profiles: dict[str, Profile]) -> dict[str, Profile]:
+    """Latencies that no clock can have told are left out: nothing can be computed with an endless one."""
+    return {
+        step: profile if all(0 <= sample <= _LONGEST_MS for sample in profile.latency_ms) else believable(profile)
+        for step, profile in profiles.items()
+    }
 
 
 def _read_all(

@@ -31,10 +31,16 @@ TIMED = """async (act) => {
     return performance.now() - start;
 }"""
 
-SORT = "document.querySelector('#layers [role=columnheader]:nth-child(%d) button').click()"
+SORT = "document.querySelector('#layers-0 [role=columnheader]:nth-child(%d) button').click()"
 FILTER = """(field => { field.value = '%s'; field.dispatchEvent(new Event('input')); })(
-    document.querySelector('#layers .tools input'))"""
-SCROLL = "document.querySelector('#layers .grid-box').scrollTop += 40000"
+    document.querySelector('#layers-0 [data-live=layers] input[type=search]'))"""
+SCROLL = "document.querySelector('#layers-0 .grid-box').scrollTop += 40000"
+PRESS = "[...document.querySelectorAll('#layers-0 button')].find(one => one.textContent === '%s').click()"
+KEY = """(canvas => { canvas.focus(); canvas.dispatchEvent(new KeyboardEvent('keydown', {key: '%s'})); })(
+    document.querySelector('#layers-0 [data-live=timeline] canvas'))"""
+SELECT_ALL = """(grid => { grid.focus(); grid.dispatchEvent(new KeyboardEvent('keydown', {key: 'a', ctrlKey: true})); })(
+    document.querySelector('#layers-0 .grid-box'))"""
+TAB = "document.querySelector('#tab-1').click()"
 
 
 def median_of(measure: object) -> float:
@@ -64,7 +70,18 @@ def measure_page(page: Page, report: Path) -> None:
         page.wait_for_selector("html[data-ready]", state="attached")
         ready.append(float(page.evaluate("document.documentElement.dataset.ready")))
     print(f"  ready after         {statistics.median(ready):.0f} ms (the first time {ready[0]:.0f} ms)")
-    acts = {"sort by name": SORT % 2, "sort by dims": SORT % 4, "filter": FILTER % "conv.1", "scroll": SCROLL}
+    acts = {
+        "sort by name": SORT % 2,
+        "sort by dims": SORT % 4,
+        "filter": FILTER % "conv.1",
+        "scroll": SCROLL,
+        "heat by rank": PRESS % "rank",
+        "timeline in": KEY % "+",
+        "timeline whole": KEY % "0",
+        "select all": SELECT_ALL,
+        "types by mean": PRESS % "mean a layer",
+        "next profile": TAB,
+    }
     for name, act in acts.items():
         page.evaluate(FILTER % "")
         print(f"  {name:<19} {page.evaluate(TIMED, act):.0f} ms to the next frame")
