@@ -265,7 +265,7 @@ def test_what_was_measured_otherwise_is_not_compared(
     "other",
     [
         other_machine(cpu="", cpu_count=0),  # an import does not know
-        other_machine(driver="560", gpus=("T4",)),  # everything ran on the CPU
+        other_machine(gpus=("T4",)),
         other_machine(memory_bytes=8 << 30),
         {"versions": {"onnxruntime": "1.31.1", "numpy": "1.0"}},
         {"versions": {"tensorrt": "11.0"}},
@@ -289,6 +289,23 @@ def test_a_difference_forbids_only_the_pairs_that_have_it() -> None:
     assert verdict_on(found, candidate=1).verdict == "incomparable"
     assert verdict_on(found, candidate=2).verdict == "regressed"
     assert verdict_on(found, base=1, candidate=2).verdict == "incomparable"
+
+
+def test_what_is_unknown_forbids_no_pair() -> None:
+    """Two machines differ, and the third profile does not tell its own."""
+    profiles = [steady(*[10.0] * 5, **other_machine(cpu=cpu)) for cpu in ("", "CPU A", "CPU B")]
+    profiles = [one.model_copy(update={"runs": steady(*[10.0 + at] * 5).runs}) for at, one in enumerate(profiles)]
+    found = comparison_of(*profiles)
+    assert verdict_on(found, base=0, candidate=1).verdict == "regressed"
+    assert verdict_on(found, base=1, candidate=2).verdict == "incomparable"
+
+
+def test_gpu_and_driver_matter_where_one_was_used() -> None:
+    here, there = (other_machine(driver=driver, gpus=(gpu,)) for driver, gpu in (("550", "T4"), ("560", "L4")))
+    on_cpu = steady(*[10.0] * 5, **here), steady(*[20.0] * 5, **there)
+    assert compared(*on_cpu).verdict == "regressed"
+    on_gpu = [one.model_copy(update={"providers": ("CUDAExecutionProvider",)}) for one in on_cpu]
+    assert compared(*on_gpu).verdict == "incomparable"
 
 
 # Gates
@@ -476,6 +493,17 @@ def test_broken_numbers_never_raise(runs: list[list[float]], layers: list[list[f
     found = comparison_of(broken, usual, usual)
     compare([], {"speed": [Measured(0, "", broken), Measured(1, "", usual)]}, Rules())
     assert type(found).model_validate_json(found.to_json()) == found
+
+
+@pytest.mark.parametrize("time", [1e-311, 1e-300, 1e300, math.inf, math.nan, -1.0, 0.0])
+def test_absurd_times_are_left_out(time: float) -> None:
+    broken = profile_of(
+        [[time, 2.0]] * 5, [layer("a", nodes="a", ms=(time, 2.0)), layer("b", nodes="a", ms=(time, 2.0))]
+    )
+    usual = steady(*[1.0] * 5, layers=(layer("a", nodes="a", ms=(1.0, 1.0)),))
+    found = comparison_of(broken, usual)
+    assert verdict_on(found).ratio == 0.5
+    assert all(0 < verdict.ratio < 10 for verdict in found.layer_verdicts)
 
 
 def test_nothing_to_compare() -> None:

@@ -15,12 +15,15 @@ from ndld_flow.compare.layer_alignment import group_in_order, in_execution_order
 from ndld_flow.compare.layer_groups import LayerGroup, dims_of, final_home, first_layer, group_by_nodes
 from ndld_flow.compare.layer_types import kind_of
 from ndld_flow.records.comparison import LayerRow, MatchMethod
-from ndld_flow.records.profile import Profile
+from ndld_flow.records.profile import Layer, Profile
 
 METHODS: tuple[MatchMethod, ...] = get_args(MatchMethod)
 """From the surest to none."""
 # How sure each way is, where 1.0 is the very same ONNX nodes. An order for the eye, not a probability.
 _NAME, _NAME_BUT_DIMS = 0.9, 0.7
+
+_Dims = tuple[tuple[int, ...], ...]
+_OwnOrder = tuple[int, tuple[tuple[str, str, str, tuple[str, ...], _Dims, _Dims], ...]]
 
 
 def match_layers(profiles: Sequence[Profile]) -> tuple[LayerRow, ...]:
@@ -28,20 +31,41 @@ def match_layers(profiles: Sequence[Profile]) -> tuple[LayerRow, ...]:
 
     Every layer is in exactly one row.
     """
-    order = [number for *_, number in sorted((*_own_order(profile), number) for number, profile in enumerate(profiles))]
-    ordered = [profiles[position] for position in order]
+    alike: dict[_OwnOrder, list[int]] = defaultdict(list)
+    for number, profile in enumerate(profiles):
+        alike[_own_order(profile)].append(number)
+    twins = [alike[key] for key in sorted(alike)]
+    ordered = [profiles[numbers[0]] for numbers in twins]
     groups = group_by_nodes(ordered)
     groups = _group_by_name(groups, ordered)
     groups = group_in_order(groups, ordered)
-    return _rows(groups, profiles, order)
+    for group in groups:
+        _let_twins_in(group, twins, ordered)
+    return _rows(groups, profiles)
 
 
-def _own_order(profile: Profile) -> tuple[int, list[object]]:
+def _own_order(profile: Profile) -> _OwnOrder:
     """Equal only for profiles that are alike in all that layers are matched by."""
-    return -len(profile.layers), [
+    return -len(profile.layers), tuple(
         (layer.name, layer.type, layer.role, layer.onnx_nodes, dims_of(layer.outputs), dims_of(layer.inputs))
         for layer in profile.layers
-    ]
+    )
+
+
+def _let_twins_in(group: LayerGroup, twins: Sequence[Sequence[int]], profiles: Sequence[Profile]) -> None:
+    """Number profiles as they were given, and let those that are alike follow the one that stood for them."""
+    if len(group.layers) == 1 and any(len(twins[number]) > 1 for number in group.layers):
+        method, group.confidence = _surest(first_layer(group, profiles))
+        group.methods = dict.fromkeys(group.methods, method)
+    group.methods = {twin: method for number, method in group.methods.items() for twin in twins[number]}
+    group.layers = {twin: positions for number, positions in group.layers.items() for twin in twins[number]}
+
+
+def _surest(layer: Layer) -> tuple[MatchMethod, float]:
+    """How a layer is matched with one that is alike."""
+    if layer.onnx_nodes:
+        return "onnx nodes", 1.0
+    return ("name and type", _NAME) if layer.name else ("type and dims in order", _NAME_BUT_DIMS)
 
 
 def _group_by_name(groups: list[LayerGroup], profiles: Sequence[Profile]) -> list[LayerGroup]:
@@ -85,11 +109,7 @@ def _name_confidence(one: LayerGroup, other: LayerGroup, profiles: Sequence[Prof
     return _NAME if dims[0] == dims[1] or not all(dims) else _NAME_BUT_DIMS
 
 
-def _rows(groups: Sequence[LayerGroup], profiles: Sequence[Profile], order: Sequence[int]) -> tuple[LayerRow, ...]:
-    """The groups as rows, with the profiles in the order in which they were given."""
-    for group in groups:
-        group.layers = {order[number]: positions for number, positions in group.layers.items()}
-        group.methods = {order[number]: method for number, method in group.methods.items()}
+def _rows(groups: Sequence[LayerGroup], profiles: Sequence[Profile]) -> tuple[LayerRow, ...]:
     placed: list[LayerGroup] = []
     for sequence in in_execution_order(groups, profiles):
         placed = insert_own(placed, sequence)
