@@ -35,8 +35,8 @@ A gate:  METRIC <= +5 %      at most 5 % more than the base
          METRIC <= +0.5 ms   at most 0.5 ms more than the base
          METRIC <= 20 ms     at most 20 ms
 
-Written below outputs/comparisons/, or to the folder --to: report.html, comparison.json, comparison.md with its picture,
-junit.xml, benchmark.json (github-action-benchmark), layers.csv and trace.json (Chrome, Perfetto).
+Written below outputs/comparisons/, or to the folder --to: comparison.html, comparison.json, comparison.md with its
+picture, junit.xml, benchmark.json (github-action-benchmark), layers.csv and trace.json (Chrome, Perfetto).
 
 \b
 Exit codes: 0 every gate holds, or without gates nothing regressed

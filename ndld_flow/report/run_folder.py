@@ -12,6 +12,7 @@ from ndld_flow.diagnosis.believable import believable
 from ndld_flow.errors import RequestError
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.base import Record
+from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.finding import Findings
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_record import RunRecord
@@ -25,6 +26,10 @@ RUN_RECORD = "run.json"
 Document = TypeVar("Document", bound=Record)
 
 
+COMPARISON_PAGE = "comparison.html"
+"""The page of a comparing step, in the step's folder."""
+
+
 @dataclass(frozen=True)
 class RunDocuments:
     """One run with everything a report is drawn from. Documents are by step name, in recipe order."""
@@ -33,8 +38,16 @@ class RunDocuments:
     profiles: dict[str, Profile]
     accuracies: dict[str, Accuracy]
     findings: dict[str, Findings]
+    comparisons: dict[str, Comparison]
     unreadable: tuple[str, ...]
     """Sentences about documents that are damaged; the rest of the run can still be reported."""
+
+    def compared(self, step: str) -> list[list[Profile]] | None:
+        """What a step compared, as `draw_comparison` takes it; None where a profile is not there any more."""
+        try:
+            return [[self.profiles[name] for name in part.steps] for part in self.comparisons[step].profiles]
+        except KeyError:
+            return None
 
 
 def read_run(folder: Path) -> RunDocuments:
@@ -70,6 +83,7 @@ def read_documents(run: RunRecord, folder: Path) -> RunDocuments:
         profiles=_measurable(_read_all(Profile, "profile.json", run, folder, unreadable)),
         accuracies=_read_all(Accuracy, "accuracy.json", run, folder, unreadable),
         findings=_read_all(Findings, "findings.json", run, folder, unreadable),
+        comparisons=_read_all(Comparison, "comparison.json", run, folder, unreadable),
         unreadable=tuple(unreadable),
     )
 

@@ -15,6 +15,7 @@ from ndld_flow.errors import OutputsError
 from ndld_flow.records.comparison import Comparison, Subject
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
+from ndld_flow.report.run_folder import COMPARISON_PAGE
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.learn_noise import find_noise
 from ndld_flow.runner.pair_profiles import Pairing, pair_profiles
@@ -34,7 +35,7 @@ class Compared:
 
     @property
     def report(self) -> Path:
-        return self.folder / "report.html"
+        return self.folder / COMPARISON_PAGE
 
 
 def compare_runs(

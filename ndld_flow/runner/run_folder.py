@@ -16,6 +16,7 @@ from ndld_flow.report.exports.csv_tables import layers_csv
 from ndld_flow.report.exports.profile_markdown import profile_markdown
 from ndld_flow.report.run_folder import RUN_RECORD, RunDocuments, read_documents
 from ndld_flow.runner.runs import LATEST, Outputs
+from ndld_flow.runner.write_comparison import write_comparison
 
 
 def write_run_folder(run: RunRecord, outputs: Outputs) -> Path:
@@ -50,7 +51,7 @@ def _write_step(step: RunStep, built: Path, store: Store) -> None:
 
 
 def _write_exports(documents: RunDocuments, built: Path) -> None:
-    """What spreadsheets, trace viewers and pull requests read of each profile."""
+    """What spreadsheets, trace viewers and pull requests read of each profile and comparison."""
     for step, profile in documents.profiles.items():
         labelled = [(profile.label, profile)]
         (built / step / "profile.md").write_text(profile_markdown(profile.label, profile), encoding="utf-8")
@@ -58,6 +59,10 @@ def _write_exports(documents: RunDocuments, built: Path) -> None:
             (built / step / "layers.csv").write_text(layers_csv(labelled), encoding="utf-8", newline="")
         if profile.timeline:
             (built / step / "trace.json").write_text(chrome_trace(labelled), encoding="utf-8")
+    for step, comparison in documents.comparisons.items():
+        profiles = documents.compared(step)
+        if profiles is not None:
+            write_comparison(comparison, profiles, built / step)
 
 
 def _write_texts(run: RunRecord, built: Path, folder: Path) -> None:

@@ -15,6 +15,7 @@ from ndld_flow.report.exports.chrome_trace import chrome_trace
 from ndld_flow.report.exports.comparison_junit import comparison_junit
 from ndld_flow.report.exports.comparison_markdown import comparison_markdown
 from ndld_flow.report.exports.csv_tables import comparison_csv
+from ndld_flow.report.run_folder import COMPARISON_PAGE
 
 PICTURE = "comparison.png"
 
@@ -35,7 +36,7 @@ def write_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile
     for name, text in texts.items():
         write_text_atomically(folder / name, text)
     _write_picture(comparison, profiles, folder / PICTURE)
-    draw_comparison(comparison, profiles, folder / "report.html")
+    draw_comparison(comparison, profiles, folder / COMPARISON_PAGE)
 
 
 def _labelled(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> list[tuple[str, Profile]]:
