@@ -38,7 +38,8 @@ SCROLL = "document.querySelector('#layers-0 .grid-box').scrollTop += 40000"
 PRESS = "[...document.querySelectorAll('#layers-0 button')].find(one => one.textContent === '%s').click()"
 KEY = """(canvas => { canvas.focus(); canvas.dispatchEvent(new KeyboardEvent('keydown', {key: '%s'})); })(
     document.querySelector('#layers-0 [data-live=timeline] canvas'))"""
-SELECT_ALL = """(grid => { grid.focus(); grid.dispatchEvent(new KeyboardEvent('keydown', {key: 'a', ctrlKey: true})); })(
+SELECT_ALL = """(grid => { grid.focus(); const key = {key: 'a', ctrlKey: true};
+    grid.dispatchEvent(new KeyboardEvent('keydown', key)); })(
     document.querySelector('#layers-0 .grid-box'))"""
 TAB = "document.querySelector('#tab-1').click()"
 
