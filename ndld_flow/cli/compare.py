@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ndld_flow.compare.measured import Rules
     from ndld_flow.records.comparison import Comparison
 
-HELP = """Compare runs, profile files and exports, and decide.
+HELP = """Compare runs, profiles and exports, and decide.
 
 \b
   ndld-flow compare shipped-1.0 latest
