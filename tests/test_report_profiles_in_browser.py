@@ -471,6 +471,7 @@ def test_passes_are_laid_out_along_time_where_runs_took_turns(page: Page) -> Non
     places = turns.evaluate_all(
         "lines => lines.map(line => [Number(line.getAttribute('x1')), line.closest('.series').classList[1]])"
     )
+    assert len({x for x, _ in places}) == 10
     assert [series for _, series in sorted(places)] == ["series-0", "series-1"] * 5
     plot.get_by_role("button", name="passes").click()
     expect(plot.locator(".border")).to_have_count(8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
@@ -88,7 +89,12 @@ def collect_footprint(profile: Profile) -> FootprintView | None:
 
 def tensor_bytes(tensor: TensorInfo) -> int:
     """Size of a dense tensor; 0 where its type has none, such as `string`."""
-    return math.prod(tensor.shape) * _BITS.get(tensor.dtype.lower(), 0) // 8
+    return _dense_bytes(tensor.dtype, tensor.shape)
+
+
+@lru_cache(maxsize=4096)
+def _dense_bytes(dtype: str, shape: tuple[int, ...]) -> int:
+    return math.prod(shape) * _BITS.get(dtype.lower(), 0) // 8
 
 
 _Written = tuple[int, int, TensorInfo]

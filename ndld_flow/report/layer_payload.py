@@ -38,21 +38,18 @@ def _columns(times: LayerTimes, layers: Sequence[Layer], texts: Texts, tensors: 
     median = nanoseconds(times.median_ms)
     columns: dict[str, Json] = {
         "index": steps([layer.index for layer in layers]),
-        "depth": [layer.depth for layer in layers],
         "median_ns": median,
         "below_ns": _apart(median, nanoseconds(times.min_ms)),
         "above_ns": _apart(nanoseconds(times.max_ms), median),
         "name": steps(texts.places(map(attrgetter("name"), layers), visible_name)),
         "provider": texts.places(map(attrgetter("provider"), layers), short_provider),
         "dims": texts.places(shape_text(layer.outputs[0].shape) if layer.outputs else "" for layer in layers),
-        "stream": [layer.stream for layer in layers],
-        "macs": [layer.macs for layer in layers],
     }
     columns |= {
         name: texts.places(map(attrgetter(name), layers), visible_name)
         for name in ("type", "precision", "role", "tactic")
     }
-    columns |= {name: [getattr(layer, name) for layer in layers] for name in _BYTES}
+    columns |= {name: list(map(attrgetter(name), layers)) for name in _NUMBERS}
     for side in ("inputs", "outputs"):
         of_layers = [getattr(layer, side) for layer in layers]
         columns[side] = _lists(of_layers, tensors.places(chain.from_iterable(of_layers)))
@@ -62,7 +59,7 @@ def _columns(times: LayerTimes, layers: Sequence[Layer], texts: Texts, tensors: 
     return {name: column for name, column in columns.items() if _says_something(column)}
 
 
-_BYTES = ("read_bytes", "written_bytes", "weight_bytes")
+_NUMBERS = ("depth", "stream", "macs", "read_bytes", "written_bytes", "weight_bytes")
 
 
 def _says_something(column: Json) -> bool:
