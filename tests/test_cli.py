@@ -99,7 +99,7 @@ steps:
   sanitize: {}
   half: {step: convert_fp16}
   agree: {step: check_accuracy}
-  speed: {step: profile, passes: 2}
+  speed: {step: profile, passes: 2, duration: 0}
 """
 
 

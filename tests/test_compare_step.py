@@ -23,8 +23,8 @@ RECIPE = """
 name: pair
 model: model.onnx
 steps:
-  base: {step: profile, from: source, runs: 2, passes: 4, warmup: 0, layer_passes: 2, stable: 0 %}
-  speed: {step: profile, from: source, runs: 2, passes: 4, warmup: 0, layer_passes: 2, stable: 0 %}
+  base: {step: profile, from: source, runs: 2, passes: 4, warmup: 0, duration: 0, layer_passes: 2, stable: 0 %}
+  speed: {step: profile, from: source, runs: 2, passes: 4, warmup: 0, duration: 0, layer_passes: 2, stable: 0 %}
   agree: {step: compare_profiles, base: base, gates: [GATE], inconclusive: HOW}
 gates: ["agree.latency.min.ratio <= 100"]
 """

@@ -28,10 +28,10 @@ model: model.onnx
 models: {other: other.onnx}
 steps:
   sanitize: {}
-  base: {step: profile, from: source, runs: 2, passes: 4, warmup: 0, layer_passes: 2, stable: 0 %}
-  speed: {step: profile, from: sanitize, runs: 2, passes: 4, warmup: 0, layer_passes: 2, stable: 0 %}
+  base: {step: profile, from: source, runs: 2, passes: 4, warmup: 0, duration: 0, layer_passes: 2, stable: 0 %}
+  speed: {step: profile, from: sanitize, runs: 2, passes: 4, warmup: 0, duration: 0, layer_passes: 2, stable: 0 %}
 """
-QUICK = ("runs=2", "passes=4", "warmup=0", "layer_passes=2", "stable=0 %")
+QUICK = ("runs=2", "passes=4", "duration=0", "warmup=0", "layer_passes=2", "stable=0 %")
 TRTEXEC = Path(__file__).parent.parent.parent / "shared" / "data" / "trtexec-resnet-a100"
 
 
@@ -216,7 +216,7 @@ def test_profile_measures_anew_each_time_and_explains_wrong_settings(standing: P
 
 
 def test_noise_is_learned_kept_and_used(standing: Path) -> None:
-    done = say("noise", "model.onnx", "passes=60", "warmup=0", "--comparisons", "3")
+    done = say("noise", "model.onnx", "passes=60", "duration=0", "warmup=0", "--comparisons", "3")
     assert done.exception is None, done.exception
     assert "3 comparisons of model.onnx with itself" in done.output
     (path,) = (standing / "outputs" / "noise").glob("*.json")

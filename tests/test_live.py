@@ -77,7 +77,7 @@ def test_an_error_in_a_terminal_gives_the_cursor_back(in_folder: Path) -> None:
 
 def test_steps_that_take_turns_have_a_bar_each(in_folder: Path) -> None:
     make_cnn(in_folder / "model.onnx")
-    settings = "step: profile, from: source, runs: 2, passes: 4, warmup: 300, layer_passes: 0, stable: 0 %"
+    settings = "step: profile, from: source, runs: 2, passes: 4, duration: 0, warmup: 300, layer_passes: 0, stable: 0 %"
     (in_folder / "pair.yaml").write_text(f"model: model.onnx\nsteps:\n  a: {{{settings}}}\n  b: {{{settings}}}\n")
     code, sent = run_in_terminal(in_folder, "run", "pair.yaml")
     screen = plain(sent)

@@ -211,7 +211,7 @@ def test_steps_that_take_turns(model: Path, tmp_path: Path) -> None:
         out, scratch = tmp_path / name / "out", tmp_path / name / "scratch"
         out.mkdir(parents=True)
         scratch.mkdir()
-        quick = {"runs": 2, "passes": 4, "stable": 0, "warmup": 0, "layer_passes": 3}
+        quick = {"runs": 2, "passes": 4, "stable": 0, "duration": 0, "warmup": 0, "layer_passes": 3}
         step = ProfileModel.model_validate_json(json.dumps(quick | settings))
         log = logging.getLogger("ndld_flow.test")
         context = Context(name, specs({"x": {"shape": [2, 8]}}), {}, scratch, log, lambda *_: None)

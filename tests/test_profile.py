@@ -30,7 +30,7 @@ from ndld_flow.steps.profile import ProfileModel
 from tests.models import make_ctrl, make_func, make_tfm
 from tests.models_run import Given, Ran, run_step, write_model
 
-QUICK = {"runs": 1, "stable": 0, "passes": 5, "warmup": 0, "warmup_passes": 1, "layer_passes": 3}
+QUICK = {"runs": 1, "stable": 0, "passes": 5, "duration": 0, "warmup": 0, "warmup_passes": 1, "layer_passes": 3}
 CHAIN = "g (float[n, 8] x) => (float[n, 8] y) { a = Relu(x) b = Exp(a) y = Softmax(b) }"
 
 

@@ -41,8 +41,8 @@ steps:                        # in order; a name that is no step type says `step
     candidate: half
     tolerance: {{cosine: 0.999}}
 
-  base: {{step: profile, from: source, passes: 50}}
-  speed: {{step: profile, from: half, passes: 50}}
+  base: {{step: profile, from: source}}
+  speed: {{step: profile, from: half}}
 
 gates:                        # what must hold; a gate that does not makes the run exit with 1
   - agree.cosine >= 0.999

@@ -15,6 +15,7 @@ from ndld_flow.errors import OutputsError
 from ndld_flow.records.comparison import Comparison, Subject
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
+from ndld_flow.report.collector_at_rest import collector_at_rest
 from ndld_flow.report.run_folder import COMPARISON_PAGE
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.learn_noise import find_noise
@@ -53,10 +54,13 @@ def compare_runs(
     What was learned by `learn_noise` is used unless the rules bring their own. Raises RequestError for what cannot be
     found, read or understood.
     """
-    kept = Outputs(outputs)
+    with collector_at_rest():
+        return _compare(references, gates, rules or Rules(), Outputs(outputs), to)
+
+
+def _compare(references: Sequence[str], gates: Sequence[str], rules: Rules, kept: Outputs, to: Path | None) -> Compared:
     subjects = find_subjects(references, kept)
     pairing = pair_profiles(subjects)
-    rules = rules or Rules()
     if rules.noise is None:
         rules = replace(rules, noise=_find_noise(kept, pairing))
     sections = {

@@ -27,13 +27,15 @@ MODEL = "package:onnx/backend/test/data/light/light_resnet50.onnx"
 """What is measured when nothing else is said: a ResNet-50 that comes with onnx."""
 PAIRS = 5
 """Process runs a side in one comparison, as `profile` makes by default."""
+RUN_S = 0.5
+"""How long each process run measures, as `profile` does by default."""
 RECIPE = """\
 name: noise
 description: the same model as two that take turns
 model: {model}
 steps:
-  a: {{step: profile, from: source, runs: {runs}, stable: 0 %, budget: 1 h, passes: {passes}, layer_passes: 0}}
-  b: {{step: profile, from: source, runs: {runs}, stable: 0 %, budget: 1 h, passes: {passes}, layer_passes: 0}}
+  a: {{step: profile, from: source, runs: {runs}, duration: {duration}, stable: 0 %, budget: 1 h, layer_passes: 0}}
+  b: {{step: profile, from: source, runs: {runs}, duration: {duration}, stable: 0 %, budget: 1 h, layer_passes: 0}}
 """
 
 
@@ -56,7 +58,9 @@ def learn_noise(
     ]
     with tempfile.TemporaryDirectory(prefix="ndld_flow-") as aside:
         recipe = Path(aside) / "noise.yaml"
-        recipe.write_text(RECIPE.format(model=json.dumps(model), runs=runs, passes=20 * runs), encoding="utf-8")
+        recipe.write_text(
+            RECIPE.format(model=json.dumps(model), runs=runs, duration=f"{RUN_S * runs} s"), encoding="utf-8"
+        )
         finished = run_recipe(Request(recipe, tuple(dict.fromkeys(overrides)), outputs, ("all",)), listener)
     profiles = read_run(Path(finished.folder)).profiles
     noise = _learn(profiles["a"], profiles["b"], model)

@@ -49,8 +49,9 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     profiles of the recipe. Passes of one process resemble each other; runs are what comparisons count."""
     passes: Annotated[int, Field(ge=1)] = 100
     """Measured passes, at least, over all runs; each takes its share."""
-    duration: Milliseconds = 0.0
-    """Measure at least so long, over all runs; each takes its share."""
+    duration: Milliseconds = 2500.0
+    """Measure at least so long, over all runs; each takes its share. The quickest pass of half a second is what others'
+    work on the machine disturbs least, so comparisons decide by it."""
     stable: Fraction = 0.03
     """Go on with more runs until the 95 % interval of the median is within this of it (at least 5 runs are needed to
     tell); `0 %` stops after `runs`."""
