@@ -631,7 +631,20 @@ def hostile_layers() -> tuple[Layer, ...]:
             outputs=(TensorInfo(name=name, dtype=name, shape=(1, place)),),
             onnx_nodes=(name, name),
             samples_ms=(0.5 + place, 0.5 + place, 0.6 + place),
+            tactic=name,
+            macs=10**place,
+            read_bytes=4,
+            written_bytes=4 * place,
+            weight_bytes=4,
         )
+        for place, name in enumerate(HOSTILE_NAMES)
+    )
+
+
+def hostile_timeline() -> tuple[Span, ...]:
+    """A lane for each hostile name, which is also what ran in it."""
+    return tuple(
+        Span(lane=name, name=name, start_ms=place, duration_ms=1.5, layer=place, depth=place % 3)
         for place, name in enumerate(HOSTILE_NAMES)
     )
 
@@ -658,6 +671,10 @@ def write_hostile(folder: Path) -> Path:
     hostile_profile = profile(bad, 9.0, 5, 1).model_copy(
         update={
             "layers": hostile_layers(),
+            "timeline": hostile_timeline(),
+            "timeline_basis": bad,
+            "sitting": bad,
+            "roofs": ROOFS.model_copy(update={"how": bad}),
             "providers": HOSTILE_NAMES[:3],
             "options": {bad: bad, "list": [bad, {bad: bad}]},
             "conditions": {bad: bad},
