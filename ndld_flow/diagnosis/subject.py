@@ -97,12 +97,18 @@ class Subject:
             roofline_at(layer, median_ms, roofs) for layer, median_ms in zip(self.layers, self.medians_ms, strict=True)
         )
 
+    @cached_property
+    def _ranks(self) -> dict[int, int]:
+        """Position -> place among all layers, the longest first: rules sort by it again and again."""
+        ordered = sorted(range(len(self.layers)), key=self.medians_ms.__getitem__, reverse=True)
+        return {position: rank for rank, position in enumerate(ordered)}
+
     def where(self, says: Callable[[Layer], bool]) -> tuple[int, ...]:
         """Positions of the layers that it says yes to, the longest first."""
         return self.longest_first(position for position, layer in enumerate(self.layers) if says(layer))
 
     def longest_first(self, positions: Iterable[int]) -> tuple[int, ...]:
-        return tuple(sorted(positions, key=lambda position: (-self.medians_ms[position], position)))
+        return tuple(sorted(positions, key=self._ranks.__getitem__))
 
     def sum_ms(self, positions: Iterable[int]) -> float:
         """What these layers take together."""
