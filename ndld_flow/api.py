@@ -77,12 +77,14 @@ def plan(
     return plan_recipe(request, listener or ignore)
 
 
-def report(run: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> Path:
-    """Draw the report of a run (tag, recipe, id, path) again from its records; returns its path."""
-    from ndld_flow.report.draw import draw_report
-    from ndld_flow.runner.runs import Outputs
+def report(run: str, *, outputs: str | Path = DEFAULT_OUTPUTS, to: str | Path | None = None) -> Path:
+    """Draw the report of a run (tag, recipe, id, path) again from its records; returns its path.
 
-    return draw_report(Outputs(Path(outputs)).find(run))
+    A profile file or a folder of exports gets a page of its own: at `to`, or beside where you stand.
+    """
+    from ndld_flow.runner.draw_reports import draw_any
+
+    return draw_any(run, Path(outputs), Path(to) if to is not None else None)
 
 
 def compare(

@@ -251,3 +251,31 @@ def test_layers_come_as_a_table_for_notebooks(standing: Path) -> None:
     assert table["median_ms"].sum() > 0
     with pytest.raises(RequestError, match=r"Name one: pair:base, pair:speed"):
         api.layers("pair")
+
+
+def test_a_profile_without_a_run_has_a_page(standing: Path) -> None:
+    profile = "outputs/runs/pair/latest/base/profile.json"
+    page = api.report(profile, to="base.html")
+    text = page.read_text()
+    assert "<h1><bdi>base</bdi></h1>" in text
+    assert 'id="layers"' in text
+    assert 'id="steps"' not in text
+    assert say("report", profile).output.strip() == str(standing / "base.html")
+    assert code("report", "pair", "--to", "pair.html") == 2
+    assert api.report("pair") == (standing / "outputs/runs/pair/latest/report.html").resolve()
+
+
+def test_a_recipe_that_compares_shows_it_in_its_report(standing: Path) -> None:
+    decide = "  decide: {step: compare_profiles, base: base, gates: ['latency.min <= 100 s']}\n"
+    (standing / "decide.yaml").write_text(RECIPE.replace("name: pair", "name: decide") + decide)
+    done = api.run("decide.yaml")
+    assert done.passed
+    folder = Path(done.folder)
+    assert {"comparison.json", "comparison.md", "comparison.html", "comparison.png", "junit.xml"} <= {
+        path.name for path in (folder / "decide").iterdir()
+    }
+    text = (folder / "report.html").read_text()
+    assert '<section id="comparisons"' in text
+    assert 'href="./decide/comparison.html"' in text
+    assert "latency.min &lt;= 100 s" in text
+    assert not api.run("decide.yaml", ["steps.decide.gates=['latency.min <= 1 ns']"]).passed

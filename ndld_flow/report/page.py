@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from ndld_flow.report.collect_accuracy import AccuracyView, collect_accuracy
 from ndld_flow.report.collect_findings import FindingsView, collect_findings
@@ -12,9 +13,11 @@ from ndld_flow.report.collect_layers import LayersView, collect_layers
 from ndld_flow.report.collect_profiles import ProfileView, collect_profiles
 from ndld_flow.report.collect_repeat import RepeatView, collect_repeat
 from ndld_flow.report.collect_steps import StepView, collect_steps
-from ndld_flow.report.collect_summary import Summary, collect_summary
+from ndld_flow.report.collect_summary import LatencyOutcome, Summary, collect_summary
+from ndld_flow.report.comparison.section import ComparisonSection, collect_comparisons
 from ndld_flow.report.payload import page_payload
-from ndld_flow.report.run_folder import RunDocuments
+from ndld_flow.report.run_folder import COMPARISON_PAGE, RunDocuments
+from ndld_flow.report.settings_text import Setting
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class RunPage:
     accuracy: tuple[AccuracyView, ...]
     profiles: tuple[ProfileView, ...]
     layers: tuple[LayersView, ...]
+    comparisons: tuple[ComparisonSection, ...]
     repeat: RepeatView
     unreadable: tuple[str, ...]
     payload: str
@@ -39,6 +43,16 @@ class RunPage:
         return 1 + max([self.source_flow.lane, *(step.flow.lane for step in self.steps)])
 
     @property
+    def latency(self) -> LatencyOutcome | None:
+        """What latencies are related to."""
+        return self.summary.latency
+
+    @property
+    def machine(self) -> tuple[Setting, ...]:
+        """Where the run was made: profiles of the same machine need not repeat it."""
+        return self.repeat.machine
+
+    @property
     def sections(self) -> tuple[tuple[str, str], ...]:
         """(anchor, title) of the sections this page has, in order."""
         present = {
@@ -46,6 +60,7 @@ class RunPage:
             "steps": True,
             "findings": self.findings is not None,
             "accuracy": bool(self.accuracy),
+            "comparisons": bool(self.comparisons),
             "latency": bool(self.profiles),
             "layers": bool(self.layers),
             "repeat": True,
@@ -69,7 +84,14 @@ def collect_page(documents: RunDocuments) -> RunPage:
         accuracy=collect_accuracy(documents.accuracies),
         profiles=profiles,
         layers=layers,
+        comparisons=collect_comparisons(documents.comparisons, _comparison_pages(documents)),
         repeat=collect_repeat(run),
         unreadable=documents.unreadable,
         payload=page_payload(profiles, zip(layers, layered, strict=True), findings),
     )
+
+
+def _comparison_pages(documents: RunDocuments) -> dict[str, str]:
+    """Comparing step -> its own page, from the report."""
+    steps = [step for step in documents.comparisons if documents.compared(step) is not None]
+    return {step: f"./{quote(step)}/{COMPARISON_PAGE}" for step in steps}

@@ -29,9 +29,11 @@ class PageParts:
 EARLY_SCRIPT = "theme.js"
 """Of every page. Runs before the first paint, so that a chosen theme does not flash."""
 
+_STYLES = ("tokens.css", "page.css", "flow.css", "charts.css", "tables.css", "profile.css", "graph.css")
+
 RUN_REPORT = PageParts(
     template="report.html.j2",
-    styles=("tokens.css", "page.css", "flow.css", "charts.css", "tables.css", "profile.css", "graph.css", "print.css"),
+    styles=(*_STYLES, "compare.css", "print.css"),
     scripts=(
         "payload.js",
         "quantities.js",
@@ -69,6 +71,8 @@ RUN_REPORT = PageParts(
         "page.js",
     ),
 )
+
+PROFILE_REPORT = PageParts(template="profile.html.j2", styles=(*_STYLES, "print.css"), scripts=RUN_REPORT.scripts)
 
 
 def render(parts: PageParts, page: object, **also: object) -> str:

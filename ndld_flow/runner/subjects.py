@@ -14,7 +14,7 @@ from ndld_flow.records.metric import Metric
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import RunStep
-from ndld_flow.report.run_folder import RunDocuments, read_run
+from ndld_flow.report.run_folder import RUN_RECORD, RunDocuments, read_run
 from ndld_flow.runner.runs import Outputs
 
 SubjectKind = Literal["run", "profile", "trtexec", "trex", "onnxruntime"]
@@ -69,9 +69,8 @@ def find_subjects(references: Sequence[str], outputs: Outputs) -> list[FoundSubj
 
 def find_subject(reference: str, outputs: Outputs) -> FoundSubject:
     """Read what `PATH`, `RUN` or `RUN:STEP` names. Raises RequestError as `find_subjects` does."""
-    path = Path(reference)
-    if path.exists() and not (path / "run.json").is_file():
-        return _read_file(reference, path)
+    if is_profile_file(reference):
+        return _read_file(reference, Path(reference))
     head, colon, step = reference.rpartition(":")
     if not colon or _names_run(reference, outputs):
         return _read_run(reference, outputs.find(reference))
@@ -81,6 +80,12 @@ def find_subject(reference: str, outputs: Outputs) -> FoundSubject:
         names = [profile.step for profile in subject.profiles]
         raise RequestError(f"{reference}: run {subject.run_id} has no profile `{step}`; {say_nearest(step, names)}")
     return replace(subject, label=reference, profiles=tuple(chosen))
+
+
+def is_profile_file(reference: str) -> bool:
+    """Whether it is the path of something other than a run's folder."""
+    path = Path(reference)
+    return path.exists() and not (path / RUN_RECORD).is_file()
 
 
 def find_profile(reference: str, outputs: Outputs) -> Profile:

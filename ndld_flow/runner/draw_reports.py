@@ -1,0 +1,26 @@
+"""Draw the report of whatever a person names: a run, or a profile that belongs to none."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ndld_flow.errors import RequestError
+from ndld_flow.report.draw import draw_report
+from ndld_flow.report.profile_page import draw_profile
+from ndld_flow.runner.runs import Outputs
+from ndld_flow.runner.subjects import find_subject, is_profile_file
+
+
+def draw_any(reference: str, outputs: Path, to: Path | None = None) -> Path:
+    """Draw a run's report into its folder, or the page of a profile to `to` (default: its name with `.html`, here).
+
+    Raises RequestError where there is nothing of that name, or `to` is said of a run.
+    """
+    if not is_profile_file(reference):
+        if to is not None:
+            raise RequestError(f"{reference} is a run: its report lies in its folder. Leave --to out.")
+        return draw_report(Outputs(outputs).find(reference))
+    subject = find_subject(reference, Outputs(outputs))
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", subject.label).strip("-.") or "profile"
+    return draw_profile(subject.profiles[0].profile, subject.label, (to or Path(f"{name}.html")).absolute())
