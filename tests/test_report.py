@@ -26,10 +26,11 @@ from ndld_flow.report.collect_accuracy import collect_accuracy
 from ndld_flow.report.collect_flow import lay_out
 from ndld_flow.report.collect_gates import collect_gates
 from ndld_flow.report.collect_layers import collect_layers
+from ndld_flow.report.comparison.draw import COMPARISON_PAGE
 from ndld_flow.report.draw import draw_report
 from ndld_flow.report.page import RunPage, collect_page
 from ndld_flow.report.plain_text import short_name, visible_name, visible_text
-from ndld_flow.report.render import EARLY_SCRIPT, RUN_REPORT
+from ndld_flow.report.render import EARLY_SCRIPT, PROFILE_REPORT, RUN_REPORT
 from ndld_flow.report.run_folder import read_run
 from ndld_flow.report.settings_text import settings_of
 from ndld_flow.report.verdict import summarize_run
@@ -414,10 +415,9 @@ def test_a_sample_that_is_no_number_does_not_stop_a_report(tmp_path: Path) -> No
 
 def test_every_static_file_is_in_a_page() -> None:
     folder = resources.files("ndld_flow.report").joinpath("static")
-    used = {EARLY_SCRIPT, *RUN_REPORT.styles, *RUN_REPORT.scripts}
-    # What belongs to the page of a comparison is asked for by that page's test.
-    there = {file.name for file in folder.iterdir() if not file.name.startswith("compare")}
-    assert used == there
+    parts = (RUN_REPORT, PROFILE_REPORT, COMPARISON_PAGE)
+    used = {EARLY_SCRIPT, *(name for page in parts for name in (*page.styles, *page.scripts))}
+    assert used == {file.name for file in folder.iterdir()}
     assert len(RUN_REPORT.styles) + len(RUN_REPORT.scripts) + 1 == len(used)
 
 
