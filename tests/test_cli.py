@@ -268,6 +268,7 @@ def test_init_writes_a_recipe_that_runs_as_it_is(in_folder: Path) -> None:
     assert done.returncode == 0, done
     assert "exists" not in done.stderr
     assert "there is a file already" in refused("init", "my model.onnx", cwd=in_folder)
-    run = ndld_flow("run", "my model.yaml", cwd=in_folder)
+    quick = ("steps.base.budget=1s", "steps.speed.budget=1s")
+    run = ndld_flow("run", "my model.yaml", *quick, cwd=in_folder)
     assert run.returncode == 0, run
     assert "agree" in run.stdout

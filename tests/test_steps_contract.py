@@ -36,8 +36,13 @@ def required(found: StepType) -> list[str]:
 
 
 def least_settings(found: StepType) -> dict[str, Any]:
-    """What a recipe must say at least: which step to read, for settings without a default."""
-    return {name: "before" for name in found.cls.marked(Reads) if found.cls.model_fields[name].is_required()}
+    """What a recipe must say at least: which step to read, for settings without a default.
+
+    A step that works as long as a budget lasts gets a small one.
+    """
+    fields = found.cls.model_fields
+    reads = {name: "before" for name in found.cls.marked(Reads) if fields[name].is_required()}
+    return reads | ({"budget": 1000.0} if "budget" in fields else {})
 
 
 def with_least_settings(found: StepType) -> Step[Any, Any]:
@@ -50,7 +55,7 @@ def recipe_for(found: StepType) -> dict[str, Any]:
     reads = found.cls.kinds()[0]
     if reads is not Onnx:
         maker = next(name for name, other in TYPES.items() if other.cls.kinds()[1] is reads)
-        steps["before"] = {"step": maker}
+        steps["before"] = {"step": maker, **least_settings(TYPES[maker])}
     steps["tested"] = {"step": found.name, **least_settings(found)}
     return {"name": "contract", "model": "model.onnx", "inputs": INPUTS, "steps": steps}
 

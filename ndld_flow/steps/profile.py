@@ -55,7 +55,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     stable: Fraction = 0.03
     """Go on with more runs until the 95 % interval of the median is within this of it (at least 5 runs are needed to
     tell); `0 %` stops after `runs`."""
-    budget: Annotated[Milliseconds, Field(gt=0)] = 20_000.0
+    budget: Annotated[Milliseconds, Field(gt=0)] = 10_000.0
     """No run begins when loading, warming up and measuring took so long. Each run has a share of it, and ends with it
     (half of it is for passes, however long loading takes). Recording layers is not counted."""
     warmup_passes: Annotated[int, Field(ge=0)] = 5
