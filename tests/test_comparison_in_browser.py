@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from ndld_flow.plain_text import visible_name
 from ndld_flow.quantities import MINUS
 from ndld_flow.report.comparison.draw import draw_comparison
-from ndld_flow.report.plain_text import visible_name
 from tests import comparison_fixtures as made
 from tests.report_browser import Watch, chromium
 from tests.run_fixtures import HOSTILE_NAMES

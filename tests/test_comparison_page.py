@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from ndld_flow.errors import OutputsError
 from ndld_flow.importing.read_profile import read_profile
+from ndld_flow.plain_text import visible_name
 from ndld_flow.records.comparison import MetricVerdict
 from ndld_flow.report.comparison.collect_aligned import collect_aligned
 from ndld_flow.report.comparison.collect_differences import collect_differences
@@ -25,7 +26,6 @@ from ndld_flow.report.comparison.draw import COMPARISON_PAGE, draw_comparison
 from ndld_flow.report.comparison.interval_scale import IntervalScale
 from ndld_flow.report.comparison.page import ComparisonPage, collect_comparison
 from ndld_flow.report.comparison.section import collect_comparisons
-from ndld_flow.report.plain_text import visible_name
 from ndld_flow.report.render import EARLY_SCRIPT, RUN_REPORT, environment
 from tests import comparison_fixtures as made
 from tests.comparison_fixtures import Compared

@@ -19,6 +19,7 @@ from pydantic import JsonValue
 
 from ndld_flow import quantities
 from ndld_flow.errors import OutputsError, RequestError
+from ndld_flow.plain_text import short_name, visible_name, visible_text
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.profile import BatchPoint, ProfileRun
 from ndld_flow.records.run_record import GateResult, RunRecord
@@ -29,7 +30,6 @@ from ndld_flow.report.collect_layers import collect_layers
 from ndld_flow.report.comparison.draw import COMPARISON_PAGE
 from ndld_flow.report.draw import draw_report
 from ndld_flow.report.page import RunPage, collect_page
-from ndld_flow.report.plain_text import short_name, visible_name, visible_text
 from ndld_flow.report.render import EARLY_SCRIPT, PROFILE_REPORT, RUN_REPORT
 from ndld_flow.report.run_folder import read_run
 from ndld_flow.report.settings_text import settings_of

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from ndld_flow.plain_text import visible_name
 from ndld_flow.quantities import TIMES
 from ndld_flow.report.draw import draw_report
-from ndld_flow.report.plain_text import visible_name
 from tests.report_browser import Watch, chromium, rows_of
 from tests.run_fixtures import (
     HOSTILE_NAMES,

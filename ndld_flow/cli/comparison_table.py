@@ -9,7 +9,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ndld_flow.cli.triage_table import cut, wide_console
+from ndld_flow.cli.triage_table import wide_console
+from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import change, quantity, share
 from ndld_flow.records.comparison import Comparison, ComparisonGate, MetricVerdict, ProfileComparison
 
@@ -34,16 +35,16 @@ def print_comparison(comparison: Comparison) -> None:
 
 
 def _parts(comparison: Comparison) -> Iterator[RenderableType]:
-    labels = [cut(subject.label, 40) for subject in comparison.subjects]
+    labels = [short_name(subject.label, 40) for subject in comparison.subjects]
     for profile in comparison.profiles:
-        yield Text(cut(profile.name, 60), style="bold cyan")
+        yield Text(short_name(profile.name, 60), style="bold cyan")
         yield from (Padding(part, (0, 0, 0, 2)) for part in _about(profile, labels))
         yield Padding(_metric_table(profile, labels), (0, 0, 1, 2))
 
 
 def _sentences(comparison: Comparison) -> Iterator[Text]:
     for sentence in comparison.left_out:
-        yield Text(cut(sentence, 200), style="yellow")
+        yield Text(short_name(sentence, 200), style="yellow")
     yield from map(_gate_line, comparison.gates)
     yield _verdict(comparison.verdict, comparison.why)
 
@@ -52,10 +53,10 @@ def _about(profile: ProfileComparison, labels: list[str]) -> Iterator[Text]:
     for difference in profile.differences:
         if difference.circumstance == "options" and not difference.forbids:
             continue  # the report lists them
-        told = " | ".join(cut(value, 60) or "-" for value in difference.values)
+        told = " | ".join(short_name(value, 60) or "-" for value in difference.values)
         allowed = " (allowed)" if difference.allowed else ""
         style = "magenta" if difference.forbids and not difference.allowed else "dim"
-        yield Text(f"{difference.circumstance}, {cut(difference.detail, 40)}: {told}{allowed}", style=style)
+        yield Text(f"{difference.circumstance}, {short_name(difference.detail, 40)}: {told}{allowed}", style=style)
     for place, coverage in enumerate(profile.coverage):
         if coverage is not None:
             label = labels[profile.subjects[place]]
@@ -96,9 +97,11 @@ def _signed(word: str) -> Text:
 
 def _gate_line(gate: ComparisonGate) -> Text:
     sign, colour = SIGNS[gate.outcome]
-    return Text.assemble((f"{sign} {gate.outcome} ", colour), (cut(gate.gate, 100), "bold"), f": {cut(gate.why, 300)}")
+    return Text.assemble(
+        (f"{sign} {gate.outcome} ", colour), (short_name(gate.gate, 100), "bold"), f": {short_name(gate.why, 300)}"
+    )
 
 
 def _verdict(word: str, why: str) -> Text:
     sign, colour = SIGNS[word]
-    return Text.assemble((f"{sign} {word.upper()}", f"bold {colour}"), f": {cut(why, 400)}")
+    return Text.assemble((f"{sign} {word.upper()}", f"bold {colour}"), f": {short_name(why, 400)}")

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ndld_flow.diagnosis.insight import Insight
 from ndld_flow.diagnosis.triage import LayerGroup, TopLayer, Triage
+from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import count, milliseconds, share, size
 from ndld_flow.records.profile import Profile
 
@@ -31,7 +32,7 @@ def wide_console() -> Console:
 
 
 def _parts(title: str, profile: Profile, triage: Triage) -> Iterator[RenderableType]:
-    yield Text(f"{cut(title, 60)}: {_headline(profile)}", style="bold")
+    yield Text(f"{short_name(title, 60)}: {_headline(profile)}", style="bold")
     for line in _about(profile):
         yield Text(line, style="dim")
     if triage.top:
@@ -78,7 +79,7 @@ def _top_table(layers: Sequence[TopLayer]) -> Table:
         shape = "x".join(map(str, layer.outputs[0].shape)) if layer.outputs else ""
         table.add_row(
             milliseconds(top.median_ms), share(top.share), _bar(top.share, layers[0].share),
-            cut(layer.name, 44), cut(layer.type, 18), shape, layer.precision,
+            short_name(layer.name, 44), short_name(layer.type, 18), shape, layer.precision,
         )  # fmt: skip
     return table
 
@@ -87,7 +88,9 @@ def _group_table(groups: Sequence[LayerGroup]) -> Table:
     table = _table("type", "layers")
     for group in groups[:_TYPES]:
         bar = _bar(group.share, groups[0].share)
-        table.add_row(milliseconds(group.sum_ms), share(group.share), bar, cut(group.name, 44), count(group.count))
+        table.add_row(
+            milliseconds(group.sum_ms), share(group.share), bar, short_name(group.name, 44), count(group.count)
+        )
     rest = groups[_TYPES:]
     if rest:
         total, part = sum(group.sum_ms for group in rest), sum(group.share for group in rest)
@@ -115,9 +118,3 @@ def _insight(insight: Insight) -> Group:
     title = Text.assemble(("\n• ", "cyan"), (insight.title, "bold"), (saves, "dim"))
     body = Group(Text(insight.evidence), Text.assemble(("try: ", "green"), insight.next_step))
     return Group(title, Padding(body, (0, 0, 0, 2)))
-
-
-def cut(text: str, length: int) -> str:
-    """Layer names come from strangers: no control characters on a terminal, and no line that is all name."""
-    clean = "".join(sign if sign.isprintable() else "?" for sign in text[: length + 1])
-    return clean if len(clean) <= length else f"{clean[: length - 1]}…"

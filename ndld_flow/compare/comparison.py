@@ -88,13 +88,8 @@ def compare(
     )
 
 
-def deciding(profile: ProfileComparison) -> list[MetricVerdict]:
-    """The verdicts that decide: of every candidate, the deciding metric against the base."""
-    return [one for one in profile.verdicts if one.base == 0 and one.metric == profile.decided_by]
-
-
 def _overall(profiles: Sequence[ProfileComparison]) -> tuple[Verdict, str]:
-    found = [(verdict, profile) for profile in profiles for verdict in deciding(profile)]
+    found = [(verdict, profile) for profile in profiles for verdict in profile.deciding]
     if not found:
         return "inconclusive", "no two profiles have a metric that decides"
     worst, profile = max(found, key=lambda pair: (BY_WEIGHT.index(pair[0].verdict), _size(pair[0].ratio)))
@@ -150,7 +145,7 @@ def _geometric_mean(profiles: Sequence[ProfileComparison], last: int) -> float |
         verdict.ratio
         for profile in profiles
         if profile.subjects[0] == 0
-        for verdict in deciding(profile)
+        for verdict in profile.deciding
         if profile.subjects[verdict.candidate] == last
     ]
     return geometric_mean(ratios)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import unicodedata
 from functools import lru_cache
 
+from ndld_flow.plain_text import shortened
+
 _NARROW = frozenset("iljtfrI.,:;|!'`()[]{}/\\ 1-")
 _WIDE = frozenset("mwMW@%&")
 
@@ -30,7 +32,5 @@ def shown(text: str, limit: int) -> str:
 
     Marks that turn the direction of writing are not printable: a name cannot rearrange what stands beside it.
     """
-    if len(text) > limit:
-        tail = limit // 3
-        text = f"{text[: limit - tail - 1]}…{text[-tail:]}"
+    text = shortened(text, limit)
     return text if text.isprintable() else "".join(one if one.isprintable() else "\ufffd" for one in text)

@@ -132,6 +132,11 @@ class ProfileComparison(Record):
     coverage: tuple[Coverage | None, ...]
     """For each compared profile against the base; None for the base and where there are no layers."""
 
+    @property
+    def deciding(self) -> tuple[MetricVerdict, ...]:
+        """The verdicts that decide: of every candidate, the deciding metric against the base."""
+        return tuple(one for one in self.verdicts if one.base == 0 and one.metric == self.decided_by)
+
 
 class ComparisonGate(Record):
     """A gate on a comparison, such as `latency.median <= +5 %`, for one candidate."""

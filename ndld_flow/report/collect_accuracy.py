@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import TIMES, number
 from ndld_flow.records.accuracy import Accuracy, OutputAgreement
-from ndld_flow.report.plain_text import short_name
 
 # Metrics people look for first; others follow in the order they were recorded.
 _FIRST = ("cosine", "max_abs", "mean_abs", "max_rel", "snr_db", "mismatched")

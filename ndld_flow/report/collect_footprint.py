@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
+from ndld_flow.plain_text import short_name
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
 from ndld_flow.report.collect_accuracy import shape_text
-from ndld_flow.report.plain_text import short_name
 
 _SHOWN = 10
 _CURVE_POINTS = 240

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import quantity
 from ndld_flow.records.run_record import GateResult, RunRecord
-from ndld_flow.report.plain_text import short_name
 
 _RELATION = re.compile(r"<=|>=|==|!=|<|>")
 _SIGNS = {"<=": "≤", ">=": "≥", "!=": "≠", "==": "="}

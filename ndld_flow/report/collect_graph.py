@@ -19,9 +19,9 @@ from itertools import chain
 from ndld_flow.drawing.families import FAMILIES, family_of
 from ndld_flow.drawing.graph import Layout
 from ndld_flow.drawing.layout import Extent, lay_out
+from ndld_flow.plain_text import short_name
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.json_values import Json
-from ndld_flow.report.plain_text import short_name
 from ndld_flow.report.texts import steps
 
 NODE_WIDTH, NODE_HEIGHT = 112.0, 36.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ndld_flow.plain_text import visible_name
 from ndld_flow.records.profile import Layer
-from ndld_flow.report.plain_text import visible_name
 
 
 @dataclass(frozen=True)

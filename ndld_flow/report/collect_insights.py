@@ -8,7 +8,7 @@ from ndld_flow.diagnosis.bound import bound_of
 from ndld_flow.diagnosis.diagnose import insights_of
 from ndld_flow.diagnosis.insight import Insight
 from ndld_flow.diagnosis.subject import Subject
-from ndld_flow.report.plain_text import visible_text
+from ndld_flow.plain_text import visible_text
 
 # A link selects rows; beyond this nobody looks at them one by one, and pages would grow.
 _LAYERS_LINKED = 500

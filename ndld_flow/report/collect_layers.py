@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ndld_flow.diagnosis.subject import Subject
+from ndld_flow.plain_text import short_name, visible_name
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.collect_accuracy import shape_text
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
@@ -14,7 +15,6 @@ from ndld_flow.report.collect_groups import LayerGroup, group_layers
 from ndld_flow.report.collect_insights import BoundView, InsightView, collect_diagnosis
 from ndld_flow.report.collect_profiles import short_provider
 from ndld_flow.report.collect_timeline import TimelineView, collect_timeline
-from ndld_flow.report.plain_text import short_name, visible_name
 from ndld_flow.report.profile_titles import profile_titles
 
 _TYPES_SHOWN = 12

@@ -6,12 +6,12 @@ import statistics
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import size
 from ndld_flow.records.latency import LatencySummary, percentile
 from ndld_flow.records.machine import Machine
 from ndld_flow.records.profile import BatchPoint, Profile, ProfileRun, TensorInfo
 from ndld_flow.report.collect_accuracy import shape_text
-from ndld_flow.report.plain_text import short_name
 from ndld_flow.report.profile_titles import profile_titles
 from ndld_flow.report.settings_text import Setting, settings_of
 

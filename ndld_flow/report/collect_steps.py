@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from ndld_flow.plain_text import short_name, visible_text
 from ndld_flow.quantities import quantity, seconds
 from ndld_flow.records.graph_change import GraphChange
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import RunStep, StepRecord
 from ndld_flow.report.collect_flow import FlowRow, collect_flow, parent_names
 from ndld_flow.report.collect_summary import said_no
-from ndld_flow.report.plain_text import short_name, visible_text
 from ndld_flow.report.settings_text import Setting, settings_of
 
 # A log is read here, not kept here: the run's folder holds all of it.

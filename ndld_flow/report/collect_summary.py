@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import seconds
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.graph_change import GraphSummary
@@ -16,7 +17,6 @@ from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import RunStep, StepRecord
 from ndld_flow.report.collect_gates import collect_gates
-from ndld_flow.report.plain_text import short_name
 from ndld_flow.report.profile_titles import profile_titles
 from ndld_flow.report.run_folder import RunDocuments
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ndld_flow.plain_text import short_name
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_layers import LayersView, collect_layers
 from ndld_flow.report.collect_profiles import ProfileView, collect_profiles
 from ndld_flow.report.collector_at_rest import collector_at_rest
 from ndld_flow.report.payload import page_payload
-from ndld_flow.report.plain_text import short_name
 from ndld_flow.report.render import PROFILE_REPORT, render
 from ndld_flow.report.settings_text import Setting
 from ndld_flow.report.write_page import write_page

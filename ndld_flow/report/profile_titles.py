@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from ndld_flow.plain_text import short_name
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.plain_text import short_name
 
 
 def profile_titles(profiles: Mapping[str, Profile]) -> dict[str, str]:

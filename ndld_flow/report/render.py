@@ -29,24 +29,29 @@ class PageParts:
 EARLY_SCRIPT = "theme.js"
 """Of every page. Runs before the first paint, so that a chosen theme does not flash."""
 
+WIDGETS = (
+    "payload.js",
+    "quantities.js",
+    "elements.js",
+    "csv.js",
+    "table_model.js",
+    "table_view.js",
+    "switches.js",
+    "selection_summary.js",
+    "axis.js",
+    "tooltip.js",
+    "pictures.js",
+    "latency_distribution.js",
+)
+"""What every page is made of, before what is its own."""
+
 _STYLES = ("tokens.css", "page.css", "flow.css", "charts.css", "tables.css", "profile.css", "graph.css")
 
 RUN_REPORT = PageParts(
     template="report.html.j2",
     styles=(*_STYLES, "compare.css", "print.css"),
     scripts=(
-        "payload.js",
-        "quantities.js",
-        "elements.js",
-        "csv.js",
-        "table_model.js",
-        "table_view.js",
-        "switches.js",
-        "selection_summary.js",
-        "axis.js",
-        "tooltip.js",
-        "pictures.js",
-        "latency_distribution.js",
+        *WIDGETS,
         "latency_samples.js",
         "latency_passes.js",
         "findings.js",

@@ -10,13 +10,13 @@ from pydantic import ValidationError
 
 from ndld_flow.diagnosis.believable import believable
 from ndld_flow.errors import RequestError
+from ndld_flow.plain_text import short_name
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.base import Record
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.finding import Findings
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_record import RunRecord
-from ndld_flow.report.plain_text import short_name
 
 _LONGEST_MS = 1e12  # thirty years
 

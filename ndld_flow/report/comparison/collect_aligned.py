@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from ndld_flow.plain_text import short_name, visible_name
 from ndld_flow.quantities import MINUS, change, milliseconds
 from ndld_flow.records.comparison import LayerRow, ProfileComparison
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.comparison.collect_verdicts import ABSENT
-from ndld_flow.report.plain_text import short_name, visible_name
 
 _ROWS_WITHOUT_SCRIPT = 20
 

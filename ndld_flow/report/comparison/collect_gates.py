@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ndld_flow.plain_text import short_name
 from ndld_flow.records.comparison import Comparison, ComparisonGate
-from ndld_flow.report.plain_text import short_name
 
 _WORST_FIRST = ("failed", "incomparable", "inconclusive", "passed")
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from string import ascii_uppercase
 
+from ndld_flow.plain_text import short_name
 from ndld_flow.records.comparison import Subject
-from ndld_flow.report.plain_text import short_name
 
 SERIES = 10
 """Colours of series in tokens.css; one more starts again, and the letter tells them apart."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import TIMES, change, quantity, three_digits
 from ndld_flow.records.comparison import ComparedMetric, Comparison, MetricVerdict, ProfileComparison
 from ndld_flow.report.comparison.interval_scale import IntervalPlot, IntervalScale
-from ndld_flow.report.plain_text import short_name
 
 ABSENT = "\N{EN DASH}"
 
@@ -65,7 +65,7 @@ class MetricRow:
 
 def collect_decisions(comparison: Comparison) -> tuple[tuple[Decision, ...], IntervalScale]:
     """Every profile and candidate by the metric that decides, and the axis that they share."""
-    found = [(one, verdict) for one in comparison.profiles for verdict in _deciding(one)]
+    found = [(one, verdict) for one in comparison.profiles for verdict in one.deciding]
     scale = IntervalScale.around(verdict for _, verdict in found)
     return tuple(_decision(one, verdict, scale) for one, verdict in found), scale
 
@@ -83,10 +83,6 @@ def ratio_text(ratio: float) -> str:
         return ABSENT
     near_one = 0.9 <= ratio <= 1.1
     return f"{ratio:.3f}{TIMES}" if near_one else f"{three_digits(ratio)}{TIMES}"
-
-
-def _deciding(profile: ProfileComparison) -> Iterator[MetricVerdict]:
-    return (one for one in profile.verdicts if one.base == 0 and one.metric == profile.decided_by)
 
 
 def _decision(profile: ProfileComparison, verdict: MetricVerdict, scale: IntervalScale) -> Decision:

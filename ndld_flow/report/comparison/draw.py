@@ -9,7 +9,7 @@ from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collector_at_rest import collector_at_rest
 from ndld_flow.report.comparison.page import collect_comparison
-from ndld_flow.report.render import PageParts, render
+from ndld_flow.report.render import WIDGETS, PageParts, render
 from ndld_flow.report.write_page import write_page
 
 COMPARISON_PAGE = PageParts(
@@ -25,19 +25,8 @@ COMPARISON_PAGE = PageParts(
         "print.css",
     ),
     scripts=(
-        "payload.js",
-        "quantities.js",
-        "elements.js",
-        "csv.js",
-        "table_model.js",
-        "table_view.js",
-        "axis.js",
-        "tooltip.js",
-        "pictures.js",
-        "selection_summary.js",
-        "switches.js",
+        *WIDGETS,
         "heat.js",
-        "latency_distribution.js",
         "timeline_data.js",
         "timeline.js",
         "type_chart.js",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import change
 from ndld_flow.records.comparison import Comparison, ProfileComparison
 from ndld_flow.records.profile import Profile
@@ -32,7 +33,6 @@ from ndld_flow.report.comparison.collect_verdicts import (
     ratio_text,
 )
 from ndld_flow.report.comparison.payload import comparison_payload
-from ndld_flow.report.plain_text import short_name
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import chain
 
+from ndld_flow.plain_text import short_name, visible_name
 from ndld_flow.records.comparison import ComparedMetric, Comparison, ProfileComparison
 from ndld_flow.records.latency import LatencySummary, percentile
 from ndld_flow.records.profile import Layer, Profile
@@ -17,7 +18,6 @@ from ndld_flow.report.comparison.collect_subjects import SubjectView
 from ndld_flow.report.json_values import Json
 from ndld_flow.report.layer_payload import timeline_payload
 from ndld_flow.report.payload import packed
-from ndld_flow.report.plain_text import short_name, visible_name
 from ndld_flow.report.texts import Texts
 
 _SAMPLES = 4000

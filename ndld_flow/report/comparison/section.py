@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ndld_flow.plain_text import short_name
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.report.comparison.collect_differences import DifferenceView, collect_differences
 from ndld_flow.report.comparison.collect_gates import GateView, collect_gates
 from ndld_flow.report.comparison.collect_subjects import SubjectView, collect_subjects
 from ndld_flow.report.comparison.collect_verdicts import Decision, collect_decisions
-from ndld_flow.report.plain_text import short_name
 
 
 @dataclass(frozen=True)

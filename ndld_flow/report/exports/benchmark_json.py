@@ -10,10 +10,10 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 
+from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import change, quantity
 from ndld_flow.records.comparison import ComparedMetric, Comparison, ProfileComparison
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.plain_text import short_name
 
 _RESTLESS = ("latency.mean", "latency.p90", "latency.p95", "latency.p99", "enqueue.median")
 """Means and tails differ from run to run on identical code, and the action raises an alert for each."""

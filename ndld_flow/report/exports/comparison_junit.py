@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from xml.etree import ElementTree as Xml
 
+from ndld_flow.plain_text import short_name
 from ndld_flow.records.comparison import Comparison, ProfileComparison
-from ndld_flow.report.exports.layer_changes import deciding
-from ndld_flow.report.plain_text import short_name
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 cannot hold, not even as a reference."""
@@ -51,7 +50,7 @@ def _cases(comparison: Comparison, compared: ProfileComparison) -> Iterator[_Cas
             if gate.name == compared.name:
                 yield _Case(gate.gate, gate.candidate, gate.outcome, gate.why)
         return
-    for verdict in deciding(compared):
+    for verdict in compared.deciding:
         yield _Case(verdict.metric, verdict.candidate, verdict.verdict, verdict.why)
 
 

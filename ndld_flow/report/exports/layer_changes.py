@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ndld_flow.records.comparison import LayerVerdict, MetricVerdict, ProfileComparison
+from ndld_flow.records.comparison import LayerVerdict, ProfileComparison
 from ndld_flow.records.profile import Layer, Profile
 
 _Item = TypeVar("_Item")
@@ -62,11 +62,6 @@ def median_ms(layer: Layer) -> float:
     """A layer's median; 0 where it is not known, or is no number."""
     median = layer.median_ms
     return median if math.isfinite(median) else 0.0
-
-
-def deciding(compared: ProfileComparison) -> list[MetricVerdict]:
-    """The verdicts that decide: the deciding metric of every candidate against the base."""
-    return [one for one in compared.verdicts if one.base == 0 and one.metric == compared.decided_by]
 
 
 def _picked(items: Sequence[_Item], places: Iterable[int]) -> tuple[_Item, ...]:

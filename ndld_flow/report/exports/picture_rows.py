@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ndld_flow.records.comparison import ComparedMetric, Comparison, MetricVerdict, ProfileComparison
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.exports.layer_changes import LayerChange, deciding, layer_changes
+from ndld_flow.report.exports.layer_changes import LayerChange, layer_changes
 
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#b6588f", "#c79a00", "#3a3f45", "#6cc4f0", "#a3123a", "#9a9fa6", "#6a4cf0")
 """Colours of the subjects, those of the page in its light dress."""
@@ -47,7 +47,7 @@ def picture_groups(comparison: Comparison) -> list[Group]:
 
 def _group(comparison: Comparison, compared: ProfileComparison) -> Group:
     metric = next((one for one in compared.metrics if one.metric == compared.decided_by), None)
-    verdicts = {verdict.candidate: verdict for verdict in deciding(compared)}
+    verdicts = {verdict.candidate: verdict for verdict in compared.deciding}
     rows = [
         _row(comparison, metric, compared.subjects[place], place, verdicts.get(place))
         for place in range(min(len(compared.subjects), _SUBJECTS))
@@ -75,7 +75,7 @@ def largest_changes(comparison: Comparison, profiles: Sequence[Sequence[Profile]
     """Of the first profile that decided the verdict, or of the first that has layers; last candidate."""
     order = sorted(
         zip(comparison.profiles, profiles, strict=True),
-        key=lambda pair: all(one.verdict != comparison.verdict for one in deciding(pair[0])),
+        key=lambda pair: all(one.verdict != comparison.verdict for one in pair[0].deciding),
     )
     for compared, measured in order:
         found = [change for change in layer_changes(compared, measured) if change.delta_ms][:_LAYERS]
