@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,15 @@ def test_the_terminal_shows_what_decided(standing: Path) -> None:
     assert text.splitlines()[-1].startswith("report outputs/comparisons/")
     json_text = say("compare", "pair:base", "pair:speed", "--json").output
     assert Comparison.model_validate_json(json_text).subjects[0].label == "pair:base"
+
+
+def test_several_candidates_have_a_table_each_and_gates_name_them(standing: Path) -> None:
+    steps = "outputs/runs/pair/latest"
+    files = [f"{steps}/base/profile.json", f"{steps}/speed/profile.json", f"{steps}/base/profile.json"]
+    text = say("compare", *files, "--gate", "latency.min <= 100 s").output
+    assert text.count("95 % interval") == 2
+    assert re.search(r"passed latency.min <= 100 s of speed: ", text)
+    assert re.search(r"passed latency.min <= 100 s of base/profile.json \(2\): ", text)
 
 
 def test_profile_prints_a_triage(standing: Path) -> None:

@@ -35,17 +35,20 @@ def print_comparison(comparison: Comparison) -> None:
 
 
 def _parts(comparison: Comparison) -> Iterator[RenderableType]:
-    labels = [short_name(subject.label, 40) for subject in comparison.subjects]
+    labels = [short_name(subject.label, 28) for subject in comparison.subjects]
     for profile in comparison.profiles:
         yield Text(short_name(profile.name, 60), style="bold cyan")
         yield from (Padding(part, (0, 0, 0, 2)) for part in _about(profile, labels))
-        yield Padding(_metric_table(profile, labels), (0, 0, 1, 2))
+        for candidate in range(1, len(profile.subjects)):
+            yield Padding(_metric_table(profile, candidate, labels), (0, 0, 1, 2))
 
 
 def _sentences(comparison: Comparison) -> Iterator[Text]:
     for sentence in comparison.left_out:
         yield Text(short_name(sentence, 200), style="yellow")
-    yield from map(_gate_line, comparison.gates)
+    several = len(comparison.subjects) > 2 or len(comparison.profiles) > 1
+    for gate in comparison.gates:
+        yield _gate_line(gate, _of(comparison, gate) if several else "")
     yield _verdict(comparison.verdict, comparison.why)
 
 
@@ -63,22 +66,20 @@ def _about(profile: ProfileComparison, labels: list[str]) -> Iterator[Text]:
             yield Text(f"{label}: {share(coverage.matched_share)} of its layer time has a partner", style="dim")
 
 
-def _metric_table(profile: ProfileComparison, labels: list[str]) -> Table:
+def _metric_table(profile: ProfileComparison, candidate: int, labels: list[str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("metric", no_wrap=True)
-    table.add_column(labels[profile.subjects[0]], justify="right", no_wrap=True)
-    for subject in profile.subjects[1:]:
-        table.add_column(labels[subject], justify="right", no_wrap=True)
-        table.add_column("change", justify="right", no_wrap=True)
-        table.add_column("95 % interval", justify="right", no_wrap=True)
-        table.add_column("", no_wrap=True)
-    verdicts = {(verdict.metric, verdict.candidate): verdict for verdict in profile.verdicts if verdict.base == 0}
+    for place in (0, candidate):
+        table.add_column(labels[profile.subjects[place]], justify="right", no_wrap=True, min_width=8)
+    table.add_column("change", justify="right", no_wrap=True, min_width=7)
+    table.add_column("95 % interval", justify="right", no_wrap=True, min_width=16)
+    table.add_column("", no_wrap=True, min_width=14)
+    verdicts = {one.metric: one for one in profile.verdicts if (one.base, one.candidate) == (0, candidate)}
     for metric in profile.metrics:
-        texts = [quantity(value, metric.unit) if value is not None else "-" for value in metric.values]
-        cells: list[str | Text] = [texts[0]]
-        for candidate in range(1, len(profile.subjects)):
-            cells += [texts[candidate], *_change(verdicts.get((metric.metric, candidate)))]
-        table.add_row(metric.metric, *cells, style="bold" if metric.metric == profile.decided_by else None)
+        values = (metric.values[0], metric.values[candidate])
+        texts = [quantity(value, metric.unit) if value is not None else "-" for value in values]
+        style = "bold" if metric.metric == profile.decided_by else None
+        table.add_row(metric.metric, *texts, *_change(verdicts.get(metric.metric)), style=style)
     return table
 
 
@@ -95,11 +96,17 @@ def _signed(word: str) -> Text:
     return Text(f"{sign} {word}", style=colour)
 
 
-def _gate_line(gate: ComparisonGate) -> Text:
+def _of(comparison: Comparison, gate: ComparisonGate) -> str:
+    """Whose gate it is, where there are several."""
+    profile = next(one for one in comparison.profiles if one.name == gate.name)
+    label = comparison.subjects[profile.subjects[gate.candidate]].label
+    return f" of {short_name(label, 40)}" + (f" {short_name(gate.name, 40)}" if len(comparison.profiles) > 1 else "")
+
+
+def _gate_line(gate: ComparisonGate, of: str) -> Text:
     sign, colour = SIGNS[gate.outcome]
-    return Text.assemble(
-        (f"{sign} {gate.outcome} ", colour), (short_name(gate.gate, 100), "bold"), f": {short_name(gate.why, 300)}"
-    )
+    outcome, text = (f"{sign} {gate.outcome} ", colour), (short_name(gate.gate, 100), "bold")
+    return Text.assemble(outcome, text, f"{of}: {short_name(gate.why, 300)}")
 
 
 def _verdict(word: str, why: str) -> Text:

@@ -153,10 +153,15 @@ def _model_metrics(run: RunRecord, name: str, made_by: RunStep | None) -> dict[s
 def _with_own_labels(subjects: Sequence[FoundSubject]) -> list[FoundSubject]:
     """No two alike: two files may have one name, and a thing may be compared with itself."""
     times = Counter(subject.label for subject in subjects)
-    by_place = [subject.reference if times[subject.label] > 1 else subject.label for subject in subjects]
+    by_place = [_longer(subject) if times[subject.label] > 1 else subject.label for subject in subjects]
     again, seen = Counter(by_place), Counter[str]()
     apart = []
     for subject, label in zip(subjects, by_place, strict=True):
         seen[label] += 1
         apart.append(replace(subject, label=f"{label} ({seen[label]})" if again[label] > 1 else label))
     return apart
+
+
+def _longer(subject: FoundSubject) -> str:
+    """A file with the folder it is in; what is not a file as it was given."""
+    return "/".join(Path(subject.reference).parts[-2:]) if subject.kind != "run" else subject.reference
