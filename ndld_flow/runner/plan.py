@@ -55,9 +55,9 @@ class Planner:
             return [self._decide_later(step, unit, waits[step.name]) for step in unit]
         keys = [self._describe(step, digests) for step in unit]
         decisions = [self._decide_by_key(step, parts) for step, parts in zip(unit, join_keys(keys), strict=True)]
-        return (
-            decisions if len(unit) == 1 or _from_one_sitting(decisions) else [_repeat(one, unit) for one in decisions]
-        )
+        if len(unit) == 1 or _from_one_sitting(decisions):
+            return decisions
+        return [_repeat(decision, unit) for decision in decisions]
 
     def _decide_later(self, step: RecipeStep, unit: Unit, waits: list[str]) -> Decision:
         reason = Reason.NEW if self.previous.get(step.name) is None else Reason.INPUT
