@@ -257,7 +257,7 @@ def test_a_comparison_in_markdown() -> None:
         gates=(gate("failed"), gate("passed")), left_out=("`other` has no partner",), noise="learned: 2 %"
     )
     markdown = comparison_markdown(comparison, [profiles_of(["main", "branch"])], "picture.png")
-    assert markdown.startswith("### ❌ regressed: latency.median 7 ms -> 10.5 ms")
+    assert markdown.startswith("### ❌ 1 of 2 gates failed. ❌ regressed: latency.median 7 ms -> 10.5 ms")
     assert "![medians of the process runs, ratios with their intervals, layers](picture.png)" in markdown
     rows = cells_of(markdown)
     assert ["latency.median <= +5 %", "speed", "branch", "❌ failed", "it failed"] in rows

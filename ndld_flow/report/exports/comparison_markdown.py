@@ -32,13 +32,15 @@ _METRICS = 40
 _SENTENCES = 20
 _LONGEST = 60_000
 """GitHub refuses comments of more than 65,536 characters."""
+_OUTCOMES = ("passed", "inconclusive", "failed", "incomparable")
+"""Of several the last is told."""
 _NONE = "\N{EN DASH}"
 
 
 def comparison_markdown(comparison: Comparison, profiles: Sequence[Sequence[Profile]], picture: str | None) -> str:
     """Markdown for a pull request's comment or a job's summary; `picture` is the address of its picture."""
     parts = [
-        f"### {_sign(comparison.verdict)}: {prose(comparison.why)}\n",
+        f"### {_headline(comparison)}\n",
         _subjects(comparison),
         f"![medians of the process runs, ratios with their intervals, layers]({picture})\n" if picture else "",
         _gates(comparison),
@@ -47,6 +49,17 @@ def comparison_markdown(comparison: Comparison, profiles: Sequence[Sequence[Prof
         parts.extend(_profile(comparison, compared, measured))
     parts.extend(_remarks(comparison))
     return "\n".join(_that_fit(part for part in parts if part))
+
+
+def _headline(comparison: Comparison) -> str:
+    """What the gates say, where there are some: they decide how a job ends. Then the verdict."""
+    verdict = f"{_sign(comparison.verdict)}: {prose(comparison.why)}"
+    if not comparison.gates:
+        return verdict
+    worst = max((gate.outcome for gate in comparison.gates), key=_OUTCOMES.index)
+    count = sum(gate.outcome == worst for gate in comparison.gates)
+    gates = "gate" if len(comparison.gates) == 1 else f"{count} of {len(comparison.gates)} gates"
+    return f"{SIGNS.get(worst, '')} {gates} {worst}. {verdict}"
 
 
 def _that_fit(parts: Iterable[str]) -> Iterator[str]:
