@@ -47,6 +47,8 @@ def command(model: str | None, settings: tuple[str, ...], comparisons: int, outp
         found = api.noise(model, settings, comparisons=comparisons, outputs=outputs, listener=tell)
     ratios = sorted(abs(sample.ratio - 1) for sample in found.samples)
     click.echo(f"{len(found.samples)} comparisons of {found.model} with itself: up to {share(ratios[-1])} apart")
-    click.echo(f"differences of {found.metric} count from {share(found.threshold)} on; with one process run a side, "
-               f"from {share(found.single_run_threshold)} on")  # fmt: skip
+    click.echo(
+        f"differences of {found.metric} up to {share(found.threshold)} are this machine's own; with one process run a "
+        f"side, up to {share(found.single_run_threshold)}"
+    )
     click.echo(f"process runs vary by {share(found.run_cov)}; kept in {outputs / 'noise'}, `compare` uses it")
