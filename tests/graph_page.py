@@ -20,6 +20,9 @@ SCRIPTS = (
     "graph_colours.js",
     "graph_paint.js",
     "graph_map.js",
+    "graph_search.js",
+    "graph_mouse.js",
+    "graph_keys.js",
     "graph_view.js",
 )
 

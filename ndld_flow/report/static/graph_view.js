@@ -1,7 +1,7 @@
 // The graph of a profile's layers on a canvas: pan, zoom, fit, search, keyboard, colour modes, legend, minimap.
 //
 // Needs, in this order: quantities.js, elements.js, tooltip.js, graph_data.js, graph_colours.js, graph_paint.js,
-// graph_map.js, graph_view.js; and graph.css.
+// graph_map.js, graph_search.js, graph_mouse.js, graph_keys.js, graph_view.js; and graph.css.
 //
 //   const view = new GraphView(host, graph, {
 //     label: "layers of fp16",              // for the search field and for those who cannot see the canvas
@@ -44,10 +44,7 @@ class GraphView {
 
   build(host) {
     const { data } = this;
-    this.field = make("input", {
-      type: "search", placeholder: "Find in graph", "aria-label": `Find in graph of ${this.options.label}`, spellcheck: "false",
-      oninput: () => this.find(this.field.value), onkeydown: (event) => this.keyInField(event),
-    });
+    const { field } = new GraphSearch(this);
     this.told = make("output", { "aria-live": "polite" });
     this.choice = make("div", { class: "graph-modes", role: "group", "aria-label": "Colour by" });
     const button = (text, label, act) => make("button", { type: "button", "aria-label": label, title: label, onclick: act }, text);
@@ -63,9 +60,23 @@ class GraphView {
     this.stage = make("div", { class: "graph-stage" }, this.canvas, this.minimap);
     this.legend = make("div", { class: "graph-legend" });
     this.element = make("div", { class: "graph" },
-      make("div", { class: "tools graph-tools" }, this.field, this.told, this.choice, zoom), this.stage, this.legend, this.hint);
+      make("div", { class: "tools graph-tools" }, field, this.told, this.choice, zoom), this.stage, this.legend, this.hint);
     if (data.byOrder) this.hint.append(" This profile does not tell which tensors its layers read: they are joined in the order they ran.");
     host.replaceChildren(this.element);
+  }
+
+  listen() {
+    new GraphMouse(this);
+    new GraphKeys(this);
+    const recolour = () => {
+      this.palette.forget();
+      this.map.forget();
+      this.repaint();
+    };
+    new MutationObserver(recolour).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
+    document.addEventListener("fullscreenchange", () => this.changeScreen());
+    new ResizeObserver(() => this.repaint()).observe(this.canvas);
   }
 
   // What the page may call
@@ -184,7 +195,9 @@ class GraphView {
     return [data.terminals[node - data.layers], node - data.layers < data.inputs ? "input" : "output"];
   }
 
-  // Choosing
+  about(node) {
+    return node < this.data.layers ? shortened(this.options.about(node), 600) : this.words(node).map((text) => shortened(text, 200)).join("\n");
+  }
 
   activate(node, pick) {
     this.state.active = node;
@@ -192,151 +205,5 @@ class GraphView {
     if (node >= 0) this.told.textContent = this.words(node).filter(Boolean).map((text) => shortened(text, 60)).join(", ");
     if (pick && node < this.data.layers) this.options.pick(node);
     this.repaint();
-  }
-
-  find(text) {
-    const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-    this.state.found = words.length ? new Set() : null;
-    this.hits = [];
-    for (let node = 0; words.length && node < this.data.length; node++) {
-      const hay = (node < this.data.layers ? this.options.search(node) : this.data.terminals[node - this.data.layers]).toLowerCase();
-      if (words.every((word) => hay.includes(word))) this.hits.push(node);
-    }
-    for (const hit of this.hits) this.state.found.add(hit);
-    this.hit = -1;
-    this.told.textContent = words.length ? `${count(this.hits.length)} found` : "";
-    this.map.forget();
-    this.repaint();
-  }
-
-  nextHit(by) {
-    if (!this.hits?.length) return;
-    this.hit = (this.hit + by + this.hits.length) % this.hits.length;
-    if (this.hit < 0) this.hit = 0;
-    this.view.scale = Math.max(this.view.scale, 0.7);
-    this.moved = true;
-    const node = this.hits[this.hit];
-    this.centreOn(...this.data.centre(node));
-    this.activate(node, false);
-    this.told.textContent = `${count(this.hit + 1)} of ${count(this.hits.length)}`;
-  }
-
-  keyInField(event) {
-    if (event.key === "Enter") this.nextHit(event.shiftKey ? -1 : 1);
-    else if (event.key === "Escape" && this.field.value) this.find((this.field.value = ""));
-    else if (event.key === "Escape") this.field.blur();
-    else if (event.key === "ArrowDown") this.canvas.focus();
-    else return;
-    event.preventDefault();
-  }
-
-  // Mouse, touch, keys
-
-  listen() {
-    const { canvas } = this;
-    canvas.addEventListener("pointerdown", (event) => this.press(event));
-    canvas.addEventListener("pointermove", (event) => this.hover(event));
-    canvas.addEventListener("pointerleave", () => this.leave());
-    canvas.addEventListener("blur", () => tooltip.hide());
-    canvas.addEventListener("dblclick", (event) => this.zoomBy(1.8, event.offsetX, event.offsetY));
-    canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
-    canvas.addEventListener("keydown", (event) => this.key(event));
-    const recolour = () => {
-      this.palette.forget();
-      this.map.forget();
-      this.repaint();
-    };
-    new MutationObserver(recolour).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
-    document.addEventListener("fullscreenchange", () => this.changeScreen());
-    new ResizeObserver(() => this.repaint()).observe(canvas);
-  }
-
-  press(event) {
-    if (event.button !== 0) return;
-    const start = [event.clientX, event.clientY];
-    let last = start;
-    let dragged = false;
-    this.canvas.setPointerCapture(event.pointerId);
-    this.dragging = true;
-    const move = (now) => {
-      dragged ||= Math.hypot(now.clientX - start[0], now.clientY - start[1]) > 4;
-      if (dragged) this.panBy(now.clientX - last[0], now.clientY - last[1]);
-      last = [now.clientX, now.clientY];
-    };
-    const end = (now) => {
-      this.canvas.removeEventListener("pointermove", move);
-      this.dragging = false;
-      if (!dragged && now.type === "pointerup") this.click(now);
-    };
-    this.canvas.addEventListener("pointermove", move);
-    this.canvas.addEventListener("pointerup", end, { once: true });
-    this.canvas.addEventListener("pointercancel", end, { once: true });
-  }
-
-  click(event) {
-    const node = this.data.nodeAt(...this.world(event.offsetX, event.offsetY));
-    if (node < 0 && this.state.active < 0) return;
-    this.activate(node, true);
-  }
-
-  hover(event) {
-    if (this.dragging) {
-      tooltip.hide();
-      return;
-    }
-    const node = this.data.nodeAt(...this.world(event.offsetX, event.offsetY));
-    this.canvas.style.cursor = node >= 0 ? "pointer" : "";
-    if (node >= 0) tooltip.show(event.clientX, event.clientY, this.about(node));
-    else tooltip.hide();
-    if (node === this.state.hover) return;
-    this.state.hover = node;
-    this.repaint();
-  }
-
-  leave() {
-    this.state.hover = -1;
-    tooltip.hide();
-    this.repaint();
-  }
-
-  about(node) {
-    return node < this.data.layers ? shortened(this.options.about(node), 600) : this.words(node).map((text) => shortened(text, 200)).join("\n");
-  }
-
-  wheel(event) {
-    if (!event.ctrlKey && !event.metaKey && document.activeElement !== this.canvas) return;
-    event.preventDefault();
-    const lines = event.deltaMode === 1 ? 16 : 1;
-    this.zoomBy(Math.exp(-Math.max(-240, Math.min(240, event.deltaY * lines)) / 400), event.offsetX, event.offsetY);
-  }
-
-  key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const arrows = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-    const arrow = arrows[event.key];
-    const acts = {
-      "+": () => this.zoomBy(1.4), "=": () => this.zoomBy(1.4), "-": () => this.zoomBy(1 / 1.4), 0: () => this.fit(), f: () => this.fit(),
-      Home: () => this.activate(0, false), End: () => this.activate(this.data.layers - 1, false),
-      Enter: () => this.activate(this.state.active, true), " ": () => this.activate(this.state.active, true),
-      Escape: () => this.activate(-1, true),
-    };
-    if (arrow && event.shiftKey) this.panBy(-60 * arrow[0], -60 * arrow[1]);
-    else if (arrow) this.step(...arrow);
-    else if (acts[event.key]) acts[event.key]();
-    else return;
-    event.preventDefault();
-  }
-
-  // Up and down along the edges, else to what is nearest on that side.
-  step(dx, dy) {
-    const { data, state } = this;
-    if (state.active < 0) {
-      this.activate(state.marked.size ? Math.min(...state.marked) : 0, false);
-      return;
-    }
-    const edges = dy < 0 ? data.entering[state.active] : dy > 0 ? data.leaving[state.active] : [];
-    const next = edges.map((edge) => (dy < 0 ? data.source[edge] : data.target[edge])).find((node) => node !== state.active);
-    this.activate(next ?? data.nearest(state.active, dx, dy), false);
   }
 }
