@@ -153,6 +153,22 @@ def test_gates_decide_how_it_ends(standing: Path, words: list[str], expected: in
     assert code("compare", "pair:base", "pair:speed", *words) == expected
 
 
+def test_a_profile_without_a_partner_is_told(standing: Path) -> None:
+    extra = "  extra: {step: profile, from: other, runs: 2, passes: 4, warmup: 0, duration: 0, layer_passes: 0}\n"
+    agree = "  agree: {step: check_accuracy, reference: source, candidate: sanitize}\n"
+    (standing / "more.yaml").write_text(RECIPE.replace("name: pair", "name: more") + extra + agree)
+    api.run("more.yaml", ["steps.extra.stable=0 %"])
+    comparison = api.compare(["more", "pair"]).comparison
+    assert [profile.name for profile in comparison.profiles] == ["base", "speed"]
+    assert comparison.left_out == ("more: profile extra has no partner",)
+    base, speed = ({metric.metric: metric.values for metric in profile.metrics} for profile in comparison.profiles)
+    assert "agree.cosine" not in base
+    assert speed["agree.cosine"] == (pytest.approx(1.0), None)
+    (pair,) = api.compare(["more:base", "more:extra"]).comparison.profiles
+    sizes = next(metric.values for metric in pair.metrics if metric.metric == "model.bytes")
+    assert sizes == ((standing / "model.onnx").stat().st_size, (standing / "other.onnx").stat().st_size)
+
+
 def test_what_cannot_be_compared_is_refused_unless_allowed(standing: Path) -> None:
     steps = standing / "outputs" / "runs" / "pair" / "latest"
     profile = Profile.model_validate_json((steps / "base" / "profile.json").read_text())

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -159,6 +160,28 @@ def test_a_lost_half_measures_both_again(toy: Toy) -> None:
     assert sittings(toy) == ["base+speed"] * 2
 
 
+def test_halves_of_two_sittings_are_measured_again(toy: Toy) -> None:
+    done, _ = toy.run()
+    run = RunRecord.model_validate_json((Path(done.folder) / "run.json").read_text())
+    record = run.steps[2].record
+    assert record is not None
+    earlier = record.model_copy(update={"started_at": record.started_at - timedelta(hours=1)})
+    (toy.folder / "outputs" / "store" / "records" / record.key[:2] / f"{record.key}.json").write_text(earlier.to_json())
+    assert toy.plan()["base"] == ("measured in turns", "with speed")
+    assert toy.plan()["speed"] == ("measured in turns", "with base")
+
+
+def test_those_that_took_turns_share_the_time(toy: Toy) -> None:
+    done, _ = toy.run()
+    run = RunRecord.model_validate_json((Path(done.folder) / "run.json").read_text())
+    base, _, speed = run.steps
+    assert base.record is not None
+    assert speed.record is not None
+    assert base.record.wall_s == speed.record.wall_s
+    assert base.wall_s == speed.wall_s >= base.record.wall_s
+    assert sum(step.wall_s for step in run.steps) <= run.wall_s
+
+
 def test_forcing_one_measures_both_again(toy: Toy) -> None:
     toy.run()
     _, events = toy.run(force=["speed"])
@@ -220,6 +243,16 @@ def test_another_model_is_measured_in_turns_with_the_recipes_own(toy: Toy) -> No
     assert toy.plan()["base"][0] == "input changed"
     with pytest.raises(RequestError, match=r"blake3"):
         api.run(folder / "recipe.yaml", outputs=toy.folder / "outputs", trust=True)
+
+
+def test_what_says_nothing_reads_the_recipes_own_model(toy: Toy) -> None:
+    make_tfm(toy.folder / "shipped.onnx")
+    head = "model: model.onnx\nmodels: {shipped: shipped.onnx}\nsteps_from: [dye.py]\n"
+    toy.write(f"{head}steps:\n  dyed: {{step: dye}}\n", WEIGH)
+    done, _ = toy.run()
+    run = RunRecord.model_validate_json((Path(done.folder) / "run.json").read_text())
+    assert run.steps[0].record is not None
+    assert run.steps[0].record.parents == {"from": "source"}
 
 
 def test_models_have_names_of_their_own(toy: Toy) -> None:

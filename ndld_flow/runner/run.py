@@ -99,7 +99,8 @@ def _do_unit(run: RunState, unit: Unit) -> list[RunStep]:
     if _all_reused(decisions):
         return _place(run, decisions, [], start)
     with contextlib.ExitStack() as held:
-        for decision in sorted(decisions, key=lambda decision: decision.key):  # one order for all runs: no deadlock
+        # Steps in another order or company have other keys: two runs hold the same keys in the same order, or none.
+        for decision in decisions:
             if run.planner.store.is_held(decision.key):
                 run.listener(StepWaits(name=decision.step.name, waits_for="another run computes this step"))
             held.enter_context(run.planner.store.hold(decision.key))
