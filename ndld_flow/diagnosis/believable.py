@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -46,8 +45,10 @@ def _is_time(sample: float) -> bool:
 
 
 def _are_times(samples: Sequence[float]) -> bool:
-    """Without a loop in Python: a profile has a million samples. A sum with NaN in it is NaN."""
-    return not samples or (min(samples) >= 0 and max(samples) <= _LONGEST_MS and not math.isnan(sum(samples)))
+    """Without a loop in Python: a profile has a million samples. A sum with NaN in it is NaN, and so no time."""
+    if not samples or (sum(samples) <= _LONGEST_MS and min(samples) >= 0):
+        return True
+    return all(map(_is_time, samples))
 
 
 def _kept(samples: tuple[float, ...]) -> tuple[float, ...]:

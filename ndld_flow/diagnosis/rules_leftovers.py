@@ -173,7 +173,9 @@ def _reads_convolution(subject: Subject, layer: Layer) -> bool:
 def _hard_swish(subject: Subject, position: int) -> tuple[int, ...]:
     """The four layers around this Clip; the division may come before the product."""
     clip = subject.layers[position]
-    added = _made_by(subject, clip, "Add") if clip.type == "Clip" else None
+    if clip.type != "Clip":
+        return ()
+    added = _made_by(subject, clip, "Add")
     after = _only_reader(subject, position)
     last = None if after is None else _only_reader(subject, after)
     if added is None or after is None or last is None:
