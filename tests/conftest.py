@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ndld_flow.errors import SourceError
 from tests.samples import fetch_sample
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture(scope="session")
@@ -29,3 +33,12 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     """Stand in an empty folder."""
     monkeypatch.chdir(tmp_path)
     yield tmp_path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A real Chromium; skips where there is none. Of one module: two cannot run in one process at once."""
+    from tests.report_browser import chromium  # playwright is for those who drive a browser
+
+    with chromium() as running:
+        yield running

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, TensorInfo
 from ndld_flow.report.collect_graph import collect_graph, graph_payload
+from ndld_flow.report.render import GRAPH
 from tests.run_fixtures import MACHINE
 
 STYLES = ("tokens.css", "page.css", "charts.css", "tables.css", "graph.css")
@@ -16,14 +17,7 @@ SCRIPTS = (
     "quantities.js",
     "elements.js",
     "tooltip.js",
-    "graph_data.js",
-    "graph_colours.js",
-    "graph_paint.js",
-    "graph_map.js",
-    "graph_search.js",
-    "graph_mouse.js",
-    "graph_keys.js",
-    "graph_view.js",
+    *GRAPH,
 )
 
 _TYPES = ("Conv", "Relu", "Add", "MatMul", "Reshape", "MaxPool", "LayerNormalization", "Cast")

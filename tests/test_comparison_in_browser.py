@@ -16,18 +16,12 @@ from ndld_flow.plain_text import visible_name
 from ndld_flow.quantities import MINUS
 from ndld_flow.report.comparison.draw import draw_comparison
 from tests import comparison_fixtures as made
-from tests.report_browser import Watch, chromium
+from tests.report_browser import Watch
 from tests.run_fixtures import HOSTILE_NAMES
 
 pytestmark = pytest.mark.browser
 
 Open = Callable[..., Page]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

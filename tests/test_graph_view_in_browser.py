@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from ndld_flow.quantities import MINUS
 from tests.graph_page import layer, profile_of, residual_profile, write_graph_page
-from tests.report_browser import Watch, chromium
+from tests.report_browser import Watch
 from tests.run_fixtures import HOSTILE_NAMES
 
 pytestmark = pytest.mark.browser
@@ -33,12 +33,6 @@ COLOUR = """async node => {
     context.drawImage(view.canvas, ...at, 1, 1, 0, 0, 1, 1);
     return [...context.getImageData(0, 0, 1, 1).data];
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from ndld_flow.plain_text import visible_name
 from ndld_flow.quantities import TIMES
 from ndld_flow.report.draw import draw_report
-from tests.report_browser import Watch, chromium, rows_of
+from tests.report_browser import Watch, rows_of
 from tests.run_fixtures import (
     HOSTILE_NAMES,
     write_big,
@@ -25,12 +25,6 @@ from tests.run_fixtures import (
 pytestmark = pytest.mark.browser
 
 Open = Callable[..., Page]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as running:
-        yield running
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from ndld_flow.records.profile import Profile, Span
 from ndld_flow.report.draw import draw_report
-from tests.report_browser import Watch, chromium, rows_of
+from tests.report_browser import Watch, rows_of
 from tests.run_fixtures import (
     StepSketch,
     profile,
@@ -28,12 +28,6 @@ pytestmark = pytest.mark.browser
 
 GUTTER = 92
 """Pixels left of a timeline, where its lanes are named."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
 from datetime import datetime
-from itertools import accumulate, pairwise
 from typing import Literal
 
 from pydantic import JsonValue
@@ -203,12 +201,3 @@ class Profile(Record):
         if not self.layer_pass_ms:
             return 0.0
         return LatencySummary.of(self.layer_pass_ms).median_ms / self.latency.median_ms
-
-    def layer_run_medians_ms(self, layer: Layer) -> tuple[float, ...]:
-        """A layer's median in each process run that had a layer pass."""
-        ends = [0, *accumulate(self.layer_runs or (len(layer.samples_ms),))]
-        return tuple(statistics.median(part) for part in _cut(layer.samples_ms, ends) if part)
-
-
-def _cut(samples: tuple[float, ...], ends: list[int]) -> Iterator[tuple[float, ...]]:
-    return (samples[start:end] for start, end in pairwise(ends))

@@ -45,6 +45,28 @@ WIDGETS = (
 )
 """What every page is made of, before what is its own."""
 
+TIMELINE = (
+    "timeline_data.js",
+    "timeline_sight.js",
+    "timeline_paint.js",
+    "timeline_mouse.js",
+    "timeline_keys.js",
+    "timeline.js",
+)
+"""A timeline, of one report or of several."""
+
+GRAPH = (
+    "graph_data.js",
+    "graph_colours.js",
+    "graph_paint.js",
+    "graph_map.js",
+    "graph_search.js",
+    "graph_mouse.js",
+    "graph_keys.js",
+    "graph_view.js",
+)
+"""The view of a graph, however it is coloured."""
+
 _STYLES = ("tokens.css", "page.css", "flow.css", "charts.css", "tables.css", "profile.css", "graph.css")
 
 RUN_REPORT = PageParts(
@@ -59,24 +81,12 @@ RUN_REPORT = PageParts(
         "heat.js",
         "layer_columns.js",
         "layer_details.js",
-        "timeline_data.js",
-        "timeline_sight.js",
-        "timeline_paint.js",
-        "timeline_mouse.js",
-        "timeline_keys.js",
-        "timeline.js",
+        *TIMELINE,
         "type_chart.js",
         "nested_pie.js",
         "roofline.js",
         "exports.js",
-        "graph_data.js",
-        "graph_colours.js",
-        "graph_paint.js",
-        "graph_map.js",
-        "graph_search.js",
-        "graph_mouse.js",
-        "graph_keys.js",
-        "graph_view.js",
+        *GRAPH,
         "layers.js",
         "keys.js",
         "conveniences.js",

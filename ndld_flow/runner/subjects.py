@@ -72,7 +72,8 @@ def find_subject(reference: str, outputs: Outputs) -> FoundSubject:
     if is_profile_file(reference):
         return _read_file(reference, Path(reference))
     head, colon, step = reference.rpartition(":")
-    if not colon or _names_run(reference, outputs):
+    # No tag, recipe or id holds a colon; the path of a run's folder may.
+    if not colon or (Path(reference) / RUN_RECORD).is_file():
         return _read_run(reference, outputs.find(reference))
     subject = _read_run(reference, outputs.find(head))
     chosen = [profile for profile in subject.profiles if profile.step == step]
@@ -95,14 +96,6 @@ def find_profile(reference: str, outputs: Outputs) -> Profile:
         names = ", ".join(f"{reference}:{found.name}" for found in subject.profiles)
         raise RequestError(f"{reference} holds several profiles. Name one: {names}.")
     return subject.profiles[0].profile
-
-
-def _names_run(reference: str, outputs: Outputs) -> bool:
-    try:
-        outputs.find(reference)
-    except RequestError:
-        return False
-    return True
 
 
 def _read_file(reference: str, path: Path) -> FoundSubject:

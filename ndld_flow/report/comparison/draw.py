@@ -9,7 +9,7 @@ from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collector_at_rest import collector_at_rest
 from ndld_flow.report.comparison.page import collect_comparison
-from ndld_flow.report.render import WIDGETS, PageParts, render
+from ndld_flow.report.render import GRAPH, TIMELINE, WIDGETS, PageParts, render
 from ndld_flow.report.write_page import write_page
 
 COMPARISON_PAGE = PageParts(
@@ -27,21 +27,9 @@ COMPARISON_PAGE = PageParts(
     scripts=(
         *WIDGETS,
         "heat.js",
-        "timeline_data.js",
-        "timeline_sight.js",
-        "timeline_paint.js",
-        "timeline_mouse.js",
-        "timeline_keys.js",
-        "timeline.js",
+        *TIMELINE,
         "type_chart.js",
-        "graph_data.js",
-        "graph_colours.js",
-        "graph_paint.js",
-        "graph_map.js",
-        "graph_search.js",
-        "graph_mouse.js",
-        "graph_keys.js",
-        "graph_view.js",
+        *GRAPH,
         "compare_state.js",
         "compare_reports.js",
         "compare_intervals.js",

@@ -15,7 +15,7 @@ class TimelinePainter {
     this.dots = globalThis.devicePixelRatio || 1;
     this.canvas.width = Math.round(sight.width * this.dots);
     this.canvas.height = Math.round(sight.height * this.dots);
-    this.colors = colorsAt(this.canvas.parentElement, ["ink", "quiet", "line", "paper", "raised", "accent", "selected", "moving", "overhead", "transfer", "before", `series-${this.series}`]);
+    this.colors = colorsAt(this.canvas.parentElement, ["ink", "quiet", "line", "paper", "accent", "moving", "overhead", "transfer", "before", `series-${this.series}`]);
     this.colors.series = this.colors[`series-${this.series}`];
   }
 
