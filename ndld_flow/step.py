@@ -33,6 +33,7 @@ from ndld_flow.artifacts.kinds import (
     AccuracyDocument,
     Artifact,
     ComparisonDocument,
+    Engine,
     LintDocument,
     Onnx,
     ProfileDocument,
@@ -40,6 +41,7 @@ from ndld_flow.artifacts.kinds import (
 from ndld_flow.inputs import InputSpec
 from ndld_flow.records.graph_change import GraphChange
 from ndld_flow.records.metric import Metric
+from ndld_flow.versions import read_version
 
 __all__ = [
     "AccuracyDocument",
@@ -47,6 +49,8 @@ __all__ = [
     "ComparisonDocument",
     "Context",
     "DataFile",
+    "Engine",
+    "Foresight",
     "LintDocument",
     "Metric",
     "Onnx",
@@ -54,6 +58,7 @@ __all__ = [
     "Reads",
     "Result",
     "Reuse",
+    "RunsCode",
     "Step",
     "Turn",
 ]
@@ -84,7 +89,29 @@ class Reads:
 
 @dataclass(frozen=True)
 class DataFile:
-    """Marks a setting that is a file's path. Its contents, not its name, are part of the step's key."""
+    """Marks a setting that is a file's path, or several; their contents, not their names, are in the step's key."""
+
+
+@dataclass(frozen=True)
+class RunsCode:
+    """Marks a setting that names code to run, such as a plugin library: a recipe that sets it needs `--trust`."""
+
+
+@dataclass(frozen=True)
+class Foresight:
+    """What is known of a step before anything runs, from its settings and this machine alone."""
+
+    notes: tuple[str, ...] = ()
+    """What it would do here, for `plan`: `TensorRT 10.8: weakly typed; FP16, TF32`."""
+    problems: tuple[str, ...] = ()
+    """What is wrong with the settings for the libraries they are meant for, each with what to do."""
+    lacks: tuple[str, ...] = ()
+    """What this machine lacks for it, each with how to get it. A run that needs the step ends with these, and with the
+    problems, before it begins."""
+
+    @property
+    def obstacles(self) -> tuple[str, ...]:
+        return (*self.problems, *self.lacks)
 
 
 @dataclass(frozen=True)
@@ -117,6 +144,8 @@ class Context:
     """Goes to the step's log, not to the terminal."""
     progress: Callable[[int, int, str], None]
     """`progress(done, total, what)`, as often as wanted; total 0 means unknown."""
+    caches: Path
+    """A folder that lasts, shared by all runs of these outputs: for what only saves time, such as timing caches."""
 
     def read(self, setting: str) -> Artifact:
         """The artifact of the step that the setting names."""
@@ -169,6 +198,18 @@ class Step(BaseModel, Generic[In, Out]):
     def run_together(cls, turns: Sequence[Turn]) -> list[Result]:
         """Do several steps of this type; one that takes turns goes round and round them (A B A B ...)."""
         return [turn.step.run(turn.source, turn.out, turn.context) for turn in turns]
+
+    def foresee(self) -> Foresight:
+        """What these settings will do on this machine, or why they cannot. Cheap: every plan and run asks."""
+        return Foresight()
+
+    def reused_where(self) -> Reuse:
+        """Where this step's result may be used again; by default what its class says."""
+        return type(self).reuse
+
+    def library_versions(self) -> dict[str, str]:
+        """Libraries that shape the result -> their versions; by default those that the class names."""
+        return {name: read_version(name) for name in type(self).libraries}
 
     @property
     def device(self) -> str:

@@ -35,7 +35,7 @@ def convert(model: onnx.ModelProto | Path, folder: Path, settings_json: str = "{
     out = folder / "out"
     out.mkdir()
     log = logging.getLogger("test.convert_fp16")
-    context = Context("half", {}, {}, folder, log, lambda done, total, what: None)
+    context = Context("half", {}, {}, folder, log, lambda done, total, what: None, folder)
     result = ConvertFp16.model_validate_json(settings_json).run(Onnx(model, "source", ""), out, context)
     return out / "model.onnx", result
 

@@ -58,7 +58,13 @@ def run_step(
     told: list[tuple[int, int, str]] = []
     tell = progress or (lambda done, total, what: told.append((done, total, what)))
     context = Context(
-        "measured", specs(inputs or {}), dict(artifacts or {}), scratch, logging.getLogger("ndld_flow.test"), tell
+        name="measured",
+        inputs=specs(inputs or {}),
+        artifacts=dict(artifacts or {}),
+        scratch=scratch,
+        log=logging.getLogger("ndld_flow.test"),
+        progress=tell,
+        caches=folder / "caches",
     )
     step = kind.model_validate_json(json.dumps(settings))
     return Ran(step.run(Onnx(model, "candidate", "digest"), out, context), out, scratch, told)

@@ -40,7 +40,9 @@ def compare(folder: Path, base: Profile, candidate: Profile, **settings: Any) ->
     out = folder / "out"
     out.mkdir()
     step = CompareProfiles.model_validate_json(CompareProfiles(base="base", **settings).model_dump_json())
-    context = Context("agree", {}, {"base": documents["base"]}, folder, logging.getLogger("test"), lambda *_: None)
+    context = Context(
+        "agree", {}, {"base": documents["base"]}, folder, logging.getLogger("test"), lambda *_: None, Path()
+    )
     done = step.run(documents["speed"], out, context)
     return done, Comparison.model_validate_json((out / ComparisonDocument.main).read_text())
 

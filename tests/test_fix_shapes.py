@@ -26,7 +26,7 @@ def fix(source: Path, settings: str, inputs: Mapping[str, InputSpec] | None = No
     out = source.parent / "out"
     out.mkdir(exist_ok=True)
     step = FixShapes.model_validate_json(settings)
-    context = Context("fixed", inputs or {}, {}, out, logging.getLogger("test"), lambda *_: None)
+    context = Context("fixed", inputs or {}, {}, out, logging.getLogger("test"), lambda *_: None, Path())
     return out / "model.onnx", step.run(Onnx(source, "source", ""), out, context)
 
 

@@ -52,7 +52,7 @@ def save(tmp_path: Path, change: Callable[[onnx.ModelProto], object] | None = No
 def step(path: Path, settings: str = "{}", **inputs: InputSpec) -> tuple[Findings, Result]:
     out = path.parent / "out"
     out.mkdir(exist_ok=True)
-    context = Context("lint", inputs, {}, out, logging.getLogger("test"), lambda *_: None)
+    context = Context("lint", inputs, {}, out, logging.getLogger("test"), lambda *_: None, Path())
     result = Lint.model_validate_json(settings).run(Onnx(path, "source", ""), out, context)
     return Findings.model_validate_json((out / "findings.json").read_text()), result
 

@@ -28,6 +28,7 @@ from ndld_flow.backends.measuring.profiling_request import ProfilingRequest
 from ndld_flow.backends.measuring.stopping import MeasuringPlan, Tally
 from ndld_flow.backends.measuring.timing_pass import TimingPlan
 from ndld_flow.backends.measuring.worker_job import Answer, Job, write_feeds
+from ndld_flow.backends.processes import parent
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings, open_model
 from ndld_flow.errors import BackendError, ModelError, RequestError
 from ndld_flow.records.profile import Profile
@@ -98,7 +99,7 @@ class Watched(subprocess.Popen[bytes]):
 @pytest.fixture
 def workers(monkeypatch: pytest.MonkeyPatch) -> list[Watched]:
     Watched.started = []
-    monkeypatch.setattr(worker_process.subprocess, "Popen", Watched)  # type: ignore[attr-defined]
+    monkeypatch.setattr(parent.subprocess, "Popen", Watched)  # type: ignore[attr-defined]
     return Watched.started
 
 
@@ -214,7 +215,7 @@ def test_steps_that_take_turns(model: Path, tmp_path: Path) -> None:
         quick = {"runs": 2, "passes": 4, "stable": 0, "duration": 0, "warmup": 0, "layer_passes": 3}
         step = ProfileModel.model_validate_json(json.dumps(quick | settings))
         log = logging.getLogger("ndld_flow.test")
-        context = Context(name, specs({"x": {"shape": [2, 8]}}), {}, scratch, log, lambda *_: None)
+        context = Context(name, specs({"x": {"shape": [2, 8]}}), {}, scratch, log, lambda *_: None, Path())
         return Turn(step, Onnx(model, "source", "digest"), out, context)
 
     turns = [turn("base"), turn("speed", threads=1, layer_passes=0, batches=[3])]
@@ -325,9 +326,9 @@ def test_an_interrupt_ends_the_worker(moment: str, model: Path, tmp_path: Path, 
 PARENT = """
 import sys
 from pathlib import Path
-from tests.test_measuring_processes import FOREVER, Watched, measure, request, worker_process
+from tests.test_measuring_processes import FOREVER, Watched, measure, request, parent
 
-worker_process.subprocess.Popen = Watched
+parent.subprocess.Popen = Watched
 
 def tell(done, total, what):
     if sys.argv[3] in what:

@@ -133,7 +133,7 @@ def test_a_step_version_and_a_library_version_are_part_of_the_key(
 ) -> None:
     toy = make_toy(in_folder)
     toy.run()
-    monkeypatch.setattr("ndld_flow.runner.keys.read_version", lambda library: "99.9")
+    monkeypatch.setattr("ndld_flow.step.read_version", lambda library: "99.9")
     assert toy.plan()["first"][0] == "tool version"
     assert "99.9" in toy.plan()["first"][1]
     monkeypatch.undo()

@@ -529,7 +529,7 @@ def test_the_step_reports_what_it_did(tmp_path: Path) -> None:
         '{"fold_size_threshold": "64 MiB", "passes": 1, "input_shapes": {"x": [1, 3, 16, 16]}}'
     )
     log = logging.getLogger("test")
-    context = Context("clean", {}, {}, tmp_path, log, lambda *_: None)
+    context = Context("clean", {}, {}, tmp_path, log, lambda *_: None, tmp_path)
     result = step.run(Onnx(source, "source", ""), out, context)
     assert result.change is not None
     assert result.summary.startswith(f"38 -> {result.change.after.node_count} nodes, ")

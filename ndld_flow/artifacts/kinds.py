@@ -63,3 +63,18 @@ class ComparisonDocument(Artifact):
 
     kind = "comparison"
     main = "comparison.json"
+
+
+class Engine(Artifact):
+    """A TensorRT engine: `model.engine`, and beside it how it came to be.
+
+    `build.json` is a `records.build.Build`; `model.trt.json` tells its layers as TensorRT's engine inspector does;
+    `build.log` is what the builder said; `typed.onnx` is the model that was built where Casts were put into it.
+    """
+
+    kind = "engine"
+    main = "model.engine"
+    build: ClassVar[str] = "build.json"
+    layers: ClassVar[str] = "model.trt.json"
+    log: ClassVar[str] = "build.log"
+    typed_model: ClassVar[str] = "typed.onnx"

@@ -6,6 +6,7 @@
     store/records/ab/abcdef....json           a StepRecord, by the step's key
     store/sources/....json                    a fetched model's ArtifactRecord, by where it came from
     store/locks/  store/building/…/            work in progress
+    store/caches/                             what only saves time, such as TensorRT's timing caches
     store/damaged/                            what did not match its digest, set aside
 
 Everything is built aside, synced and renamed: a killed process leaves at most a folder in `building/`, which the next
@@ -41,6 +42,10 @@ class Store:
     @property
     def digests(self) -> DigestMemory:
         return DigestMemory(self.root / "digests")
+
+    @property
+    def caches(self) -> Path:
+        return self.root / "caches"
 
     def object_folder(self, digest: str) -> Path:
         """Where the files of the artifact with this digest are, if it is there."""

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ndld_flow import api
 from ndld_flow.cli.options import json_option, outputs_option, print_json, recipe_options
+
+if TYPE_CHECKING:
+    from ndld_flow.runner.plan import Decision
+    from ndld_flow.step import Foresight
 
 
 @click.command("plan", short_help="Say what a run would do, and why, without doing it.")
@@ -16,25 +22,44 @@ from ndld_flow.cli.options import json_option, outputs_option, print_json, recip
 @json_option
 def command(
     recipe: Path, overrides: tuple[str, ...], force: tuple[str, ...], trust: bool, outputs: Path, as_json: bool
-) -> None:
+) -> int:
     """Say what a run would do, and why, without doing it.
 
     A step that reads another step which will run is expected to run too; should that one make the same as before, the
-    run reuses it after all.
+    run reuses it after all. Steps that depend on what is installed say what they would do here; `release=10.8` and the
+    like plans an engine for a TensorRT that is not here. Exit code 2 when a release cannot do what a step asks of it.
     """
     decisions = api.plan(recipe, overrides, outputs=outputs, force=force, trust=trust)
+    foreseen = [decision.step.step.foresee() for decision in decisions]
     if as_json:
-        rows = [
-            {"name": d.step.name, "step": d.step.type.name, "reason": d.reason.text, "detail": d.detail, "key": d.key}
-            for d in decisions
-        ]
-        print_json(rows)
-        return
+        print_json([_row(decision, seen) for decision, seen in zip(decisions, foreseen, strict=True)])
+    else:
+        _show(decisions, foreseen)
+    return 2 if any(seen.problems for seen in foreseen) else 0
+
+
+def _row(decision: Decision, seen: Foresight) -> dict[str, Any]:
+    return {
+        "name": decision.step.name,
+        "step": decision.step.type.name,
+        "reason": decision.reason.text,
+        "detail": decision.detail,
+        "key": decision.key,
+        "notes": seen.notes,
+        "problems": seen.problems,
+        "lacks": seen.lacks,
+    }
+
+
+def _show(decisions: Sequence[Decision], foreseen: Sequence[Foresight]) -> None:
     width = max(len(decision.step.name) for decision in decisions)
-    for decision in decisions:
+    for decision, seen in zip(decisions, foreseen, strict=True):
         reason = decision.reason
         text = f"{reason.text:<16}  " if decision.detail else reason.text
         shown = click.style(f"{reason.symbol} {text}", fg=reason.colour)
         click.echo(f"{decision.step.name:<{width}}  {shown}{decision.detail}")
+        for colour, sentences in (("", seen.notes), ("red", seen.problems), ("yellow", seen.lacks)):
+            for sentence in sentences:
+                click.echo(f"{'':<{width}}    {click.style(sentence, fg=colour or None)}")
     todo = sum(not decision.reused for decision in decisions)
     click.echo(f"{todo} of {len(decisions)} steps to run" if todo else "nothing to do")

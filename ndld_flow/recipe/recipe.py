@@ -78,13 +78,20 @@ class RecipeStep:
     def settings(self) -> dict[str, JsonValue]:
         """Every setting that shapes the result, defaults included; what it reads is told apart."""
         values: dict[str, JsonValue] = self.step.model_dump(mode="json")
-        return {name: value for name, value in values.items() if name not in (*self.reads, *self.data_files)}
+        by_contents = {name.partition(".")[0] for name in self.data_files}
+        return {name: value for name, value in values.items() if name not in self.reads and name not in by_contents}
 
     @property
     def data_files(self) -> dict[str, str]:
-        """Setting marked `DataFile` -> the path it holds, for those that hold one."""
-        paths = {name: getattr(self.step, name) for name in self.type.cls.marked(DataFile)}
-        return {name: str(path) for name, path in paths.items() if path is not None}
+        """Setting marked `DataFile` -> the path it holds, for those that hold one; of several, `NAME.0`, `NAME.1`."""
+        paths: dict[str, str] = {}
+        for name in self.type.cls.marked(DataFile):
+            held = getattr(self.step, name)
+            if isinstance(held, tuple):
+                paths |= {f"{name}.{place}": str(path) for place, path in enumerate(held)}
+            elif held is not None:
+                paths[name] = str(held)
+        return paths
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,8 @@ def _describe_step(step_type: StepType, definitions: dict[str, Any]) -> dict[str
         **schema.get("properties", {}),
     }
     for setting in cls.marked(Reads):
-        properties[setting]["type"] = "string"
+        if "anyOf" not in properties[setting]:  # one that may be left out says `string or null` by itself
+            properties[setting]["type"] = "string"
     schema |= {"properties": properties, "title": step_type.name, "additionalProperties": False}
     schema["description"] = f"{step_type.summary} Reads {reads.kind}, makes {makes.kind}."
     return schema

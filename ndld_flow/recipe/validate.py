@@ -18,7 +18,7 @@ from ndld_flow.recipe.compose import Composed
 from ndld_flow.recipe.gates import Gate, GateError, parse_gate
 from ndld_flow.recipe.messages import explain_mistakes
 from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeFile, RecipeStep
-from ndld_flow.step import Reads
+from ndld_flow.step import Reads, RunsCode
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -45,6 +45,8 @@ def validate_recipe(composed: Composed, trust: bool = False) -> Recipe:
     types = _find_types(values, composed, trust, mistakes)
     models = _check_model_names(values, mistakes)
     steps = _check_steps(values.get("steps"), models, types, mistakes)
+    if not trust:
+        _refuse_code(steps, mistakes)
     gates = _check_gates(values.get("gates"), values.get("steps"), mistakes)
     if mistakes.problems or file is None:
         order = {problem: index for index, problem in enumerate(mistakes.problems)}
@@ -155,6 +157,16 @@ def _check_step(
     return RecipeStep(name, found, step, reads) if sound else None
 
 
+def _refuse_code(steps: Sequence[RecipeStep], mistakes: _Mistakes) -> None:
+    for step in steps:
+        for setting in step.type.cls.marked(RunsCode):
+            named = getattr(step.step, setting)
+            if named != step.type.cls.model_fields[setting].default:
+                shown = ", ".join(map(str, named)) if isinstance(named, tuple) else named
+                what = f"this step runs code that the recipe names: {shown}"
+                mistakes.add(f"steps.{step.name}.{setting}", what, "make sure of that code, then allow it with --trust")
+
+
 def _find_type(name: str, entry: Mapping[str, Any], types: StepTypes, mistakes: _Mistakes) -> StepType | None:
     word = entry.get("step", name)
     try:
@@ -185,7 +197,9 @@ def _resolve_reads(
     own = found.cls.read_key
     wanted[own] = (kind, entry.get(own) or _nearest_maker(kind, made))
     for setting, mark in found.cls.marked(Reads).items():
-        wanted[setting] = (mark.kind, entry.get(setting, found.cls.model_fields[setting].default))
+        name = entry.get(setting, found.cls.model_fields[setting].default)
+        if name is not None:  # a step may read something only if it is told to
+            wanted[setting] = (mark.kind, name)
     reads: dict[str, str] = {}
     for key, (kind, name) in wanted.items():
         trouble = _check_read(key, kind, name, made)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -87,7 +86,7 @@ def finish_run(run: RunState, request: Request) -> RunFinished:
         steps=run.steps,
         gates=gates,
         machine=describe_machine(),
-        versions={library: read_version(library) for library in _libraries(run.recipe)},
+        versions=_versions(run.recipe),
         passed=all(gate.passed for gate in gates) and all(s.record and s.record.passed for s in run.steps),
     )
     folder = write_run_folder(record, run.outputs)
@@ -103,8 +102,11 @@ def _describe_model(run: RunState, name: str) -> SourceRecord:
     return SourceRecord(location=run.recipe.models[name].source, path=str(found.artifact.path), artifact=found.record)
 
 
-def _libraries(recipe: Recipe) -> Sequence[str]:
-    return list(dict.fromkeys([*LIBRARIES, *(name for step in recipe.steps for name in step.type.cls.libraries)]))
+def _versions(recipe: Recipe) -> dict[str, str]:
+    versions = {library: read_version(library) for library in LIBRARIES}
+    for step in recipe.steps:
+        versions |= step.step.library_versions()
+    return versions
 
 
 def _make_id(started_at: datetime) -> str:

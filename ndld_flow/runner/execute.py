@@ -55,7 +55,7 @@ def execute_steps(works: Sequence[Work], store: Store) -> list[StepRecord]:
     """
     started_at, start = datetime.now(UTC), time.perf_counter()
     with store.building() as folder:
-        turns = [_prepare(work, folder / str(place)) for place, work in enumerate(works)]
+        turns = [_prepare(work, folder / str(place), store) for place, work in enumerate(works)]
         wait = partial(works[0].progress, 0, 0)
         with working_steps([work.step for work in works], store, folder, wait) as logs:
             results = works[0].step.type.cls.run_together(turns)
@@ -69,7 +69,7 @@ def execute_steps(works: Sequence[Work], store: Store) -> list[StepRecord]:
     return records
 
 
-def _prepare(work: Work, folder: Path) -> Turn:
+def _prepare(work: Work, folder: Path, store: Store) -> Turn:
     out, scratch = folder / "out", folder / "scratch"
     out.mkdir(parents=True)
     scratch.mkdir()
@@ -80,6 +80,7 @@ def _prepare(work: Work, folder: Path) -> Turn:
         scratch=scratch,
         log=step_logger(work.step.name),
         progress=work.progress,
+        caches=store.caches,
     )
     return Turn(work.step.step, work.source, out, context)
 

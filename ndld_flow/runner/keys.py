@@ -16,7 +16,6 @@ from ndld_flow.machine import describe_machine
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.step_record import KeyParts
 from ndld_flow.step import Reuse
-from ndld_flow.versions import read_version
 
 
 def describe_key(
@@ -27,7 +26,7 @@ def describe_key(
     `read_digests`: what it reads (`from`, ...) -> digest of that artifact. Raises RequestError for a data file that is
     not there.
     """
-    files = dict(step.data_files)
+    files = step.data_files
     used = {name: spec for name, spec in inputs.items() if step.step.uses_inputs}
     files |= {f"inputs.{name}": spec.data_file for name, spec in used.items() if spec.data_file is not None}
     return KeyParts(
@@ -36,8 +35,8 @@ def describe_key(
         settings=step.settings,
         inputs={name: _without_path(spec) for name, spec in used.items()},
         reads={**read_digests, **{name: _digest_data(name, path, store) for name, path in files.items()}},
-        libraries={library: read_version(library) for library in step.type.cls.libraries},
-        machine=fingerprint_machine() if step.step.reuse is not Reuse.ANYWHERE else "",
+        libraries=step.step.library_versions(),
+        machine=fingerprint_machine() if step.step.reused_where() is not Reuse.ANYWHERE else "",
     )
 
 

@@ -72,7 +72,7 @@ class Planner:
     def _decide_by_key(self, step: RecipeStep, parts: KeyParts) -> Decision:
         if step.name in self.forced:
             return Decision(step, Reason.FORCED, "", parts)
-        if step.step.reuse is Reuse.NEVER:
+        if step.step.reused_where() is Reuse.NEVER:
             return Decision(step, Reason.NEVER, "", parts)
         record = self.store.read_record(make_key(parts))
         if record is None:

@@ -28,6 +28,7 @@ from ndld_flow.runner.events import (
     ignore,
 )
 from ndld_flow.runner.execute import Work, execute_steps
+from ndld_flow.runner.foresight import refuse_hopeless_run
 from ndld_flow.runner.order import Unit, arrange_steps
 from ndld_flow.runner.plan import Decision, Planner, plan_steps, previous_records
 from ndld_flow.runner.runs import Outputs
@@ -53,6 +54,7 @@ def run_recipe(request: Request, listener: Listener = ignore) -> RunFinished:
     with explaining_disk(f"run of {request.recipe}", outputs.root), outputs.store.working():
         run = _open(request, outputs, listener)
         listener(RunStarted(recipe=run.recipe.name, steps=tuple(step.name for step in run.recipe.steps)))
+        refuse_hopeless_run(run.recipe, run.planner, run.digests)
         _do_steps(run)
         finished = find_equal_run(run) or finish_run(run, request)
     listener(finished)

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,60 +19,28 @@ from ndld_flow.backends.measuring.layer_recording import RecordingPlan, record_l
 from ndld_flow.backends.measuring.process_memory import PeakMemory
 from ndld_flow.backends.measuring.timing_pass import Copies, Timing, TimingPlan, time_passes
 from ndld_flow.backends.measuring.worker_job import Answer, Job, Part, read_feeds
+from ndld_flow.backends.processes import child
+from ndld_flow.backends.processes.child import Tell
 from ndld_flow.backends.running.onnxruntime_session import BoundRun, OpenModel, open_model
 from ndld_flow.errors import RequestError
 
 JOB = "job.json"
-_TOLD_EVERY_S = 0.1
-_ORPHANED = 3
-
-Tell = Callable[[int, int, str], None]
 
 
 def main() -> None:
     """Do the job of the folder that the command line names."""
     entered = time.perf_counter()
     folder = Path(sys.argv[1])
-    told = _own_stdout()
-    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    tell = child.begin()
     try:
-        job, tell = Job.read(folder / JOB), _teller(told)
+        job = Job.read(folder / JOB)
         answer = _measure(job, entered, tell)
         if job.layers:
             _record(job, job.layers, folder, answer, tell)
     except RequestError as error:
         answer = Answer(error=type(error).__name__, message=str(error))
     answer.write(folder)
-    # Whoever has answered is done: unloading drivers takes time, and their crashes say nothing about the model.
-    os._exit(0)
-
-
-def _own_stdout() -> int:
-    """Standard output for us alone: what libraries print goes to standard error."""
-    told = os.dup(1)
-    os.dup2(2, 1)
-    return told
-
-
-def _end_with_stdin() -> None:
-    while os.read(0, 64):
-        pass
-    os._exit(_ORPHANED)
-
-
-def _teller(told: int) -> Tell:
-    """Writes lines, at most ten a second unless they begin something."""
-    last, busy_with = 0.0, ""
-
-    def tell(done: int, total: int, what: str) -> None:
-        nonlocal last, busy_with
-        now, doing = time.monotonic(), what.partition("pass ")[0]
-        if doing == busy_with and now - last < _TOLD_EVERY_S:
-            return
-        last, busy_with = now, doing
-        os.write(told, f"{done} {total} {what}\n".encode())
-
-    return tell
+    child.end()
 
 
 def _measure(job: Job, entered: float, tell: Tell) -> Answer:

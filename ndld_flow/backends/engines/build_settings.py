@@ -1,0 +1,210 @@
+"""What may be asked of an engine, in one place: the settings of the step `build_engine`. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ndld_flow.inputs import Shape
+from ndld_flow.records.build import EngineBackend
+from ndld_flow.step import DataFile, RunsCode
+from ndld_flow.units import Bytes
+
+Typing = Literal["default", "strong", "obey", "prefer"]
+TacticSourceName = Literal["cublas", "cublas_lt", "cudnn", "edge_mask_convolutions", "jit_convolutions"]
+Weights = Literal["fixed", "refit", "refit_individual", "refit_identical", "strip"]
+MemoryPool = Literal[
+    "workspace", "dla_managed_sram", "dla_local_dram", "dla_global_dram", "tactic_dram", "tactic_shared_memory"
+]
+
+_STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+class ShapeSetting(BaseModel):
+    """The shapes of one input that an optimization profile allows; for a shape tensor, its values."""
+
+    model_config = _STRICT
+
+    min: Shape
+    """Smallest."""
+    opt: Shape
+    """The one to choose tactics for."""
+    max: Shape
+    """Largest."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> ShapeSetting:
+        if len({len(self.min), len(self.opt), len(self.max)}) > 1:
+            raise ValueError("`min`, `opt` and `max` must have the same number of dimensions")
+        if any(not low <= best <= high for low, best, high in zip(self.min, self.opt, self.max, strict=True)):
+            raise ValueError("every dimension must satisfy min <= opt <= max")
+        return self
+
+
+class BatchSetting(BaseModel):
+    """Sizes of the free leading dimension that every input shares."""
+
+    model_config = _STRICT
+
+    min: Annotated[int, Field(ge=1)] = 1
+    """Smallest."""
+    opt: Annotated[int, Field(ge=1)] = 1
+    """The one to choose tactics for."""
+    max: Annotated[int, Field(ge=1)] = 1
+    """Largest."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> BatchSetting:
+        if not self.min <= self.opt <= self.max:
+            raise ValueError("a batch must satisfy min <= opt <= max")
+        return self
+
+
+class TensorFormatSetting(BaseModel):
+    """How one of the engine's inputs or outputs lies in memory."""
+
+    model_config = _STRICT
+
+    dtype: Literal["", "fp32", "fp16", "bf16", "int8", "int32", "int64", "uint8", "bool"] = ""
+    """Data type; only weakly typed networks can have another than the model's."""
+    formats: tuple[str, ...] = ()
+    """Formats that are allowed, by TensorRT's names: `linear`, `chw32`, `hwc8`, ..."""
+
+
+class AdvancedSettings(BaseModel):
+    """The rest of TensorRT's IBuilderConfig, by its own words. What is not set is TensorRT's default."""
+
+    model_config = _STRICT
+
+    io_formats: dict[str, TensorFormatSetting] = {}
+    """Input or output -> its format."""
+    direct_io: bool = False
+    """Refuse to reformat inputs and outputs (DIRECT_IO)."""
+    tiling: Literal["none", "fast", "moderate", "full"] | None = None
+    """How hard to look for tilings (tiling_optimization_level)."""
+    l2_limit: Bytes | None = None
+    """L2 cache that tilings may count on (l2_limit_for_tiling)."""
+    timing_iterations: Annotated[int, Field(ge=1)] | None = None
+    """How often each tactic is timed (avg_timing_iterations)."""
+    max_tactics: Annotated[int, Field(ge=1)] | None = None
+    """How many tactics are timed at most (max_num_tactics)."""
+    memory_pools: dict[MemoryPool, Bytes] = {}
+    """Limits of memory pools besides `workspace`."""
+    weight_streaming: bool = False
+    """Let weights stay on the host and stream in (WEIGHT_STREAMING); needs strong typing."""
+    preview_features: dict[str, bool] = {}
+    """Preview features by TensorRT's names, such as `RUNTIME_ACTIVATION_RESIZE_10_10`, on or off."""
+    quantization_flags: tuple[str, ...] = ()
+    """Quantization flags by TensorRT's names."""
+    parser_flags: tuple[str, ...] = ()
+    """Flags of the ONNX parser by TensorRT's names."""
+    flags: tuple[str, ...] = ()
+    """More builder flags by TensorRT's names, such as `STRICT_NANS`, `MONITOR_MEMORY`, `DISTRIBUTIVE_INDEPENDENCE`."""
+    dla_core: Annotated[int, Field(ge=0)] | None = None
+    """Build for this DLA core."""
+    gpu_fallback: bool = False
+    """Let layers that a DLA cannot run go to the GPU."""
+    engine_capability: Literal["standard", "safety", "dla_standalone"] | None = None
+    """What the engine is restricted to."""
+    runtime_platform: Literal["same_as_build", "windows_amd64"] | None = None
+    """Operating system the engine will run on."""
+    compilation_cache: bool = True
+    """Let the builder keep compiled code (off: DISABLE_COMPILATION_CACHE)."""
+    max_threads: Annotated[int, Field(ge=1)] | None = None
+    """Threads of the builder."""
+    build_route: str | None = None
+    """Build route, since 11.1, as TensorRT lists them (all_build_routes)."""
+    remote_auto_tuning: str | None = None
+    """Configuration of remote auto tuning, since 10.13."""
+    extra_memory_target: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Memory that each optimization profile may use beyond what its opt shapes need."""
+
+
+class BuildSettings(BaseModel):
+    """Settings of an engine. Which a release has is told by `refusals.refuse_settings`."""
+
+    model_config = _STRICT
+
+    backend: EngineBackend | None = None
+    """`tensorrt` or `tensorrt_rtx`; left out: the one that is installed, TensorRT when both are."""
+    release: Annotated[str, Field(pattern=r"^$|^\d+(\.\d+){0,3}$")] = ""
+    """The release it must be, such as `10.8`; left out: whichever is found."""
+    library: Annotated[Path | None, RunsCode()] = None
+    """Where another TensorRT lies than the installed one: a virtual environment that has it, or the folder of an
+    unpacked TensorRT archive."""
+    profiles: tuple[dict[str, ShapeSetting], ...] = ()
+    """Optimization profiles, each input -> its shapes; left out: one profile of the recipe's `inputs:`."""
+    batch: BatchSetting | None = None
+    """For inputs whose only free dimension is the first; left out, that is 1."""
+    compute_capabilities: tuple[Annotated[str, Field(pattern=r"^\d{1,2}\.\d$")], ...] = ()
+    """GPUs to build for, whether or not they are here, such as `8.6` (TensorRT-RTX only); left out: this machine's."""
+    typing: Typing = "default"
+    """`default`: TensorRT's own (weak up to 10.x, strong since 11 and in RTX); `strong`: types are the model's;
+    `obey`, `prefer`: what `constrain_precision` asked for must, or may, be done."""
+    tf32: bool = True
+    """Let fp32 layers compute in TF32."""
+    fp16: bool = False
+    """Allow FP16 tactics (weak typing only)."""
+    bf16: bool = False
+    """Allow BF16 tactics (weak typing only)."""
+    int8: bool = False
+    """Allow INT8 tactics (weak typing only)."""
+    fp8: bool = False
+    """Allow FP8 tactics (weak typing only; not together with `int8`)."""
+    calibration_cache: Annotated[Path | None, DataFile()] = None
+    """INT8 calibration cache of an earlier calibration."""
+    placeholder_ranges: bool = False
+    """Give every tensor a made-up INT8 range: for measuring speed only, outputs are wrong."""
+    sparse_weights: bool = False
+    """Allow tactics for weights with structured sparsity."""
+    tactic_sources: tuple[TacticSourceName, ...] | None = None
+    """Libraries that tactics may come from; left out: TensorRT's default; empty: none."""
+    native_instance_norm: bool | None = None
+    """Use TensorRT's own InstanceNormalization rather than the plugin's."""
+    optimization_level: Annotated[int, Field(ge=0, le=5)] | None = None
+    """0 builds fastest, 5 searches longest; left out: TensorRT's 3."""
+    max_aux_streams: Annotated[int, Field(ge=0)] | None = None
+    """How many more streams layers may run on side by side; left out: TensorRT decides."""
+    hardware_compatibility: Literal["none", "ampere_plus", "same_compute_capability"] = "none"
+    """Other GPUs that the engine must run on too."""
+    workspace: Bytes | None = None
+    """Scratch memory that tactics may use; left out: all of the device's."""
+    weights: Weights = "fixed"
+    """`refit`, `refit_individual`, `refit_identical`: weights can be changed later; `strip`: they are left out of the
+    engine and must be refitted before it runs."""
+    version_compatible: bool = False
+    """Let later releases of TensorRT run the engine."""
+    exclude_lean_runtime: bool = False
+    """With `version_compatible`: leave the runtime out of the engine."""
+    plugins: Annotated[tuple[Path, ...], DataFile(), RunsCode()] = ()
+    """Plugin libraries to load, and to put into a version compatible engine."""
+    device: Annotated[int, Field(ge=0)] = 0
+    """GPU to build on."""
+    timing_cache: bool = True
+    """Keep what was timed for later builds on this machine with this release."""
+    timing_cache_file: Annotated[Path | None, DataFile()] = None
+    """A timing cache to start from as well, such as one that is shipped with the recipe."""
+    error_on_timing_cache_miss: bool = False
+    """Say no when a tactic is not in the timing cache, rather than time it."""
+    verbosity: Literal["none", "layer_names", "detailed"] = "detailed"
+    """What the engine knows of its own layers; reports need `detailed`."""
+    advanced: AdvancedSettings = AdvancedSettings()
+    """The rest of TensorRT's builder configuration."""
+
+    @model_validator(mode="after")
+    def _check_agreement(self) -> BuildSettings:
+        if self.fp8 and self.int8:
+            raise ValueError("`fp8` excludes `int8`: TensorRT builds with one of them")
+        if (self.calibration_cache or self.placeholder_ranges) and not self.int8:
+            raise ValueError("`calibration_cache` and `placeholder_ranges` need `int8: true`")
+        if self.calibration_cache and self.placeholder_ranges:
+            raise ValueError("give either `calibration_cache` or `placeholder_ranges`")
+        if self.exclude_lean_runtime and not self.version_compatible:
+            raise ValueError("`exclude_lean_runtime` needs `version_compatible: true`")
+        if self.error_on_timing_cache_miss and not (self.timing_cache or self.timing_cache_file):
+            raise ValueError("`error_on_timing_cache_miss` needs a timing cache")
+        if self.profiles and self.batch:
+            raise ValueError("give either `profiles` or `batch`")
+        return self

@@ -1,0 +1,92 @@
+"""Starts a working process, listens to it, and ends it with us."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_STDERR = "stderr.txt"
+_NO_SPACE_BYTES = 2**16
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a working process ended."""
+
+    code: int
+    """Negative: the signal that killed it."""
+    doing: str
+    """What it said last."""
+    folder: Path
+
+    @property
+    def signal_name(self) -> str:
+        """`SIGSEGV`, or empty when it ended by itself."""
+        if self.code >= 0:
+            return ""
+        known = list(signal.Signals)
+        return signal.Signals(-self.code).name if -self.code in known else f"signal {-self.code}"
+
+    @property
+    def said(self) -> str:
+        """Its standard error, and what libraries printed."""
+        return (self.folder / _STDERR).read_text(encoding="utf-8", errors="replace").strip()
+
+    def died(self, what: str) -> Exception:
+        """Why there is no answer although it ended by itself: the disk is full, or it has a bug of ours."""
+        if shutil.disk_usage(self.folder).free < _NO_SPACE_BYTES:
+            return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
+        return RuntimeError(f"the {what} process ended with code {self.code} while {self.doing}:\n{self.said}")
+
+
+def run_child(
+    module: str, folder: Path, tell: Callable[[int, int, str], None], environment: Mapping[str, str] | None = None
+) -> Ended:
+    """Run `python -P -m MODULE FOLDER` until it ends; it reads its job from the folder and leaves its answer there.
+
+    `tell(done, total, what)` hears the lines that it says by `child.begin`. `environment` is added to ours.
+    Whatever happens here, the process and all it started have ended afterwards; when this process is killed, it ends
+    by itself, as long as it began with `child.begin`.
+    """
+    # -P: a file `json.py` where the user stands must not be imported.
+    command = [sys.executable, "-P", "-m", module, str(folder)]
+    with (folder / _STDERR).open("wb") as said:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            start_new_session=True,
+            env={**os.environ, **(environment or {})},
+        )
+    doing = "starting"
+    try:
+        for line in process.stdout or ():
+            done, total, doing = line.decode(errors="replace").strip().split(" ", 2)
+            tell(int(done), int(total), doing)
+        process.wait()
+    finally:
+        _end(process)
+    return Ended(process.returncode, doing, folder)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill it and what it started, unless it has ended."""
+    if process.poll() is None:
+        if hasattr(os, "killpg"):
+            with contextlib.suppress(OSError):  # macOS refuses for one that has just ended
+                os.killpg(process.pid, signal.SIGKILL)  # a session of its own is a group of its own
+        else:
+            process.kill()
+        process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()

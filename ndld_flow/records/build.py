@@ -1,0 +1,125 @@
+"""How a TensorRT engine was built, and what is in it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import JsonValue
+
+from ndld_flow.records.base import Record
+from ndld_flow.records.machine import Machine
+from ndld_flow.records.profile import Layer, TensorInfo
+
+EngineBackend = Literal["tensorrt", "tensorrt_rtx"]
+"""`tensorrt` for data centres, workstations and Jetson; `tensorrt_rtx` for RTX GPUs."""
+
+
+class ShapeRange(Record):
+    """The shapes of one input that an optimization profile allows."""
+
+    min: tuple[int, ...]
+    opt: tuple[int, ...]
+    """The shape that tactics are chosen for."""
+    max: tuple[int, ...]
+    values: bool = False
+    """True where these are the values of a shape tensor rather than its shape."""
+
+
+class BuiltProfile(Record):
+    """One optimization profile."""
+
+    inputs: dict[str, ShapeRange]
+    """Dynamic and fixed inputs alike, in the model's order."""
+    basis: str
+    """Where the shapes came from: `profiles[0]`, `inputs`, `batch`, `fixed shapes`, `inferred batch`."""
+
+
+class Constraint(Record):
+    """A precision that was asked for one layer, and what became of it."""
+
+    node: str
+    """Name of the ONNX node."""
+    precision: str
+    """As it was asked for: `fp32`, `fp16`, ..."""
+    outcome: str
+    """In words: `set on 1 layer`, `Casts in the model`, `the layer has it already`, `ignored: ...`."""
+
+
+class TimingCacheUse(Record):
+    """What a build took from its timing cache and added to it."""
+
+    file: str
+    """Its name among the caches of this machine."""
+    loaded_bytes: int = 0
+    saved_bytes: int = 0
+    loaded_entries: int | None = None
+    """None where the release does not tell."""
+    saved_entries: int | None = None
+    note: str = ""
+    """Such as `TensorRT-RTX has no timings to keep`."""
+
+
+class BuildMemory(Record):
+    """What the builder said the engine needs, and what building needed; 0 where it did not say."""
+
+    build_peak_bytes: int = 0
+    """Host memory of the building process."""
+    activation_bytes: int = 0
+    weights_bytes: int = 0
+    scratch_bytes: int = 0
+    """Largest scratch memory of a layer."""
+
+
+LayersBasis = Literal["engine inspector", "build log", "network as parsed"]
+"""Where an engine's layers are known from. Only a GPU can open an engine and inspect it; the log of a detailed build
+names the compiled layers; else there is the network as it was before it was optimised."""
+
+
+class Build(Record):
+    """One engine: what was asked, what was set, what came out."""
+
+    format_version: int = 1
+    label: str
+    """What was built, as a person calls it."""
+    model_digest: str
+    """Of the model that was read (before Casts were put into it)."""
+    backend: EngineBackend
+    version: str
+    """Of the library that built it, such as `10.16.1.11`."""
+    versions: dict[str, str]
+    machine: Machine
+    built_at: datetime
+    compute_capabilities: tuple[str, ...] = ()
+    """`8.6`, ...; empty for an engine of this machine's own GPU."""
+    device: int = 0
+    typing: str
+    """In words: `strongly typed`, `weakly typed: FP16, TF32`, `strongly typed, constraints as Casts`."""
+    profiles: tuple[BuiltProfile, ...]
+    options: dict[str, JsonValue]
+    """Every setting, defaults included."""
+    flags: tuple[str, ...]
+    """Builder flags that were on, by TensorRT's names."""
+    network_flags: tuple[str, ...] = ()
+    applied: dict[str, JsonValue]
+    """What the builder's configuration held when building began, read back: `builder_optimization_level`, ..."""
+    constraints: tuple[Constraint, ...] = ()
+    inputs: tuple[TensorInfo, ...]
+    """-1 for a free dimension."""
+    outputs: tuple[TensorInfo, ...]
+    layers: tuple[Layer, ...]
+    """Without times."""
+    layers_basis: LayersBasis
+    network_layer_count: int
+    """Layers before optimisation."""
+    engine_bytes: int
+    engine_digest: str
+    """blake3 of the engine's file."""
+    parse_s: float
+    build_s: float
+    memory: BuildMemory
+    timing_cache: TimingCacheUse | None = None
+    warnings: tuple[str, ...] = ()
+    """What the builder warned of, repeats left out."""
+    notes: tuple[str, ...] = ()
+    """Sentences for people: what was assumed, what has no effect."""
