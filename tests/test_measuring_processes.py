@@ -306,7 +306,7 @@ def test_a_bug_in_the_worker_brings_its_traceback(model: Path, tmp_path: Path, m
     impossible = Job(model, SessionSettings(), parts=())
     with pytest.raises(RuntimeError, match=r"(?s)ended with code 1 while starting:.*Traceback.*IndexError"):
         worker_process.run_worker(impossible, tmp_path / "job", lambda *_: None)
-    monkeypatch.setattr(worker_process, "_NO_SPACE_BYTES", 2**80)
+    monkeypatch.setattr(parent, "_NO_SPACE_BYTES", 2**80)
     with pytest.raises(OSError, match="No space left"):
         worker_process.run_worker(impossible, tmp_path / "full", lambda *_: None)
 
