@@ -33,7 +33,11 @@ def json_option(command: Command) -> Command:
 def recipe_options(command: Command) -> Command:
     """What `run` and `plan` take."""
     for option in (
-        click.option("--trust", is_flag=True, help="Allow the Python code that the recipe names in `steps_from:`."),
+        click.option(
+            "--trust",
+            is_flag=True,
+            help="Allow code that the recipe names: `steps_from:`, plugins, libraries, engines'.",
+        ),
         click.option(
             "--force", "-f", multiple=True, metavar="STEP", help="Run this step though nothing changed (or `all`)."
         ),

@@ -26,7 +26,7 @@ class Request:
     force: tuple[str, ...] = ()
     """Steps to run though nothing changed; `all` for every one."""
     trust: bool = False
-    """Allow the code a recipe names in `steps_from:`."""
+    """Allow the code a recipe names: `steps_from:`, and settings marked `RunsCode`."""
     command: tuple[str, ...] = ()
     """As it was typed, for the run's record."""
 
