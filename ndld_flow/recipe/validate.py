@@ -37,7 +37,8 @@ class _Mistakes:
 def validate_recipe(composed: Composed, trust: bool = False) -> Recipe:
     """Check everything that can be checked without the model.
 
-    `trust` allows the code that the recipe names (`steps_from:`, settings marked `RunsCode`). Raises RecipeError with every problem found.
+    `trust` allows the code that the recipe names: `steps_from:` and settings marked `RunsCode`. Raises RecipeError with
+    every problem found.
     """
     mistakes = _Mistakes(composed)
     values = _expand_shorthands(composed.values)
