@@ -63,6 +63,11 @@ def dtype_of_tensorrt(text: str) -> str:
     return _TENSORRT_DTYPES[found[1]] if found else ""
 
 
+def without_dtype(text: str) -> str:
+    """Lower-case words of a format without those that are types."""
+    return " ".join(_TENSORRT_WORD.sub("", text).split())
+
+
 def bits_of_dtype(dtype: str) -> int | None:
     """Bits of one element; None for strings and what is not known."""
     return 8 if _BYTE_WIDE.fullmatch(dtype) else _BITS.get(dtype)

@@ -14,6 +14,7 @@ from pathlib import Path
 from ndld_flow.importing.dtype_names import dtype_of_tensorrt
 from ndld_flow.importing.json_values import objects_in, shape_of, text_of, whole_of
 from ndld_flow.importing.onnx_origins import nodes_of_metadata, nodes_of_name
+from ndld_flow.importing.tensor_formats import format_of_tensorrt
 from ndld_flow.importing.text_files import read_whole
 from ndld_flow.importing.tolerant_json import Parsed, parse_tolerantly
 from ndld_flow.importing.work_of_layers import LayerWork, work_of
@@ -119,7 +120,10 @@ def _layer(entry: object) -> EngineLayer | None:
     name, kind = text_of(entry["Name"]), text_of(entry.get("LayerType"))
     inputs = tuple(map(_tensor, objects_in(entry.get("Inputs"))))
     outputs = tuple(map(_tensor, objects_in(entry.get("Outputs"))))
+    nodes = _nodes(entry, name)
     role = _role(name, kind, text_of(entry.get("Origin")))
+    if role == "compute" and not nodes and _changes_layout(inputs, outputs):
+        role = "reformat"  # as Myelin's `__myl_Tran_myl0_42` do, which TensorRT-RTX compiles
     return EngineLayer(
         name=name,
         type=kind,
@@ -128,7 +132,7 @@ def _layer(entry: object) -> EngineLayer | None:
         role=role,
         tactic=_tactic(entry),
         stream=whole_of(entry.get("StreamId")),
-        onnx_nodes=() if role == "reformat" else _nodes(entry, name),
+        onnx_nodes=() if role == "reformat" else nodes,
         work=work_of(entry, inputs, outputs),
     )
 
@@ -149,6 +153,14 @@ def _role(name: str, kind: str = "", origin: str = "") -> LayerRole:
     return "control" if lowered in _CONTROL else "compute"
 
 
+def _changes_layout(inputs: tuple[TensorInfo, ...], outputs: tuple[TensorInfo, ...]) -> bool:
+    """One tensor in, the same out in another format."""
+    if len(inputs) != 1 or len(outputs) != 1:
+        return False
+    before, after = inputs[0], outputs[0]
+    return before.shape == after.shape and "" not in (before.format, after.format) and before.format != after.format
+
+
 def _tactic(entry: Mapping[str, object]) -> str:
     name, value = text_of(entry.get("TacticName")), text_of(entry.get("TacticValue"))
     return name or ("" if value in _NO_TACTIC else value)
@@ -160,6 +172,7 @@ def _tensor(entry: Mapping[str, object]) -> TensorInfo:
         name=text_of(entry.get("Name")),
         dtype=dtype_of_tensorrt(told),
         shape=shape_of(entry.get("Dimensions")) or (),
+        format=format_of_tensorrt(text_of(entry.get("Format/Datatype")) or text_of(entry.get("Format"))),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ndld_flow.importing.dtype_names import bits_of_dtype, dtype_of_tensorrt
-from ndld_flow.importing.json_values import shape_of, text_of, whole_of
+from ndld_flow.importing.json_values import objects_in, shape_of, text_of, whole_of
 from ndld_flow.importing.multiply_accumulates import Shape, count_macs
 from ndld_flow.records.profile import TensorInfo
 
@@ -33,7 +33,7 @@ def work_of(entry: Mapping[str, object], inputs: Sequence[TensorInfo], outputs: 
     if text_of(entry.get("LayerType")).lower() == "noop":
         return LayerWork()
     entry = _own_parameters(entry)
-    weights = _constant_bytes(entry.get("Weights")) + _constant_bytes(entry.get("Bias"))
+    weights = _constant_bytes(entry.get("Weights")) + _constant_bytes(entry.get("Bias")) + _listed_bytes(entry)
     read, written = tensor_bytes(inputs), tensor_bytes(outputs)
     return LayerWork(
         macs=_macs(entry, inputs, outputs),
@@ -69,6 +69,15 @@ def _constant_bytes(constant: object) -> int:
     bits = bits_of_dtype(dtype_of_tensorrt(text_of(constant.get("Type"))))
     count = whole_of(constant.get("Count"))
     return bits * count // 8 if bits is not None and count is not None and count > 0 else 0
+
+
+def _listed_bytes(entry: Mapping[str, object]) -> int:
+    """Constants as TensorRT-RTX lists them, each with its dimensions and type."""
+    return sum(
+        tensor_bytes([TensorInfo(name="", dtype=dtype_of_tensorrt(text_of(one.get("Datatype"))), shape=shape)])
+        for one in objects_in(entry.get("Constants"))
+        if (shape := shape_of(one.get("Dimensions"))) is not None
+    )
 
 
 def _own_parameters(entry: Mapping[str, object]) -> Mapping[str, object]:

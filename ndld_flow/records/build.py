@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from ndld_flow.records.base import Record
 from ndld_flow.records.machine import Machine
-from ndld_flow.records.profile import Layer, TensorInfo
+from ndld_flow.records.profile import Layer, Profile, TensorInfo
 
 EngineBackend = Literal["tensorrt", "tensorrt_rtx"]
 """`tensorrt` for data centres, workstations and Jetson; `tensorrt_rtx` for RTX GPUs."""
@@ -123,3 +123,20 @@ class Build(Record):
     """What the builder warned of, repeats left out."""
     notes: tuple[str, ...] = ()
     """Sentences for people: what was assumed, what has no effect."""
+
+    def as_profile(self) -> Profile:
+        """The engine as a profile that measured nothing: for whatever looks at layers."""
+        return Profile(
+            label=self.label,
+            model_digest=self.model_digest,
+            backend=self.backend,
+            machine=self.machine,
+            versions=self.versions,
+            options=self.options,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            warmup_passes=0,
+            warmup_ms=0,
+            runs=(),
+            layers=self.layers,
+        )

@@ -21,6 +21,8 @@ class TensorInfo(Record):
     shape: tuple[int, ...]
     data: str = ""
     """How the values came to be."""
+    format: str = ""
+    """How it lies in memory, by TensorRT's names: `linear`, `chw32`, `hwc8`; empty where it is not told."""
 
 
 class ProfileRun(Record):
