@@ -327,10 +327,10 @@ def test_weights_of_two_axes_round_to_zero(tmp_path: Path) -> None:
 
 @given(st.lists(st.floats(width=32), min_size=1, max_size=50), st.booleans())
 def test_rounding_is_numpys_within_range(values: list[float], vector: bool) -> None:
-    from ndld_flow.backends.fp16.tensors import Loss, half_of
+    from ndld_flow.backends.fp16.tensors import Loss, rounded
 
     array = np.array(values, np.float32)
-    half = half_of(array, vector, Loss("w", array.size))
+    half = rounded(array, vector, Loss("w", array.size))
     with np.errstate(over="ignore"):
         plain = array.astype(np.float16)
     ordinary = np.isnan(array) | np.isinf(array) | ((np.abs(array) <= 65504) & ((plain != 0) | (array == 0)))

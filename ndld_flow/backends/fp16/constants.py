@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.backends.fp16.tensors import HalfTensor, Loss, sparse_half
+from ndld_flow.backends.fp16.tensors import FORMATS, Loss, RoundedTensor, rounded_sparse
 from ndld_flow.backends.fp16.type_groups import constant_tensor
 from ndld_flow.backends.models.sparse_tensors import SparseInitializer
 from ndld_flow.backends.models.unique_names import UniqueNames
@@ -16,57 +16,57 @@ Progress = Callable[[int, int, str], None]
 """`progress(done, total, what)`"""
 
 
-class HalfConstants:
-    """Makes fp16 constants of a model's fp32 ones and remembers what each lost."""
+class RoundedConstants:
+    """Makes constants of other types of a model's floating-point ones and remembers what each lost."""
 
     def __init__(self, names: UniqueNames, progress: Progress) -> None:
         self._names = names
         self._progress = progress
         self._written = 0
-        self._made: list[HalfTensor] = []
+        self._made: list[RoundedTensor] = []
         self._sparse: list[Loss] = []
 
     @property
     def losses(self) -> list[Loss]:
         """What each converted tensor lost; complete once the model is saved, for tensors are converted then."""
-        return [*(half.loss for half in self._made), *self._sparse]
+        return [*(tensor.loss for tensor in self._made), *self._sparse]
 
-    def half(self, tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
-        """A tensor in fp16, computed when it is written."""
+    def rounded(self, tensor: ir.TensorProtocol, dtype: ir.DataType, name: str) -> ir.TensorProtocol:
+        """A tensor in another type, computed when it is written."""
+        if tensor.dtype == dtype:
+            return tensor
         if isinstance(tensor, SparseInitializer):
-            converted, loss = sparse_half(tensor, name)
+            converted, loss = rounded_sparse(tensor, dtype, name)
             self._sparse.append(loss)
             return converted
-        self._made.append(HalfTensor(tensor, name, self._tell))
+        self._made.append(RoundedTensor(tensor, dtype, name, self._tell))
         return self._made[-1]
 
     def _tell(self, name: str) -> None:
         self._written += 1
         self._progress(min(self._written, len(self._made)), len(self._made), name)
 
-    def zero(self, name: str) -> ir.TensorProtocol:
+    def zero(self, dtype: ir.DataType, name: str) -> ir.TensorProtocol:
         """What ConstantOfShape fills with when it does not say."""
-        return self.half(ir.Tensor(np.zeros(1, np.float32)), name)
+        return self.rounded(ir.Tensor(np.zeros(1, np.float32)), dtype, name)
 
-    def halve(self, value: ir.Value) -> None:
-        """Turn a constant into fp16 where it stands."""
-        tensor = self.half(tensor_of_constant(value), value.name or "")
+    def convert(self, value: ir.Value, dtype: ir.DataType) -> None:
+        """Give a constant another type where it stands."""
+        tensor = self.rounded(tensor_of_constant(value), dtype, value.name or "")
         producer = value.producer()
         if producer is None:
             value.const_value = tensor
         else:
             producer.attributes.clear()
             producer.attributes["value"] = ir.AttrTensor("value", tensor)
-        value.type = half_type(value.type)
+        value.type = type_with(value.type, dtype)
 
     def beside(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """The same constant once more, in fp32 or fp16."""
-        suffix = "fp16" if dtype == ir.DataType.FLOAT16 else "fp32"
+        """The same constant once more, in this type."""
+        suffix = FORMATS[dtype].precision
         name = self._names.value(f"{value.name}_{suffix}")
-        tensor, type_ = tensor_of_constant(value), value.type
-        if dtype == ir.DataType.FLOAT16:
-            tensor, type_ = self.half(tensor, name), half_type(type_)
-        copy = ir.Value(name=name, shape=value.shape, type=type_)
+        tensor = self.rounded(tensor_of_constant(value), dtype, name)
+        copy = ir.Value(name=name, shape=value.shape, type=type_with(value.type, dtype))
         producer = value.producer()
         if producer is None:
             copy.const_value = tensor
@@ -80,7 +80,7 @@ class HalfConstants:
 
 
 def tensor_of_constant(value: ir.Value) -> ir.TensorProtocol:
-    """The tensor of an fp32 constant."""
+    """The tensor of a floating-point constant."""
     tensor = constant_tensor(value)
     if tensor is None:
         raise TypeError(f"{value.name!r} is no constant")
@@ -94,11 +94,11 @@ def graph_of(value: ir.Value) -> ir.Graph:
     return value.graph
 
 
-def half_type(type_: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
-    """The same type with fp16 elements; a new one, since values may share types."""
+def type_with(type_: ir.TypeProtocol | None, dtype: ir.DataType) -> ir.TypeProtocol | None:
+    """The same type with other elements; a new one, since values may share types."""
     if isinstance(type_, ir.SequenceType | ir.OptionalType):
-        inner = half_type(type_.elem_type)
+        inner = type_with(type_.elem_type, dtype)
         return type_ if inner is None else type(type_)(inner, denotation=type_.denotation)
     if isinstance(type_, ir.TensorType | ir.SparseTensorType):
-        return type(type_)(ir.DataType.FLOAT16, denotation=type_.denotation)
+        return type(type_)(dtype, denotation=type_.denotation)
     return type_

@@ -62,7 +62,7 @@ def _convert(
 ) -> Fp16Conversion:
     before = summarize_model(model)
     functions = len(model.functions)
-    notes = _prepare(model, source)
+    notes = prepare(model, source)
     types = infer_types(model)
     groups = group_places(model, types, request.keep_io)
     keep_blocked(groups, blocked_nodes(model, request, notes))
@@ -70,7 +70,8 @@ def _convert(
     fp32 = choose_fp32(groups)
     kept = _kept_nodes(groups, fp32)
     notes += normalization_notes(model, kept)
-    rewriter = Rewriter(model, types, groups, fp32, progress)
+    choice = {group: ir.DataType.FLOAT16 for group in groups.all if group not in fp32}
+    rewriter = Rewriter(model, types, groups, choice, progress)
     rewriter.rewrite()
     save_model(model, target)
     notes += [*_kept_notes(kept), *loss_notes(rewriter.constants.losses)]
@@ -106,7 +107,7 @@ def refuse_broken(result: Path, source: Path, done: Fp16Conversion, log: logging
         raise RuntimeError(f"the converted model is broken though its source is not: {ours}") from None
 
 
-def _prepare(model: ir.Model, source: Path) -> list[str]:
+def prepare(model: ir.Model, source: Path) -> list[str]:
     """Inline functions and put nodes in order, so that types flow; say so."""
     notes = []
     opset = model.opset_imports.get("", _MIN_OPSET)

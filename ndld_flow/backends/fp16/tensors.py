@@ -1,10 +1,12 @@
-"""Weights in fp16, and what they lose."""
+"""Weights in another floating-point type, and what they lose."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -19,78 +21,116 @@ MIN_HALF = 2.0**-24
 """Smallest positive fp16 value (subnormal)."""
 
 
+@dataclass(frozen=True)
+class Format:
+    """A floating-point type and its limits."""
+
+    precision: str
+    """As people call it: `fp16`."""
+    dtype: np.dtype[Any]
+    largest: float
+    """Largest finite value."""
+    smallest: float
+    """Smallest positive value (subnormal)."""
+
+
+def _format(precision: str, dtype: ir.DataType) -> Format:
+    limits = ml_dtypes.finfo(dtype.numpy())
+    return Format(precision, dtype.numpy(), float(limits.max), float(limits.smallest_subnormal))
+
+
+FORMATS: Mapping[ir.DataType, Format] = {
+    dtype: _format(precision, dtype)
+    for dtype, precision in (
+        (ir.DataType.FLOAT16, "fp16"),
+        (ir.DataType.BFLOAT16, "bf16"),
+        (ir.DataType.FLOAT, "fp32"),
+        (ir.DataType.DOUBLE, "fp64"),
+    )
+}
+HALF = FORMATS[ir.DataType.FLOAT16]
+
+
 @dataclass
 class Loss:
-    """What one tensor loses in fp16."""
+    """What one tensor loses in another type."""
 
     name: str
     size: int
     """Number of values."""
+    format: Format = HALF
+    """What it is converted to."""
     clamped: int = 0
-    """Finite values beyond fp16's range; they become its largest value, not infinity."""
+    """Finite values beyond the type's range; they become its largest value, not infinity."""
     vanished: int = 0
-    """Values other than 0 that are nearer to 0 than to fp16's smallest."""
+    """Values other than 0 that are nearer to 0 than to the type's smallest."""
     largest: float = 0.0
-    """Largest finite absolute value, in fp32."""
+    """Largest finite absolute value before."""
 
 
-class HalfTensor(DerivedTensor):
-    """An fp32 tensor in fp16, rounded to nearest.
+class RoundedTensor(DerivedTensor):
+    """A floating-point tensor in another floating-point type, rounded to nearest.
 
     Finite values beyond the range are clamped. In scalars and per-channel vectors a value other than 0 never becomes
     0: they are divisors and epsilons. In weight matrices it may: rounding to nearest is the smaller error there.
     """
 
-    def __init__(self, source: ir.TensorProtocol, name: str, writing: Callable[[str], None]) -> None:
-        super().__init__(source, ir.DataType.FLOAT16, name)
+    def __init__(
+        self, source: ir.TensorProtocol, dtype: ir.DataType, name: str, writing: Callable[[str], None]
+    ) -> None:
+        super().__init__(source, dtype, name)
         self._writing = writing
-        self.loss = Loss(name, self.size)
+        self.loss = Loss(name, self.size, FORMATS[dtype])
         self._keeps_nonzero = sum(size != 1 for size in self.source.shape) <= 1
 
     def tofile(self, file: Writable) -> None:
         self._writing(self.name or "")
-        self.loss = Loss(self.name or "", self.size)
+        self.loss = Loss(self.name or "", self.size, self.loss.format)
         super().tofile(file)
 
     def convert(self, piece: Array) -> Array:
-        """fp32 elements -> fp16 elements; what they lose is added to `loss`."""
-        return half_of(piece, self._keeps_nonzero, self.loss)
+        """Elements of the source -> elements of this type; what they lose is added to `loss`."""
+        return rounded(piece, self._keeps_nonzero, self.loss)
 
 
-def half_of(values: Array, keeps_nonzero: bool, loss: Loss) -> Array:
-    """Round to fp16, clamp to its range, and add up what was lost."""
+def rounded(values: Array, keeps_nonzero: bool, loss: Loss) -> Array:
+    """Round to the loss's format, clamp to its range, and add up what was lost."""
+    target = loss.format
+    if values.dtype == FORMATS[ir.DataType.BFLOAT16].dtype:
+        values = values.astype(np.float32)  # numpy knows only some of what is done here for bf16
     with np.errstate(over="ignore"):
-        half = values.astype(np.float16)
+        result = values.astype(target.dtype)
     if not values.size:
-        return half
+        return result
     largest = np.max(np.abs(values))
-    if not largest <= MAX_HALF:  # infinity and NaN come here too, and stay what they are
-        largest = _clamp(values, half, loss)
+    if not largest <= target.largest:  # infinity and NaN come here too, and stay what they are
+        largest = _clamp(values, result, loss)
     loss.largest = max(loss.largest, float(largest))
-    lost = np.count_nonzero(values) - np.count_nonzero(half)
+    lost = np.count_nonzero(values) - np.count_nonzero(result)
     if lost:
         loss.vanished += int(lost)
         if keeps_nonzero:
-            gone = (half == 0) & (values != 0)
-            half[gone] = np.copysign(MIN_HALF, values[gone]).astype(np.float16)
-    return half
+            gone = (result == 0) & (values != 0)
+            result[gone] = np.copysign(target.smallest, values[gone]).astype(target.dtype)
+    return result
 
 
-def _clamp(values: Array, half: Array, loss: Loss) -> float:
+def _clamp(values: Array, result: Array, loss: Loss) -> float:
     """Put finite values back into range; return the largest of them."""
     finite = np.isfinite(values)
-    beyond = finite & (np.abs(values) > MAX_HALF)
-    half[beyond] = np.copysign(MAX_HALF, values[beyond])
+    beyond = finite & (np.abs(values) > loss.format.largest)
+    result[beyond] = np.copysign(loss.format.largest, values[beyond]).astype(result.dtype)
     loss.clamped += int(np.count_nonzero(beyond))
     return float(np.max(np.abs(values), initial=0.0, where=finite))
 
 
-def sparse_half(tensor: SparseInitializer, name: str) -> tuple[SparseInitializer, Loss]:
-    """A sparse fp32 initializer in fp16, and what it lost."""
+def rounded_sparse(tensor: SparseInitializer, dtype: ir.DataType, name: str) -> tuple[SparseInitializer, Loss]:
+    """A sparse floating-point initializer in another type, and what it lost."""
     proto = onnx.SparseTensorProto.FromString(tensor.proto.SerializeToString())
     values = numpy_helper.to_array(tensor.proto.values)
-    loss = Loss(name, values.size)
-    proto.values.CopyFrom(numpy_helper.from_array(half_of(values, False, loss), name))
+    loss = Loss(name, values.size, FORMATS[dtype])
+    converted = ir.serde.serialize_tensor(ir.Tensor(rounded(values, False, loss), dtype=dtype, name=name))
+    proto.values.CopyFrom(converted)
     return SparseInitializer(proto), loss
 
 

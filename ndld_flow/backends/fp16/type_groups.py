@@ -8,7 +8,7 @@ inputs of operators that do not care (`Shape`, the input of `Cast`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -16,18 +16,19 @@ import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.backends.fp16.control_flow_ties import CONTROL_FLOW, Tie
-from ndld_flow.backends.models.element_types import Types, held_tensor, subgraphs_of
+from ndld_flow.backends.fp16.tensors import FORMATS
+from ndld_flow.backends.models.element_types import Types, element_of, held_tensor, subgraphs_of, with_element
 from ndld_flow.backends.models.op_signatures import Signature, is_op, signature_of
 from ndld_flow.backends.models.value_uses import Use
 
-FLOAT = "(float)"
-HALF = "(float16)"
 _HALF_TENSOR = "tensor(float16)"
+FP32_ALONE = frozenset({"float"})
+ALL_FLOATS = frozenset({"float", "float16", "bfloat16", "double"})
 
 
 @dataclass(eq=False)
 class Group:
-    """Places that share one type, fp32 as the model came."""
+    """Places that share one type, as the model came."""
 
     uses: list[Use] = field(default_factory=list)
     values: list[ir.Value] = field(default_factory=list)
@@ -35,7 +36,7 @@ class Group:
     follows: bool = False
     """Computes nothing that precision matters to: it may take the precision of what is around it."""
     kept: str = ""
-    """Why it must stay fp32; empty when it may change."""
+    """Why it must stay as it is; empty when it may change."""
     halved: bool = False
     """It must become fp16 whatever is around it."""
 
@@ -86,9 +87,19 @@ def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     return None
 
 
-def group_places(model: ir.Model, types: Types, keep_io: bool) -> Groups:
-    """Group every fp32 place of a model."""
-    maker = _GroupMaker(types, model.opset_imports)
+Asked = Callable[[ir.Node], ir.DataType | None]
+"""The type a node's places are to have; None where they are to stay as they are."""
+
+
+def group_places(
+    model: ir.Model,
+    types: Types,
+    keep_io: bool,
+    asked: Asked = lambda node: ir.DataType.FLOAT16,
+    elements: frozenset[str] = FP32_ALONE,
+) -> Groups:
+    """Group every place of a model that holds such elements; without more, those of fp32, to become fp16."""
+    maker = _GroupMaker(types, model.opset_imports, asked, elements)
     groups = list(maker.interface(model.graph, keep_io))
     for graph in model.graphs():
         for node in graph:
@@ -179,9 +190,11 @@ _MOVES = frozenset(
 
 
 class _GroupMaker:
-    def __init__(self, types: Types, opsets: Mapping[str, int]) -> None:
+    def __init__(self, types: Types, opsets: Mapping[str, int], asked: Asked, elements: frozenset[str]) -> None:
         self.types = types
         self.opsets = opsets
+        self.asked = asked
+        self.elements = elements
 
     def interface(self, graph: ir.Graph, keep_io: bool) -> Iterator[Group]:
         """Inputs and outputs of the main graph, each a group of its own."""
@@ -245,7 +258,7 @@ class _GroupMaker:
         return Signature(signature.inputs, tuple(outputs), signature.allowed)
 
     def _places(self, node: ir.Node, signature: Signature) -> dict[str, Group]:
-        """Type variable -> the fp32 ports of a node that have it."""
+        """Type variable -> the floating-point ports of a node that have it."""
         groups: dict[str, Group] = {}
         standard = node.domain in ("", "ai.onnx")
         for index, (value, variable) in enumerate(zip(node.inputs, signature.inputs, strict=False)):
@@ -257,13 +270,16 @@ class _GroupMaker:
         return groups
 
     def _why_fixed(self, node: ir.Node, signature: Signature, variable: str, group: Group) -> str:
+        dtype = self.asked(node)
+        if dtype is None:
+            return ""
         if node.domain == "ai.onnx.ml" or is_op(node, "BitCast"):
             return f"{node.op_type} depends on its input being fp32"
         ports = [*group.values, *(use.value for use in group.uses if use.value is not None)]
-        halves = {self.types[value].replace(FLOAT, HALF) for value in ports}
-        if not all(signature.admits(variable, half) for half in halves):
+        wanted = {with_element(self.types[value], dtype) for value in ports}
+        if not all(signature.admits(variable, type_) for type_ in wanted):
             version = self.opsets.get("" if node.domain == "ai.onnx" else node.domain)
-            return f"{node.op_type} has no fp16 at opset {version}"
+            return f"{node.op_type} has no {FORMATS[dtype].precision} at opset {version}"
         return ""
 
     def _describe(self, node: ir.Node, group: Group) -> None:
@@ -278,7 +294,7 @@ class _GroupMaker:
             group.kept = group.kept or ("it reads text" if from_text else "")
 
     def _is_float(self, value: ir.Value | None) -> bool:
-        return value is not None and FLOAT in self.types.get(value, "")
+        return value is not None and element_of(self.types.get(value, "")) in self.elements
 
 
 def _with_one_variable(signature: Signature) -> Signature:

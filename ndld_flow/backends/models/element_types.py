@@ -28,6 +28,22 @@ def tensor_of(dtype: ir.DataType) -> str:
     return f"tensor({dtype.name.lower()})"
 
 
+def element_of(type_: str) -> str:
+    """`seq(tensor(float))` -> `float`; empty for a type that is not known."""
+    return type_[type_.rfind("(") + 1 :].rstrip(")")
+
+
+def with_element(type_: str, dtype: ir.DataType) -> str:
+    """The same type with other elements: `seq(tensor(float))` -> `seq(tensor(float16))`."""
+    start = type_.rfind("(") + 1
+    return type_[:start] + dtype.name.lower() + type_[start + len(element_of(type_)) :]
+
+
+def dtype_of(type_: str) -> ir.DataType:
+    """`seq(tensor(float))` -> `FLOAT`."""
+    return ir.DataType[element_of(type_).upper()]
+
+
 def type_name(type_: ir.TypeProtocol | None) -> str | None:
     """A type as ONNX writes it, None when unknown or incomplete."""
     if isinstance(type_, ir.SequenceType | ir.OptionalType):

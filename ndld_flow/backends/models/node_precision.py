@@ -1,0 +1,38 @@
+"""The precision that a node was asked to have, kept in its metadata."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+PRECISION_KEY = "ndld_flow.precision"
+"""Key in a node's `metadata_props`; the value is one of `records.precision.PRECISIONS`."""
+
+FLOATING: dict[str, ir.DataType] = {
+    "fp32": ir.DataType.FLOAT,
+    "fp16": ir.DataType.FLOAT16,
+    "bf16": ir.DataType.BFLOAT16,
+}
+"""Precisions that a Cast makes of any other."""
+QUANTIZED: dict[str, frozenset[ir.DataType]] = {
+    "int8": frozenset({ir.DataType.INT8}),
+    "fp8": frozenset({ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E5M2}),
+    "int4": frozenset({ir.DataType.INT4}),
+}
+"""Precisions that need scales: Q/DQ nodes."""
+INTEGERS: dict[str, ir.DataType] = {
+    "int64": ir.DataType.INT64,
+    "int32": ir.DataType.INT32,
+    "uint8": ir.DataType.UINT8,
+    "bool": ir.DataType.BOOL,
+}
+"""Precisions that say what a layer has; making them of others would change what it computes."""
+
+
+def precision_of(node: ir.Node) -> str:
+    """The precision a node was asked to have; empty when none was."""
+    return node.metadata_props.get(PRECISION_KEY, "")
+
+
+def same_precision(*nodes: ir.Node) -> bool:
+    """Whether nodes may become one: all were asked for the same, or none for any."""
+    return len({precision_of(node) for node in nodes}) == 1

@@ -1,0 +1,8 @@
+"""The precisions that a layer can be asked to have."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+Precision = Literal["fp32", "fp16", "bf16", "fp8", "int64", "int32", "int8", "int4", "uint8", "bool"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
