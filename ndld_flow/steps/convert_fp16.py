@@ -85,7 +85,7 @@ class ConvertFp16(Step[Onnx, Onnx]):
         )
         target = out / Onnx.main
         done = convert_to_fp16(source.path, target, request, context.log, context.progress)
-        refuse_broken(target, source.path, done, context.log)
+        refuse_broken(target, source.path, done.functions_inlined, context.log)
         nodes, casts, kept = done.change.after.node_count, done.change.casts_added, len(done.kept)
         size = size_change(done.size_before, done.size_after)
         return Result(

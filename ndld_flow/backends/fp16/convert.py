@@ -88,7 +88,7 @@ def _size(path: Path) -> int:
     return path.stat().st_size + sum((path.parent / name).stat().st_size for name in external_files(path))
 
 
-def refuse_broken(result: Path, source: Path, done: Fp16Conversion, log: logging.Logger) -> None:
+def refuse_broken(result: Path, source: Path, functions_inlined: int, log: logging.Logger) -> None:
     """Check what was written with the ONNX checker and its strict shape inference.
 
     A source that is refused as well is not ours to judge here: that is logged, and `lint` tells more. The checker does
@@ -102,7 +102,7 @@ def refuse_broken(result: Path, source: Path, done: Fp16Conversion, log: logging
         except ModelError as theirs:
             log.warning("%s", theirs)
             return
-        if done.functions_inlined:
+        if functions_inlined:
             raise ModelError(f"{source}: its local functions, inlined, make no valid model: {ours}") from None
         raise RuntimeError(f"the converted model is broken though its source is not: {ours}") from None
 

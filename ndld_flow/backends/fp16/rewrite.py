@@ -120,8 +120,11 @@ class Rewriter:
                 name = value.name or ""
                 value.name = self._names.value(f"{name}_{FORMATS[made].precision}")
                 _redirect(uses, self._cast(value, wanted, name))
-            else:
-                _redirect(uses, self._without_cast(value, wanted) or self._cast(value, wanted))
+                continue
+            origin = self._without_cast(value, wanted)
+            _redirect(uses, origin or self._cast(value, wanted))
+            if origin is not None:
+                self._drop_unread(value)
 
     def _without_cast(self, value: ir.Value, wanted: ir.DataType) -> ir.Value | None:
         """What the Cast that made the value had read, if that has the wanted type."""
@@ -144,6 +147,13 @@ class Rewriter:
             graph.append(node)
         self.casts_added += 1
         return cast
+
+    def _drop_unread(self, value: ir.Value) -> None:
+        """Remove the model's own Cast that made a value, when nothing reads that any more."""
+        cast, graph = value.producer(), value.graph
+        if cast is not None and graph is not None and not (value.uses() or value.is_graph_output()):
+            graph.remove(cast, safe=True)
+            self.casts_removed += 1
 
     def _before_cast(self, value: ir.Value) -> ir.Value | None:
         """What the Cast that makes a value reads, unless that is text (few back ends read fp16 from text)."""

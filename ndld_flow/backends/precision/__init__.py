@@ -1,0 +1,1 @@
+"""Precision constraints: read, written, and carried out by Casts."""
