@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from ndld_flow.artifacts.kinds import Onnx
+from ndld_flow.name_patterns import NamePattern
 from ndld_flow.quantities import size_change
 from ndld_flow.records.metric import Metric
 from ndld_flow.step import Context, Result, Step
@@ -36,24 +36,13 @@ class Block(BaseModel):
 
     op_types: tuple[str, ...] = ()
     """Operators, such as `Softmax` or `com.microsoft::FusedConv`."""
-    nodes: tuple[str, ...] = ()
+    nodes: tuple[NamePattern, ...] = ()
     """Names of nodes: globs (`encoder.*`), or `/.../` for a regular expression that is searched in the name."""
     values_outside: ValuesOutside | None = None
     """Nodes that read a weight with values outside this range; `{}` means: that fp16 cannot hold."""
     sensitive: bool = True
     """Operators that fp16 is too coarse for or that few back ends have in fp16: CumSum, GridSample, MaxRoiPool,
     RoiAlign; EyeLike, windows, random numbers, and scattering that adds or multiplies."""
-
-    @field_validator("nodes")
-    @classmethod
-    def _check_regexes(cls, nodes: tuple[str, ...]) -> tuple[str, ...]:
-        for pattern in nodes:
-            if len(pattern) > 2 and pattern.startswith("/") and pattern.endswith("/"):
-                try:
-                    re.compile(pattern[1:-1])
-                except re.error as error:
-                    raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
-        return nodes
 
 
 class ConvertFp16(Step[Onnx, Onnx]):

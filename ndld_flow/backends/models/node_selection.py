@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from ndld_flow.backends.models.op_signatures import is_known_op, known_op_types
 from ndld_flow.errors import RequestError
+from ndld_flow.name_patterns import name_matcher
 from ndld_flow.nearest import say_nearest
 
 
@@ -45,21 +44,9 @@ def nodes_named(model: ir.Model, patterns: Sequence[str], setting: str) -> dict[
             names.setdefault(node.name, []).append(node)
     found: dict[str, list[ir.Node]] = {}
     for pattern in patterns:
-        fits = _matcher(pattern)
+        fits = name_matcher(pattern)
         found[pattern] = [node for name, nodes in names.items() if fits(name) for node in nodes]
         if not found[pattern]:
             near = say_nearest(pattern, names)
             raise RequestError(f"`{setting}`: no node of this model has a name like {pattern!r}: {near}")
     return found
-
-
-def is_regex(pattern: str) -> bool:
-    """Whether a pattern is written as `/.../`."""
-    return len(pattern) > 2 and pattern.startswith("/") and pattern.endswith("/")
-
-
-def _matcher(pattern: str) -> Callable[[str], bool]:
-    if is_regex(pattern):
-        regex = re.compile(pattern[1:-1])
-        return lambda name: regex.search(name) is not None
-    return lambda name: name == pattern or fnmatchcase(name, pattern)

@@ -32,6 +32,19 @@ class UniqueNames:
                 seen.add(node.name or "")
         return renamed
 
+    def name_all(self, model: ir.Model) -> int:
+        """Name what has no name or one that an earlier node of the model has, after its operator and output."""
+        renamed = 0
+        seen: set[str] = set()
+        for graph in model.graphs():
+            for node in graph:
+                if not node.name or node.name in seen:
+                    output = next((value.name for value in node.outputs if value.name), "")
+                    node.name = self.node(node.name or f"{node.op_type}_{output}")
+                    renamed += 1
+                seen.add(node.name)
+        return renamed
+
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:
     yield from graph.inputs

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,14 +68,14 @@ def _write(model: ir.Model, source: Path, target: Path) -> TypedModel:
     rewriter = Rewriter(model, types, verdicts.groups, verdicts.choice, lambda done, total, what: None)
     rewriter.rewrite()
     save_model(model, target)
-    notes += loss_notes(rewriter.constants.losses)
-    casts = rewriter.casts_added
-    change = GraphChange(before=before, after=summarize_model(model), casts_added=casts, notes=tuple(notes))
-    told = (
+    on_nodes = (
         Constraint(node=node.name or "", precision=precision, outcome=verdicts.outcomes[node])
         for node, precision in asked.items()
     )
-    return TypedModel((*on_calls, *told), casts, tuple(notes), change)
+    constraints, casts = (*on_calls, *on_nodes), rewriter.casts_added
+    notes += [*loss_notes(rewriter.constants.losses), *_ignored_notes(constraints)]
+    change = GraphChange(before=before, after=summarize_model(model), casts_added=casts, notes=tuple(notes))
+    return TypedModel(constraints, casts, tuple(notes), change)
 
 
 def _constrained(model: ir.Model) -> list[ir.Node]:
@@ -89,3 +91,15 @@ def _checked_precision(node: ir.Node) -> str:
 def _call_outcome(node: ir.Node) -> Constraint:
     outcome = f"{IGNORED}it calls a local function; `sanitize` with `inline_functions: true` puts its nodes here"
     return Constraint(node=node.name or "", precision=precision_of(node), outcome=outcome)
+
+
+def _ignored_notes(constraints: Sequence[Constraint]) -> list[str]:
+    """How many constraints were ignored for which reason, and the first of them."""
+    first: dict[tuple[str, str], str] = {}
+    counts = Counter((c.precision, c.outcome) for c in constraints if c.outcome.startswith(IGNORED))
+    for constraint in constraints:
+        first.setdefault((constraint.precision, constraint.outcome), constraint.node)
+    return [
+        f"{precision} {outcome} ({count} nodes, such as {first[precision, outcome]!r})"
+        for (precision, outcome), count in counts.most_common()
+    ]

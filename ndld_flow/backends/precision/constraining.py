@@ -1,0 +1,80 @@
+"""Write precision constraints into a model, which changes nothing else of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ndld_flow.backends.models.files import check_model, load_model, save_model, summarize_model
+from ndld_flow.backends.models.node_precision import PRECISION_KEY, precision_of
+from ndld_flow.backends.models.unique_names import UniqueNames
+from ndld_flow.backends.precision.constraints import check_precision
+from ndld_flow.backends.precision.selection import Rule, select_all
+from ndld_flow.errors import RequestError
+from ndld_flow.records.graph_change import GraphChange
+
+_SHOWN = 20
+"""So many problems are told; more would bury them."""
+
+
+@dataclass(frozen=True)
+class Constrained:
+    """A model's constraints after they were written."""
+
+    change: GraphChange
+    constraints: Mapping[str, str]
+    """Node -> precision."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Precision -> how many nodes, most first."""
+        return dict(Counter(self.constraints.values()).most_common())
+
+
+def constrain_file(source: Path, target: Path, rules: Sequence[Rule], keep: bool, allow_empty: bool) -> Constrained:
+    """Write `source` with the rules' constraints to `target`; later rules win. Weights on disk are not read.
+
+    `keep` leaves constraints that are there already; `allow_empty` makes a note of rules that select nothing.
+    Raises `RequestError` with all such rules otherwise, and `ModelError` for a model that cannot be read.
+    """
+    model = load_model(source)
+    try:
+        before = summarize_model(model)
+        notes = _name_nodes(model)
+        chosen, problems = select_all(model, rules)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        check_model(source, full_check=True)
+        raise
+    if problems and not allow_empty:
+        raise RequestError(_listed(problems))
+    constraints = _write(model, chosen, keep)
+    save_model(model, target)
+    change = GraphChange(before=before, after=summarize_model(model), notes=(*notes, *problems))
+    return Constrained(change, constraints)
+
+
+def _name_nodes(model: ir.Model) -> list[str]:
+    """Every node gets a name of its own: a constraint is known by it."""
+    named = UniqueNames(model).name_all(model)
+    return [f"gave {named} nodes a name of their own"] if named else []
+
+
+def _write(model: ir.Model, chosen: Mapping[ir.Node, str], keep: bool) -> dict[str, str]:
+    """Put constraints into metadata and return all that are there then."""
+    for node in model.graph.all_nodes():
+        precision = chosen.get(node, precision_of(node) if keep else "none") or "none"
+        if precision == "none":
+            node.metadata_props.pop(PRECISION_KEY, None)
+        else:
+            check_precision(precision, node.name or "")
+            node.metadata_props[PRECISION_KEY] = precision
+    return {node.name or "": precision_of(node) for node in model.graph.all_nodes() if precision_of(node)}
+
+
+def _listed(problems: Sequence[str]) -> str:
+    rest = len(problems) - _SHOWN
+    return "\n".join([*problems[:_SHOWN], *([f"and {rest} more"] if rest > 0 else [])])

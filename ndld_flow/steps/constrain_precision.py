@@ -1,0 +1,70 @@
+"""Say which precision layers are to have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from ndld_flow.artifacts.kinds import Onnx
+from ndld_flow.name_patterns import NamePattern
+from ndld_flow.records.metric import Metric
+from ndld_flow.records.precision import Precision
+from ndld_flow.step import Context, DataFile, Result, Step
+
+if TYPE_CHECKING:
+    from ndld_flow.backends.precision.selection import Rule
+
+PrecisionOrNone = Precision | Literal["none"]
+
+
+class ConstrainPrecision(Step[Onnx, Onnx]):
+    """Ask for a precision of layers; engines and `apply_precision` carry it out.
+
+    The constraints are written into the nodes' metadata, and nothing else changes. `list_file` comes first, then
+    `op_types`, then `layers`; what is said later wins, and `none` takes a constraint away. Patterns and operators take
+    the nodes that can have the precision: no Shape becomes fp16, and nothing that computes with sizes.
+    """
+
+    libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir")
+
+    layers: dict[NamePattern, PrecisionOrNone] = Field(default={})
+    """Node -> precision, such as `{head.*: fp32}`: names, globs, or `/.../` for a regular expression that is searched
+    in the name."""
+    op_types: dict[str, PrecisionOrNone] = Field(default={})
+    """Operator -> precision, such as `{Softmax: fp32}`."""
+    list_file: Annotated[Path | None, DataFile()] = None
+    """A list of `name:precision`, one a line or with commas between, as TAO writes it; names may be globs."""
+    allow_empty: bool = False
+    """Let rules pass that select no node."""
+    keep: bool = True
+    """Keep constraints that the model has already."""
+
+    def run(self, source: Onnx, out: Path, context: Context) -> Result:
+        from ndld_flow.backends.precision.constraining import constrain_file
+
+        done = constrain_file(source.path, out / Onnx.main, self._rules(), self.keep, self.allow_empty)
+        for note in done.change.notes:
+            context.log.info("%s", note)
+        for name, precision in done.constraints.items():
+            context.log.info("%s: %s", precision, name)
+        nodes, constrained = done.change.after.node_count, len(done.constraints)
+        counts = ", ".join(f"{count} {precision}" for precision, count in done.counts.items())
+        return Result(
+            summary=f"{constrained} of {nodes} nodes constrained{f': {counts}' if counts else ''}",
+            metrics={"nodes": Metric(value=nodes), "constrained": Metric(value=constrained)},
+            change=done.change,
+        )
+
+    def _rules(self) -> list[Rule]:
+        from ndld_flow.backends.precision.precision_list import read_precision_list
+        from ndld_flow.backends.precision.selection import Rule
+
+        file = self.list_file
+        listed = () if file is None else read_precision_list(file)
+        return [
+            *(Rule(f"{file}:{entry.line}", "name", entry.name, entry.precision) for entry in listed),
+            *(Rule("op_types", "operator", op_type, precision) for op_type, precision in self.op_types.items()),
+            *(Rule("layers", "name", pattern, precision) for pattern, precision in self.layers.items()),
+        ]
