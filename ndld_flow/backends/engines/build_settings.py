@@ -14,7 +14,7 @@ from ndld_flow.units import Bytes
 
 Typing = Literal["default", "strong", "obey", "prefer"]
 TacticSourceName = Literal["cublas", "cublas_lt", "cudnn", "edge_mask_convolutions", "jit_convolutions"]
-Weights = Literal["fixed", "refit", "refit_individual", "refit_identical", "strip"]
+Weights = Literal["fixed", "refit", "refit_individual", "refit_identical", "strip", "strip_refit"]
 MemoryPool = Literal[
     "workspace", "dla_managed_sram", "dla_local_dram", "dla_global_dram", "tactic_dram", "tactic_shared_memory"
 ]
@@ -121,6 +121,14 @@ class AdvancedSettings(BaseModel):
     extra_memory_target: Annotated[float, Field(ge=0, le=1)] | None = None
     """Memory that each optimization profile may use beyond what its opt shapes need."""
 
+    @model_validator(mode="after")
+    def _check_agreement(self) -> AdvancedSettings:
+        if self.gpu_fallback and self.dla_core is None:
+            raise ValueError("`gpu_fallback` needs `dla_core`")
+        if self.l2_limit is not None and self.tiling in (None, "none"):
+            raise ValueError("`l2_limit` needs `tiling`")
+        return self
+
 
 class BuildSettings(BaseModel):
     """Settings of an engine. Which a release has is told by `refusals.refuse_settings`."""
@@ -139,7 +147,8 @@ class BuildSettings(BaseModel):
     batch: BatchSetting | None = None
     """For inputs whose only free dimension is the first; left out, that is 1."""
     compute_capabilities: tuple[Annotated[str, Field(pattern=r"^\d{1,2}\.\d$")], ...] = ()
-    """GPUs to build for, whether or not they are here, such as `8.6` (TensorRT-RTX only); left out: this machine's."""
+    """GPUs to build for, whether or not they are here, such as `8.6` (TensorRT-RTX only); left out: this machine's, and
+    with TensorRT-RTX every RTX GPU from Ampere on."""
     typing: Typing = "default"
     """`default`: TensorRT's own (weak up to 10.x, strong since 11 and in RTX); `strong`: types are the model's;
     `obey`, `prefer`: what `constrain_precision` asked for must, or may, be done."""
@@ -172,15 +181,18 @@ class BuildSettings(BaseModel):
     workspace: Bytes | None = None
     """Scratch memory that tactics may use; left out: all of the device's."""
     weights: Weights = "fixed"
-    """`refit`, `refit_individual`, `refit_identical`: weights can be changed later; `strip`: they are left out of the
-    engine and must be refitted before it runs."""
+    """`refit`: weights can be changed later; `refit_individual`: those of `refittable_weights`; `refit_identical`: only
+    the same can be put in again. `strip`: they are left out of the engine, and the same must be put in before it runs;
+    `strip_refit`: the same or others."""
+    refittable_weights: tuple[str, ...] = ()
+    """With `weights: refit_individual`: the initializers that can be changed later, by name."""
     version_compatible: bool = False
     """Let later releases of TensorRT run the engine."""
     exclude_lean_runtime: bool = False
     """With `version_compatible`: leave the runtime out of the engine."""
     plugins: Annotated[tuple[Path, ...], DataFile(), RunsCode()] = ()
     """Plugin libraries to load, and to put into a version compatible engine."""
-    device: Annotated[int, Field(ge=0)] = 0
+    gpu: Annotated[int, Field(ge=0)] = 0
     """GPU to build on."""
     timing_cache: bool = True
     """Keep what was timed for later builds on this machine with this release."""
@@ -201,6 +213,8 @@ class BuildSettings(BaseModel):
             raise ValueError("`calibration_cache` and `placeholder_ranges` need `int8: true`")
         if self.calibration_cache and self.placeholder_ranges:
             raise ValueError("give either `calibration_cache` or `placeholder_ranges`")
+        if (self.weights == "refit_individual") != bool(self.refittable_weights):
+            raise ValueError("`weights: refit_individual` and `refittable_weights` need each other")
         if self.exclude_lean_runtime and not self.version_compatible:
             raise ValueError("`exclude_lean_runtime` needs `version_compatible: true`")
         if self.error_on_timing_cache_miss and not (self.timing_cache or self.timing_cache_file):

@@ -1,0 +1,48 @@
+"""Settings that a release cannot carry out, said before anything is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ndld_flow.backends.engines.build_settings import BuildSettings
+from ndld_flow.backends.engines.contradictions import list_contradictions
+from ndld_flow.backends.engines.needed_names import Need, list_needs
+from ndld_flow.backends.engines.release_names import Names
+from ndld_flow.backends.engines.release_words import members, release_title, when_there
+from ndld_flow.backends.engines.rtx_limits import list_rtx_limits
+from ndld_flow.nearest import say_nearest
+from ndld_flow.plain_text import short_name
+
+
+def refuse_settings(settings: BuildSettings, names: Names) -> tuple[str, ...]:
+    """Why a release cannot build with these settings: a sentence for each, with the setting as the recipe writes it
+    and what to do instead; empty when it can.
+    """
+    said = [*_lacking(settings, names), *_beyond_rtx(settings, names), *list_contradictions(settings, names)]
+    # Recipes may come from strangers: what they say is made visible, and cannot fill a page.
+    return tuple(dict.fromkeys(short_name(sentence, 600) for sentence in said))
+
+
+def _lacking(settings: BuildSettings, names: Names) -> Iterator[str]:
+    title = release_title(names)
+    for need in list_needs(settings):
+        if not names.has(need.owner, need.name):
+            yield f"`{need.written}`: {title} has no {need.what}{_when(need, names)}; {_instead(need, names)}"
+
+
+def _when(need: Need, names: Names) -> str:
+    when = when_there(names.backend, need.owner, need.name)
+    return f" ({when})" if when else ""
+
+
+def _instead(need: Need, names: Names) -> str:
+    """Names that no release has are misspelt."""
+    if need.own_word and not when_there(names.backend, need.owner, need.name):
+        return say_nearest(need.name, members(names, need.owner)) or need.instead
+    return need.instead
+
+
+def _beyond_rtx(settings: BuildSettings, names: Names) -> Iterator[str]:
+    if names.backend == "tensorrt_rtx":
+        for limit in list_rtx_limits(settings, names):
+            yield f"`{limit.written}`: {release_title(names)} {limit.fact}; {limit.instead}"
