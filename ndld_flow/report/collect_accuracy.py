@@ -56,8 +56,8 @@ class AccuracyView:
 
 @lru_cache(maxsize=4096)
 def shape_text(shape: tuple[int, ...]) -> str:
-    """`1x3x320x320` with real multiplication signs; `scalar` for no dimensions."""
-    return TIMES.join(map(str, shape)) or "scalar"
+    """`1x3x320x?` with real multiplication signs, free dimensions as `?`; `scalar` for no dimensions."""
+    return TIMES.join("?" if dim < 0 else str(dim) for dim in shape) or "scalar"
 
 
 def collect_accuracy(accuracies: dict[str, Accuracy]) -> tuple[AccuracyView, ...]:

@@ -88,12 +88,14 @@ def collect_footprint(profile: Profile) -> FootprintView | None:
 
 
 def tensor_bytes(tensor: TensorInfo) -> int:
-    """Size of a dense tensor; 0 where its type has none, such as `string`."""
+    """Size of a dense tensor; 0 where its type has none, such as `string`, or a dimension is free."""
     return _dense_bytes(tensor.dtype, tensor.shape)
 
 
 @lru_cache(maxsize=4096)
 def _dense_bytes(dtype: str, shape: tuple[int, ...]) -> int:
+    if any(dim < 0 for dim in shape):
+        return 0
     return math.prod(shape) * _BITS.get(dtype.lower(), 0) // 8
 
 
@@ -102,6 +104,9 @@ _Written = tuple[int, int, TensorInfo]
 
 
 def _first_written(layers: Sequence[Layer]) -> dict[str, _Written]:
+    """Nothing where dimensions are free: some sizes without the others would mislead."""
+    if any(dim < 0 for layer in layers for tensor in layer.outputs for dim in tensor.shape):
+        return {}
     found: dict[str, _Written] = {}
     for place, layer in enumerate(layers):
         for tensor in layer.outputs:

@@ -45,10 +45,11 @@ class InsightView:
 def collect_diagnosis(subject: Subject) -> tuple[BoundView, tuple[InsightView, ...]]:
     """What takes the most of a profile's latency, and what to do about it: what may save most first."""
     bound = bound_of(subject)
-    return BoundView(bound.word, visible_text(bound.evidence)), tuple(map(_view, insights_of(subject)))
+    return BoundView(bound.word, visible_text(bound.evidence)), tuple(map(insight_view, insights_of(subject)))
 
 
-def _view(insight: Insight) -> InsightView:
+def insight_view(insight: Insight) -> InsightView:
+    """An insight, visible and in bounds."""
     return InsightView(
         score=insight.score,
         title=visible_text(insight.title),

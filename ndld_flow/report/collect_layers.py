@@ -14,6 +14,7 @@ from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
 from ndld_flow.report.collect_groups import LayerGroup, group_layers
 from ndld_flow.report.collect_insights import BoundView, InsightView, collect_diagnosis
 from ndld_flow.report.collect_profiles import short_provider
+from ndld_flow.report.collect_reformats import ReformatsView, collect_reformats
 from ndld_flow.report.collect_timeline import TimelineView, collect_timeline
 from ndld_flow.report.profile_titles import profile_titles
 
@@ -83,6 +84,7 @@ class LayersView:
     movers: tuple[LayerGroup, ...]
     """Layers that compute nothing, by role."""
     tactics: tuple[LayerGroup, ...]
+    reformats: ReformatsView | None
     footprint: FootprintView | None
     timeline: TimelineView | None
     bound: BoundView
@@ -102,9 +104,14 @@ class LayersView:
 
 
 def collect_layers(profiles: dict[str, Profile]) -> tuple[LayersView, ...]:
-    """Layers of every profile that has some."""
+    """Layers of every profile that has timed some."""
     titles = profile_titles(profiles)
-    return tuple(_view(step, titles[step], profile) for step, profile in profiles.items() if profile.layers)
+    return tuple(_view(step, titles[step], profile) for step, profile in profiles.items() if has_timed_layers(profile))
+
+
+def has_timed_layers(profile: Profile) -> bool:
+    """Whether some of its layers were measured; those of an engine that nobody has run were not."""
+    return any(layer.samples_ms for layer in profile.layers)
 
 
 def _view(step: str, title: str, profile: Profile) -> LayersView:
@@ -133,6 +140,7 @@ def _view(step: str, title: str, profile: Profile) -> LayersView:
         precisions=group_layers(layers, medians, [layer.precision for layer in layers]),
         movers=_movers(layers, medians),
         tactics=_tactics(layers, medians),
+        reformats=collect_reformats(layers, profile.inputs, profile.outputs),
         footprint=collect_footprint(profile),
         timeline=collect_timeline(profile),
         bound=bound,

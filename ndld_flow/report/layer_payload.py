@@ -13,6 +13,7 @@ from operator import attrgetter
 from ndld_flow.plain_text import visible_name, visible_text
 from ndld_flow.records.profile import Layer, Profile, Roofs
 from ndld_flow.report.collect_accuracy import shape_text
+from ndld_flow.report.collect_engines import EngineView
 from ndld_flow.report.collect_layers import LayersView, LayerTimes
 from ndld_flow.report.collect_profiles import short_provider
 from ndld_flow.report.json_values import Json, rounded
@@ -28,19 +29,29 @@ def layers_payload(view: LayersView, profile: Profile, texts: Texts, tensors: Te
         "label": view.label,
         "sum_ms": rounded(view.times.sum_ms),
         "pass_ms": rounded(view.pass_ms),
-        "columns": _columns(view.times, profile.layers, texts, tensors),
+        "columns": _columns(profile.layers, texts, tensors) | _saying_something(_times(view.times)),
         "timeline": timeline_payload(profile, texts) if profile.timeline else None,
         "roofs": _roofs(profile.roofs),
     }
 
 
-def _columns(times: LayerTimes, layers: Sequence[Layer], texts: Texts, tensors: Tensors) -> dict[str, Json]:
+def engine_payload(view: EngineView, texts: Texts, tensors: Tensors) -> dict[str, Json]:
+    """The layers of an engine that nobody has timed: what `layers_payload` says, without times."""
+    return {"step": view.step, "label": view.step, "columns": _columns(view.profile.layers, texts, tensors)}
+
+
+def _times(times: LayerTimes) -> dict[str, Json]:
     median = nanoseconds(times.median_ms)
-    columns: dict[str, Json] = {
-        "index": steps([layer.index for layer in layers]),
+    return {
         "median_ns": median,
         "below_ns": _apart(median, nanoseconds(times.min_ms)),
         "above_ns": _apart(nanoseconds(times.max_ms), median),
+    }
+
+
+def _columns(layers: Sequence[Layer], texts: Texts, tensors: Tensors) -> dict[str, Json]:
+    columns: dict[str, Json] = {
+        "index": steps([layer.index for layer in layers]),
         "name": steps(texts.places(map(attrgetter("name"), layers), visible_name)),
         "provider": texts.places(map(attrgetter("provider"), layers), short_provider),
         "dims": texts.places(shape_text(layer.outputs[0].shape) if layer.outputs else "" for layer in layers),
@@ -55,15 +66,19 @@ def _columns(times: LayerTimes, layers: Sequence[Layer], texts: Texts, tensors: 
         columns[side] = _lists(of_layers, tensors.places(chain.from_iterable(of_layers)))
     nodes = [layer.onnx_nodes for layer in layers]
     columns["onnx_nodes"] = _lists(nodes, texts.places(chain.from_iterable(nodes), visible_name))
-    # What says nothing at all needs no room.
-    return {name: column for name, column in columns.items() if _says_something(column)}
+    return _saying_something(columns)
 
 
 _NUMBERS = ("depth", "stream", "macs", "read_bytes", "written_bytes", "weight_bytes")
 
 
-def _says_something(column: Json) -> bool:
-    return not isinstance(column, list) or any(column)
+def _saying_something(columns: dict[str, Json]) -> dict[str, Json]:
+    """What says nothing at all needs no room; names tell how many layers there are."""
+    return {
+        name: column
+        for name, column in columns.items()
+        if name == "name" or not isinstance(column, list) or any(column)
+    }
 
 
 def _lists(lists: Iterable[Sequence[object]], places: Sequence[int]) -> dict[str, Json]:

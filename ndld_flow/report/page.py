@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from ndld_flow.report.collect_accuracy import AccuracyView, collect_accuracy
+from ndld_flow.report.collect_engines import EngineView, collect_engines, collect_untimed
 from ndld_flow.report.collect_findings import FindingsView, collect_findings
 from ndld_flow.report.collect_flow import FlowRow, collect_flow
 from ndld_flow.report.collect_gates import GateView, collect_gates
-from ndld_flow.report.collect_layers import LayersView, collect_layers
+from ndld_flow.report.collect_layers import LayersView, collect_layers, has_timed_layers
 from ndld_flow.report.collect_profiles import ProfileView, collect_profiles
 from ndld_flow.report.collect_repeat import RepeatView, collect_repeat
 from ndld_flow.report.collect_steps import StepView, collect_steps
@@ -32,6 +33,7 @@ class RunPage:
     accuracy: tuple[AccuracyView, ...]
     profiles: tuple[ProfileView, ...]
     layers: tuple[LayersView, ...]
+    engines: tuple[EngineView, ...]
     comparisons: tuple[ComparisonSection, ...]
     repeat: RepeatView
     unreadable: tuple[str, ...]
@@ -61,6 +63,7 @@ class RunPage:
             "findings": self.findings is not None,
             "accuracy": bool(self.accuracy),
             "comparisons": bool(self.comparisons),
+            "engines": bool(self.engines),
             "latency": bool(self.profiles),
             "layers": bool(self.layers),
             "repeat": True,
@@ -74,7 +77,8 @@ def collect_page(documents: RunDocuments) -> RunPage:
     findings = collect_findings(documents.findings)
     profiles = collect_profiles(documents.profiles)
     layers = collect_layers(documents.profiles)
-    layered = (profile for profile in documents.profiles.values() if profile.layers)
+    layered = filter(has_timed_layers, documents.profiles.values())
+    engines = (*collect_engines(documents.builds), *collect_untimed(documents.profiles))
     return RunPage(
         summary=collect_summary(documents),
         gates=collect_gates(run),
@@ -84,10 +88,11 @@ def collect_page(documents: RunDocuments) -> RunPage:
         accuracy=collect_accuracy(documents.accuracies),
         profiles=profiles,
         layers=layers,
+        engines=engines,
         comparisons=collect_comparisons(documents.comparisons, _comparison_pages(documents)),
         repeat=collect_repeat(run),
         unreadable=documents.unreadable,
-        payload=page_payload(profiles, zip(layers, layered, strict=True), findings),
+        payload=page_payload(profiles, zip(layers, layered, strict=True), engines, findings),
     )
 
 

@@ -10,27 +10,35 @@ from dataclasses import fields
 from operator import attrgetter
 
 from ndld_flow.records.profile import Profile
+from ndld_flow.report.collect_engines import EngineView
 from ndld_flow.report.collect_findings import FindingRow, FindingsView
 from ndld_flow.report.collect_graph import collect_graphs, graph_payload
 from ndld_flow.report.collect_layers import LayersView
 from ndld_flow.report.collect_profiles import ProfileView
 from ndld_flow.report.json_values import Json, rounded
-from ndld_flow.report.layer_payload import layers_payload, nanoseconds
+from ndld_flow.report.layer_payload import engine_payload, layers_payload, nanoseconds
 from ndld_flow.report.texts import Tensors, Texts
 
 
 def page_payload(
     profiles: Sequence[ProfileView],
     layers: Iterable[tuple[LayersView, Profile]],
+    engines: Sequence[EngineView],
     findings: FindingsView | None,
 ) -> str:
-    """All data of a run's report; what is seen of layers comes with the profile that holds the rest."""
+    """All data of a report; what is seen of layers comes with the profile that holds the rest.
+
+    Engines follow the profiles in `layers`.
+    """
     texts, tensors = Texts(), Tensors()
     layers = list(layers)
-    graphs = collect_graphs([profile for _, profile in layers])
+    graphs = collect_graphs([*(profile for _, profile in layers), *(engine.profile for engine in engines)])
     data: dict[str, Json] = {
         "profiles": [profile_payload(profile) for profile in profiles if profile.latency],
-        "layers": [layers_payload(view, profile, texts, tensors) for view, profile in layers],
+        "layers": [
+            *(layers_payload(view, profile, texts, tensors) for view, profile in layers),
+            *(engine_payload(view, texts, tensors) for view in engines),
+        ],
         "findings": _findings(findings, texts) if findings else None,
         "graphs": [graph_payload(picture) for picture in graphs.pictures],
         "graph_of": list(graphs.of_profile),

@@ -1,4 +1,4 @@
-"""A profile that belongs to no run, such as exports of trtexec, as a page of its own."""
+"""A profile or an engine that belongs to no run, such as exports of trtexec, as a page of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ndld_flow.plain_text import short_name
+from ndld_flow.records.build import Build
 from ndld_flow.records.profile import Profile
+from ndld_flow.report.collect_engines import EngineView, collect_engines, collect_untimed
 from ndld_flow.report.collect_layers import LayersView, collect_layers
 from ndld_flow.report.collect_profiles import ProfileView, collect_profiles
 from ndld_flow.report.collector_at_rest import collector_at_rest
@@ -18,11 +20,13 @@ from ndld_flow.report.write_page import write_page
 
 @dataclass(frozen=True)
 class ProfilePage:
-    """What a run's page says of a profile, without the run."""
+    """What a run's page says of a profile or an engine, without the run."""
 
     title: str
     profiles: tuple[ProfileView, ...]
+    """Empty where nothing was measured."""
     layers: tuple[LayersView, ...]
+    engines: tuple[EngineView, ...]
     payload: str
     latency: None = None
     """There is no other that its latency is related to."""
@@ -31,8 +35,9 @@ class ProfilePage:
     @property
     def sections(self) -> tuple[tuple[str, str], ...]:
         """(anchor, title) of the sections this page has, in order."""
-        present = {"latency": self.profiles, "layers": self.layers}
-        return tuple((name, name.capitalize()) for name, views in present.items() if views)
+        present = {"engines": self.engines, "latency": self.profiles, "layers": self.layers}
+        titles = {"engines": "Engine"}
+        return tuple((name, titles.get(name, name.capitalize())) for name, views in present.items() if views)
 
 
 def draw_profile(profile: Profile, title: str, path: Path) -> Path:
@@ -40,14 +45,28 @@ def draw_profile(profile: Profile, title: str, path: Path) -> Path:
 
     Raises an `OutputsError` when it cannot be written.
     """
-    with collector_at_rest():
-        text = render(PROFILE_REPORT, _collect(profile, title))
-    return write_page(path, text, "ndld-flow report")
-
-
-def _collect(profile: Profile, title: str) -> ProfilePage:
     named = {title: profile}
-    profiles, layers = collect_profiles(named), collect_layers(named)
-    return ProfilePage(
-        short_name(title), profiles, layers, page_payload(profiles, zip(layers, [profile], strict=False), None)
-    )
+    with collector_at_rest():
+        engines = collect_untimed(named)
+        # What was never run has no options and no machine that it was measured on.
+        profiles = () if engines and not profile.runs else collect_profiles(named)
+        return _write(title, profiles, (collect_layers(named), profile), engines, path)
+
+
+def draw_build(build: Build, title: str, path: Path) -> Path:
+    """Write the page of one engine. Raises as `draw_profile` does."""
+    with collector_at_rest():
+        return _write(title, (), ((), build.as_profile()), collect_engines({title: build}), path)
+
+
+def _write(
+    title: str,
+    profiles: tuple[ProfileView, ...],
+    layered: tuple[tuple[LayersView, ...], Profile],
+    engines: tuple[EngineView, ...],
+    path: Path,
+) -> Path:
+    layers, profile = layered
+    payload = page_payload(profiles, zip(layers, [profile], strict=False), engines, None)
+    page = ProfilePage(short_name(title), profiles, layers, engines, payload)
+    return write_page(path, render(PROFILE_REPORT, page), "ndld-flow report")

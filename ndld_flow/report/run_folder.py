@@ -13,6 +13,7 @@ from ndld_flow.errors import RequestError
 from ndld_flow.plain_text import short_name
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.base import Record
+from ndld_flow.records.build import Build
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.finding import Findings
 from ndld_flow.records.profile import Profile
@@ -39,6 +40,8 @@ class RunDocuments:
     accuracies: dict[str, Accuracy]
     findings: dict[str, Findings]
     comparisons: dict[str, Comparison]
+    builds: dict[str, Build]
+    """How engines were built."""
     unreadable: tuple[str, ...]
     """Sentences about documents that are damaged; the rest of the run can still be reported."""
 
@@ -84,6 +87,7 @@ def read_documents(run: RunRecord, folder: Path) -> RunDocuments:
         accuracies=_read_all(Accuracy, "accuracy.json", run, folder, unreadable),
         findings=_read_all(Findings, "findings.json", run, folder, unreadable),
         comparisons=_read_all(Comparison, "comparison.json", run, folder, unreadable),
+        builds=_read_all(Build, "build.json", run, folder, unreadable),
         unreadable=tuple(unreadable),
     )
 

@@ -29,23 +29,25 @@ class Texts:
 
 
 class Tensors:
-    """A table of tensors, each once: name, dtype and dims."""
+    """A table of tensors, each once: name, dtype, dims and format."""
 
     def __init__(self) -> None:
-        self._places: dict[tuple[str, str, tuple[int, ...]], int] = {}
+        self._places: dict[tuple[str, str, tuple[int, ...], str], int] = {}
 
     def places(self, tensors: Iterable[TensorInfo]) -> list[int]:
         """Positions of tensors in the table, new ones added."""
         known = self._places
-        return [known.setdefault((one.name, one.dtype, one.shape), len(known)) for one in tensors]
+        return [known.setdefault((one.name, one.dtype, one.shape, one.format), len(known)) for one in tensors]
 
     def as_columns(self, texts: Texts) -> dict[str, Json]:
         """Their parts, as positions in a table of texts; names as steps from one to the next."""
-        return {
-            "name": steps(texts.places((name for name, _, _ in self._places), visible_name)),
-            "dtype": texts.places((dtype for _, dtype, _ in self._places), visible_name),
-            "dims": texts.places(shape_text(shape) for _, _, shape in self._places),
+        names, dtypes, shapes, formats = zip(*self._places, strict=True) if self._places else ((), (), (), ())
+        columns: dict[str, Json] = {
+            "name": steps(texts.places(names, visible_name)),
+            "dtype": texts.places(dtypes, visible_name),
+            "dims": texts.places(map(shape_text, shapes)),
         }
+        return columns | ({"format": texts.places(formats, visible_name)} if any(formats) else {})
 
 
 def steps(values: Sequence[int]) -> list[int]:

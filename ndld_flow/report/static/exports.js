@@ -1,5 +1,7 @@
 // What a person takes away from one profile: the same numbers as JSON and as Markdown. CSV leaves the table.
 
+const UNTIMED = new Set(["sum_ms", "pass_ms", "median_ms", "min_ms", "max_ms", "timeline"]);
+
 function layersJson(data, timeline) {
   const layers = Array.from({ length: data.length }, (_, row) => ({
     index: data.index[row], name: data.name[row], type: data.type[row], dims: data.dims[row],
@@ -13,7 +15,8 @@ function layersJson(data, timeline) {
     lane: timeline.lanes[timeline.lane[span]], name: timeline.name[span], kind: timeline.kind[span], depth: timeline.depth[span],
     layer: timeline.layer[span] < 0 ? null : timeline.layer[span], start_ms: start, duration_ms: timeline.duration[span],
   }));
-  return JSON.stringify({ label: data.label, step: data.step, sum_ms: data.sumMs, pass_ms: data.passMs, layers, timeline: spans }, null, 1);
+  const whole = { label: data.label, step: data.step, sum_ms: data.sumMs, pass_ms: data.passMs, layers, timeline: spans };
+  return JSON.stringify(whole, (key, value) => (!data.isTimed && UNTIMED.has(key) ? undefined : value), 1);
 }
 
 // Names come from models: none may become a link, a tag or another column.
@@ -28,6 +31,7 @@ function markdownTable(heads, rows) {
 }
 
 function layersMarkdown(data) {
+  if (!data.isTimed) return untimedMarkdown(data);
   const order = Array.from({ length: data.length }, (_, row) => row).sort((a, b) => data.median[b] - data.median[a]).slice(0, 20);
   const types = data.byType().slice(0, 12);
   return [
@@ -36,6 +40,16 @@ function layersMarkdown(data) {
     markdownTable(["Type", "Layers", "Time", "%"], types.map((one) => [markdownText(one.type), count(one.count), milliseconds(one.ms), share(one.ms / (data.sumMs || 1))])), "",
     markdownTable(["Layer", "Type", "Precision", "Median", "%"], order.map((row) =>
       [markdownText(data.name[row]), markdownText(data.type[row]), markdownText(data.precision[row]), milliseconds(data.median[row]), share(data.share(row))])), "",
+  ].join("\n");
+}
+
+function untimedMarkdown(data) {
+  const counts = (key) => [...Map.groupBy(data[key], (value) => value)].map(([value, all]) => [value, all.length]).sort((a, b) => b[1] - a[1]).slice(0, 12);
+  const table = (title, key) => [markdownTable([title, "Layers", "%"], counts(key).map(([value, times]) =>
+    [markdownText(value) || "not told", count(times), share(times / data.length)])), ""];
+  return [
+    `### ${markdownText(data.label)}`, "", `${count(data.length)} layers, not timed.`, "",
+    ...table("Precision", "precision"), ...table("Type", "type"), ...table("Role", "role"),
   ].join("\n");
 }
 

@@ -19,6 +19,7 @@ function layerTextColumns(data) {
     dims: tallied("dims", "Dims", "138px", false),
     provider: tallied("provider", "Provider", "84px", !saysMore(data.provider)),
     precision: tallied("precision", "Precision", "80px", false),
+    format: textColumn("format", "Format", "84px", (row) => data.format(row), { tally: true, hidden: true, longLabel: "Format of the output" }),
     role: tallied("role", "Role", "84px", !saysMore(data.role)),
     tactic: tallied("tactic", "Tactic", "minmax(110px, 1fr)", !saysMore(data.tactic)),
     stream: textColumn("stream", "Stream", "68px", (row) => (data.stream[row] === null ? "" : String(data.stream[row])), { tally: true, hidden: !saysMore(data.stream) }),
@@ -69,7 +70,23 @@ function layerColumns(data, basis, heat) {
   const numbers = layerNumberColumns(data, basis, heat);
   return [
     numbers.index, texts.name, texts.type, texts.dims, texts.provider, texts.precision,
-    numbers.share, numbers.ms, numbers.min, numbers.max, texts.tactic, texts.stream, texts.role,
+    numbers.share, numbers.ms, numbers.min, numbers.max, texts.tactic, texts.stream, texts.role, texts.format,
     numbers.macs, numbers.gmacs, numbers.bytes, numbers.weights, texts.onnx,
+  ];
+}
+
+// Without times there are none to show; formats and ONNX nodes are what people look for.
+function untimedColumns(data, heat) {
+  const texts = layerTextColumns(data);
+  const numbers = layerNumberColumns(data, { of: "sum" }, heat);
+  const rows = Array.from({ length: data.length }, (_, row) => row);
+  texts.format.hidden = !rows.some((row) => data.format(row));
+  texts.onnx.hidden = !data.onnxNodes.some((nodes) => nodes.length);
+  const worked = rows.some((row) => data.macs[row]) ? [numbers.macs] : [];
+  const moved = rows.some((row) => data.bytes(row)) ? [numbers.bytes] : [];
+  const weighed = rows.some((row) => data.weight_bytes[row]) ? [numbers.weights] : [];
+  return [
+    numbers.index, texts.name, texts.type, texts.precision, texts.dims, texts.format, texts.tactic, texts.stream,
+    texts.role, ...worked, ...moved, ...weighed, texts.onnx,
   ];
 }

@@ -8,10 +8,11 @@ function fromSteps(steps) {
 }
 
 class TensorTable {
-  constructor({ name, dtype, dims }, texts) {
+  constructor({ name, dtype, dims, format }, texts) {
     this.names = fromSteps(name);
     this.dtypes = dtype;
     this.dims = dims;
+    this.formats = format;
     this.texts = texts;
   }
 
@@ -19,8 +20,12 @@ class TensorTable {
     return this.texts[this.names[place]];
   }
 
+  format(place) {
+    return this.formats ? this.texts[this.formats[place]] : "";
+  }
+
   text(place) {
-    return [this.name(place), this.texts[this.dtypes[place]], this.texts[this.dims[place]]].join(" ").trim();
+    return [this.name(place), this.texts[this.dtypes[place]], this.texts[this.dims[place]], this.format(place)].join(" ").trim();
   }
 }
 
@@ -30,7 +35,8 @@ const LAYER_NUMBERS = ["depth", "stream", "macs", "read_bytes", "written_bytes",
 class LayerData {
   constructor({ step, label, sum_ms, pass_ms, columns, roofs }, texts, tensors) {
     this.length = columns.name.length;
-    Object.assign(this, { step, label, roofs, tensors, sumMs: sum_ms, passMs: pass_ms });
+    // Layers of an engine that nobody ran have no times.
+    Object.assign(this, { step, label, roofs, tensors, isTimed: sum_ms !== undefined, sumMs: sum_ms ?? 0, passMs: pass_ms ?? 0 });
     const absent = (fallback) => new Array(this.length).fill(fallback);
     const milliseconds = (values) => values.map((value) => value / 1e6);
     const median = columns.median_ns ?? absent(0);
@@ -51,6 +57,11 @@ class LayerData {
     const all = fromSteps(places);
     let at = 0;
     return counts.map((many) => all.slice(at, (at += many)));
+  }
+
+  // Of its first output.
+  format(row) {
+    return this.outputs[row].length ? this.tensors.format(this.outputs[row][0]) : "";
   }
 
   bytes(row) {

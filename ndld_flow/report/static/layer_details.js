@@ -9,6 +9,7 @@ function describeLayers(model, data, choose) {
 }
 
 function layerTimes(row, data) {
+  if (!data.isTimed) return "";
   const spread = `${milliseconds(data.median[row])} median, ${milliseconds(data.min[row])} to ${milliseconds(data.max[row])}, ${share(data.share(row))} of the layer sum`;
   return data.passMs ? `${spread}, ${share(data.median[row] / data.passMs)} of the pass` : spread;
 }

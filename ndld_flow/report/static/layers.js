@@ -1,14 +1,11 @@
-// One profile's part of the page: timeline, charts, table, and what leads from one to the other.
+// Layers of a profile or an engine on the page: table, graph, and what leads from one to the other.
 
-class ProfilePart {
+class LayersPart {
   constructor(section, packed, { texts, tensors, graph }) {
     Object.assign(this, { section, packed, texts, graph });
     this.data = new LayerData(packed, texts, tensors);
-    this.basis = { of: "sum" };
     this.heat = new Heat("linear");
-    this.buildTable();
-    this.buildTimeline();
-    this.buildCharts();
+    this.build();
     this.buildGraph();
     this.buildLinks();
     this.buildExports();
@@ -18,19 +15,91 @@ class ProfilePart {
     return this.section.querySelector(`[data-live="${name}"]`);
   }
 
-  buildTable() {
-    const model = new TableModel(layerColumns(this.data, this.basis, this.heat), this.data.length);
-    model.sortBy("ms");
+  buildTable(columns, sorting, tools) {
+    const model = new TableModel(columns, this.data.length);
+    model.sortBy(sorting);
     this.table = new TableView(this.live("layers"), model, {
       label: "layers",
       file: `layers-${fileName(this.data.step)}.csv`,
-      tools: this.tableTools(),
+      tools,
       describe: (table) => describeLayers(table, this.data, (rows) => this.choose(rows)),
       selected: (rows) => {
         this.timeline?.mark(rows, !this.fromTimeline);
         this.graphView?.mark(rows);
       },
     });
+  }
+
+  // A graph of thousands of nodes is read when somebody comes near it.
+  buildGraph() {
+    const host = this.live("graph");
+    if (!this.graph) return;
+    const { data } = this;
+    host.previousElementSibling.hidden = false;
+    host.classList.add("graph-room");
+    drawAtWidth(host, () => {
+      this.graphView ??= new GraphView(host, this.graph, {
+        label: `layers of ${shortened(data.label, 60)}`,
+        name: (row) => data.name[row],
+        type: (row) => data.type[row],
+        about: (row) => `${shortened(data.name[row], 120)}\n${shortened(data.type[row], 60)} ${data.dims[row]} ${shortened(data.precision[row], 40)}\n${this.tell(row)}`.trim(),
+        search: (row) => `${data.name[row]} ${data.type[row]} ${data.onnxNodes[row].join(" ")}`,
+        modes: this.modes(),
+        pick: (row) => this.table.choose(row < 0 ? [] : [row]),
+      });
+    });
+  }
+
+  // Findings and roll-ups are in the page already; their buttons lead to the layers they speak of.
+  buildLinks() {
+    for (const button of this.section.querySelectorAll("[data-rows]")) {
+      const rows = button.dataset.rows.split(",").map(Number).filter((row) => row >= 0 && row < this.data.length);
+      button.addEventListener("click", () => this.choose(rows));
+    }
+    for (const button of this.section.querySelectorAll("[data-pick]")) {
+      button.addEventListener("click", () => this.only({ [button.dataset.pick]: button.dataset.value }));
+    }
+  }
+
+  buildExports() {
+    const name = fileName(this.data.step);
+    const button = (text, file, type, make_) => make("button", { type: "button", onclick: () => download(file, type, make_()) }, text);
+    const buttons = [
+      button("JSON", `${name}.json`, "application/json", () => layersJson(this.data, this.spans)),
+      button("Markdown", `${name}.md`, "text/markdown;charset=utf-8", () => layersMarkdown(this.data)),
+    ];
+    if (this.spans) buttons.push(button("Chrome trace", `${name}-trace.json`, "application/json", () => chromeTrace(this.spans, this.data.label)));
+    this.live("exports").replaceChildren(make("span", { class: "quiet small" }, "Save as"), ...buttons);
+  }
+
+  kinds(key, title) {
+    return kindsMode({ key, title, of: (row) => this.data[key][row], layers: this.data.length });
+  }
+
+  choose(rows) {
+    this.table.choose(rows);
+    this.toTable();
+  }
+
+  // Only the layers that have these values; the same click again shows all.
+  only(wanted) {
+    const words = Object.entries(wanted).map(([key, value]) => exactWord(key, value)).join(" ");
+    this.table.filter(this.table.field.value === words ? "" : words);
+    this.toTable();
+  }
+
+  toTable() {
+    this.table.tools.scrollIntoView({ block: "nearest" });
+  }
+}
+
+// A profile, with its times: timeline and charts too.
+class ProfilePart extends LayersPart {
+  build() {
+    this.basis = { of: "sum" };
+    this.buildTable(layerColumns(this.data, this.basis, this.heat), "ms", this.tableTools());
+    this.buildTimeline();
+    this.buildCharts();
   }
 
   tableTools() {
@@ -69,84 +138,54 @@ class ProfilePart {
     if (roofline) new Roofline(roofline, [{ label: this.data.label, layers: this.data }], { pick: (row) => this.choose([row]) });
   }
 
-  // A graph of thousands of nodes is read when somebody comes near it.
-  buildGraph() {
-    const host = this.live("graph");
-    if (!this.graph) return;
+  tell(row) {
+    return `${milliseconds(this.data.median[row])}, ${share(this.data.share(row))} of the layer sum`;
+  }
+
+  modes() {
     const { data } = this;
-    host.previousElementSibling.hidden = false;
-    host.classList.add("graph-room");
-    drawAtWidth(host, () => {
-      this.graphView ??= new GraphView(host, this.graph, {
-        label: `layers of ${shortened(data.label, 60)}`,
-        name: (row) => data.name[row],
-        type: (row) => data.type[row],
-        about: (row) => `${shortened(data.name[row], 120)}\n${shortened(data.type[row], 60)} ${data.dims[row]} ${shortened(data.precision[row], 40)}\n${milliseconds(data.median[row])}, ${share(data.share(row))} of the layer sum`,
-        modes: [
-          heatMode({ value: (row) => data.median[row], layers: data.length }),
-          kindsMode({ key: "precision", title: "Precision", of: (row) => data.precision[row], layers: data.length }),
-          familyMode(this.graph, (row) => data.type[row]),
-        ],
-        pick: (row) => this.table.choose(row < 0 ? [] : [row]),
-      });
-    });
-  }
-
-  // Findings and roll-ups are in the page already; their buttons lead to the layers they speak of.
-  buildLinks() {
-    for (const button of this.section.querySelectorAll("[data-rows]")) {
-      const rows = button.dataset.rows.split(",").map(Number).filter((row) => row >= 0 && row < this.data.length);
-      button.addEventListener("click", () => this.choose(rows));
-    }
-    for (const button of this.section.querySelectorAll("[data-pick]")) {
-      button.addEventListener("click", () => this.only({ [button.dataset.pick]: button.dataset.value }));
-    }
-  }
-
-  buildExports() {
-    const name = fileName(this.data.step);
-    const button = (text, file, type, make_) => make("button", { type: "button", onclick: () => download(file, type, make_()) }, text);
-    const buttons = [
-      button("JSON", `${name}.json`, "application/json", () => layersJson(this.data, this.spans)),
-      button("Markdown", `${name}.md`, "text/markdown;charset=utf-8", () => layersMarkdown(this.data)),
+    return [
+      heatMode({ value: (row) => data.median[row], layers: data.length }),
+      this.kinds("precision", "Precision"),
+      familyMode(this.graph, (row) => data.type[row]),
     ];
-    if (this.spans) buttons.push(button("Chrome trace", `${name}-trace.json`, "application/json", () => chromeTrace(this.spans, this.data.label)));
-    this.live("exports").replaceChildren(make("span", { class: "quiet small" }, "Save as"), ...buttons);
-  }
-
-  choose(rows) {
-    this.table.choose(rows);
-    this.toTable();
-  }
-
-  // Only the layers that have these values; the same click again shows all.
-  only(wanted) {
-    const words = Object.entries(wanted).map(([key, value]) => exactWord(key, value)).join(" ");
-    this.table.filter(this.table.field.value === words ? "" : words);
-    this.toTable();
-  }
-
-  toTable() {
-    this.table.tools.scrollIntoView({ block: "nearest" });
   }
 }
 
-// A profile's part is built when its tab is first opened: ten of 5,000 layers cost no more than one.
-function layerTabs(payload) {
-  const sections = [...document.querySelectorAll("[data-layers]")];
+// An engine that nobody ran: what its layers are.
+class EnginePart extends LayersPart {
+  build() {
+    this.buildTable(untimedColumns(this.data, this.heat), "index", []);
+  }
+
+  tell(row) {
+    const nodes = this.data.onnxNodes[row];
+    return nodes.length ? `${nodes.length === 1 ? "ONNX node" : `${count(nodes.length)} ONNX nodes:`} ${shortened(nodes.join(", "), 160)}` : "";
+  }
+
+  modes() {
+    return [this.kinds("precision", "Precision"), this.kinds("role", "Role"), familyMode(this.graph, (row) => this.data.type[row])];
+  }
+}
+
+// A part is built when its tab is first opened: ten of 5,000 layers cost no more than one.
+function layerTabs(payload, whole, Part) {
+  const sections = [...whole.querySelectorAll("[data-layers]")];
   const tensors = new TensorTable(payload.tensors, payload.texts);
   const parts = new Map();
-  const build = (place) => {
-    if (parts.has(place)) return;
-    const graph = payload.graphs[payload.graph_of[place]] ?? null;
-    parts.set(place, new ProfilePart(sections[place], payload.layers[place], { texts: payload.texts, tensors, graph }));
+  const places = sections.map((section) => Number(section.dataset.layers));
+  const build = (number) => {
+    // Of an engine it may be known how it was built, and of no layer.
+    if (parts.has(number) || payload.layers[places[number]].columns.name.length === 0) return;
+    const graph = payload.graphs[payload.graph_of[places[number]]] ?? null;
+    parts.set(number, new Part(sections[number], payload.layers[places[number]], { texts: payload.texts, tensors, graph }));
   };
-  const tabs = sections.map((section, place) => make("button", {
+  const tabs = sections.map((section, number) => make("button", {
     type: "button",
     role: "tab",
-    id: `tab-${place}`,
+    id: `tab-${places[number]}`,
     "aria-controls": section.id,
-  }, shortened(payload.layers[place].label, 40)));
+  }, shortened(payload.layers[places[number]].label, 40)));
   const open = (place) => {
     tabs.forEach((tab, other) => {
       tab.setAttribute("aria-selected", String(other === place));
@@ -167,7 +206,7 @@ function layerTabs(payload) {
       tabs[next].focus();
     });
   });
-  const bar = document.querySelector("#layers .tabs");
+  const bar = whole.querySelector(".tabs");
   if (tabs.length > 1) bar.replaceChildren(...tabs);
   else bar.remove();
   open(0);

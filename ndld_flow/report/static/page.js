@@ -9,7 +9,10 @@ async function start() {
     new PassesPlot(live("passes"), payload.profiles);
   }
   if (payload.findings?.severity.length) findingsTable(live("findings"), payload.findings, payload.texts);
-  if (payload.layers.length) layerTabs(payload);
+  for (const [id, Part] of [["engines", EnginePart], ["layers", ProfilePart]]) {
+    const whole = document.getElementById(id);
+    if (whole) layerTabs(payload, whole, Part);
+  }
   document.documentElement.dataset.ready = performance.now().toFixed(0);
 }
 

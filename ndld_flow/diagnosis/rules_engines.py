@@ -1,0 +1,198 @@
+"""Rules on what an engine is made of. Nothing was measured: they say what is so, not what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ndld_flow.diagnosis.engine_subject import EngineSubject
+from ndld_flow.diagnosis.insight import Insight
+from ndld_flow.diagnosis.subject import layers_word, one_line
+from ndld_flow.quantities import count, share
+from ndld_flow.records.profile import Layer, TensorInfo
+
+_HALVES = ("float16", "bfloat16")
+_SHAPE_COPIES = ("shapehosttodevice", "devicetoshapehost")
+
+
+def reformats_at_the_ends(subject: EngineSubject) -> Iterator[Insight]:
+    """A reformat reads an input of the engine or writes an output: whoever calls it could hand the tensor over as the
+    engine wants it (https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/advanced.html,
+    "I/O formats").
+    """
+    ends = {one.name: f"input {one_line(one.name)}" for one in subject.profile.inputs if one.name}
+    ends |= {one.name: f"output {one_line(one.name)}" for one in subject.profile.outputs if one.name}
+    found = {
+        place: ends[tensor.name]
+        for place, layer in enumerate(subject.layers)
+        if layer.role == "reformat"
+        for tensor in (*layer.inputs, *layer.outputs)
+        if tensor.name in ends
+    }
+    if not found:
+        return
+    ways = [f"{end} {_way(subject.layers[place])}" for place, end in list(found.items())[:3]]
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    yield Insight(
+        score=0,
+        title=f"{layers_word(len(found))} reformatting at the engine's inputs and outputs",
+        evidence=f"{', '.join(ways)}{more}: in every pass, whatever the caller does.",
+        next_step=(
+            "If the caller can hand tensors over in the engine's own format, say so with `advanced.io_formats`, and "
+            "let `advanced.direct_io` refuse reformats."
+        ),
+        layers=tuple(found),
+    )
+
+
+def reformats_inside(subject: EngineSubject) -> Iterator[Insight]:
+    """Neighbouring layers want their tensors in different formats or types."""
+    ends = {one.name for one in (*subject.profile.inputs, *subject.profile.outputs)}
+    inside = subject.where(
+        lambda layer: layer.role == "reformat"
+        and not any(tensor.name in ends for tensor in (*layer.inputs, *layer.outputs))
+    )
+    if not inside:
+        return
+    changing = [place for place in inside if _changes_type(subject.layers[place])]
+    types = f"; {len(changing)} of them change the type too" if changing else ""
+    yield Insight(
+        score=0,
+        title=f"{layers_word(len(inside))} reformatting between others",
+        evidence=f"{share(len(inside) / len(subject.layers))} of {layers_word(len(subject.layers))} only change how a "
+        f"tensor lies in memory{types}.",
+        next_step=(
+            "Measure them with `profile`: what they cost is not known here. Fewer changes of precision between "
+            "neighbours leave fewer of them."
+        ),
+        layers=inside,
+    )
+
+
+def single_precision_among_half(subject: EngineSubject) -> Iterator[Insight]:
+    """An engine that computes in half precision has layers that compute in single."""
+    halves = [place for place in subject.computing if subject.layers[place].precision in _HALVES]
+    single = tuple(place for place in subject.computing if subject.layers[place].precision == "float32")
+    if not halves or not single:
+        return
+    typed = subject.is_strongly_typed
+    yield Insight(
+        score=0,
+        title=f"{layers_word(len(single))} of {count(len(subject.computing))} write single precision",
+        evidence=f"{subject.call_types(single)} write float32; {layers_word(len(halves))} write half precision.",
+        next_step=(
+            "Types are the model's: `convert_fp16` decides them (`block`, `keep_io`)."
+            if typed
+            else "TensorRT found them faster so, or has no half precision for them, or was told to: see the "
+            "constraints. The model's outputs keep their type unless `advanced.io_formats` says otherwise."
+        ),
+        layers=single,
+    )
+
+
+def single_precision_only(subject: EngineSubject) -> Iterator[Insight]:
+    """A strongly typed engine of a float32 model computes nothing in half precision: no flag can change that."""
+    if not subject.is_strongly_typed or not subject.computing:
+        return
+    if any(subject.layers[place].precision != "float32" for place in subject.computing):
+        return
+    yield Insight(
+        score=0,
+        title="All of it computes in single precision",
+        evidence=f"All {layers_word(len(subject.computing))} that compute in floating point write float32, as the "
+        "model says; the network is strongly typed, so that no builder flag changes it.",
+        next_step=(
+            "Put `convert_fp16` before this step, and `check_accuracy` after it: the engine takes its types from the "
+            "model."
+        ),
+        layers=(),
+    )
+
+
+def constraints_ignored(subject: EngineSubject) -> Iterator[Insight]:
+    """A precision was asked for and not given."""
+    constraints = subject.build.constraints if subject.build is not None else ()
+    ignored = [one for one in constraints if one.outcome.startswith("ignored")]
+    if not ignored:
+        return
+    first = ignored[0]
+    nodes = {one.node for one in ignored}
+    yield Insight(
+        score=0,
+        title=f"{len(ignored)} of {len(constraints)} precision constraints were ignored",
+        evidence=f"Such as {one_line(first.precision)} for {one_line(first.node)}: {one_line(first.outcome)}.",
+        next_step="Say `typing: obey` where they must hold; the table of constraints tells the reason for each.",
+        layers=subject.where(lambda layer: not nodes.isdisjoint(layer.onnx_nodes)),
+    )
+
+
+def weights_beyond_half(subject: EngineSubject) -> Iterator[Insight]:
+    """The builder said that weights do not fit into FP16."""
+    told = [one for one in _warnings(subject) if "FP16" in one and ("subnormal" in one or "infinity" in one.lower())]
+    if not told:
+        return
+    yield Insight(
+        score=0,
+        title="Weights that FP16 cannot hold",
+        evidence=f"The builder warns: {one_line(told[0])}",
+        next_step=(
+            "Check the outputs with `check_accuracy`; if they are off, keep the layers of these weights in fp32 with "
+            "`constrain_precision`, or block them in `convert_fp16`."
+        ),
+    )
+
+
+def outputs_are_made_up(subject: EngineSubject) -> Iterator[Insight]:
+    """INT8 ranges are placeholders."""
+    if subject.option("placeholder_ranges") is not True:
+        return
+    yield Insight(
+        score=0,
+        title="Its outputs are wrong on purpose",
+        evidence="Tensors have made-up INT8 ranges (`placeholder_ranges`): the engine is good for measuring only.",
+        next_step="Calibrate (`calibration_cache`) before its outputs are used.",
+    )
+
+
+def weights_are_missing(subject: EngineSubject) -> Iterator[Insight]:
+    """A stripped engine runs only after it was refitted."""
+    if subject.option("weights") != "strip":
+        return
+    yield Insight(
+        score=0,
+        title="The engine holds no weights",
+        evidence="It was built with `weights: strip`: whoever loads it must refit it before it runs.",
+        next_step="Ship the ONNX model beside it, or build with `weights: fixed`.",
+    )
+
+
+def shapes_between_host_and_device(subject: EngineSubject) -> Iterator[Insight]:
+    """Values of shapes are copied between host and device."""
+    copies = subject.where(lambda layer: layer.type.lower() in _SHAPE_COPIES)
+    if not copies:
+        return
+    yield Insight(
+        score=0,
+        title=f"{layers_word(len(copies))} copying shapes between host and device",
+        evidence=f"{subject.call_types(copies)}: shapes are computed from values that the device holds.",
+        next_step=(
+            "If the inputs always have one shape, run `fix_shapes` and `sanitize` first: shapes become constants."
+        ),
+        layers=copies,
+    )
+
+
+def _way(layer: Layer) -> str:
+    ends = [_kind(side[0]) for side in (layer.inputs, layer.outputs) if side]
+    return f"({' to '.join(end for end in ends if end)})" if any(ends) else ""
+
+
+def _kind(tensor: TensorInfo) -> str:
+    return one_line(f"{tensor.dtype} {tensor.format}")
+
+
+def _changes_type(layer: Layer) -> bool:
+    return bool(layer.inputs and layer.outputs) and layer.inputs[0].dtype != layer.outputs[0].dtype
+
+
+def _warnings(subject: EngineSubject) -> tuple[str, ...]:
+    return subject.build.warnings if subject.build is not None else ()
