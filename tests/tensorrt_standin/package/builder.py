@@ -1,0 +1,274 @@
+"""The builder."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from .bindings import CLASSES, IS_RTX, RELEASE, Bound, Setting, expect
+from .compiling import CompiledLayer, Compiler, told_line
+from .config import IBuilderConfig, IOptimizationProfile
+from .logs import open_log
+from .network import INetworkDefinition
+from .plan import digest_of, packed, write_plan
+from .plugins import get_plugin_registry
+from .refusals import refusals
+from .timing import key_of, time_of
+from .values import BITS, IHostMemory
+
+_REFIT_FLAGS = ("REFIT", "REFIT_IDENTICAL", "REFIT_INDIVIDUAL")
+
+
+class Refused(Exception):
+    """The engine is not built, and the log says why."""
+
+
+class Builder(Bound):
+    """Builds engines. With STANDIN_NO_DRIVER=1 there is no CUDA: TensorRT's builder then cannot be made at all."""
+
+    error_recorder = Setting(object)
+    gpu_allocator = Setting(object)
+    max_threads = Setting(int, 1)
+
+    def __init__(self, logger: Any) -> None:
+        self._log = open_log(logger)
+        if os.environ.get("STANDIN_NO_DRIVER") == "1" and not IS_RTX:
+            self._log.say("ERROR", "[checkMacros.cpp::catchCudaError::212] CUDA initialization failure with error: 35")
+            raise TypeError("pybind11::init(): factory function returned nullptr")
+        self._logger = logger
+
+    @property
+    def logger(self) -> Any:
+        return self._logger
+
+    @property
+    def num_DLA_cores(self) -> int:  # noqa: N802
+        return 0
+
+    @property
+    def max_DLA_batch_size(self) -> int:  # noqa: N802
+        return 0
+
+    @property
+    def platform_has_tf32(self) -> bool:
+        return True
+
+    @property
+    def platform_has_fast_fp16(self) -> bool:
+        return True
+
+    @property
+    def platform_has_fast_int8(self) -> bool:
+        return True
+
+    def reset(self) -> None:
+        """Forget everything."""
+
+    def get_plugin_registry(self) -> Any:
+        return get_plugin_registry()
+
+    def create_network(self, flags: int = 0) -> Any:
+        return INetworkDefinition._make(self, expect(int, flags, "flags"), self._log)
+
+    def create_builder_config(self) -> Any:
+        return IBuilderConfig._make(self._log)
+
+    def create_optimization_profile(self) -> Any:
+        return IOptimizationProfile._make(self._log)
+
+    def is_network_supported(self, network: Any, config: Any) -> bool:
+        return not list(refusals(network, config))
+
+    def build_serialized_network(self, network: Any, config: Any) -> Any:
+        expect("INetworkDefinition", network, "network")
+        expect("IBuilderConfig", config, "config")
+        try:
+            return IHostMemory(Build(network, config, self._log).run())
+        except Refused as refused:
+            code, _, what = str(refused).rpartition("|")
+            self._log.error(f"IBuilder::buildSerializedNetwork: {what}", int(code or 4))
+            return None
+
+    def build_serialized_network_to_stream(self, network: Any, config: Any, writer: Any) -> bool:
+        built = self.build_serialized_network(network, config)
+        return built is not None and writer.write(bytes(built)) == built.nbytes
+
+    def build_engine_with_config(self, network: Any, config: Any) -> Any:
+        built = self.build_serialized_network(network, config)
+        return None if built is None else CLASSES["Runtime"](self._logger).deserialize_cuda_engine(built)
+
+
+class Build:
+    """One build."""
+
+    def __init__(self, network: Any, config: Any, log: Any) -> None:
+        self.network, self.config, self.log = network, config, log
+        self.started = time.monotonic()
+
+    def run(self) -> bytes:
+        for refusal in refusals(self.network, self.config):
+            raise Refused(refusal)
+        self._phase("Building engine", None, 3)
+        self._calibrate()
+        self._step("Building engine", 0)
+        compiler = Compiler(self.network, self.config)
+        layers = compiler.compile()
+        if compiler.refused:
+            raise Refused(compiler.refused)
+        self.log.say(
+            "INFO",
+            f"Detected {len(self.network._inputs)} inputs and {len(self.network._outputs)} output network tensors.",
+        )
+        self._time(layers)
+        self._step("Building engine", 1)
+        engine = self._engine(layers)
+        self._tell(engine)
+        self._step("Building engine", 2)
+        self._finish("Building engine")
+        return write_plan(engine, self.network._model.weights)
+
+    def _calibrate(self) -> None:
+        calibrator = self.config._calibrator
+        if not self.config._has("INT8") or calibrator is None:
+            return
+        calibrator.get_batch_size()
+        cache = calibrator.read_calibration_cache()
+        if cache is not None:
+            if not bytes(cache).startswith(b"TRT-"):
+                raise Refused("Calibration cache is not TensorRT's.")
+            self.log.say("INFO", "Read calibration cache.")
+            return
+        names = [tensor._name for tensor in self.network._inputs]
+        batches = 0
+        while calibrator.get_batch(names):
+            batches += 1
+        if not batches:
+            raise Refused("Calibration failure occurred with no scaling factors detected.")
+        lines = [f"{name}: 3c010a14" for name in names]
+        calibrator.write_calibration_cache("\n".join([f"TRT-{_digits()}-EntropyCalibration2", *lines, ""]).encode())
+
+    def _time(self, layers: list[CompiledLayer]) -> None:
+        cache = None if self.config._has("DISABLE_TIMING_CACHE") else self.config._cache
+        kept = cache is not None and not IS_RTX
+        known = cache._entries if kept else {}
+        scope = "Global" if cache is not None else "Local"
+        will = "will" if cache is not None else "will not"
+        self.log.say(
+            "INFO",
+            f"{scope} timing cache in use. Profiling results in this builder pass {will} be stored.",
+        )
+        self._phase("Timing graph nodes", "Building engine", len(layers))
+        for at, layer in enumerate(layers):
+            key = key_of(RELEASE["release"], layer.kind, layer.type, [tensor.dims for tensor in layer.inputs])
+            if key not in known:
+                if self.config._has("ERROR_ON_TIMING_CACHE_MISS") and not IS_RTX:
+                    raise Refused(f"10|Timing cache miss for {layer.name}, and kERROR_ON_TIMING_CACHE_MISS is set.")
+                self.log.say("VERBOSE", f"{layer.name} ({layer.kind}[{layer.tactic}]) profiling completed")
+                if kept:
+                    known[key] = time_of(key)
+            self._step("Timing graph nodes", at)
+        self._finish("Timing graph nodes")
+
+    def _engine(self, layers: list[CompiledLayer]) -> dict[str, Any]:
+        refit = [flag for flag in _REFIT_FLAGS if self.config._has(flag)]
+        model = self.network._model
+        return {
+            "backend": RELEASE["backend"],
+            "release": RELEASE["release"],
+            "name": self.network._name,
+            "flags": [name for name in CLASSES["BuilderFlag"].__members__ if self.config._has(name)],
+            "refit": refit,
+            "stripped": self.config._has("STRIP_PLAN"),
+            "verbosity": self.config.profiling_verbosity.name,
+            "hardware_compatibility": self.config.hardware_compatibility_level.name,
+            "capability": self.config.engine_capability.name,
+            "targets": [target.name for target in self.config._targets],
+            "aux_streams": max(0, self.config.max_aux_streams),
+            "tactic_sources": self.config._sources,
+            "tensors": [*self._io("INPUT"), *self._io("OUTPUT")],
+            "profiles": self._profiles(),
+            "layers": [layer.as_dict() for layer in layers],
+            "weights": digest_of(model.weights),
+            "marked": sorted(self.network._refittable),
+            "plugins": list(self.config.plugins_to_serialize),
+            "model": packed(model.graph),
+            "memory": self._memory(layers),
+        }
+
+    def _io(self, mode: str) -> list[dict[str, Any]]:
+        held = self.network._inputs if mode == "INPUT" else self.network._outputs
+        return [
+            {
+                "name": tensor._name,
+                "mode": mode,
+                "dims": list(tensor._dims),
+                "type": tensor._type,
+                "is_shape": tensor._is_shape,
+                "formats": tensor.allowed_formats,
+            }
+            for tensor in held
+        ]
+
+    def _profiles(self) -> list[dict[str, Any]]:
+        """Without a profile there is one, of the network's fixed shapes."""
+        fixed = {tensor._name: [list(tensor._dims)] * 3 for tensor in self.network._inputs}
+        given = [
+            {"shapes": {**fixed, **profile._shapes}, "values": profile._shape_values}
+            for profile in self.config._profiles
+        ]
+        return given or [{"shapes": fixed, "values": {}}]
+
+    def _memory(self, layers: list[CompiledLayer]) -> dict[str, int]:
+        outputs = [_bytes_of(tensor.dims, tensor.type) for layer in layers for tensor in layer.outputs]
+        weights = sum(map(len, self.network._model.weights.values()))
+        return {"activation": max(outputs, default=0) * 2, "weights": weights, "scratch": 512 * len(layers)}
+
+    def _tell(self, engine: dict[str, Any]) -> None:
+        memory, layers = engine["memory"], engine["layers"]
+        self.log.say("INFO", "Total Host Persistent Memory: 80 bytes")
+        self.log.say("INFO", f"Max Scratch Memory: {memory['scratch']} bytes")
+        self.log.say("INFO", f"Total Activation Memory: {memory['activation']} bytes")
+        self.log.say("INFO", f"Total Weights Memory: {memory['weights']} bytes")
+        self.log.say("INFO", f"Engine generation completed in {time.monotonic() - self.started:.5f} seconds.")
+        if engine["verbosity"] != "NONE":
+            is_detailed = engine["verbosity"] == "DETAILED"
+            lines = [told_line(layer) if is_detailed else layer["name"] for layer in layers]
+            names = [tensor["name"] for tensor in engine["tensors"]]
+            self.log.say("VERBOSE", "\n".join(["Layers:", *lines, "", "Bindings:", *names]))
+        if IS_RTX:
+            self.log.say("VERBOSE", f"Number of target compute capabilities: {len(engine['targets'])}")
+        self.log.say(
+            "INFO",
+            "[MemUsageStats] Peak memory usage of TRT CPU/GPU memory allocators: "
+            f"CPU {memory['weights'] >> 20} MiB, GPU {memory['activation'] >> 20} MiB",
+        )
+
+    def _phase(self, name: str, parent: str | None, steps: int) -> None:
+        for monitor in self._monitors():
+            monitor.phase_start(name, parent, steps)
+
+    def _step(self, name: str, at: int) -> None:
+        for monitor in self._monitors():
+            if not monitor.step_complete(name, at):
+                raise Refused("7|Build canceled by user")
+
+    def _finish(self, name: str) -> None:
+        for monitor in self._monitors():
+            monitor.phase_finish(name)
+
+    def _monitors(self) -> Iterator[Any]:
+        if self.config._monitor is not None:
+            yield self.config._monitor
+
+
+def _bytes_of(dims: list[int], kind: str) -> int:
+    count = 1
+    for size in dims:
+        count *= 64 if size < 0 else size
+    return count * BITS.get(kind, 8) // 8
+
+
+def _digits() -> str:
+    return "".join(RELEASE["release"].split(".")[:3])

@@ -1,0 +1,231 @@
+"""Running an engine: shapes and addresses are checked, and each layer takes its time. Nothing is computed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from .bindings import Bound, Setting, expect
+from .logs import Log
+from .plan import unpacked
+from .timing import key_of, time_of
+from .values import BITS, Dims, volume
+
+_FASTER = {"HALF": 0.6, "BF16": 0.6, "INT8": 0.4, "FP8": 0.4}
+
+
+class IExecutionContext(Bound):
+    """One state of an engine that runs."""
+
+    debug_sync = Setting(bool, False)
+    device_memory = Setting(int, 0)
+    enqueue_emits_profile = Setting(bool, True)
+    error_recorder = Setting(object)
+    name = Setting(str, "")
+    nvtx_verbosity = Setting("ProfilingVerbosity", "LAYER_NAMES_ONLY")
+    persistent_cache_limit = Setting(int, 0)
+    profiler = Setting("IProfiler", optional=True)
+    temporary_allocator = Setting(object)
+    unfused_tensors_debug_state = Setting(bool, False)
+
+    def _begin(self, *arguments: Any) -> None:
+        self._cuda_engine, engine, log, self._how = arguments
+        self._engine: dict[str, Any] = engine
+        self._log: Log = log
+        self._profile = 0
+        self._shapes: dict[str, tuple[int, ...]] = {
+            tensor["name"]: tuple(tensor["dims"]) for tensor in self._tensors("INPUT") if -1 not in tensor["dims"]
+        }
+        self._addresses: dict[str, int] = {}
+        self._inferred: dict[str, tuple[int, ...]] | None = None
+        self._waiting: list[tuple[str, float]] = []
+        self._allocators: dict[str, Any] = {}
+        self._times = [
+            (layer["name"], time_of(key_of(layer["name"])) * _FASTER.get(layer["type"], 1))
+            for layer in engine["layers"]
+        ]
+
+    @property
+    def engine(self) -> Any:
+        return self._cuda_engine
+
+    @property
+    def active_optimization_profile(self) -> int:
+        return int(self._profile)
+
+    @property
+    def all_binding_shapes_specified(self) -> bool:
+        return not self._unspecified()
+
+    @property
+    def all_shape_inputs_specified(self) -> bool:
+        return not self._unspecified()
+
+    def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
+        expect(int, stream_handle, "stream_handle")
+        if not 0 <= expect(int, profile_index, "profile_index") < len(self._engine["profiles"]):
+            return self._refuse(f"setOptimizationProfileAsync: there is no profile {profile_index}")
+        self._profile = profile_index
+        return True
+
+    def set_input_shape(self, name: str, shape: Sequence[int]) -> bool:
+        wanted = tuple(Dims(shape))
+        tensor = self._tensor(name)
+        if tensor is None or tensor["mode"] != "INPUT":
+            return self._refuse(f"setInputShape: {name} is no input")
+        low, _, high = self._engine["profiles"][self._profile]["shapes"][name]
+        if len(wanted) != len(low) or not all(a <= b <= c for a, b, c in zip(low, wanted, high, strict=True)):
+            return self._refuse(
+                f"setInputShape: Set dimension {list(wanted)} for tensor {name} does not satisfy any optimization "
+                f"profiles. Valid range for profile {self._profile}: {list(low)}..{list(high)}."
+            )
+        self._shapes[name] = wanted
+        self._inferred = None
+        return True
+
+    def get_tensor_shape(self, name: str) -> Any:
+        tensor = self._tensor(name)
+        if tensor is None:
+            self._refuse(f"getTensorShape: there is no tensor {name}")
+            return Dims()
+        known = self._shapes.get(name) if tensor["mode"] == "INPUT" else self._outputs().get(name)
+        return Dims(known or tensor["dims"])
+
+    def get_tensor_strides(self, name: str) -> Any:
+        dims = tuple(self.get_tensor_shape(name))
+        return Dims([volume(dims[at + 1 :]) for at in range(len(dims))])
+
+    def infer_shapes(self) -> list[str]:
+        return self._unspecified()
+
+    def get_max_output_size(self, name: str) -> int:
+        tensor = self._tensor(name)
+        return 0 if tensor is None else volume(self.get_tensor_shape(name)) * BITS.get(tensor["type"], 8) // 8
+
+    def update_device_memory_size_for_shapes(self) -> int:
+        return int(self._engine["memory"]["activation"])
+
+    def set_device_memory(self, memory: int, size: int) -> None:
+        expect(int, size, "size")
+        self._device_memory = expect(int, memory, "memory")
+
+    def set_aux_streams(self, aux_streams: Sequence[int]) -> None:
+        self._aux = [expect(int, stream, "aux_streams") for stream in aux_streams]
+
+    def get_runtime_config(self) -> Any:
+        return self._how
+
+    def set_tensor_address(self, name: str, memory: int) -> bool:
+        if self._tensor(name) is None:
+            return self._refuse(f"setTensorAddress: there is no tensor {name}")
+        self._addresses[name] = expect(int, memory, "memory")
+        return True
+
+    def get_tensor_address(self, name: str) -> int:
+        return self._addresses.get(name, 0)
+
+    def set_output_allocator(self, name: str, output_allocator: Any) -> bool:
+        self._allocators[name] = expect("IOutputAllocator", output_allocator, "output_allocator")
+        return True
+
+    def get_output_allocator(self, name: str) -> Any:
+        return self._allocators.get(name)
+
+    def set_input_consumed_event(self, event: int) -> bool:
+        self._event = expect(int, event, "event")
+        return True
+
+    def get_input_consumed_event(self) -> int:
+        return int(getattr(self, "_event", 0))
+
+    def is_stream_capturable(self, stream: int) -> bool:
+        expect(int, stream, "stream")
+        return True
+
+    def set_all_tensors_debug_state(self, flag: bool) -> bool:
+        return expect(bool, flag, "flag") is not None
+
+    def execute_v2(self, bindings: Sequence[int]) -> bool:
+        for tensor, address in zip(self._engine["tensors"], bindings, strict=True):
+            self._addresses[tensor["name"]] = expect(int, address, "bindings")
+        return self._execute()
+
+    def execute_async_v3(self, stream_handle: int) -> bool:
+        expect(int, stream_handle, "stream_handle")
+        return self._execute()
+
+    def report_to_profiler(self) -> bool:
+        if self.profiler is None:
+            return self._refuse("reportToProfiler: there is no profiler")
+        for name, ms in self._waiting:
+            self.profiler.report_layer_time(name, ms)
+        self._waiting = []
+        return True
+
+    def _execute(self) -> bool:
+        missing = self._unspecified()
+        if missing:
+            return self._refuse(f"enqueueV3: input shapes are not specified: {', '.join(missing)}")
+        for tensor in self._engine["tensors"]:
+            if not self._addresses.get(tensor["name"]) and tensor["name"] not in self._allocators:
+                return self._refuse(f"enqueueV3: no address is set for tensor {tensor['name']}")
+        self._waiting = []
+        for name, ms in self._times:
+            _spend(ms)
+            self._waiting.append((name, ms))
+        return self.report_to_profiler() if self.profiler is not None and self.enqueue_emits_profile else True
+
+    def _unspecified(self) -> list[str]:
+        return [tensor["name"] for tensor in self._tensors("INPUT") if tensor["name"] not in self._shapes]
+
+    def _outputs(self) -> dict[str, tuple[int, ...]]:
+        """Output -> its shape for these inputs, as far as ONNX's shape inference knows."""
+        if self._inferred is None and not self._unspecified():
+            self._inferred = infer_outputs(unpacked(self._engine["model"]), self._shapes)
+        return self._inferred or {}
+
+    def _tensors(self, mode: str) -> list[dict[str, Any]]:
+        return [tensor for tensor in self._engine["tensors"] if tensor["mode"] == mode]
+
+    def _tensor(self, name: str) -> dict[str, Any] | None:
+        expect(str, name, "name")
+        return next((tensor for tensor in self._engine["tensors"] if tensor["name"] == name), None)
+
+    def _refuse(self, what: str) -> bool:
+        self._log.error(f"IExecutionContext::{what}", 3)
+        return False
+
+
+def infer_outputs(model: bytes, inputs: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Shapes of a model's outputs for these shapes of its inputs; 1 for what cannot be known."""
+    import onnx
+
+    proto = onnx.load_model_from_string(model)
+    for info in proto.graph.input:
+        if info.name in inputs:
+            _set_dims(info, inputs[info.name])
+    for info in proto.graph.output:
+        info.type.tensor_type.ClearField("shape")
+    del proto.graph.value_info[:]
+    try:
+        proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    except Exception:  # what cannot be inferred stays unknown
+        return {}
+    return {
+        info.name: tuple(dim.dim_value or 1 for dim in info.type.tensor_type.shape.dim)
+        for info in proto.graph.output
+        if info.type.tensor_type.HasField("shape")
+    }
+
+
+def _set_dims(info: Any, dims: Sequence[int]) -> None:
+    info.type.tensor_type.ClearField("shape")
+    for size in dims:
+        info.type.tensor_type.shape.dim.add().dim_value = size
+
+
+def _spend(ms: float) -> None:
+    until = time.perf_counter_ns() + int(ms * 1e6)
+    while time.perf_counter_ns() < until:
+        pass
