@@ -1,0 +1,83 @@
+"""Build an engine in a process of its own: a builder may crash or fill the memory without harming the run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from ndld_flow import errors
+from ndld_flow.artifacts.kinds import Engine
+from ndld_flow.backends.engines.build_request import BuildAnswer, BuildRequest
+from ndld_flow.backends.engines.chosen_library import choose_library, tell_missing
+from ndld_flow.backends.engines.library import SPOKEN, Library
+from ndld_flow.backends.processes.parent import Ended, run_child
+from ndld_flow.errors import BackendError
+from ndld_flow.plain_text import short_name, shortened, visible_text
+from ndld_flow.records.build import Build
+
+__all__ = ["BuildRequest", "build_engine"]
+
+_WORKER = "ndld_flow.backends.engines.worker"
+
+
+def build_engine(request: BuildRequest, tell: Callable[[int, int, str], None]) -> Build:
+    """Build the engine that is asked for; all files of the `Engine` artifact are in `request.out` afterwards.
+
+    `tell(done, total, what)` hears how far it is. Raises BackendError when the library is not there, cannot do what
+    the settings ask, or fails or dies while building; ModelError when the model does not parse; RequestError when
+    shapes are missing; OSError when the disk is full. The building process has ended afterwards in any case, and ends
+    with this one when this one is killed.
+    """
+    settings = request.settings
+    library = choose_library(settings)
+    if missing := tell_missing(settings, library):
+        raise BackendError(missing)
+    folder = request.scratch / "building"
+    folder.mkdir()
+    job = replace(request, settings=settings.model_copy(update={"backend": library.backend}))
+    job.write(folder)
+    surroundings = library.environment(request.scratch) | _one_gpu(settings.gpu)
+    ended = run_child(_WORKER, folder, tell, surroundings)
+    answer = BuildAnswer.read(folder)
+    if answer is None:
+        raise _died(request, library, ended)
+    if answer.error:
+        raise _error(answer, request.out)
+    return Build.model_validate_json((request.out / Engine.build).read_bytes())
+
+
+def _one_gpu(device: int) -> dict[str, str]:
+    """Let the process see one GPU, which is its first. What the user hides stays hidden."""
+    seen = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    if not seen:
+        return {"CUDA_VISIBLE_DEVICES": str(device)} if "CUDA_VISIBLE_DEVICES" not in os.environ else {}
+    return {"CUDA_VISIBLE_DEVICES": seen[device].strip() if device < len(seen) else str(device)}
+
+
+def _error(answer: BuildAnswer, out: Path) -> Exception:
+    if answer.number:
+        return OSError(answer.number, answer.message, str(out))
+    raised: Exception = getattr(errors, answer.error)(answer.message)
+    return raised
+
+
+def _died(request: BuildRequest, library: Library, ended: Ended) -> Exception:
+    if not ended.signal_name:
+        return ended.died("building")
+    killed = ended.signal_name == "SIGKILL"
+    why = "the system may be short of memory" if killed else f"{SPOKEN[library.backend]} or a plugin crashed"
+    return BackendError(
+        f"the process that built {request.label} with {SPOKEN[library.backend]} {library.version} died of "
+        f"{ended.signal_name} while {short_name(ended.doing)}: {why}.{_last_words(request.out / Engine.log)} "
+        "Try a lower `optimization_level`, a smaller `workspace`, or fewer plugins."
+    )
+
+
+def _last_words(log: Path) -> str:
+    try:
+        lines = visible_text(log.read_text(encoding="utf-8", errors="replace")).strip().splitlines()
+    except OSError:
+        return ""
+    return f" Its last words: {shortened(lines[-1], 300)}." if lines else ""

@@ -1,0 +1,60 @@
+"""Ranges of INT8 tensors on weakly typed releases: from an earlier calibration, or made up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ndld_flow.backends.engines.network import ParsedNetwork
+from ndld_flow.backends.engines.optimization_profiles import make_profile
+from ndld_flow.backends.engines.untyped import Bindings, Bound
+from ndld_flow.errors import RequestError
+from ndld_flow.records.build import BuiltProfile
+
+_INPUT_RANGE = 2.0
+_LAYER_RANGE = 4.0
+"""What trtexec makes up."""
+
+
+def calibrate_from_cache(
+    trt: Bindings, parsed: ParsedNetwork, config: Bound, cache: Path, profile: BuiltProfile
+) -> Bound:
+    """Use an INT8 calibration cache. The calibrator that is returned must live as long as the configuration.
+
+    Raises RequestError when the file cannot be read.
+    """
+    try:
+        ranges = cache.read_bytes()
+    except OSError as error:
+        raise RequestError(f"calibration_cache: {cache} cannot be read ({error.strerror})") from None
+
+    class CachedCalibrator(trt.IInt8EntropyCalibrator2):  # type: ignore[misc]
+        """Knows ranges from the cache alone: without it there is nothing to calibrate on."""
+
+        def __init__(self) -> None:
+            trt.IInt8EntropyCalibrator2.__init__(self)
+
+        def get_batch_size(self) -> int:
+            return 1
+
+        def get_batch(self, names: list[str]) -> None:
+            return None
+
+        def read_calibration_cache(self) -> bytes:
+            return ranges
+
+        def write_calibration_cache(self, cache: bytes) -> None:
+            """The file stays as it was."""
+
+    calibrator = CachedCalibrator()
+    config.int8_calibrator = calibrator
+    config.set_calibration_profile(make_profile(parsed.builder, profile))
+    return calibrator
+
+
+def make_up_ranges(parsed: ParsedNetwork) -> None:
+    """Give every tensor a range, for measuring speed: what the engine computes is wrong."""
+    for tensor in parsed.inputs():
+        tensor.set_dynamic_range(-_INPUT_RANGE, _INPUT_RANGE)
+    for layer in parsed.layers():
+        for index in range(layer.num_outputs):
+            layer.get_output(index).set_dynamic_range(-_LAYER_RANGE, _LAYER_RANGE)

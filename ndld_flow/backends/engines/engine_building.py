@@ -1,0 +1,268 @@
+"""What the building process does: settings and a model become an engine, and the record of how."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ndld_flow.artifacts.digest import digest_file
+from ndld_flow.artifacts.kinds import Engine
+from ndld_flow.backends.engines.build_log import BuildLog, join_reasons, make_logger, make_monitor
+from ndld_flow.backends.engines.build_request import BuildRequest
+from ndld_flow.backends.engines.calibration import calibrate_from_cache, make_up_ranges
+from ndld_flow.backends.engines.configuration import configure
+from ndld_flow.backends.engines.layer_precisions import set_layer_precisions
+from ndld_flow.backends.engines.library import SPOKEN, import_bindings
+from ndld_flow.backends.engines.network import ParsedNetwork, load_plugins, parse_model, tensor_info
+from ndld_flow.backends.engines.optimization_profiles import (
+    NetworkInput,
+    add_profiles,
+    assumed_batch,
+    choose_profiles,
+)
+from ndld_flow.backends.engines.read_back import read_applied, read_flags, read_network_flags
+from ndld_flow.backends.engines.refusals import refuse_settings
+from ndld_flow.backends.engines.release_names import names_of_bindings
+from ndld_flow.backends.engines.timing_caches import (
+    TimingCache,
+    load_timing_cache,
+    save_timing_cache,
+    timing_cache_path,
+)
+from ndld_flow.backends.engines.trt_json import describe_layers
+from ndld_flow.backends.engines.typing_modes import TypingPlan, decide_typing
+from ndld_flow.backends.engines.untyped import Bindings, Bound
+from ndld_flow.backends.processes.child import Tell
+from ndld_flow.backends.processes.peak_memory import peak_memory_bytes
+from ndld_flow.errors import BackendError
+from ndld_flow.importing.engine_layers import read_engine_info
+from ndld_flow.importing.tensorrt_layers import join_layers
+from ndld_flow.machine import describe_machine
+from ndld_flow.plain_text import shortened
+from ndld_flow.records.build import Build, BuiltProfile, Constraint, TimingCacheUse
+from ndld_flow.versions import read_version
+
+_MAX_WARNINGS = 100
+_NO_TIMINGS = "TensorRT-RTX chooses kernels without timing them, so it has no timings to keep"
+
+
+@dataclass
+class _Building:
+    """One build while it goes on."""
+
+    trt: Bindings
+    request: BuildRequest
+    plan: TypingPlan
+    log: BuildLog
+    tell: Tell
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """All that the builder needs; the objects of bindings must live until it is done."""
+
+    parsed: ParsedNetwork
+    config: Bound
+    profiles: tuple[BuiltProfile, ...]
+    constraints: tuple[Constraint, ...]
+    timing: TimingCache | None
+    calibrator: Bound = None
+
+
+@dataclass(frozen=True)
+class _Built:
+    engine: Bound
+    """An IHostMemory."""
+    build_s: float
+
+
+def build(request: BuildRequest, tell: Tell) -> None:
+    """Write the files of an `Engine` artifact into `request.out`. Raises RequestError where that cannot be done."""
+    tell(0, 0, "loading the library")
+    building = _begin(request, tell)
+    ready = _prepare(building)
+    built = _run_builder(building, ready)
+    (request.out / Engine.main).write_bytes(memoryview(built.engine))
+    memory = building.log.memory(peak_memory_bytes())
+    tell(0, 0, "reading the engine's layers")
+    layers, basis = describe_layers(building.trt, built.engine, building.log, ready.parsed)
+    (request.out / Engine.layers).write_text(layers, encoding="utf-8")
+    record = Build(**_record(building, ready, built), layers_basis=basis, memory=memory)
+    (request.out / Engine.build).write_text(record.to_json(), encoding="utf-8")
+    building.log.close()
+
+
+def _begin(request: BuildRequest, tell: Tell) -> _Building:
+    """Import the library and ask it again what it can do. Raises BackendError with everything it cannot."""
+    backend = request.settings.backend or "tensorrt"
+    trt = import_bindings(backend)
+    names = names_of_bindings(backend, trt)
+    refused = refuse_settings(request.settings, names)
+    if refused:
+        raise BackendError("\n".join(refused))
+    log = BuildLog(request.out / Engine.log)
+    return _Building(trt, request, decide_typing(request.settings, names), log, tell)
+
+
+def _prepare(building: _Building) -> _Ready:
+    trt, request, settings = building.trt, building.request, building.request.settings
+    logger = make_logger(trt, building.log)
+    builder = trt.Builder(logger)
+    load_plugins(trt, logger, builder, settings.plugins)
+    asked = _asked_precisions(building)
+    model, casts = _typed_model(building, asked)
+    building.tell(0, 0, "parsing the model")
+    parsed = parse_model(trt, builder, model, settings, _creation_flags(building))
+    config = configure(trt, parsed, settings, building.plan, make_monitor(trt, building.tell))
+    profiles = choose_profiles([NetworkInput.of(tensor) for tensor in parsed.inputs()], settings, request.inputs)
+    add_profiles(builder, config, profiles, settings.advanced.extra_memory_target)
+    constraints = casts or _constrain_layers(building, parsed, asked)
+    calibrator = _calibrate(building, parsed, config, profiles[0])
+    timing = _load_timings(building, config)
+    building.notes += filter(None, [assumed_batch(profiles)])
+    return _Ready(parsed, config, profiles, constraints, timing, calibrator)
+
+
+def _asked_precisions(building: _Building) -> Mapping[str, str]:
+    from ndld_flow.backends.precision.constraints import read_constraints
+
+    return read_constraints(building.request.model)
+
+
+def _typed_model(building: _Building, asked: Mapping[str, str]) -> tuple[Path, tuple[Constraint, ...]]:
+    """The model to parse: with Casts, where constraints are carried out by them."""
+    source = building.request.model
+    if not (asked and building.plan.casts):
+        return source, ()
+    from ndld_flow.backends.precision.typed_model import write_typed_model
+
+    building.tell(0, 0, "putting Casts into the model")
+    target = building.request.out / Engine.typed_model
+    typed = write_typed_model(source, target)
+    building.notes += typed.notes
+    return target, tuple(typed.constraints)
+
+
+def _constrain_layers(building: _Building, parsed: ParsedNetwork, asked: Mapping[str, str]) -> tuple[Constraint, ...]:
+    if not asked:
+        return ()
+    if building.plan.layer_precisions:
+        return set_layer_precisions(building.trt, parsed, asked)
+    typing = building.request.settings.typing
+    building.notes.append(
+        f"the model asks for the precision of {len(asked)} node{'' if len(asked) == 1 else 's'}, which `typing: "
+        f"{typing}` ignores; say `typing: obey`"
+    )
+    outcome = f"ignored: typing is {typing}; say `typing: obey`"
+    return tuple(Constraint(node=node, precision=precision, outcome=outcome) for node, precision in asked.items())
+
+
+def _creation_flags(building: _Building) -> int:
+    flags = building.trt.NetworkDefinitionCreationFlag
+    return sum(1 << int(getattr(flags, name)) for name in building.plan.creation_flags)
+
+
+def _calibrate(building: _Building, parsed: ParsedNetwork, config: Bound, profile: BuiltProfile) -> Bound:
+    settings = building.request.settings
+    if settings.placeholder_ranges:
+        make_up_ranges(parsed)
+        building.notes.append("INT8 ranges are made up: the engine is for measuring speed, what it computes is wrong")
+    if settings.calibration_cache is None:
+        return None
+    return calibrate_from_cache(building.trt, parsed, config, settings.calibration_cache, profile)
+
+
+def _load_timings(building: _Building, config: Bound) -> TimingCache | None:
+    request, settings = building.request, building.request.settings
+    if settings.backend == "tensorrt_rtx" or not (settings.timing_cache or settings.timing_cache_file):
+        return None
+    file = timing_cache_path(request.caches, describe_machine(), settings, building.trt.__version__)
+    return load_timing_cache(config, file, settings)
+
+
+def _run_builder(building: _Building, ready: _Ready) -> _Built:
+    """Raises BackendError with the builder's own reasons when it makes no engine."""
+    from polygraphy.backend.trt import EngineBytesFromNetwork
+    from polygraphy.exception import PolygraphyException
+
+    building.tell(0, 0, "building")
+    parsed = ready.parsed
+    began = time.perf_counter()
+    try:
+        engine = EngineBytesFromNetwork((parsed.builder, parsed.network, parsed.parser), config=ready.config)()
+    except PolygraphyException:
+        raise BackendError(_tell_failure(building)) from None
+    built = _Built(engine, time.perf_counter() - began)
+    if ready.timing is not None and building.request.settings.timing_cache:
+        save_timing_cache(ready.config, ready.timing)
+    return built
+
+
+def _tell_failure(building: _Building) -> str:
+    trt, backend = building.trt, building.request.settings.backend or "tensorrt"
+    why = join_reasons(shortened(reason, 400) for reason in building.log.errors) or "it does not say why"
+    return f"{SPOKEN[backend]} {trt.__version__} built no engine of {building.request.label}: {why}."
+
+
+def _record(building: _Building, ready: _Ready, built: _Built) -> dict[str, Any]:
+    """What `Build` holds but for the layers' basis and memory."""
+    return _record_request(building) | _record_settings(building, ready) | _record_engine(building, ready, built)
+
+
+def _record_request(building: _Building) -> dict[str, Any]:
+    request, version = building.request, building.trt.__version__
+    backend = request.settings.backend or "tensorrt"
+    return {
+        "label": request.label,
+        "model_digest": request.digest,
+        "backend": backend,
+        "version": version,
+        "versions": {backend: version, "polygraphy": read_version("polygraphy")},
+        "machine": describe_machine(),
+        "built_at": datetime.now(UTC),
+        "compute_capabilities": request.settings.compute_capabilities,
+        "device": request.settings.gpu,
+        "options": request.settings.model_dump(mode="json"),
+    }
+
+
+def _record_settings(building: _Building, ready: _Ready) -> dict[str, Any]:
+    trt, parsed = building.trt, ready.parsed
+    return {
+        "typing": building.plan.words,
+        "profiles": ready.profiles,
+        "flags": read_flags(trt, ready.config),
+        "network_flags": read_network_flags(trt, parsed.network),
+        "applied": read_applied(trt, parsed.builder, ready.config, parsed.parser),
+        "constraints": ready.constraints,
+        "timing_cache": _timing_use(building, ready),
+    }
+
+
+def _record_engine(building: _Building, ready: _Ready, built: _Built) -> dict[str, Any]:
+    parsed, out = ready.parsed, building.request.out
+    return {
+        "inputs": tuple(map(tensor_info, parsed.inputs())),
+        "outputs": tuple(map(tensor_info, parsed.outputs())),
+        "layers": join_layers(read_engine_info(out / Engine.layers), None).layers,
+        "network_layer_count": parsed.network.num_layers,
+        "engine_bytes": (out / Engine.main).stat().st_size,
+        "engine_digest": digest_file(out / Engine.main),
+        "parse_s": parsed.parse_s,
+        "build_s": built.build_s,
+        "warnings": building.log.warnings[:_MAX_WARNINGS],
+        "notes": tuple(building.notes),
+    }
+
+
+def _timing_use(building: _Building, ready: _Ready) -> TimingCacheUse | None:
+    if ready.timing is not None:
+        return ready.timing.told
+    settings = building.request.settings
+    has_none = settings.backend == "tensorrt_rtx" and (settings.timing_cache or settings.timing_cache_file)
+    return TimingCacheUse(file="", note=_NO_TIMINGS) if has_none else None

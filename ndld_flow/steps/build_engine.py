@@ -1,0 +1,96 @@
+"""Build a TensorRT engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from ndld_flow.artifacts.kinds import Engine, Onnx
+from ndld_flow.backends.engines.build_settings import BuildSettings
+from ndld_flow.quantities import seconds, size
+from ndld_flow.records.build import Build
+from ndld_flow.records.metric import Metric
+from ndld_flow.step import Context, Foresight, Result, Reuse, Step
+from ndld_flow.versions import read_version
+
+
+class BuildEngine(BuildSettings, Step[Onnx, Engine]):
+    """Build a TensorRT or TensorRT-RTX engine of a model.
+
+    A process of its own builds it. The engine comes with the record of its build: every setting, what TensorRT made of
+    them, its layers and how it knows them, memory, and the builder's log.
+    """
+
+    version: ClassVar[int] = 1
+    reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
+    uses_inputs: ClassVar[bool] = True
+
+    def run(self, source: Onnx, out: Path, context: Context) -> Result:
+        from ndld_flow.backends.engines.building import BuildRequest, build_engine
+
+        request = BuildRequest(
+            model=source.path,
+            label=source.label,
+            digest=source.digest,
+            inputs=context.inputs,
+            settings=self._settings(),
+            out=out,
+            caches=context.caches,
+            scratch=context.scratch,
+        )
+        build = build_engine(request, context.progress)
+        for said in (*build.notes, *build.warnings):
+            context.log.info("%s", said)
+        return Result(_summary(build), metrics=_metrics(build))
+
+    def foresee(self) -> Foresight:
+        from ndld_flow.backends.engines.foreseen import foresee_build
+
+        return foresee_build(self._settings())
+
+    def reused_where(self) -> Reuse:
+        """TensorRT-RTX times nothing while it builds: its engines are the same wherever they are built."""
+        return Reuse.ANYWHERE if self._is_built_ahead else Reuse.THIS_MACHINE
+
+    def library_versions(self) -> dict[str, str]:
+        from ndld_flow.backends.engines.chosen_library import choose_library
+
+        library = choose_library(self._settings())
+        return {library.backend: library.version or "not installed", "polygraphy": read_version("polygraphy")}
+
+    @property
+    def device(self) -> str:
+        """The GPU that tactics are timed on, to be held alone; none for engines that are built ahead of time."""
+        return "" if self._is_built_ahead else f"gpu-{self.gpu}"
+
+    @property
+    def _is_built_ahead(self) -> bool:
+        return self.backend == "tensorrt_rtx" or bool(self.compute_capabilities)
+
+    def _settings(self) -> BuildSettings:
+        return BuildSettings.model_validate(self.model_dump())
+
+
+def _summary(build: Build) -> str:
+    """`9.8 MB engine for SM 8.6, 8.9, 12.0 in 2.1 s: 86 layers, strongly typed, constraints as Casts`"""
+    where = f" for SM {', '.join(build.compute_capabilities)}" if build.compute_capabilities else ""
+    layers = len(build.layers)
+    return (
+        f"{size(build.engine_bytes)} engine{where} in {seconds(build.build_s)}: "
+        f"{layers} layer{'' if layers == 1 else 's'}, {build.typing}"
+    )
+
+
+def _metrics(build: Build) -> dict[str, Metric]:
+    memory = {
+        f"memory.{name}": Metric(value=value, unit="bytes")
+        for name, value in build.memory.model_dump().items()
+        if value
+    }
+    return {
+        "engine_bytes": Metric(value=build.engine_bytes, unit="bytes"),
+        "build_s": Metric(value=build.build_s, unit="s"),
+        "parse_s": Metric(value=build.parse_s, unit="s"),
+        "layers": Metric(value=len(build.layers)),
+        **memory,
+    }
