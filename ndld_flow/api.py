@@ -226,11 +226,11 @@ def gc(*, outputs: str | Path = DEFAULT_OUTPUTS, keep: int | None = None, dry_ru
     return collect_garbage(Outputs(Path(outputs)), keep, dry_run=dry_run)
 
 
-def doctor(*, outputs: str | Path = DEFAULT_OUTPUTS) -> list[Check]:
-    """What works on this machine."""
+def doctor(*, outputs: str | Path = DEFAULT_OUTPUTS, library: str | Path | None = None) -> list[Check]:
+    """What works on this machine; of TensorRT, the one in `library` where that is given (its code is run)."""
     from ndld_flow.doctor import examine
 
-    return examine(Path(outputs))
+    return examine(Path(outputs), None if library is None else Path(library))
 
 
 def init(model: str | Path, target: str | Path | None = None, *, overwrite: bool = False) -> Path:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ndld_flow.errors import NdldFlowError
 from ndld_flow.machine import describe_machine
 from ndld_flow.records.base import Record
 from ndld_flow.versions import read_version
+
+if TYPE_CHECKING:
+    from ndld_flow.backends.engines.library import Library
+    from ndld_flow.backends.engines.trial import Trial
 
 NEEDED = ("onnx", "onnx-ir", "onnxruntime", "polygraphy", "protobuf", "numpy", "hydra-core", "pydantic")
 
@@ -28,19 +33,27 @@ class Check(Record):
     advice: str = ""
 
 
-def examine(outputs: Path) -> list[Check]:
-    """Try everything a run may need; nothing is installed or changed."""
+def examine(outputs: Path, library: Path | None = None) -> list[Check]:
+    """Try everything a run may need; nothing is installed or changed.
+
+    `library` is the environment or archive of a TensorRT to examine instead of the installed one. Raises BackendError
+    when there is none.
+    """
+    from ndld_flow.backends.engines.library import find_libraries
+    from ndld_flow.backends.engines.trial import try_gpu
+
     machine = describe_machine()
-    gpus = ", ".join(machine.gpus)
+    with ThreadPoolExecutor() as pool:  # each waits for a process of its own
+        engines = pool.map(_check_engines, find_libraries(library))
+        gpu = pool.submit(try_gpu)
     return [
         Check(name="python", state="ok", found=f"{sys.version.split()[0]}, ndld-flow {read_version('ndld-flow')}"),
         Check(name="machine", state="ok", found=f"{machine.cpu} x {machine.cpu_count}, {machine.system}"),
         *(_check_library(name) for name in NEEDED),
         _check_onnxruntime_twins(),
-        Check(name="gpu", state="ok" if gpus else "absent", found=gpus or "no NVIDIA GPU; CPU recipes need none"),
+        *(_show_gpu(trial, machine.driver) for trial in gpu.result()),
         *(_check_provider(name) for name in ("cpu", "cuda", "tensorrt")),
-        _check_extra("tensorrt", "tensorrt", "pip install 'ndld-flow[tensorrt]' (fetched from NVIDIA's own index)"),
-        _check_extra("tensorrt-rtx", "tensorrt_rtx", "pip install 'ndld-flow[rtx]' (Linux x86-64, Windows)"),
+        *(check for checks in engines for check in checks),
         _check_outputs(outputs),
     ]
 
@@ -73,15 +86,49 @@ def _check_provider(name: str) -> Check:
         return Check(name=shown, state="broken" if name == "cpu" else "absent", found=str(error))
 
 
-def _check_extra(name: str, module: str, advice: str) -> Check:
-    found = read_version(name)
-    if found == "not installed":
-        return Check(name=name, state="absent", found=found, advice=advice)
+def _show_gpu(trial: Trial, driver: str) -> Check:
+    if trial.name:
+        return _show_trial(trial, trial.name)
+    if trial.works:
+        return Check(name="gpu", state="ok", found=trial.found + (f", driver {driver}" if driver else ""))
+    return Check(name="gpu", state="absent", found=f"{trial.found}; CPU recipes need none", advice=trial.advice)
+
+
+def _check_engines(library: Library) -> list[Check]:
+    """What one TensorRT can do here. Its name has a hyphen, as its distribution has."""
+    from ndld_flow.backends.engines.trial import try_library
+
+    name = library.backend.replace("_", "-")
+    if not library.found:
+        what, _, advice = library.missing.partition(": ")
+        return [Check(name=name, state="absent", found=what, advice=advice)]
+    return list(_show_engines(library, name, try_library(library)))
+
+
+def _show_engines(library: Library, name: str, trials: list[Trial]) -> Iterator[Check]:
+    for trial in trials:
+        shown = f"{name} {trial.name}".strip()
+        if trial.name or not trial.works:
+            yield _show_trial(trial, shown)
+        else:
+            yield Check(name=shown, state="ok", found=f"{trial.found}, {library.origin}; {_tell_names(library)}")
+
+
+def _tell_names(library: Library) -> str:
+    """Whether recipes can be judged by the names of this very release."""
+    from ndld_flow.backends.engines.release_names import names_of_release
+
     try:
-        importlib.import_module(module)
-    except (ImportError, OSError) as error:
-        return Check(name=name, state="absent", found=f"{found} is installed but does not load: {error}", advice=advice)
-    return Check(name=name, state="ok", found=found)
+        names = names_of_release(library.backend, library.version)
+    except NdldFlowError as error:
+        return str(error)
+    if names.exact:
+        return "a known release"
+    return f"its settings are guessed from {names.release}, the nearest known release, until it is loaded"
+
+
+def _show_trial(trial: Trial, name: str) -> Check:
+    return Check(name=name, state="ok" if trial.works else "absent", found=trial.found, advice=trial.advice)
 
 
 def _check_outputs(outputs: Path) -> Check:

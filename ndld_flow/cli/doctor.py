@@ -13,14 +13,21 @@ SHOWN = {"ok": ("ok     ", "green"), "absent": ("absent ", "yellow"), "broken": 
 
 
 @click.command("doctor", short_help="Say what works on this machine, and how to get what does not.")
+@click.option(
+    "--library",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Examine this TensorRT: a virtual environment or an unpacked archive (its code is run).",
+)
 @outputs_option
 @json_option
-def command(outputs: Path, as_json: bool) -> int:
+def command(library: Path | None, outputs: Path, as_json: bool) -> int:
     """Say what works on this machine, and how to get what does not.
 
-    Execution providers are really loaded, not only listed. Exit code 1 when something that every run needs is broken.
+    Execution providers are really loaded, not only listed, and TensorRT builds and runs an engine where it can. Exit
+    code 1 when something that every run needs is broken.
     """
-    checks = api.doctor(outputs=outputs)
+    checks = api.doctor(outputs=outputs, library=library)
     if as_json:
         print_json([check.model_dump(mode="json") for check in checks])
     else:

@@ -102,6 +102,12 @@ def find_library(backend: EngineBackend | None, place: Path | None = None) -> Li
     return next((library for library in found if library.found), found[0])
 
 
+def find_libraries(place: Path | None = None) -> list[Library]:
+    """What there is of each backend: installed, and instead of one of them what `place` has."""
+    placed = None if place is None else find_library(None, place)
+    return [placed if placed and placed.backend == each else find_library(each) for each in BACKENDS]
+
+
 def import_bindings(backend: EngineBackend) -> Any:  # noqa: ANN401  # a module without stubs
     """The module `tensorrt` or `tensorrt_rtx`, for child processes: its crash must not be ours.
 
