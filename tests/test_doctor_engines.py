@@ -24,6 +24,8 @@ HERE = Path(__file__).parent
 COMPILER = shutil.which("cc")
 DRIVERLESS = not Path("/proc/driver/nvidia/version").exists()
 
+OLD_DRIVER = "CUDA initialization failure with error: 35. Please check your CUDA installation"
+
 WORKS = """
 import ctypes
 from enum import IntEnum
