@@ -16,15 +16,17 @@ from ndld_flow.step import Context, DataFile, Result, Step
 if TYPE_CHECKING:
     from ndld_flow.backends.precision.selection import Rule
 
+_ALL = "*"
 PrecisionOrNone = Precision | Literal["none"]
 
 
 class ConstrainPrecision(Step[Onnx, Onnx]):
     """Ask for a precision of layers; engines and `apply_precision` carry it out.
 
-    The constraints are written into the nodes' metadata, and nothing else changes. `list_file` comes first, then
-    `op_types`, then `layers`; what is said later wins, and `none` takes a constraint away. Patterns and operators take
-    the nodes that can have the precision: no Shape becomes fp16, and nothing that computes with sizes.
+    The constraints are written into the nodes' metadata, and nothing else changes. What `"*"` in `layers` says comes
+    first, then `list_file`, `op_types` and the other `layers`, each in its order; what comes later wins, and `none`
+    takes a constraint away. Patterns and operators take the nodes that can have the precision: no Shape becomes fp16,
+    and nothing that computes with sizes.
     """
 
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir")
@@ -63,8 +65,10 @@ class ConstrainPrecision(Step[Onnx, Onnx]):
 
         file = self.list_file
         listed = () if file is None else read_precision_list(file)
+        layers = [Rule("layers", "name", pattern, precision) for pattern, precision in self.layers.items()]
         return [
+            *(rule for rule in layers if rule.pattern == _ALL),
             *(Rule(f"{file}:{entry.line}", "name", entry.name, entry.precision) for entry in listed),
             *(Rule("op_types", "operator", op_type, precision) for op_type, precision in self.op_types.items()),
-            *(Rule("layers", "name", pattern, precision) for pattern, precision in self.layers.items()),
+            *(rule for rule in layers if rule.pattern != _ALL),
         ]

@@ -48,8 +48,8 @@ class Block(BaseModel):
 class ConvertFp16(Step[Onnx, Onnx]):
     """Convert a model to fp16.
 
-    Operators that ONNX does not let be fp16, and arithmetic on sizes, stay fp32. Weights beyond fp16's range are
-    clamped; the log and the record name them.
+    Operators that ONNX does not let be fp16, arithmetic on sizes, and what `constrain_precision` asked to be fp32 or
+    bf16 stay fp32. Weights beyond fp16's range are clamped; the log and the record name them.
     """
 
     version: ClassVar[int] = 1

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ndld_flow.backends.fp16.choice import why_sensitive
 from ndld_flow.backends.fp16.tensors import Survey, survey
 from ndld_flow.backends.fp16.type_groups import constant_tensor
+from ndld_flow.backends.models.node_precision import NOT_FP16, precision_of
 from ndld_flow.backends.models.node_selection import nodes_named, nodes_of_types
 
 
@@ -43,6 +44,9 @@ def blocked_nodes(model: ir.Model, request: Fp16Request, notes: list[str]) -> di
         reasons |= {node: f"block.op_types {op_type!r}" for node in nodes if node not in reasons}
         if not nodes:
             notes.append(f"block.op_types: this model has no {op_type}")
+    for node in model.graph.all_nodes():
+        if (precision := precision_of(node)) in NOT_FP16:
+            reasons.setdefault(node, f"it was asked to be {precision}")
     if request.values_outside is not None:
         reasons = _outside(model, request.values_outside) | reasons
     if request.keep_sensitive:

@@ -13,6 +13,8 @@ FLOATING: dict[str, ir.DataType] = {
     "bf16": ir.DataType.BFLOAT16,
 }
 """Precisions that a Cast makes of any other."""
+NOT_FP16 = frozenset({"fp32", "bf16"})
+"""Whoever asks for these needs their range."""
 QUANTIZED: dict[str, frozenset[ir.DataType]] = {
     "int8": frozenset({ir.DataType.INT8}),
     "fp8": frozenset({ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E5M2}),
@@ -31,6 +33,17 @@ INTEGERS: dict[str, ir.DataType] = {
 def precision_of(node: ir.Node) -> str:
     """The precision a node was asked to have; empty when none was."""
     return node.metadata_props.get(PRECISION_KEY, "")
+
+
+def precision_metadata(node: ir.Node) -> dict[str, str]:
+    """Metadata for a node that takes this one's place."""
+    precision = precision_of(node)
+    return {PRECISION_KEY: precision} if precision else {}
+
+
+def constraints_of(model: ir.Model) -> dict[str, str]:
+    """Node -> the precision it was asked to have, subgraphs included."""
+    return {n.name: precision for n in model.graph.all_nodes() if n.name and (precision := precision_of(n))}
 
 
 def same_precision(*nodes: ir.Node) -> bool:

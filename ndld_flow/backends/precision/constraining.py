@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ndld_flow.backends.models.files import check_model, load_model, save_model, summarize_model
-from ndld_flow.backends.models.node_precision import PRECISION_KEY, precision_of
+from ndld_flow.backends.models.node_precision import PRECISION_KEY, constraints_of, precision_of
 from ndld_flow.backends.models.unique_names import UniqueNames
 from ndld_flow.backends.precision.constraints import check_precision
 from ndld_flow.backends.precision.selection import Rule, select_all
@@ -72,7 +72,7 @@ def _write(model: ir.Model, chosen: Mapping[ir.Node, str], keep: bool) -> dict[s
         else:
             check_precision(precision, node.name or "")
             node.metadata_props[PRECISION_KEY] = precision
-    return {node.name or "": precision_of(node) for node in model.graph.all_nodes() if precision_of(node)}
+    return constraints_of(model)
 
 
 def _listed(problems: Sequence[str]) -> str:

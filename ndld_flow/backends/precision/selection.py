@@ -17,6 +17,9 @@ from ndld_flow.backends.models.op_signatures import is_known_op, is_op, known_op
 from ndld_flow.name_patterns import name_matcher
 from ndld_flow.nearest import say_nearest
 
+_GIVES_TYPE = "it has the type it says"
+_NO_FLOATS = "it has no floating-point tensors"
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -60,9 +63,9 @@ class Selection:
         able = [node for node in fitting if node in named or not obstacles.get(node)]
         if able:
             return Selected(tuple(able))
-        why = obstacles[fitting[0]]
+        telling = next((node for node in fitting if obstacles[node] not in (_GIVES_TYPE, _NO_FLOATS)), fitting[0])
         fits = f"{rule.pattern!r} fits {len(fitting)} nodes, and none can be {rule.precision}"
-        return Selected((), f"{rule.where}: {fits}: of {fitting[0].name!r}: {why}")
+        return Selected((), f"{rule.where}: {fits}; {telling.name!r}: {obstacles[telling]}")
 
     def _fitting(self, rule: Rule) -> list[ir.Node]:
         if rule.by == "operator":
@@ -103,9 +106,9 @@ class Selection:
         for node in self._nodes:
             members = of_node.get(node, [])
             if is_op(node, "Cast", "CastLike", "Constant"):
-                obstacles[node] = "it only gives a type"
+                obstacles[node] = _GIVES_TYPE
             elif not members:
-                obstacles[node] = "it has no floating-point tensors"
+                obstacles[node] = _NO_FLOATS
             elif all(group.kept for group in members):
                 obstacles[node] = members[0].kept
         return obstacles

@@ -9,6 +9,7 @@ from functools import partial
 import onnx_ir as ir
 
 from ndld_flow.backends.models.external_data import pieces_of
+from ndld_flow.backends.models.node_precision import precision_of
 from ndld_flow.backends.models.sparse_tensors import SparseInitializer
 from ndld_flow.backends.sanitizing.edits import QUANTIZATION, RANDOM, Edits
 
@@ -43,7 +44,7 @@ def _node_key(node: ir.Node) -> Hashable | None:
     if None in attributes:
         return None
     used = tuple(bool(value.name) for value in node.outputs)
-    return (node.op_type, tuple(id(value) for value in node.inputs), attributes, used)
+    return (node.op_type, precision_of(node), tuple(id(value) for value in node.inputs), attributes, used)
 
 
 def _attribute_keys(node: ir.Node) -> Iterator[Hashable | None]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from ndld_flow.backends.models.node_precision import same_precision
 from ndld_flow.backends.sanitizing.edits import (
     FLOATS,
     Array,
@@ -51,7 +52,7 @@ def _fuse(edits: Edits, node: ir.Node) -> None:
         absorber = made_by(data, *_ABSORBERS)
         if data is None or absorber is None or not only_reader(data) or absorber.graph is not node.graph:
             continue
-        if not edits.may_replace(node.outputs[0], data):
+        if not (same_precision(absorber, node) and edits.may_replace(node.outputs[0], data)):
             return
         affine = _affine_of(edits, node, index, _rank(absorber))
         if affine is not None and affine.finite and _absorb(edits, absorber, affine):

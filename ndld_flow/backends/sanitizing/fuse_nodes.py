@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from ndld_flow.backends.models.node_precision import precision_metadata, same_precision
 from ndld_flow.backends.sanitizing.edits import (
     FLOATS,
     Array,
@@ -36,7 +37,7 @@ def fuse_nodes(edits: Edits) -> None:
 def _fuse_pad(edits: Edits, node: ir.Node) -> None:
     """Conv(Pad(x, zeros)) -> Conv(x) with its own pads"""
     pad = made_by(node.inputs[0], "Pad")
-    if pad is None or not only_reader(pad.outputs[0]) or pad.graph is not node.graph:
+    if pad is None or not only_reader(pad.outputs[0]) or pad.graph is not node.graph or not same_precision(pad, node):
         return
     pads = _zero_pads(edits, pad)
     weight = dims_of(node.inputs[1])
@@ -94,11 +95,11 @@ def _fuse_gemm(edits: Edits, node: ir.Node) -> None:
         matmul = made_by(data, "MatMul")
         if data is None or matmul is None or not only_reader(data) or matmul.graph is not node.graph:
             continue
-        if not _gemm_fits(edits, matmul, bias):
+        if not (_gemm_fits(edits, matmul, bias) and same_precision(matmul, node)):
             continue
         graph = node.graph
         assert isinstance(graph, ir.Graph)
-        gemm = ir.node("Gemm", [*matmul.inputs, bias], name=matmul.name)
+        gemm = ir.node("Gemm", [*matmul.inputs, bias], name=matmul.name, metadata_props=precision_metadata(node))
         gemm.outputs[0].name = edits.new_name(f"{node.outputs[0].name}_gemm")
         graph.insert_before(node, gemm)
         if not edits.take_over(gemm.outputs[0], node.outputs[0]):
@@ -159,9 +160,12 @@ def _put_layer_norm(edits: Edits, last: ir.Node, mul: ir.Node, bias: ir.Value | 
         found = _normalization(edits, normal, last)
         if found is None or scale is None or not _layer_norm_fits(edits, found, scale, bias):
             continue
+        if not same_precision(last, mul, *found.nodes):
+            return False
         attributes = {"axis": -1, "epsilon": found.epsilon}
         inputs = [found.source, scale, *([bias] if bias is not None else [])]
-        new = ir.node("LayerNormalization", inputs, attributes, name=last.name)
+        asked = precision_metadata(last)
+        new = ir.node("LayerNormalization", inputs, attributes, name=last.name, metadata_props=asked)
         new.outputs[0].name = edits.new_name(f"{last.outputs[0].name}_norm")
         graph.insert_before(last, new)
         if not edits.take_over(new.outputs[0], last.outputs[0]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ import onnx_ir as ir
 from ndld_flow.backends.models.files import check_model, load_model, save_model, summarize_model
 from ndld_flow.backends.models.input_shapes import check_shapes, dims_from_shapes, put_shapes
 from ndld_flow.backends.models.local_functions import inline_functions
+from ndld_flow.backends.models.node_precision import constraints_of
 from ndld_flow.backends.models.sparse_tensors import SparseInitializer
 from ndld_flow.backends.sanitizing.branches import inline_decided_branches
 from ndld_flow.backends.sanitizing.constants import detach_initializers_from_inputs, lift_constants
@@ -34,6 +35,8 @@ from ndld_flow.records.graph_change import GraphChange
 _MOST_PASSES = 20
 """Every rule makes the model smaller, so this is never reached; it only rules out an endless loop."""
 
+_NAMED = 10
+"""So many lost constraints are named."""
 _FINISH = "finish"
 _RETREATS: tuple[frozenset[str], ...] = (
     frozenset(("fuse affine", "fuse nodes")),
@@ -75,7 +78,7 @@ def sanitize_file(
     while True:
         model = load_model(source)
         check_shapes(model, options.input_shapes, "input_shapes")
-        before = summarize_model(model)
+        before, asked = summarize_model(model), constraints_of(model)
         try:
             edits = _transform(model, options, skipped)
             save_model(model, target)
@@ -94,7 +97,17 @@ def sanitize_file(
             skipped |= retreat
     notes = [f"{what}: {count}" for what, count in sorted(edits.done.items()) if count]
     notes += [f"left out, because it failed: {name}" for name in sorted(skipped)]
+    notes += _lost_constraints(asked, constraints_of(model))
     return GraphChange(before=before, after=summarize_model(load_model(target)), notes=tuple(notes))
+
+
+def _lost_constraints(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """Which precision constraints went with their nodes. Fusing and sharing never lose any."""
+    lost = [f"{node!r} ({precision})" for node, precision in before.items() if node not in after]
+    if not lost:
+        return []
+    more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
+    return [f"{len(lost)} nodes with a precision constraint are gone: {', '.join(lost[:_NAMED])}{more}"]
 
 
 def _check_result(source: Path, target: Path, model: ir.Model) -> None:
