@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from ndld_flow.artifacts.kinds import Engine, Onnx
 from ndld_flow.backends.engines.build_settings import BuildSettings
+from ndld_flow.errors import BackendError
 from ndld_flow.quantities import seconds, size
 from ndld_flow.records.build import Build
 from ndld_flow.records.metric import Metric
@@ -55,7 +56,10 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
     def library_versions(self) -> dict[str, str]:
         from ndld_flow.backends.engines.chosen_library import choose_library
 
-        library = choose_library(self._settings())
+        try:
+            library = choose_library(self._settings())
+        except BackendError:  # `foresee` says it better
+            return {}
         return {library.backend: library.version or "not installed", "polygraphy": read_version("polygraphy")}
 
     @property

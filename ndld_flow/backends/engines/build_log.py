@@ -32,10 +32,15 @@ class BuildLog:
         self._memory = dict.fromkeys(_MEMORY, 0)
         self.layers = ""
         """The message of compiled layers; empty where the release or the verbosity does not tell them."""
+        self.failure: OSError | None = None
+        """Why the file could not be written."""
 
     def take(self, severity: str, text: str) -> None:
-        """Keep what was said."""
-        self._file.write(f"[{severity}] {text}\n")
+        """Keep what was said. Never raises: TensorRT calls it from code that no exception may pass."""
+        try:
+            self._file.write(f"[{severity}] {text}\n")
+        except OSError as error:
+            self.failure = error
         if severity in self._said:
             self._said[severity].append(text)
         elif text.startswith(_LAYERS):
@@ -44,7 +49,10 @@ class BuildLog:
             self._read_memory(text)
 
     def close(self) -> None:
+        """Raises OSError when something could not be written."""
         self._file.close()
+        if self.failure is not None:
+            raise self.failure
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -120,6 +128,6 @@ def join_reasons(reasons: Iterable[str], limit: int = 4) -> str:
 
 
 def _spoken(phase: str) -> str:
-    """`Optimizing graph [profile 1]` -> `optimizing graph [profile 1]`."""
+    """`Optimizing graph [profile 1]` -> `building: optimizing graph [profile 1]`."""
     plain = visible_name(phase)
-    return plain[:1].lower() + plain[1:]
+    return f"building: {plain[:1].lower()}{plain[1:]}"

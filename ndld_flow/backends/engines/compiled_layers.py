@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 Entry = dict[str, JsonValue]
 
-_TENSOR_END = r"Dimensions: \[[-\d,]*\], Strides: \["
+_TENSOR_END = r"Dimensions: \[[-\d,]*\], "
 _BEGIN = re.compile(rf"^Name: (?=.*?, LayerType: \w+, Inputs: \[(?:\]| \{{ Name: .*?, {_TENSOR_END}))", re.M | re.S)
 _LAYER = re.compile(
     r"Name: (?P<name>.*?), LayerType: (?P<type>\w+), Inputs: \[(?P<inputs>.*?)\], Constants: \[(?P<constants>.*?)\], "
@@ -23,8 +23,8 @@ _LAYER = re.compile(
     re.DOTALL,
 )
 _TENSOR = re.compile(
-    r"\{ Name: (?P<name>.*?), Dimensions: \[(?P<dims>[-\d,]*)\], Strides: \[(?P<strides>[-\d,]*)\], "
-    r"StrideOrder: \[[-\d,]*\], Datatype: (?P<dtype>\w+), Format: (?P<format>.*?) \}",
+    r"\{ Name: (?P<name>.*?), Dimensions: \[(?P<dims>[-\d,]*)\](?:, Strides: \[(?P<strides>[-\d,]*)\], "
+    r"StrideOrder: \[[-\d,]*\])?, Datatype: (?P<dtype>\w+), Format: (?P<format>.*?) \}",
     re.DOTALL,
 )
 _REST = re.compile(r"\n\s*\n(?:I/O Tensors|Bindings|Engine Metadata):.*", re.DOTALL)
@@ -59,7 +59,7 @@ def _tensors(text: str) -> Iterator[Entry]:
         yield {
             "Name": found["name"],
             "Dimensions": _numbers(found["dims"]),
-            "Strides": _numbers(found["strides"]),
+            "Strides": _numbers(found["strides"] or ""),
             "Datatype": found["dtype"],
             "Format": found["format"],
         }

@@ -112,7 +112,7 @@ def _begin(request: BuildRequest, tell: Tell) -> _Building:
 def _prepare(building: _Building) -> _Ready:
     trt, request, settings = building.trt, building.request, building.request.settings
     logger = make_logger(trt, building.log)
-    builder = trt.Builder(logger)
+    builder = _make_builder(building, logger)
     load_plugins(trt, logger, builder, settings.plugins)
     asked = _asked_precisions(building)
     model, casts = _typed_model(building, asked)
@@ -126,6 +126,14 @@ def _prepare(building: _Building) -> _Ready:
     timing = _load_timings(building, config)
     building.notes += filter(None, [assumed_batch(profiles)])
     return _Ready(parsed, config, profiles, constraints, timing, calibrator)
+
+
+def _make_builder(building: _Building, logger: Bound) -> Bound:
+    """Raises BackendError where TensorRT does not start, such as for want of a driver."""
+    try:
+        return building.trt.Builder(logger)
+    except TypeError:  # pybind11: factory function returned nullptr
+        raise BackendError(f"{_title(building)} does not start: {_reasons(building)}.") from None
 
 
 def _asked_precisions(building: _Building) -> Mapping[str, str]:
@@ -187,26 +195,23 @@ def _load_timings(building: _Building, config: Bound) -> TimingCache | None:
 
 def _run_builder(building: _Building, ready: _Ready) -> _Built:
     """Raises BackendError with the builder's own reasons when it makes no engine."""
-    from polygraphy.backend.trt import EngineBytesFromNetwork
-    from polygraphy.exception import PolygraphyException
-
     building.tell(0, 0, "building")
-    parsed = ready.parsed
     began = time.perf_counter()
-    try:
-        engine = EngineBytesFromNetwork((parsed.builder, parsed.network, parsed.parser), config=ready.config)()
-    except PolygraphyException:
-        raise BackendError(_tell_failure(building)) from None
+    engine = ready.parsed.builder.build_serialized_network(ready.parsed.network, ready.config)
+    if engine is None:
+        raise BackendError(f"{_title(building)} built no engine of {building.request.label}: {_reasons(building)}.")
     built = _Built(engine, time.perf_counter() - began)
     if ready.timing is not None and building.request.settings.timing_cache:
         save_timing_cache(ready.config, ready.timing)
     return built
 
 
-def _tell_failure(building: _Building) -> str:
-    trt, backend = building.trt, building.request.settings.backend or "tensorrt"
-    why = join_reasons(shortened(reason, 400) for reason in building.log.errors) or "it does not say why"
-    return f"{SPOKEN[backend]} {trt.__version__} built no engine of {building.request.label}: {why}."
+def _title(building: _Building) -> str:
+    return f"{SPOKEN[building.request.settings.backend or 'tensorrt']} {building.trt.__version__}"
+
+
+def _reasons(building: _Building) -> str:
+    return join_reasons(shortened(reason, 400) for reason in building.log.errors) or "it does not say why"
 
 
 def _record(building: _Building, ready: _Ready, built: _Built) -> dict[str, Any]:

@@ -66,28 +66,30 @@ def load_plugins(trt: Bindings, logger: Bound, builder: Bound, plugins: Sequence
     if hasattr(trt, "init_libnvinfer_plugins"):
         trt.init_libnvinfer_plugins(logger, "")
     for plugin in plugins:
-        try:
-            loaded = ctypes.CDLL(str(plugin.absolute()), mode=ctypes.RTLD_GLOBAL)  # old ones register themselves by it
-        except OSError as error:
-            raise BackendError(
-                f"plugins: {plugin} does not load ({reason_of(str(error))}). Check the path, and that it was built for "
-                "this system and this release of TensorRT."
-            ) from None
-        if any(hasattr(loaded, name) for name in _ENTRY_POINTS):
-            _register(builder, plugin)
+        path = str(plugin.absolute())
+        if builder.get_plugin_registry().load_library(path) is None:
+            _load_old_plugin(plugin)
+
+
+def _load_old_plugin(plugin: Path) -> None:
+    """Those that do not list their operators register them by being loaded."""
+    try:
+        loaded = ctypes.CDLL(str(plugin.absolute()), mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise BackendError(
+            f"plugins: {plugin} does not load ({reason_of(str(error))}). Check the path, and that it was built for "
+            "this system and this release of TensorRT."
+        ) from None
+    if any(hasattr(loaded, name) for name in _ENTRY_POINTS):
+        raise BackendError(
+            f"plugins: TensorRT refuses {plugin}, though the system loads it: it was built for another release, or its "
+            "operators are registered already."
+        )
 
 
 def tensor_info(tensor: Bound) -> TensorInfo:
     """An ITensor as records hold it; -1 for a free dimension."""
     return TensorInfo(name=tensor.name, dtype=dtype_of_tensorrt(tensor.dtype.name), shape=tuple(tensor.shape))
-
-
-def _register(builder: Bound, plugin: Path) -> None:
-    if builder.get_plugin_registry().load_library(str(plugin.absolute())) is None:
-        raise BackendError(
-            f"plugins: TensorRT refuses {plugin}, though the system loads it. It was built for another release, or its "
-            "plugins are registered already; build.log of this step says more."
-        )
 
 
 def _set_parser_flags(trt: Bindings, parser: Bound, settings: BuildSettings) -> None:

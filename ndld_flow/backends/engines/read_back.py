@@ -24,6 +24,8 @@ _PLAIN = (
     "runtime_platform",
     "tiling_optimization_level",
 )
+_UNTOLD_BY_RTX = ("hardware_compatibility_level",)
+"""What TensorRT-RTX warns of when it is asked."""
 
 
 def read_flags(trt: Bindings, config: Bound) -> tuple[str, ...]:
@@ -39,8 +41,9 @@ def read_network_flags(trt: Bindings, network: Bound) -> tuple[str, ...]:
 
 def read_applied(trt: Bindings, builder: Bound, config: Bound, parser: Bound) -> dict[str, JsonValue]:
     """Everything else, by TensorRT's names; what this release lacks is left out."""
+    untold = _UNTOLD_BY_RTX if hasattr(trt, "ComputeCapability") else ()
     applied: dict[str, JsonValue] = {
-        name: _json_value(getattr(config, name)) for name in _PLAIN if hasattr(config, name)
+        name: _json_value(getattr(config, name)) for name in _PLAIN if name not in untold and hasattr(config, name)
     }
     pools = trt.MemoryPoolType.__members__.items()
     applied["memory_pool_limits"] = {name: config.get_memory_pool_limit(pool) for name, pool in _told_pools(pools)}

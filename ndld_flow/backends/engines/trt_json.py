@@ -55,7 +55,7 @@ def _has_layers(text: str) -> bool:
 
 def _document(layers: list[Entry], tensors: list[Entry]) -> str:
     document: dict[str, object] = {"Layers": layers, "I/O Tensors": tensors}
-    return json.dumps(document, indent=1) + "\n"
+    return json.dumps(document) + "\n"
 
 
 def _bound_tensors(parsed: ParsedNetwork) -> list[Entry]:
