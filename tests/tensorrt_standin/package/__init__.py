@@ -1,8 +1,12 @@
 """Stands for the Python bindings of one release of TensorRT, in tests. Nothing is computed.
 
-`release.json` beside this file says which release. In the environment: STANDIN_RECORD names a file that every call and
-every setting is appended to; STANDIN_NO_GPU=1 keeps engines from being opened; STANDIN_NO_DRIVER=1 keeps TensorRT's
-builder from being made.
+`release.json` beside this file says which release. The environment says the rest:
+
+- `STANDIN_RECORD`: a file that every call and every setting is appended to, as lines of JSON
+- `STANDIN_NO_GPU=1`: engines cannot be opened
+- `STANDIN_NO_DRIVER=1`: TensorRT's builder cannot be made, as on a machine without CUDA
+- `STANDIN_GPU`: compute capability of the GPU, 8.9 unless said otherwise
+- `STANDIN_STEP_S`: seconds that each step of a build takes longer
 """
 
 from .assembly import assemble

@@ -22,7 +22,7 @@ from . import (
     timing,
     values,
 )
-from .bindings import CLASSES, RELEASE, Bound, Interface, Unplayed, recorded
+from .bindings import CLASSES, IS_STRONG_ONLY, RELEASE, Bound, Interface, Unplayed, recorded
 from .enums import make_enum
 
 _PLAYED: tuple[ModuleType, ...] = (
@@ -57,6 +57,8 @@ def assemble() -> dict[str, Any]:
     for name, names in RELEASE["classes"].items():
         if not _is_enum(names):
             _fit(CLASSES[name], set(names))
+    if IS_STRONG_ONLY:
+        setattr(network.ITensor, "dtype", property(vars(network.ITensor)["dtype"].fget))  # noqa: B010
     aliases = {alias: getattr(CLASSES["DataType"], name, None) for alias, name in _ALIASES.items()}
     return {
         **CLASSES,

@@ -27,6 +27,11 @@ def member(enum: str, name: str) -> Any:
     return getattr(CLASSES.get(enum), name, None)
 
 
+def has_bit(flags: int, flag: Any) -> bool:
+    """Whether a mask has the bit of a member; not where this release lacks the member."""
+    return flag is not None and bool(flags & 1 << int(flag))
+
+
 def record(owner: object, **what: object) -> None:
     """Add a line to the file that STANDIN_RECORD names."""
     file = os.environ.get("STANDIN_RECORD")
@@ -124,6 +129,13 @@ class Setting:
     def __init__(self, kind: str | type, default: Any = None, *, optional: bool = False) -> None:
         self.kind, self.default, self.optional = kind, default, optional
         self.name = ""
+        self.least: float | None = None
+        self.most: float | None = None
+
+    def within(self, least: float | None, most: float | None) -> Setting:
+        """What lies outside becomes the nearest that does not."""
+        self.least, self.most = least, most
+        return self
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -138,7 +150,12 @@ class Setting:
         if value is None and self.optional:
             instance.__dict__["_" + self.name] = None
             return
-        instance.__dict__["_" + self.name] = expect(self.kind, value, self.name)
+        taken = expect(self.kind, value, self.name)
+        if self.least is not None:
+            taken = max(taken, self.least)
+        if self.most is not None:
+            taken = min(taken, self.most)
+        instance.__dict__["_" + self.name] = taken
 
     def _default(self) -> Any:
         if isinstance(self.kind, str) and isinstance(self.default, str):

@@ -12,7 +12,7 @@ from .compiling import CompiledLayer, Compiler, told_line
 from .config import IBuilderConfig, IOptimizationProfile
 from .logs import open_log
 from .network import INetworkDefinition
-from .plan import digest_of, packed, write_plan
+from .plan import digests_of, packed, write_plan
 from .plugins import get_plugin_registry
 from .refusals import refusals
 from .timing import key_of, time_of
@@ -26,7 +26,10 @@ class Refused(Exception):
 
 
 class Builder(Bound):
-    """Builds engines. With STANDIN_NO_DRIVER=1 there is no CUDA: TensorRT's builder then cannot be made at all."""
+    """Builds engines. With STANDIN_NO_DRIVER=1 there is no CUDA: TensorRT's builder then cannot be made at all.
+
+    Each step of a build takes STANDIN_STEP_S longer.
+    """
 
     error_recorder = Setting(object)
     gpu_allocator = Setting(object)
@@ -44,11 +47,11 @@ class Builder(Bound):
         return self._logger
 
     @property
-    def num_DLA_cores(self) -> int:  # noqa: N802
+    def num_DLA_cores(self) -> int:
         return 0
 
     @property
-    def max_DLA_batch_size(self) -> int:  # noqa: N802
+    def max_DLA_batch_size(self) -> int:
         return 0
 
     @property
@@ -151,8 +154,7 @@ class Build:
 
     def _time(self, layers: list[CompiledLayer]) -> None:
         cache = None if self.config._has("DISABLE_TIMING_CACHE") else self.config._cache
-        kept = cache is not None and not IS_RTX
-        known = cache._entries if kept else {}
+        known = {} if cache is None or IS_RTX else cache._entries
         scope = "Global" if cache is not None else "Local"
         will = "will" if cache is not None else "will not"
         self.log.say(
@@ -166,8 +168,7 @@ class Build:
                 if self.config._has("ERROR_ON_TIMING_CACHE_MISS") and not IS_RTX:
                     raise Refused(f"10|Timing cache miss for {layer.name}, and kERROR_ON_TIMING_CACHE_MISS is set.")
                 self.log.say("VERBOSE", f"{layer.name} ({layer.kind}[{layer.tactic}]) profiling completed")
-                if kept:
-                    known[key] = time_of(key)
+                known[key] = time_of(key)
             self._step("Timing graph nodes", at)
         self._finish("Timing graph nodes")
 
@@ -190,7 +191,7 @@ class Build:
             "tensors": [*self._io("INPUT"), *self._io("OUTPUT")],
             "profiles": self._profiles(),
             "layers": [layer.as_dict() for layer in layers],
-            "weights": digest_of(model.weights),
+            "weights": digests_of(model.weights),
             "marked": sorted(self.network._refittable),
             "plugins": list(self.config.plugins_to_serialize),
             "model": packed(model.graph),
@@ -253,6 +254,7 @@ class Build:
         for monitor in self._monitors():
             if not monitor.step_complete(name, at):
                 raise Refused("7|Build canceled by user")
+        time.sleep(float(os.environ.get("STANDIN_STEP_S", "0")))
 
     def _finish(self, name: str) -> None:
         for monitor in self._monitors():

@@ -8,9 +8,10 @@ from typing import Any
 from .bindings import IS_STRONG_ONLY
 from .timing import key_of
 
-_NOT_COMPILED = ("CONSTANT", "IDENTITY")
+_NOT_COMPILED = ("CONSTANT",)
 _HEAVY = ("CONVOLUTION", "DECONVOLUTION", "MATRIX_MULTIPLY", "EINSUM")
-_FLOATS = ("FLOAT", "HALF", "BF16", "FP8", "INT8")
+_RETYPED = ("FLOAT", "HALF", "BF16")
+"""Types of tensors that weak typing may change."""
 _TYPE_WORDS = {"FLOAT": "FP32", "HALF": "FP16", "BF16": "BF16", "INT8": "Int8"}
 _SPLIT_WORDS = {"FLOAT": "Float", "HALF": "Half", "BF16": "BFloat16"}
 _KIND_WORDS = {"CONVOLUTION": "CaskConvolution", "MATRIX_MULTIPLY": "CaskGemmMatrixMultiply", "POOLING": "CaskPooling"}
@@ -84,25 +85,25 @@ class Compiler:
     def _compile(self, parts: list[Any]) -> None:
         computes_in = self._type(parts[0])
         name = " + ".join(part._name for part in parts)
-        inputs = [self._as(tensor, computes_in, name) for tensor in parts[0]._inputs]
+        inputs = [self._as(tensor, computes_in, at, name) for at, tensor in enumerate(parts[0]._inputs)]
         outputs = []
         for index, tensor in enumerate(parts[-1]._outputs):
             asked = parts[-1]._output_types.get(index)
-            held = asked.name if asked is not None else computes_in if tensor._type in _FLOATS else tensor._type
+            held = asked.name if asked is not None else computes_in if tensor._type in _RETYPED else tensor._type
             self.held[tensor._name] = tensor._type if self.network._is_strong else held
             outputs.append(CompiledTensor(tensor._name, list(tensor._dims), self.held[tensor._name]))
         metadata = "\x1e".join(part._metadata for part in parts if part._metadata)
         weights = [weight for part in parts for weight in part._weights]
         self.layers.append(CompiledLayer(name, parts[0]._type, inputs, outputs, computes_in, metadata, weights))
 
-    def _as(self, tensor: Any, wanted: str, reader: str) -> CompiledTensor:
+    def _as(self, tensor: Any, wanted: str, at: int, reader: str) -> CompiledTensor:
         """A tensor in the type a layer reads; a reformat goes before it where it has another."""
         held = self.held.setdefault(tensor._name, tensor._type)
-        if self.network._is_strong or held not in _FLOATS or wanted not in _FLOATS or held == wanted:
+        if self.network._is_strong or tensor._type not in _RETYPED or held == wanted:
             return CompiledTensor(tensor._name, list(tensor._dims), held)
         source = CompiledTensor(tensor._name, list(tensor._dims), held)
-        target = CompiledTensor(f"Reformatted Input Tensor 0 to {reader}", list(tensor._dims), wanted)
-        name = f"Reformatting CopyNode for Input Tensor 0 to {reader}"
+        target = CompiledTensor(f"Reformatted Input Tensor {at} to {reader}", list(tensor._dims), wanted)
+        name = f"Reformatting CopyNode for Input Tensor {at} to {reader}"
         self.layers.append(CompiledLayer(name, "Reformat", [source], [target], wanted))
         return target
 
@@ -120,7 +121,7 @@ class Compiler:
 
     def _type(self, layer: Any) -> str:
         own = next((tensor._type for tensor in layer._outputs), "FLOAT")
-        if self.network._is_strong or own not in _FLOATS:
+        if self.network._is_strong or own not in _RETYPED:
             return own
         if layer._precision is not None and self._constrains():
             return self._constrained(layer)

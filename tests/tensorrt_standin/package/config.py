@@ -5,25 +5,42 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .bindings import IS_RTX, Bound, Setting, expect, member, require_initialised
+from .bindings import IS_RTX, Bound, Setting, expect, has_bit, member, require_initialised
 from .logs import Log
 from .timing import ITimingCache, is_usable, read_cache
 from .values import Dims
 
-_ALL_MEMORY = 1 << 36
+_MEMORY = {
+    "DLA_MANAGED_SRAM": 0,
+    "DLA_LOCAL_DRAM": 1 << 30,
+    "DLA_GLOBAL_DRAM": 1 << 29,
+    "TACTIC_SHARED_MEMORY": 1 << 30,
+}
+"""Limits that are not all of the device's memory."""
 _ROUTES = "default,fast"
 
 
 class IOptimizationProfile(Bound):
     """Shapes of inputs: smallest, best, largest."""
 
-    extra_memory_target = Setting(float, 1.0)
     profile_stream = Setting(int, 0)
 
     def _begin(self, *arguments: Any) -> None:
         (self._log,) = arguments
         self._shapes: dict[str, list[tuple[int, ...]]] = {}
         self._shape_values: dict[str, list[tuple[int, ...]]] = {}
+        self._memory_target = 1.0
+
+    @property
+    def extra_memory_target(self) -> float:
+        return float(self._memory_target)
+
+    @extra_memory_target.setter
+    def extra_memory_target(self, value: float) -> None:
+        if not 0 <= expect(float, value, "extra_memory_target") <= 1:
+            self._log.error("IOptimizationProfile::setExtraMemoryTarget: condition: target >= 0.F && target <= 1.F.", 3)
+            return
+        self._memory_target = value
 
     def set_shape(self, input: str, min: Any, opt: Any, max: Any) -> None:
         self._shapes[expect(str, input, "input")] = [tuple(Dims(shape)) for shape in (min, opt, max)]
@@ -41,9 +58,7 @@ class IOptimizationProfile(Bound):
 
     def __bool__(self) -> bool:
         wrong = [
-            name
-            for name, (low, best, high) in (*self._shapes.items(), *self._shape_values.items())
-            if not (len(low) == len(best) == len(high) and all(a <= b <= c for a, b, c in zip(low, best, high)))
+            name for name, shapes in (*self._shapes.items(), *self._shape_values.items()) if not _in_order(*shapes)
         ]
         for name in wrong:
             self._log.error(
@@ -58,8 +73,8 @@ class IBuilderConfig(Bound):
 
     avg_timing_iterations = Setting(int, 1)
     max_num_tactics = Setting(int, -1)
-    builder_optimization_level = Setting(int, 3)
-    max_aux_streams = Setting(int, -1)
+    builder_optimization_level = Setting(int, 3).within(0, 5)
+    max_aux_streams = Setting(int, -1).within(-1, None)
     l2_limit_for_tiling = Setting(int, 0)
     profile_stream = Setting(int, 0)
     profiling_verbosity = Setting("ProfilingVerbosity", "LAYER_NAMES_ONLY")
@@ -119,11 +134,10 @@ class IBuilderConfig(Bound):
         self._flags &= ~(1 << int(expect("BuilderFlag", flag, "flag")))
 
     def get_flag(self, flag: Any) -> bool:
-        return bool(self._flags & 1 << int(expect("BuilderFlag", flag, "flag")))
+        return has_bit(self._flags, expect("BuilderFlag", flag, "flag"))
 
     def _has(self, flag: str) -> bool:
-        found = member("BuilderFlag", flag)
-        return found is not None and bool(self._flags & 1 << int(found))
+        return has_bit(self._flags, member("BuilderFlag", flag))
 
     @property
     def num_optimization_profiles(self) -> int:
@@ -163,7 +177,7 @@ class IBuilderConfig(Bound):
 
     def get_memory_pool_limit(self, pool: Any) -> int:
         expect("MemoryPoolType", pool, "pool")
-        return self._pools.get(pool.name, 0 if pool.name.startswith("DLA") else _ALL_MEMORY)
+        return self._pools.get(pool.name, _MEMORY.get(pool.name, 1 << 36))
 
     def set_preview_feature(self, feature: Any, enable: bool) -> None:
         self._previews[expect("PreviewFeature", feature, "feature").name] = expect(bool, enable, "enable")
@@ -180,15 +194,15 @@ class IBuilderConfig(Bound):
         self._monitor = None if value is None else require_initialised(value, "IProgressMonitor")
 
     @property
-    def DLA_core(self) -> int:  # noqa: N802
+    def DLA_core(self) -> int:
         return -1
 
     @DLA_core.setter
-    def DLA_core(self, value: int) -> None:  # noqa: N802
+    def DLA_core(self, value: int) -> None:
         expect(int, value, "DLA_core")
         self._log.error(f"IBuilderConfig::setDLACore: there are 0 DLA cores, {value} is none of them", 3)
 
-    def can_run_on_DLA(self, layer: Any) -> bool:  # noqa: N802
+    def can_run_on_DLA(self, layer: Any) -> bool:
         expect("ILayer", layer, "layer")
         return False
 
@@ -250,7 +264,7 @@ class IBuilderConfig(Bound):
         self._quantization &= ~(1 << int(expect("QuantizationFlag", flag, "flag")))
 
     def get_quantization_flag(self, flag: Any) -> bool:
-        return bool(self._quantization & 1 << int(expect("QuantizationFlag", flag, "flag")))
+        return has_bit(self._quantization, expect("QuantizationFlag", flag, "flag"))
 
     # In TensorRT-RTX
     @property
@@ -272,3 +286,9 @@ class IBuilderConfig(Bound):
 
     def get_compute_capability(self, index: int) -> Any:
         return self._targets[index] if 0 <= index < len(self._targets) else member("ComputeCapability", "NONE")
+
+
+def _in_order(low: Sequence[int], best: Sequence[int], high: Sequence[int]) -> bool:
+    if not len(low) == len(best) == len(high):
+        return False
+    return all(a <= b <= c for a, b, c in zip(low, best, high, strict=True))

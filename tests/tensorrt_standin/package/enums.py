@@ -72,7 +72,7 @@ def make_enum(name: str, members: Iterable[str], fixed: Sequence[str] = ()) -> A
     kind = ClosedType(name, (Member,), {"__module__": __name__.rpartition(".")[0], "_enum_name": name})
     found: dict[str, Any] = {}
     for at, each in enumerate(ordered):
-        made = object.__new__(kind)
+        made: Any = object.__new__(kind)  # type: ignore[arg-type]
         object.__setattr__(made, "_value", at if fixed else (at + _turn()) % len(ordered))
         type.__setattr__(kind, each, made)
         found[each] = made

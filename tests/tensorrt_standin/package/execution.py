@@ -38,7 +38,7 @@ class IExecutionContext(Bound):
             tensor["name"]: tuple(tensor["dims"]) for tensor in self._tensors("INPUT") if -1 not in tensor["dims"]
         }
         self._addresses: dict[str, int] = {}
-        self._inferred: dict[str, tuple[int, ...]] | None = None
+        self._inferred: dict[str, list[int]] | None = None
         self._waiting: list[tuple[str, float]] = []
         self._allocators: dict[str, Any] = {}
         self._times = [
@@ -89,7 +89,7 @@ class IExecutionContext(Bound):
         if tensor is None:
             self._refuse(f"getTensorShape: there is no tensor {name}")
             return Dims()
-        known = self._shapes.get(name) if tensor["mode"] == "INPUT" else self._outputs().get(name)
+        known = self._shapes.get(name) if tensor["mode"] == "INPUT" else self._shapes_of_all().get(name)
         return Dims(known or tensor["dims"])
 
     def get_tensor_strides(self, name: str) -> Any:
@@ -179,10 +179,10 @@ class IExecutionContext(Bound):
     def _unspecified(self) -> list[str]:
         return [tensor["name"] for tensor in self._tensors("INPUT") if tensor["name"] not in self._shapes]
 
-    def _outputs(self) -> dict[str, tuple[int, ...]]:
-        """Output -> its shape for these inputs, as far as ONNX's shape inference knows."""
+    def _shapes_of_all(self) -> dict[str, list[int]]:
+        """Tensor -> its shape for these inputs, as far as ONNX's shape inference knows."""
         if self._inferred is None and not self._unspecified():
-            self._inferred = infer_outputs(unpacked(self._engine["model"]), self._shapes)
+            self._inferred = infer_shapes(unpacked(self._engine["model"]), self._shapes)
         return self._inferred or {}
 
     def _tensors(self, mode: str) -> list[dict[str, Any]]:
@@ -197,8 +197,8 @@ class IExecutionContext(Bound):
         return False
 
 
-def infer_outputs(model: bytes, inputs: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Shapes of a model's outputs for these shapes of its inputs; 1 for what cannot be known."""
+def infer_shapes(model: bytes, inputs: dict[str, tuple[int, ...]]) -> dict[str, list[int]]:
+    """Shapes of a model's tensors for these shapes of its inputs; 1 for what cannot be known."""
     import onnx
 
     proto = onnx.load_model_from_string(model)
@@ -212,9 +212,10 @@ def infer_outputs(model: bytes, inputs: dict[str, tuple[int, ...]]) -> dict[str,
         proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
     except Exception:  # what cannot be inferred stays unknown
         return {}
+    graph = proto.graph
     return {
-        info.name: tuple(dim.dim_value or 1 for dim in info.type.tensor_type.shape.dim)
-        for info in proto.graph.output
+        info.name: [dim.dim_value or 1 for dim in info.type.tensor_type.shape.dim]
+        for info in (*graph.input, *graph.value_info, *graph.output)
         if info.type.tensor_type.HasField("shape")
     }
 

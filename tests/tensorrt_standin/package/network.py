@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .bindings import IS_STRONG_ONLY, Bound, Setting, expect, member
-from .logs import LAST, Log
+from .bindings import IS_STRONG_ONLY, Bound, Setting, expect, has_bit, member
+from .logs import LAST
 from .values import Dims
 
 _ALL_FORMATS = 8191
+_CREATION = "NetworkDefinitionCreationFlag"
 
 
 @dataclass
@@ -48,8 +49,6 @@ class ITensor(Bound):
 
     @dtype.setter
     def dtype(self, value: Any) -> None:
-        if IS_STRONG_ONLY:
-            raise AttributeError("property of 'ITensor' object has no setter")
         if self._network._is_strong:
             LAST[0].error("ITensor::setType: not supported for strongly typed networks", 3)
             return
@@ -173,7 +172,7 @@ class INetworkDefinition(Bound):
 
     def _begin(self, *arguments: Any) -> None:
         self._builder, self._flags, self._log = arguments
-        self._is_strong = IS_STRONG_ONLY or self.get_flag(member("NetworkDefinitionCreationFlag", "STRONGLY_TYPED"))
+        self._is_strong = IS_STRONG_ONLY or has_bit(self._flags, member(_CREATION, "STRONGLY_TYPED"))
         self._inputs: list[Any] = []
         self._outputs: list[Any] = []
         self._layers: list[Any] = []
@@ -192,7 +191,7 @@ class INetworkDefinition(Bound):
 
     @property
     def flags(self) -> int:
-        strong = 1 << int(member("NetworkDefinitionCreationFlag", "STRONGLY_TYPED"))
+        strong = 1 << int(member(_CREATION, "STRONGLY_TYPED"))
         return int(self._flags | strong) if self._is_strong else int(self._flags)
 
     @property
@@ -212,8 +211,7 @@ class INetworkDefinition(Bound):
         return False
 
     def get_flag(self, flag: Any) -> bool:
-        expect("NetworkDefinitionCreationFlag", flag, "flag")
-        return (flag.name == "STRONGLY_TYPED" and IS_STRONG_ONLY) or bool(self._flags & 1 << int(flag))
+        return has_bit(self.flags, expect(_CREATION, flag, "flag"))
 
     def get_input(self, index: int) -> Any:
         return _at(self._inputs, index, "INetworkDefinition::getInput")
@@ -274,9 +272,3 @@ def _at(things: Sequence[Any], index: int, what: str) -> Any:
         return things[index]
     LAST[0].error(f"{what}: index {index} is not in [0, {len(things)})", 3)
     return None
-
-
-def log_of(network: INetworkDefinition) -> Log:
-    """Where a network's messages go."""
-    log: Log = network._log
-    return log

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .bindings import Bound, expect, member
+from .bindings import Bound, expect, has_bit, member
 from .logs import Log, open_log
 from .network import ILayer, ITensor, ParsedModel
 from .onnx_layers import LAYER_OF_OP, SHAPE_OPERANDS, TYPE_OF_ELEMENT, UNSUPPORTED
@@ -64,7 +65,6 @@ class OnnxParser(Bound):
         self._log = open_log(logger)
         self._errors: list[ParserError] = []
         self._flags = 1 << int(member("OnnxParserFlag", "NATIVE_INSTANCENORM"))
-        self._unsupported: list[tuple[int, ...]] = []
 
     @property
     def flags(self) -> int:
@@ -81,7 +81,7 @@ class OnnxParser(Bound):
         self._flags &= ~(1 << int(expect("OnnxParserFlag", flag, "flag")))
 
     def get_flag(self, flag: Any) -> bool:
-        return bool(self._flags & 1 << int(expect("OnnxParserFlag", flag, "flag")))
+        return has_bit(self._flags, expect("OnnxParserFlag", flag, "flag"))
 
     @property
     def num_errors(self) -> int:
@@ -138,6 +138,7 @@ class OnnxParser(Bound):
     def _load(self, data: bytes, folder: Path | None) -> Any:
         """The model with its weights and types; None, and an error, where it cannot be read."""
         import onnx
+        import onnx.inliner
 
         problem = "Assertion failed: model->ParseFromCodedStream(&codedInput): Failed to parse the ONNX model."
         try:
@@ -181,7 +182,7 @@ class NetworkFiller:
             inferred = model
         graph = inferred.graph
         self.known = {info.name: info.type.tensor_type for info in (*graph.value_info, *graph.input, *graph.output)}
-        self.weights = {tensor.name: tensor for tensor in graph.initializer}
+        self.weights = {tensor.name: tensor for tensor in constants_of(model)}
         self.tensors: dict[str, Any] = {}
 
     def fill(self) -> None:
@@ -189,14 +190,15 @@ class NetworkFiller:
             if info.name not in self.weights:
                 self._tensor(info.name)._is_input = True
                 self.network._inputs.append(self.tensors[info.name])
-        for at, node in enumerate(self.model.graph.node):
-            self._add_layer(at, node)
+        for node in self.model.graph.node:
+            if node.output[0] not in self.weights:
+                self._add_layer(node)
         for info in self.model.graph.output:
             self.network._outputs.append(self._tensor(info.name))
         self.network._name = self.model.graph.name or "Unnamed Network 0"
         self.network._model = self._parsed()
 
-    def _add_layer(self, at: int, node: Any) -> None:
+    def _add_layer(self, node: Any) -> None:
         inputs = [self._tensor(name) for name in node.input if name and name not in self.weights]
         outputs = [self._tensor(name) for name in node.output if name]
         kind = "PLUGIN_V3" if node.domain not in ("", "ai.onnx") else LAYER_OF_OP.get(node.op_type, "UNARY")
@@ -228,6 +230,9 @@ class NetworkFiller:
         bare = onnx.ModelProto()
         bare.CopyFrom(self.model)
         del bare.graph.initializer[:]
+        computed = [node for node in bare.graph.node if node.output[0] not in self.weights]
+        del bare.graph.node[:]
+        bare.graph.node.extend(computed)
         for tensor in self.weights.values():
             if volume_of(tensor) <= _SMALL:
                 bare.graph.initializer.append(tensor)
@@ -239,10 +244,23 @@ class NetworkFiller:
 
 
 def weights_of(model: Any) -> dict[str, bytes]:
-    """Initializer -> its values."""
+    """Constant -> its values."""
     import onnx
 
-    return {tensor.name: onnx.numpy_helper.to_array(tensor).tobytes() for tensor in model.graph.initializer}
+    return {tensor.name: onnx.numpy_helper.to_array(tensor).tobytes() for tensor in constants_of(model)}
+
+
+def constants_of(model: Any) -> Iterator[Any]:
+    """Initializers, and what Constant nodes hold as a tensor."""
+    import onnx
+
+    yield from model.graph.initializer
+    for node in model.graph.node:
+        if node.op_type == "Constant" and node.attribute[0].name == "value":
+            held = onnx.TensorProto()
+            held.CopyFrom(node.attribute[0].t)
+            held.name = node.output[0]
+            yield held
 
 
 def volume_of(tensor: Any) -> int:

@@ -30,8 +30,9 @@ def read_plan(data: bytes) -> dict[str, Any]:
     return engine
 
 
-def digest_of(weights: dict[str, bytes]) -> dict[str, str]:
-    return {name: hashlib.sha256(data).hexdigest() for name, data in weights.items()}
+def digests_of(weights: dict[str, bytes]) -> dict[str, Any]:
+    """What an engine knows of its weights, whether or not it holds them."""
+    return {name: {"digest": hashlib.sha256(data).hexdigest(), "bytes": len(data)} for name, data in weights.items()}
 
 
 def packed(data: bytes) -> str:

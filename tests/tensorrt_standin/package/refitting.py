@@ -40,15 +40,13 @@ class Refitter(Bound):
         engine = self._cuda_engine
         if not engine._engine["stripped"]:
             return []
-        return sorted(set(self.get_all_weights()) - set(self._given) - engine._refitted)
+        return sorted(set(self.get_all_weights()) - set(self._given) - set(engine._refitted))
 
     def set_named_weights(self, name: str, weights: Any, location: Any = None) -> bool:
-        if isinstance(weights, Weights):
-            held = weights
-        else:
-            held = Weights(weights)
-        if name not in self.get_all_weights():
-            self._log.error(f"IRefitter::setNamedWeights: there are no weights {name}", 3)
+        held = weights if isinstance(weights, Weights) else Weights(weights)
+        wanted = self._cuda_engine._engine["weights"].get(name, {}).get("bytes")
+        if name not in self.get_all_weights() or held.nbytes != wanted:
+            self._log.error(f"IRefitter::setNamedWeights: {name}: {held.nbytes} bytes given, {wanted} wanted", 3)
             return False
         self._given[name] = held
         return True
@@ -67,7 +65,7 @@ class Refitter(Bound):
         if missing:
             self._log.error(f"IRefitter::refitCudaEngine: missing weights {', '.join(missing)}", 3)
             return False
-        self._cuda_engine._refitted.update(self._given)
+        self._cuda_engine._refitted.update({name: given.numpy().tobytes() for name, given in self._given.items()})
         return True
 
     def refit_cuda_engine_async(self, stream_handle: int) -> bool:
@@ -117,7 +115,8 @@ class OnnxParserRefitter(Bound):
             self._errors.append(ParserError._make("MODEL_DESERIALIZE_FAILED", str(error), "refit", -1, "", ""))
             return False
         known = set(self._refitter.get_all_weights())
-        for name, values in weights_of(model).items():
-            if name in known:
-                self._refitter._given[name] = Weights(numpy.frombuffer(values, "uint8"))
-        return True
+        given = {name: values for name, values in weights_of(model).items() if name in known}
+        return all(
+            self._refitter.set_named_weights(name, Weights(numpy.frombuffer(values, "uint8")))
+            for name, values in given.items()
+        )

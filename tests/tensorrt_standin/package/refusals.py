@@ -71,7 +71,10 @@ def _of_shapes(tensor: Any, shapes: Any, at: int) -> Iterator[str]:
         return
     low, _, high = shapes
     if len(low) != len(tensor._dims):
-        yield f"Dynamic-shaped input tensor {tensor._name} has {len(tensor._dims)} dimensions but profile {at} has {len(low)} dimensions."
+        yield (
+            f"Dynamic-shaped input tensor {tensor._name} has {len(tensor._dims)} dimensions but profile {at} has "
+            f"{len(low)} dimensions."
+        )
         return
     for axis, size in enumerate(tensor._dims):
         if size != -1 and (low[axis], high[axis]) != (size, size):
@@ -85,10 +88,10 @@ def _of_device(config: Any) -> Iterator[str]:
     if config.default_device_type.name == "DLA" and not config._has("GPU_FALLBACK"):
         yield "Default device type is DLA, there are no DLA cores, and GPU fallback is not enabled."
     if IS_RTX and os.environ.get("STANDIN_NO_GPU") == "1":
-        for flag in ("REFIT", "REFIT_IDENTICAL"):
+        for flag in ("REFIT", "REFIT_IDENTICAL", "STRIP_PLAN"):
             if config._has(flag):
                 yield f"cudaError 35: BuilderFlag::k{flag} needs a GPU."
-        if config._has("STRIP_PLAN"):
-            yield "cudaError 35: BuilderFlag::kSTRIP_PLAN needs a GPU."
+    if any(target.name == "NONE" for target in config._targets):
+        yield "Unexpected exception bad optional access: a compute capability is not set."
     if IS_RTX and config._has("VERSION_COMPATIBLE") and not config._has("EXCLUDE_LEAN_RUNTIME"):
         yield "Unable to load library: libnvinfer_lean.so.1: cannot open shared object file."

@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any
 
-from .bindings import IS_STRONG_ONLY, RELEASE, Bound, Setting, expect, member
+from .bindings import IS_STRONG_ONLY, RELEASE, Bound, Setting, expect, has_bit, member
 from .compiling import told_layer
 from .execution import IExecutionContext
 from .logs import Log, open_log
@@ -40,7 +40,7 @@ class Runtime(Bound):
         return self._logger
 
     @property
-    def num_DLA_cores(self) -> int:  # noqa: N802
+    def num_DLA_cores(self) -> int:
         return 0
 
     @property
@@ -78,6 +78,9 @@ class Runtime(Bound):
     def _refusal(self, engine: dict[str, Any]) -> str:
         if os.environ.get("STANDIN_NO_GPU") == "1":
             return _NO_GPU
+        targets = [] if "CURRENT" in engine["targets"] else engine["targets"]
+        if targets and _gpu() not in targets:
+            return f"The engine is for {', '.join(targets)}, and this GPU is {_gpu()}."
         if engine["backend"] != RELEASE["backend"]:
             return f"The engine was built by {engine['backend']}."
         has_code = "VERSION_COMPATIBLE" in engine["flags"] and "EXCLUDE_LEAN_RUNTIME" not in engine["flags"]
@@ -103,7 +106,7 @@ class ICudaEngine(Bound):
         self._engine: dict[str, Any] = engine
         self._log: Log = log
         self._data: bytes = data
-        self._refitted: set[str] = set()
+        self._refitted: dict[str, bytes] = {}
 
     def __getitem__(self, at: int) -> str:
         return str(self._engine["tensors"][at]["name"])
@@ -257,7 +260,7 @@ class ICudaEngine(Bound):
         return {}
 
     def create_execution_context(self, strategy: Any = None, runtime_config: Any = None) -> Any:
-        missing = self._engine["stripped"] and set(self._engine["weights"]) - self._refitted
+        missing = self._engine["stripped"] and set(self._engine["weights"]) - set(self._refitted)
         if missing:
             self._log.error("ICudaEngine::createExecutionContext: the engine is stripped of weights: refit it first", 3)
             return None
@@ -273,20 +276,27 @@ class ICudaEngine(Bound):
         return EngineInspector._make(self._engine)
 
     def create_serialization_config(self) -> Any:
-        return ISerializationConfig._make()
+        return ISerializationConfig._make(self._engine["stripped"])
 
     def serialize(self) -> Any:
         return IHostMemory(self._data)
 
     def serialize_with_config(self, config: Any) -> Any:
-        without_weights = expect("ISerializationConfig", config, "config")._has("EXCLUDE_WEIGHTS")
+        without_weights = has_bit(
+            expect("ISerializationConfig", config, "config")._flags, member("SerializationFlag", "EXCLUDE_WEIGHTS")
+        )
         if without_weights:
             return IHostMemory(write_plan({**self._engine, "stripped": True}, {}))
-        return IHostMemory(self._data)
+        if not self._engine["stripped"]:
+            return IHostMemory(self._data)
+        return IHostMemory(write_plan({**self._engine, "stripped": False}, self._refitted))
 
 
 class EngineInspector(Bound):
-    """What an engine tells of its layers, as much as the verbosity it was built with."""
+    """What an engine tells of its layers, as much as the verbosity it was built with.
+
+    Free dimensions are told where it has an execution context that knows them.
+    """
 
     error_recorder = Setting(object)
     execution_context = Setting("IExecutionContext", optional=True)
@@ -317,7 +327,15 @@ class EngineInspector(Bound):
         return self._written(told, format)
 
     def _told(self, layer: dict[str, Any]) -> Any:
-        return told_layer(layer) if self._engine["verbosity"] == "DETAILED" else layer["name"]
+        if self._engine["verbosity"] != "DETAILED":
+            return layer["name"]
+        context = self.execution_context
+        known = {} if context is None else context._shapes_of_all()
+        sides = {
+            side: [{**tensor, "dims": known.get(tensor["name"], tensor["dims"])} for tensor in layer[side]]
+            for side in ("inputs", "outputs")
+        }
+        return told_layer({**layer, **sides})
 
     def _written(self, told: Any, format: Any) -> str:
         return json.dumps(told) if format.name == "JSON" else str(told)
@@ -327,7 +345,7 @@ class ISerializationConfig(Bound):
     """What is written of an engine."""
 
     def _begin(self, *arguments: Any) -> None:
-        self._flags = 0
+        self._flags = 1 << int(member("SerializationFlag", "EXCLUDE_WEIGHTS")) if arguments[0] else 0
 
     @property
     def flags(self) -> int:
@@ -346,10 +364,7 @@ class ISerializationConfig(Bound):
         return True
 
     def get_flag(self, flag: Any) -> bool:
-        return bool(self._flags & 1 << int(expect("SerializationFlag", flag, "flag")))
-
-    def _has(self, flag: str) -> bool:
-        return bool(self._flags & 1 << int(member("SerializationFlag", flag)))
+        return has_bit(self._flags, expect("SerializationFlag", flag, "flag"))
 
 
 class IRuntimeCache(Bound):
@@ -400,6 +415,11 @@ def _is_compatible(engine: dict[str, Any]) -> bool:
     return "VERSION_COMPATIBLE" in engine["flags"] and _minor(engine["release"]) <= _minor(RELEASE["release"])
 
 
+def _gpu() -> str:
+    """The GPU that is here, by STANDIN_GPU, such as 8.9."""
+    return "SM" + os.environ.get("STANDIN_GPU", "8.9").replace(".", "")
+
+
 def _minor(release: str) -> tuple[int, ...]:
     return tuple(map(int, release.split(".")[:2]))
 
@@ -408,8 +428,8 @@ def _all_of(source: Any) -> bytes:
     """Bytes, or what a stream reader gives."""
     if not hasattr(source, "read"):
         return bytes(memoryview(source))
-    old = hasattr(source, "seek") is False
+    stream = (0,) if hasattr(source, "seek") else ()
     found = b""
-    while piece := (source.read(1 << 20) if old else source.read(1 << 20, 0)):
+    while piece := source.read(1 << 20, *stream):
         found += bytes(piece)
     return found

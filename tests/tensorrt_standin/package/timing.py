@@ -37,11 +37,11 @@ class TimingCacheValue(Bound):
         self._hash, self._ms = expect(int, tactic_hash, "tacticHash"), expect(float, timing_ms, "timingMSec")
 
     @property
-    def tacticHash(self) -> int:  # noqa: N802
+    def tacticHash(self) -> int:
         return int(self._hash)
 
     @property
-    def timingMSec(self) -> float:  # noqa: N802
+    def timingMSec(self) -> float:
         return float(self._ms)
 
 
@@ -70,7 +70,7 @@ class ITimingCache(Bound):
         self._entries.clear()
         return True
 
-    def queryKeys(self) -> list[Any]:  # noqa: N802
+    def queryKeys(self) -> list[Any]:
         return [TimingCacheKey._make(key) for key in self._entries]
 
     def query(self, key: Any) -> Any:
