@@ -150,18 +150,19 @@ def noise(
 def draw(
     model: str | Path, target: str | Path | None = None, *, reading: Reading | None = None, look: Look | None = None
 ) -> Path:
-    """Draw a model's graph as SVG, PNG or JPEG, by the target's suffix; returns the file's path.
+    """Draw a model's graph, or an engine's, as SVG, PNG or JPEG, by the target's suffix; returns the file's path.
 
-    The target is `<model>.svg` where one stands unless told. Weights are not read.
+    `model` is an ONNX file, or any profile with layers, such as what TensorRT's engine inspector wrote. The target is
+    `<model>.svg` where one stands unless told. Weights are not read.
     """
     from ndld_flow.artifacts.files import write_bytes_atomically
-    from ndld_flow.backends.models.drawn_graph import read_graph
     from ndld_flow.drawing.choices import Look, Reading
     from ndld_flow.drawing.draw import check_look, picture_bytes
+    from ndld_flow.runner.drawn_file import read_drawn
 
     path = Path(target) if target is not None else Path(f"{Path(model).stem}.svg")
     check_look(path.suffix, look or Look())
-    picture = picture_bytes(read_graph(Path(model), reading or Reading()), path.suffix, look or Look())
+    picture = picture_bytes(read_drawn(Path(model), reading or Reading()), path.suffix, look or Look())
     try:
         write_bytes_atomically(path, picture)
     except OSError as error:

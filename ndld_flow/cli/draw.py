@@ -10,7 +10,7 @@ import click
 
 from ndld_flow import api
 
-HELP = """Draw a model's graph as SVG, PNG or JPEG.
+HELP = """Draw the graph of a model or an engine as SVG, PNG or JPEG.
 
 \b
   ndld-flow draw model.onnx                        model.svg, here
@@ -18,6 +18,7 @@ HELP = """Draw a model's graph as SVG, PNG or JPEG.
   ndld-flow draw model.onnx -o slide.svg --direction right --background transparent
   ndld-flow draw model.onnx --depth 1              bodies of If, Loop and functions in their places
   ndld-flow draw model.onnx --subgraph If_0/then_branch -o then.svg
+  ndld-flow draw model.trt.json                    layers of an engine, as its inspector tells them, or of a profile
 
 Operators are coloured by family. Beside an edge stands its shape, as far as shape inference finds it; dimensions keep
 their names, long names become d1, d2, ... and are explained below the title. Nodes say what matters about them: kernel
@@ -29,8 +30,8 @@ drawn as quickly as a small one.
 """
 
 
-@click.command("draw", help=HELP, short_help="Draw a model's graph as SVG, PNG or JPEG.")
-@click.argument("model", type=click.Path(path_type=Path), metavar="MODEL.onnx")
+@click.command("draw", help=HELP, short_help="Draw the graph of a model or an engine as SVG, PNG or JPEG.")
+@click.argument("model", type=click.Path(path_type=Path), metavar="MODEL")
 @click.option(
     "--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="Where to; .svg, .png, .jpg say the format."
 )

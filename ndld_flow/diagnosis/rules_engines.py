@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ndld_flow.diagnosis.engine_subject import EngineSubject
 from ndld_flow.diagnosis.insight import Insight
 from ndld_flow.diagnosis.subject import layers_word, one_line
+from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import count, share
 from ndld_flow.records.profile import Layer, TensorInfo
 
@@ -114,12 +115,12 @@ def constraints_ignored(subject: EngineSubject) -> Iterator[Insight]:
     ignored = [one for one in constraints if one.outcome.startswith("ignored")]
     if not ignored:
         return
-    first = ignored[0]
+    first, why = ignored[0], ignored[0].outcome.removeprefix("ignored").lstrip(": ")
     nodes = {one.node for one in ignored}
     yield Insight(
         score=0,
         title=f"{len(ignored)} of {len(constraints)} precision constraints were ignored",
-        evidence=f"Such as {one_line(first.precision)} for {one_line(first.node)}: {one_line(first.outcome)}.",
+        evidence=f"Such as {one_line(first.precision)} for {one_line(first.node)}: {one_line(why) or 'no reason told'}.",
         next_step="Say `typing: obey` where they must hold; the table of constraints tells the reason for each.",
         layers=subject.where(lambda layer: not nodes.isdisjoint(layer.onnx_nodes)),
     )
@@ -133,7 +134,7 @@ def weights_beyond_half(subject: EngineSubject) -> Iterator[Insight]:
     yield Insight(
         score=0,
         title="Weights that FP16 cannot hold",
-        evidence=f"The builder warns: {one_line(told[0])}",
+        evidence=f"The builder warns: {short_name(told[0].lstrip('- '), 300)}",
         next_step=(
             "Check the outputs with `check_accuracy`; if they are off, keep the layers of these weights in fp32 with "
             "`constrain_precision`, or block them in `convert_fp16`."

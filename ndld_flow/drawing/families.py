@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Literal, get_args
 
@@ -86,6 +87,8 @@ _PARTS: tuple[tuple[str, Family], ...] = (
     ("slice", "shape"),
     ("resize", "shape"),
     ("copy", "shape"),
+    ("correlation", "convolution"),
+    ("deconv", "convolution"),
     ("loop", "control"),
     ("conditional", "control"),
 )
@@ -99,3 +102,41 @@ def family_of(operator: str) -> Family:
     if name in _KNOWN:
         return _KNOWN[name]
     return next((family for part, family in _PARTS if part in name), "other")
+
+
+_MYELIN = re.compile(r"__myl_(?P<words>\w+?)_myl\d+_\d+(?!\w)")
+_MYELIN_WORDS: tuple[tuple[str, Family], ...] = (
+    ("Corr", "convolution"),
+    ("Deco", "convolution"),
+    ("Fc", "matmul"),
+    ("Dot", "matmul"),
+    ("Gemm", "matmul"),
+    ("Mha", "matmul"),
+    ("Mean", "reduce"),
+    ("Sum", "reduce"),
+    ("Red", "reduce"),
+    ("Mul", "elementwise"),
+    ("Add", "elementwise"),
+    ("Sub", "elementwise"),
+    ("Div", "elementwise"),
+    ("Max", "elementwise"),
+    ("Min", "elementwise"),
+    ("Cast", "quantisation"),
+)
+"""What the names of fused kernels are put together from, the most telling first; the rest moves and shapes tensors."""
+
+
+def layer_word(layer_type: str, name: str) -> str:
+    """What a layer of an engine does: its type, or what Myelin fused: `__myl_CorrMulAdd_myl0_2` -> `CorrMulAdd`."""
+    found = _MYELIN.fullmatch(name)
+    return found["words"] if found else layer_type
+
+
+@lru_cache(maxsize=16384)
+def family_of_layer(layer_type: str, name: str) -> Family:
+    """As `family_of`; of Myelin's kernels, whose types say little, by what was fused into them."""
+    family = family_of(layer_type)
+    found = _MYELIN.fullmatch(name) if family == "other" else None
+    if found is None:
+        return family
+    return next((family for word, family in _MYELIN_WORDS if word in found["words"]), "shape")

@@ -80,7 +80,9 @@ class BuiltView:
     """How one engine was built."""
 
     made_for: tuple[str, ...]
-    """`compute capability 8.6`, or the GPU of the machine that built it."""
+    """Compute capabilities, `8.6`, or the GPU of the machine that built it."""
+    made_for_what: str
+    """What those are."""
     library: str
     """`TensorRT-RTX 1.7.1.116`."""
     engine_bytes: int
@@ -102,7 +104,7 @@ class BuiltView:
     warning_count: int
     notes: tuple[str, ...]
     chosen: tuple[Setting, ...]
-    """Settings that are not as always."""
+    """Settings that are not at their defaults."""
     usual: tuple[Setting, ...]
     flags: tuple[str, ...]
     """Builder flags, then those of the network."""
@@ -120,6 +122,7 @@ def collect_build(build: Build) -> BuiltView:
     outcomes = Counter(short_name(one.outcome, 120) for one in build.constraints)
     return BuiltView(
         made_for=_made_for(build),
+        made_for_what="compute capability" if build.compute_capabilities else f"device {build.device} of the builder",
         library=f"{LIBRARIES[build.backend]} {short_name(build.version, 40)}",
         engine_bytes=build.engine_bytes,
         build_s=build.build_s,

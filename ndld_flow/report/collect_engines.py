@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ndld_flow.diagnosis.diagnose_engine import insights_of_engine
 from ndld_flow.diagnosis.engine_subject import EngineSubject
-from ndld_flow.plain_text import short_name, visible_name
+from ndld_flow.plain_text import short_name, shortened, visible_name
 from ndld_flow.records.build import Build
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.collect_accuracy import shape_text
@@ -37,6 +37,11 @@ class LayerCount:
     count: int
     share: float
     """Of all layers, 0 to 1."""
+
+    @property
+    def shown(self) -> str:
+        """Both ends of a long name: tactics differ at their ends."""
+        return shortened(self.name, 40)
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ node is called and coloured by is not in here: the page has it by layer already.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from ndld_flow.drawing.families import FAMILIES, family_of
+from ndld_flow.drawing.families import FAMILIES, family_of_layer
 from ndld_flow.drawing.graph import Layout
+from ndld_flow.drawing.layer_edges import LayerEdge, Terminal, edges_of
 from ndld_flow.drawing.layout import Extent, lay_out
-from ndld_flow.plain_text import short_name
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.json_values import Json
 from ndld_flow.report.texts import steps
@@ -32,29 +32,12 @@ MOST_LAYERS = 20_000
 """Of all pictures of one page together: two seconds of layout, and as much as a browser likes to paint."""
 
 
-@dataclass(frozen=True, slots=True)
-class GraphEdge:
-    """A tensor between two nodes. Nodes are layers by position; terminals are counted on after them."""
-
-    source: int
-    target: int
-    tensor: str
-
-
-@dataclass(frozen=True, slots=True)
-class Terminal:
-    """An input or an output of the model."""
-
-    name: str
-    is_input: bool
-
-
 @dataclass(frozen=True)
 class GraphPicture:
     """One laid out graph: a node for each layer, then one for each terminal."""
 
     layout: Layout
-    edges: tuple[GraphEdge, ...]
+    edges: tuple[LayerEdge, ...]
     terminals: tuple[Terminal, ...]
     families: tuple[int, ...]
     """Of each layer, as a position in `FAMILIES`."""
@@ -91,7 +74,8 @@ def _topology(profile: Profile) -> Hashable:
     """Equal for profiles whose pictures are equal."""
     layers = profile.layers
     return (
-        tuple([(layer.type, *[tensor.name for tensor in layer.inputs]) for layer in layers]),
+        _families(layers),
+        tuple([tuple([tensor.name for tensor in layer.inputs]) for layer in layers]),
         tuple([tuple([tensor.name for tensor in layer.outputs]) for layer in layers]),
         tuple(tensor.name for tensor in profile.inputs),
         tuple(tensor.name for tensor in profile.outputs),
@@ -104,7 +88,7 @@ def collect_graph(profile: Profile) -> GraphPicture | None:
 
 
 def _lay_out(profile: Profile) -> GraphPicture:
-    edges, terminals = _edges_of(profile)
+    edges, terminals = edges_of(profile)
     count = len(profile.layers) + len(terminals)
     layout = lay_out(
         [Extent(NODE_WIDTH, NODE_HEIGHT)] * count,
@@ -119,41 +103,7 @@ def _lay_out(profile: Profile) -> GraphPicture:
 
 def _families(layers: Sequence[Layer]) -> tuple[int, ...]:
     places = {family: place for place, family in enumerate(FAMILIES)}
-    return tuple(places[family_of(layer.type)] for layer in layers)
-
-
-def _edges_of(profile: Profile) -> tuple[tuple[GraphEdge, ...], tuple[Terminal, ...]]:
-    """A layer reads what the last layer before it wrote under that name; a body may write one name again and again."""
-    layers = profile.layers
-    terminals: list[Terminal] = []
-    writers: dict[str, int] = {}
-    for tensor in profile.inputs:
-        if tensor.name and tensor.name not in writers:
-            writers[tensor.name] = len(layers) + len(terminals)
-            terminals.append(Terminal(short_name(tensor.name), True))
-    edges: list[GraphEdge] = []
-    joined = bytearray(len(layers))
-    for place, layer in enumerate(layers):
-        for name in dict.fromkeys(tensor.name for tensor in layer.inputs):
-            if name in writers:
-                edges.append(GraphEdge(writers[name], place, name))
-                joined[place] = 1
-        writers |= {tensor.name: place for tensor in layer.outputs if tensor.name}
-    edges.extend(_joins_by_order(layers, joined))
-    for tensor in profile.outputs:
-        if writers.get(tensor.name, len(layers)) < len(layers):
-            edges.append(GraphEdge(writers[tensor.name], len(layers) + len(terminals), tensor.name))
-            terminals.append(Terminal(short_name(tensor.name), False))
-    return tuple(edges), tuple(terminals)
-
-
-def _joins_by_order(layers: Sequence[Layer], joined: bytearray) -> Iterator[GraphEdge]:
-    """Layers that do not say what they read follow the layer before them; one without inputs that says what it writes
-    reads nothing."""
-    for place in range(1, len(layers)):
-        tensors = layers[place].inputs or layers[place].outputs
-        if not joined[place] and not any(tensor.name for tensor in tensors):
-            yield GraphEdge(place - 1, place, "")
+    return tuple(places[family_of_layer(layer.type, layer.name)] for layer in layers)
 
 
 def graph_payload(picture: GraphPicture) -> dict[str, Json]:

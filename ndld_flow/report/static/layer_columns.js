@@ -81,6 +81,9 @@ function untimedColumns(data, heat) {
   const numbers = layerNumberColumns(data, { of: "sum" }, heat);
   const rows = Array.from({ length: data.length }, (_, row) => row);
   texts.format.hidden = !rows.some((row) => data.format(row));
+  Object.assign(texts.dims, { width: "112px" });
+  Object.assign(texts.type, { width: "minmax(112px, 0.9fr)" });
+  Object.assign(texts.tactic, { width: "minmax(130px, 1.1fr)" });
   texts.onnx.hidden = !data.onnxNodes.some((nodes) => nodes.length);
   const worked = rows.some((row) => data.macs[row]) ? [numbers.macs] : [];
   const moved = rows.some((row) => data.bytes(row)) ? [numbers.bytes] : [];

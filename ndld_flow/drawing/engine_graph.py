@@ -1,0 +1,68 @@
+"""The layers of an engine or a profile as the graph that is drawn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ndld_flow.drawing.families import family_of_layer, layer_word
+from ndld_flow.drawing.graph import DrawnEdge, DrawnGraph, DrawnNode
+from ndld_flow.drawing.layer_edges import edges_of
+from ndld_flow.plain_text import short_name
+from ndld_flow.quantities import TIMES, count
+from ndld_flow.records.profile import Layer, Profile, TensorInfo
+
+
+def engine_graph(profile: Profile, title: str, shapes: bool) -> DrawnGraph:
+    """Each layer with its precision and the ONNX node it begins with; with `shapes`, dims beside the edges."""
+    edges, terminals = edges_of(profile)
+    layers = profile.layers
+    usual = _usual_dtype(layers)
+    written = {tensor.name: tensor for layer in layers for tensor in layer.outputs}
+    tensors = {tensor.name: tensor for tensor in profile.inputs} | written
+    ends = [DrawnNode(one.name, one.name, kind="input" if one.is_input else "output") for one in terminals]
+    drawn = tuple(
+        DrawnEdge(edge.source, edge.target, _label(tensors.get(edge.tensor), usual) if shapes else "", edge.tensor)
+        for edge in edges
+    )
+    return DrawnGraph((*map(_node, layers), *ends), drawn, title, " · ".join(_subtitle(profile, usual)))
+
+
+def _node(layer: Layer) -> DrawnNode:
+    nodes = layer.onnx_nodes
+    told = f"{layer.name}\n{layer.type} {layer.tactic}".strip() + ("\n" + ", ".join(nodes) if nodes else "")
+    more = f" +{len(nodes) - 1}" if len(nodes) > 1 else ""
+    return DrawnNode(
+        id=told,
+        label=layer_word(layer.type, layer.name) or "layer",
+        family=family_of_layer(layer.type, layer.name),
+        details=tuple(one for one in (short_name(nodes[0], 28) + more if nodes else "", _precision(layer)) if one),
+    )
+
+
+def _precision(layer: Layer) -> str:
+    layout = layer.outputs[0].format if layer.outputs else ""
+    return f"{layer.precision} {layout}".strip()
+
+
+def _label(tensor: TensorInfo | None, usual: str) -> str:
+    if tensor is None or not tensor.shape:
+        return ""
+    dims = TIMES.join("?" if dim < 0 else str(dim) for dim in tensor.shape)
+    return dims if tensor.dtype == usual else f"{tensor.dtype} {dims}".strip()
+
+
+def _usual_dtype(layers: tuple[Layer, ...]) -> str:
+    dtypes = Counter(tensor.dtype for layer in layers for tensor in layer.outputs)
+    return max(dtypes, key=lambda dtype: (dtypes[dtype], dtype), default="")
+
+
+def _subtitle(profile: Profile, usual: str) -> Iterator[str]:
+    yield f"{count(len(profile.layers))} layers"
+    for precision, times in Counter(layer.precision for layer in profile.layers).most_common(4):
+        yield f"{count(times)} {precision or 'of unknown precision'}"
+    moved = sum(layer.role == "reformat" for layer in profile.layers)
+    if moved:
+        yield f"{count(moved)} reformat"
+    if usual:
+        yield f"tensors are {usual} where no dtype is written"
