@@ -13,13 +13,19 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import takewhile
-from typing import Any, Protocol
+from typing import Protocol, TypedDict
 
 from ndld_flow.errors import RequestError
 from ndld_flow.records.build import EngineBackend
 
 _TITLES: Mapping[EngineBackend, str] = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
 _RTX = "rtx-"
+
+
+class _Document(TypedDict):
+    releases: dict[EngineBackend, list[str]]
+    classes: dict[str, dict[str, list[str]]]
+    """Class -> span of releases -> the names that these releases have, and no others."""
 
 
 class Names(Protocol):
@@ -65,7 +71,7 @@ class BoundNames:
 
     backend: EngineBackend
     release: str
-    module: Any
+    module: object
     exact: bool = True
 
     def has(self, owner: str, name: str = "") -> bool:
@@ -88,9 +94,9 @@ def names_of_release(backend: EngineBackend, release: str) -> ListedNames:
     return ListedNames(backend, known, _numbers(known)[: len(asked)] == asked, _classes(backend, known))
 
 
-def names_of_bindings(backend: EngineBackend, module: Any) -> BoundNames:
+def names_of_bindings(backend: EngineBackend, module: object) -> BoundNames:
     """The names of imported bindings, the module `tensorrt` or `tensorrt_rtx`."""
-    return BoundNames(backend, str(module.__version__), module)
+    return BoundNames(backend, str(getattr(module, "__version__", "")), module)
 
 
 def releases_with(backend: EngineBackend, owner: str, name: str = "") -> tuple[str, ...]:
@@ -121,8 +127,9 @@ def _minor(release: str) -> str:
 
 
 @cache
-def _document() -> Any:
-    return json.loads(files(__package__).joinpath("release_names.json").read_text())
+def _document() -> _Document:
+    document: _Document = json.loads(files(__package__).joinpath("release_names.json").read_text())
+    return document
 
 
 @cache

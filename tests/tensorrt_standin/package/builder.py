@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .bindings import CLASSES, IS_RTX, RELEASE, Bound, Setting, expect
-from .compiling import CompiledLayer, Compiler, told_line
+from .compiling import CompiledLayer, Compiler, told_log
 from .config import IBuilderConfig, IOptimizationProfile
 from .logs import open_log
 from .network import INetworkDefinition
@@ -227,17 +227,14 @@ class Build:
         return {"activation": max(outputs, default=0) * 2, "weights": weights, "scratch": 512 * len(layers)}
 
     def _tell(self, engine: dict[str, Any]) -> None:
-        memory, layers = engine["memory"], engine["layers"]
+        memory = engine["memory"]
         self.log.say("INFO", "Total Host Persistent Memory: 80 bytes")
         self.log.say("INFO", f"Max Scratch Memory: {memory['scratch']} bytes")
         self.log.say("INFO", f"Total Activation Memory: {memory['activation']} bytes")
         self.log.say("INFO", f"Total Weights Memory: {memory['weights']} bytes")
         self.log.say("INFO", f"Engine generation completed in {time.monotonic() - self.started:.5f} seconds.")
-        if engine["verbosity"] != "NONE":
-            is_detailed = engine["verbosity"] == "DETAILED"
-            lines = [told_line(layer) if is_detailed else layer["name"] for layer in layers]
-            names = [tensor["name"] for tensor in engine["tensors"]]
-            self.log.say("VERBOSE", "\n".join(["Layers:", *lines, "", "Bindings:", *names]))
+        if engine["verbosity"] == "DETAILED":
+            self.log.say("VERBOSE", told_log(engine))
         if IS_RTX:
             self.log.say("VERBOSE", f"Number of target compute capabilities: {len(engine['targets'])}")
         self.log.say(

@@ -12,6 +12,7 @@ _NOT_COMPILED = ("CONSTANT",)
 _HEAVY = ("CONVOLUTION", "DECONVOLUTION", "MATRIX_MULTIPLY", "EINSUM")
 _RETYPED = ("FLOAT", "HALF", "BF16")
 """Types of tensors that weak typing may change."""
+_JOIN = "\x1f" if IS_STRONG_ONLY else "\x1e"
 _TYPE_WORDS = {"FLOAT": "FP32", "HALF": "FP16", "BF16": "BF16", "INT8": "Int8"}
 _SPLIT_WORDS = {"FLOAT": "Float", "HALF": "Half", "BF16": "BFloat16"}
 _KIND_WORDS = {"CONVOLUTION": "CaskConvolution", "MATRIX_MULTIPLY": "CaskGemmMatrixMultiply", "POOLING": "CaskPooling"}
@@ -92,7 +93,7 @@ class Compiler:
             held = asked.name if asked is not None else computes_in if tensor._type in _RETYPED else tensor._type
             self.held[tensor._name] = tensor._type if self.network._is_strong else held
             outputs.append(CompiledTensor(tensor._name, list(tensor._dims), self.held[tensor._name]))
-        metadata = "\x1e".join(part._metadata for part in parts if part._metadata)
+        metadata = _JOIN.join(part._metadata for part in parts if part._metadata)
         weights = [weight for part in parts for weight in part._weights]
         self.layers.append(CompiledLayer(name, parts[0]._type, inputs, outputs, computes_in, metadata, weights))
 
@@ -164,35 +165,51 @@ def told_layer(layer: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def told_log(engine: dict[str, Any]) -> str:
+    """The layers as the log of a detailed build tells them, and after them what the engine is bound to."""
+    lines = [told_line(layer) for layer in engine["layers"]]
+    if not IS_STRONG_ONLY:
+        return "\n".join(["Layers:", *lines, "", "Bindings:", *(tensor["name"] for tensor in engine["tensors"])])
+    bound = [f" {_pairs(told)}, Location: Device" for told in map(told_binding, engine["tensors"])]
+    return "\n".join(["Layers:", *lines, "", "I/O Tensors:", *bound, "", "Engine Metadata:", " Multi-Device: Disabled"])
+
+
 def told_line(layer: dict[str, Any]) -> str:
-    """The same as a line of the build's log."""
+    """A layer as a line of the build's log."""
     told = told_layer(layer)
-    parts = [
-        f"{key}: {_listed(value) if isinstance(value, list) else value}"
-        for key, value in ({**told, "Constants": []} if IS_STRONG_ONLY else told).items()
-    ]
-    return ", ".join(parts)
+    if IS_STRONG_ONLY:
+        told = {key: told[key] for key in ("Name", "LayerType", "Inputs")} | {"Constants": []} | told
+    return _pairs({key: _listed(value) if isinstance(value, list) else value for key, value in told.items()})
+
+
+def told_binding(tensor: dict[str, Any]) -> dict[str, Any]:
+    """An input or output, as releases since 11 tell them."""
+    return {
+        "Name": tensor["name"],
+        "IOMode": tensor["mode"].capitalize(),
+        "DataType": tensor["type"].capitalize(),
+        "Dimensions": tensor["dims"],
+    }
 
 
 def _listed(tensors: list[dict[str, Any]]) -> str:
-    shown = [
-        "{ "
-        + ", ".join(
-            f"{key}: {str(value).replace(' ', '') if key == 'Dimensions' else value}" for key, value in tensor.items()
-        )
-        + " }"
-        for tensor in tensors
-    ]
-    return "[ " + ", ".join(shown) + "]" if shown else "[]"
+    shown = ", ".join(f"{{ {_pairs(tensor)} }}" for tensor in tensors)
+    return f"[ {shown}]" if shown else "[]"
+
+
+def _pairs(told: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{key}: {str(value).replace(' ', '') if isinstance(value, list) else value}" for key, value in told.items()
+    )
 
 
 def _told_tensor(tensor: dict[str, Any]) -> dict[str, Any]:
-    told: dict[str, Any] = {"Name": tensor["name"], "Dimensions": tensor["dims"]}
+    name, dims, words = tensor["name"], tensor["dims"], _SPLIT_WORDS if IS_STRONG_ONLY else _TYPE_WORDS
+    word = words.get(tensor["type"], tensor["type"].capitalize())
     if IS_STRONG_ONLY:
-        word = _SPLIT_WORDS.get(tensor["type"], tensor["type"].capitalize())
-        return {**told, "Datatype": word, "Format": "(Linear) Row major linear format"}
-    word = _TYPE_WORDS.get(tensor["type"], tensor["type"].capitalize())
-    return {**told, "Location": "Device", "Format/Datatype": f"Row major linear {word} format"}
+        return {"Name": name, "Dimensions": dims, "Datatype": word, "Format": "(Linear) Row major linear format"}
+    form = f"Row major linear {word} format"
+    return {"Name": name, "Location": "Device", "Dimensions": dims, "Format/Datatype": form}
 
 
 def _words(layer: CompiledLayer) -> list[str]:

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from .bindings import IS_STRONG_ONLY, RELEASE, Bound, Setting, expect, has_bit, member
-from .compiling import told_layer
+from .compiling import told_binding, told_layer
 from .execution import IExecutionContext
 from .logs import Log, open_log
 from .plan import MAGIC, read_plan, write_plan
@@ -313,15 +313,7 @@ class EngineInspector(Bound):
         shown = [] if self._engine["verbosity"] == "NONE" else self._engine["layers"]
         told: dict[str, Any] = {"Layers": [self._told(layer) for layer in shown]}
         if IS_STRONG_ONLY:
-            told["I/O Tensors"] = [
-                {
-                    "Name": tensor["name"],
-                    "IOMode": tensor["mode"].capitalize(),
-                    "DataType": tensor["type"].capitalize(),
-                    "Dimensions": tensor["dims"],
-                }
-                for tensor in self._engine["tensors"]
-            ]
+            told["I/O Tensors"] = [told_binding(tensor) for tensor in self._engine["tensors"]]
         else:
             told["Bindings"] = [tensor["name"] for tensor in self._engine["tensors"]]
         return self._written(told, format)
