@@ -18,6 +18,8 @@ from ndld_flow.records.machine import Machine
 _GIB = 2**30
 _CPUS = Path("/sys/devices/system/cpu")
 _NVIDIA = Path("/proc/driver/nvidia")
+# Jetson's GPU is no PCI card: the driver's list of cards does not have it, nor older versions of nvidia-smi.
+_JETSON_GPUS = (Path("/dev/nvhost-gpu"), Path("/dev/nvgpu"))
 
 
 @cache
@@ -34,6 +36,11 @@ def describe_machine() -> Machine:
         driver=driver,
         python=platform.python_version(),
     )
+
+
+def has_nvidia_gpu() -> bool:
+    """Whether there is an NVIDIA GPU; its name may be unknown."""
+    return bool(describe_machine().gpus) or any(path.exists() for path in _JETSON_GPUS)
 
 
 def read_conditions() -> dict[str, JsonValue]:

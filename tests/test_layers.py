@@ -15,7 +15,8 @@ import pytest
 
 from ndld_flow.backends.measuring import device_roofs, layer_recording
 from ndld_flow.backends.measuring.layer_pass import LayerPass, count_events, measure_layers, read_layers
-from ndld_flow.backends.measuring.layer_recording import OPTIMISED, WARMUP_PASSES, RecordingPlan, record_layers
+from ndld_flow.backends.measuring.layer_recording import OPTIMISED, WARMUP_PASSES, record_layers
+from ndld_flow.backends.measuring.recording_plan import RecordingPlan
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings
 from ndld_flow.errors import BackendError
 from ndld_flow.importing import onnxruntime_timeline

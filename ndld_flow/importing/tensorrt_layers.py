@@ -26,10 +26,10 @@ def join_layers(engine: EngineInfo | None, times: LayerTimes | None) -> Measured
     """
     known = engine.layers if engine is not None else ()
     if times is None:
-        layers = [_layer(index, layer, None) for index, layer in enumerate(known)]
+        layers = [describe_engine_layer(index, layer) for index, layer in enumerate(known)]
         return MeasuredLayers(tuple(layers), ("layers have no times: there is no --exportProfile",) if known else ())
     pairs, leftover = _pairs(known, times.rows)
-    joined = [_layer(index, layer, ms) for index, (layer, ms) in enumerate(pairs)]
+    joined = [describe_engine_layer(index, layer, (ms,)) for index, (layer, ms) in enumerate(pairs)]
     return MeasuredLayers(tuple(joined), tuple(_notes(engine, times, leftover)))
 
 
@@ -43,7 +43,8 @@ def _pairs(known: Sequence[EngineLayer], rows: Sequence[LayerTime]) -> tuple[lis
     return [*pairs, *((layer, 0.0) for layer in left)], len(left)
 
 
-def _layer(index: int, known: EngineLayer, ms: float | None) -> Layer:
+def describe_engine_layer(index: int, known: EngineLayer, samples_ms: tuple[float, ...] = ()) -> Layer:
+    """What the engine tells of a layer, with what was measured of it."""
     return Layer(
         index=index,
         name=known.name,
@@ -52,7 +53,7 @@ def _layer(index: int, known: EngineLayer, ms: float | None) -> Layer:
         inputs=known.inputs,
         outputs=known.outputs,
         onnx_nodes=known.onnx_nodes,
-        samples_ms=() if ms is None else (ms,),
+        samples_ms=samples_ms,
         role=known.role,
         tactic=known.tactic,
         stream=known.stream,

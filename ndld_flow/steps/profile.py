@@ -3,24 +3,52 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, JsonValue, model_validator
 
-from ndld_flow.artifacts.kinds import Onnx, ProfileDocument
-from ndld_flow.inputs import InputSpec
+from ndld_flow.artifacts.kinds import Engine, Onnx, ProfileDocument
 from ndld_flow.quantities import milliseconds
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.profile import Profile
-from ndld_flow.step import Context, Result, Reuse, Step, Turn
+from ndld_flow.step import Context, DataFile, Foresight, Reads, Result, Reuse, RunsCode, Step, Turn
 from ndld_flow.units import Fraction, Milliseconds
+from ndld_flow.versions import read_version
 
 if TYPE_CHECKING:
+    from ndld_flow.backends.engines.library import Library
+    from ndld_flow.backends.engines.running.engine_session import EngineSession
+    from ndld_flow.backends.engines.running.prepare_engine import EngineToRun
     from ndld_flow.backends.measuring.profiling_request import ProfilingRequest
     from ndld_flow.backends.measuring.stopping import MeasuringPlan
     from ndld_flow.backends.running.onnxruntime_session import SessionSettings
+    from ndld_flow.records.build import EngineBackend
+
+_OF_ONNXRUNTIME = (
+    "provider",
+    "provider_options",
+    "optimization",
+    "threads",
+    "inter_op_threads",
+    "execution",
+    "memory_arena",
+    "free_dimensions",
+)
+_OF_ENGINES = (
+    "engine",
+    "engine_file",
+    "trust_engine",
+    "library",
+    "gpu",
+    "refit",
+    "optimization_profile",
+    "streams",
+    "cuda_graph",
+    "transfers",
+    "spin_wait",
+)
 
 
 class ProfileModel(Step[Onnx, ProfileDocument]):
@@ -37,13 +65,8 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     uses_inputs: ClassVar[bool] = True
     takes_turns: ClassVar[bool] = True
 
-    backend: Literal["onnxruntime"] = "onnxruntime"
-    """What runs the model."""
-    provider: str = "cpu"
-    """Execution provider: `cpu`, `cuda`, `tensorrt`, or ONNX Runtime's full name. It is an error when it does not
-    really load."""
-    provider_options: dict[str, str | int | float | bool] = Field(default={})
-    """Options of the provider, such as `device_id`."""
+    backend: Literal["onnxruntime", "tensorrt", "tensorrt_rtx"] = "onnxruntime"
+    """What runs the model: ONNX Runtime, or an engine of it in TensorRT or TensorRT-RTX (name it by `engine`)."""
     runs: Annotated[int, Field(ge=1)] = 5
     """Process runs, at least: the model is opened in a fresh process and measured anew, in turns with the other
     profiles of the recipe. Passes of one process resemble each other; runs are what comparisons count."""
@@ -65,43 +88,127 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     sleep: Milliseconds = 0.0
     """Rest before each measured pass."""
     layer_passes: Annotated[int, Field(ge=0)] = 20
-    """Passes with ONNX Runtime's profiler on, for the layers; 0 leaves the layers out."""
+    """Passes with the profiler of ONNX Runtime or TensorRT on, for the layers; 0 leaves the layers out."""
     batches: tuple[Annotated[int, Field(ge=1)], ...] = ()
     """Batch sweep: measure these batch sizes too. The batch is every input's free first dimension."""
-    optimization: Literal["disabled", "basic", "extended", "layout", "all"] = "all"
-    """Graph optimization level of ONNX Runtime."""
-    threads: Annotated[int, Field(ge=0)] = 0
-    """Threads within an operator; 0 leaves it to ONNX Runtime (one for each physical core)."""
-    inter_op_threads: Annotated[int, Field(ge=0)] = 0
-    """Threads between operators, with `execution: parallel`; 0 leaves it to ONNX Runtime."""
-    execution: Literal["sequential", "parallel"] = "sequential"
-    """Whether operators run one after another."""
-    memory_arena: bool = True
-    """Let ONNX Runtime keep memory between passes."""
-    free_dimensions: dict[str, Annotated[int, Field(ge=1)]] = Field(default={})
-    """Dimension name -> size: fixed before optimising, so that shapes are constants."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of random inputs."""
+    lock_clocks: bool = False
+    """Lock the GPU to its base clock while it is measured; needs the right to (root). It is set free again however this
+    ends."""
+    sample_gpu: bool = False
+    """Ask the GPU 20 times a second what it does while it is measured: use, clocks, power, copies."""
+
+    provider: str = "cpu"
+    """ONNX Runtime: execution provider: `cpu`, `cuda`, `tensorrt`, or its full name. It is an error when it does not
+    really load."""
+    provider_options: dict[str, str | int | float | bool] = Field(default={})
+    """ONNX Runtime: options of the provider, such as `device_id`."""
+    optimization: Literal["disabled", "basic", "extended", "layout", "all"] = "all"
+    """ONNX Runtime: graph optimization level."""
+    threads: Annotated[int, Field(ge=0)] = 0
+    """ONNX Runtime: threads within an operator; 0 leaves it to ONNX Runtime (one for each physical core)."""
+    inter_op_threads: Annotated[int, Field(ge=0)] = 0
+    """ONNX Runtime: threads between operators, with `execution: parallel`; 0 leaves it to ONNX Runtime."""
+    execution: Literal["sequential", "parallel"] = "sequential"
+    """ONNX Runtime: whether operators run one after another."""
+    memory_arena: bool = True
+    """ONNX Runtime: keep memory between passes."""
+    free_dimensions: dict[str, Annotated[int, Field(ge=1)]] = Field(default={})
+    """ONNX Runtime: dimension name -> size: fixed before optimising, so that shapes are constants."""
+
+    engine: Annotated[str | None, Reads(Engine)] = None
+    """TensorRT: the step that builds the engine of the model."""
+    engine_file: Annotated[Path | None, DataFile()] = None
+    """TensorRT: an engine that was built before, of the same model, instead of `engine`."""
+    trust_engine: Annotated[bool, RunsCode()] = False
+    """TensorRT: run code that is embedded in the engine (version compatible engines have some)."""
+    library: Annotated[Path | None, RunsCode()] = None
+    """TensorRT: where another one lies than the installed one: a virtual environment that has it, or the folder of an
+    unpacked TensorRT archive."""
+    gpu: Annotated[int, Field(ge=0)] = 0
+    """TensorRT: number of the GPU."""
+    refit: bool = True
+    """TensorRT: give the engine the model's weights first, where it can be refitted and has not got them yet."""
+    optimization_profile: Annotated[int, Field(ge=0)] = 0
+    """TensorRT: which of the engine's optimization profiles."""
+    streams: Annotated[int, Field(ge=1, le=64)] = 1
+    """TensorRT: inferences side by side, each on a CUDA stream of its own; a pass is one of each."""
+    cuda_graph: bool = False
+    """TensorRT: capture a pass in a CUDA graph and launch that."""
+    transfers: bool = False
+    """TensorRT: count the copies of inputs and outputs in the latency; otherwise they are told beside it."""
+    spin_wait: bool = False
+    """TensorRT: wait for the GPU by asking all the time: quicker, and takes a CPU."""
+
+    @model_validator(mode="after")
+    def _check_backend(self) -> ProfileModel:
+        if self.backend == "onnxruntime":
+            self._refuse_others(_OF_ENGINES, "TensorRT", "backend: tensorrt` or `backend: tensorrt_rtx")
+        else:
+            self._refuse_others(_OF_ONNXRUNTIME, "ONNX Runtime", "backend: onnxruntime")
+            self._check_engine()
+        if not self._on_gpu and (self.lock_clocks or self.sample_gpu):
+            raise ValueError("`lock_clocks` and `sample_gpu` need a GPU to be measured: this step measures the CPU")
+        return self
+
+    def _refuse_others(self, names: Sequence[str], library: str, choice: str) -> None:
+        fields = type(self).model_fields
+        odd = [name for name in names if getattr(self, name) != fields[name].get_default()]
+        if odd:
+            listed = ", ".join(f"`{name}`" for name in odd)
+            raise ValueError(
+                f"{listed}: for {library} only, and this step has `backend: {self.backend}`; leave it out, or set "
+                f"`{choice}`"
+            )
+
+    def _check_engine(self) -> None:
+        if self.engine is None and self.engine_file is None:
+            raise ValueError(
+                f"`backend: {self.backend}` measures an engine: add a step `engine: {{step: build_engine, backend: "
+                f"{self.backend}}}` before this one and name it here with `engine: engine`, or give `engine_file`"
+            )
+        if self.engine is not None and self.engine_file is not None:
+            raise ValueError("give either `engine` or `engine_file`")
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self.backend != "onnxruntime" or self.provider.lower() not in ("cpu", "cpuexecutionprovider")
 
     @property
     def device(self) -> str:
         """What is measured and must be held alone: the CPU, or one of a provider's devices."""
-        if self.provider.lower() in ("cpu", "cpuexecutionprovider"):
+        if not self._on_gpu:
             return "cpu"
-        return f"gpu-{self.provider_options.get('device_id', 0)}"
+        return f"gpu-{self.gpu if self.backend != 'onnxruntime' else self.provider_options.get('device_id', 0)}"
+
+    def foresee(self) -> Foresight:
+        from ndld_flow.backends.measuring.foreseen import foresee_profile
+
+        if not self._on_gpu:
+            return Foresight()
+        return foresee_profile(self.backend, self.provider, self.library)
+
+    def library_versions(self) -> dict[str, str]:
+        if self.backend == "onnxruntime":
+            return super().library_versions()
+        from ndld_flow.backends.engines.library import find_library
+
+        found = find_library(self.backend, self.library).version or "not installed"
+        return {self.backend: found} | {name: read_version(name) for name in ("numpy", "pillow")}
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         return self.run_together([Turn(self, source, out, context)])[0]
 
     @classmethod
     def run_together(cls, turns: Sequence[Turn]) -> list[Result]:
-        from ndld_flow.backends.measuring.onnxruntime_profiler import measure_sides
+        from ndld_flow.backends.measuring.profiler import measure_sides
         from ndld_flow.backends.measuring.profiling_request import Side
 
         several = len(turns) > 1
         sides = [
             Side(
-                request=turn.step.request(turn.source, turn.context.inputs),
+                request=turn.step.request(turn.source, turn.context),
                 scratch=turn.context.scratch,
                 progress=turn.context.progress,
                 called=f"step {turn.context.name}" if several else "",
@@ -110,21 +217,58 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
         ]
         return [_write(turn, *measured) for turn, measured in zip(turns, measure_sides(sides), strict=True)]
 
-    def request(self, source: Onnx, inputs: Mapping[str, InputSpec]) -> ProfilingRequest:
+    def request(self, source: Onnx, context: Context) -> ProfilingRequest:
         """What the backend is asked to measure."""
         from ndld_flow.backends.measuring.profiling_request import ProfilingRequest
 
+        session, library = self._session(source, context)
         return ProfilingRequest(
             path=source.path,
             label=source.label,
             digest=source.digest,
-            inputs=inputs,
-            session=self._session_settings(),
+            inputs=context.inputs,
+            session=session,
+            library=library,
             plan=self._measuring_plan(),
             layer_passes=self.layer_passes,
             batches=self.batches,
             seed=self.seed,
-            options=self.model_dump(mode="json"),
+            lock_clocks=self.lock_clocks,
+            sample_gpu=self.sample_gpu,
+            options=self._options(),
+        )
+
+    def _session(self, source: Onnx, context: Context) -> tuple[SessionSettings | EngineSession, Library | None]:
+        if self.backend == "onnxruntime":
+            return self._session_settings(), None
+        from ndld_flow.backends.engines.running.prepare_engine import prepare_engine
+
+        return prepare_engine(self._engine_to_run(self.backend, context), source)
+
+    def _options(self) -> dict[str, JsonValue]:
+        """Every setting that was in force: those of other backends were not."""
+        others = _OF_ENGINES if self.backend == "onnxruntime" else _OF_ONNXRUNTIME
+        options: dict[str, JsonValue] = self.model_dump(mode="json", exclude=set(others))
+        return options
+
+    def _engine_to_run(self, backend: EngineBackend, context: Context) -> EngineToRun:
+        from ndld_flow.backends.engines.running.prepare_engine import EngineToRun
+
+        engine = context.read("engine") if self.engine is not None else None
+        assert engine is None or isinstance(engine, Engine)
+        return EngineToRun(
+            backend=backend,
+            engine=engine,
+            file=self.engine_file,
+            library=self.library,
+            refit=self.refit,
+            trust=self.trust_engine,
+            gpu=self.gpu,
+            optimization_profile=self.optimization_profile,
+            streams=self.streams,
+            cuda_graph=self.cuda_graph,
+            transfers=self.transfers,
+            spin_wait=self.spin_wait,
         )
 
     def _session_settings(self) -> SessionSettings:
@@ -177,7 +321,7 @@ def _metrics(profile: Profile, spread: float | None) -> dict[str, Metric]:
         for word in ("median", "mean", "min", "max", "p90", "p95", "p99", "std")
     }
     found["latency.cov"] = Metric(value=latency.cov)
-    found["throughput.median"] = Metric(value=latency.throughput_per_s, unit="1/s")
+    found["throughput.median"] = Metric(value=latency.throughput_per_s * _side_by_side(profile), unit="1/s")
     found["latency.runs"] = Metric(value=len(profile.runs))
     if spread is not None:
         found["latency.spread"] = Metric(value=spread)
@@ -188,9 +332,30 @@ def _metrics(profile: Profile, spread: float | None) -> dict[str, Metric]:
         found["layers.sum"] = Metric(value=profile.layers_sum_ms, unit="ms")
         found["layers.count"] = Metric(value=len(profile.layers))
         found["profiler.overhead"] = Metric(value=profile.profiler_overhead)
+    found |= _device_metrics(profile)
     for point in profile.batches:
+        items_per_s = point.items_per_s * _side_by_side(profile)
         found[f"batch_{point.batch}.latency.median"] = Metric(value=point.latency.median_ms, unit="ms")
-        found[f"batch_{point.batch}.throughput.median"] = Metric(value=point.items_per_s, unit="1/s")
+        found[f"batch_{point.batch}.throughput.median"] = Metric(value=items_per_s, unit="1/s")
+    return found
+
+
+def _side_by_side(profile: Profile) -> int:
+    """Inferences that are done in one pass."""
+    streams = profile.options.get("streams", 1)
+    return streams if isinstance(streams, int) else 1
+
+
+def _device_metrics(profile: Profile) -> dict[str, Metric]:
+    """What the device's clock told of each pass, and what the engine takes of its memory."""
+    found = {}
+    for name in ("enqueue", "h2d", "compute", "d2h"):
+        medians = [statistics.median(told) for run in profile.runs if (told := getattr(run, f"{name}_ms"))]
+        if medians:
+            found[f"{name}.median"] = Metric(value=statistics.median(medians), unit="ms")
+    device = profile.conditions.get("device")
+    if isinstance(device, dict) and isinstance(used := device.get("device_used_bytes"), int):
+        found["memory.device_bytes"] = Metric(value=used, unit="bytes")
     return found
 
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ndld_flow.artifacts.digest import digest_file
-from ndld_flow.backends.measuring.onnxruntime_profiler import measure_in_turns
+from ndld_flow.backends.measuring.profiler import measure_in_turns
 from ndld_flow.backends.measuring.profiling_request import ProfilingRequest
 from ndld_flow.backends.measuring.stopping import MeasuringPlan
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings

@@ -6,7 +6,6 @@ Imports no TensorRT: every plan and every run asks.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from ndld_flow.backends.engines.build_settings import BuildSettings
 from ndld_flow.backends.engines.chosen_library import choose_library, is_of_release, tell_missing
@@ -16,13 +15,10 @@ from ndld_flow.backends.engines.release_names import Names, names_of_release
 from ndld_flow.backends.engines.release_words import release_title, short_release
 from ndld_flow.backends.engines.typing_modes import decide_typing
 from ndld_flow.errors import BackendError, RequestError
-from ndld_flow.machine import describe_machine
+from ndld_flow.machine import describe_machine, has_nvidia_gpu
 from ndld_flow.plain_text import short_name
 from ndld_flow.records.build import EngineBackend
 from ndld_flow.step import Foresight
-
-# Jetson's GPU is no PCI card: the driver's list of cards does not have it, nor older versions of nvidia-smi.
-_JETSON_GPUS = (Path("/dev/nvhost-gpu"), Path("/dev/nvgpu"))
 
 
 def foresee_build(settings: BuildSettings) -> Foresight:
@@ -83,7 +79,7 @@ def _missing_hardware(settings: BuildSettings, library: Library) -> Iterator[str
     if not library.found and settings.backend is None and not settings.release:
         return  # which of the two it will be decides what it needs
     machine = describe_machine()
-    if not _has_gpu():
+    if not has_nvidia_gpu():
         yield from _missing_gpu(settings, library.backend)
     elif machine.gpus and settings.gpu >= len(machine.gpus):
         yield f"`gpu: {settings.gpu}`: GPUs are counted from 0, and this machine has {len(machine.gpus)}"
@@ -98,10 +94,6 @@ def _missing_gpu(settings: BuildSettings, backend: EngineBackend) -> Iterator[st
         yield "TensorRT builds on an NVIDIA GPU, and this machine has none; `backend: tensorrt_rtx` builds without one"
     elif settings.weights != "fixed":  # compiling such an engine calls CUDA; all else is compiled without
         yield f"`weights: {settings.weights}`: TensorRT-RTX needs an NVIDIA GPU for that, and this machine has none"
-
-
-def _has_gpu() -> bool:
-    return bool(describe_machine().gpus) or any(path.exists() for path in _JETSON_GPUS)
 
 
 def _is_linux_x86() -> bool:

@@ -14,7 +14,8 @@ import onnx_ir as ir
 
 from ndld_flow.backends.measuring.layer_details import RunNode, describe_layer
 from ndld_flow.backends.measuring.layer_origins import LayerOrigins, count_covered, match_nodes
-from ndld_flow.backends.measuring.layer_recording import OPTIMISED, WARMUP_PASSES, RecordingPlan, record_layers
+from ndld_flow.backends.measuring.layer_recording import OPTIMISED, WARMUP_PASSES, record_layers
+from ndld_flow.backends.measuring.recording_plan import RecordingPlan
 from ndld_flow.backends.models.files import load_model
 from ndld_flow.backends.models.tensors import Array
 from ndld_flow.backends.running.execution_providers import CPU

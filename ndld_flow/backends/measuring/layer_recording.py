@@ -7,9 +7,10 @@ Recording reads no model: it can be done in a worker process that imports ONNX R
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from ndld_flow.backends.measuring.recording_plan import RecordingPlan
 from ndld_flow.backends.models.tensors import Array
 from ndld_flow.backends.running.onnxruntime_session import OpenModel, SessionSettings, open_model
 from ndld_flow.errors import BackendError, ModelError
@@ -20,18 +21,6 @@ OPTIMISED = "optimized.onnx"
 """The model as ONNX Runtime ran it, in the folder of a recording; missing where the provider cannot write it."""
 _EVENT_BUDGET = 250_000
 """A quarter of what ONNX Runtime keeps; about 200 MB of its JSON."""
-
-
-@dataclass(frozen=True)
-class RecordingPlan:
-    """What to record."""
-
-    passes: int
-    """Measured passes; fewer where their events would be more than ONNX Runtime keeps."""
-    events_per_pass: int | None = None
-    """None when one pass has to be tried to know."""
-    keep_optimised: bool = True
-    """Whether to write the model as it runs: once is enough for any number of process runs."""
 
 
 def record_layers(

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from pydantic import JsonValue
 
+from ndld_flow.backends.engines.running.engine_session import EngineSession
 from ndld_flow.backends.measuring.layer_pass import LayerPass
 from ndld_flow.backends.measuring.preflight import disturbed, doubts
 from ndld_flow.backends.measuring.profiling_request import ProfilingRequest
@@ -15,6 +16,7 @@ from ndld_flow.backends.measuring.worker_job import Answer
 from ndld_flow.backends.running.execution_providers import CPU
 from ndld_flow.backends.running.feeds import Feed, note_assumed
 from ndld_flow.machine import describe_machine
+from ndld_flow.quantities import size
 from ndld_flow.records.profile import BatchPoint, Profile, ProfileRun, Roofs, TensorInfo
 from ndld_flow.versions import read_version
 
@@ -53,10 +55,10 @@ def make_profile(found: Measured, sitting: Sitting) -> Profile:
     return Profile(
         label=request.label,
         model_digest=request.digest,
-        backend="onnxruntime",
+        backend=request.session.backend if isinstance(request.session, EngineSession) else "onnxruntime",
         providers=tuple(first.providers),
         machine=describe_machine(),
-        versions=_versions(),
+        versions=_versions(request, first),
         options=request.options,
         conditions=_conditions(found, sitting),
         inputs=describe_feeds(found.feeds),
@@ -76,11 +78,13 @@ def make_profile(found: Measured, sitting: Sitting) -> Profile:
         peak_memory_bytes=max(answer.peak_bytes for answer in found.answers),
         stopped_because=found.stopped_because,
         notes=(
+            *request.notes,
+            *first.notes,
             *note_assumed(found.feeds),
             *doubts(found.before),
             *disturbed(sitting.during),
             *layers.notes,
-            *_about_device(first),
+            *_about_device(request, first),
         ),
     )
 
@@ -100,8 +104,9 @@ def _run(answer: Answer, began_s: float) -> ProfileRun:
         peak_memory_bytes=answer.peak_bytes,
         started_s=timing.began_s - began_s,
         starts_ms=tuple(timing.starts_ms),
+        enqueue_ms=tuple(timing.enqueue_ms),
         h2d_ms=tuple(timing.h2d_ms),
-        compute_ms=tuple(timing.latency_ms) if timing.h2d_ms else (),
+        compute_ms=tuple(timing.compute_ms or (timing.latency_ms if timing.h2d_ms else ())),
         d2h_ms=tuple(timing.d2h_ms),
     )
 
@@ -109,19 +114,40 @@ def _run(answer: Answer, began_s: float) -> ProfileRun:
 def _conditions(found: Measured, sitting: Sitting) -> dict[str, JsonValue]:
     first = found.answers[0]
     process: dict[str, JsonValue] = {"threads": first.threads, "affinity": [*first.affinity]}
-    return {"before": found.before, "after": found.after, "during": sitting.during, "process": process}
+    told: dict[str, JsonValue] = {"device": {**first.facts}} if first.facts else {}
+    return {"before": found.before, "after": found.after, "during": sitting.during, "process": process} | told
 
 
-def _about_device(answer: Answer) -> Iterator[str]:
+def _about_device(request: ProfilingRequest, answer: Answer) -> Iterator[str]:
     if not answer.peak_bytes:
         yield "this system does not tell how much memory was used"
-    elif answer.providers[0] != CPU:
+    elif answer.providers[0] != CPU and not isinstance(request.session, EngineSession):
         yield "peak memory is the host's: what lies on the device is not counted"
-    if answer.timings[0].h2d_ms:
+    if isinstance(request.session, EngineSession):
+        yield from _about_engine(request.session, answer.facts)
+    elif answer.timings[0].h2d_ms:
         yield "latency is that of the run on the device; copies from and to the host's memory are told beside it"
 
 
-def _versions() -> dict[str, str]:
-    onnxruntime, _, version = read_version("onnxruntime").partition(" ")
+def _about_engine(session: EngineSession, facts: Mapping[str, int | str | bool]) -> Iterator[str]:
+    yield (
+        f"device memory: {size(int(facts['device_used_bytes']))} to load the engine, of which "
+        f"{size(int(facts['activation_bytes']))} for the activations of each stream; peak memory is the host's"
+    )
+    if session.transfers:
+        yield "latency includes the copies of inputs to the device and of outputs from it"
+    else:
+        yield "latency is that of the run on the device; copies from and to the host's memory are told beside it"
+    if session.streams > 1:
+        yield (
+            f"a pass is {session.streams} inferences side by side, each on a stream of its own: latency is until the "
+            f"last of them is done, and {session.streams} inferences are done in it"
+        )
+
+
+def _versions(request: ProfilingRequest, answer: Answer) -> dict[str, str]:
     others = {name: read_version(name) for name in ("ndld-flow", "numpy", "onnx")}
+    if isinstance(request.session, EngineSession):
+        return {name.replace("_", "-"): version for name, version in answer.versions.items()} | others
+    onnxruntime, _, version = read_version("onnxruntime").partition(" ")
     return {onnxruntime: version} | others

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ndld_flow.backends.measuring.layer_recording import RecordingPlan
+from ndld_flow.backends.engines.running.engine_session import EngineSession
+from ndld_flow.backends.measuring.recording_plan import RecordingPlan
 from ndld_flow.backends.measuring.stopping import MeasuringPlan, Tally
 from ndld_flow.backends.measuring.worker_job import Answer, FeedFile, Job, Part, write_feeds
 from ndld_flow.backends.measuring.worker_process import run_worker
@@ -22,13 +23,15 @@ class ProcessRuns:
     """The process runs of one model so far."""
 
     model: Path
-    session: SessionSettings
+    session: SessionSettings | EngineSession
     feeds: Mapping[str, FeedFile]
     tally: Tally
     folder: Path
     progress: Progress
     layers: RecordingPlan | None = None
     """What to record in each of the first runs, as many as the least number of them."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables for the processes, beside ours."""
     answers: list[Answer] = field(default_factory=list)
 
     @property
@@ -41,7 +44,7 @@ class ProcessRuns:
         share = self.plan.share(self.tally.least)
         job = Job(self.model, self.session, (Part(self.feeds, share),), self._recording(number))
         started = time.perf_counter()
-        answer = run_worker(job, self.folder / f"run-{number}", self._teller(number, share.passes))
+        answer = run_worker(job, self.folder / f"run-{number}", self._teller(number, share.passes), self.environment)
         used_ms = (time.perf_counter() - started) * 1e3 - answer.recording_ms
         self.tally.add(answer.timings[0], used_ms)
         self.answers.append(answer)
@@ -66,4 +69,5 @@ def time_batches(side: ProcessRuns, batches: Mapping[int, Mapping[str, Array]]) 
         Part(write_feeds(feeds, side.folder / f"batch-{batch}"), plan, f"batch {batch}: ")
         for batch, feeds in batches.items()
     )
-    return run_worker(Job(side.model, side.session, parts), side.folder / "batches", side.progress)
+    job = Job(side.model, side.session, parts)
+    return run_worker(job, side.folder / "batches", side.progress, side.environment)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from ndld_flow.backends.engines.library import Library
+from ndld_flow.backends.engines.running.engine_session import EngineSession
 from ndld_flow.backends.measuring.process_runs import Progress
 from ndld_flow.backends.measuring.stopping import MeasuringPlan
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings
@@ -25,7 +27,7 @@ class ProfilingRequest:
     """What a person calls it."""
     digest: str
     inputs: Mapping[str, InputSpec]
-    session: SessionSettings
+    session: SessionSettings | EngineSession
     plan: MeasuringPlan
     layer_passes: int
     """0 for no layer pass."""
@@ -33,6 +35,21 @@ class ProfilingRequest:
     seed: int
     options: dict[str, JsonValue]
     """Every setting, for the record."""
+    library: Library | None = None
+    """The TensorRT that an engine runs in."""
+    lock_clocks: bool = False
+    """Lock the GPU to its base clock as long as it is measured."""
+    sample_gpu: bool = False
+    """Ask the GPU what it does while it is measured."""
+    notes: tuple[str, ...] = ()
+    """What is known before measuring, for the profile."""
+
+    @property
+    def gpu(self) -> int:
+        """Number of the GPU that is measured."""
+        if isinstance(self.session, EngineSession):
+            return self.session.gpu
+        return int(self.session.provider_options.get("device_id", 0))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from ndld_flow.backends.running.device_facts import DeviceTimes
+
 _TOLD_EVERY_NS = 100_000_000
 
 
@@ -31,10 +33,13 @@ class TimingPlan:
 
 @dataclass(frozen=True)
 class Copies:
-    """How to move a pass's data, for providers with memory of their own."""
+    """How to move a pass's data, for providers with memory of their own.
 
-    to_device: Callable[[], None]
-    from_device: Callable[[], None]
+    Each returns how many ms it took by the device's clock, or None where only the host's can tell.
+    """
+
+    to_device: Callable[[], float | None]
+    from_device: Callable[[], float | None]
 
 
 @dataclass
@@ -48,6 +53,10 @@ class Timing:
     """Copy of the inputs to the device, before each pass; empty without copies."""
     d2h_ms: list[float] = field(default_factory=list)
     """Copy of the outputs from the device, after each pass; empty without copies."""
+    enqueue_ms: list[float] = field(default_factory=list)
+    """Time to launch each pass; this and the following are empty where no device tells."""
+    compute_ms: list[float] = field(default_factory=list)
+    """Time on the device without copies."""
     warmup_passes: int = 0
     warmup_ms: float = 0.0
     began_s: float = 0.0
@@ -55,11 +64,25 @@ class Timing:
     limit_reached: bool = False
     """Passes or time were still missing when the limit ended it."""
 
+    def keep(self, told: DeviceTimes) -> None:
+        """Add what is known of one pass besides its latency."""
+        for name in ("enqueue_ms", "h2d_ms", "compute_ms", "d2h_ms"):
+            ms = getattr(told, name)
+            if ms is not None:
+                getattr(self, name).append(ms)
+
 
 def time_passes(
-    once: Callable[[], None], plan: TimingPlan, tell: Callable[[int, int], None], copies: Copies | None = None
+    once: Callable[[], None],
+    plan: TimingPlan,
+    tell: Callable[[int, int], None],
+    copies: Copies | None = None,
+    device_times: Callable[[], DeviceTimes] | None = None,
 ) -> Timing:
-    """Warm up, then measure. `tell(done, total)` is called between passes, at most ten times a second."""
+    """Warm up, then measure. `tell(done, total)` is called between passes, at most ten times a second.
+
+    `device_times` is asked after each pass, and is no part of it.
+    """
     clock = time.perf_counter_ns
     timing = Timing()
     entered = clock()
@@ -71,14 +94,13 @@ def time_passes(
             if plan.sleep_ms:
                 time.sleep(plan.sleep_ms / 1e3)
             if copies:
-                timing.h2d_ms.append(_duration_ms(copies.to_device))
+                timing.keep(DeviceTimes(h2d_ms=_duration_ms(copies.to_device)))
             before = clock()
             once()
             after = clock()
             timing.latency_ms.append((after - before) / 1e6)
             timing.starts_ms.append((before - started) / 1e6)
-            if copies:
-                timing.d2h_ms.append(_duration_ms(copies.from_device))
+            _look_closer(timing, copies, device_times)
             if _is_over(plan, timing, (after - started) / 1e6, (after - entered) / 1e6):
                 first = timing.starts_ms[0]
                 timing.starts_ms = [start - first for start in timing.starts_ms]
@@ -102,6 +124,14 @@ def _warm_up(once: Callable[[], None], plan: TimingPlan, timing: Timing, copies:
         copies.from_device()
 
 
+def _look_closer(timing: Timing, copies: Copies | None, device_times: Callable[[], DeviceTimes] | None) -> None:
+    """Out of the pass that has just been measured."""
+    if device_times:
+        timing.keep(device_times())
+    if copies:
+        timing.keep(DeviceTimes(d2h_ms=_duration_ms(copies.from_device)))
+
+
 def _is_over(plan: TimingPlan, timing: Timing, measured_ms: float, elapsed_ms: float) -> bool:
     if len(timing.latency_ms) >= plan.passes and measured_ms >= plan.duration_ms:
         return True
@@ -109,10 +139,10 @@ def _is_over(plan: TimingPlan, timing: Timing, measured_ms: float, elapsed_ms: f
     return timing.limit_reached
 
 
-def _duration_ms(work: Callable[[], None]) -> float:
+def _duration_ms(work: Callable[[], float | None]) -> float:
     before = time.perf_counter_ns()
-    work()
-    return (time.perf_counter_ns() - before) / 1e6
+    told = work()
+    return (time.perf_counter_ns() - before) / 1e6 if told is None else told
 
 
 @contextmanager

@@ -15,13 +15,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from ndld_flow.backends.measuring.layer_recording import RecordingPlan, record_layers
+from ndld_flow.backends.measuring.opened import Bound, Library, Opened, import_library
 from ndld_flow.backends.measuring.process_memory import PeakMemory
+from ndld_flow.backends.measuring.recording_plan import RecordingPlan
 from ndld_flow.backends.measuring.timing_pass import Copies, Timing, TimingPlan, time_passes
 from ndld_flow.backends.measuring.worker_job import Answer, Job, Part, read_feeds
 from ndld_flow.backends.processes import child
 from ndld_flow.backends.processes.child import Tell
-from ndld_flow.backends.running.onnxruntime_session import BoundRun, OpenModel, open_model
 from ndld_flow.errors import RequestError
 
 JOB = "job.json"
@@ -29,49 +29,51 @@ JOB = "job.json"
 
 def main() -> None:
     """Do the job of the folder that the command line names."""
-    entered = time.perf_counter()
     folder = Path(sys.argv[1])
     tell = child.begin()
     try:
         job = Job.read(folder / JOB)
-        answer = _measure(job, entered, tell)
+        library = import_library(job.model, job.session)
+        answer = _measure(job, library, tell)
         if job.layers:
-            _record(job, job.layers, folder, answer, tell)
+            _record(job, job.layers, library, answer, folder, tell)
     except RequestError as error:
         answer = Answer(error=type(error).__name__, message=str(error))
     answer.write(folder)
     child.end()
 
 
-def _measure(job: Job, entered: float, tell: Tell) -> Answer:
+def _measure(job: Job, library: Library, tell: Tell) -> Answer:
+    entered = time.perf_counter()
     answer = Answer()
     first = job.parts[0]
     feeds = read_feeds(first.feeds)  # they are there whatever the model needs
     threads_before = _thread_count()
     with PeakMemory() as memory:
         tell(0, first.plan.passes, "loading")
-        model = open_model(job.model, job.session)
+        model = library.open()
         bound = model.bind(feeds, on_device=True)
         timing = _time(bound, first, entered, tell)
     answer.peak_bytes = memory.peak_bytes
     answer.load_ms = model.load_ms
     answer.providers = list(model.providers)
     answer.outputs = [(name, dtype, list(shape)) for name, (dtype, shape) in bound.output_shapes().items()]
-    answer.log = model.log
+    answer.facts = dict(model.device.facts)
+    answer.versions = dict(model.device.versions)
+    answer.notes = list(model.device.notes)
     answer.timings = [timing, *(_time_another(model, part, tell) for part in job.parts[1:])]
+    answer.log = model.log
     answer.threads = _thread_count() - threads_before + 1
     answer.affinity = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     return answer
 
 
-def _record(job: Job, plan: RecordingPlan, folder: Path, answer: Answer, tell: Tell) -> None:
+def _record(job: Job, plan: RecordingPlan, library: Library, answer: Answer, folder: Path, tell: Tell) -> None:
     """Record the layers, now that the session without profiler is closed."""
     started = time.perf_counter()
     timed = len(answer.timings[0].latency_ms)
     tell(timed, timed, "opening the model for its layers")
-    recording = record_layers(
-        job.model,
-        job.session,
+    recording = library.record(
         read_feeds(job.parts[0].feeds),
         plan,
         folder,
@@ -81,17 +83,18 @@ def _record(job: Job, plan: RecordingPlan, folder: Path, answer: Answer, tell: T
     answer.recording_ms = (time.perf_counter() - started) * 1e3
 
 
-def _time_another(model: OpenModel, part: Part, tell: Tell) -> Timing:
+def _time_another(model: Opened, part: Part, tell: Tell) -> Timing:
     return _time(model.bind(read_feeds(part.feeds), on_device=True), part, time.perf_counter(), tell)
 
 
-def _time(bound: BoundRun, part: Part, entered: float, tell: Tell) -> Timing:
+def _time(bound: Bound, part: Part, entered: float, tell: Tell) -> Timing:
     tell(0, part.plan.passes, f"{part.what}warming up")
     return time_passes(
         bound.once,
         within(part.plan, (time.perf_counter() - entered) * 1e3),
         lambda done, total: tell(done, total, f"{part.what}pass {done} of {total}"),
         Copies(bound.copy_in, bound.copy_out) if bound.can_copy else None,
+        bound.device_times,
     )
 
 

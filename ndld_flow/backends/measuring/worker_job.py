@@ -6,14 +6,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ndld_flow.backends.measuring.layer_recording import RecordingPlan
+from ndld_flow.backends.engines.running.engine_session import EngineSession
+from ndld_flow.backends.measuring.recording_plan import RecordingPlan
 from ndld_flow.backends.measuring.timing_pass import Timing, TimingPlan
 from ndld_flow.backends.models.tensors import Array, numpy_dtype
-from ndld_flow.backends.running.onnxruntime_session import SessionSettings
+
+if TYPE_CHECKING:  # a process imports the runtime that it measures, and no other
+    from ndld_flow.backends.running.onnxruntime_session import SessionSettings
 
 ANSWER = "answer.json"
 """The file that a worker writes into its job's folder."""
@@ -43,7 +46,7 @@ class Job:
     """Open a model once, and time its parts one after another; then open it anew to record its layers."""
 
     model: Path
-    session: SessionSettings
+    session: SessionSettings | EngineSession
     parts: tuple[Part, ...]
     layers: RecordingPlan | None = None
     """On the inputs of the first part."""
@@ -63,7 +66,7 @@ class Job:
             for part in raw["parts"]
         )
         layers = RecordingPlan(**raw["layers"]) if raw["layers"] else None
-        return cls(Path(raw["model"]), SessionSettings(**raw["session"]), tuple(parts), layers)
+        return cls(Path(raw["model"]), _read_session(raw["session"]), tuple(parts), layers)
 
 
 @dataclass
@@ -80,7 +83,13 @@ class Answer:
     outputs: list[tuple[str, str, list[int]]] = field(default_factory=list)
     """Name, dtype and shape, of the first part."""
     log: str = ""
-    """What ONNX Runtime had to say while it loaded the model."""
+    """What the library had to say while it loaded the model."""
+    facts: dict[str, int | str | bool] = field(default_factory=dict)
+    """What the device tells, such as memory in bytes."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Of libraries that only the worker sees."""
+    notes: list[str] = field(default_factory=list)
+    """Sentences for people."""
     timings: list[Timing] = field(default_factory=list)
     """One for each part."""
     threads: int = 1
@@ -88,7 +97,7 @@ class Answer:
     affinity: list[int] = field(default_factory=list)
     """CPUs it could use."""
     recording: str = ""
-    """The profile that ONNX Runtime wrote; empty when layers were not asked for."""
+    """The file that layers were recorded in; empty when they were not asked for."""
     recording_ms: float = 0.0
     """What recording it took, loading included."""
 
@@ -106,6 +115,14 @@ class Answer:
         return cls(
             **{name: raw[name] for name in (known.name for known in fields(cls)) if name in raw}, timings=timings
         )
+
+
+def _read_session(raw: dict[str, Any]) -> SessionSettings | EngineSession:
+    if "engine" in raw:
+        return EngineSession.from_json(raw)
+    from ndld_flow.backends.running.onnxruntime_session import SessionSettings
+
+    return SessionSettings(**raw)
 
 
 def write_feeds(feeds: Mapping[str, Array], folder: Path) -> dict[str, FeedFile]:

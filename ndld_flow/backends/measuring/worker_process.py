@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ndld_flow import errors
+from ndld_flow.backends.engines.running.engine_session import EngineSession
 from ndld_flow.backends.measuring import worker
 from ndld_flow.backends.measuring.worker_job import Answer, Job
 from ndld_flow.backends.processes.parent import Ended, run_child
 from ndld_flow.errors import BackendError
 
 
-def run_worker(job: Job, folder: Path, tell: Callable[[int, int, str], None]) -> Answer:
-    """Do a job in a fresh process whose files lie in `folder`, which is made.
+def run_worker(
+    job: Job, folder: Path, tell: Callable[[int, int, str], None], environment: Mapping[str, str] | None = None
+) -> Answer:
+    """Do a job in a fresh process whose files lie in `folder`, which is made; `environment` is added to ours.
 
     Raises what the worker raised: `ModelError`, `BackendError` or `RequestError`; `BackendError` too when it died.
     Whatever happens here, the worker has ended afterwards; when this process is killed, it ends by itself.
     """
     folder.mkdir(parents=True)
     job.write(folder / worker.JOB)
-    ended = run_child(worker.__name__, folder, tell)
+    ended = run_child(worker.__name__, folder, tell, environment)
     answer = Answer.read(folder)
     if answer is None:
         raise _died(job, ended)
@@ -33,9 +36,12 @@ def _died(job: Job, ended: Ended) -> Exception:
     if not ended.signal_name:
         return ended.died("measuring")
     killed = ended.signal_name == "SIGKILL"
-    why = "the system may be short of memory" if killed else "ONNX Runtime or a library of it crashed"
+    engine = isinstance(job.session, EngineSession)
+    library = "TensorRT" if engine else "ONNX Runtime"
+    why = "the system may be short of memory" if killed else f"{library} or a library of it crashed"
+    advice = "Build the engine anew" if engine else "Try another provider or optimization, or fewer threads"
     last = f" Its last words: {ended.said.splitlines()[-1][:300]}." if ended.said else ""
     return BackendError(
         f"the process that measured {job.model} on {job.session.provider} died of {ended.signal_name} while "
-        f"{ended.doing}: {why}.{last} Try another provider or optimization, or fewer threads."
+        f"{ended.doing}: {why}.{last} {advice}."
     )

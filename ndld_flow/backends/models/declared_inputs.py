@@ -1,4 +1,4 @@
-"""What a model says about its inputs."""
+"""What a model says about its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -17,6 +17,14 @@ def model_inputs(path: Path) -> tuple[TensorSpec, ...]:
     """
     graph = load_model(path).graph
     return tuple(_declared(value) for value in graph.inputs if value.name not in graph.initializers)
+
+
+def model_outputs(path: Path) -> tuple[TensorSpec, ...]:
+    """The outputs a model declares; weights are not read.
+
+    Raises `ModelError` when the file cannot be read as ONNX.
+    """
+    return tuple(_declared(value) for value in load_model(path).graph.outputs)
 
 
 def _declared(value: ir.Value) -> TensorSpec:

@@ -15,6 +15,7 @@ import numpy as np
 import onnxruntime as ort
 
 from ndld_flow.backends.models.tensors import Array, dtype_of_ort, numpy_dtype, shape_text
+from ndld_flow.backends.running.device_facts import DeviceFacts, DeviceTimes
 from ndld_flow.backends.running.execution_providers import (
     CPU,
     full_name,
@@ -76,6 +77,8 @@ class OpenModel:
     load_ms: float
     log: str
     """What ONNX Runtime had to say while loading."""
+    device: DeviceFacts = DeviceFacts()
+    """ONNX Runtime tells nothing."""
 
     @property
     def providers(self) -> tuple[str, ...]:
@@ -135,6 +138,10 @@ class BoundRun:
     def copy_out(self) -> None:
         """Copy the last pass's outputs to new arrays on the host."""
         self._binding.copy_outputs_to_cpu()
+
+    def device_times(self) -> DeviceTimes:
+        """ONNX Runtime does not tell what the device's clock says."""
+        return DeviceTimes()
 
     def outputs(self) -> dict[str, Array | None]:
         """What the last pass gave, by name; None for an output that is no tensor (a sequence, a map)."""

@@ -1,9 +1,8 @@
-"""Profile models in ONNX Runtime: process runs that take turns, a batch sweep, and a layer pass of its own."""
+"""Profile models and engines: process runs that take turns, a batch sweep, and a layer pass of its own."""
 
 from __future__ import annotations
 
 import contextlib
-import math
 import tempfile
 import time
 import uuid
@@ -14,20 +13,24 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from ndld_flow.backends.measuring.device_roofs import measure_roofs
-from ndld_flow.backends.measuring.layer_pass import LayerPass, count_events, read_layers
-from ndld_flow.backends.measuring.layer_recording import OPTIMISED, RecordingPlan
+from ndld_flow.backends.measuring.layer_pass import LayerPass
 from ndld_flow.backends.measuring.measured_profile import Measured, Sitting, describe_feeds, make_profile
 from ndld_flow.backends.measuring.preflight import disturbance, look_around, read_cpu_time
 from ndld_flow.backends.measuring.process_runs import ProcessRuns, Progress, time_batches
 from ndld_flow.backends.measuring.profiling_request import ProfilingRequest, Side
+from ndld_flow.backends.measuring.session_kinds import (
+    environment_of,
+    inputs_of,
+    plan_recording,
+    read_recordings,
+    roofs_of,
+    runs_on_gpu,
+)
 from ndld_flow.backends.measuring.stopping import Tally, go_on, stopped_because
 from ndld_flow.backends.measuring.worker_job import Answer, write_feeds
-from ndld_flow.backends.models.declared_inputs import model_inputs
-from ndld_flow.backends.models.tensors import Array, fix_dimensions
-from ndld_flow.backends.running.execution_providers import CPU, full_name
+from ndld_flow.backends.models.tensors import Array
 from ndld_flow.backends.running.feeds import Feed, make_feeds
-from ndld_flow.records.profile import BatchPoint, Profile, Roofs
+from ndld_flow.records.profile import BatchPoint, Layer, Profile, Roofs
 
 
 @dataclass
@@ -53,7 +56,7 @@ class _Measuring:
 def measure_in_turns(
     requests: Sequence[ProfilingRequest], scratch: Path, progress: Progress
 ) -> list[tuple[Profile, str]]:
-    """Measure models in turns (A B A B ...): their profiles, each with what ONNX Runtime said while loading it.
+    """Measure models in turns (A B A B ...): their profiles, each with what its library said while loading it.
 
     The requests may be equal (that learns a machine's noise) or differ in anything. Each round gives every model one
     process run; rounds go on until all are stable or their budgets are used up. `progress(done, total, what)` tells of
@@ -84,8 +87,8 @@ def _prepare(side: Side, least: int, folders: contextlib.ExitStack) -> _Measurin
     request = side.request
     folder = Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="measuring-", dir=side.scratch)))
     with side.naming_errors():
-        on_gpu = full_name(request.session.provider) != CPU
-        specs = fix_dimensions(model_inputs(request.path), request.session.free_dimensions)
+        on_gpu = runs_on_gpu(request.session)
+        specs = inputs_of(request)
         feeds = make_feeds(specs, request.inputs, request.seed, request.label)
         # Before measuring, though they are needed after it: a mistake should cost no time.
         batches = {
@@ -98,16 +101,10 @@ def _prepare(side: Side, least: int, folders: contextlib.ExitStack) -> _Measurin
         tally=Tally(request.plan, least),
         folder=folder,
         progress=side.progress,
-        layers=_recording_plan(request, least),
+        layers=plan_recording(request, least),
+        environment=environment_of(request, folder),
     )
     return _Measuring(side, feeds, batches, runs, look_around(on_gpu), {})
-
-
-def _recording_plan(request: ProfilingRequest, runs: int) -> RecordingPlan | None:
-    """What each process run records."""
-    if not request.layer_passes:
-        return None
-    return RecordingPlan(math.ceil(request.layer_passes / runs), count_events(request.path))
 
 
 def _take_turns(measuring: Sequence[_Measuring]) -> Sitting:
@@ -142,7 +139,7 @@ def _conclude(one: _Measuring, sitting: Sitting, reason: str) -> tuple[Profile, 
         after=one.after,
         batches=batches,
         layers=layers,
-        roofs=_roofs(one, layers),
+        roofs=_roofs(one, layers.layers),
     )
     return make_profile(found, sitting), one.first.log
 
@@ -158,25 +155,17 @@ def _batches(one: _Measuring) -> tuple[BatchPoint, ...]:
 
 
 def _layers(one: _Measuring) -> LayerPass:
-    plan, answers = one.runs.layers, one.runs.answers
-    if plan is None:
+    if one.runs.layers is None:
         return LayerPass()
-    recordings = [Path(answer.recording) for answer in answers if answer.recording]
     one.side.progress(0, 0, "reading the layers")
-    return read_layers(
-        one.request.path,
-        recordings,
-        recordings[0].parent / OPTIMISED,
-        plan,
-        parallel=one.request.session.execution == "parallel",
-    )
+    return read_recordings(one.request, one.runs.layers, one.runs.answers)
 
 
-def _roofs(one: _Measuring, layers: LayerPass) -> Roofs | None:
-    if not layers.layers:
+def _roofs(one: _Measuring, layers: Sequence[Layer]) -> Roofs | None:
+    if not layers:
         return None
     one.side.progress(0, 0, "measuring what the device can do")
-    return measure_roofs(one.request.session, layers.layers)
+    return roofs_of(one.request.session, layers)
 
 
 def _arrays(feeds: Mapping[str, Feed]) -> dict[str, Array]:

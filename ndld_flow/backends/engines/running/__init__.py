@@ -1,0 +1,1 @@
+"""TensorRT engines opened and run on a GPU, in measuring processes."""
