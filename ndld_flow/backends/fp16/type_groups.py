@@ -24,6 +24,7 @@ from ndld_flow.backends.models.value_uses import Use
 _HALF_TENSOR = "tensor(float16)"
 FP32_ALONE = frozenset({"float"})
 ALL_FLOATS = frozenset({"float", "float16", "bfloat16", "double"})
+_FIRST_OPSET_OF_BF16_CASTS = 13
 
 
 @dataclass(eq=False)
@@ -275,6 +276,11 @@ class _GroupMaker:
             return ""
         if node.domain == "ai.onnx.ml" or is_op(node, "BitCast"):
             return f"{node.op_type} depends on its input being fp32"
+        opset = self.opsets.get("", _FIRST_OPSET_OF_BF16_CASTS)
+        if dtype == ir.DataType.BFLOAT16 and opset < _FIRST_OPSET_OF_BF16_CASTS:
+            return f"Cast has no bf16 at opset {opset}"
+        if is_op(node, "MelWeightMatrix"):
+            return "shape inference knows MelWeightMatrix in fp32 only"
         ports = [*group.values, *(use.value for use in group.uses if use.value is not None)]
         wanted = {with_element(self.types[value], dtype) for value in ports}
         if not all(signature.admits(variable, type_) for type_ in wanted):

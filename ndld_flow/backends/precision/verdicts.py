@@ -16,7 +16,6 @@ BY_CASTS = "Casts in the model"
 ALREADY = "the layer has it already"
 BY_SCALES = "Q/DQ in the model"
 IGNORED = "ignored: "
-_FIRST_OPSET_OF_BF16_CASTS = 13
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ def decide(model: ir.Model, types: Types, asked: Mapping[ir.Node, str]) -> Verdi
     """Decide on nodes -> the precision each was asked for. Local functions must be inlined before."""
     floats = {node: FLOATING[precision] for node, precision in asked.items() if precision in FLOATING}
     groups = group_places(model, types, True, floats.get, ALL_FLOATS)
-    casts = _Casting(types, groups.of_node(), floats, model.opset_imports.get("", _FIRST_OPSET_OF_BF16_CASTS))
+    casts = _Casting(types, groups.of_node(), floats)
     outcomes = {
         node: casts.outcome(node) if node in floats else _other_outcome(node, precision, types)
         for node, precision in asked.items()
@@ -49,7 +48,6 @@ class _Casting:
     types: Types
     of_node: Mapping[ir.Node, list[Group]]
     floats: Mapping[ir.Node, ir.DataType]
-    opset: int
     choice: dict[Group, ir.DataType] = field(default_factory=dict)
 
     def outcome(self, node: ir.Node) -> str:
@@ -78,8 +76,6 @@ class _Casting:
         others = [node for node in group.nodes if self.floats.get(node) != dtype]
         if others:
             return f"it hands on a sequence together with {others[0].op_type} {others[0].name!r}, which is not asked to"
-        if dtype == ir.DataType.BFLOAT16 and self.opset < _FIRST_OPSET_OF_BF16_CASTS:
-            return f"Cast has no bf16 at opset {self.opset}"
         return group.kept
 
     def _has(self, group: Group, dtype: ir.DataType) -> bool:
