@@ -19,7 +19,7 @@ def list_contradictions(settings: BuildSettings, names: Names) -> Iterator[str]:
         yield from _against_strong_typing(settings, names)
     else:
         yield from _against_weak_typing(settings)
-    yield from _flags_with_own_settings(settings)
+    yield from _flags_with_own_settings(settings, names)
     yield from _against_compatibility(settings)
     yield from _against_other_modes(settings)
 
@@ -38,7 +38,7 @@ def _against_strong_typing(settings: BuildSettings, names: Names) -> Iterator[st
         if asked.dtype:
             yield (
                 f"`advanced.io_formats.{tensor}.dtype: {asked.dtype}`: a strongly typed network keeps the model's "
-                "types: change the model's own input or output, such as by `convert_fp16` with `keep_io: false`"
+                "types; change the model's own input or output, such as by `convert_fp16` with `keep_io: false`"
             )
 
 
@@ -52,25 +52,23 @@ def _against_weak_typing(settings: BuildSettings) -> Iterator[str]:
         yield "`advanced.quantization_flags` are about INT8 calibration: set `int8: true`, or leave them out"
 
 
-def _flags_with_own_settings(settings: BuildSettings) -> Iterator[str]:
+def _flags_with_own_settings(settings: BuildSettings, names: Names) -> Iterator[str]:
     for flag in settings.advanced.flags:
-        if flag in OWN_SETTINGS:
+        if flag in OWN_SETTINGS and names.has("BuilderFlag", flag):
             yield f"`advanced.flags: [{flag}]`: write `{OWN_SETTINGS[flag]}` instead"
     if "NATIVE_INSTANCENORM" in settings.advanced.parser_flags:
         yield "`advanced.parser_flags: [NATIVE_INSTANCENORM]`: write `native_instance_norm: true` instead"
 
 
 def _against_compatibility(settings: BuildSettings) -> Iterator[str]:
-    compatible = [f"hardware_compatibility: {settings.hardware_compatibility}"]
-    if settings.hardware_compatibility == "none":
-        compatible = []
+    hardware = f"hardware_compatibility: {settings.hardware_compatibility}"
+    compatible = [hardware] if settings.hardware_compatibility != "none" else []
     for source in settings.tactic_sources or ():
         if source in _LIBRARIES and compatible:
-            yield f"`tactic_sources: [{source}]`: TensorRT takes no such tactics with `{compatible[0]}`: leave it out"
-    if settings.version_compatible:
-        compatible.append("version_compatible: true")
+            yield f"`tactic_sources: [{source}]` excludes `{hardware}`, which does without it: leave one out"
+    compatible += ["version_compatible: true"] if settings.version_compatible else []
     if settings.native_instance_norm is False and compatible:
-        yield f"`native_instance_norm: false`: `{compatible[-1]}` needs TensorRT's own: leave it out"
+        yield f"`native_instance_norm: false` excludes `{compatible[-1]}`, which needs TensorRT's own: leave one out"
 
 
 def _against_other_modes(settings: BuildSettings) -> Iterator[str]:
@@ -82,6 +80,7 @@ def _against_other_modes(settings: BuildSettings) -> Iterator[str]:
             "runtime into the engine: add `exclude_lean_runtime: true`"
         )
     if advanced.remote_auto_tuning is not None and advanced.engine_capability != "safety":
-        yield "`advanced.remote_auto_tuning` is for `advanced.engine_capability: safety` only: leave it out"
+        written = f"advanced.remote_auto_tuning: {advanced.remote_auto_tuning}"
+        yield f"`{written}` is for `advanced.engine_capability: safety` only: leave it out"
     if advanced.engine_capability == "dla_standalone" and advanced.dla_core is None:
         yield "`advanced.engine_capability: dla_standalone` builds for a DLA: set `advanced.dla_core`"

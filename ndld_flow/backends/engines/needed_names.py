@@ -7,12 +7,16 @@ from dataclasses import dataclass
 
 from ndld_flow.backends.engines.build_settings import AdvancedSettings, BuildSettings, TacticSourceName, Weights
 
-_TO_FP16 = (
-    "convert the model with a `convert_fp16` step, or ask for FP16 layer by layer with `constrain_precision` and "
-    "`typing: obey`"
-)
-_TO_BF16 = "ask for BF16 layer by layer with `constrain_precision` and `typing: obey`"
 _TO_QDQ = "quantise the model: its Q/DQ nodes (QuantizeLinear, DequantizeLinear) say what is computed in {}"
+_FLAGS_INSTEAD: Mapping[str, str] = {
+    "FP16": "convert the model with a `convert_fp16` step, or ask for FP16 layer by layer with `constrain_precision` "
+    "and `typing: obey`",
+    "BF16": "ask for BF16 layer by layer with `constrain_precision` and `typing: obey`",
+    **{flag: _TO_QDQ.format(flag) for flag in ("INT8", "FP8", "INT4", "FP4")},
+    "OBEY_PRECISION_CONSTRAINTS": "write `typing: obey`",
+    "PREFER_PRECISION_CONSTRAINTS": "write `typing: prefer`",
+    "WEIGHTLESS": "write `weights: strip`",
+}
 _TACTIC_LIBRARIES: Mapping[TacticSourceName, str] = {"cublas": "cuBLAS", "cublas_lt": "cuBLASLt", "cudnn": "cuDNN"}
 
 _LEAVE = "leave it out, or take a release that has it"
@@ -79,14 +83,9 @@ def list_needs(settings: BuildSettings) -> Iterator[Need]:
 
 
 def _precision_needs(settings: BuildSettings) -> Iterator[Need]:
-    if settings.fp16:
-        yield Need("fp16: true", "BuilderFlag", "FP16", "FP16 flag", _TO_FP16)
-    if settings.bf16:
-        yield Need("bf16: true", "BuilderFlag", "BF16", "BF16 flag", _TO_BF16)
-    if settings.int8:
-        yield Need("int8: true", "BuilderFlag", "INT8", "INT8 flag", _TO_QDQ.format("INT8"))
-    if settings.fp8:
-        yield Need("fp8: true", "BuilderFlag", "FP8", "FP8 flag", _TO_QDQ.format("FP8"))
+    allowed = {"FP16": settings.fp16, "BF16": settings.bf16, "INT8": settings.int8, "FP8": settings.fp8}
+    for flag in (flag for flag, on in allowed.items() if on):
+        yield Need(OWN_SETTINGS[flag], "BuilderFlag", flag, f"{flag} flag", _FLAGS_INSTEAD[flag])
 
 
 def _calibration_needs(settings: BuildSettings) -> Iterator[Need]:
@@ -137,9 +136,10 @@ def _advanced_needs(advanced: AdvancedSettings) -> Iterator[Need]:
 
 def _named_needs(advanced: AdvancedSettings) -> Iterator[Need]:
     """Names that recipes write as TensorRT does."""
-    for flag in (flag for flag in advanced.flags if flag not in OWN_SETTINGS):
-        yield Need(f"advanced.flags: [{flag}]", "BuilderFlag", flag, f"builder flag {flag}", _LEAVE, own_word=True)
-    for flag in (flag for flag in advanced.parser_flags if flag != "NATIVE_INSTANCENORM"):
+    for flag in advanced.flags:
+        written, instead = f"advanced.flags: [{flag}]", _FLAGS_INSTEAD.get(flag, _LEAVE)
+        yield Need(written, "BuilderFlag", flag, f"builder flag {flag}", instead, own_word=True)
+    for flag in advanced.parser_flags:
         written, what = f"advanced.parser_flags: [{flag}]", f"parser flag {flag}"
         yield Need(written, "OnnxParserFlag", flag, what, _LEAVE, own_word=True)
     for feature, on in advanced.preview_features.items():

@@ -15,19 +15,27 @@ from ndld_flow.plain_text import short_name
 
 
 def refuse_settings(settings: BuildSettings, names: Names) -> tuple[str, ...]:
-    """Why a release cannot build with these settings: a sentence for each, with the setting as the recipe writes it
-    and what to do instead; empty when it can.
+    """Why a release cannot build with these settings: a sentence for each that it cannot, which names the setting as
+    the recipe writes it and what to do instead; empty when it can.
     """
     said = [*_lacking(settings, names), *_beyond_rtx(settings, names), *list_contradictions(settings, names)]
+    of_setting: dict[str, str] = {}
+    for sentence in said:  # one reason for each setting will do
+        of_setting.setdefault(sentence.split("`")[1], sentence)
     # Recipes may come from strangers: what they say is made visible, and cannot fill a page.
-    return tuple(dict.fromkeys(short_name(sentence, 600) for sentence in said))
+    return tuple(short_name(sentence, 600) for sentence in of_setting.values())
 
 
 def _lacking(settings: BuildSettings, names: Names) -> Iterator[str]:
     title = release_title(names)
     for need in list_needs(settings):
-        if not names.has(need.owner, need.name):
+        if not _is_there(need, names):
             yield f"`{need.written}`: {title} has no {need.what}{_when(need, names)}; {_instead(need, names)}"
+
+
+def _is_there(need: Need, names: Names) -> bool:
+    """Bindings have more than members: `BuilderFlag.name`."""
+    return names.has(need.owner, need.name) and (need.name.isupper() or not need.own_word)
 
 
 def _when(need: Need, names: Names) -> str:

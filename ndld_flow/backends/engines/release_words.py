@@ -23,7 +23,7 @@ def when_there(backend: EngineBackend, owner: str, name: str = "") -> str:
     if having == known:
         return ""
     if not having:
-        return _when_elsewhere(owner, name) if backend == "tensorrt_rtx" else ""
+        return _when_elsewhere("tensorrt" if backend == "tensorrt_rtx" else "tensorrt_rtx", owner, name)
     first, last = short_release(having[0]), short_release(having[-1])
     if having[0] == known[0]:
         return f"until {last}"
@@ -38,7 +38,7 @@ def members(names: Names, owner: str) -> tuple[str, ...]:
     return tuple(name for name in sorted(listed) if name.isupper() and names.has(owner, name))
 
 
-def _when_elsewhere(owner: str, name: str) -> str:
-    having = releases_with("tensorrt", owner, name)
-    when = when_there("tensorrt", owner, name)
-    return f"{SPOKEN['tensorrt']} has it {when}".strip() if having else ""
+def _when_elsewhere(other: EngineBackend, owner: str, name: str) -> str:
+    having = releases_with(other, owner, name)
+    when = when_there(other, owner, name) if having else ""
+    return f"{SPOKEN[other]} has it {when}".strip() if having else ""

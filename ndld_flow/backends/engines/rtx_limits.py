@@ -34,7 +34,7 @@ def list_rtx_limits(settings: BuildSettings, names: Names) -> Iterator[Limit]:
     yield from _dla(settings.advanced)
     yield from _advanced(settings.advanced)
     if settings.native_instance_norm is False:  # the parser makes the same network of it
-        yield Limit("native_instance_norm: false", "has no plugin for it, only its own")
+        yield Limit("native_instance_norm: false", "has no plugin for InstanceNormalization, only its own")
 
 
 def capability_member(capability: str) -> str:
