@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from pydantic import JsonValue
 
@@ -34,7 +35,7 @@ def read_compiled_layers(message: str) -> list[Entry]:
     """The layers in the order in which they run, with the keys of the engine inspector's JSON."""
     text = _REST.sub("", message)
     starts = [found.start() for found in _BEGIN.finditer(text)]
-    lines = (text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True))
+    lines = (text[start:end] for start, end in pairwise([*starts, len(text)]))
     return [entry for entry in map(_entry, lines) if entry is not None]
 
 
