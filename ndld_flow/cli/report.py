@@ -16,7 +16,7 @@ from ndld_flow.cli.options import outputs_option
     "--to",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Where to write the page of a profile.",
+    help="Where to write the page of a profile or an engine.",
 )
 @click.option("--open", "open_it", is_flag=True, help="Open it in a browser.")
 @outputs_option
@@ -24,8 +24,8 @@ def command(run: str, to: Path | None, open_it: bool, outputs: Path) -> None:
     """Draw a run's report again from its records.
 
     RUN is a tag, a recipe's name (its newest run), an id or its beginning, a path, or `latest`. Or a profile that
-    belongs to no run: exports of trtexec, a TREx folder, ONNX Runtime's profile, a profile.json; its page is written
-    here, under its name. Needs no model, no GPU and none of the heavy libraries.
+    belongs to no run: exports of trtexec, a TREx folder, ONNX Runtime's profile, a profile.json; or an engine: what
+    TensorRT's engine inspector wrote (.trt.json), a build.json. Its page is written here, under its name. Needs no model, no GPU and none of the heavy libraries.
     """
     path = api.report(run, outputs=outputs, to=to)
     click.echo(path)

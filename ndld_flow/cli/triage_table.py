@@ -38,6 +38,8 @@ def _parts(title: str, profile: Profile, triage: Triage) -> Iterator[RenderableT
     if triage.top:
         yield _section("slowest layers", _top_table(triage.top))
         yield _section("by type", _group_table(triage.by_type))
+    elif triage.by_type:
+        yield _section("made of", Text("\n".join(map(_counts, (triage.by_precision, triage.by_type)))))
     yield _section("bound by", Text.assemble((triage.bound.word, "bold"), f": {triage.bound.evidence}"))
     for insight in triage.insights[:_INSIGHTS]:
         yield Padding(_insight(insight), (0, 0, 0, 2))
@@ -97,6 +99,13 @@ def _group_table(groups: Sequence[LayerGroup]) -> Table:
         layers = count(sum(group.count for group in rest))
         table.add_row(milliseconds(total), share(part), "", f"{len(rest)} more types", layers, style="dim")
     return table
+
+
+def _counts(groups: Sequence[LayerGroup]) -> str:
+    """`69 float16, 3 float32`: layers that nobody timed."""
+    ordered = sorted(groups, key=lambda group: -group.count)
+    told = ", ".join(f"{count(group.count)} {short_name(group.name, 44)}" for group in ordered[:_TYPES])
+    return told + (f" and {len(ordered) - _TYPES} more types" if len(ordered) > _TYPES else "")
 
 
 def _table(*texts: str) -> Table:

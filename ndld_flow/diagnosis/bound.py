@@ -54,14 +54,13 @@ def _enqueue(subject: Subject) -> Bound | None:
 
 
 def _transfers(subject: Subject) -> Bound | None:
-    lanes = [subject.lane_ms(lane) for lane in (lambda run: run.h2d_ms, lambda run: run.d2h_ms)]
-    compute = subject.lane_ms(lambda run: run.compute_ms)
-    moved = sum(lane for lane in lanes if lane is not None)
+    compute, moved = subject.lane_ms(lambda run: run.compute_ms), subject.copies_ms
     if compute is None or moved <= 0 or moved < compute:
         return None
     return Bound(
         "transfers",
-        f"copies take {milliseconds(moved)} of {milliseconds(subject.latency_ms)}, computing {milliseconds(compute)}",
+        f"copies take {milliseconds(moved)} of {milliseconds(subject.latency_with_copies_ms)}, computing "
+        f"{milliseconds(compute)}",
     )
 
 

@@ -56,7 +56,7 @@ def outside_layers(subject: Subject) -> float:
     apart = bool(subject.profile.layer_pass_ms) or subject.profile.backend != "onnxruntime"
     if not subject.layers or not subject.profile.latency_ms or subject.latency_ms <= 0 or not apart:
         return 0.0
-    copies = sum(subject.lane_ms(lane) or 0.0 for lane in (lambda run: run.h2d_ms, lambda run: run.d2h_ms))
+    copies = subject.copies_ms if subject.latency_has_copies else 0.0
     return max(0.0, 1 - subject.layers_part - copies / subject.latency_ms)
 
 

@@ -49,22 +49,21 @@ def reformats_inside(subject: EngineSubject) -> Iterator[Insight]:
     """Neighbouring layers want their tensors in different formats or types."""
     ends = {one.name for one in (*subject.profile.inputs, *subject.profile.outputs)}
     inside = subject.where(
-        lambda layer: layer.role == "reformat"
-        and not any(tensor.name in ends for tensor in (*layer.inputs, *layer.outputs))
+        lambda layer: (
+            layer.role == "reformat" and not any(tensor.name in ends for tensor in (*layer.inputs, *layer.outputs))
+        )
     )
     if not inside:
         return
     changing = [place for place in inside if _changes_type(subject.layers[place])]
     types = f"; {len(changing)} of them change the type too" if changing else ""
+    fewer = " Fewer changes of precision between neighbours leave fewer of them." if changing else ""
     yield Insight(
         score=0,
         title=f"{layers_word(len(inside))} reformatting between others",
         evidence=f"{share(len(inside) / len(subject.layers))} of {layers_word(len(subject.layers))} only change how a "
         f"tensor lies in memory{types}.",
-        next_step=(
-            "Measure them with `profile`: what they cost is not known here. Fewer changes of precision between "
-            "neighbours leave fewer of them."
-        ),
+        next_step=f"Measure them with `profile`: what they cost is not known here.{fewer}",
         layers=inside,
     )
 
@@ -120,7 +119,7 @@ def constraints_ignored(subject: EngineSubject) -> Iterator[Insight]:
     yield Insight(
         score=0,
         title=f"{len(ignored)} of {len(constraints)} precision constraints were ignored",
-        evidence=f"Such as {one_line(first.precision)} for {one_line(first.node)}: {one_line(why) or 'no reason told'}.",
+        evidence=f"Such as {one_line(first.precision)} for {one_line(first.node)}: {one_line(why) or 'not told why'}.",
         next_step="Say `typing: obey` where they must hold; the table of constraints tells the reason for each.",
         layers=subject.where(lambda layer: not nodes.isdisjoint(layer.onnx_nodes)),
     )

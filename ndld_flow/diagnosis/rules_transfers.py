@@ -22,12 +22,13 @@ def transfers(subject: Subject) -> Iterator[Insight]:
     to_host = subject.lane_ms(lambda run: run.d2h_ms)
     if to_device is None or to_host is None or not subject.latency_ms:
         return
-    part = (to_device + to_host) / subject.latency_ms
+    part = (to_device + to_host) / subject.latency_with_copies_ms
     if part < _WORTH_A_LOOK:
         return
+    whole = "the latency" if subject.latency_has_copies else "a pass with its copies"
     yield Insight(
         score=min(1.0, part) * 0.9,
-        title=f"Copies between host and device take {share(part)} of the latency",
+        title=f"Copies between host and device take {share(part)} of {whole}",
         evidence=f"To the device {milliseconds(to_device)}, back {milliseconds(to_host)}, latency "
         f"{milliseconds(subject.latency_ms)} (medians).",
         next_step=(

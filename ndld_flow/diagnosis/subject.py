@@ -133,6 +133,20 @@ class Subject:
         """`8.4 ms of 67 ms`."""
         return f"{milliseconds(self.sum_ms(positions))} of {milliseconds(self.layers_ms)} in all layers"
 
+    @property
+    def copies_ms(self) -> float:
+        """Copies between host and device in a pass, or beside it; 0 where they are not told."""
+        return sum(self.lane_ms(lane) or 0.0 for lane in (lambda run: run.h2d_ms, lambda run: run.d2h_ms))
+
+    @property
+    def latency_has_copies(self) -> bool:
+        """trtexec's has; ONNX Runtime and engines are measured with their data on the device, unless told otherwise."""
+        return self.profile.backend != "onnxruntime" and self.profile.options.get("transfers") is not False
+
+    @property
+    def latency_with_copies_ms(self) -> float:
+        return self.latency_ms + (0.0 if self.latency_has_copies else self.copies_ms)
+
     def lane_ms(self, samples_of: Callable[[ProfileRun], Sequence[float]]) -> float | None:
         """Median over all passes of a lane such as `run.h2d_ms`; None where it is not told."""
         samples = [sample for run in self.profile.runs for sample in samples_of(run)]

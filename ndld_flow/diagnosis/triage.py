@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from ndld_flow.diagnosis.bound import bound_of
 from ndld_flow.diagnosis.diagnose import insights_of
+from ndld_flow.diagnosis.diagnose_engine import insights_of_engine
+from ndld_flow.diagnosis.engine_subject import EngineSubject
 from ndld_flow.diagnosis.insight import Bound, Insight
 from ndld_flow.diagnosis.subject import Subject
 from ndld_flow.records.profile import Layer, Profile
@@ -53,16 +55,18 @@ class Triage:
 
 
 def triage(profile: Profile, top: int = 10) -> Triage:
-    """Look a profile over; `top` says how many of the longest layers to list."""
+    """Look a profile over; `top` says how many of the longest layers to list. An engine that nobody ran has none."""
     subject = Subject(profile)
+    timed = bool(profile.runs) or any(layer.samples_ms for layer in profile.layers)
+    longest = subject.longest_first(range(len(subject.layers)))[: top if timed else 0]
     return Triage(
         layers_ms=subject.layers_ms,
-        top=tuple(_top(subject, position) for position in subject.longest_first(range(len(subject.layers)))[:top]),
+        top=tuple(_top(subject, position) for position in longest),
         by_type=_groups(subject, lambda layer: layer.type),
         by_precision=_groups(subject, lambda layer: layer.precision or "unknown"),
         by_role=_groups(subject, lambda layer: layer.role),
-        bound=bound_of(subject),
-        insights=insights_of(subject),
+        bound=bound_of(subject) if timed else Bound("unknown", "nothing was timed"),
+        insights=insights_of(subject) if timed else insights_of_engine(EngineSubject(profile, None)),
     )
 
 

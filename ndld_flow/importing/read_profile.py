@@ -1,8 +1,9 @@
-"""Any profile that is known here, as one document: our own, trtexec's exports, TREx's folders, ONNX Runtime's."""
+"""Any profile or engine that is known here, as one document: our own, trtexec's exports, TREx's, ONNX Runtime's."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -11,12 +12,20 @@ from ndld_flow.importing.onnxruntime_profile import profile_of_onnxruntime
 from ndld_flow.importing.sources import Kind, Source, find_source
 from ndld_flow.importing.tensorrt_profile import profile_of_tensorrt
 from ndld_flow.importing.text_files import check_size
+from ndld_flow.records.build import Build
 from ndld_flow.records.profile import Profile
+
+_Own = TypeVar("_Own", Profile, Build)
 
 
 def read_profile(path: Path) -> Profile:
-    """Read a file or a folder. Raises RequestError that says what is wrong and what can be read."""
+    """Read a file or a folder; an engine that nobody ran has layers without times.
+
+    Raises RequestError that says what is wrong and what can be read.
+    """
     source = find_source(path)
+    if source.kind == "build":
+        return read_build(path).as_profile()
     if source.kind == "profile":
         return _own(source)
     if source.kind == "onnxruntime":
@@ -32,19 +41,30 @@ def recognise(path: Path) -> Kind | None:
         return None
 
 
+def read_build(path: Path) -> Build:
+    """Read how an engine was built: a `build.json`, or the folder that holds it. Raises as `read_profile` does."""
+    return _record(Build, find_source(path).of("build")[0])
+
+
 def _own(source: Source) -> Profile:
     path = source.of("profile")[0]
+    profile = _record(Profile, path)
+    _check_samples(path, profile)
+    return profile
+
+
+def _record(kind: type[_Own], path: Path) -> _Own:
     check_size(path)
     try:
-        profile = Profile.model_validate_json(path.read_bytes())
+        record = kind.model_validate_json(path.read_bytes())
     except OSError as error:
         raise RequestError(f"{path} cannot be read: {error.strerror or error}") from error
     except ValidationError as error:
-        raise RequestError(f"{path} is no profile that this version reads: {_first(error)}") from error
-    if profile.format_version != 1:
-        raise RequestError(f"{path} has format version {profile.format_version}; this ndld-flow reads version 1")
-    _check_samples(path, profile)
-    return profile
+        word = kind.__name__.lower()
+        raise RequestError(f"{path} is no {word} that this version reads: {_first(error)}") from error
+    if record.format_version != 1:
+        raise RequestError(f"{path} has format version {record.format_version}; this ndld-flow reads version 1")
+    return record
 
 
 def _check_samples(path: Path, profile: Profile) -> None:

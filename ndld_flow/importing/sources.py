@@ -13,12 +13,12 @@ from typing import Literal
 from ndld_flow.errors import RequestError
 from ndld_flow.importing.text_files import read_ends
 
-Kind = Literal["profile", "trtexec", "trex", "onnxruntime"]
-Part = Literal["profile", "onnxruntime", "times", "layer times", "engine", "log", "metadata", "device"]
+Kind = Literal["profile", "build", "trtexec", "trex", "onnxruntime"]
+Part = Literal["profile", "build", "onnxruntime", "times", "layer times", "engine", "log", "metadata", "device"]
 
 FORMATS = (
-    "a profile.json of ndld-flow; trtexec's --exportTimes, --exportProfile and --exportLayerInfo, and its log; a "
-    "folder of TREx; ONNX Runtime's profile"
+    "a profile.json or build.json of ndld-flow; trtexec's --exportTimes, --exportProfile and --exportLayerInfo, and "
+    "its log; what TensorRT's engine inspector wrote (.trt.json); a folder of TREx; ONNX Runtime's profile"
 )
 
 _SUFFIXES = (".json", ".txt", ".log", ".out")
@@ -28,6 +28,7 @@ _LOG = re.compile(
     r"=== (?:Performance summary|Device Information|(?:Model|Build|Inference) Options) ===|&&&& RUNNING \w"
 )
 _MARKS: tuple[tuple[Part, tuple[tuple[str, ...], ...]], ...] = (
+    ("build", (('"model_digest"',), ('"backend"',), ('"built_at"',))),
     ("profile", (('"model_digest"',), ('"backend"',), ('"runs"', '"layers"'))),
     ("times", (('"startComputeMs"', '"latencyMs"'),)),
     ("layer times", (('"averageMs"', '"timeMs"'),)),
@@ -37,6 +38,8 @@ _MARKS: tuple[tuple[Part, tuple[tuple[str, ...], ...]], ...] = (
     ("device", (('"ComputeCapability"',), ('"Name"',))),
 )
 """A part is the first of which every tuple has a word in the file."""
+_ALONE: dict[Part, Kind] = {"profile": "profile", "build": "build", "onnxruntime": "onnxruntime"}
+"""Parts that tell all of a measurement by themselves."""
 _ONE_OF_EACH: tuple[Part, ...] = ("times", "layer times", "engine")
 _WORDS = (
     "json|txt|log|out|times?|timings?|profil(?:e|es|ing)|prof|layers?|layer_?info|info|graph|metadata|meta|build|"
@@ -79,9 +82,9 @@ def find_source(path: Path) -> Source:
     part = part_of(path) if path.is_file() else None
     if part is None:
         raise RequestError(f"{path} is no profile that is known here; what can be read: {FORMATS}")
-    if part in ("profile", "onnxruntime"):
-        return Source("profile" if part == "profile" else "onnxruntime", _prefix(path) or path.stem, ((part, path),))
-    beside = {file: kind for file, kind in _parts_in(path.parent).items() if kind not in ("profile", "onnxruntime")}
+    if part in ("profile", "build", "onnxruntime"):
+        return Source(part, _prefix(path) or path.stem, ((part, path),))
+    beside = {file: kind for file, kind in _parts_in(path.parent).items() if kind not in _ALONE}
     files = _group_of(path, beside | {path: part})
     return _tensorrt(_prefix(path) or path.absolute().parent.name or path.stem, files)
 
@@ -89,17 +92,19 @@ def find_source(path: Path) -> Source:
 def _of_folder(folder: Path) -> Source:
     parts = _parts_in(folder)
     label = folder.absolute().name
-    own = [file for file, part in parts.items() if part == "profile"]
+    own = [file for file, part in parts.items() if part in ("profile", "build")]
     if folder / "profile.json" in own:
         return Source("profile", label, (("profile", folder / "profile.json"),))
-    exports = {file: part for file, part in parts.items() if part not in ("profile", "onnxruntime")}
+    if folder / "build.json" in own:  # what it was made of lies beside it
+        return Source("build", label, (("build", folder / "build.json"),))
+    exports = {file: part for file, part in parts.items() if part not in _ALONE}
     passes = [file for file, part in parts.items() if part == "onnxruntime"]
     if len(own) + len(passes) + (1 if exports else 0) > 1:
         raise RequestError(f"{folder} holds several profiles ({_names([*own, *passes, *exports])}); give one file")
     if exports:
         return _tensorrt(label, _group(folder, exports))
     for file in (*own, *passes):
-        return Source("profile" if own else "onnxruntime", label, ((parts[file], file),))
+        return Source(_ALONE[parts[file]], label, ((parts[file], file),))
     raise RequestError(f"{folder} holds no profile that is known here; what can be read: {FORMATS}")
 
 

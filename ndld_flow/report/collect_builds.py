@@ -123,7 +123,7 @@ def collect_build(build: Build) -> BuiltView:
     return BuiltView(
         made_for=_made_for(build),
         made_for_what="compute capability" if build.compute_capabilities else f"device {build.device} of the builder",
-        library=f"{LIBRARIES[build.backend]} {short_name(build.version, 40)}",
+        library=library_name(build),
         engine_bytes=build.engine_bytes,
         build_s=build.build_s,
         parse_s=build.parse_s,
@@ -148,6 +148,11 @@ def collect_build(build: Build) -> BuiltView:
         model_digest=short_name(build.model_digest),
         engine_digest=short_name(build.engine_digest),
     )
+
+
+def library_name(build: Build) -> str:
+    """`TensorRT-RTX 1.7.1.116`."""
+    return f"{LIBRARIES[build.backend]} {short_name(build.version, 40)}"
 
 
 def _made_for(build: Build) -> tuple[str, ...]:

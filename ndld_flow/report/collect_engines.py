@@ -21,6 +21,7 @@ from ndld_flow.report.collect_reformats import ReformatsView, collect_reformats
 _ROWS_WITHOUT_SCRIPT = 20
 
 BASES = {
+    "file": "as the file tells them",
     "engine inspector": "as TensorRT's engine inspector tells them",
     "build log": "as the builder's log names them: what was compiled",
     "network as parsed": "of the network before it was optimised: what was compiled is not known",
@@ -109,7 +110,7 @@ def _view(step: str, profile: Profile, build: Build | None) -> EngineView:
         built=collect_build(build) if build is not None else None,
         layer_count=len(layers),
         network_layer_count=build.network_layer_count if build is not None else 0,
-        basis=BASES[build.layers_basis if build is not None else "engine inspector"],
+        basis=BASES[build.layers_basis if build is not None else "file"],
         node_count=len(nodes),
         precisions=count_layers(layer.precision for layer in layers),
         types=count_layers(layer.type for layer in layers),

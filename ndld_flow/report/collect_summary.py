@@ -11,17 +11,22 @@ from datetime import datetime, timedelta
 from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import seconds
 from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.build import Build
 from ndld_flow.records.graph_change import GraphSummary
 from ndld_flow.records.latency import LatencySummary
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import RunStep, StepRecord
+from ndld_flow.report.collect_builds import library_name
 from ndld_flow.report.collect_gates import collect_gates
 from ndld_flow.report.profile_titles import profile_titles
 from ndld_flow.report.run_folder import RunDocuments
 
 # Profiles made one after the other start within minutes; further apart, a machine may have drifted.
 _SAME_SITTING = timedelta(minutes=30)
+
+# Kinds that a profile is made of.
+_RUN = ("onnx", "engine")
 
 # Coefficient of variation above which a person should be told before trusting a median.
 _NOISY = 0.15
@@ -130,6 +135,18 @@ class LatencyOutcome:
 
 
 @dataclass(frozen=True)
+class EngineOutcome:
+    """One engine that was built."""
+
+    step: str
+    library: str
+    """`TensorRT 10.16.1.11`."""
+    engine_bytes: int
+    build_s: float
+    layer_count: int
+
+
+@dataclass(frozen=True)
 class Summary:
     """A run at a glance."""
 
@@ -145,6 +162,7 @@ class Summary:
     graph: GraphOutcome
     accuracy: AccuracyOutcome | None
     latency: LatencyOutcome | None
+    engines: tuple[EngineOutcome, ...]
     gates: dict[str, int]
     """Outcome of a gate (`passed`, `failed`, `not reached`) -> how many; empty when none was asked for."""
 
@@ -163,7 +181,8 @@ def collect_summary(documents: RunDocuments) -> Summary:
         outcomes=dict(Counter(step.outcome for step in run.steps)),
         graph=graph,
         accuracy=_accuracy_outcome(documents.accuracies),
-        latency=_latency_outcome(documents, graph.final),
+        latency=_latency_outcome(documents),
+        engines=tuple(_engine_outcome(step, build) for step, build in documents.builds.items()),
         gates=dict(Counter(gate.outcome for gate in collect_gates(run))),
     )
 
@@ -230,8 +249,10 @@ def _worst(accuracy: Accuracy, metric: str, pick: Callable[[Iterable[float]], fl
     return broken if broken is not None else (pick(values) if values else None)
 
 
-def _latency_outcome(documents: RunDocuments, final: str) -> LatencyOutcome | None:
-    """The last model's latency against the source's; the first profile stands in for a source not measured."""
+def _latency_outcome(documents: RunDocuments) -> LatencyOutcome | None:
+    """The latency of the last model or engine that was measured against the source's; the first profile stands in for
+    a source not measured.
+    """
     measured = {step: profile for step, profile in documents.profiles.items() if profile.latency_ms}
     if not measured:
         return None
@@ -239,8 +260,19 @@ def _latency_outcome(documents: RunDocuments, final: str) -> LatencyOutcome | No
     others = {step: profile for step, profile in measured.items() if step != base}
     if not others:
         return LatencyOutcome(candidate=_measured(base, documents), base=None)
-    candidate = _first_of(final, others) or list(others)[-1]
+    made = [step.name for step in documents.run.steps if step.record and step.record.artifact.kind in _RUN]
+    candidate = next(filter(None, (_first_of(name, others) for name in reversed(made))), list(others)[-1])
     return LatencyOutcome(candidate=_measured(candidate, documents), base=_measured(base, documents))
+
+
+def _engine_outcome(step: str, build: Build) -> EngineOutcome:
+    return EngineOutcome(
+        step=short_name(step),
+        library=library_name(build),
+        engine_bytes=build.engine_bytes,
+        build_s=build.build_s,
+        layer_count=len(build.layers),
+    )
 
 
 def _first_of(label: str, profiles: dict[str, Profile]) -> str | None:

@@ -1,4 +1,4 @@
-"""The verdict of a run in five lines of plain text, for a terminal."""
+"""The verdict of a run in a few lines of plain text, for a terminal."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ndld_flow.quantities import (
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.collect_summary import (
     AccuracyOutcome,
+    EngineOutcome,
     GraphOutcome,
     LatencyOutcome,
     Summary,
@@ -25,16 +26,20 @@ from ndld_flow.report.run_folder import read_documents
 
 
 def summarize_run(run: RunRecord, folder: Path) -> list[str]:
-    """The verdict on a run whose documents lie in `folder`: always five lines, each with its word first."""
+    """The verdict on a run whose documents lie in `folder`: five lines, each with its word first, and one more for
+    each engine that was built.
+    """
     with collector_at_rest():
         return verdict_lines(collect_summary(read_documents(run, folder)))
 
 
 def verdict_lines(summary: Summary) -> list[str]:
-    """The five lines: outcome, graph, accuracy, latency, gates."""
+    """Outcome, graph, engines if there are some, accuracy, latency, gates."""
+    engines = [f"engine {engine_words(one)}" for one in summary.engines]
     return [
         outcome_line(summary),
         f"graph {graph_words(summary.graph)}",
+        *engines,
         f"accuracy {accuracy_words(summary.accuracy)}",
         f"latency {latency_words(summary.latency)}",
         f"gates {gate_words(summary)}",
@@ -68,6 +73,12 @@ def graph_words(graph: GraphOutcome) -> str:
         return sizes
     nodes = f"{count(graph.before.node_count)} -> {count(graph.after.node_count)} nodes"
     return f"{nodes}, {sizes}"
+
+
+def engine_words(engine: EngineOutcome) -> str:
+    """`engine 9.38 MiB in 1.2 s, 97 layers, by TensorRT-RTX 1.7.1.116`."""
+    made = f"{size(engine.engine_bytes)} in {seconds(engine.build_s)}"
+    return f"{engine.step} {made}, {count(engine.layer_count)} layers, by {engine.library}"
 
 
 def accuracy_words(accuracy: AccuracyOutcome | None) -> str:

@@ -1,4 +1,4 @@
-"""Draw the report of whatever a person names: a run, or a profile that belongs to none."""
+"""Draw the report of whatever a person names: a run, or a profile or an engine that belongs to none."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import re
 from pathlib import Path
 
 from ndld_flow.errors import RequestError
+from ndld_flow.importing.read_profile import read_build
 from ndld_flow.report.draw import draw_report
-from ndld_flow.report.profile_page import draw_profile
+from ndld_flow.report.profile_page import draw_build, draw_profile
 from ndld_flow.runner.runs import Outputs
 from ndld_flow.runner.subjects import find_subject, is_profile_file
 
 
 def draw_any(reference: str, outputs: Path, to: Path | None = None) -> Path:
-    """Draw a run's report into its folder, or the page of a profile to `to` (default: its name with `.html`, here).
+    """Draw a run's report into its folder, or the page of a profile or an engine to `to` (default: its name with
+    `.html`, here).
 
     Raises RequestError where there is nothing of that name, or `to` is said of a run.
     """
@@ -23,4 +25,7 @@ def draw_any(reference: str, outputs: Path, to: Path | None = None) -> Path:
         return draw_report(Outputs(outputs).find(reference))
     subject = find_subject(reference, Outputs(outputs))
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", subject.label).strip("-.") or "profile"
-    return draw_profile(subject.profiles[0].profile, subject.label, (to or Path(f"{name}.html")).absolute())
+    target = (to or Path(f"{name}.html")).absolute()
+    if subject.kind == "build":
+        return draw_build(read_build(Path(reference)), subject.label, target)
+    return draw_profile(subject.profiles[0].profile, subject.label, target)

@@ -12,7 +12,7 @@ from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import RunStep
 from ndld_flow.report.draw import draw_documents
 from ndld_flow.report.exports.chrome_trace import chrome_trace
-from ndld_flow.report.exports.csv_tables import layers_csv
+from ndld_flow.report.exports.csv_tables import engine_layers_csv, layers_csv
 from ndld_flow.report.exports.profile_markdown import profile_markdown
 from ndld_flow.report.run_folder import RUN_RECORD, RunDocuments, read_documents
 from ndld_flow.runner.runs import LATEST, Outputs
@@ -59,6 +59,9 @@ def _write_exports(documents: RunDocuments, built: Path) -> None:
             (built / step / "layers.csv").write_text(layers_csv(labelled), encoding="utf-8", newline="")
         if profile.timeline:
             (built / step / "trace.json").write_text(chrome_trace(labelled), encoding="utf-8")
+    for step, build in documents.builds.items():
+        table = engine_layers_csv(build.label, build.layers)
+        (built / step / "layers.csv").write_text(table, encoding="utf-8", newline="")
     for step, comparison in documents.comparisons.items():
         profiles = documents.compared(step)
         if profiles is not None:

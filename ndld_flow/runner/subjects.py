@@ -17,7 +17,7 @@ from ndld_flow.records.step_record import RunStep
 from ndld_flow.report.run_folder import RUN_RECORD, RunDocuments, read_run
 from ndld_flow.runner.runs import Outputs
 
-SubjectKind = Literal["run", "profile", "trtexec", "trex", "onnxruntime"]
+SubjectKind = Literal["run", "profile", "build", "trtexec", "trex", "onnxruntime"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,8 @@ def find_subjects(references: Sequence[str], outputs: Outputs) -> list[FoundSubj
     Raises RequestError for what cannot be found or read, or holds no profile.
     """
     found = [find_subject(reference, outputs) for reference in references]
+    for subject in found:
+        _refuse_untimed(subject)
     if len(found) == 1:
         found = [found[0].only(profile) for profile in found[0].profiles]
         if len(found) == 1:
@@ -103,9 +105,21 @@ def _read_file(reference: str, path: Path) -> FoundSubject:
 
     profile = read_profile(path)
     label = path.name or path.resolve().name
-    if label == "profile.json":
+    if label in ("profile.json", "build.json"):
         label = path.resolve().parent.name
     return FoundSubject(reference, recognise(path) or "profile", label, (FoundProfile("", profile),))
+
+
+def _refuse_untimed(subject: FoundSubject) -> None:
+    """An engine that nobody ran has layers, and nothing to compare in time."""
+    for found in subject.profiles:
+        profile = found.profile
+        if not profile.runs and not any(layer.samples_ms for layer in profile.layers):
+            raise RequestError(
+                f"{subject.reference} holds {len(profile.layers)} layers and no times: there is nothing to compare. "
+                "Measure the engine with the step `profile`, or give trtexec's --exportTimes and --exportProfile; "
+                f"`ndld-flow report {subject.reference}` shows what it is made of."
+            )
 
 
 def _read_run(reference: str, folder: Path) -> FoundSubject:

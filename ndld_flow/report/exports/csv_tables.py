@@ -47,6 +47,21 @@ LAYER_COLUMNS = (
 )
 
 
+_OF_ENGINES = ("index", "name", "type", "role", "precision", "output_dims", "macs", "read_bytes", "written_bytes",
+               "weight_bytes", "tactic", "stream", "onnx_nodes")  # fmt: skip
+
+
+def engine_layers_csv(label: str, layers: Sequence[Layer]) -> str:
+    """The layers of an engine that nobody ran: what `layers_csv` says, without times, and with formats."""
+    places = [LAYER_COLUMNS.index(name) for name in _OF_ENGINES]
+    rows = (
+        [label, *(cells[place] for place in places), layer.outputs[0].format if layer.outputs else ""]
+        for layer in layers
+        for cells in [_layer(layer, 0.0, 0.0)]
+    )
+    return _written([("engine", *_OF_ENGINES, "output_format"), *rows])
+
+
 def layers_csv(profiles: Sequence[tuple[str, Profile]]) -> str:
     """Every layer of labelled profiles; times in ms over all passes of the layer pass."""
     rows = ([label, *row] for label, profile in profiles for row in layer_rows(profile))

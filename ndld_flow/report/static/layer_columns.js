@@ -86,10 +86,11 @@ function untimedColumns(data, heat) {
   Object.assign(texts.tactic, { width: "minmax(130px, 1.1fr)" });
   texts.onnx.hidden = !data.onnxNodes.some((nodes) => nodes.length);
   const worked = rows.some((row) => data.macs[row]) ? [numbers.macs] : [];
-  const moved = rows.some((row) => data.bytes(row)) ? [numbers.bytes] : [];
+  // With free dimensions only few layers tell.
+  numbers.bytes.hidden = rows.filter((row) => data.bytes(row)).length < data.length / 2;
   const weighed = rows.some((row) => data.weight_bytes[row]) ? [numbers.weights] : [];
   return [
     numbers.index, texts.name, texts.type, texts.precision, texts.dims, texts.format, texts.tactic, texts.stream,
-    texts.role, ...worked, ...moved, ...weighed, texts.onnx,
+    texts.role, ...worked, numbers.bytes, ...weighed, texts.onnx,
   ];
 }

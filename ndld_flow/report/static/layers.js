@@ -41,7 +41,7 @@ class LayersPart {
       this.graphView ??= new GraphView(host, this.graph, {
         label: `layers of ${shortened(data.label, 60)}`,
         name: (row) => data.name[row],
-        type: (row) => data.type[row],
+        type: (row) => layerWord(data.type[row], data.name[row]),
         about: (row) => `${shortened(data.name[row], 120)}\n${shortened(data.type[row], 60)} ${data.dims[row]} ${shortened(data.precision[row], 40)}\n${this.tell(row)}`.trim(),
         search: (row) => `${data.name[row]} ${data.type[row]} ${data.onnxNodes[row].join(" ")}`,
         modes: this.modes(),
@@ -151,6 +151,9 @@ class ProfilePart extends LayersPart {
     ];
   }
 }
+
+// Myelin's kernels are called by what was fused into them; their types say little.
+const layerWord = (type, name) => /^__myl_(\w+?)_myl\d+_\d+$/.exec(name)?.[1] ?? type;
 
 // An engine that nobody ran: what its layers are.
 class EnginePart extends LayersPart {
