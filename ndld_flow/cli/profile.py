@@ -24,6 +24,10 @@ inputs.
   ndld-flow profile model.onnx
   ndld-flow profile model.onnx threads=1 passes=500
   ndld-flow profile model.onnx 'inputs.x.shape=[1,3,640,640]' provider=cuda
+  ndld-flow profile model.onnx backend=tensorrt engine.fp16=true
+
+With `backend=tensorrt` or `backend=tensorrt_rtx` an engine is built first; `engine.KEY=VALUE` are settings of the step
+`build_engine`. An engine that is there already is named by `engine_file=FILE`.
 
 MODEL is a path, `package:...` or `pypi:...`, as a recipe's; or a profile that is there already (profile.json, exports
 of trtexec, a TREx folder, ONNX Runtime's profile), which is then not measured but explained.

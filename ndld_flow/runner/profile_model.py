@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +17,19 @@ from ndld_flow.runner.run import run_recipe
 from ndld_flow.runner.state import Request
 
 STEP = "profile"
+ENGINE = "engine"
 RECIPE = "name: {name}\nmodel: {model}\nsteps:\n  profile: {{}}\n"
+RECIPE_WITH_ENGINE = """\
+name: {name}
+model: {model}
+steps:
+  engine: {{step: build_engine, backend: {backend}}}
+  profile: {{backend: {backend}, engine: engine}}
+"""
 OF_THE_RECIPE = ("inputs.", "model.", "inputs=")
+_BACKEND = re.compile(r"backend=['\"]?(tensorrt|tensorrt_rtx)['\"]?")
+_OF_BOTH = ("library=", "gpu=")
+"""Settings that the step which builds the engine has too: it must be the same TensorRT and GPU."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +51,19 @@ def profile_model(
     """Measure a model anew, and keep it as a run of its own that `compare`, `report` and `tag` know.
 
     `settings` are those of the step `profile`, as `passes=200`, and the recipe's inputs, as
-    `inputs.x.shape=[1,3,64,64]`. Raises NdldFlowError as `run_recipe` does.
+    `inputs.x.shape=[1,3,64,64]`. With `backend=tensorrt` or `backend=tensorrt_rtx` an engine is built first, unless
+    `engine_file` names one; its settings are those of `build_engine`, as `engine.fp16=true`. The code that settings name
+    is run: who typed them is asked for nothing more. Raises NdldFlowError as `run_recipe` does.
     """
-    overrides = tuple(override_profile(setting, STEP) for setting in settings)
+    template = _template(settings)
+    overrides = tuple(each for setting in settings for each in _override(setting, template))
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model.rpartition(":")[2]).stem).strip("-.") or "model"
     name = f"profile-{stem}"[:100]
     with tempfile.TemporaryDirectory(prefix="ndld_flow-") as aside:
         recipe = Path(aside) / f"{name}.yaml"
-        recipe.write_text(RECIPE.format(name=name, model=json.dumps(model)), encoding="utf-8")
-        finished = run_recipe(Request(recipe, overrides, outputs, (STEP,), command=tuple(command)), listener)
+        recipe.write_text(template.format(name=name, model=json.dumps(model), backend=_backend(settings)), "utf-8")
+        request = Request(recipe, overrides, outputs, (STEP,), trust=True, command=tuple(command))
+        finished = run_recipe(request, listener)
     documents = read_run(Path(finished.folder))
     return Profiled(finished, documents.profiles[STEP])
 
@@ -66,6 +81,33 @@ def read_measured(model: str, settings: Sequence[str] = ()) -> Profile | None:
     if settings:
         raise RequestError(f"{model} is a profile, not a model: it is not measured again, so no settings apply.")
     return read_profile(path)
+
+
+def _backend(settings: Sequence[str]) -> str:
+    """The TensorRT that is asked for, or empty."""
+    asked = [found[1] for setting in settings if (found := _BACKEND.fullmatch(setting))]
+    return asked[-1] if asked else ""
+
+
+def _template(settings: Sequence[str]) -> str:
+    """An engine is built of the model, unless there is one."""
+    has_engine = any(setting.startswith("engine_file=") for setting in settings)
+    return RECIPE_WITH_ENGINE if _backend(settings) and not has_engine else RECIPE
+
+
+def _override(setting: str, template: str) -> Iterator[str]:
+    builds = template == RECIPE_WITH_ENGINE
+    if setting.startswith(f"{ENGINE}."):
+        if not builds:
+            raise RequestError(
+                f"{setting}: no engine is built here; `backend=tensorrt` or `backend=tensorrt_rtx` without `engine_file` "
+                "builds one."
+            )
+        yield f"steps.{setting}"
+        return
+    yield override_profile(setting, STEP)
+    if builds and setting.startswith(_OF_BOTH):
+        yield override_profile(setting, ENGINE)
 
 
 def override_profile(setting: str, step: str) -> str:
