@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -236,6 +238,52 @@ def test_a_derived_class_that_never_began_is_refused(load: Load) -> None:
 def test_names_that_nobody_plays_say_so_when_they_are_called(load: Load) -> None:
     with pytest.raises(NotImplementedError, match=r"INetworkDefinition\.add_einsum"):
         Session(load("10.16")).network.add_einsum([], "")
+
+
+def test_methods_take_what_the_installed_rtxs_take(load: Load) -> None:
+    ours = load("1.7", "tensorrt_rtx")
+    real = pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
+    different = [
+        f"{owner}.{name}"
+        for owner, kind in vars(ours).items()
+        if inspect.isclass(kind)
+        for name, played in vars(kind).items()
+        if isinstance(played, FunctionType)
+        and (theirs := _parameters(getattr(real, owner), name))
+        and list(inspect.signature(played).parameters) not in theirs
+    ]
+    assert sorted(different) == [
+        "ICudaEngine.create_execution_context",  # either of two
+        "IStreamReaderV2.read",  # bytes are returned, and given
+        "IStreamWriter.write",
+        "Weights.__init__",  # one of three
+    ]
+
+
+def _parameters(kind: Any, name: str) -> list[list[str]]:
+    """Of each way to call a method, as pybind11 documents them; none where it leaves parameters unnamed."""
+    documented = re.findall(rf"{name}\((.*)\) ->", getattr(getattr(kind, name, None), "__doc__", "") or "")
+    plain = [re.sub(r"\[[^]]*\]|<[^>]*>", "", each) for each in documented]
+    return [[part.split(":")[0].strip() for part in each.split(",")] for each in plain if "arg0" not in each]
+
+
+def test_properties_can_be_set_where_the_installed_rtxs_can(load: Load) -> None:
+    ours = load("1.7", "tensorrt_rtx")
+    real = pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
+    for owner in (
+        "IBuilderConfig",
+        "INetworkDefinition",
+        "ILayer",
+        "ITensor",
+        "Runtime",
+        "IExecutionContext",
+        "Builder",
+    ):
+        for name, played in vars(getattr(ours, owner)).items():
+            theirs = inspect.getattr_static(getattr(real, owner), name, None)
+            if isinstance(theirs, property):
+                is_set = played.fset is not None if isinstance(played, property) else hasattr(played, "__set__")
+                assert is_set is (theirs.fset is not None), f"{owner}.{name}"
 
 
 # Configuration

@@ -7,7 +7,7 @@ import json
 import warnings
 from typing import Any
 
-from .bindings import IS_RTX, RELEASE, Bound, expect
+from .bindings import IS_RTX, RELEASE, Bound, Setting, expect
 from .logs import LAST
 from .values import IHostMemory
 
@@ -33,16 +33,14 @@ class TimingCacheKey(Bound):
 
 
 class TimingCacheValue(Bound):
+    tacticHash = Setting(int, 0)
+    timingMSec = Setting(float, 0.0)
+
     def __init__(self, tactic_hash: int, timing_ms: float) -> None:
-        self._hash, self._ms = expect(int, tactic_hash, "tacticHash"), expect(float, timing_ms, "timingMSec")
-
-    @property
-    def tacticHash(self) -> int:
-        return int(self._hash)
-
-    @property
-    def timingMSec(self) -> float:
-        return float(self._ms)
+        self._tacticHash, self._timingMSec = (
+            expect(int, tactic_hash, "tacticHash"),
+            expect(float, timing_ms, "timingMSec"),
+        )
 
 
 class ITimingCache(Bound):
