@@ -52,8 +52,8 @@ def profile_model(
 
     `settings` are those of the step `profile`, as `passes=200`, and the recipe's inputs, as
     `inputs.x.shape=[1,3,64,64]`. With `backend=tensorrt` or `backend=tensorrt_rtx` an engine is built first, unless
-    `engine_file` names one; its settings are those of `build_engine`, as `engine.fp16=true`. The code that settings name
-    is run: who typed them is asked for nothing more. Raises NdldFlowError as `run_recipe` does.
+    `engine_file` names one; its settings are those of `build_engine`, as `engine.fp16=true`. The code that settings
+    name is run: who typed them is asked for nothing more. Raises NdldFlowError as `run_recipe` does.
     """
     template = _template(settings)
     overrides = tuple(each for setting in settings for each in _override(setting, template))
@@ -100,8 +100,8 @@ def _override(setting: str, template: str) -> Iterator[str]:
     if setting.startswith(f"{ENGINE}."):
         if not builds:
             raise RequestError(
-                f"{setting}: no engine is built here; `backend=tensorrt` or `backend=tensorrt_rtx` without `engine_file` "
-                "builds one."
+                f"{setting}: no engine is built here; `backend=tensorrt` or `backend=tensorrt_rtx` without "
+                "`engine_file` builds one."
             )
         yield f"steps.{setting}"
         return

@@ -47,6 +47,8 @@ class Measured:
     batches: tuple[BatchPoint, ...]
     layers: LayerPass
     roofs: Roofs | None
+    gpu_conditions: Mapping[str, JsonValue]
+    gpu_notes: Sequence[str]
 
 
 def make_profile(found: Measured, sitting: Sitting) -> Profile:
@@ -78,13 +80,13 @@ def make_profile(found: Measured, sitting: Sitting) -> Profile:
         peak_memory_bytes=max(answer.peak_bytes for answer in found.answers),
         stopped_because=found.stopped_because,
         notes=(
-            *request.notes,
             *first.notes,
             *note_assumed(found.feeds),
             *doubts(found.before),
             *disturbed(sitting.during),
             *layers.notes,
             *_about_device(request, first),
+            *found.gpu_notes,
         ),
     )
 
@@ -115,7 +117,8 @@ def _conditions(found: Measured, sitting: Sitting) -> dict[str, JsonValue]:
     first = found.answers[0]
     process: dict[str, JsonValue] = {"threads": first.threads, "affinity": [*first.affinity]}
     told: dict[str, JsonValue] = {"device": {**first.facts}} if first.facts else {}
-    return {"before": found.before, "after": found.after, "during": sitting.during, "process": process} | told
+    around: dict[str, JsonValue] = {"before": found.before, "after": found.after, "during": sitting.during}
+    return {**around, "process": process, **told, **found.gpu_conditions}
 
 
 def _about_device(request: ProfilingRequest, answer: Answer) -> Iterator[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from ndld_flow.backends.measuring.gpu_watch import GpuWatch, watched_gpus
 from ndld_flow.backends.measuring.layer_pass import LayerPass
 from ndld_flow.backends.measuring.measured_profile import Measured, Sitting, describe_feeds, make_profile
 from ndld_flow.backends.measuring.preflight import disturbance, look_around, read_cpu_time
@@ -78,9 +79,10 @@ def measure_sides(sides: Sequence[Side]) -> list[tuple[Profile, str]]:
     least = max(side.request.plan.runs for side in sides)
     with contextlib.ExitStack() as folders:
         measuring = [_prepare(side, least, folders) for side in sides]
-        sitting = _take_turns(measuring)
-        tallies = [one.runs.tally for one in measuring]
-        return [_conclude(one, sitting, stopped_because(one.runs.tally, tallies)) for one in measuring]
+        with watched_gpus(sides) as watch:
+            sitting = _take_turns(measuring)
+            tallies = [one.runs.tally for one in measuring]
+            return [_conclude(one, sitting, stopped_because(one.runs.tally, tallies), watch) for one in measuring]
 
 
 def _prepare(side: Side, least: int, folders: contextlib.ExitStack) -> _Measuring:
@@ -127,9 +129,10 @@ def _go_round(measuring: Sequence[_Measuring]) -> None:
             return
 
 
-def _conclude(one: _Measuring, sitting: Sitting, reason: str) -> tuple[Profile, str]:
+def _conclude(one: _Measuring, sitting: Sitting, reason: str, watch: GpuWatch) -> tuple[Profile, str]:
     with one.side.naming_errors():
         batches, layers = _batches(one), _layers(one)
+    conditions, notes = watch.tell(one.request, [answer.timings[0] for answer in one.runs.answers])
     found = Measured(
         request=one.request,
         feeds=one.feeds,
@@ -140,6 +143,8 @@ def _conclude(one: _Measuring, sitting: Sitting, reason: str) -> tuple[Profile, 
         batches=batches,
         layers=layers,
         roofs=_roofs(one, layers.layers),
+        gpu_conditions=conditions,
+        gpu_notes=notes,
     )
     return make_profile(found, sitting), one.first.log
 

@@ -41,8 +41,6 @@ class ProfilingRequest:
     """Lock the GPU to its base clock as long as it is measured."""
     sample_gpu: bool = False
     """Ask the GPU what it does while it is measured."""
-    notes: tuple[str, ...] = ()
-    """What is known before measuring, for the profile."""
 
     @property
     def gpu(self) -> int:
