@@ -11,6 +11,7 @@ from typing import Any
 from . import (
     builder,
     config,
+    engine,
     execution,
     interfaces,
     logs,
@@ -18,6 +19,7 @@ from . import (
     parsing,
     plugins,
     refitting,
+    running,
     runtime,
     timing,
     values,
@@ -26,7 +28,8 @@ from .bindings import CLASSES, IS_STRONG_ONLY, RELEASE, Bound, Interface, Unplay
 from .enums import make_enum
 
 _PLAYED: tuple[ModuleType, ...] = (
-    builder, config, execution, interfaces, logs, network, parsing, plugins, refitting, runtime, timing, values,
+    builder, config, engine, execution, interfaces, logs, network, parsing, plugins,
+    refitting, running, runtime, timing, values,
 )  # fmt: skip
 _ALIASES = {
     "float32": "FLOAT",
