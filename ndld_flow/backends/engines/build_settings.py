@@ -109,17 +109,17 @@ class AdvancedSettings(BaseModel):
     engine_capability: Literal["standard", "safety", "dla_standalone"] | None = None
     """What the engine is restricted to."""
     runtime_platform: Literal["same_as_build", "windows_amd64"] | None = None
-    """Operating system the engine will run on."""
+    """System the engine will run on; one for Windows is built on Linux x86-64 and does not run there."""
     compilation_cache: bool = True
     """Let the builder keep compiled code (off: DISABLE_COMPILATION_CACHE)."""
     max_threads: Annotated[int, Field(ge=1)] | None = None
     """Threads of the builder."""
     build_route: str | None = None
-    """Build route, since 11.1, as TensorRT lists them (all_build_routes)."""
+    """Knobs of the compiler, since 11.1: `-name=value ...`, of those that TensorRT lists (all_build_routes)."""
     remote_auto_tuning: str | None = None
-    """Configuration of remote auto tuning, since 10.13."""
+    """Configuration of remote auto tuning, since 10.13, for safety engines."""
     extra_memory_target: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Memory that each optimization profile may use beyond what its opt shapes need."""
+    """Part of the weight memory that each optimization profile may add of what it would unhindered; left out: all."""
 
     @model_validator(mode="after")
     def _check_agreement(self) -> AdvancedSettings:

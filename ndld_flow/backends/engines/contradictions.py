@@ -19,7 +19,7 @@ def list_contradictions(settings: BuildSettings, names: Names) -> Iterator[str]:
         yield from _against_strong_typing(settings, names)
     else:
         yield from _against_weak_typing(settings)
-    yield from _flags_with_own_settings(settings, names)
+    yield from _flags_with_own_settings(settings)
     yield from _against_compatibility(settings)
     yield from _against_other_modes(settings)
 
@@ -52,9 +52,9 @@ def _against_weak_typing(settings: BuildSettings) -> Iterator[str]:
         yield "`advanced.quantization_flags` are about INT8 calibration: set `int8: true`, or leave them out"
 
 
-def _flags_with_own_settings(settings: BuildSettings, names: Names) -> Iterator[str]:
+def _flags_with_own_settings(settings: BuildSettings) -> Iterator[str]:
     for flag in settings.advanced.flags:
-        if flag in OWN_SETTINGS and names.has("BuilderFlag", flag):
+        if flag in OWN_SETTINGS:
             yield f"`advanced.flags: [{flag}]`: write `{OWN_SETTINGS[flag]}` instead"
     if "NATIVE_INSTANCENORM" in settings.advanced.parser_flags:
         yield "`advanced.parser_flags: [NATIVE_INSTANCENORM]`: write `native_instance_norm: true` instead"
