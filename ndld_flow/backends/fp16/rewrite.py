@@ -36,6 +36,7 @@ class Rewriter:
         self._made = {value: dtype for value, dtype in chosen if dtype_of(types[value]) != dtype}
         """Values whose type changes -> their new one."""
         self._readers = self._wishes(groups, choice)
+        self._casts: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
 
     def _wishes(self, groups: Groups, choice: Mapping[Group, ir.DataType]) -> dict[ir.Value, Readers]:
         """Who wants to read a value as what; groups that nothing was chosen for want it as it came."""
@@ -132,13 +133,15 @@ class Rewriter:
         return origin if origin is not None and self._type(origin) == tensor_of(wanted) else None
 
     def _cast(self, value: ir.Value, dtype: ir.DataType, name: str = "") -> ir.Value:
-        """A Cast right after where the value is made; never a Cast of a Cast."""
-        name = name or self._names.value(f"{value.name}_{FORMATS[dtype].precision}")
-        cast = ir.Value(name=name, shape=value.shape, type=ir.TensorType(dtype))
+        """A Cast right after where the value is made; never a Cast of a Cast, and none twice."""
         source = self._before_cast(value) or value
+        if not name and (source, dtype) in self._casts:
+            return self._casts[source, dtype]
+        name = name or self._names.value(f"{value.name}_{FORMATS[dtype].precision}")
+        cast = self._casts[source, dtype] = ir.Value(name=name, shape=value.shape, type=ir.TensorType(dtype))
         node_name = self._names.node(f"{value.name}_to_{FORMATS[dtype].precision}")
         node = ir.Node("", "Cast", [source], [ir.AttrInt64("to", dtype.value)], outputs=[cast], name=node_name)
-        producer, graph = value.producer(), graph_of(value)
+        producer, graph = source.producer(), graph_of(source)
         if producer is not None:
             graph.insert_after(producer, node)
         elif len(graph):

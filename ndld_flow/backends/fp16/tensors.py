@@ -102,10 +102,10 @@ def rounded(values: Array, keeps_nonzero: bool, loss: Loss) -> Array:
         result = values.astype(target.dtype)
     if not values.size:
         return result
-    largest = np.max(np.abs(values))
+    largest = float(np.max(np.abs(values)))
     if not largest <= target.largest:  # infinity and NaN come here too, and stay what they are
         largest = _clamp(values, result, loss)
-    loss.largest = max(loss.largest, float(largest))
+    loss.largest = max(loss.largest, largest)
     lost = np.count_nonzero(values) - np.count_nonzero(result)
     if lost:
         loss.vanished += int(lost)

@@ -1,4 +1,8 @@
-"""Which nodes a rule selects. A pattern takes those that can have the precision; a name takes its node in any case."""
+"""Which nodes a rule selects.
+
+A name takes its node in any case, an operator all its nodes that can have the precision, and a pattern those that
+`convert_fp16` would convert too: nothing that fp16 is known to be too coarse for.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,17 @@ from typing import Literal
 
 import onnx_ir as ir
 
-from ndld_flow.backends.fp16.choice import keep_shape_arithmetic
+from ndld_flow.backends.fp16.choice import keep_shape_arithmetic, why_sensitive
 from ndld_flow.backends.fp16.type_groups import ALL_FLOATS, group_places
 from ndld_flow.backends.models.element_types import element_of, infer_types
 from ndld_flow.backends.models.node_precision import FLOATING, INTEGERS
 from ndld_flow.backends.models.node_selection import op_name
 from ndld_flow.backends.models.op_signatures import is_known_op, is_op, known_op_types
+from ndld_flow.backends.precision.verdicts import CALLS_FUNCTION
 from ndld_flow.name_patterns import name_matcher
 from ndld_flow.nearest import say_nearest
 
+_NARROW = ("fp16", "bf16")
 _GIVES_TYPE = "it has the type it says"
 _NO_FLOATS = "it has no floating-point tensors"
 
@@ -60,6 +66,8 @@ class Selection:
         if rule.precision == "none" or len(named) == len(fitting):
             return Selected(tuple(fitting))
         obstacles = self._obstacles_of(rule.precision)
+        if rule.by == "name" and rule.precision in _NARROW:
+            obstacles = {node: why for node in fitting if (why := why_sensitive(node))} | obstacles
         able = [node for node in fitting if node in named or not obstacles.get(node)]
         if able:
             return Selected(tuple(able))
@@ -99,7 +107,7 @@ class Selection:
         """What converting to it would leave alone; int8, fp8 and int4 are for whatever has floats."""
         dtype = FLOATING.get(precision)
         groups = group_places(self._model, self._types, True, lambda node: dtype, ALL_FLOATS)
-        if precision in ("fp16", "bf16"):
+        if precision in _NARROW:
             keep_shape_arithmetic(self._model, groups)
         of_node = groups.of_node()
         obstacles: dict[ir.Node, str] = {}
@@ -107,6 +115,8 @@ class Selection:
             members = of_node.get(node, [])
             if is_op(node, "Cast", "CastLike", "Constant"):
                 obstacles[node] = _GIVES_TYPE
+            elif node.op_identifier() in self._model.functions:
+                obstacles[node] = CALLS_FUNCTION
             elif not members:
                 obstacles[node] = _NO_FLOATS
             elif all(group.kept for group in members):

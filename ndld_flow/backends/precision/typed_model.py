@@ -17,7 +17,7 @@ from ndld_flow.backends.models.files import check_model, load_model, save_model,
 from ndld_flow.backends.models.node_precision import precision_of
 from ndld_flow.backends.precision.constraints import check_precision
 from ndld_flow.backends.precision.losses import loss_notes
-from ndld_flow.backends.precision.verdicts import IGNORED, decide
+from ndld_flow.backends.precision.verdicts import CALLS_FUNCTION, IGNORED, decide
 from ndld_flow.records.build import Constraint
 from ndld_flow.records.graph_change import GraphChange
 
@@ -66,7 +66,8 @@ def _write(model: ir.Model, source: Path, target: Path) -> TypedModel:
     types = infer_types(model)
     verdicts = decide(model, types, asked)
     rewriter = Rewriter(model, types, verdicts.groups, verdicts.choice, lambda done, total, what: None)
-    rewriter.rewrite()
+    if verdicts.choice:
+        rewriter.rewrite()
     save_model(model, target)
     on_nodes = (
         Constraint(node=node.name or "", precision=precision, outcome=verdicts.outcomes[node])
@@ -89,8 +90,7 @@ def _checked_precision(node: ir.Node) -> str:
 
 
 def _call_outcome(node: ir.Node) -> Constraint:
-    outcome = f"{IGNORED}it calls a local function; `sanitize` with `inline_functions: true` puts its nodes here"
-    return Constraint(node=node.name or "", precision=precision_of(node), outcome=outcome)
+    return Constraint(node=node.name or "", precision=precision_of(node), outcome=IGNORED + CALLS_FUNCTION)
 
 
 def _ignored_notes(constraints: Sequence[Constraint]) -> list[str]:

@@ -16,6 +16,7 @@ BY_CASTS = "Casts in the model"
 ALREADY = "the layer has it already"
 BY_SCALES = "Q/DQ in the model"
 IGNORED = "ignored: "
+CALLS_FUNCTION = "it calls a local function; `sanitize` with `inline_functions: true` puts its nodes here"
 
 
 @dataclass(frozen=True)
