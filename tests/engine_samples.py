@@ -21,7 +21,7 @@ def tensor(name: str, *shape: int, dtype: str = "float16", layout: str = "hwc8")
 
 
 def detector(blocks: int = 16) -> tuple[Layer, ...]:
-    """A detector in FP16: five layers for each block, reformats at both ends and every fourth block, fp32 at the end."""
+    """A detector in FP16: four layers a block, reformats at both ends and every fourth block, fp32 at the end."""
     layers: list[Layer] = []
 
     def add(name: str, kind: str, reads: Sequence[TensorInfo], writes: TensorInfo, **more: Any) -> TensorInfo:

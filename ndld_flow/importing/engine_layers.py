@@ -150,6 +150,8 @@ def _role(name: str, kind: str = "", origin: str = "") -> LayerRole:
         return "reformat"
     if lowered in _COPIES:
         return "copy"
+    if lowered in ("wait", "signal"):
+        return "sync"
     return "control" if lowered in _CONTROL else "compute"
 
 

@@ -17,12 +17,14 @@ _JOINS = re.compile(r" \+ |, | \|\| ")
 _OWN = re.compile(
     r"\(Unnamed Layer|\{ForeignNode|__my[el]|"
     r"(?:un)?squeeze_(?:before|after|node)_|reshape_(?:before|after)_|copied_|onnx::|shuffle_between_|"
-    r"(?:Host|Shape|Device)\w*To\w+"
+    r"(?:Host|Shape|Device)\w*To\w+|[^^]*\^bb\^"
 )
 """Names that TensorRT or an exporter gave; they begin no node's name."""
 _WEIGHT = re.compile(r".*\.(?:weight|bias)(?:_scale|_zero_point)?", re.DOTALL)
 """Quantised weights stand in a layer's name beside its nodes."""
 _COPY = "Reformatting CopyNode "
+_MYELIN_END = re.compile(r"_myl\d+_\d+\Z")
+"""What Myelin numbers its kernels with."""
 _MAX_NODES = 2_000
 
 
@@ -35,7 +37,7 @@ def nodes_of_name(name: str) -> tuple[str, ...]:
     """The nodes that a layer's name is put together from; none for layers that TensorRT put in."""
     if name.startswith(_COPY):
         return ()
-    return _each_once(_parts(name))
+    return _each_once(_parts(_MYELIN_END.sub("", name)))
 
 
 def _parts(name: str) -> Iterator[str]:

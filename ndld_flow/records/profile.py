@@ -71,9 +71,9 @@ class BatchPoint(Record):
         return self.batch * self.latency.throughput_per_s
 
 
-LayerRole = Literal["compute", "reformat", "cast", "copy", "control"]
+LayerRole = Literal["compute", "reformat", "cast", "copy", "control", "sync"]
 """What a layer is there for: `reformat` changes a tensor's layout, `copy` moves it between devices, `control` runs
-bodies (If, Loop, Scan)."""
+bodies (If, Loop, Scan), `sync` lets streams wait for each other."""
 
 
 class Layer(Record):

@@ -215,8 +215,10 @@ def _cache(cache: TimingCacheUse) -> str:
         f"{size(bytes_)} {word}" if entries is None else f"{count(entries)} entries ({size(bytes_)}) {word}"
         for entries, bytes_, word in sides
     )
-    note = f"; {short_name(cache.note, 300)}" if cache.note else ""
-    return f"{short_name(cache.file, 80)}: {told}{note}"
+    note = short_name(cache.note, 300)
+    if not cache.file:
+        return note
+    return f"{short_name(cache.file, 80)}: {told}" + (f"; {note}" if note else "")
 
 
 def _settings(options: dict[str, JsonValue]) -> tuple[tuple[Setting, ...], tuple[Setting, ...]]:

@@ -19,6 +19,8 @@ from ndld_flow.report.collect_layers import has_timed_layers
 from ndld_flow.report.collect_reformats import ReformatsView, collect_reformats
 
 _ROWS_WITHOUT_SCRIPT = 20
+_TACTICS = 12
+_FEW_TACTICS = 4
 
 BASES = {
     "file": "as the file tells them",
@@ -78,6 +80,8 @@ class EngineView:
     """Most layers first, as in the two that follow."""
     types: tuple[LayerCount, ...]
     tactics: tuple[LayerCount, ...]
+    """Those of several layers; without any, the first few."""
+    tactic_count: int
     reformats: ReformatsView | None
     footprint: FootprintView | None
     insights: tuple[InsightView, ...]
@@ -103,6 +107,7 @@ def collect_untimed(profiles: dict[str, Profile]) -> tuple[EngineView, ...]:
 
 def _view(step: str, profile: Profile, build: Build | None) -> EngineView:
     layers = profile.layers
+    tactics = count_layers(layer.tactic for layer in layers if layer.tactic)
     nodes = {node for layer in layers for node in layer.onnx_nodes}
     return EngineView(
         step=visible_name(step),
@@ -114,7 +119,8 @@ def _view(step: str, profile: Profile, build: Build | None) -> EngineView:
         node_count=len(nodes),
         precisions=count_layers(layer.precision for layer in layers),
         types=count_layers(layer.type for layer in layers),
-        tactics=tuple(one for one in count_layers(layer.tactic for layer in layers) if one.name),
+        tactics=tuple(one for one in tactics if one.count > 1)[:_TACTICS] or tactics[:_FEW_TACTICS],
+        tactic_count=len(tactics),
         reformats=collect_reformats(layers, profile.inputs, profile.outputs),
         footprint=collect_footprint(profile) if layers else None,
         insights=tuple(map(insight_view, insights_of_engine(EngineSubject(profile, build)))),

@@ -134,7 +134,7 @@ def _match(row: LayerRow, candidate: int) -> list[Cell]:
 
 def _layer(layer: Layer, median: float, part: float) -> list[Cell]:
     samples = [sample for sample in layer.samples_ms if math.isfinite(sample)]
-    dims = "x".join(map(str, layer.outputs[0].shape)) if layer.outputs else ""
+    dims = "x".join("?" if dim < 0 else str(dim) for dim in layer.outputs[0].shape) if layer.outputs else ""
     return [
         layer.index,
         layer.name,

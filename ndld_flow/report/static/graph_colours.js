@@ -73,16 +73,19 @@ function deltaMode({ key = "delta", title = "Change", ratio, format = (value) =>
   };
 }
 
-// Kinds: of(layer) is a text; the most frequent nine get a colour each, the others share one.
+// Kinds: of(layer) is a text; the most frequent nine get a colour each, the others share one with what is not told.
 function kindsMode({ key, title, of, layers }) {
   const counts = new Map();
   for (let layer = 0; layer < layers; layer++) counts.set(of(layer), (counts.get(of(layer)) ?? 0) + 1);
+  const untold = counts.get("") ?? 0;
+  counts.delete("");
   const kinds = [...counts].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
   const tokens = new Map(kinds.slice(0, 9).map(([kind], place) => [kind, `--graph-kind-${place}`]));
   const rest = kinds.slice(9).reduce((sum, [, times]) => sum + times, 0);
   const shown = kinds.slice(0, 9).map(([kind, times]) =>
-    [tokens.get(kind), `${shortened(kind || "not told", 24)} ${count(times)}`]);
+    [tokens.get(kind), `${shortened(kind, 24)} ${count(times)}`]);
   if (rest) shown.push(["--graph-none", `others ${count(rest)}`]);
+  if (untold) shown.push(["--graph-none", `not told ${count(untold)}`]);
   return {
     key,
     title,
