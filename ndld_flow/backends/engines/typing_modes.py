@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from ndld_flow.backends.engines.build_settings import BuildSettings, Typing
 from ndld_flow.backends.engines.release_names import Names
@@ -13,7 +13,10 @@ _CONSTRAINT_FLAGS: Mapping[Typing, str] = {
     "obey": "OBEY_PRECISION_CONSTRAINTS",
     "prefer": "PREFER_PRECISION_CONSTRAINTS",
 }
-_CONSTRAINT_WORDS: Mapping[Typing, str] = {"obey": "; constraints obeyed", "prefer": "; constraints preferred"}
+_CONSTRAINT_WORDS: Mapping[str, str] = {
+    "OBEY_PRECISION_CONSTRAINTS": "; constraints obeyed",
+    "PREFER_PRECISION_CONSTRAINTS": "; constraints preferred",
+}
 _CAST_WORDS: Mapping[Typing, str] = {
     "obey": ", constraints as Casts",
     "prefer": ", preferred constraints carried out exactly, as Casts",
@@ -49,15 +52,29 @@ def decide_typing(settings: BuildSettings, names: Names) -> TypingPlan:
     if settings.typing == "strong" or types_strongly(names):
         return _strong(settings, names, casts=constrained)
     flags = tuple(flag for flag in _precision_flags(settings) if names.has("BuilderFlag", flag))
+    constraint = _CONSTRAINT_FLAGS.get(settings.typing, "")
     return TypingPlan(
         strongly_typed=False,
         creation_flags=(),
         precision_flags=flags,
-        constraint_flag=_CONSTRAINT_FLAGS.get(settings.typing, ""),
+        constraint_flag=constraint,
         casts=False,
         layer_precisions=constrained,
-        words=f"weakly typed: {', '.join(flags) or 'FP32'}{_CONSTRAINT_WORDS.get(settings.typing, '')}",
+        words=_weak_words(flags, constraint),
     )
+
+
+def allow_constraints(plan: TypingPlan, precisions: Iterable[str]) -> TypingPlan:
+    """The plan, with FP16 and BF16 allowed where constraints (`fp16`, `fp32`, ...) ask for them.
+
+    TensorRT refuses a weakly typed network with a layer in a precision that is not allowed. So one recipe does for
+    releases with and without precision flags.
+    """
+    if not plan.layer_precisions:
+        return plan
+    asked = {precision.upper() for precision in precisions} & {"FP16", "BF16"}
+    flags = (*sorted(asked - {*plan.precision_flags}, reverse=True), *plan.precision_flags)
+    return replace(plan, precision_flags=flags, words=_weak_words(flags, plan.constraint_flag))
 
 
 def types_strongly(names: Names) -> bool:
@@ -77,6 +94,10 @@ def _strong(settings: BuildSettings, names: Names, *, casts: bool) -> TypingPlan
         layer_precisions=False,
         words=f"strongly typed{_CAST_WORDS.get(settings.typing, '')}",
     )
+
+
+def _weak_words(flags: tuple[str, ...], constraint: str) -> str:
+    return f"weakly typed: {', '.join(flags) or 'FP32'}{_CONSTRAINT_WORDS.get(constraint, '')}"
 
 
 def _precision_flags(settings: BuildSettings) -> Iterator[str]:
