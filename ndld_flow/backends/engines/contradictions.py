@@ -9,7 +9,7 @@ from ndld_flow.backends.engines.needed_names import OWN_SETTINGS
 from ndld_flow.backends.engines.release_names import Names
 from ndld_flow.backends.engines.typing_modes import decide_typing, types_strongly
 
-_WEAK_FLAGS = ("FP16", "BF16", "INT8", "FP8", "INT4", "FP4")
+_MORE_WEAK_FLAGS = ("INT4", "FP4")  # beside those with a setting of their own
 _LIBRARIES = ("cublas", "cublas_lt", "cudnn")
 
 
@@ -28,7 +28,7 @@ def _against_strong_typing(settings: BuildSettings, names: Names) -> Iterator[st
     """Precision flags are an error in a strongly typed network; types of its tensors cannot be set."""
     if not types_strongly(names):  # those that have no flags say so already
         allowed = [name for name in ("fp16", "bf16", "int8", "fp8") if getattr(settings, name)]
-        extra = [flag for flag in settings.advanced.flags if flag in _WEAK_FLAGS and flag not in OWN_SETTINGS]
+        extra = [flag for flag in settings.advanced.flags if flag in _MORE_WEAK_FLAGS]
         for written in (*(f"{name}: true" for name in allowed), *(f"advanced.flags: [{flag}]" for flag in extra)):
             yield (
                 f"`{written}` excludes `typing: strong`, where the model's types are kept: leave one out, or convert "
