@@ -83,8 +83,6 @@ def expect(kind: str | type, value: Any, what: str) -> Any:
 class Bound:
     """An object of the bindings. What it does not have can neither be read nor set."""
 
-    _is_abstract = True
-
     def __init__(self) -> None:
         raise TypeError(f"{type(self).__name__}: No constructor defined!")
 
