@@ -4,5 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+PRECISION_KEY = "ndld_flow.precision"
+"""Key in an ONNX node's `metadata_props` that asks for one."""
+
 Precision = Literal["fp32", "fp16", "bf16", "fp8", "int64", "int32", "int8", "int4", "uint8", "bool"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)

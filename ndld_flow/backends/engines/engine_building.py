@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -44,6 +45,7 @@ from ndld_flow.importing.tensorrt_layers import join_layers
 from ndld_flow.machine import describe_machine
 from ndld_flow.plain_text import shortened
 from ndld_flow.records.build import Build, BuiltProfile, Constraint, TimingCacheUse
+from ndld_flow.records.precision import PRECISION_KEY
 from ndld_flow.versions import read_version
 
 _MAX_WARNINGS = 100
@@ -114,7 +116,7 @@ def _prepare(building: _Building) -> _Ready:
     logger = make_logger(trt, building.log)
     builder = _make_builder(building, logger)
     load_plugins(trt, logger, builder, settings.plugins)
-    asked = _asked_precisions(building)
+    asked = _asked_precisions(request.model)
     model, casts = _typed_model(building, asked)
     building.tell(0, 0, "parsing the model")
     parsed = parse_model(trt, builder, model, settings, _creation_flags(building))
@@ -136,10 +138,14 @@ def _make_builder(building: _Building, logger: Bound) -> Bound:
         raise BackendError(f"{_title(building)} does not start: {_reasons(building)}.") from None
 
 
-def _asked_precisions(building: _Building) -> Mapping[str, str]:
+def _asked_precisions(model: Path) -> Mapping[str, str]:
+    """Most models ask for none, and need not be read by another library than the builder's."""
+    with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        if data.find(PRECISION_KEY.encode()) < 0:
+            return {}
     from ndld_flow.backends.precision.constraints import read_constraints
 
-    return read_constraints(building.request.model)
+    return read_constraints(model)
 
 
 def _typed_model(building: _Building, asked: Mapping[str, str]) -> tuple[Path, tuple[Constraint, ...]]:

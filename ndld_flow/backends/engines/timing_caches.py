@@ -46,7 +46,7 @@ def load_timing_cache(config: Bound, file: Path, settings: BuildSettings) -> Tim
     own = _read(file) if settings.timing_cache else b""
     cache = _set(config, own)
     if cache is None:
-        loaded.notes.append(_set_aside(file))
+        loaded.notes.append(_set_aside(file, own))
         own, cache = b"", _set(config, b"")
     if settings.timing_cache_file is not None:
         loaded.notes += _add_users_file(config, cache, settings.timing_cache_file)
@@ -93,10 +93,14 @@ def _create(config: Bound, data: bytes) -> Bound:
         return None
 
 
-def _set_aside(file: Path) -> str:
+def _set_aside(file: Path, data: bytes) -> str:
+    from filelock import FileLock
+
     aside = file.with_suffix(".unusable")
     try:
-        file.replace(aside)
+        with FileLock(file.with_suffix(".lock")):
+            if _read(file) == data:  # else another build has begun a new one
+                file.replace(aside)
     except OSError:
         return f"the timing cache {file.name} is damaged or another GPU's, and was not used"
     return f"the timing cache was damaged or another GPU's: it is {aside.name} now, and a new one begins"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-PRECISION_KEY = "ndld_flow.precision"
-"""Key in a node's `metadata_props`; the value is one of `records.precision.PRECISIONS`."""
+from ndld_flow.records.precision import PRECISION_KEY
 
 FLOATING: dict[str, ir.DataType] = {
     "fp32": ir.DataType.FLOAT,

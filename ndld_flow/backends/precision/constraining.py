@@ -10,12 +10,13 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ndld_flow.backends.models.files import check_model, load_model, save_model, summarize_model
-from ndld_flow.backends.models.node_precision import PRECISION_KEY, constraints_of, precision_of
+from ndld_flow.backends.models.node_precision import constraints_of, precision_of
 from ndld_flow.backends.models.unique_names import UniqueNames
 from ndld_flow.backends.precision.constraints import check_precision
 from ndld_flow.backends.precision.selection import Rule, select_all
 from ndld_flow.errors import RequestError
 from ndld_flow.records.graph_change import GraphChange
+from ndld_flow.records.precision import PRECISION_KEY
 
 _SHOWN = 20
 """So many problems are told; more would bury them."""

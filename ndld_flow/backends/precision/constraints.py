@@ -8,10 +8,9 @@ from pathlib import Path
 import onnx
 
 from ndld_flow.backends.models.files import read_proto
-from ndld_flow.backends.models.node_precision import PRECISION_KEY
 from ndld_flow.errors import ModelError
 from ndld_flow.nearest import say_nearest
-from ndld_flow.records.precision import PRECISIONS
+from ndld_flow.records.precision import PRECISION_KEY, PRECISIONS
 
 
 def read_constraints(model: Path) -> dict[str, str]:
