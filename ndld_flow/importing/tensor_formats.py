@@ -13,22 +13,23 @@ from ndld_flow.importing.dtype_names import without_dtype
 _CODE = re.compile(r"\((?:k)?(\w+)\)")
 _CODES = {"nhwc": "hwc", "nchw": "linear"}
 """What TensorRT-RTX calls otherwise."""
-_WIDE = {"two": 2, "four": 4, "eight": 8, "sixteen": 16, "thirty-two": 32, "thirty two": 32, "sixty-four": 64}
-_VECTORIZED = re.compile(r"([\w -]+?) wide channel vectorized")
+_WIDE = {"two": 2, "four": 4, "eight": 8, "sixteen": 16, "thirty-two": 32, "sixty-four": 64}
+_VECTORIZED = re.compile(rf"({'|'.join(_WIDE)}) wide channel vectorized")
 _MULTIPLE = re.compile(r"channel % (\d+)")
 _LONGEST = 40
+_LONGEST_TOLD = 200
 
 
 @lru_cache(maxsize=4096)
 def format_of_tensorrt(text: str) -> str:
     """`Row major linear FP32` -> `linear`; words that are not known stay, without the type; empty for a bare type."""
-    lowered = " ".join(text.lower().split())
+    lowered = " ".join(text[:_LONGEST_TOLD].lower().split())
     code = _CODE.search(lowered)
     if code:
         return _CODES.get(code[1], code[1])[:_LONGEST]
     space = "d" if "3 spatial dimensions" in lowered else ""
     wide = _VECTORIZED.search(lowered)
-    if wide and wide[1] in _WIDE:
+    if wide:
         return f"c{space}hw{_WIDE[wide[1]]}"
     if "channel major" in lowered:
         multiple = _MULTIPLE.search(lowered)
