@@ -24,6 +24,12 @@ HERE = Path(__file__).parent
 COMPILER = shutil.which("cc")
 DRIVERLESS = not Path("/proc/driver/nvidia/version").exists()
 
+NVML = """
+from types import SimpleNamespace
+def nvmlInit(): pass
+def nvmlDeviceGetHandleByIndex(index): return index
+def nvmlDeviceGetUtilizationRates(handle): return SimpleNamespace(gpu=7, memory=3)
+"""
 OLD_DRIVER = "CUDA initialization failure with error: 35. Please check your CUDA installation"
 
 WORKS = """
@@ -134,10 +140,27 @@ def test_one_that_works_is_built_opened_and_run(tmp_path: Path, driver: Path) ->
     assert (loads.works, loads.found) == (True, "10.8.0.43")
     assert (runs.name, runs.works) == ("on this GPU", True), runs
     assert runs.found.endswith("opens and runs engines")
-    gpu, runtime, counters, clocks = try_gpu()
-    assert gpu.works and runtime.works
-    assert counters.works or "nvidia-ml-py" in counters.advice or "NVML" in counters.found
-    assert clocks.works == (os.geteuid() == 0)
+
+
+def test_a_gpu_that_answers_tells_what_may_be_done_with_it(
+    driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = tmp_path / "packages"
+    write(packages / "pynvml.py", NVML)
+    monkeypatch.setenv("PYTHONPATH", str(packages))
+    found = {trial.name: trial for trial in try_gpu()}
+    assert list(found) == ["", "cuda runtime", "gpu sampling", "gpu clocks"]
+    assert found[""].works
+    assert found["cuda runtime"].works
+    assert found["gpu sampling"].found.startswith("NVML answers (the GPU is 7 % busy); its performance counters are ")
+    assert found["gpu clocks"].works == (os.geteuid() == 0)
+
+
+def test_a_gpu_without_nvml_says_how_to_get_it(driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "packages/pynvml.py", "raise ImportError('not here')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+    sampling = next(trial for trial in try_gpu() if trial.name == "gpu sampling")
+    assert (sampling.works, sampling.advice) == (False, "pip install nvidia-ml-py")
 
 
 @pytest.mark.parametrize(

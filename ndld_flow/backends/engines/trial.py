@@ -42,7 +42,7 @@ def try_library(library: Library, limit_s: float = _LIMIT_S) -> list[Trial]:
 
 
 def try_gpu(limit_s: float = _LIMIT_S) -> list[Trial]:
-    """Look for CUDA's runtime library, and for what reads a GPU's counters and sets its clocks."""
+    """Look for GPUs, CUDA's runtime library, and what samples a GPU and locks its clocks."""
     with tempfile.TemporaryDirectory(prefix="ndld_flow-", ignore_cleanup_errors=True) as folder:
         return _try(GPU, Path(folder), {}, limit_s)
 

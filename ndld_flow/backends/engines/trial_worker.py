@@ -7,10 +7,12 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,6 +27,7 @@ _DRIVER_SETTINGS = Path("/proc/driver/nvidia/params")
 _FOUR_FLOATS = ctypes.c_float * 4
 _SEVERE = ("ERROR", "INTERNAL_ERROR")
 _LOOK = "where there is an NVIDIA GPU: check `nvidia-smi`, and start containers with `--gpus all`"
+_NVML = "pip install nvidia-ml-py"
 _MAJOR, _MINOR = 75, 76
 """CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, ..._MINOR."""
 
@@ -179,8 +182,8 @@ def _make_logger(bindings: Any, complaints: list[str]) -> Any:  # noqa: ANN401
 def _gpu_attempts() -> Iterator[tuple[str, Attempt]]:
     yield "", _describe_gpus
     yield "cuda runtime", _find_runtime
-    yield "gpu counters", _read_counters
-    yield "gpu clocks", _try_clocks
+    yield "gpu sampling", _sample
+    yield "gpu clocks", _find_clocks
 
 
 def _describe_gpus() -> str:
@@ -211,26 +214,26 @@ def _find_runtime() -> str:
     return "libcudart loads and finds the GPU"
 
 
-def _read_counters() -> str:
-    """Read the first GPU's load through NVML; say whether its finer counters are for everyone."""
+def _sample() -> str:
+    """Ask the first GPU through NVML what it does; say whether its finer counters are for everyone."""
     try:
         nvml = import_module("pynvml")
     except ImportError:
-        raise Absent("NVML's Python package is not installed", "pip install nvidia-ml-py") from None
+        raise Absent("NVML's Python package is not installed", _NVML) from None
     nvml.nvmlInit()
     load = nvml.nvmlDeviceGetUtilizationRates(nvml.nvmlDeviceGetHandleByIndex(0))
-    finer = "for administrators only" if _for_administrators_only() and not _is_administrator() else "open to us"
-    return f"NVML answers (GPU {load.gpu} % busy); performance counters are {finer}"
+    counters = "for administrators only" if _for_administrators_only() and not _is_administrator() else "open to us"
+    return f"NVML answers (the GPU is {load.gpu} % busy); its performance counters are {counters}"
 
 
-def _try_clocks() -> str:
-    """Nothing is set: the driver lets administrators alone lock clocks."""
+def _find_clocks() -> str:
+    """Nothing is set, to leave the GPU as it is."""
+    if find_spec("pynvml") is None and shutil.which("nvidia-smi") is None:
+        raise Absent("neither NVML's Python package nor nvidia-smi is here to lock them", _NVML)
     if not _is_administrator():
-        raise Absent(
-            "clocks can be locked by administrators only",
-            "run as root (`sudo`), or lock them before: sudo nvidia-smi --lock-gpu-clocks=BASE",
-        )
-    return "we may lock them"
+        advice = "run as root, or let an administrator lock them before: nvidia-smi --lock-gpu-clocks=MHZ"
+        raise Absent("only administrators may lock them", advice)
+    return "may be locked by us (not tried: it would change them)"
 
 
 def _for_administrators_only() -> bool:
