@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from ndld_flow.inputs import Shape
 from ndld_flow.records.build import EngineBackend
@@ -18,6 +18,27 @@ Weights = Literal["fixed", "refit", "refit_individual", "refit_identical", "stri
 MemoryPool = Literal[
     "workspace", "dla_managed_sram", "dla_local_dram", "dla_global_dram", "tactic_dram", "tactic_shared_memory"
 ]
+
+
+def _not_a_number(given: object) -> object:
+    if isinstance(given, int | float):
+        raise ValueError(
+            f'write it in quotes, as a number 10.10 would be 10.1: `release: "{given}"`, '
+            f"on the command line 'steps.NAME.release=\"{given}\"'"
+        )
+    return given
+
+
+Release = Annotated[str, BeforeValidator(_not_a_number), Field(pattern=r"^$|^\d+(\.\d+){0,3}$")]
+"""A release of a library, as text."""
+
+ComputeCapability = Annotated[
+    str,
+    BeforeValidator(lambda given: f"{given:.1f}" if isinstance(given, float) else given),
+    Field(pattern=r"^\d{1,2}\.\d$"),
+    WithJsonSchema({"type": ["string", "number"], "pattern": r"^\d{1,2}\.\d$", "examples": ["8.6"]}),
+]
+"""Major and minor version: `8.6`, in quotes or as a number."""
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
@@ -137,8 +158,8 @@ class BuildSettings(BaseModel):
 
     backend: EngineBackend | None = None
     """`tensorrt` or `tensorrt_rtx`; left out: the one that is installed, TensorRT when both are."""
-    release: Annotated[str, Field(pattern=r"^$|^\d+(\.\d+){0,3}$")] = ""
-    """The release it must be, such as `10.8`; left out: whichever is found."""
+    release: Release = ""
+    """The release it must be, such as `"10.8"`; left out: whichever is found."""
     library: Annotated[Path | None, RunsCode()] = None
     """Where another TensorRT lies than the installed one: a virtual environment that has it, or the folder of an
     unpacked TensorRT archive."""
@@ -146,7 +167,7 @@ class BuildSettings(BaseModel):
     """Optimization profiles, each input -> its shapes; left out: one profile of the recipe's `inputs:`."""
     batch: BatchSetting | None = None
     """For inputs whose only free dimension is the first; left out, that is 1."""
-    compute_capabilities: tuple[Annotated[str, Field(pattern=r"^\d{1,2}\.\d$")], ...] = ()
+    compute_capabilities: tuple[ComputeCapability, ...] = ()
     """GPUs to build for, whether or not they are here, such as `8.6` (TensorRT-RTX only); left out: this machine's, and
     with TensorRT-RTX every RTX GPU from Ampere on."""
     typing: Typing = "default"
