@@ -31,6 +31,7 @@ from ndld_flow.errors import BackendError, RequestError
 from ndld_flow.machine import has_nvidia_gpu
 from ndld_flow.records.build import Build, EngineBackend
 from ndld_flow.records.profile import Profile
+from ndld_flow.runner.profile_model import profile_model
 from ndld_flow.step import Context, Turn
 from ndld_flow.steps.build_engine import BuildEngine
 from ndld_flow.steps.profile import ProfileModel
@@ -61,7 +62,7 @@ class Standins:
             write_standin(place, release, backend)
         return place
 
-    def engine(self, library: Path, backend: str, graph: str, settings: Mapping[str, Any]) -> Path:
+    def engine(self, library: Path, backend: str, graph: str, settings: dict[str, Any]) -> Path:
         """The folder of an engine's files."""
         key = json.dumps([str(library), graph, settings], sort_keys=True)
         if key not in self.built:
@@ -402,6 +403,25 @@ def test_a_crash_of_tensorrt_is_told(trt: Bench, monkeypatch: pytest.MonkeyPatch
     model = write_model(trt.folder / "m.onnx", CHAIN)
     with pytest.raises(BackendError, match=r"on tensorrt died of SIGSEGV while .*TensorRT or a library of it crashed"):
         run_step(ProfileModel, model, trt.folder / "ran", given, TWO_ROWS, artifacts={"engine": engine}, progress=crash)
+
+
+def test_one_model_without_a_recipe(trt: Bench, in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine is built on the way; the machine seems to have a GPU."""
+    program = in_folder / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'NVIDIA RTX A4000, 580.82'\n")
+    program.chmod(0o755)
+    write_model(in_folder / "m.onnx", CHAIN)
+    command = [sys.executable, "-m", "ndld_flow", "profile", "m.onnx", "--json", "backend=tensorrt"]
+    settings = [f"library={trt.library}", "engine.fp16=true", "runs=1", "passes=3", "duration=0", "stable=0"]
+    environment = {**os.environ, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run([*command, *settings], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)["profile"]
+    assert told["backend"] == "tensorrt"
+    assert {layer["precision"] for layer in told["layers"]} == {"float16", "float32"}
+    with pytest.raises(RequestError, match=r"engine\.fp16=true: no engine is built here"):
+        profile_model("m.onnx", ["engine.fp16=true"])
 
 
 @pytest.mark.parametrize(
