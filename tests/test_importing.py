@@ -467,7 +467,7 @@ def test_what_is_no_profile(tmp_path: Path) -> None:
     for text in ("", "hello", "{}", "[]", '{"Layers": "are words"}', '{"nodes": []}'):
         (tmp_path / "x.json").write_text(text)
         assert recognise(tmp_path / "x.json") is None
-        with pytest.raises(RequestError, match=r"no profile that is known here; what can be read: a profile\.json or build"):
+        with pytest.raises(RequestError, match=r"no profile that is known here; what can be read: a profile\.json "):
             read_profile(tmp_path / "x.json")
     with pytest.raises(RequestError, match="holds no profile that is known here"):
         read_profile(tmp_path)

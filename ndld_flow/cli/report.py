@@ -25,7 +25,8 @@ def command(run: str, to: Path | None, open_it: bool, outputs: Path) -> None:
 
     RUN is a tag, a recipe's name (its newest run), an id or its beginning, a path, or `latest`. Or a profile that
     belongs to no run: exports of trtexec, a TREx folder, ONNX Runtime's profile, a profile.json; or an engine: what
-    TensorRT's engine inspector wrote (.trt.json), a build.json. Its page is written here, under its name. Needs no model, no GPU and none of the heavy libraries.
+    TensorRT's engine inspector wrote (.trt.json), a build.json. Its page is written here, under its name. Needs no
+    model, no GPU and none of the heavy libraries.
     """
     path = api.report(run, outputs=outputs, to=to)
     click.echo(path)
