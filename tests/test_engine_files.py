@@ -25,7 +25,7 @@ from tests.engine_samples import build, detector
 from tests.run_fixtures import HOSTILE_NAMES
 from tests.trtexec_exports import layer_info, layer_info_11, layer_times, small_engine
 
-RTX = {
+RTX: dict[str, Any] = {
     "Layers": [
         {
             "Name": "__myl_Move_myl0_0",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ndld_flow.diagnosis.diagnose_engine import insights_of_engine
@@ -107,7 +107,7 @@ def collect_untimed(profiles: dict[str, Profile]) -> tuple[EngineView, ...]:
 
 def _view(step: str, profile: Profile, build: Build | None) -> EngineView:
     layers = profile.layers
-    tactics = count_layers(layer.tactic for layer in layers if layer.tactic)
+    tactics = [one for one in count_layers(layer.tactic for layer in layers) if one.name]
     nodes = {node for layer in layers for node in layer.onnx_nodes}
     return EngineView(
         step=visible_name(step),
@@ -119,7 +119,7 @@ def _view(step: str, profile: Profile, build: Build | None) -> EngineView:
         node_count=len(nodes),
         precisions=count_layers(layer.precision for layer in layers),
         types=count_layers(layer.type for layer in layers),
-        tactics=tuple(one for one in tactics if one.count > 1)[:_TACTICS] or tactics[:_FEW_TACTICS],
+        tactics=tuple([one for one in tactics if one.count > 1][:_TACTICS] or tactics[:_FEW_TACTICS]),
         tactic_count=len(tactics),
         reformats=collect_reformats(layers, profile.inputs, profile.outputs),
         footprint=collect_footprint(profile) if layers else None,
@@ -136,11 +136,6 @@ def count_layers(keys: Iterable[str]) -> tuple[LayerCount, ...]:
     total = counts.total() or 1
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return tuple(LayerCount(visible_name(name), number, number / total) for name, number in ordered)
-
-
-def count_of(counts: Sequence[LayerCount], *names: str) -> int:
-    """How many layers have one of these names."""
-    return sum(one.count for one in counts if one.name in names)
 
 
 def _row(layer: Layer) -> EngineRow:

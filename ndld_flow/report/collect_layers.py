@@ -94,6 +94,8 @@ class LayersView:
     roofs: str
     """How the roofs were measured; empty for none."""
 
+    only_compute: bool
+    """True where the table begins with the layers that compute."""
     slowest: tuple[LayerRow, ...]
     """The rows to print, and to show where there is no script."""
 
@@ -147,13 +149,9 @@ def _view(step: str, title: str, profile: Profile) -> LayersView:
         insights=insights,
         has_work=any(layer.macs for layer in layers),
         roofs=short_name(profile.roofs.how, 200) if profile.roofs else "",
-        slowest=_slowest(layers, times),
+        only_compute=profile.options.get("hide_non_compute") is True,
+        slowest=tuple(_row(layers[place], place, times) for place in subject.listed[:_ROWS_WITHOUT_SCRIPT]),
     )
-
-
-def _slowest(layers: Sequence[Layer], times: LayerTimes) -> tuple[LayerRow, ...]:
-    order = sorted(range(len(layers)), key=lambda place: -times.median_ms[place])
-    return tuple(_row(layers[place], place, times) for place in order[:_ROWS_WITHOUT_SCRIPT])
 
 
 def _row(layer: Layer, place: int, times: LayerTimes) -> LayerRow:

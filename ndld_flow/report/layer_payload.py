@@ -32,6 +32,7 @@ def layers_payload(view: LayersView, profile: Profile, texts: Texts, tensors: Te
         "columns": _columns(profile.layers, texts, tensors) | _saying_something(_times(view.times)),
         "timeline": timeline_payload(profile, texts) if profile.timeline else None,
         "roofs": _roofs(profile.roofs),
+        "only_compute": view.only_compute,
     }
 
 

@@ -98,6 +98,7 @@ class ProfilePart extends LayersPart {
   build() {
     this.basis = { of: "sum" };
     this.buildTable(layerColumns(this.data, this.basis, this.heat), "ms", this.tableTools());
+    if (this.packed.only_compute) this.table.filter(exactWord("role", "compute"));
     this.buildTimeline();
     this.buildCharts();
   }
