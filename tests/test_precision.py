@@ -67,7 +67,7 @@ def constrained(model: onnx.ModelProto | Path, folder: Path, **wanted: Any) -> d
 # Random graphs ----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.lists(st.sampled_from(UNARY + OTHER), min_size=1, max_size=10))
 def test_random_graphs_with_random_constraints(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, operators: list[str]
@@ -568,6 +568,20 @@ def test_sanitize_fuses_nodes_of_one_precision_which_stays(tmp_path: Path) -> No
     assert types["Gemm"] == 1
     (gemm,) = [n for n in onnx.load(tmp_path / "clean.onnx").graph.node if n.op_type == "Gemm"]
     assert left[gemm.name] == "fp16"
+
+
+@pytest.mark.parametrize(
+    ("op_type", "fused"), [("MatMul", "Gemm"), ("Pad", "Conv")], ids=["MatMul + Add", "Pad + Conv"]
+)
+def test_sanitize_leaves_pairs_of_two_precisions(op_type: str, fused: str, tmp_path: Path) -> None:
+    model = models.cnn_model()
+    asked = {n.name: "fp32" for n in model.graph.node if n.op_type == op_type}
+    types, left, _ = sanitized(ask(model, asked), tmp_path)
+    assert types[op_type] == 1
+    assert left == asked
+    types, _, _ = sanitized(models.cnn_model(), tmp_path / "free")
+    assert types[op_type] == 0
+    assert types[fused] > 0
 
 
 @pytest.mark.parametrize(("other", "norms"), [("fp32", 1), ("fp16", 0)])

@@ -62,13 +62,13 @@ class Selection:
         fitting = self._fitting(rule)
         if not fitting:
             return Selected((), f"{rule.where}: {self._unknown(rule)}")
-        named = [node for node in fitting if rule.by == "name" and node.name == rule.pattern]
-        if rule.precision == "none" or len(named) == len(fitting):
-            return Selected(tuple(fitting))
+        named = tuple(node for node in fitting if rule.by == "name" and node.name == rule.pattern)
+        if named or rule.precision == "none":
+            return Selected(named or tuple(fitting))
         obstacles = self._obstacles_of(rule.precision)
         if rule.by == "name" and rule.precision in _NARROW:
             obstacles = {node: why for node in fitting if (why := why_sensitive(node))} | obstacles
-        able = [node for node in fitting if node in named or not obstacles.get(node)]
+        able = [node for node in fitting if node not in obstacles]
         if able:
             return Selected(tuple(able))
         telling = next((node for node in fitting if obstacles[node] not in (_GIVES_TYPE, _NO_FLOATS)), fitting[0])
