@@ -52,7 +52,7 @@ class ConvertFp16(Step[Onnx, Onnx]):
     bf16 stay fp32. Weights beyond fp16's range are clamped; the log and the record name them.
     """
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "numpy", "protobuf")
 
     keep_io: bool = True
