@@ -396,6 +396,15 @@ def test_a_release_that_is_not_here_is_said(tmp_path: Path) -> None:
         build_engine(asked.request(tmp_path / "build"), lambda *_: None)
 
 
+def test_the_log_of_a_build_that_failed_is_kept(tmp_path: Path) -> None:
+    asked = Asked(write_model(tmp_path / "types.onnx", BROKEN_TYPES), RTX)
+    with pytest.raises(ModelError) as raised:
+        build_engine(asked.request(tmp_path / "build"), lambda *_: None)
+    kept = tmp_path / "build/caches/build-logs/a-model.log"
+    assert str(raised.value).endswith(f" The builder's log is {kept}.")
+    assert "must have same input types" in kept.read_text()
+
+
 class Watched(subprocess.Popen[bytes]):
     """Remembers the process that was started last."""
 

@@ -83,7 +83,7 @@ def list_settings(folder: Path) -> dict[str, Setting]:
         ),
         "compute_capabilities": plain(lambda b, e: e["targets"] == ["SM86"], compute_capabilities=["8.6"]),
         "typing strong": plain(lambda b, e: b.network_flags == ("STRONGLY_TYPED",), typing="strong"),
-        "typing obey": plain(lambda b, e: "constraints" in b.typing, typing="obey", fp16=True),
+        "typing obey": plain(lambda b, e: "constraints" in b.typing, typing="obey"),
         "typing prefer": plain(lambda b, e: "constraints" in b.typing, typing="prefer"),
         "tf32": plain(lambda b, e: "TF32" not in b.flags, tf32=False),
         "fp16": plain(flag("FP16"), fp16=True),
@@ -265,7 +265,8 @@ def test_precisions_are_set_on_layers_or_become_casts(built: Release) -> None:
         assert (built.came["typing prefer"].out / "typed.onnx").exists()
     else:
         build = built.came["typing obey"].build
-        assert "OBEY_PRECISION_CONSTRAINTS" in build.flags
+        assert {"OBEY_PRECISION_CONSTRAINTS", "FP16"} <= set(build.flags)
+        assert any(note.startswith("FP16 allowed") for note in build.notes)
         assert [(each.node, each.outcome) for each in build.constraints] == [
             ("multiply", "set on 1 layer"),
             ("activate", "set on 1 layer"),

@@ -238,4 +238,4 @@ def test_a_log_that_cannot_be_written_raises_when_it_is_closed() -> None:
 
 def test_many_reasons_are_the_first_ones_and_a_number() -> None:
     assert join_reasons(["a.", "b"]) == "a; b"
-    assert join_reasons([str(number) for number in range(6)]) == "0; 1; 2; 3; and 2 more in build.log"
+    assert join_reasons([str(number) for number in range(6)]) == "0; 1; 2; 3; and 2 more in its log"

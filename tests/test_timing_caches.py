@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ndld_flow.backends.engines.building import build_engine
+from ndld_flow.errors import BackendError
 from ndld_flow.records.build import Build, TimingCacheUse
 from tests.engine_builds import Asked
 from tests.models_run import write_model
@@ -95,6 +96,9 @@ def test_a_cache_of_the_users_is_a_start(tmp_path: Path, library: Path) -> None:
     use = use_of(build(strict, tmp_path))
     assert use.loaded_entries == use_of(built).saved_entries
     assert use.note == ""
+    strange = asked(tmp_path, library, 8, timing_cache_file=str(users), error_on_timing_cache_miss=True)
+    with pytest.raises(BackendError, match="Timing cache miss"):
+        build(strange, tmp_path / "strange")
     without = asked(tmp_path, library, timing_cache=False, timing_cache_file=str(users))
     assert use_of(build(without, tmp_path)).saved_entries is None, "only the user's file is used, and nothing is kept"
 

@@ -123,7 +123,7 @@ def reason_of(text: str) -> str:
 def join_reasons(reasons: Iterable[str], limit: int = 4) -> str:
     """The first ones as one sentence; how many more there are."""
     listed = [reason.rstrip(". ") for reason in reasons]
-    more = f"; and {len(listed) - limit} more in build.log" if len(listed) > limit else ""
+    more = f"; and {len(listed) - limit} more in its log" if len(listed) > limit else ""
     return "; ".join(listed[:limit]) + more
 
 

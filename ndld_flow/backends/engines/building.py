@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +15,15 @@ from ndld_flow.backends.engines.build_request import BuildAnswer, BuildRequest
 from ndld_flow.backends.engines.chosen_library import choose_library, tell_missing
 from ndld_flow.backends.engines.library import SPOKEN, Library
 from ndld_flow.backends.processes.parent import Ended, run_child
-from ndld_flow.errors import BackendError
+from ndld_flow.errors import BackendError, RequestError
 from ndld_flow.plain_text import short_name, shortened, visible_text
 from ndld_flow.records.build import Build
 
 __all__ = ["BuildRequest", "build_engine"]
 
 _WORKER = "ndld_flow.backends.engines.worker"
+_LOGS = "build-logs"
+_NO_FILE_NAME = re.compile(r"[^\w.-]+")
 
 
 def build_engine(request: BuildRequest, tell: Callable[[int, int, str], None]) -> Build:
@@ -44,7 +48,7 @@ def build_engine(request: BuildRequest, tell: Callable[[int, int, str], None]) -
     if answer is None:
         raise _died(request, library, ended)
     if answer.error:
-        raise _error(answer, request.out)
+        raise _error(answer, request)
     return Build.model_validate_json((request.out / Engine.build).read_bytes())
 
 
@@ -56,11 +60,26 @@ def _one_gpu(device: int) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": seen[device].strip() if device < len(seen) else str(device)}
 
 
-def _error(answer: BuildAnswer, out: Path) -> Exception:
+def _error(answer: BuildAnswer, request: BuildRequest) -> Exception:
     if answer.number:
-        return OSError(answer.number, answer.message, str(out))
-    raised: Exception = getattr(errors, answer.error)(answer.message)
-    return raised
+        return OSError(answer.number, answer.message, str(request.out))
+    kind: type[RequestError] = getattr(errors, answer.error)
+    # A shape that is missing is told in full; what a library refuses has more to it.
+    return kind(f"{answer.message}{_keep_log(request)}" if kind is not RequestError else answer.message)
+
+
+def _keep_log(request: BuildRequest) -> str:
+    """Where the builder's log is found although there is no engine that it could lie beside; the last of each model."""
+    log = request.out / Engine.log
+    if not log.exists():
+        return ""
+    kept = request.caches / _LOGS / f"{_NO_FILE_NAME.sub('-', request.label)}.log"
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(log, kept)
+    except OSError:
+        return ""
+    return f" The builder's log is {kept}."
 
 
 def _died(request: BuildRequest, library: Library, ended: Ended) -> Exception:
@@ -71,7 +90,7 @@ def _died(request: BuildRequest, library: Library, ended: Ended) -> Exception:
     return BackendError(
         f"the process that built {request.label} with {SPOKEN[library.backend]} {library.version} died of "
         f"{ended.signal_name} while {short_name(ended.doing)}: {why}.{_last_words(request.out / Engine.log)} "
-        "Try a lower `optimization_level`, a smaller `workspace`, or fewer plugins."
+        f"Try a lower `optimization_level`, a smaller `workspace`, or fewer plugins.{_keep_log(request)}"
     )
 
 

@@ -8,6 +8,7 @@ from ndld_flow.backends.engines.network import ParsedNetwork
 from ndld_flow.backends.engines.optimization_profiles import make_profile
 from ndld_flow.backends.engines.untyped import Bindings, Bound
 from ndld_flow.errors import RequestError
+from ndld_flow.plain_text import short_name
 from ndld_flow.records.build import BuiltProfile
 
 _INPUT_RANGE = 2.0
@@ -25,7 +26,7 @@ def calibrate_from_cache(
     try:
         ranges = cache.read_bytes()
     except OSError as error:
-        raise RequestError(f"calibration_cache: {cache} cannot be read ({error.strerror})") from None
+        raise RequestError(f"calibration_cache: {short_name(str(cache))} cannot be read ({error.strerror})") from None
 
     class CachedCalibrator(trt.IInt8EntropyCalibrator2):  # type: ignore[misc]
         """Knows ranges from the cache alone: without it there is nothing to calibrate on."""

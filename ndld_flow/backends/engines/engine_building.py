@@ -16,7 +16,7 @@ from ndld_flow.backends.engines.build_log import BuildLog, join_reasons, make_lo
 from ndld_flow.backends.engines.build_request import BuildRequest
 from ndld_flow.backends.engines.calibration import calibrate_from_cache, make_up_ranges
 from ndld_flow.backends.engines.configuration import configure
-from ndld_flow.backends.engines.layer_precisions import set_layer_precisions
+from ndld_flow.backends.engines.layer_precisions import allow_precisions, set_layer_precisions
 from ndld_flow.backends.engines.library import SPOKEN, import_bindings
 from ndld_flow.backends.engines.network import ParsedNetwork, load_plugins, parse_model, tensor_info
 from ndld_flow.backends.engines.optimization_profiles import (
@@ -123,7 +123,7 @@ def _prepare(building: _Building) -> _Ready:
     config = configure(trt, parsed, settings, building.plan, make_monitor(trt, building.tell))
     profiles = choose_profiles([NetworkInput.of(tensor) for tensor in parsed.inputs()], settings, request.inputs)
     add_profiles(builder, config, profiles, settings.advanced.extra_memory_target)
-    constraints = casts or _constrain_layers(building, parsed, asked)
+    constraints = casts or _constrain_layers(building, parsed, config, asked)
     calibrator = _calibrate(building, parsed, config, profiles[0])
     timing = _load_timings(building, config)
     building.notes += filter(None, [assumed_batch(profiles)])
@@ -140,12 +140,19 @@ def _make_builder(building: _Building, logger: Bound) -> Bound:
 
 def _asked_precisions(model: Path) -> Mapping[str, str]:
     """Most models ask for none, and need not be read by another library than the builder's."""
-    with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        if data.find(PRECISION_KEY.encode()) < 0:
-            return {}
+    if not _mentions(model, PRECISION_KEY):
+        return {}
     from ndld_flow.backends.precision.constraints import read_constraints
 
     return read_constraints(model)
+
+
+def _mentions(model: Path, word: str) -> bool:
+    try:
+        with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return data.find(word.encode()) >= 0
+    except ValueError:  # the file is empty
+        return False
 
 
 def _typed_model(building: _Building, asked: Mapping[str, str]) -> tuple[Path, tuple[Constraint, ...]]:
@@ -162,10 +169,13 @@ def _typed_model(building: _Building, asked: Mapping[str, str]) -> tuple[Path, t
     return target, tuple(typed.constraints)
 
 
-def _constrain_layers(building: _Building, parsed: ParsedNetwork, asked: Mapping[str, str]) -> tuple[Constraint, ...]:
+def _constrain_layers(
+    building: _Building, parsed: ParsedNetwork, config: Bound, asked: Mapping[str, str]
+) -> tuple[Constraint, ...]:
     if not asked:
         return ()
     if building.plan.layer_precisions:
+        building.notes += allow_precisions(building.trt, config, asked.values())
         return set_layer_precisions(building.trt, parsed, asked)
     typing = building.request.settings.typing
     building.notes.append(
@@ -205,7 +215,8 @@ def _run_builder(building: _Building, ready: _Ready) -> _Built:
     began = time.perf_counter()
     engine = ready.parsed.builder.build_serialized_network(ready.parsed.network, ready.config)
     if engine is None:
-        raise BackendError(f"{_title(building)} built no engine of {building.request.label}: {_reasons(building)}.")
+        reasons = f"{_reasons(building)}.{_about_control_flow(ready.parsed)}"
+        raise BackendError(f"{_title(building)} built no engine of {building.request.label}: {reasons}")
     built = _Built(engine, time.perf_counter() - began)
     if ready.timing is not None and building.request.settings.timing_cache:
         save_timing_cache(ready.config, ready.timing)
@@ -218,6 +229,14 @@ def _title(building: _Building) -> str:
 
 def _reasons(building: _Building) -> str:
     return join_reasons(shortened(reason, 400) for reason in building.log.errors) or "it does not say why"
+
+
+def _about_control_flow(parsed: ParsedNetwork) -> str:
+    if not any(layer.type.name.startswith(("CONDITION", "LOOP", "TRIP_LIMIT")) for layer in parsed.layers()):
+        return ""
+    return (
+        " The model has If, Loop or Scan, which it supports in part: `sanitize` removes branches that are never taken."
+    )
 
 
 def _record(building: _Building, ready: _Ready, built: _Built) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ndld_flow.backends.engines.configuration import DATA_TYPES
 from ndld_flow.backends.engines.network import ParsedNetwork
@@ -11,8 +11,22 @@ from ndld_flow.backends.engines.untyped import Bindings, Bound
 from ndld_flow.importing.onnx_origins import nodes_of_metadata
 from ndld_flow.records.build import Constraint
 
+_FLAGS: Mapping[str, str] = {"fp16": "FP16", "bf16": "BF16", "int8": "INT8", "fp8": "FP8", "int4": "INT4"}
+"""Precisions that a builder must be allowed to use, as members of BuilderFlag."""
 _FLOATS = ("FLOAT", "HALF", "BF16", "FP8", "FP4")
 _INTEGERS = ("INT32", "INT64", "INT8", "INT4", "UINT8", "BOOL")
+
+
+def allow_precisions(trt: Bindings, config: Bound, precisions: Iterable[str]) -> tuple[str, ...]:
+    """Allow the builder what nodes ask for: a layer's precision counts only where its flag is set. A note about it."""
+    needed = dict.fromkeys(filter(None, map(_FLAGS.get, precisions)))
+    lacking = [name for name in needed if not config.get_flag(getattr(trt.BuilderFlag, name))]
+    for name in lacking:
+        config.set_flag(getattr(trt.BuilderFlag, name))
+    if not lacking:
+        return ()
+    words = " and ".join(lacking)
+    return (f"{words} allowed, as nodes ask for it: the builder may choose it for layers that ask for nothing too",)
 
 
 def set_layer_precisions(

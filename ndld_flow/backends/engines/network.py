@@ -73,16 +73,17 @@ def load_plugins(trt: Bindings, logger: Bound, builder: Bound, plugins: Sequence
 
 def _load_old_plugin(plugin: Path) -> None:
     """Those that do not list their operators register them by being loaded."""
+    named = short_name(str(plugin))
     try:
         loaded = ctypes.CDLL(str(plugin.absolute()), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise BackendError(
-            f"plugins: {plugin} does not load ({reason_of(str(error))}). Check the path, and that it was built for "
-            "this system and this release of TensorRT."
+            f"plugins: {named} does not load ({reason_of(str(error))}). Check the path, and that it was built for this "
+            "system and this release of TensorRT."
         ) from None
     if any(hasattr(loaded, name) for name in _ENTRY_POINTS):
         raise BackendError(
-            f"plugins: TensorRT refuses {plugin}, though the system loads it: it was built for another release, or its "
+            f"plugins: TensorRT refuses {named}, though the system loads it: it was built for another release, or its "
             "operators are registered already."
         )
 

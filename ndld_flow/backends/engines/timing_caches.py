@@ -13,6 +13,7 @@ from pathlib import Path
 from ndld_flow.artifacts.files import write_bytes_atomically
 from ndld_flow.backends.engines.build_settings import BuildSettings
 from ndld_flow.backends.engines.untyped import Bound
+from ndld_flow.plain_text import short_name
 from ndld_flow.records.build import TimingCacheUse
 from ndld_flow.records.machine import Machine
 
@@ -110,7 +111,9 @@ def _add_users_file(config: Bound, cache: Bound, file: Path) -> list[str]:
     users = _create(config, _read(file))
     if users is not None and cache.combine(users, False):
         return []
-    return [f"timing_cache_file: {file} is not a timing cache of this GPU and release, and was not used"]
+    return [
+        f"timing_cache_file: {short_name(str(file))} is not a timing cache of this GPU and release, and was not used"
+    ]
 
 
 def _count(cache: Bound) -> int | None:
