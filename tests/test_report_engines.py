@@ -24,6 +24,7 @@ from ndld_flow.report.collect_builds import collect_build, is_usual
 from ndld_flow.report.collect_engines import collect_engines
 from ndld_flow.report.draw import draw_report
 from ndld_flow.report.exports.csv_tables import engine_layers_csv
+from ndld_flow.report.profile_page import draw_build
 from ndld_flow.report.run_folder import read_run
 from ndld_flow.report.verdict import summarize_run
 from tests.engine_samples import build, detector, rtx_build, tensor, write_engine_run
@@ -267,6 +268,9 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     page = page_of(tmp_path, engine=hostile)
     assert "<img src=x" not in page and "<script>alert" not in page
     assert page.count("</script>") == 3 and page.count("<script") == 3
+    for name in HOSTILE_NAMES:
+        alone = draw_build(hostile, name, tmp_path / "alone.html").read_text("utf-8")
+        assert "<img src=x" not in alone and alone.count("<script") == alone.count("</script>") == 3
 
 
 def test_a_damaged_build_is_told_and_the_rest_drawn(tmp_path: Path) -> None:
