@@ -27,10 +27,12 @@ from ndld_flow.backends.measuring.worker_job import Job
 from ndld_flow.backends.models.tensors import TensorSpec
 from ndld_flow.backends.running.device_facts import DeviceTimes
 from ndld_flow.diagnosis.subject import Subject
+from ndld_flow.diagnosis.triage import triage
 from ndld_flow.errors import BackendError, RequestError
 from ndld_flow.machine import has_nvidia_gpu
 from ndld_flow.records.build import Build, EngineBackend
 from ndld_flow.records.profile import Profile
+from ndld_flow.report.collect_layers import collect_layers
 from ndld_flow.runner.profile_model import profile_model
 from ndld_flow.step import Context, Turn
 from ndld_flow.steps.build_engine import BuildEngine
@@ -327,6 +329,19 @@ def test_layers_by_name_only_are_told(trt: Bench) -> None:
     _, found = trt.profile(trt.engine(verbosity="layer_names"), layer_passes=1)
     assert [layer.name for layer in found.layers] == ["node_of_a", "node_of_b", "node_of_y"]
     assert any("layers are known by name only" in note for note in found.notes)
+
+
+def test_layers_that_only_convert_are_left_out_of_lists_on_request(trt: Bench) -> None:
+    engine = trt.engine(fp16=True)
+    _, whole = trt.profile(engine, layer_passes=1)
+    _, hidden = trt.profile(engine, layer_passes=1, hide_non_compute=True)
+    roles = ["reformat", "compute", "compute", "compute", "reformat"]
+    assert [layer.role for layer in whole.layers] == [layer.role for layer in hidden.layers] == roles
+    assert len(triage(whole).top) == 5
+    assert {top.layer.role for top in triage(hidden).top} == {"compute"}
+    shown = collect_layers({"a": hidden})[0]
+    assert shown.only_compute
+    assert {row.type for row in shown.slowest} == {layer.type for layer in hidden.layers if layer.role == "compute"}
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,13 @@ class Subject:
         """Positions of the layers that it says yes to, the longest first."""
         return self.longest_first(position for position, layer in enumerate(self.layers) if says(layer))
 
+    @property
+    def listed(self) -> tuple[int, ...]:
+        """The layers that lists show, the longest first: all, or those that compute where the step says so."""
+        if self.profile.options.get("hide_non_compute") is not True:
+            return self.longest_first(range(len(self.layers)))
+        return self.where(lambda layer: layer.role in ("compute", "control"))
+
     def longest_first(self, positions: Iterable[int]) -> tuple[int, ...]:
         return tuple(sorted(positions, key=self._ranks.__getitem__))
 

@@ -58,7 +58,7 @@ def triage(profile: Profile, top: int = 10) -> Triage:
     """Look a profile over; `top` says how many of the longest layers to list. An engine that nobody ran has none."""
     subject = Subject(profile)
     timed = bool(profile.runs) or any(layer.samples_ms for layer in profile.layers)
-    longest = subject.longest_first(range(len(subject.layers)))[: top if timed else 0]
+    longest = subject.listed[: top if timed else 0]
     return Triage(
         layers_ms=subject.layers_ms,
         top=tuple(_top(subject, position) for position in longest),

@@ -98,6 +98,9 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     ends."""
     sample_gpu: bool = False
     """Ask the GPU 20 times a second what it does while it is measured: use, clocks, power, copies."""
+    hide_non_compute: bool = False
+    """Leave layers that only move or convert data (reformats, casts, copies) out of lists of layers; the profile keeps
+    them, and tables in reports show them when their filter is cleared."""
 
     provider: str = "cpu"
     """ONNX Runtime: execution provider: `cpu`, `cuda`, `tensorrt`, or its full name. It is an error when it does not
