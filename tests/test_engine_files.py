@@ -223,6 +223,7 @@ def test_layers_are_joined_by_tensors_and_coloured_by_what_they_do() -> None:
     ("correlation", "p2o.Conv.20_myl0_7", "correlation", "convolution"),
     ("CaskConvolution", "conv", "CaskConvolution", "convolution"),
     ("kgen", "what", "kgen", "other"),
+    ("unknown", "/conv/Conv", "/conv/Conv", "other"),
 ])  # fmt: skip
 def test_fused_kernels_are_called_by_what_was_fused(kind: str, name: str, word: str, family: str) -> None:
     assert (layer_word(kind, name), family_of_layer(kind, name)) == (word, family)

@@ -50,7 +50,9 @@ def reformats_inside(subject: EngineSubject) -> Iterator[Insight]:
     ends = {one.name for one in (*subject.profile.inputs, *subject.profile.outputs)}
     inside = subject.where(
         lambda layer: (
-            layer.role == "reformat" and not any(tensor.name in ends for tensor in (*layer.inputs, *layer.outputs))
+            layer.role == "reformat"
+            and bool(layer.inputs and layer.outputs)
+            and not any(tensor.name in ends for tensor in (*layer.inputs, *layer.outputs))
         )
     )
     if not inside:

@@ -127,9 +127,14 @@ _MYELIN_WORDS: tuple[tuple[str, Family], ...] = (
 
 
 def layer_word(layer_type: str, name: str) -> str:
-    """What a layer of an engine does: its type, or what Myelin fused: `__myl_CorrMulAdd_myl0_2` -> `CorrMulAdd`."""
+    """What a layer of an engine does: its type, or what Myelin fused: `__myl_CorrMulAdd_myl0_2` -> `CorrMulAdd`.
+
+    Its name where there is nothing else.
+    """
     found = _MYELIN.fullmatch(name)
-    return found["words"] if found else layer_type
+    if found:
+        return found["words"]
+    return name if layer_type in ("", "unknown") else layer_type
 
 
 @lru_cache(maxsize=16384)

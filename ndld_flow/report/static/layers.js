@@ -153,8 +153,8 @@ class ProfilePart extends LayersPart {
   }
 }
 
-// Myelin's kernels are called by what was fused into them; their types say little.
-const layerWord = (type, name) => /^__myl_(\w+?)_myl\d+_\d+$/.exec(name)?.[1] ?? type;
+// Myelin's kernels are called by what was fused into them, as their types say little; layers without a type by name.
+const layerWord = (type, name) => /^__myl_(\w+?)_myl\d+_\d+$/.exec(name)?.[1] ?? (type === "unknown" ? name : type);
 
 // An engine that nobody ran: what its layers are.
 class EnginePart extends LayersPart {
