@@ -204,7 +204,7 @@ def test_a_hang_ends_at_the_limit(tmp_path: Path) -> None:
     begun = time.monotonic()
     (hung,) = try_fake(tmp_path, "import time; time.sleep(60)", limit_s=1)
     assert hung.found == "the process that tried it did not answer within 1 s"
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 4
 
 
 def test_one_that_does_not_load_says_why_and_nothing_else_is_tried(tmp_path: Path) -> None:

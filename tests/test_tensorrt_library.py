@@ -190,7 +190,7 @@ def test_bindings_of_another_python_are_refused(tmp_path: Path) -> None:
 
 
 def test_of_an_environment_with_two_pythons_ours_is_taken(tmp_path: Path) -> None:
-    make_environment(tmp_path, python="3.8", version="10.9.0")
+    make_environment(tmp_path, python="3.1", version="10.9.0")  # sorted before ours
     make_environment(tmp_path, python=OURS, version="10.8.0")
     assert find_library("tensorrt", tmp_path).version == "10.8.0"
 
