@@ -82,7 +82,7 @@ def single_precision_among_half(subject: EngineSubject) -> Iterator[Insight]:
         title=f"{layers_word(len(single))} of {count(len(subject.computing))} write single precision",
         evidence=f"{subject.call_types(single)} write float32; {layers_word(len(halves))} write half precision.",
         next_step=(
-            "Types are the model's: `convert_fp16` decides them (`block`, `keep_io`)."
+            "Types are the model's: `convert_fp16` (`block`, `keep_io`) or `constrain_precision` decides them."
             if typed
             else "TensorRT found them faster so, or has no half precision for them, or was told to: see the "
             "constraints. The model's outputs keep their type unless `advanced.io_formats` says otherwise."
@@ -122,7 +122,7 @@ def constraints_ignored(subject: EngineSubject) -> Iterator[Insight]:
         score=0,
         title=f"{len(ignored)} of {len(constraints)} precision constraints were ignored",
         evidence=f"Such as {one_line(first.precision)} for {one_line(first.node)}: {one_line(why) or 'not told why'}.",
-        next_step="Say `typing: obey` where they must hold; the table of constraints tells the reason for each.",
+        next_step="The table of constraints tells the reason for each; where they must hold, say `typing: obey`.",
         layers=subject.where(lambda layer: not nodes.isdisjoint(layer.onnx_nodes)),
     )
 
