@@ -18,8 +18,9 @@ from ndld_flow.records.machine import Machine
 _GIB = 2**30
 _CPUS = Path("/sys/devices/system/cpu")
 _NVIDIA = Path("/proc/driver/nvidia")
-# Jetson's GPU is no PCI card: the driver's list of cards does not have it, nor older versions of nvidia-smi.
-_JETSON_GPUS = (Path("/dev/nvhost-gpu"), Path("/dev/nvgpu"))
+# Jetson's GPU is no PCI card: the driver's list of cards does not have it, nor older versions of nvidia-smi. Windows'
+# subsystem for Linux has one device for whatever GPU there is.
+_GPU_DEVICES = (Path("/dev/nvhost-gpu"), Path("/dev/nvgpu"), Path("/dev/nvidia0"), Path("/dev/dxg"))
 
 
 @cache
@@ -39,8 +40,8 @@ def describe_machine() -> Machine:
 
 
 def has_nvidia_gpu() -> bool:
-    """Whether there is an NVIDIA GPU; its name may be unknown."""
-    return bool(describe_machine().gpus) or any(path.exists() for path in _JETSON_GPUS)
+    """Whether there is an NVIDIA GPU, or may be one: only a sure no stops a run before it begins."""
+    return bool(describe_machine().gpus) or any(path.exists() for path in _GPU_DEVICES)
 
 
 def read_conditions() -> dict[str, JsonValue]:

@@ -14,12 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from ndld_flow.artifacts.kinds import Engine, Onnx, ProfileDocument
 from ndld_flow.backends.engines.running import cuda_runtime
 from ndld_flow.backends.engines.running.engine_session import EngineSession
+from ndld_flow.backends.engines.running.engine_tensors import (
+    EngineTensor,
+    note_casts,
+    refuse_other_model,
+    refuse_shape,
+)
 from ndld_flow.backends.engines.running.layer_recording import Recording
 from ndld_flow.backends.measuring.engine_layers import read_engine_layers
 from ndld_flow.backends.measuring.timing_pass import Timing, TimingPlan, time_passes
@@ -557,3 +564,33 @@ def _with_build(engine: Engine, folder: Path, **changed: Any) -> Engine:
     (folder / Engine.build).write_text(build.model_copy(update=changed).to_json())
     (folder / Engine.main).write_bytes(engine.path.read_bytes())
     return Engine(folder / Engine.main, engine.label, "another digest")
+
+
+def test_what_an_engine_may_differ_in_from_its_model() -> None:
+    def tensor(**given: Any) -> dict[str, EngineTensor]:
+        told: dict[str, Any] = {"name": "x", "dtype": "float32", "shape": (-1, 8), "is_input": True, "on_host": False}
+        told |= given
+        return {"x": EngineTensor(**told)}
+
+    free = (TensorSpec("x", "float32", ("n", 8)),)
+    refuse_other_model(tensor(), free, (), "it")
+    refuse_other_model(tensor(shape=(4, 8)), free, (), "it")  # an engine may fix what the model leaves free
+    refuse_other_model(tensor(), (TensorSpec("x", "float32", None),), (), "it")
+    for odd in (tensor(shape=(-1, 9)), tensor(shape=(8,)), tensor(dtype="int32"), tensor(is_input=False)):
+        with pytest.raises(RequestError, match="it is not of this model"):
+            refuse_other_model(odd, free, (), "it")
+    with pytest.raises(RequestError, match=r"x is float32 \?x8 in the engine and float32 4x8 in the model"):
+        refuse_other_model(tensor(), (TensorSpec("x", "float32", (4, 8)),), (), "it")
+    half = tensor(dtype="float16")
+    refuse_other_model(half, free, (), "it")
+    assert note_casts(half, free) == ("input x is float16 in the engine and float32 in the model: values are cast",)
+    assert half["x"].values_for(np.ones((2, 8), np.float32)).dtype == np.float16
+    assert half["x"].bytes_for((2, 8)) == 32
+    assert tensor(padding=(1, 32))["x"].bytes_for((2, 8)) == 2 * 32 * 4
+
+
+def test_values_of_shape_tensors_have_a_range_too() -> None:
+    sizes = EngineTensor("sizes", "int64", (2,), is_input=True, on_host=True)
+    refuse_shape(sizes, [3, 5], [(1, 1), (2, 2), (4, 8)], 0)
+    with pytest.raises(RequestError, match=r'input "sizes": values 9x5 are outside .* \(1x1 to 4x8, optimization'):
+        refuse_shape(sizes, [9, 5], [(1, 1), (2, 2), (4, 8)], 0)

@@ -84,11 +84,11 @@ def refuse_shape(tensor: EngineTensor, found: Sequence[int], allowed: Sequence[S
     fits = len(found) == len(low) and all(a <= dim <= b for a, dim, b in zip(low, found, high, strict=True))
     if fits:
         return
-    what = "values" if tensor.on_host else "shape"
+    told = f"values {shape_text(found)} are" if tensor.on_host else f"shape {shape_text(found)} is"
     exactly = list(low) == list(high)
     span = shape_text(low) if exactly else f"{shape_text(low)} to {shape_text(high)}"
     raise RequestError(
-        f'input "{short_name(tensor.name)}": {what} {shape_text(found)} is outside of what the engine allows ({span}, '
+        f'input "{short_name(tensor.name)}": {told} outside of what the engine allows ({span}, '
         f"optimization profile {profile}). Change the recipe's `inputs:`, choose another `optimization_profile`, or "
         "build the engine for it."
     )

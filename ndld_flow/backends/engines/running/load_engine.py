@@ -14,6 +14,7 @@ from ndld_flow.plain_text import short_name, shortened, visible_text
 _OTHER_RELEASE = re.compile(r"expecting library version ([\d.]+) got(?: library version)? ([\d.]+)", re.IGNORECASE)
 _OTHER_GPU = re.compile(r"incompatible device|expecting compute|compute capability", re.IGNORECASE)
 _HOST_CODE = re.compile(r"host\s?code", re.IGNORECASE)
+_CUDA = re.compile(r"cuda ?error|cuda runtime", re.IGNORECASE)
 _VERSION = re.compile(r"version", re.IGNORECASE)
 _LONGEST = 400
 
@@ -95,7 +96,9 @@ def explain_refusal(session: EngineSession, version: str, messages: Messages) ->
         )
     if _OTHER_GPU.search(said):
         return f"{called} was built for another GPU: build it for the one that is here. {name}: {messages.last_error}."
-    return f"{name} {version} does not load {called}: {messages.last_error}. Build it anew on this machine."
+    broken = _CUDA.search(said)
+    advice = "Check that `nvidia-smi` works and the driver is new enough" if broken else "Build it anew on this machine"
+    return f"{name} {version} does not load {called}: {messages.last_error}. {advice}."
 
 
 def refit_engine(trt: Any, session: EngineSession, engine: Any, messages: Messages) -> None:  # noqa: ANN401
