@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -10,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field, JsonValue, model_validator
 
 from ndld_flow.artifacts.kinds import Engine, Onnx, ProfileDocument
-from ndld_flow.quantities import milliseconds
-from ndld_flow.records.metric import Metric
 from ndld_flow.records.profile import Profile
 from ndld_flow.step import Context, DataFile, Foresight, Reads, Result, Reuse, RunsCode, Step, Turn
 from ndld_flow.units import Fraction, Milliseconds
@@ -97,7 +94,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     """Lock the GPU to its base clock while it is measured; needs the right to (root). It is set free again however this
     ends."""
     sample_gpu: bool = False
-    """Ask the GPU 20 times a second what it does while it is measured: use, clocks, power, copies."""
+    """Ask the GPU about ten times a second what it does while it is measured: use, clocks, power, copies."""
     hide_non_compute: bool = False
     """Leave layers that only move or convert data (reformats, casts, copies) out of lists of layers; the profile keeps
     them, and tables in reports show them when their filter is cleared."""
@@ -304,72 +301,9 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
 
 
 def _write(turn: Turn, profile: Profile, log: str) -> Result:
+    from ndld_flow.backends.measuring.profile_summary import metrics_of, summarise
+
     (turn.out / ProfileDocument.main).write_text(profile.to_json(), encoding="utf-8")
     for said in (profile.stopped_because, *profile.notes, *log.splitlines()):
         turn.context.log.info("%s", said)
-    reached = _spread(profile)
-    return Result(_summary(profile, reached), metrics=_metrics(profile, reached))
-
-
-def _spread(profile: Profile) -> float | None:
-    from ndld_flow.backends.measuring.stopping import spread
-
-    return spread([run.median_ms for run in profile.runs])
-
-
-def _metrics(profile: Profile, spread: float | None) -> dict[str, Metric]:
-    latency = profile.latency
-    found = {
-        f"latency.{word}": Metric(value=getattr(latency, f"{word}_ms"), unit="ms")
-        for word in ("median", "mean", "min", "max", "p90", "p95", "p99", "std")
-    }
-    found["latency.cov"] = Metric(value=latency.cov)
-    found["throughput.median"] = Metric(value=latency.throughput_per_s * _side_by_side(profile), unit="1/s")
-    found["latency.runs"] = Metric(value=len(profile.runs))
-    if spread is not None:
-        found["latency.spread"] = Metric(value=spread)
-    found["load_ms"] = Metric(value=statistics.median(run.load_ms for run in profile.runs), unit="ms")
-    if profile.peak_memory_bytes:
-        found["memory.peak_bytes"] = Metric(value=profile.peak_memory_bytes, unit="bytes")
-    if profile.layers:
-        found["layers.sum"] = Metric(value=profile.layers_sum_ms, unit="ms")
-        found["layers.count"] = Metric(value=len(profile.layers))
-        found["profiler.overhead"] = Metric(value=profile.profiler_overhead)
-    found |= _device_metrics(profile)
-    for point in profile.batches:
-        items_per_s = point.items_per_s * _side_by_side(profile)
-        found[f"batch_{point.batch}.latency.median"] = Metric(value=point.latency.median_ms, unit="ms")
-        found[f"batch_{point.batch}.throughput.median"] = Metric(value=items_per_s, unit="1/s")
-    return found
-
-
-def _side_by_side(profile: Profile) -> int:
-    """Inferences that are done in one pass."""
-    streams = profile.options.get("streams", 1)
-    return streams if isinstance(streams, int) else 1
-
-
-def _device_metrics(profile: Profile) -> dict[str, Metric]:
-    """What the device's clock told of each pass, and what the engine takes of its memory."""
-    found = {}
-    for name in ("enqueue", "h2d", "compute", "d2h"):
-        medians = [statistics.median(told) for run in profile.runs if (told := getattr(run, f"{name}_ms"))]
-        if medians:
-            found[f"{name}.median"] = Metric(value=statistics.median(medians), unit="ms")
-    device = profile.conditions.get("device")
-    if isinstance(device, dict) and isinstance(used := device.get("device_used_bytes"), int):
-        found["memory.device_bytes"] = Metric(value=used, unit="bytes")
-    return found
-
-
-def _summary(profile: Profile, spread: float | None) -> str:
-    from ndld_flow.backends.measuring.stopping import spread_text
-
-    latency, runs = profile.latency, len(profile.runs)
-    provider = profile.providers[0].removesuffix("ExecutionProvider")
-    within = "" if spread is None else f" {spread_text(spread)}"
-    told = f"median {milliseconds(latency.median_ms)}{within} over {runs} run{'' if runs == 1 else 's'}"
-    told += f" ({latency.sample_count} pass{'' if latency.sample_count == 1 else 'es'}) on {provider}"
-    if profile.stopped_because.startswith("budget"):
-        told += ", budget used"
-    return f"{told}, {len(profile.layers)} layers" if profile.layers else told
+    return Result(summarise(profile), metrics=metrics_of(profile))
