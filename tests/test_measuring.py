@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ndld_flow.backends.measuring.recording_plan import RecordingPlan
 from ndld_flow.backends.measuring.preflight import CpuTime, disturbance, disturbed, doubts, look_around, read_cpu_time
+from ndld_flow.backends.measuring.recording_plan import RecordingPlan
 from ndld_flow.backends.measuring.stopping import MeasuringPlan, Tally, go_on, spread, spread_text, stopped_because
 from ndld_flow.backends.measuring.timing_pass import Timing, TimingPlan
 from ndld_flow.backends.measuring.worker_job import Answer, Job, Part, read_feeds, write_feeds

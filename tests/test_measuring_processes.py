@@ -22,8 +22,8 @@ import pytest
 
 from ndld_flow.artifacts.kinds import Onnx, ProfileDocument
 from ndld_flow.backends.measuring import process_runs, worker, worker_process
-from ndld_flow.backends.measuring.profiler import measure_in_turns
 from ndld_flow.backends.measuring.process_runs import ProcessRuns
+from ndld_flow.backends.measuring.profiler import measure_in_turns
 from ndld_flow.backends.measuring.profiling_request import ProfilingRequest
 from ndld_flow.backends.measuring.stopping import MeasuringPlan, Tally
 from ndld_flow.backends.measuring.timing_pass import TimingPlan
