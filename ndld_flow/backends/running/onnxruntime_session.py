@@ -77,7 +77,7 @@ class OpenModel:
     load_ms: float
     log: str
     """What ONNX Runtime had to say while loading."""
-    device: DeviceFacts = DeviceFacts()
+    device: DeviceFacts = field(default_factory=DeviceFacts)
     """ONNX Runtime tells nothing."""
 
     @property
