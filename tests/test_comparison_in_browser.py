@@ -300,6 +300,7 @@ def test_the_file_holds_times_shares_and_verdicts(show: Open) -> None:
 
 def test_the_waterfall_adds_up(show: Open) -> None:
     page = show("pair")
+    page.locator(".waterfall svg").wait_for()  # pictures follow when the page is ready and their width is known
     texts = page.locator(".waterfall text").all_text_contents()
     numbers = [re.sub(r"[+\s]", "", text.replace(MINUS, "-")) for text in texts if re.search(r"\d (µs|ms)$", text)]
     values = [float(text[:-2]) * (1e-3 if text.endswith("µs") else 1) for text in numbers]

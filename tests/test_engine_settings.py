@@ -589,7 +589,7 @@ def test_what_is_accepted_has_its_names_in_that_release(release: str, model: Pat
 
 
 def test_releases_are_text_and_capabilities_may_be_numbers() -> None:
-    with pytest.raises(ValidationError, match="write it in quotes, as a number 10.10 would be 10.1"):
+    with pytest.raises(ValidationError, match="write it in quotes, as a number"):
         BuildSettings.model_validate_json('{"release": 10.10}')
     read = BuildSettings.model_validate_json('{"release": "10.10", "compute_capabilities": [8.6, "8.9", 12.0]}')
     assert read.release == "10.10"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,12 @@ from ndld_flow import api
 from ndld_flow.errors import RecipeError
 from ndld_flow.recipe.load import load_recipe
 from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.build import Build
 from ndld_flow.runner.events import RunFinished
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "pipelines").glob("*.yaml"))
+MEASURING = [path for path in RECIPES if path.stem != "ppocr_det_rtx"]
 MODELS = {"quickstart": "det", "ppocr_rec": "rec", "silero_vad": "silero"}
 QUIET = ("~steps.base", "~steps.speed")
 """Measuring is tested elsewhere."""
@@ -35,11 +39,17 @@ def run(sample_model: Callable[[str], Path], recipe: str, *overrides: str) -> Ru
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_every_recipe_is_sound_and_uses_the_presets(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_recipe_is_sound(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     recipe = load_recipe(path)
     assert recipe.gates
     assert recipe.file.description
+
+
+@pytest.mark.parametrize("path", MEASURING, ids=lambda path: path.stem)
+def test_every_recipe_that_measures_uses_the_presets(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    recipe = load_recipe(path)
     profiled = [step for step in recipe.steps if step.type.name == "profile"]
     # What decides is measured as the step does by itself: a preset is added to it, and replaced elsewhere.
     enough, preset = ((5, 100), "+profiling") if path.stem == "ci" else ((3, 30), "profiling")
@@ -66,3 +76,42 @@ def test_the_block_of_the_quickstart_is_what_saves_the_model(
     assert run(sample_model, "quickstart", "~steps.sanitize").passed
     assert run(sample_model, "quickstart", "steps.half.block={values_outside: {}}", "~steps.sanitize").passed
     assert run(sample_model, "quickstart", "steps.half.block.op_types=[]").passed, "sanitize cures it too"
+
+
+@pytest.mark.skipif(find_spec("tensorrt_rtx") is None, reason="TensorRT-RTX is not installed here")
+def test_engines_for_three_generations(checkout: Path, sample_model: Callable[[str], Path]) -> None:
+    recipe, model = Path("pipelines/ppocr_det_rtx.yaml"), f"model.source={sample_model('det')}"
+    done = api.run(recipe, [model])
+    assert done.passed, done.verdict
+    build = Build.model_validate_json(Path(done.folder, "engine", "build.json").read_text())
+    assert build.compute_capabilities == ("8.6", "8.9", "12.0")
+    assert build.profiles[0].inputs["x"].max == (4, 3, 960, 960)
+    outcomes = Counter((constraint.precision, constraint.outcome) for constraint in build.constraints)
+    assert outcomes == {("fp16", "Casts in the model"): 327, ("fp32", "the layer has it already"): 3}
+    report = Path(done.report).read_text()
+    for told in ("8.6, 8.9, 12.0", "1\u00d73\u00d7640\u00d7640", "STRONGLY_TYPED", "Precision constraints", "Layers by precision"):
+        assert told in report
+    # What computes in FP16 alone is a model that is silently destroyed, and the recipe says so.
+    bare = ("~steps.precise.op_types", "~steps.engine", "gates=['agree.cosine >= 0.999']")
+    assert not api.run(recipe, [model, *bare]).passed
+
+
+@pytest.mark.parametrize(
+    ("release", "told"),
+    [
+        ("10.8", "TensorRT 10.8: weakly typed: TF32; constraints obeyed"),
+        ("10.16", "TensorRT 10.16: weakly typed: TF32; constraints obeyed"),
+        ("11.4", "TensorRT 11.4: strongly typed, constraints as Casts"),
+    ],
+)
+def test_the_same_recipe_plans_for_every_generation(
+    checkout: Path, sample_model: Callable[[str], Path], release: str, told: str
+) -> None:
+    overrides = (
+        f"model.source={sample_model('det')}",
+        "engine@steps.engine=tensorrt",
+        f"steps.engine.release='{release}'",
+    )
+    engine = api.plan(Path("pipelines/ppocr_det_rtx.yaml"), overrides)[-1].step.step.foresee()
+    assert engine.notes[0].startswith(told)
+    assert not engine.problems

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ndld_flow.artifacts.store import Store
@@ -219,6 +219,7 @@ def test_a_kept_composition_does_not_import_hydra(folder: Path) -> None:
     subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_no_text_at_all_makes_the_loader_raise_anything_else(text: str) -> None:
     import tempfile

@@ -40,7 +40,7 @@ def by_ndld_flow(source: Path, target: Path, **limits: Any) -> float:
     log = logging.getLogger("bench")
     start = time.perf_counter()
     done = convert_to_fp16(source, target, Fp16Request(**limits), log, lambda done, total, what: None)
-    refuse_broken(target, source, done, log)
+    refuse_broken(target, source, done.functions_inlined, log)
     return time.perf_counter() - start
 
 
