@@ -53,11 +53,18 @@ def _settings(name: str, schema: dict[str, Any], definitions: dict[str, Any]) ->
     """A setting, and below it those of a nested one."""
     default = json.dumps(schema["default"]) if "default" in schema else "required"
     default = default if len(default) <= LONGEST_DEFAULT else "{...}"
-    inner = definitions.get(schema.get("$ref", "").rpartition("/")[2], {})
-    lines = _setting(name, _say_type(schema, definitions), default, schema.get("description", ""))
-    for inner_name, inner_schema in inner.get("properties", {}).items():
+    inner = _inner(schema, definitions)
+    kind = "mapping" if inner else _say_type(schema, definitions)
+    lines = _setting(name, kind, default, schema.get("description", ""))
+    for inner_name, inner_schema in inner.items():
         lines += _settings(f"{name}.{inner_name}", inner_schema, definitions)
     return lines
+
+
+def _inner(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    """Settings of the mapping that a schema refers to."""
+    settings: dict[str, Any] = definitions.get(schema.get("$ref", "").rpartition("/")[2], {}).get("properties", {})
+    return settings
 
 
 def _setting(name: str, kind: str, default: str, text: str) -> list[str]:
@@ -72,7 +79,7 @@ def _say_type(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
     if "anyOf" in schema:
         return " | ".join(dict.fromkeys(_say_type(choice, definitions) for choice in schema["anyOf"]))
     if "$ref" in schema:
-        return "mapping"
+        return f"{{{', '.join(_inner(schema, definitions))}}}"
     kind = schema.get("type", "any")
     if kind == "array":
         return f"list of {_say_type(schema.get('items', {}), definitions)}"

@@ -36,7 +36,9 @@ ComputeCapability = Annotated[
     str,
     BeforeValidator(lambda given: f"{given:.1f}" if isinstance(given, float) else given),
     Field(pattern=r"^\d{1,2}\.\d$"),
-    WithJsonSchema({"type": ["string", "number"], "pattern": r"^\d{1,2}\.\d$", "examples": ["8.6"]}),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string", "pattern": r"^\d{1,2}\.\d$"}, {"type": "number"}], "examples": ["8.6"]}
+    ),
 ]
 """Major and minor version: `8.6`, in quotes or as a number."""
 
