@@ -326,6 +326,8 @@ def test_precisions_that_are_obeyed_are_casts_in_the_model_that_is_built(came: M
     assert not build.constraints[0].outcome.startswith("ignored")
     assert (constrained.out / Engine.typed_model).is_file()
     assert any(tensor.dtype == "float16" for layer in build.layers for tensor in (*layer.inputs, *layer.outputs))
+    assert {layer.asked_precision for layer in build.layers if "Conv_0" in layer.onnx_nodes} == {"fp16"}
+    assert {layer.asked_precision for layer in build.layers if "Conv_0" not in layer.onnx_nodes} == {""}
 
 
 def test_precisions_that_nobody_obeys_are_told(came: Mapping[str, Came]) -> None:

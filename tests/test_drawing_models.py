@@ -36,6 +36,7 @@ from tests.models import (
     save,
     tensor,
 )
+from tests.models_engine import constrain
 
 
 def labels(graph: DrawnGraph, kind: str = "") -> list[str]:
@@ -116,6 +117,18 @@ def test_what_nodes_do_is_said(tmp_path: Path) -> None:
     assert details["Slice"] == ("[1::2] of axis 3",)
     assert details["Cast"] == ("to float16",)
     assert details["Reshape"] == ("to 0 -1 4",)
+
+
+def test_the_precision_that_a_node_was_asked_to_have_is_its_last_line(tmp_path: Path) -> None:
+    path = make_cnn(tmp_path / "cnn.onnx")
+    plain = read_graph(path, Reading())
+    asked = read_graph(constrain(path, Conv_0="fp32"), Reading())
+    assert named(asked, "Conv_0").details == (*named(plain, "Conv_0").details, "asked fp32")
+    assert [one.details for one in asked.nodes if one.id != named(asked, "Conv_0").id] == [
+        one.details for one in plain.nodes if one.id != named(plain, "Conv_0").id
+    ]
+    assert b"asked fp32" in picture_bytes(asked, ".svg", Look())
+    assert b"asked" not in picture_bytes(plain, ".svg", Look())
 
 
 def test_bodies_are_one_node_and_read_what_they_capture(tmp_path: Path) -> None:

@@ -333,6 +333,18 @@ def test_one_profile_in_markdown() -> None:
     assert "- a note" in markdown
 
 
+def asked_of_first(precision: str) -> Profile:
+    one = make_profile("source")
+    first = one.layers[0].model_copy(update={"asked_precision": precision})
+    return one.model_copy(update={"layers": (first, *one.layers[1:])})
+
+
+def test_what_was_asked_for_is_in_markdown_and_tables() -> None:
+    rows = cells_of(profile_markdown("source", asked_of_first("fp16")))
+    assert ["0", "Conv_0", "Conv", "float32", "fp16", "1×8", "4.00 ms", "57.1 %"] in rows
+    assert layers_frame(asked_of_first("fp16"))["asked_precision"].tolist() == ["fp16", "", ""]
+
+
 def test_a_profile_without_passes_or_layers_in_markdown() -> None:
     nothing = make_profile("x").model_copy(update={"runs": (), "layers": (), "timeline": (), "notes": ()})
     markdown = profile_markdown("x", nothing)

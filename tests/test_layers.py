@@ -23,6 +23,7 @@ from ndld_flow.importing import onnxruntime_timeline
 from ndld_flow.importing.onnxruntime_events import read_one_pass, read_passes
 from ndld_flow.records.profile import Layer
 from tests.models import make_ctrl, make_func, make_tfm
+from tests.models_engine import constrain
 from tests.models_run import write_model
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
@@ -328,6 +329,17 @@ def test_kernels_are_told(tmp_path: Path) -> None:
     assert [layer.tactic for layer in extended.layers] == ["microsoft.FusedConv(Relu)"]
     plain = layers_of(model, tmp_path, fed(x=(1, 32, 10, 10)), optimization="disabled")
     assert [layer.tactic for layer in plain.layers] == ["", ""]
+
+
+def test_what_was_asked_for_is_told_of_what_layers_came_from(tmp_path: Path) -> None:
+    nodes = "[conv] a = Conv(x, w) [relu] b = Relu(a) [exp] y = Exp(b)"
+    graph = f"g (float[1,32,10,10] x) => (float[1,32,10,10] y) {{ {nodes} }}"
+    model = constrain(with_weight(tmp_path / "m.onnx", graph, (32, 32, 1, 1)), conv="fp16", exp="fp32")
+    found = layers_of(model, tmp_path, fed(x=(1, 32, 10, 10)), optimization="extended")
+    assert [(layer.onnx_nodes, layer.asked_precision) for layer in found.layers] == [
+        (("conv", "relu"), "fp16"),
+        (("exp",), "fp32"),
+    ]
 
 
 def test_events_are_counted_or_tried(tmp_path: Path) -> None:

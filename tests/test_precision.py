@@ -20,10 +20,12 @@ from hypothesis import strategies as st
 from onnx import TensorProto, numpy_helper
 from pydantic import ValidationError
 
+from ndld_flow.backends.precision.asked import asked_precisions, put_beside
 from ndld_flow.backends.precision.constraints import read_constraints
 from ndld_flow.backends.precision.precision_list import read_precision_list
 from ndld_flow.backends.sanitizing import SanitizeOptions, sanitize_file
 from ndld_flow.errors import ModelError, RequestError
+from ndld_flow.records.profile import Layer
 from ndld_flow.steps.apply_precision import ApplyPrecision
 from ndld_flow.steps.constrain_precision import ConstrainPrecision
 from ndld_flow.steps.fix_shapes import FixShapes
@@ -404,6 +406,29 @@ def test_what_the_step_tells(tmp_path: Path) -> None:
     assert list(after.graph.initializer) == list(before.graph.initializer)
 
 
+def test_what_is_constrained_is_told_in_a_sentence_for_each_precision(tmp_path: Path) -> None:
+    wanted = {"Conv": "fp16", "Relu": "fp16", "Softmax": "fp32"}
+    change = constrain(models.cnn_model(), tmp_path, op_types=wanted).result.change
+    assert change is not None
+    half, single = change.notes
+    assert half == "fp16: 4 Conv, 3 Relu (Conv_0, Relu_3, Conv_4 and 4 more)"
+    assert re.fullmatch(r"fp32: 1 Softmax \(Softmax_\d+\)", single)
+    kept = constrain(ask(chain(tmp_path), {"mul": "bf16"}), tmp_path / "b", layers={"a" * 99: "fp16"}, allow_empty=True)
+    assert kept.result.change is not None
+    assert kept.result.change.notes[0] == "bf16: 1 Mul (mul)"
+
+
+def test_what_was_asked_for_is_put_beside_layers(tmp_path: Path) -> None:
+    model = models.save(ask(chain(tmp_path), {"mul": "fp32", "add": "fp16", "exp": "fp32"}), tmp_path / "asked.onnx")
+    made = [("mul",), ("relu",), ("relu", "exp"), ("add", "mul", "exp"), ()]
+    layers = [Layer(index=i, name=str(i), type="a", samples_ms=(), onnx_nodes=of) for i, of in enumerate(made)]
+    assert [one.asked_precision for one in put_beside(layers, asked_precisions(model))] == [
+        "fp32", "", "fp32", "fp16, fp32", "",
+    ]  # fmt: skip
+    (tmp_path / "none.onnx").touch()
+    assert asked_precisions(tmp_path / "none.onnx") == {}
+
+
 @pytest.mark.parametrize(("keep", "left"), [(True, {"mul": "fp32", "add": "fp16"}), (False, {"add": "fp16"})])
 def test_constraints_that_are_there(keep: bool, left: dict[str, str], tmp_path: Path) -> None:
     model = ask(chain(tmp_path), {"mul": "fp32", "add": "fp32"})
@@ -432,7 +457,7 @@ def test_nodes_without_a_name_or_with_anothers_get_one(tmp_path: Path) -> None:
     found = read_constraints(ran.out / "model.onnx")
     assert found == {"Exp_Exp_0_out": "fp32", "same": "fp16", "same_2": "bf16"}
     assert ran.result.change is not None
-    assert ran.result.change.notes == ("gave 2 nodes a name of their own",)
+    assert ran.result.change.notes[0] == "gave 2 nodes a name of their own"
 
 
 def test_nodes_in_bodies(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ from ndld_flow.step import Context, Turn
 from ndld_flow.steps.build_engine import BuildEngine
 from ndld_flow.steps.profile import ProfileModel
 from tests.cuda_standin import compile_cudart
+from tests.models_engine import constrain
 from tests.models_run import Given, Ran, run_step, specs, write_model
 from tests.tensorrt_standin import write_standin
 
@@ -330,6 +331,17 @@ def test_a_file_that_is_no_engine(trt: Bench, tmp_path: Path) -> None:
     odd.write_bytes(b"no engine\x1b[31m")
     with pytest.raises(BackendError, match=r"TensorRT 10\.8\S* does not load the engine .*odd\.engine: .*Magic tag"):
         trt.profile(None, engine_file=str(odd))
+
+
+def test_what_was_asked_for_stands_beside_what_was_measured(trt: Bench) -> None:
+    engine, given = trt.engine(), QUICK | {"backend": "tensorrt", "library": str(trt.library), "layer_passes": 1}
+    model = constrain(write_model(trt.folder / "m.onnx", CHAIN.replace("b =", "[node_of_b] b =")), node_of_b="fp16")
+    (trt.folder / "ran").mkdir()
+    ran = run_step(
+        ProfileModel, model, trt.folder / "ran", given | {"engine": "builds"}, TWO_ROWS, artifacts={"engine": engine}
+    )
+    found = Profile.model_validate_json((ran.out / ProfileDocument.main).read_bytes())
+    assert [layer.asked_precision for layer in found.layers] == ["", "fp16", ""]
 
 
 def test_layers_by_name_only_are_told(trt: Bench) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ndld_flow.backends.engines.build_settings import BuildSettings
+from ndld_flow.diagnosis.asked_precision import missed_precisions
 from ndld_flow.diagnosis.diagnose_engine import ENGINE_RULES, insights_of_engine
 from ndld_flow.diagnosis.engine_subject import EngineSubject
 from ndld_flow.diagnosis.insight import Insight
@@ -287,6 +288,26 @@ def test_five_thousand_layers_stay_small(tmp_path: Path) -> None:
     assert len(layers["columns"]["name"]) > 5000 and payload_of(page)["graph_of"] == [0]
 
 
+def test_what_was_asked_for_stands_beside_what_was_got(tmp_path: Path) -> None:
+    """In the script's data, and in the table that is printed; an engine of which nothing was asked has neither."""
+    layers = asked(Softmax="fp16", Resize="fp32")[60:]
+    page = page_of(tmp_path, engine=build(layers=layers), plain=build())
+    engine, plain = payload_of(page)["layers"]
+    texts = payload_of(page)["texts"]
+    assert [texts[place] for place in engine["columns"]["asked"]][-3:] == ["fp32", "fp16", ""]
+    assert (engine["missed"], plain["missed"], "asked" in plain["columns"]) == ([10], [], False)
+    assert words_of(page).count("Precision Asked Dims") == 1
+    assert re.search(r'<td class="clip bad"><bdi>≠ fp16</bdi></td>', page)
+    assert "≠ fp32" not in page
+
+
+def test_a_build_from_before_constraints_were_kept_with_layers_is_read() -> None:
+    old = build().model_dump(mode="json")
+    for layer in old["layers"]:
+        del layer["asked_precision"]
+    assert Build.model_validate_json(json.dumps(old)) == build()
+
+
 # --- terminal and exports ---
 
 
@@ -308,6 +329,7 @@ def test_layers_as_csv_without_times() -> None:
         "type": "Reformat",
         "role": "reformat",
         "precision": "float16",
+        "asked_precision": "",
         "output_dims": "?x3x?x?",
         "macs": "",
         "read_bytes": "",
@@ -356,7 +378,7 @@ def test_nothing_is_said_of_a_quiet_engine() -> None:
         build_s=3.0,
     )
     assert titles(quiet) == []
-    assert len(ENGINE_RULES) == 14
+    assert len(ENGINE_RULES) == 15
 
 
 def test_single_precision() -> None:
@@ -365,6 +387,33 @@ def test_single_precision() -> None:
     assert has(build(), "2 layers of 66 write single precision")
     (one,) = [one for one in shown_of(build()) if "write single" in one.title]
     assert one.layers == (69, 70)
+
+
+def asked(**precisions: str) -> tuple[Layer, ...]:
+    """The detector, with what was asked for layers by their ends; those of several nodes end in Relu or Mul."""
+    return tuple(
+        layer.model_copy(update={"asked_precision": precision})
+        if (precision := precisions.get(layer.name.rpartition("/")[2])) and layer.role == "compute"
+        else layer
+        for layer in detector()
+    )
+
+
+def test_precisions_that_were_asked_for_and_not_given() -> None:
+    """Resize has a finding of its own: its constraint was ignored. Relu may well compute in fp32 within its layer."""
+    weak = build(layers=asked(Softmax="fp16", Resize="fp16", Relu="fp32"))
+    (one,) = [one for one in shown_of(weak) if "not given" in one.title]
+    assert one.title == "1 layer asked for a precision and not given it" and one.layers == (70,)
+    assert one.evidence == "/head/Softmax (fp16 asked, float32 written)."
+    assert missed_precisions(weak.as_profile(), weak) == (69, 70)
+
+
+def test_what_is_given_or_not_sure_is_not_missed() -> None:
+    assert not has(build(layers=asked(Softmax="fp32", Conv="fp16", Resize="int8")), "not given")
+    strong = build(layers=asked(Softmax="fp16"), typing="strongly typed, constraints as Casts")
+    assert not has(strong, "not given")  # a Cast was fused into it
+    both = build(layers=asked(Softmax="fp16, fp32"))
+    assert not has(both, "not given")
 
 
 def test_reformats_at_the_ends_name_them() -> None:

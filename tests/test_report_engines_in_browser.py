@@ -189,6 +189,29 @@ def test_names_of_strangers_do_nothing(browser: Browser, tmp_path: Path) -> None
     watch.check()
 
 
+def test_what_was_asked_for_is_marked_where_it_was_not_given(browser: Browser, tmp_path: Path) -> None:
+    asked = {"/head/Softmax": "fp16", "/head/Resize": "fp32", "/blocks.0/expand/Conv + /blocks.0/expand/Relu": "fp32"}
+    layers = tuple(one.model_copy(update={"asked_precision": asked.get(one.name, "")}) for one in detector())
+    watch = Watch()
+    page = watch.open(browser, draw_report(write_engine_run(tmp_path, {"engine": build(layers=layers)})))
+    part = section(page)
+    assert heads(part)[3:5] == ["Precision", "Asked"]
+    part.get_by_label("Filter layers").fill("asked:fp")
+    cells = part.locator(".grid-row > :nth-child(5)")
+    assert cells.all_inner_texts() == ["fp32", "fp32", "≠ fp16"]
+    head, *rows = rows_of(saved(page, part.get_by_role("button", name="CSV of 3 rows")))
+    assert [row[head.index("Asked")] for row in rows] == ["fp32", "fp32", "fp16"]
+    assert '"asked_precision": "fp16"' in saved(page, part.get_by_role("button", name="JSON")).decode()
+    said = []
+    for row in part.locator(".grid-row").all():
+        row.click()
+        label = part.locator(".detail dt", has_text="Asked for")
+        said.append(label.locator("xpath=following-sibling::dd[1]").inner_text())
+    assert said == ["fp32, within the 2 nodes that it holds", "fp32", "fp16, but it writes float32"]
+    page.context.close()
+    watch.check()
+
+
 def test_without_script_all_of_it_can_be_read(browser: Browser, tmp_path: Path) -> None:
     watch = Watch()
     report = draw_report(write_engine_run(tmp_path, {"engine": build(), "rtx": rtx_build()}))

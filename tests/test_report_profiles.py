@@ -238,6 +238,31 @@ def test_layers_are_read_back_as_they_were() -> None:
     assert set(own) == {"", "x", "out", "dispatch"}
 
 
+@pytest.mark.parametrize(
+    ("given", "missed"),
+    [
+        ({"asked_precision": "fp16"}, True),
+        ({"asked_precision": "fp16", "onnx_nodes": ("a", "b")}, True),  # its kernels compute in what they write
+        ({"asked_precision": "fp16", "onnx_nodes": ("a", "b"), "provider": ""}, False),
+        ({"asked_precision": "fp32"}, False),
+        ({"asked_precision": "fp16, fp32"}, False),
+        ({"asked_precision": "int8"}, False),
+        ({"asked_precision": "fp16", "precision": "int64"}, False),
+        ({"asked_precision": "fp16", "role": "cast"}, False),
+        ({"asked_precision": "no such precision"}, False),
+        ({}, False),
+    ],
+)
+def test_layers_that_did_not_get_the_precision_that_was_asked_for(given: dict[str, Any], missed: bool) -> None:
+    usual = {"precision": "float32", "provider": "CPUExecutionProvider", "onnx_nodes": ("a",)}
+    one = of_layers(layer("a", (), ()).model_copy(update=usual | given))
+    data, texts, _ = packed(one)
+    assert data["missed"] == ([0] if missed else [])
+    told = [texts[place] for place in data["columns"].get("asked", [])]
+    assert told == [given[name] for name in given if name == "asked_precision"]
+    assert collect_layers({"a": one})[0].slowest[0].is_missed == missed
+
+
 def test_numbers_that_nothing_measured_harm_nothing(tmp_path: Path) -> None:
     awful = (float("nan"), float("inf"), -float("inf"), 1e300, -1e300)
     layers = [

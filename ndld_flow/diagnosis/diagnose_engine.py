@@ -14,6 +14,7 @@ ENGINE_RULES: tuple[Rule, ...] = (
     rules_engines.outputs_are_made_up,
     rules_engines.weights_are_missing,
     rules_engines.constraints_ignored,
+    rules_engines.asked_but_not_given,
     rules_engines.weights_beyond_half,
     rules_builds.layers_unknown,
     rules_engines.single_precision_only,

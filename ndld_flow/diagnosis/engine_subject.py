@@ -30,7 +30,7 @@ class EngineSubject:
     @cached_property
     def is_strongly_typed(self) -> bool:
         """Whether types are the model's, as far as the build says."""
-        return self.build is not None and self.build.typing.startswith("strongly typed")
+        return self.build is not None and self.build.is_strongly_typed
 
     def option(self, name: str) -> JsonValue:
         """A setting of the build; None where there is none."""

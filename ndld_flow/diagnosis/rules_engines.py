@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ndld_flow.diagnosis.asked_precision import ignored_nodes, missed_precisions
 from ndld_flow.diagnosis.engine_subject import EngineSubject
 from ndld_flow.diagnosis.insight import Insight
 from ndld_flow.diagnosis.subject import layers_word, one_line
@@ -113,17 +114,44 @@ def single_precision_only(subject: EngineSubject) -> Iterator[Insight]:
 def constraints_ignored(subject: EngineSubject) -> Iterator[Insight]:
     """A precision was asked for and not given."""
     constraints = subject.build.constraints if subject.build is not None else ()
-    ignored = [one for one in constraints if one.outcome.startswith("ignored")]
+    ignored = [one for one in constraints if one.is_ignored]
     if not ignored:
         return
     first, why = ignored[0], ignored[0].outcome.removeprefix("ignored").lstrip(": ")
-    nodes = {one.node for one in ignored}
+    nodes = ignored_nodes(subject.build)
     yield Insight(
         score=0,
         title=f"{len(ignored)} of {len(constraints)} precision constraints were ignored",
         evidence=f"Such as {one_line(first.precision)} for {one_line(first.node)}: {one_line(why) or 'not told why'}.",
         next_step="The table of constraints tells the reason for each; where they must hold, say `typing: obey`.",
         layers=subject.where(lambda layer: not nodes.isdisjoint(layer.onnx_nodes)),
+    )
+
+
+def asked_but_not_given(subject: EngineSubject) -> Iterator[Insight]:
+    """A constraint was set, and TensorRT chose another precision all the same: `typing: prefer` lets it."""
+    ignored = ignored_nodes(subject.build)
+    missed = [
+        place
+        for place in missed_precisions(subject.profile, subject.build)
+        if ignored.isdisjoint(subject.layers[place].onnx_nodes)
+    ]
+    if not missed:
+        return
+    ways = [
+        f"{one_line(layer.name)} ({one_line(layer.asked_precision)} asked, {layer.precision} written)"
+        for layer in (subject.layers[place] for place in missed[:3])
+    ]
+    more = f" and {len(missed) - 3} more" if len(missed) > 3 else ""
+    yield Insight(
+        score=0,
+        title=f"{layers_word(len(missed))} asked for a precision and not given it",
+        evidence=f"{', '.join(ways)}{more}.",
+        next_step=(
+            "`typing: obey` refuses to build where a constraint cannot be met; with `apply_precision` and "
+            "`typing: strong` it is met by Casts."
+        ),
+        layers=tuple(missed),
     )
 
 

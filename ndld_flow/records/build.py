@@ -45,6 +45,11 @@ class Constraint(Record):
     outcome: str
     """In words: `set on 1 layer`, `Casts in the model`, `the layer has it already`, `ignored: ...`."""
 
+    @property
+    def is_ignored(self) -> bool:
+        """Whether it was not carried out."""
+        return self.outcome.startswith("ignored")
+
 
 class TimingCacheUse(Record):
     """What a build took from its timing cache and added to it."""
@@ -123,6 +128,11 @@ class Build(Record):
     """What the builder warned of, repeats left out."""
     notes: tuple[str, ...] = ()
     """Sentences for people: what was assumed, what has no effect."""
+
+    @property
+    def is_strongly_typed(self) -> bool:
+        """Whether types are the model's."""
+        return self.typing.startswith("strongly typed")
 
     def as_profile(self) -> Profile:
         """The engine as a profile that measured nothing: for whatever looks at layers."""

@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from ndld_flow.records.base import Record
 from ndld_flow.records.latency import LatencySummary
 from ndld_flow.records.machine import Machine
+from ndld_flow.records.precision import FLOAT_DTYPES
 
 
 class TensorInfo(Record):
@@ -86,6 +87,8 @@ class Layer(Record):
     provider: str = ""
     precision: str = ""
     """dtype of its first output, as `float32`."""
+    asked_precision: str = ""
+    """Precision that `constrain_precision` asked for the nodes it came from, as `fp32`; several are joined by `, `."""
     inputs: tuple[TensorInfo, ...] = ()
     outputs: tuple[TensorInfo, ...] = ()
     onnx_nodes: tuple[str, ...] = ()
@@ -110,6 +113,12 @@ class Layer(Record):
     def median_ms(self) -> float:
         """0 for a layer without samples."""
         return statistics.median(self.samples_ms) if self.samples_ms else 0.0
+
+    @property
+    def writes_other_than_asked(self) -> bool:
+        """Whether it writes another floating-point type than the only one that was asked for."""
+        wanted = FLOAT_DTYPES.get(self.asked_precision, self.precision)
+        return self.precision != wanted and self.precision in FLOAT_DTYPES.values()
 
 
 class Span(Record):

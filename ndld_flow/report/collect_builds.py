@@ -195,14 +195,9 @@ def _values_text(values: Sequence[int]) -> str:
     return f"[{', '.join(map(str, values))}]"
 
 
-def is_ignored(constraint: Constraint) -> bool:
-    """Whether a constraint was not carried out."""
-    return constraint.outcome.startswith("ignored")
-
-
 def _constraints(constraints: Sequence[Constraint]) -> tuple[ConstraintRow, ...]:
     rows = [
-        ConstraintRow(short_name(one.node), short_name(one.precision, 20), short_name(one.outcome), is_ignored(one))
+        ConstraintRow(short_name(one.node), short_name(one.precision, 20), short_name(one.outcome), one.is_ignored)
         for one in constraints
     ]
     return tuple(sorted(rows, key=lambda row: not row.is_ignored)[:_CONSTRAINTS_SHOWN])

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ndld_flow.diagnosis.asked_precision import missed_precisions
 from ndld_flow.diagnosis.diagnose_engine import insights_of_engine
 from ndld_flow.diagnosis.engine_subject import EngineSubject
 from ndld_flow.plain_text import short_name, shortened, visible_name
@@ -56,6 +57,10 @@ class EngineRow:
     type: str
     dims: str
     precision: str
+    asked: str
+    """Precision that was asked for; empty for none."""
+    is_missed: bool
+    """Whether it surely did not get that."""
     nodes: int
     """How many ONNX nodes it holds."""
 
@@ -82,6 +87,8 @@ class EngineView:
     tactics: tuple[LayerCount, ...]
     """Those of several layers; without any, the first few."""
     tactic_count: int
+    missed: tuple[int, ...]
+    """Positions of layers that did not get the precision that was asked for."""
     reformats: ReformatsView | None
     footprint: FootprintView | None
     insights: tuple[InsightView, ...]
@@ -109,6 +116,7 @@ def _view(step: str, profile: Profile, build: Build | None) -> EngineView:
     layers = profile.layers
     tactics = [one for one in count_layers(layer.tactic for layer in layers) if one.name]
     nodes = {node for layer in layers for node in layer.onnx_nodes}
+    missed = missed_precisions(profile, build)
     return EngineView(
         step=visible_name(step),
         label=short_name(profile.label) if build is not None else "",
@@ -121,10 +129,11 @@ def _view(step: str, profile: Profile, build: Build | None) -> EngineView:
         types=count_layers(layer.type for layer in layers),
         tactics=tuple([one for one in tactics if one.count > 1][:_TACTICS] or tactics[:_FEW_TACTICS]),
         tactic_count=len(tactics),
+        missed=missed,
         reformats=collect_reformats(layers, profile.inputs, profile.outputs),
         footprint=collect_footprint(profile) if layers else None,
         insights=tuple(map(insight_view, insights_of_engine(EngineSubject(profile, build)))),
-        first=tuple(map(_row, layers[:_ROWS_WITHOUT_SCRIPT])),
+        first=tuple(_row(layer, place in missed) for place, layer in enumerate(layers[:_ROWS_WITHOUT_SCRIPT])),
         notes=tuple(short_name(note, 1000) for note in profile.notes),
         profile=profile,
     )
@@ -138,12 +147,14 @@ def count_layers(keys: Iterable[str]) -> tuple[LayerCount, ...]:
     return tuple(LayerCount(visible_name(name), number, number / total) for name, number in ordered)
 
 
-def _row(layer: Layer) -> EngineRow:
+def _row(layer: Layer, is_missed: bool) -> EngineRow:
     return EngineRow(
         index=layer.index,
         name=visible_name(layer.name),
         type=visible_name(layer.type),
         dims=shape_text(layer.outputs[0].shape) if layer.outputs else "",
         precision=visible_name(layer.precision),
+        asked=visible_name(layer.asked_precision),
+        is_missed=is_missed,
         nodes=len(layer.onnx_nodes),
     )

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ndld_flow.diagnosis.asked_precision import missed_precisions
 from ndld_flow.diagnosis.subject import Subject
 from ndld_flow.plain_text import short_name, visible_name
 from ndld_flow.records.profile import Layer, Profile
@@ -33,6 +34,10 @@ class LayerRow:
     """Of its first output."""
     provider: str
     precision: str
+    asked: str
+    """Precision that was asked for; empty for none."""
+    is_missed: bool
+    """Whether it surely did not get that."""
     share: float
     """Median over the sum of all layers' medians, 0 to 1."""
     median_ms: float
@@ -83,6 +88,8 @@ class LayersView:
     precisions: tuple[LayerGroup, ...]
     movers: tuple[LayerGroup, ...]
     """Layers that compute nothing, by role."""
+    missed: tuple[int, ...]
+    """Positions of layers that did not get the precision that was asked for."""
     tactics: tuple[LayerGroup, ...]
     reformats: ReformatsView | None
     footprint: FootprintView | None
@@ -129,6 +136,7 @@ def _view(step: str, title: str, profile: Profile) -> LayersView:
     )
     types = group_layers(layers, medians, [layer.type for layer in layers])
     bound, insights = collect_diagnosis(subject)
+    missed = missed_precisions(profile)
     return LayersView(
         step=visible_name(step),
         label=title,
@@ -141,6 +149,7 @@ def _view(step: str, title: str, profile: Profile) -> LayersView:
         type_count=len(types),
         precisions=group_layers(layers, medians, [layer.precision for layer in layers]),
         movers=_movers(layers, medians),
+        missed=missed,
         tactics=_tactics(layers, medians),
         reformats=collect_reformats(layers, profile.inputs, profile.outputs),
         footprint=collect_footprint(profile),
@@ -150,11 +159,13 @@ def _view(step: str, title: str, profile: Profile) -> LayersView:
         has_work=any(layer.macs for layer in layers),
         roofs=short_name(profile.roofs.how, 200) if profile.roofs else "",
         only_compute=profile.options.get("hide_non_compute") is True,
-        slowest=tuple(_row(layers[place], place, times) for place in subject.listed[:_ROWS_WITHOUT_SCRIPT]),
+        slowest=tuple(
+            _row(layers[place], place, times, place in missed) for place in subject.listed[:_ROWS_WITHOUT_SCRIPT]
+        ),
     )
 
 
-def _row(layer: Layer, place: int, times: LayerTimes) -> LayerRow:
+def _row(layer: Layer, place: int, times: LayerTimes, is_missed: bool) -> LayerRow:
     return LayerRow(
         index=layer.index,
         name=visible_name(layer.name),
@@ -162,6 +173,8 @@ def _row(layer: Layer, place: int, times: LayerTimes) -> LayerRow:
         dims=shape_text(layer.outputs[0].shape) if layer.outputs else "",
         provider=short_provider(layer.provider),
         precision=visible_name(layer.precision),
+        asked=visible_name(layer.asked_precision),
+        is_missed=is_missed,
         share=times.median_ms[place] / times.sum_ms if times.sum_ms else 0.0,
         median_ms=times.median_ms[place],
         min_ms=times.min_ms[place],

@@ -33,12 +33,14 @@ def layers_payload(view: LayersView, profile: Profile, texts: Texts, tensors: Te
         "timeline": timeline_payload(profile, texts) if profile.timeline else None,
         "roofs": _roofs(profile.roofs),
         "only_compute": view.only_compute,
+        "missed": list(view.missed),
     }
 
 
 def engine_payload(view: EngineView, texts: Texts, tensors: Tensors) -> dict[str, Json]:
     """The layers of an engine that nobody has timed: what `layers_payload` says, without times."""
-    return {"step": view.step, "label": view.step, "columns": _columns(view.profile.layers, texts, tensors)}
+    columns = _columns(view.profile.layers, texts, tensors)
+    return {"step": view.step, "label": view.step, "columns": columns, "missed": list(view.missed)}
 
 
 def _times(times: LayerTimes) -> dict[str, Json]:
@@ -61,6 +63,8 @@ def _columns(layers: Sequence[Layer], texts: Texts, tensors: Tensors) -> dict[st
         name: texts.places(map(attrgetter(name), layers), visible_name)
         for name in ("type", "precision", "role", "tactic")
     }
+    if any(layer.asked_precision for layer in layers):
+        columns["asked"] = texts.places((layer.asked_precision for layer in layers), visible_name)
     columns |= {name: list(map(attrgetter(name), layers)) for name in _NUMBERS}
     for side in ("inputs", "outputs"):
         of_layers = [getattr(layer, side) for layer in layers]

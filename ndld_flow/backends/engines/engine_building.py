@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -37,6 +36,7 @@ from ndld_flow.backends.engines.timing_caches import (
 from ndld_flow.backends.engines.trt_json import describe_layers
 from ndld_flow.backends.engines.typing_modes import TypingPlan, decide_typing
 from ndld_flow.backends.engines.untyped import Bindings, Bound
+from ndld_flow.backends.precision.asked import asked_precisions, put_beside
 from ndld_flow.backends.processes.child import Tell
 from ndld_flow.backends.processes.peak_memory import peak_memory_bytes
 from ndld_flow.errors import BackendError
@@ -45,7 +45,6 @@ from ndld_flow.importing.tensorrt_layers import join_layers
 from ndld_flow.machine import describe_machine
 from ndld_flow.plain_text import shortened
 from ndld_flow.records.build import Build, BuiltProfile, Constraint, TimingCacheUse
-from ndld_flow.records.precision import PRECISION_KEY
 from ndld_flow.versions import read_version
 
 _MAX_WARNINGS = 100
@@ -116,7 +115,7 @@ def _prepare(building: _Building) -> _Ready:
     logger = make_logger(trt, building.log)
     builder = _make_builder(building, logger)
     load_plugins(trt, logger, builder, settings.plugins)
-    asked = _asked_precisions(request.model)
+    asked = asked_precisions(request.model)
     model, casts = _typed_model(building, asked)
     building.tell(0, 0, "parsing the model")
     parsed = parse_model(trt, builder, model, settings, _creation_flags(building))
@@ -136,23 +135,6 @@ def _make_builder(building: _Building, logger: Bound) -> Bound:
         return building.trt.Builder(logger)
     except TypeError:  # pybind11: factory function returned nullptr
         raise BackendError(f"{_title(building)} does not start: {_reasons(building)}.") from None
-
-
-def _asked_precisions(model: Path) -> Mapping[str, str]:
-    """Most models ask for none, and need not be read by another library than the builder's."""
-    if not _mentions(model, PRECISION_KEY):
-        return {}
-    from ndld_flow.backends.precision.constraints import read_constraints
-
-    return read_constraints(model)
-
-
-def _mentions(model: Path, word: str) -> bool:
-    try:
-        with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return data.find(word.encode()) >= 0
-    except ValueError:  # the file is empty
-        return False
 
 
 def _typed_model(building: _Building, asked: Mapping[str, str]) -> tuple[Path, tuple[Constraint, ...]]:
@@ -276,10 +258,11 @@ def _record_settings(building: _Building, ready: _Ready) -> dict[str, Any]:
 
 def _record_engine(building: _Building, ready: _Ready, built: _Built) -> dict[str, Any]:
     parsed, out = ready.parsed, building.request.out
+    layers = join_layers(read_engine_info(out / Engine.layers), None).layers
     return {
         "inputs": tuple(map(tensor_info, parsed.inputs())),
         "outputs": tuple(map(tensor_info, parsed.outputs())),
-        "layers": join_layers(read_engine_info(out / Engine.layers), None).layers,
+        "layers": put_beside(layers, {one.node: one.precision for one in ready.constraints}),
         "network_layer_count": parsed.network.num_layers,
         "engine_bytes": (out / Engine.main).stat().st_size,
         "engine_digest": digest_file(out / Engine.main),

@@ -9,6 +9,8 @@ import onnx_ir as ir
 
 from ndld_flow.backends.measuring.layer_origins import origin_name
 from ndld_flow.backends.measuring.layer_tensors import Alignment, align
+from ndld_flow.backends.models.node_precision import precision_of
+from ndld_flow.backends.precision.asked import join_precisions
 from ndld_flow.importing.multiply_accumulates import count_macs
 from ndld_flow.importing.onnxruntime_events import MeasuredNode
 from ndld_flow.records.profile import Layer, LayerRole
@@ -40,6 +42,7 @@ def describe_layer(index: int, node: RunNode) -> Layer:
         type=measured.op_type,
         provider=measured.provider,
         precision=measured.outputs[0][0] if measured.outputs else "",
+        asked_precision=join_precisions(map(precision_of, node.origins)),
         inputs=inputs.infos,
         outputs=outputs.infos,
         onnx_nodes=tuple(map(origin_name, node.origins)),

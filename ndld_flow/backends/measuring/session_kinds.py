@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ndld_flow.backends.engines.running.engine_session import EngineSession
@@ -17,8 +18,10 @@ from ndld_flow.backends.measuring.recording_plan import RecordingPlan
 from ndld_flow.backends.measuring.worker_job import Answer
 from ndld_flow.backends.models.declared_inputs import model_inputs
 from ndld_flow.backends.models.tensors import TensorSpec, fix_dimensions
+from ndld_flow.backends.precision.asked import asked_precisions, put_beside
 from ndld_flow.backends.running.execution_providers import CPU, full_name
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings
+from ndld_flow.errors import ModelError
 from ndld_flow.records.profile import Layer, Roofs
 
 Session = SessionSettings | EngineSession
@@ -54,8 +57,16 @@ def read_recordings(request: ProfilingRequest, plan: RecordingPlan, answers: Seq
     recordings = [Path(answer.recording) for answer in answers if answer.recording]
     folder, session = recordings[0].parent, request.session
     if isinstance(session, EngineSession):
-        return read_engine_layers(recordings, folder / INSPECTED, [answer.timings[0] for answer in answers])
+        found = read_engine_layers(recordings, folder / INSPECTED, [answer.timings[0] for answer in answers])
+        return replace(found, layers=_beside_asked(found.layers, request.path))
     return read_layers(request.path, recordings, folder / OPTIMISED, plan, parallel=session.execution == "parallel")
+
+
+def _beside_asked(layers: Sequence[Layer], model: Path) -> tuple[Layer, ...]:
+    try:
+        return put_beside(layers, asked_precisions(model))
+    except ModelError:  # metadata that nobody understands; the measurement stands without it
+        return tuple(layers)
 
 
 def roofs_of(session: Session, layers: Sequence[Layer]) -> Roofs | None:

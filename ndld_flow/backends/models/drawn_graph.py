@@ -20,6 +20,7 @@ from ndld_flow.backends.models.node_details import (
     node_details,
     short_value,
 )
+from ndld_flow.backends.models.node_precision import precision_of
 from ndld_flow.backends.models.node_selection import op_name
 from ndld_flow.backends.models.shape_inference import infer_shapes, made_up
 from ndld_flow.drawing.choices import Reading
@@ -150,7 +151,7 @@ class _Drawing:
             _tooltip(node),
             "composite" if composite else "operator",
             operator.rpartition("::")[2],
-            node_details(node),
+            (*node_details(node), *_asked(node)),
             list(node.outputs),
             "control" if composite else family_of(operator),
         )
@@ -248,6 +249,11 @@ def _outside(bodies: list[ir.Graph]) -> list[ir.Value]:
 
 def _tooltip(node: ir.Node) -> str:
     return f"{node.name or '(no name)'} ({op_name(node)})"
+
+
+def _asked(node: ir.Node) -> tuple[str, ...]:
+    precision = precision_of(node)
+    return (f"asked {precision}",) if precision else ()
 
 
 def _dtype_text(value: ir.Value) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,15 +11,20 @@ import onnx_ir as ir
 
 from ndld_flow.backends.models.files import check_model, load_model, save_model, summarize_model
 from ndld_flow.backends.models.node_precision import constraints_of, precision_of
+from ndld_flow.backends.models.node_selection import op_name
 from ndld_flow.backends.models.unique_names import UniqueNames
 from ndld_flow.backends.precision.constraints import check_precision
 from ndld_flow.backends.precision.selection import Rule, select_all
 from ndld_flow.errors import RequestError
+from ndld_flow.plain_text import short_name
+from ndld_flow.quantities import count
 from ndld_flow.records.graph_change import GraphChange
 from ndld_flow.records.precision import PRECISION_KEY
 
 _SHOWN = 20
 """So many problems are told; more would bury them."""
+_NAMED = 3
+"""So many nodes are named for each precision, and twice as many operators."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ def constrain_file(source: Path, target: Path, rules: Sequence[Rule], keep: bool
         raise RequestError(_listed(problems))
     constraints = _write(model, chosen, keep)
     save_model(model, target)
-    change = GraphChange(before=before, after=summarize_model(model), notes=(*notes, *problems))
+    change = GraphChange(before=before, after=summarize_model(model), notes=(*notes, *_tell(model), *problems))
     return Constrained(change, constraints)
 
 
@@ -74,6 +79,23 @@ def _write(model: ir.Model, chosen: Mapping[ir.Node, str], keep: bool) -> dict[s
             check_precision(precision, node.name or "")
             node.metadata_props[PRECISION_KEY] = precision
     return constraints_of(model)
+
+
+def _tell(model: ir.Model) -> Iterator[str]:
+    """`fp32: 3 Softmax, 1 Exp (a, b, c and 1 more)`, a sentence for each precision."""
+    asked: dict[str, list[ir.Node]] = defaultdict(list)
+    for node in model.graph.all_nodes():
+        if precision_of(node):
+            asked[precision_of(node)].append(node)
+    for precision, nodes in asked.items():
+        operators = [f"{count(times)} {name}" for name, times in Counter(map(op_name, nodes)).most_common()]
+        names = [short_name(node.name or "", 60) for node in nodes]
+        yield f"{precision}: {_first(operators, 2 * _NAMED)} ({_first(names, _NAMED)})"
+
+
+def _first(texts: Sequence[str], most: int) -> str:
+    rest = len(texts) - most
+    return ", ".join(texts[:most]) + (f" and {count(rest)} more" if rest > 0 else "")
 
 
 def _listed(problems: Sequence[str]) -> str:

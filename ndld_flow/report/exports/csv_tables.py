@@ -30,6 +30,7 @@ LAYER_COLUMNS = (
     "role",
     "provider",
     "precision",
+    "asked_precision",
     "output_dims",
     "median_ms",
     "min_ms",
@@ -47,8 +48,8 @@ LAYER_COLUMNS = (
 )
 
 
-_OF_ENGINES = ("index", "name", "type", "role", "precision", "output_dims", "macs", "read_bytes", "written_bytes",
-               "weight_bytes", "tactic", "stream", "onnx_nodes")  # fmt: skip
+_OF_ENGINES = ("index", "name", "type", "role", "precision", "asked_precision", "output_dims", "macs", "read_bytes",
+               "written_bytes", "weight_bytes", "tactic", "stream", "onnx_nodes")  # fmt: skip
 
 
 def engine_layers_csv(label: str, layers: Sequence[Layer]) -> str:
@@ -142,6 +143,7 @@ def _layer(layer: Layer, median: float, part: float) -> list[Cell]:
         layer.role,
         layer.provider,
         layer.precision,
+        layer.asked_precision,
         dims,
         median if samples else None,
         min(samples, default=None),

@@ -55,13 +55,14 @@ def _layers(profile: Profile) -> str:
     if not total:
         return ""
     slowest = sorted(timed, key=lambda pair: -pair[1])[:_LAYERS]
-    head = ["#", "Layer", "Type", "Precision", "Output", "Median", "Share"]
-    rows = [_row(layer, ms, total) for layer, ms in slowest]
+    asked = any(layer.asked_precision for layer, _ in slowest)
+    head = ["#", "Layer", "Type", "Precision", *(["Asked"] if asked else []), "Output", "Median", "Share"]
+    rows = [_row(layer, ms, total, asked) for layer, ms in slowest]
     title = f"Slowest {len(rows)} of {count(len(timed))} layers, which take {milliseconds(total)} together"
-    return details(title, table(head, rows, numbers=(0, 5, 6)))
+    return details(title, table(head, rows, numbers=(0, len(head) - 2, len(head) - 1)))
 
 
-def _row(layer: Layer, ms: float, total: float) -> list[str]:
+def _row(layer: Layer, ms: float, total: float, asked: bool) -> list[str]:
     dims = shape_text(layer.outputs[0].shape) if layer.outputs else _NONE
     weights = f", {size(layer.weight_bytes)} of weights" if layer.weight_bytes else ""
     return [
@@ -69,6 +70,7 @@ def _row(layer: Layer, ms: float, total: float) -> list[str]:
         code(layer.name),
         code(layer.type, 40),
         code(layer.precision, 20) or _NONE,
+        *([code(layer.asked_precision, 20) or _NONE] if asked else []),
         f"{prose(dims)}{weights}",
         milliseconds(ms),
         share(ms / total),

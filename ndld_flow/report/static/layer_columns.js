@@ -8,6 +8,13 @@ const numberColumn = (key, label, width, value, format, more) => ({
 
 const textColumn = (key, label, width, value, more) => ({ key, label, width, value, ...more });
 
+// Beside the precision that a layer got: `float32 ≠ fp16`.
+const askedColumn = (data) => textColumn("asked", "Asked", "76px", (row) => data.asked[row], {
+  tally: true, hidden: false, longLabel: "Precision that was asked for",
+  format: (value, row) => `${data.missed.has(row) ? "≠ " : ""}${shortened(value, 40)}`,
+  tone: (row) => (data.missed.has(row) ? "bad" : ""),
+});
+
 function layerTextColumns(data) {
   const tallied = (key, label, width, hidden) =>
     textColumn(key, label, width, (row) => data[key][row], { tally: true, hidden });
@@ -19,6 +26,7 @@ function layerTextColumns(data) {
     dims: tallied("dims", "Dims", "138px", false),
     provider: tallied("provider", "Provider", "84px", !saysMore(data.provider)),
     precision: tallied("precision", "Precision", "80px", false),
+    asked: data.asked.some(Boolean) ? [askedColumn(data)] : [],
     format: textColumn("format", "Format", "84px", (row) => data.format(row), { tally: true, hidden: true, longLabel: "Format of the output" }),
     role: tallied("role", "Role", "84px", !saysMore(data.role)),
     tactic: tallied("tactic", "Tactic", "minmax(110px, 1fr)", !saysMore(data.tactic)),
@@ -69,7 +77,7 @@ function layerColumns(data, basis, heat) {
   const texts = layerTextColumns(data);
   const numbers = layerNumberColumns(data, basis, heat);
   return [
-    numbers.index, texts.name, texts.type, texts.dims, texts.provider, texts.precision,
+    numbers.index, texts.name, texts.type, texts.dims, texts.provider, texts.precision, ...texts.asked,
     numbers.share, numbers.ms, numbers.min, numbers.max, texts.tactic, texts.stream, texts.role, texts.format,
     numbers.macs, numbers.gmacs, numbers.bytes, numbers.weights, texts.onnx,
   ];
@@ -90,7 +98,7 @@ function untimedColumns(data, heat) {
   numbers.bytes.hidden = rows.filter((row) => data.bytes(row)).length < data.length / 2;
   const weighed = rows.some((row) => data.weight_bytes[row]) ? [numbers.weights] : [];
   return [
-    numbers.index, texts.name, texts.type, texts.precision, texts.dims, texts.format, texts.tactic, texts.stream,
+    numbers.index, texts.name, texts.type, texts.precision, ...texts.asked, texts.dims, texts.format, texts.tactic, texts.stream,
     texts.role, ...worked, numbers.bytes, ...weighed, texts.onnx,
   ];
 }

@@ -33,7 +33,7 @@ const LAYER_TEXTS = ["type", "dims", "provider", "precision", "role", "tactic"];
 const LAYER_NUMBERS = ["depth", "stream", "macs", "read_bytes", "written_bytes", "weight_bytes"];
 
 class LayerData {
-  constructor({ step, label, sum_ms, pass_ms, columns, roofs }, texts, tensors) {
+  constructor({ step, label, sum_ms, pass_ms, columns, roofs, missed }, texts, tensors) {
     this.length = columns.name.length;
     // Layers of an engine that nobody ran have no times.
     Object.assign(this, { step, label, roofs, tensors, isTimed: sum_ms !== undefined, sumMs: sum_ms ?? 0, passMs: pass_ms ?? 0 });
@@ -47,6 +47,9 @@ class LayerData {
     this.max = apart(columns.above_ns, 1);
     this.name = fromSteps(columns.name).map((place) => texts[place]);
     for (const key of LAYER_TEXTS) this[key] = columns[key]?.map((place) => texts[place]) ?? absent(texts[0] ?? "");
+    // Precisions that were asked for, and the rows that did not get theirs.
+    this.asked = columns.asked?.map((place) => texts[place]) ?? absent("");
+    this.missed = new Set(missed);
     for (const key of LAYER_NUMBERS) this[key] = columns[key] ?? absent(key === "macs" || key === "stream" ? null : 0);
     this.inputs = this.lists(columns.inputs);
     this.outputs = this.lists(columns.outputs);

@@ -23,6 +23,12 @@ function layerWork(row, data) {
   ].filter(Boolean).join("; ");
 }
 
+function askedWords(row, data) {
+  if (data.missed.has(row)) return `${data.asked[row]}, but it writes ${data.precision[row]}`;
+  const nodes = data.onnxNodes[row].length;
+  return data.asked[row] && nodes > 1 ? `${data.asked[row]}, within the ${count(nodes)} nodes that it holds` : data.asked[row];
+}
+
 const NEIGHBOURS_SHOWN = 12;
 
 function neighbourButtons(rows, data, choose) {
@@ -38,6 +44,7 @@ function describeLayer(row, data, choose) {
     ["Name", data.name[row]],
     ["Time", layerTimes(row, data)],
     ["Work", layerWork(row, data)],
+    ["Asked for", askedWords(row, data)],
     ["Tactic", data.tactic[row]],
     ["Inputs", tensors(data.inputs[row])],
     ["Outputs", tensors(data.outputs[row])],

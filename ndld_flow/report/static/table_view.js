@@ -1,7 +1,7 @@
 // A table of any length: only the rows in sight exist. Mouse, keyboard and CSV work on the model.
 //
 // A column here also has: width (grid track), format(value, row), right, mono, heat(row) -> 0 to 1,
-// tone(row) -> a class that says which way the heat goes, csv(row), hidden (until a person chooses it).
+// tone(row) -> a class: which way the heat goes, or that something is bad; csv(row), hidden (until a person chooses it).
 
 const ROW_HEIGHT = 30;
 const ROWS_BEYOND = 8;
