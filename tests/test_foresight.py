@@ -157,3 +157,29 @@ def test_caches_last_and_are_shared(toy: Toy) -> None:
     gone = CliRunner().invoke(program, ["gc", "--keep", "1"], standalone_mode=False)
     assert gone.exception is None
     assert (toy.folder / "outputs/store/caches/mine").read_text() == "stays"
+
+
+CODE = """
+model: model.onnx
+inputs: {x: {shape: [1, 3, 16, 16]}}
+steps:
+  engine: {step: build_engine, backend: tensorrt_rtx}
+"""
+
+
+@pytest.mark.parametrize(
+    ("setting", "names"), [("plugins=[evil.so, worse.so]", "evil.so, worse.so"), ("library=elsewhere", "elsewhere")]
+)
+def test_code_that_a_setting_names_needs_trust(toy: Toy, setting: str, names: str) -> None:
+    recipe = toy.folder / "code.yaml"
+    recipe.write_text(CODE)
+    for name in ("evil.so", "worse.so"):
+        (toy.folder / name).touch()
+    with pytest.raises(RecipeError) as caught:
+        api.plan(recipe, [f"steps.engine.{setting}"])
+    (problem,) = caught.value.problems
+    assert problem.path == f"steps.engine.{setting.partition('=')[0]}"
+    assert problem.what == f"this step runs code that the recipe names: {names}"
+    assert "--trust" in problem.hint
+    assert api.plan(recipe, [f"steps.engine.{setting}"], trust=True)
+    assert api.plan(recipe), "what it does by itself needs no trust"
