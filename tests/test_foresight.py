@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from ndld_flow import api
 from ndld_flow.cli.app import program
 from ndld_flow.errors import BackendError, RecipeError
+from ndld_flow.records.step_record import KeyParts
 from tests.toys import Toy, make_toy, started
 
 STEP = '''
@@ -116,16 +117,15 @@ def test_plan_shows_it_and_exits_2_for_what_cannot_be(toy: Toy, monkeypatch: pyt
 
 
 def test_versions_and_places_of_one_step_are_in_its_key(toy: Toy) -> None:
-    def keys(*overrides: str) -> list[str]:
-        return [decision.key for decision in api.plan(toy.recipe, overrides, trust=True)]
+    def parts(*overrides: str) -> KeyParts:
+        first = api.plan(toy.recipe, overrides, trust=True)[0].parts
+        assert first is not None
+        return first
 
-    plain = keys()
-    assert keys("steps.first.release='1.1'")[0] != plain[0]
-    assert keys("steps.first.everywhere=false")[0] != plain[0]
-    parts = api.plan(toy.recipe, ["steps.first.everywhere=false"], trust=True)[0].parts
-    assert parts is not None
-    assert parts.machine
-    assert parts.libraries == {"toylib": "1.0"}
+    assert parts().libraries == {"toylib": "1.0"}
+    assert parts("steps.first.release='1.1'").libraries == {"toylib": "1.1"}
+    assert parts().machine == ""
+    assert parts("steps.first.everywhere=false").machine
 
 
 def test_a_step_may_read_more_when_it_is_told_to(toy: Toy) -> None:
