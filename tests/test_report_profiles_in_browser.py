@@ -339,7 +339,7 @@ def test_columns_are_chosen_and_a_file_holds_them_all(page: Page) -> None:
     expect(box).to_be_hidden()
     assert heads.all_inner_texts() == before
     saved = rows_of(part.saved(part.live("layers").get_by_role("button", name=re.compile("^CSV")).click).encode())
-    assert len(saved[0]) == 18
+    assert len(saved[0]) == 19
     assert {"Provider", "Stream", "MACs", "weight bytes", "ONNX nodes"} <= set(saved[0])
 
 
