@@ -333,15 +333,16 @@ def test_a_file_that_is_no_engine(trt: Bench, tmp_path: Path) -> None:
         trt.profile(None, engine_file=str(odd))
 
 
-def test_what_was_asked_for_stands_beside_what_was_measured(trt: Bench) -> None:
+@pytest.mark.parametrize(("asked", "told"), [("fp16", "fp16"), ("nobody understands this", "")])
+def test_what_was_asked_for_stands_beside_what_was_measured(asked: str, told: str, trt: Bench) -> None:
     engine, given = trt.engine(), QUICK | {"backend": "tensorrt", "library": str(trt.library), "layer_passes": 1}
-    model = constrain(write_model(trt.folder / "m.onnx", CHAIN.replace("b =", "[node_of_b] b =")), node_of_b="fp16")
+    model = constrain(write_model(trt.folder / "m.onnx", CHAIN.replace("b =", "[node_of_b] b =")), node_of_b=asked)
     (trt.folder / "ran").mkdir()
     ran = run_step(
         ProfileModel, model, trt.folder / "ran", given | {"engine": "builds"}, TWO_ROWS, artifacts={"engine": engine}
     )
     found = Profile.model_validate_json((ran.out / ProfileDocument.main).read_bytes())
-    assert [layer.asked_precision for layer in found.layers] == ["", "fp16", ""]
+    assert [layer.asked_precision for layer in found.layers] == ["", told, ""]
 
 
 def test_layers_by_name_only_are_told(trt: Bench) -> None:
