@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime as ort
+import pytest
 
 from ndld_flow.artifacts.kinds import Onnx
 from ndld_flow.step import Context, Result
@@ -73,6 +74,16 @@ def check(path: Path, strict: bool = True) -> onnx.ModelProto:
     names = Counter(node.name for node in all_nodes(model.graph) if node.name)
     assert [name for name, count in names.items() if count > 1] == []
     return model
+
+
+def parse_strongly_typed(path: Path) -> None:
+    """TensorRT-RTX takes the model as a strongly typed network, which checks every type in it; skips without it."""
+    trt = pytest.importorskip("tensorrt_rtx", reason="the extra [rtx] is not installed")
+    logger = trt.Logger(trt.Logger.ERROR)
+    builder = trt.Builder(logger)
+    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))  # outlives its parser
+    parser = trt.OnnxParser(network, logger)
+    assert parser.parse_from_file(str(path)), parser.get_error(0).desc()
 
 
 def all_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:

@@ -21,7 +21,7 @@ from ndld_flow.drawing.families import family_of_layer, layer_word
 from ndld_flow.errors import RequestError
 from ndld_flow.importing.read_profile import read_build, read_profile, recognise
 from ndld_flow.importing.tensor_formats import format_of_tensorrt
-from tests.engine_samples import build, detector
+from tests.engine_samples import build, detector, write_engine_run
 from tests.run_fixtures import HOSTILE_NAMES
 from tests.trtexec_exports import layer_info, layer_info_11, layer_times, small_engine
 
@@ -248,6 +248,21 @@ def test_engines_that_nobody_ran_have_nothing_to_compare(tmp_path: Path, other: 
         api.compare([str(first), str(second / other)], outputs=tmp_path / "outputs")
     assert f"`ndld-flow report {first}`" in str(caught.value)
     assert not (tmp_path / "outputs").exists()
+
+
+def test_engines_of_a_run_are_tables_of_layers_and_nothing_to_compare(in_folder: Path) -> None:
+    folder = write_engine_run(
+        in_folder / "outputs/runs/engines", {"engine": build(), "other": build(layers=detector()[:5])}
+    )
+    assert list(api.layers(f"{folder}:other")["name"]) == [layer.name for layer in detector()[:5]]
+    with pytest.raises(RequestError, match=f"holds several profiles. Name one: {folder}:engine, {folder}:other"):
+        api.layers(str(folder))
+    with pytest.raises(RequestError, match='has no profile `engin`; did you mean "engine"'):
+        api.layers(f"{folder}:engin")
+    with pytest.raises(
+        RequestError, match=r"5 layers and no times: there is nothing to compare.*`ndld-flow report engin"
+    ):
+        api.compare([f"{folder}:other", str(folder)])
 
 
 def test_profile_says_what_it_is_made_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

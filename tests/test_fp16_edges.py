@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ndld_flow.errors import ModelError
-from tests import models
-from tests.fp16_checks import agree, check, convert, count, kinds, normal, run
+from tests import models, models_fp16
+from tests.fp16_checks import agree, check, convert, count, kinds, normal, parse_strongly_typed, run
 from tests.models import GraphBuilder, rename_output, tensor
+from tests.models_engine import SEVERAL_FREE, SHAPE_TENSOR, make_fp8
+from tests.models_run import write_model
 from tests.test_convert_fp16 import CASES
 
 FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
@@ -182,14 +185,33 @@ def test_opsets_before_7_are_refused(tmp_path: Path) -> None:
 
 
 UNKNOWN_TO_RTX = {"contrib", "sequence", "sparse"}
+MORE_FOR_RTX: dict[str, Callable[[Path], Path]] = {
+    "sensitive": lambda path: models.save(models_fp16.sensitive_batch_norm_model(), path),
+    "doubled_names": lambda path: models.save(models_fp16.doubled_names_model(), path),
+    "external": lambda path: models.make_ext(path, width=32),
+    "fp8": make_fp8,
+    "shape_tensor": lambda path: write_model(path, SHAPE_TENSOR),
+    "several_free": lambda path: write_model(path, SEVERAL_FREE),
+}
+"""Models that no other test converts."""
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in UNKNOWN_TO_RTX])
-def test_tensorrt_rtx_parses_it(name: str, tmp_path: Path) -> None:
-    trt = pytest.importorskip("tensorrt_rtx", reason="the extra [rtx] is not installed")
-    path, _ = convert(CASES[name][0](), tmp_path)
-    logger = trt.Logger(trt.Logger.ERROR)
-    builder = trt.Builder(logger)
-    network = builder.create_network(0)  # must outlive its parser
-    parser = trt.OnnxParser(network, logger)
-    assert parser.parse_from_file(str(path)), parser.get_error(0).desc()
+def make_for_rtx(name: str, path: Path) -> Path:
+    return MORE_FOR_RTX[name](path) if name in MORE_FOR_RTX else models.save(CASES[name][0](), path)
+
+
+@pytest.mark.parametrize("keep_io", ["true", "false"])
+@pytest.mark.parametrize("name", [*(name for name in CASES if name not in UNKNOWN_TO_RTX), *MORE_FOR_RTX])
+def test_tensorrt_rtx_parses_it(name: str, keep_io: str, tmp_path: Path) -> None:
+    path, _ = convert(make_for_rtx(name, tmp_path / "model.onnx"), tmp_path, f'{{"keep_io": {keep_io}}}')
+    parse_strongly_typed(path)
+
+
+@pytest.mark.parametrize("settings", ["{}", '{"block": {"op_types": ["BatchNormalization", "Softmax"]}}'])
+@pytest.mark.parametrize("name", ["det", "rec"])
+def test_tensorrt_rtx_parses_real_models(
+    name: str, settings: str, sample_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path, result = convert(sample_model(name), tmp_path, settings)
+    assert result.metrics["casts_added"].value
+    parse_strongly_typed(path)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -30,12 +31,12 @@ from ndld_flow.steps.apply_precision import ApplyPrecision
 from ndld_flow.steps.constrain_precision import ConstrainPrecision
 from ndld_flow.steps.fix_shapes import FixShapes
 from tests import models, models_fp16
-from tests.fp16_checks import Feeds, agree, check, convert, count, normal, run
+from tests.fp16_checks import Feeds, agree, check, convert, count, normal, parse_strongly_typed, run
 from tests.models import GraphBuilder, rename_output, tensor
 from tests.models_run import Ran, run_step, write_model
 from tests.precision_checks import ELEMENTS, FLOATS, ask, computes_in, ports_of, run_typed, typed
 from tests.test_convert_fp16 import CASES, NOT_STRICT
-from tests.test_fp16_edges import UNKNOWN_TO_RTX
+from tests.test_fp16_edges import MORE_FOR_RTX, UNKNOWN_TO_RTX, make_for_rtx
 from tests.test_fp16_random import OTHER, UNARY, RandomGraph
 
 FLOAT, HALF, BF16 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
@@ -142,17 +143,15 @@ def test_everything_fp16_is_valid_and_agrees(name: str, tmp_path: Path) -> None:
     assert_nothing_left_to_do(path, tmp_path)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in UNKNOWN_TO_RTX and name != "func"])
-def test_tensorrt_rtx_parses_it_strongly_typed(name: str, tmp_path: Path) -> None:
-    trt = pytest.importorskip("tensorrt_rtx", reason="the extra [rtx] is not installed")
+FOR_RTX = [name for name in CASES if name not in {*UNKNOWN_TO_RTX, "func"}]
+
+
+@pytest.mark.parametrize("name", [*FOR_RTX, *MORE_FOR_RTX, "det", "rec"])
+def test_tensorrt_rtx_parses_it_strongly_typed(name: str, sample_model: Callable[[str], Path], tmp_path: Path) -> None:
     layers = {"*": "fp16", "/[02468]$/": "fp32"}
-    asked = constrain(CASES[name][0](), tmp_path, layers=layers, allow_empty=True).out / "model.onnx"
-    path = run_step(ApplyPrecision, asked, tmp_path / "applied", {}).out / "model.onnx"
-    logger = trt.Logger(trt.Logger.ERROR)
-    builder = trt.Builder(logger)
-    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-    parser = trt.OnnxParser(network, logger)
-    assert parser.parse_from_file(str(path)), parser.get_error(0).desc()
+    model = sample_model(name) if name in ("det", "rec") else make_for_rtx(name, tmp_path / "model.onnx")
+    asked = constrain(model, tmp_path, layers=layers, allow_empty=True).out / "model.onnx"
+    parse_strongly_typed(run_step(ApplyPrecision, asked, tmp_path / "applied", {}).out / "model.onnx")
 
 
 def test_fp32_in_an_fp16_model_computes_as_fp32_does(tmp_path: Path) -> None:

@@ -77,12 +77,7 @@ def find_subject(reference: str, outputs: Outputs) -> FoundSubject:
     # No tag, recipe or id holds a colon; the path of a run's folder may.
     if not colon or (Path(reference) / RUN_RECORD).is_file():
         return _read_run(reference, outputs.find(reference))
-    subject = _read_run(reference, outputs.find(head))
-    chosen = [profile for profile in subject.profiles if profile.step == step]
-    if not chosen:
-        names = [profile.step for profile in subject.profiles]
-        raise RequestError(f"{reference}: run {subject.run_id} has no profile `{step}`; {say_nearest(step, names)}")
-    return replace(subject, label=reference, profiles=tuple(chosen))
+    return _read_step(reference, step, outputs.find(head))
 
 
 def is_profile_file(reference: str) -> bool:
@@ -118,20 +113,37 @@ def _refuse_untimed(subject: FoundSubject) -> None:
             raise RequestError(
                 f"{subject.reference} holds {len(profile.layers)} layers and no times: there is nothing to compare. "
                 "Measure the engine with the step `profile`, or give trtexec's --exportTimes and --exportProfile; "
-                f"`ndld-flow report {subject.reference}` shows what it is made of."
+                f"`ndld-flow report {subject.run_id or subject.reference}` shows what it is made of."
             )
 
 
 def _read_run(reference: str, folder: Path) -> FoundSubject:
+    """What a run measured; where it measured nothing, the engines that it built."""
     documents = read_run(folder)
-    if not documents.profiles:
-        problems = " ".join(documents.unreadable)
-        raise RequestError(f"{reference}: run {documents.run.id} holds no profile to compare. {problems}".strip())
-    profiles = [
-        FoundProfile(step, profile, _known_metrics(documents, step)) for step, profile in documents.profiles.items()
-    ]
+    return _subject_of_run(reference, documents, documents.profiles or _engines(documents))
+
+
+def _read_step(reference: str, step: str, folder: Path) -> FoundSubject:
+    documents = read_run(folder)
+    made = {**documents.profiles, **_engines(documents)}
+    if made and step not in made:
+        run = documents.run
+        said = f"{reference}: run {run.recipe_name}/{run.id} has no profile `{step}`"
+        raise RequestError(f"{said}; {say_nearest(step, made)}")
+    return _subject_of_run(reference, documents, {name: made[name] for name in made if name == step})
+
+
+def _engines(documents: RunDocuments) -> dict[str, Profile]:
+    return {step: build.as_profile() for step, build in documents.builds.items()}
+
+
+def _subject_of_run(reference: str, documents: RunDocuments, profiles: Mapping[str, Profile]) -> FoundSubject:
     run = documents.run
-    return FoundSubject(reference, "run", reference, tuple(profiles), f"{run.recipe_name}/{run.id}")
+    if not profiles:
+        problems = " ".join(documents.unreadable)
+        raise RequestError(f"{reference}: run {run.id} holds no profile to compare. {problems}".strip())
+    found = [FoundProfile(step, profile, _known_metrics(documents, step)) for step, profile in profiles.items()]
+    return FoundSubject(reference, "run", reference, tuple(found), f"{run.recipe_name}/{run.id}")
 
 
 def _known_metrics(documents: RunDocuments, step: str) -> dict[str, Metric]:
