@@ -113,6 +113,11 @@ class Foresight:
     def obstacles(self) -> tuple[str, ...]:
         return (*self.problems, *self.lacks)
 
+    def of_step(self, name: str) -> Foresight:
+        """The same with the step's name in it, where steps can only say `steps.NAME`: they do not know theirs."""
+        told = (self.notes, self.problems, self.lacks)
+        return Foresight(*(tuple(each.replace("steps.NAME", f"steps.{name}") for each in some) for some in told))
+
 
 @dataclass(frozen=True)
 class Result:

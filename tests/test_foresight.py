@@ -40,7 +40,7 @@ class Stamp(Step[Onnx, Onnx]):
         return Foresight(
             notes=(f"toylib {self.release}: copies",),
             problems=("toylib 2.0 cannot copy; take 1.0",) if self.release == "2.0" else (),
-            lacks=("toylib is not here; pip install toylib",) if "TOY_LACKS" in os.environ else (),
+            lacks=("toylib is not here; pip install toylib, or '~steps.NAME'",) if "TOY_LACKS" in os.environ else (),
         )
 
     def reused_where(self) -> Reuse:
@@ -82,9 +82,9 @@ def test_what_a_machine_lacks_ends_the_run_before_it_begins(toy: Toy, monkeypatc
     with pytest.raises(BackendError) as caught:
         toy.run("steps.second.release='2.0'")
     assert str(caught.value).splitlines() == [
-        "step first: toylib is not here; pip install toylib",
+        "step first: toylib is not here; pip install toylib, or '~steps.first'",
         "step second: toylib 2.0 cannot copy; take 1.0",
-        "step second: toylib is not here; pip install toylib",
+        "step second: toylib is not here; pip install toylib, or '~steps.second'",
     ]
     assert not list((toy.folder / "outputs/store").glob("records/*/*"))
 
@@ -114,6 +114,7 @@ def test_plan_shows_it_and_exits_2_for_what_cannot_be(toy: Toy, monkeypatch: pyt
     code, text = plan()
     assert code == 0, "planning for another machine is no mistake"
     assert text.count("toylib is not here; pip install toylib") == 2
+    assert "'~steps.second'" in text
 
 
 def test_versions_and_places_of_one_step_are_in_its_key(toy: Toy) -> None:

@@ -146,7 +146,7 @@ def test_each_way_to_run_an_engine(bench: Bench, backend: EngineBackend) -> None
         "captured": {"cuda_graph": True},
         "side_by_side": {"streams": 2},
         "copied": {"transfers": True},
-        "spinning": {"spin_wait": True},
+        "sleeping": {"spin_wait": False},
         "watched": {"sample_gpu": True},
     }
     run = bench.run({"engine": steps["engine"], **{name: {**steps["speed"], **way} for name, way in ways.items()}})

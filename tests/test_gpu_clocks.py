@@ -8,17 +8,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from ndld_flow.backends.measuring import gpu_sampling
+from ndld_flow.backends.measuring.gpu_names import find_in_nvml
 from ndld_flow.backends.measuring.gpu_sampling import GpuSamples, sampled_gpu
 from ndld_flow.backends.measuring.gpu_watch import watched_gpus
 from ndld_flow.backends.measuring.locked_clocks import locked_clocks
 from ndld_flow.backends.measuring.profiling_request import ProfilingRequest, Side
 from ndld_flow.backends.measuring.stopping import MeasuringPlan
 from ndld_flow.backends.measuring.timing_pass import Timing
+from ndld_flow.backends.processes.parent import run_child
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings
 from ndld_flow.errors import BackendError
 
@@ -158,6 +160,29 @@ def test_nvml_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("REFUSES", "1")
     with pytest.raises(BackendError, match=r"Insufficient Permissions.*Only root may set clocks"), locked_clocks(1):
         pytest.fail("it was not locked")
+
+
+def test_gpus_are_named_as_cuda_sees_them(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML and nvidia-smi know nothing of CUDA_VISIBLE_DEVICES."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-8f2a")
+    with locked_clocks(0):
+        assert {call.partition(" -")[0] for call in _calls(log)} == {"-i 3"}
+    with locked_clocks(1):
+        pass
+    assert _calls(log)[-1] == "-i GPU-8f2a --reset-gpu-clocks"
+    handles = SimpleNamespace(nvmlDeviceGetHandleByIndex=lambda n: n, nvmlDeviceGetHandleByUUID=str.lower)
+    assert [find_in_nvml(handles, gpu) for gpu in (0, 1)] == [3, "gpu-8f2a"]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert find_in_nvml(handles, 1) == 1
+
+
+def test_working_processes_count_gpus_as_nvidia_smi_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    (tmp_path / "order.py").write_text("import os; print(0, 0, os.environ['CUDA_DEVICE_ORDER'])")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    assert run_child("order", tmp_path, lambda *_: None).doing == "PCI_BUS_ID"
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    assert run_child("order", tmp_path, lambda *_: None).doing == "FASTEST_FIRST"
 
 
 class FakeNvml(ModuleType):

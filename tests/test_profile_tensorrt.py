@@ -229,8 +229,70 @@ def test_streams_side_by_side(trt: Bench) -> None:
 
 @pytest.mark.parametrize(("spin", "calls"), [(True, {"schedule 1", "event 0"}), (False, {"schedule 4", "event 1"})])
 def test_waiting_by_asking_or_by_sleeping(spin: bool, calls: set[str], trt: Bench) -> None:
-    trt.profile(trt.engine(), spin_wait=spin)
+    _, found = trt.profile(trt.engine(), spin_wait=spin)
+    assert any("includes waking the CPU" in note for note in found.notes) == (not spin)
     assert calls == {call for call in trt.cuda_calls if call.startswith(("schedule", "event"))}
+
+
+@pytest.mark.parametrize("way", [{}, {"cuda_graph": True}, {"streams": 2, "batches": [1, 4]}])
+def test_everything_is_given_back(way: dict[str, Any], trt: Bench) -> None:
+    """Also what the session without profiler held, before the one with it begins."""
+    trt.profile(trt.engine(), **way, layer_passes=2)
+    calls = [call.partition(" ") for call in trt.cuda_calls]
+    counted = {
+        "block": (("made", "block"), ("gone", "block")),
+        "stream": (("stream", "1"), ("gone", "stream")),
+        "event": (("event", ""), ("gone", "event")),
+        "graph": (("made", "graph"), ("gone", "graph")),
+    }
+    for kind, words in counted.items():
+        made, gone = (sum(call[0] == word and call[2].startswith(rest) for call in calls) for word, rest in words)
+        assert made == gone, kind
+        assert made > 0 or kind == "graph"
+
+
+def test_an_output_that_depends_on_data_has_room_for_the_most(trt: Bench) -> None:
+    graph = "g (float[n, 8] x) => (int64[2, m] y) { y = NonZero(x) }"
+    _, found = trt.profile(trt.engine(graph, profiles=[UP_TO_FOUR]), TWO_ROWS, graph)
+    assert found.outputs[0].shape == (2, -1)
+    assert "d2h 256" in trt.cuda_calls  # 2 x 16 elements of 8 bytes
+
+
+def test_a_shape_tensor_stays_on_the_host(trt: Bench) -> None:
+    graph = "g (float[n, 8] x, int64[2] sizes) => (float[a, b] y) { y = Reshape(x, sizes) }"
+    sizes = {"min": [1, 1], "opt": [4, 4], "max": [32, 32]}
+    engine = trt.engine(graph, profiles=[UP_TO_FOUR | {"sizes": sizes}])
+    given: Given = {"x": {"shape": [2, 8]}, "sizes": {"data": 4}}
+    trt.profile(engine, given, graph)
+    assert "h2d 64" in trt.cuda_calls
+    assert "h2d 16" not in trt.cuda_calls
+    with pytest.raises(RequestError, match='input "sizes": values 99x99 are outside of what the engine allows'):
+        trt.profile(engine, {"x": {"shape": [2, 8]}, "sizes": {"data": 99}}, graph)
+
+
+def test_tensorrts_own_plugins_are_there_before_the_engine(trt: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = trt.engine()
+    monkeypatch.setenv("STANDIN_RECORD", str(trt.folder / "calls.jsonl"))
+    trt.profile(engine)
+    assert "init_libnvinfer_plugins" in (trt.folder / "calls.jsonl").read_text()
+
+
+def test_a_tensorrt_that_does_not_start_says_why(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Built for a newer CUDA than the driver knows, though an older CUDA runtime library works."""
+    engine = bench.engine()
+    monkeypatch.setenv("STANDIN_OLD_DRIVER", "1")
+    with pytest.raises(BackendError, match=r"does not start: .*initialization failure with error: 35\)\. Check that"):
+        bench.profile(engine)
+
+
+def test_a_profiler_that_tells_nothing_is_an_error(trt: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = trt.engine()
+    monkeypatch.setenv("STANDIN_TELLS_NO_TIMES", "1")
+    with pytest.raises(
+        BackendError, match=r"profiler tells nothing .*no events were recorded\)\. Leave .*layer_passes: 0"
+    ):
+        trt.profile(engine, layer_passes=1)
+    assert trt.profile(engine)[1].layers == ()
 
 
 def test_shapes_must_be_in_the_optimization_profile(trt: Bench) -> None:
@@ -600,6 +662,11 @@ def test_what_an_engine_may_differ_in_from_its_model() -> None:
     assert half["x"].values_for(np.ones((2, 8), np.float32)).dtype == np.float16
     assert half["x"].bytes_for((2, 8)) == 32
     assert tensor(padding=(1, 32))["x"].bytes_for((2, 8)) == 2 * 32 * 4
+    assert tensor(padding=(1, 8))["x"].bytes_for((2, 3, 5), (10, 1, 1)) == 2 * 10 * 8 * 4  # channels last, filled up
+    assert tensor()["x"].bytes_for((2, 3), (32, 1)) == 2 * 32 * 4  # rows with gaps
+    assert tensor()["x"].bytes_for((0, 3), (32, 1)) == 0
+    assert tensor()["x"].bytes_for(()) == 4
+    assert tensor(dtype="int4")["x"].bytes_for((3,), (1,)) == 2
 
 
 def test_values_of_shape_tensors_have_a_range_too() -> None:

@@ -30,7 +30,7 @@ def command(
     like plans an engine for a TensorRT that is not here. Exit code 2 when a release cannot do what a step asks of it.
     """
     decisions = api.plan(recipe, overrides, outputs=outputs, force=force, trust=trust)
-    foreseen = [decision.step.step.foresee() for decision in decisions]
+    foreseen = [decision.step.step.foresee().of_step(decision.step.name) for decision in decisions]
     if as_json:
         print_json([_row(decision, seen) for decision, seen in zip(decisions, foreseen, strict=True)])
     else:

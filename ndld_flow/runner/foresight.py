@@ -22,5 +22,5 @@ def refuse_hopeless_run(recipe: Recipe, planner: Planner, digests: Mapping[str, 
 
 def _tell(steps: Iterable[RecipeStep]) -> Iterable[str]:
     for step in steps:
-        for problem in step.step.foresee().obstacles:
+        for problem in step.step.foresee().of_step(step.name).obstacles:
             yield f"step {step.name}: {problem}"

@@ -63,27 +63,28 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     takes_turns: ClassVar[bool] = True
 
     backend: Literal["onnxruntime", "tensorrt", "tensorrt_rtx"] = "onnxruntime"
-    """What runs the model: ONNX Runtime, or an engine of it in TensorRT or TensorRT-RTX (name it by `engine`)."""
+    """What runs the model: ONNX Runtime, or an engine of it in TensorRT or TensorRT-RTX (name it by `engine`). Settings
+    below that begin with ONNX Runtime or TensorRT are for that alone; TensorRT means both."""
     runs: Annotated[int, Field(ge=1)] = 5
     """Process runs, at least: the model is opened in a fresh process and measured anew, in turns with the other
     profiles of the recipe. Passes of one process resemble each other; runs are what comparisons count."""
     passes: Annotated[int, Field(ge=1)] = 100
     """Measured passes, at least, over all runs; each takes its share."""
     duration: Milliseconds = 2500.0
-    """Measure at least so long, over all runs; each takes its share. The quickest pass of half a second is what others'
-    work on the machine disturbs least, so comparisons decide by it."""
+    """Measure at least so many ms, over all runs; each takes its share. The quickest pass of half a second is what
+    others' work on the machine disturbs least, so comparisons decide by it."""
     stable: Fraction = 0.03
     """Go on with more runs until the 95 % interval of the median is within this of it (at least 5 runs are needed to
     tell); `0 %` stops after `runs`."""
     budget: Annotated[Milliseconds, Field(gt=0)] = 10_000.0
-    """No run begins when loading, warming up and measuring took so long. Each run has a share of it, and ends with it
-    (half of it is for passes, however long loading takes). Recording layers is not counted."""
+    """No run begins when loading, warming up and measuring took so many ms. Each run has a share of it, and ends with
+    it (half of it is for passes, however long loading takes). Recording layers is not counted."""
     warmup_passes: Annotated[int, Field(ge=0)] = 5
     """Passes before the measured ones of each run, at least."""
     warmup: Milliseconds = 200.0
-    """Warm up each run at least so long."""
+    """Warm up each run at least so many ms."""
     sleep: Milliseconds = 0.0
-    """Rest before each measured pass."""
+    """Rest so many ms before each measured pass."""
     layer_passes: Annotated[int, Field(ge=0)] = 20
     """Passes with the profiler of ONNX Runtime or TensorRT on, for the layers; 0 leaves the layers out."""
     batches: tuple[Annotated[int, Field(ge=1)], ...] = ()
@@ -91,10 +92,10 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of random inputs."""
     lock_clocks: bool = False
-    """Lock the GPU to its base clock while it is measured; needs the right to (root). It is set free again however this
+    """GPU: lock it to its base clock while it is measured; needs the right to (root). It is set free again however this
     ends."""
     sample_gpu: bool = False
-    """Ask the GPU about ten times a second what it does while it is measured: use, clocks, power, copies."""
+    """GPU: ask it about ten times a second what it does while it is measured: use, clocks, power, copies."""
     hide_non_compute: bool = False
     """Leave layers that only move or convert data (reformats, casts, copies) out of lists of layers; the profile keeps
     them, and tables in reports show them when their filter is cleared."""
@@ -122,24 +123,25 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     engine_file: Annotated[Path | None, DataFile()] = None
     """TensorRT: an engine that was built before, of the same model, instead of `engine`."""
     trust_engine: Annotated[bool, RunsCode()] = False
-    """TensorRT: run code that is embedded in the engine (version compatible engines have some)."""
+    """TensorRT: allow the code that is embedded in the engine to run (version compatible engines have some)."""
     library: Annotated[Path | None, RunsCode()] = None
-    """TensorRT: where another one lies than the installed one: a virtual environment that has it, or the folder of an
-    unpacked TensorRT archive."""
+    """TensorRT: use another than the installed one: a virtual environment that has it, or the folder of an unpacked
+    TensorRT archive."""
     gpu: Annotated[int, Field(ge=0)] = 0
-    """TensorRT: number of the GPU."""
+    """TensorRT: number of the GPU, as nvidia-smi counts them."""
     refit: bool = True
     """TensorRT: give the engine the model's weights first, where it can be refitted and has not got them yet."""
     optimization_profile: Annotated[int, Field(ge=0)] = 0
-    """TensorRT: which of the engine's optimization profiles."""
+    """TensorRT: which of the engine's optimization profiles, counted from 0."""
     streams: Annotated[int, Field(ge=1, le=64)] = 1
     """TensorRT: inferences side by side, each on a CUDA stream of its own; a pass is one of each."""
     cuda_graph: bool = False
     """TensorRT: capture a pass in a CUDA graph and launch that."""
     transfers: bool = False
     """TensorRT: count the copies of inputs and outputs in the latency; otherwise they are told beside it."""
-    spin_wait: bool = False
-    """TensorRT: wait for the GPU by asking all the time: quicker, and takes a CPU."""
+    spin_wait: bool = True
+    """TensorRT: wait for the GPU by asking all the time, as ONNX Runtime does. Otherwise the CPU sleeps meanwhile, and
+    waking it is a part of the latency."""
 
     @model_validator(mode="after")
     def _check_backend(self) -> ProfileModel:

@@ -20,7 +20,7 @@ enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, OLD_DRIVER = 35, NO_DE
 typedef struct { unsigned mark; int capturing; long captured; } Stream;
 typedef struct { unsigned mark; double at_ms; int recorded; } Event;
 typedef struct { unsigned mark; long nodes; } Graph;
-typedef struct Block { void *at; size_t bytes; struct Block *next; } Block;
+typedef struct Block { void *at; size_t bytes; int on_device; struct Block *next; } Block;
 
 enum { STREAM = 0x57e4a001, EVENT = 0xe7e47002, GRAPH = 0x64a94003, EXEC = 0xe8ec4004, GONE = 0xdead0000 };
 
@@ -123,21 +123,23 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
     return SUCCESS;
 }
 
-static cudaError_t take(void **pointer, size_t bytes) {
+static cudaError_t take(void **pointer, size_t bytes, int on_device) {
     Block *block = malloc(sizeof *block);
-    block->at = malloc(bytes), block->bytes = bytes, block->next = blocks;
+    block->at = malloc(bytes), block->bytes = bytes, block->on_device = on_device, block->next = blocks;
     memset(block->at, 0xcd, bytes);
     blocks = block, *pointer = block->at;
+    tell("made block", on_device);
     return SUCCESS;
 }
 
-static cudaError_t give(void *pointer, size_t *counted) {
+static cudaError_t give(void *pointer, int on_device) {
     for (Block **at = &blocks; *at; at = &(*at)->next)
-        if ((*at)->at == pointer) {
+        if ((*at)->at == pointer && (*at)->on_device == on_device) {
             Block *gone = *at;
             *at = gone->next;
-            if (counted) *counted -= gone->bytes;
+            if (on_device) used -= gone->bytes;
             free(gone->at), free(gone);
+            tell("gone block", on_device);
             return SUCCESS;
         }
     return pointer ? INVALID_VALUE : SUCCESS;
@@ -147,24 +149,30 @@ cudaError_t cudaMalloc(void **pointer, size_t bytes) {
     MAY_FAIL;
     if (used + bytes > memory()) return OUT_OF_MEMORY;
     used += bytes;
-    return take(pointer, bytes);
+    return take(pointer, bytes, 1);
 }
 
-cudaError_t cudaFree(void *pointer) { MAY_FAIL; return give(pointer, &used); }
-cudaError_t cudaMallocHost(void **pointer, size_t bytes) { MAY_FAIL; return take(pointer, bytes); }
-cudaError_t cudaFreeHost(void *pointer) { MAY_FAIL; return give(pointer, NULL); }
+cudaError_t cudaFree(void *pointer) { MAY_FAIL; return give(pointer, 1); }
+cudaError_t cudaMallocHost(void **pointer, size_t bytes) { MAY_FAIL; return take(pointer, bytes, 0); }
+cudaError_t cudaFreeHost(void *pointer) { MAY_FAIL; return give(pointer, 0); }
 
-static int holds(const void *at, size_t bytes) {
+/* Whether so many bytes lie in memory that was asked for; TensorRT's stand-in asks too. */
+int standin_holds(const void *at, size_t bytes, int on_device) {
     for (Block *block = blocks; block; block = block->next)
-        if (at >= block->at && (char *)at + bytes <= (char *)block->at + block->bytes) return 1;
+        if (at >= block->at && (char *)at + bytes <= (char *)block->at + block->bytes)
+            return block->on_device == on_device;
     return 0;
 }
+
+int standin_has_stream(void *handle) { return stream_of(handle) != NULL; }
 
 cudaError_t cudaMemcpyAsync(void *target, const void *source, size_t bytes, int kind, void *handle) {
     MAY_FAIL;
     Stream *stream = stream_of(handle);
     if (!stream) return INVALID_HANDLE;
-    if (!holds(kind == 1 ? target : source, bytes) || (kind != 1 && kind != 2)) return INVALID_VALUE;
+    if (kind != 1 && kind != 2) return INVALID_VALUE;
+    const void *device = kind == 1 ? target : source, *host = kind == 1 ? source : target;
+    if (!standin_holds(device, bytes, 1) || !standin_holds(host, bytes, 0)) return INVALID_VALUE;
     memcpy(target, source, bytes);
     tell(kind == 1 ? "h2d" : "d2h", (long)bytes);
     return SUCCESS;
@@ -172,7 +180,7 @@ cudaError_t cudaMemcpyAsync(void *target, const void *source, size_t bytes, int 
 
 cudaError_t cudaStreamCreateWithFlags(void **handle, unsigned flags) {
     MAY_FAIL;
-    (void)flags;
+    if (flags > 1) return INVALID_VALUE;
     Stream *stream = calloc(1, sizeof *stream);
     stream->mark = STREAM, *handle = stream;
     tell("stream", 1);
@@ -182,6 +190,7 @@ cudaError_t cudaStreamCreateWithFlags(void **handle, unsigned flags) {
 cudaError_t cudaStreamDestroy(void *handle) {
     Stream *stream = stream_of(handle);
     if (!stream) return INVALID_HANDLE;
+    tell("gone stream", 1);
     stream->mark = GONE; /* not freed: a handle that is used again must be seen */
     return SUCCESS;
 }
@@ -195,6 +204,7 @@ cudaError_t cudaStreamSynchronize(void *handle) {
 
 cudaError_t cudaEventCreateWithFlags(void **handle, unsigned flags) {
     MAY_FAIL;
+    if (flags > 7) return INVALID_VALUE;
     Event *event = calloc(1, sizeof *event);
     event->mark = EVENT, *handle = event;
     tell("event", flags);
@@ -204,6 +214,7 @@ cudaError_t cudaEventCreateWithFlags(void **handle, unsigned flags) {
 cudaError_t cudaEventDestroy(void *handle) {
     Event *event = handle;
     if (!event || event->mark != EVENT) return INVALID_HANDLE;
+    tell("gone event", 1);
     event->mark = GONE;
     return SUCCESS;
 }
@@ -233,7 +244,7 @@ cudaError_t cudaEventElapsedTime(float *ms, void *begin, void *end) {
 
 cudaError_t cudaStreamBeginCapture(void *handle, int mode) {
     MAY_FAIL;
-    (void)mode;
+    if (mode < 0 || mode > 2) return INVALID_VALUE;
     Stream *stream = stream_of(handle);
     if (!stream || stream->capturing) return INVALID_HANDLE;
     stream->capturing = 1;
@@ -252,11 +263,12 @@ cudaError_t cudaStreamEndCapture(void *handle, void **graph) {
 
 cudaError_t cudaGraphInstantiateWithFlags(void **exec, void *graph, unsigned long long flags) {
     MAY_FAIL;
-    (void)flags;
+    if (flags) return INVALID_VALUE;
     Graph *given = graph;
     if (!given || given->mark != GRAPH) return INVALID_VALUE;
     Graph *made = calloc(1, sizeof *made);
     made->mark = EXEC, *exec = made;
+    tell("made graph", 1);
     return SUCCESS;
 }
 
@@ -278,6 +290,7 @@ cudaError_t cudaGraphLaunch(void *exec, void *stream) {
 cudaError_t cudaGraphExecDestroy(void *exec) {
     Graph *given = exec;
     if (!given || given->mark != EXEC) return INVALID_VALUE;
+    tell("gone graph", 1);
     given->mark = GONE;
     return SUCCESS;
 }

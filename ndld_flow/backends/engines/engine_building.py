@@ -17,13 +17,14 @@ from ndld_flow.backends.engines.calibration import calibrate_from_cache, make_up
 from ndld_flow.backends.engines.configuration import configure
 from ndld_flow.backends.engines.layer_precisions import allow_precisions, set_layer_precisions
 from ndld_flow.backends.engines.library import SPOKEN, import_bindings
-from ndld_flow.backends.engines.network import ParsedNetwork, load_plugins, parse_model, tensor_info
+from ndld_flow.backends.engines.network import ParsedNetwork, parse_model, tensor_info
 from ndld_flow.backends.engines.optimization_profiles import (
     NetworkInput,
     add_profiles,
     assumed_batch,
     choose_profiles,
 )
+from ndld_flow.backends.engines.plugin_libraries import load_plugins
 from ndld_flow.backends.engines.read_back import read_applied, read_flags, read_network_flags
 from ndld_flow.backends.engines.refusals import refuse_settings
 from ndld_flow.backends.engines.release_names import names_of_bindings

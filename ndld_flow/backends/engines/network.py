@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,14 +12,13 @@ from ndld_flow.backends.engines.build_log import join_reasons, reason_of
 from ndld_flow.backends.engines.build_settings import BuildSettings
 from ndld_flow.backends.engines.library import SPOKEN
 from ndld_flow.backends.engines.untyped import Bindings, Bound
-from ndld_flow.errors import BackendError, ModelError
+from ndld_flow.errors import ModelError
 from ndld_flow.importing.dtype_names import dtype_of_tensorrt
 from ndld_flow.plain_text import short_name, shortened
 from ndld_flow.records.build import EngineBackend
 from ndld_flow.records.profile import TensorInfo
 
 _SHOWN_ERRORS = 5
-_ENTRY_POINTS = ("getCreators", "getPluginCreators")
 _NO_PLUGIN = re.compile(r"plugin not found|plugin creator", re.IGNORECASE)
 _NO_REASON = ("", "false")
 _INVALID_NODE = re.compile(r"^Invalid Node - \S*\s*")
@@ -59,33 +57,6 @@ def parse_model(
     if not parser.parse_from_file(str(model)):
         raise ModelError(_tell_errors(settings.backend or "tensorrt", trt.__version__, parser))
     return ParsedNetwork(builder, network, parser, time.perf_counter() - began)
-
-
-def load_plugins(trt: Bindings, logger: Bound, builder: Bound, plugins: Sequence[Path]) -> None:
-    """Load TensorRT's own plugins and the user's. Raises BackendError with the loader's reason."""
-    if hasattr(trt, "init_libnvinfer_plugins"):
-        trt.init_libnvinfer_plugins(logger, "")
-    for plugin in plugins:
-        path = str(plugin.absolute())
-        if builder.get_plugin_registry().load_library(path) is None:
-            _load_old_plugin(plugin)
-
-
-def _load_old_plugin(plugin: Path) -> None:
-    """Those that do not list their operators register them by being loaded."""
-    named = short_name(str(plugin))
-    try:
-        loaded = ctypes.CDLL(str(plugin.absolute()), mode=ctypes.RTLD_GLOBAL)
-    except OSError as error:
-        raise BackendError(
-            f"plugins: {named} does not load ({reason_of(str(error))}). Check the path, and that it was built for this "
-            "system and this release of TensorRT."
-        ) from None
-    if any(hasattr(loaded, name) for name in _ENTRY_POINTS):
-        raise BackendError(
-            f"plugins: TensorRT refuses {named}, though the system loads it: it was built for another release, or its "
-            "operators are registered already."
-        )
 
 
 def tensor_info(tensor: Bound) -> TensorInfo:

@@ -9,6 +9,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ndld_flow.backends.measuring.gpu_names import find_in_nvml, name_for_nvml
 from ndld_flow.errors import BackendError
 
 _RIGHTS = (
@@ -57,7 +58,7 @@ class _Nvml:
         try:
             self.nvml.nvmlInit()
             try:
-                getattr(self.nvml, name)(self.nvml.nvmlDeviceGetHandleByIndex(self.gpu), *arguments)
+                getattr(self.nvml, name)(find_in_nvml(self.nvml, self.gpu), *arguments)
             finally:
                 self.nvml.nvmlShutdown()
         except self.nvml.NVMLError as error:
@@ -84,7 +85,7 @@ class _NvidiaSmi:
         self._run("--reset-gpu-clocks")
 
     def _run(self, *options: str) -> str:
-        command = [self.program, "-i", str(self.gpu), *options]
+        command = [self.program, "-i", name_for_nvml(self.gpu), *options]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
         except (OSError, subprocess.SubprocessError) as error:

@@ -17,6 +17,8 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from ndld_flow.backends.measuring.gpu_names import find_in_nvml
+
 PERIOD_S = 0.05
 _SPOKEN = {"busy_percent": "% of the time with a kernel running", "sm_mhz": "MHz", "power_w": "W"}
 
@@ -84,7 +86,7 @@ def _sample(gpu: int, samples: GpuSamples, over: threading.Event) -> None:
         return
     try:
         nvml.nvmlInit()
-        readers = _readers(nvml, nvml.nvmlDeviceGetHandleByIndex(gpu))
+        readers = _readers(nvml, find_in_nvml(nvml, gpu))
     except nvml.NVMLError as error:
         samples.missing = f"NVML says {error}"
         return

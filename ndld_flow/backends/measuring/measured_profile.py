@@ -141,6 +141,8 @@ def _about_engine(session: EngineSession, facts: Mapping[str, int | str | bool])
         yield "latency includes the copies of inputs to the device and of outputs from it"
     else:
         yield "latency is that of the run on the device; copies from and to the host's memory are told beside it"
+    if not session.spin_wait:
+        yield "latency includes waking the CPU (`spin_wait: false`), which that of ONNX Runtime does not"
     if session.streams > 1:
         yield (
             f"a pass is {session.streams} inferences side by side, each on a stream of its own: latency is until the "

@@ -65,7 +65,8 @@ def run_child(
             stdout=subprocess.PIPE,
             stderr=said,
             start_new_session=True,
-            env={**os.environ, **(environment or {})},
+            # GPUs are counted as nvidia-smi counts them, unless who calls us wants CUDA's own order.
+            env={"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ, **(environment or {})},
         )
     doing = "starting"
     try:

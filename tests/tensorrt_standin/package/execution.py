@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -65,7 +67,8 @@ class IExecutionContext(Bound):
     def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
         expect(int, stream_handle, "stream_handle")
         if not 0 <= expect(int, profile_index, "profile_index") < len(self._engine["profiles"]):
-            return self._refuse(f"setOptimizationProfileAsync: there is no profile {profile_index}")
+            self._refuse(f"setOptimizationProfileAsync: there is no profile {profile_index}")
+            raise RuntimeError("Error in set optimization profile async.")
         self._profile = profile_index
         return True
 
@@ -101,7 +104,10 @@ class IExecutionContext(Bound):
 
     def get_max_output_size(self, name: str) -> int:
         tensor = self._tensor(name)
-        return 0 if tensor is None else volume(self.get_tensor_shape(name)) * BITS.get(tensor["type"], 8) // 8
+        if tensor is None or tensor["mode"] != "OUTPUT" or self._unspecified():
+            return -1
+        most = max(map(volume, self._shapes.values()), default=1)  # a dimension that depends on data
+        return volume([most if dim < 0 else dim for dim in self.get_tensor_shape(name)]) * _bits(tensor) // 8
 
     def update_device_memory_size_for_shapes(self) -> int:
         return int(self._engine["memory"]["activation"])
@@ -153,11 +159,16 @@ class IExecutionContext(Bound):
 
     def execute_async_v3(self, stream_handle: int) -> bool:
         expect(int, stream_handle, "stream_handle")
+        cuda = _loaded_cuda()
+        if cuda is not None and not cuda.standin_has_stream(ctypes.c_void_p(stream_handle)):
+            return self._refuse("enqueueV3: there is no such stream")
         return self._execute()
 
     def report_to_profiler(self) -> bool:
         if self.profiler is None:
             return self._refuse("reportToProfiler: there is no profiler")
+        if os.environ.get("STANDIN_TELLS_NO_TIMES") == "1":
+            return self._refuse("reportToProfiler: no events were recorded")
         for name, ms in self._waiting:
             self.profiler.report_layer_time(name, ms)
         self._waiting = []
@@ -170,14 +181,30 @@ class IExecutionContext(Bound):
         for tensor in self._engine["tensors"]:
             if not self._addresses.get(tensor["name"]) and tensor["name"] not in self._allocators:
                 return self._refuse(f"enqueueV3: no address is set for tensor {tensor['name']}")
+        for tensor in self._engine["tensors"] if _loaded_cuda() else ():
+            if tensor["name"] not in self._allocators and not self._lies_in_memory(tensor):
+                return self._refuse(f"enqueueV3: the memory of {tensor['name']} is too small or on the wrong side")
         self._waiting = []
         for name, ms in self._times:
             _spend(ms)
             self._waiting.append((name, ms))
         return self.report_to_profiler() if self.profiler is not None and self.enqueue_emits_profile else True
 
+    def _lies_in_memory(self, tensor: dict[str, Any]) -> bool:
+        """The real one does not look: it crashes, or writes over what lies behind."""
+        shape = self.get_tensor_shape(tensor["name"])
+        most = self.get_max_output_size(tensor["name"])
+        needed = most if -1 in tuple(shape) else volume(shape) * _bits(tensor) // 8
+        address = ctypes.c_void_p(self._addresses[tensor["name"]])
+        on_device = not tensor.get("is_shape")
+        return bool(_loaded_cuda().standin_holds(address, ctypes.c_size_t(needed), on_device))
+
     def _unspecified(self) -> list[str]:
-        return [tensor["name"] for tensor in self._tensors("INPUT") if tensor["name"] not in self._shapes]
+        return [
+            tensor["name"]
+            for tensor in self._tensors("INPUT")
+            if tensor["name"] not in self._shapes or (tensor.get("is_shape") and tensor["name"] not in self._addresses)
+        ]
 
     def _shapes_of_all(self) -> dict[str, list[int]]:
         """Tensor -> its shape for these inputs, as far as ONNX's shape inference knows."""
@@ -198,7 +225,7 @@ class IExecutionContext(Bound):
 
 
 def infer_shapes(model: bytes, inputs: dict[str, tuple[int, ...]]) -> dict[str, list[int]]:
-    """Shapes of a model's tensors for these shapes of its inputs; 1 for what cannot be known."""
+    """Shapes of a model's tensors for these shapes of its inputs; -1 where that depends on data."""
     import onnx
 
     proto = onnx.load_model_from_string(model)
@@ -214,7 +241,7 @@ def infer_shapes(model: bytes, inputs: dict[str, tuple[int, ...]]) -> dict[str, 
         return {}
     graph = proto.graph
     return {
-        info.name: [dim.dim_value or 1 for dim in info.type.tensor_type.shape.dim]
+        info.name: [dim.dim_value if dim.HasField("dim_value") else -1 for dim in info.type.tensor_type.shape.dim]
         for info in (*graph.input, *graph.value_info, *graph.output)
         if info.type.tensor_type.HasField("shape")
     }
@@ -224,6 +251,19 @@ def _set_dims(info: Any, dims: Sequence[int]) -> None:
     info.type.tensor_type.ClearField("shape")
     for size in dims:
         info.type.tensor_type.shape.dim.add().dim_value = size
+
+
+def _bits(tensor: dict[str, Any]) -> int:
+    return BITS.get(tensor["type"], 8)
+
+
+def _loaded_cuda() -> Any:
+    """The stand-in of CUDA's runtime library, where this process has it."""
+    try:
+        library = ctypes.CDLL("libcudart.so.13", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError:
+        return None
+    return library if hasattr(library, "standin_holds") else None
 
 
 def _spend(ms: float) -> None:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from .bindings import Bound, Setting
+from .bindings import Bound, Setting, record
 from .logs import LAST
 
 _OPERATORS = re.compile(rb"STANDIN_PLUGIN:([\w,]+);")
@@ -57,4 +57,5 @@ def get_plugin_registry() -> Any:
 
 def init_libnvinfer_plugins(logger: Any, namespace: str) -> bool:
     """Loads the plugins that come with TensorRT: there are none."""
+    record(REGISTRY, call="init_libnvinfer_plugins")
     return isinstance(namespace, str)

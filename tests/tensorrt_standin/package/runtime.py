@@ -1,4 +1,5 @@
-"""What opens engines, and what it refuses. With STANDIN_NO_GPU=1 none can be opened."""
+"""What opens engines, and what it refuses. With STANDIN_NO_GPU=1 none can be opened; with
+STANDIN_OLD_DRIVER=1 nothing that opens them can be made."""
 
 from __future__ import annotations
 
@@ -30,6 +31,9 @@ class Runtime(Bound):
 
     def __init__(self, logger: Any) -> None:
         self._log = open_log(logger)
+        if os.environ.get("STANDIN_OLD_DRIVER") == "1":
+            self._log.error("IRuntime: CUDA initialization failure with error: 35", 6)
+            raise TypeError("pybind11::init(): factory function returned nullptr")
         self._logger = logger
 
     @property

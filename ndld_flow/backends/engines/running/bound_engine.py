@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from ndld_flow.backends.engines.running.cuda_runtime import CudaRuntime
 from ndld_flow.backends.engines.running.engine_session import EngineSession
 from ndld_flow.backends.engines.running.engine_tensors import EngineTensor, refuse_shape
 from ndld_flow.backends.engines.running.lane import Lane
+from ndld_flow.backends.engines.running.load_engine import one_paragraph
 from ndld_flow.backends.models.tensors import Array
 from ndld_flow.backends.running.device_facts import DeviceTimes
 from ndld_flow.errors import BackendError, RequestError
@@ -35,12 +37,17 @@ class BoundEngine:
         self._session = session
         self._tensors = tensors
         self._lanes: list[Lane] = []
+        # Also when nobody closes it: what follows in this process needs the memory.
+        self._give_back = weakref.finalize(self, _close, self._lanes)
         values = {name: tensors[name].values_for(array) for name, array in feeds.items()}
         self._check_shapes(values)
         for context in contexts:
             lane = Lane(cuda, context, spin=session.spin_wait)
             self._lanes.append(lane)
-            self._bind(lane, values)
+            try:
+                self._bind(lane, values)
+            except RuntimeError as error:  # what the bindings raise where they return nothing
+                raise BackendError(f"TensorRT does not take the inputs: {one_paragraph(str(error))}.") from None
             lane.time_alone(lane.copy_in)
 
     def once(self) -> None:
@@ -97,9 +104,7 @@ class BoundEngine:
 
     def close(self) -> None:
         """Give back memory, streams and events; the contexts stay."""
-        for lane in self._lanes:
-            lane.close()
-        self._lanes = []
+        self._give_back()
 
     def _check_shapes(self, values: Mapping[str, Array]) -> None:
         profile = self._session.optimization_profile
@@ -114,21 +119,31 @@ class BoundEngine:
             if allowed:
                 refuse_shape(tensor, found, [tuple(each) for each in allowed], profile)
 
+    def _choose_profile(self, lane: Lane) -> None:
+        profile = self._session.optimization_profile
+        if not lane.context.set_optimization_profile_async(profile, lane.stream):
+            raise BackendError(f"TensorRT does not switch to optimization profile {profile} of {self._session.engine}.")
+
     def _bind(self, lane: Lane, values: Mapping[str, Array]) -> None:
         context, profile = lane.context, self._session.optimization_profile
         if context.active_optimization_profile != profile:
-            lane.time_alone(lambda: context.set_optimization_profile_async(profile, lane.stream))
+            lane.time_alone(lambda: self._choose_profile(lane))
         for name, array in values.items():
             if not context.set_input_shape(name, tuple(array.shape)):
                 raise RequestError(f'input "{short_name(name)}": the engine takes no shape {array.shape}.')
+        for name, array in values.items():  # strides are told when all shapes are known
             lane.bind_input(self._tensors[name], array)
         unknown = context.infer_shapes()
         if unknown:
             raise BackendError(f"TensorRT cannot tell the shapes of {', '.join(map(short_name, unknown))}.")
-        for name, tensor in self._tensors.items():
+        for tensor in self._tensors.values():
             if not tensor.is_input:
-                shape = tuple(context.get_tensor_shape(name))
-                lane.bind_output(tensor, context.get_max_output_size(name) if -1 in shape else tensor.bytes_for(shape))
+                lane.bind_output(tensor)
+
+
+def _close(lanes: list[Lane]) -> None:
+    while lanes:
+        lanes.pop().close()
 
 
 def _slowest(told: Iterable[float | None]) -> float | None:

@@ -41,7 +41,7 @@ class EngineSession:
     cuda_graph: bool = False
     transfers: bool = False
     """Copies between host and device are a part of each pass."""
-    spin_wait: bool = False
+    spin_wait: bool = True
     """Wait for the GPU by asking again and again rather than by sleeping."""
 
     @property

@@ -37,13 +37,15 @@ class EngineTensor:
     def spec(self) -> TensorSpec:
         return TensorSpec(self.name, self.dtype, tuple(None if dim < 0 else dim for dim in self.shape))
 
-    def bytes_for(self, shape: Sequence[int]) -> int:
-        """What a tensor of this shape takes, blocks filled up."""
-        dims = list(shape)
-        axis, block = self.padding
-        if axis >= 0:
-            dims[axis] = -(-dims[axis] // block) * block
-        return (prod(dims) * (bits_of_dtype(self.dtype) or 8) + 7) // 8
+    def bytes_for(self, shape: Sequence[int], strides: Sequence[int] = ()) -> int:
+        """What a tensor of this shape takes, blocks filled up; `strides` are in blocks, and may leave gaps."""
+        dims, block = list(shape), 1
+        if self.padding[0] >= 0:
+            axis, block = self.padding
+            dims[axis] = -(-dims[axis] // block)
+        spanned = max((dim * stride for dim, stride in zip(dims, strides, strict=False)), default=0)
+        blocks = max(prod(dims), spanned if prod(dims) else 0)
+        return (blocks * block * (bits_of_dtype(self.dtype) or 8) + 7) // 8
 
     def values_for(self, values: Array) -> Array:
         """The values in the engine's dtype, row after row."""

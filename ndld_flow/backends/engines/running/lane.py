@@ -13,6 +13,7 @@ from ndld_flow.backends.engines.running.engine_tensors import EngineTensor
 from ndld_flow.backends.models.tensors import Array
 from ndld_flow.backends.running.device_facts import DeviceTimes
 from ndld_flow.errors import BackendError
+from ndld_flow.plain_text import short_name
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,15 @@ class Lane:
 
     def bind_input(self, tensor: EngineTensor, values: Array) -> None:
         """Keep the values where copies start from, and tell the context where it will find them."""
-        buffer = self._bind(tensor, tensor.bytes_for(values.shape))
-        ctypes.memset(buffer.host, 0, buffer.bytes)  # a tensor laid out in blocks is longer than its values
-        ctypes.memmove(buffer.host, values.ctypes.data, values.nbytes)
+        buffer = self._bind(tensor, tensor.bytes_for(values.shape, self._strides(tensor)))
+        # A tensor laid out in blocks is longer than its values, and one of 4 bits shorter: numpy keeps each in a byte.
+        ctypes.memset(buffer.host, 0, buffer.bytes)
+        ctypes.memmove(buffer.host, values.ctypes.data, min(values.nbytes, buffer.bytes))
         self._inputs.append(buffer)
 
-    def bind_output(self, tensor: EngineTensor, bytes_needed: int) -> None:
-        self._outputs.append(self._bind(tensor, bytes_needed))
+    def bind_output(self, tensor: EngineTensor) -> None:
+        """Make room for what the context will write, now that it knows all inputs."""
+        self._outputs.append(self._bind(tensor, self._bytes_of_output(tensor)))
 
     def capture(self) -> None:
         """From now on launch a CUDA graph of what the context enqueues. It must have run once as it is.
@@ -128,11 +131,28 @@ class Lane:
             self._cuda.destroy("Event", event)
         self._cuda.destroy("Stream", self.stream)
 
+    def _bytes_of_output(self, tensor: EngineTensor) -> int:
+        shape = tuple(self.context.get_tensor_shape(tensor.name))
+        if -1 not in shape:
+            return tensor.bytes_for(shape, self._strides(tensor))
+        most = int(self.context.get_max_output_size(tensor.name))  # it depends on data
+        if most < 0:
+            raise BackendError(f"TensorRT cannot tell how large {short_name(tensor.name)} may become.")
+        return most
+
+    def _strides(self, tensor: EngineTensor) -> tuple[int, ...]:
+        try:
+            return tuple(self.context.get_tensor_strides(tensor.name))
+        except ValueError:  # a length of -1: TensorRT does not tell
+            return ()
+
     def _bind(self, tensor: EngineTensor, bytes_needed: int) -> _Buffer:
         host = self._cuda.allocate_pinned(bytes_needed)
         buffer = _Buffer(bytes_needed, host, 0 if tensor.on_host else self._cuda.allocate(bytes_needed))
         if not self.context.set_tensor_address(tensor.name, buffer.device or buffer.host):
-            raise BackendError(f"TensorRT takes no address for {tensor.name}: it is no tensor of the engine.")
+            raise BackendError(
+                f"TensorRT takes no address for {short_name(tensor.name)}: it is no tensor of the engine."
+            )
         return buffer
 
     def _execute(self) -> None:

@@ -16,6 +16,7 @@ from ndld_flow.backends.engines.library import import_bindings
 from ndld_flow.backends.engines.running.engine_session import EngineSession
 from ndld_flow.backends.engines.running.open_engine import open_engine
 from ndld_flow.backends.models.tensors import Array
+from ndld_flow.errors import BackendError
 
 INSPECTED = "engine.json"
 """What the engine inspector says of the engine at these shapes, in the folder of a recording."""
@@ -64,7 +65,11 @@ def record_engine_layers(
         started = time.perf_counter()
         bound.once()
         took_ms = (time.perf_counter() - started) * 1e3
-        context.report_to_profiler()
+        if not context.report_to_profiler():
+            raise BackendError(
+                f"TensorRT's profiler tells nothing of the engine {session.engine}: {opened.messages.last_error}. "
+                "Leave the layers out with `layer_passes: 0`."
+            )
         if done >= 0:
             _keep(recording, told, took_ms)
             tell(done + 1, passes)

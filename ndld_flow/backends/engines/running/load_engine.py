@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ndld_flow.backends.engines.library import SPOKEN
+from ndld_flow.backends.engines.plugin_libraries import load_plugins
 from ndld_flow.backends.engines.running.engine_session import EngineSession
 from ndld_flow.errors import BackendError, ModelError
 from ndld_flow.plain_text import short_name, shortened, visible_text
@@ -14,7 +15,7 @@ from ndld_flow.plain_text import short_name, shortened, visible_text
 _OTHER_RELEASE = re.compile(r"expecting library version ([\d.]+) got(?: library version)? ([\d.]+)", re.IGNORECASE)
 _OTHER_GPU = re.compile(r"incompatible device|expecting compute|compute capability", re.IGNORECASE)
 _HOST_CODE = re.compile(r"host\s?code", re.IGNORECASE)
-_CUDA = re.compile(r"cuda ?error|cuda runtime", re.IGNORECASE)
+_CUDA = re.compile(r"cuda ?error|cuda runtime|cuda initialization", re.IGNORECASE)
 _VERSION = re.compile(r"version", re.IGNORECASE)
 _LONGEST = 400
 
@@ -60,11 +61,11 @@ def one_paragraph(message: str) -> str:
 def load_engine(trt: Any, session: EngineSession, messages: Messages) -> tuple[Any, Any]:  # noqa: ANN401
     """The runtime and the engine; the runtime must outlive it.
 
-    Raises `BackendError` when the engine does not load here, `ModelError` when there is no such file.
+    Raises `BackendError` when TensorRT does not start, or a plugin or the engine does not load here; `ModelError` when
+    there is no such file.
     """
-    runtime = trt.Runtime(messages.logger)
-    for plugin in session.plugins:
-        runtime.get_plugin_registry().load_library(str(plugin))
+    runtime = _make_runtime(trt, session, messages)
+    load_plugins(trt, messages.logger, runtime, session.plugins)
     if session.trust:
         runtime.engine_host_code_allowed = True
     try:
@@ -75,6 +76,16 @@ def load_engine(trt: Any, session: EngineSession, messages: Messages) -> tuple[A
     if engine is None:
         raise BackendError(explain_refusal(session, trt.__version__, messages))
     return runtime, engine
+
+
+def _make_runtime(trt: Any, session: EngineSession, messages: Messages) -> Any:  # noqa: ANN401
+    try:
+        return trt.Runtime(messages.logger)
+    except TypeError:  # pybind11: factory function returned nullptr
+        raise BackendError(
+            f"{SPOKEN[session.backend]} {trt.__version__} does not start: {messages.last_error}. Check that "
+            "`nvidia-smi` works, and that the driver is new enough for the CUDA that this release was built for."
+        ) from None
 
 
 def explain_refusal(session: EngineSession, version: str, messages: Messages) -> str:
