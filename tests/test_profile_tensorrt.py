@@ -511,6 +511,7 @@ def test_one_model_without_a_recipe(trt: Bench, in_folder: Path, monkeypatch: py
     write_model(in_folder / "m.onnx", CHAIN)
     command = [sys.executable, "-m", "ndld_flow", "profile", "m.onnx", "--json", "backend=tensorrt"]
     settings = [f"library={trt.library}", "engine.fp16=true", "runs=1", "passes=3", "duration=0", "stable=0"]
+    settings += ["layer_passes=2", "warmup=0", "warmup_passes=1"]
     environment = {**os.environ, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run([*command, *settings], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr

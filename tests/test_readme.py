@@ -110,7 +110,9 @@ def test_the_workflow_is_sound_and_its_commands_work(checkout: Path) -> None:
 
 
 def test_the_python_example_works(checkout: Path) -> None:
-    code = block("python", "from ndld_flow import api")
+    small = [f"steps.{step}.{setting}" for step in ("base", "speed") for setting in HURRY]
+    code = block("python", "from ndld_flow import api").replace('["', f'[*{small}, "')
+    assert str(small) in code
     done = subprocess.run([sys.executable, "-c", code], cwd=checkout, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("True outputs/runs/resnet50/")
 
