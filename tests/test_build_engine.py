@@ -117,6 +117,9 @@ def ask(folder: Path) -> dict[str, Asked]:
         "wrong_tensor": Asked(relu, {**RTX, "advanced": {"io_formats": {"X": {"formats": ["linear"]}}}}),
         "refused": Asked(relu, {**RTX, "fp16": True, "int8": True, "error_on_timing_cache_miss": True}),
         "constrained": Asked(constrain(make_cnn(folder / "c.onnx"), Conv_0="fp16"), {**RTX, "typing": "obey"}),
+        "disobeyed": Asked(constrain(make_cnn(folder / "d.onnx"), Conv_0="int8"), {**RTX, "typing": "obey"}),
+        "preferred": Asked(constrain(make_cnn(folder / "p.onnx"), Conv_0="int8"), {**RTX, "typing": "prefer"}),
+        "too_large": Asked(relu, {**RTX, "profiles": [{"x": shapes([1, 4], [1, 4], [2**70, 4])}]}),
         "unheard": Asked(constrain(make_cnn(folder / "u.onnx"), Conv_0="fp16"), RTX),
     }
     return asked | {f"level_{level}": Asked(relu, {**RTX, "optimization_level": level}) for level in range(5)}
@@ -337,6 +340,18 @@ def test_precisions_that_nobody_obeys_are_told(came: Mapping[str, Came]) -> None
     assert not (came["unheard"].out / Engine.typed_model).exists()
 
 
+def test_a_precision_that_cannot_be_obeyed_ends_the_build_and_one_that_is_preferred_is_told(
+    came: Mapping[str, Came],
+) -> None:
+    assert came["disobeyed"].answer.error == "RequestError"
+    assert "`typing: obey`" in came["disobeyed"].error
+    assert "int8 needs QuantizeLinear" in came["disobeyed"].error
+    assert "'Conv_0'" in came["disobeyed"].error
+    build = came["preferred"].build
+    assert [one.is_ignored for one in build.constraints] == [True]
+    assert len([note for note in build.notes if "int8 needs QuantizeLinear" in note]) == 1
+
+
 # What cannot be built
 
 
@@ -348,6 +363,7 @@ def test_precisions_that_nobody_obeys_are_told(came: Mapping[str, Came]) -> None
         ("no_runner", BackendError, ("NonMaxSuppression_5",)),
         ("no_plugin", BackendError, ("plugin.so does not load", "file too short")),
         ("wrong_weights", RequestError, ('"no such" names no weights',)),
+        ("too_large", BackendError, ("refuses these shapes", "x [1, 4]")),
         ("wrong_tensor", RequestError, ('"X" is no input or output', 'did you mean "x"?')),
     ],
 )
@@ -382,6 +398,12 @@ def test_the_step_says_what_came_out(tmp_path: Path) -> None:
     assert {"build_s", "parse_s", "memory.activation_bytes", "memory.build_peak_bytes"} <= set(metrics)
     assert "parsing the model" in [what for _, _, what in ran.told]
     assert any(what.startswith("building: ") for _, _, what in ran.told)
+
+
+def test_ignored_constraints_are_in_the_steps_own_line(tmp_path: Path) -> None:
+    model = constrain(make_cnn(tmp_path / "cnn.onnx"), Conv_0="int8")
+    ran = run_step(BuildEngine, model, tmp_path / "step", {**RTX, "typing": "prefer"})
+    assert ran.result.summary.endswith(", 1 of 1 constraints ignored")
 
 
 def test_where_an_engine_may_be_used_again() -> None:

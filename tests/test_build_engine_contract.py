@@ -281,3 +281,37 @@ def test_layers_are_the_inspectors(built: Release) -> None:
     assert build.layers_basis == "engine inspector"
     assert {node for layer in build.layers for node in layer.onnx_nodes} >= {"multiply", "activate"}
     assert build.version == built.release
+
+
+@pytest.fixture(scope="module")
+def weak(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Came]:
+    """The last release with weak typing."""
+    folder = tmp_path_factory.mktemp("weak")
+    write_standin(folder / "environment", "10.16.1.11")
+    model = constrain(write_model(folder / "model.onnx", MODEL), multiply="int32")
+    gone = constrain(write_model(folder / "gone.onnx", MODEL))
+    for name, content in {"minmax": b"TRT-101-MinMaxCalibration\nx: 3c010a14\n", "garbage": b"\x00garbage"}.items():
+        (folder / name).write_bytes(content)
+    typed = {name: {"backend": "tensorrt", "typing": name} for name in ("obey", "prefer")}
+    int8 = {"backend": "tensorrt", "int8": True}
+    asked = {name: Asked(model, settings) for name, settings in typed.items()}
+    for name in ("minmax", "garbage"):
+        asked[name] = Asked(gone, {**int8, "calibration_cache": str(folder / name)})
+    return build_all(asked, find_library("tensorrt", folder / "environment"), folder / "built")
+
+
+def test_what_cannot_be_obeyed_is_an_error_and_what_cannot_be_preferred_is_told(weak: Mapping[str, Came]) -> None:
+    assert weak["obey"].answer.error == "RequestError"
+    assert "int32 ignored: its layers hold nothing that could be int32 (1 node, such as 'multiply')" in (
+        weak["obey"].error
+    )
+    assert not (weak["obey"].out / "build.json").exists()
+    build = weak["prefer"].build
+    assert [one.is_ignored for one in build.constraints] == [True]
+    assert any("could be int32" in note for note in build.notes)
+
+
+def test_calibration_caches_are_read_as_what_their_first_line_says(weak: Mapping[str, Came]) -> None:
+    assert "INT8" in weak["minmax"].build.flags
+    assert weak["garbage"].answer.error == "RequestError"
+    assert "garbage is no INT8 calibration cache" in weak["garbage"].error

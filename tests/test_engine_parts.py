@@ -215,6 +215,31 @@ def test_the_first_reason_is_what_the_model_caused(tmp_path: Path) -> None:
     log.close()
 
 
+def test_a_builder_that_says_gigabytes_fills_no_disk(tmp_path: Path) -> None:
+    log = BuildLog(tmp_path / "build.log")
+    for number in range(70):
+        log.take("VERBOSE", f"{number}" + "x" * 2**20)
+    log.take("INFO", "Total Weights Memory: 7 bytes")
+    for number in range(5000):
+        log.take("WARNING", f"careful {number}")
+    log.take("ERROR", "the model is wrong")
+    log.close()
+    written = (tmp_path / "build.log").read_text()
+    assert len(written) < 50 * 2**20
+    assert written.count("[VERBOSE] the log is long") == 1
+    assert "[INFO] Total Weights Memory" in written
+    assert written.endswith("[ERROR] the model is wrong\n")
+    assert len(log.warnings) == 1000
+
+
+def test_what_is_said_after_the_build_is_not_kept(tmp_path: Path) -> None:
+    log = BuildLog(tmp_path / "build.log")
+    log.is_listening = False
+    log.take("ERROR", "cannot open the engine here")
+    log.close()
+    assert (log.errors, (tmp_path / "build.log").read_text()) == ((), "")
+
+
 def test_memory_is_that_of_the_profile_which_needs_most(tmp_path: Path) -> None:
     log = BuildLog(tmp_path / "build.log")
     for activation in (10, 30, 20):

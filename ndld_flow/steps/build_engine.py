@@ -81,8 +81,14 @@ def _summary(build: Build) -> str:
     layers = len(build.layers)
     return (
         f"{size(build.engine_bytes)} engine{where} in {seconds(build.build_s)}: "
-        f"{layers} layer{'' if layers == 1 else 's'}, {build.typing}"
+        f"{layers} layer{'' if layers == 1 else 's'}, {build.typing}{_ignored(build)}"
     )
+
+
+def _ignored(build: Build) -> str:
+    """Told in the terminal: an engine in other precisions than those that were asked for is no detail."""
+    ignored = sum(one.is_ignored for one in build.constraints)
+    return f", {ignored} of {len(build.constraints)} constraints ignored" if ignored else ""
 
 
 def _metrics(build: Build) -> dict[str, Metric]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ndld_flow.backends.engines.untyped import Bindings, Bound
 from ndld_flow.backends.processes.child import Tell
-from ndld_flow.plain_text import visible_name
+from ndld_flow.plain_text import short_name, visible_name
 from ndld_flow.records.build import BuildMemory
 
 _MEMORY = {
@@ -17,6 +17,10 @@ _MEMORY = {
     "scratch_bytes": re.compile(r"(?:Total|Max) Scratch Memory: (\d+)"),
 }
 _LAYERS = "Layers:\n"
+_MOST_CHARACTERS = {"VERBOSE": 48 * 2**20, "INFO": 56 * 2**20}
+"""A severity is written up to this length of the file, all others up to 64 Mi: some builds say gigabytes."""
+_MOST = 64 * 2**20
+_MOST_KEPT = 1000
 _NO_GPU = re.compile(r"catchCudaError|CUDA driver version is insufficient|CUDA initialization failure")
 _CALL = re.compile(r"^(?:\[[^\]]*\]|[\w:]+:)\s*Error Code \d+: [\w ]+ \((?P<reason>.*)\)$", re.DOTALL)
 _MYELIN = re.compile(r"^\[[\w.]+:\d+: \w+\] ")
@@ -28,25 +32,42 @@ class BuildLog:
 
     def __init__(self, file: Path) -> None:
         self._file = file.open("w", encoding="utf-8", errors="backslashreplace", buffering=1)
-        self._said: dict[str, list[str]] = {"ERROR": [], "INTERNAL_ERROR": [], "WARNING": []}
+        self._written = 0
+        self._full: set[str] = set()
+        self._said: dict[str, dict[str, None]] = {"ERROR": {}, "INTERNAL_ERROR": {}, "WARNING": {}}
         self._memory = dict.fromkeys(_MEMORY, 0)
         self.layers = ""
         """The message of compiled layers; empty where the release or the verbosity does not tell them."""
+        self.is_listening = True
+        """Off: what is said is not about the build."""
         self.failure: OSError | None = None
         """Why the file could not be written."""
 
     def take(self, severity: str, text: str) -> None:
         """Keep what was said. Never raises: TensorRT calls it from code that no exception may pass."""
-        try:
-            self._file.write(f"[{severity}] {text}\n")
-        except OSError as error:
-            self.failure = error
+        if not self.is_listening:
+            return
+        self._write(severity, text)
         if severity in self._said:
-            self._said[severity].append(text)
+            said = self._said[severity]
+            if len(said) < _MOST_KEPT:
+                said.setdefault(text)
         elif text.startswith(_LAYERS):
             self.layers = text.removeprefix(_LAYERS)
         elif severity == "INFO":
             self._read_memory(text)
+
+    def _write(self, severity: str, text: str) -> None:
+        if severity in self._full:
+            return
+        line = f"[{severity}] {text}\n"
+        if self._written + len(line) > _MOST_CHARACTERS.get(severity, _MOST):
+            self._full.add(severity)
+            line = f"[{severity}] the log is long: no more of this severity is kept\n"
+        try:
+            self._written += self._file.write(line)
+        except OSError as error:
+            self.failure = error
 
     def close(self) -> None:
         """Raises OSError when something could not be written."""
@@ -129,5 +150,5 @@ def join_reasons(reasons: Iterable[str], limit: int = 4) -> str:
 
 def _spoken(phase: str) -> str:
     """`Optimizing graph [profile 1]` -> `building: optimizing graph [profile 1]`."""
-    plain = visible_name(phase)
+    plain = short_name(phase, 120)  # names of nodes may be in it
     return f"building: {plain[:1].lower()}{plain[1:]}"

@@ -99,4 +99,4 @@ def _last_words(log: Path) -> str:
         lines = visible_text(log.read_text(encoding="utf-8", errors="replace")).strip().splitlines()
     except OSError:
         return ""
-    return f" Its last words: {shortened(lines[-1], 300)}." if lines else ""
+    return f" Its last words: {shortened(lines[-1], 300).rstrip('. ')}." if lines else ""

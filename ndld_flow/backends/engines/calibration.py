@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from ndld_flow.backends.engines.network import ParsedNetwork
@@ -11,6 +12,8 @@ from ndld_flow.errors import RequestError
 from ndld_flow.plain_text import short_name
 from ndld_flow.records.build import BuiltProfile
 
+_HEADER = re.compile(rb"TRT-\d+-(\w+)\r?\n")
+_CALIBRATORS = {b"EntropyCalibration2": "IInt8EntropyCalibrator2", b"MinMaxCalibration": "IInt8MinMaxCalibrator"}
 _INPUT_RANGE = 2.0
 _LAYER_RANGE = 4.0
 """What trtexec makes up."""
@@ -21,18 +24,19 @@ def calibrate_from_cache(
 ) -> Bound:
     """Use an INT8 calibration cache. The calibrator that is returned must live as long as the configuration.
 
-    Raises RequestError when the file cannot be read.
+    Raises RequestError when the file cannot be read, or is none.
     """
     try:
         ranges = cache.read_bytes()
     except OSError as error:
         raise RequestError(f"calibration_cache: {short_name(str(cache))} cannot be read ({error.strerror})") from None
+    base = getattr(trt, _calibrator_of(cache, ranges))
 
-    class CachedCalibrator(trt.IInt8EntropyCalibrator2):  # type: ignore[misc]
+    class CachedCalibrator(base):  # type: ignore[misc,valid-type]
         """Knows ranges from the cache alone: without it there is nothing to calibrate on."""
 
         def __init__(self) -> None:
-            trt.IInt8EntropyCalibrator2.__init__(self)
+            base.__init__(self)
 
         def get_batch_size(self) -> int:
             return 1
@@ -50,6 +54,17 @@ def calibrate_from_cache(
     config.int8_calibrator = calibrator
     config.set_calibration_profile(make_profile(parsed.builder, profile))
     return calibrator
+
+
+def _calibrator_of(cache: Path, ranges: bytes) -> str:
+    """The class whose cache it is: TensorRT does not read that of another."""
+    found = _HEADER.match(ranges)
+    if found is None or found[1] not in _CALIBRATORS:
+        known = " or ".join(f"`TRT-...-{kind.decode()}`" for kind in _CALIBRATORS)
+        raise RequestError(
+            f"calibration_cache: {short_name(str(cache))} is no INT8 calibration cache: its first line is not {known}"
+        )
+    return _CALIBRATORS[found[1]]
 
 
 def make_up_ranges(parsed: ParsedNetwork) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,9 +38,10 @@ from ndld_flow.backends.engines.trt_json import describe_layers
 from ndld_flow.backends.engines.typing_modes import TypingPlan, decide_typing
 from ndld_flow.backends.engines.untyped import Bindings, Bound
 from ndld_flow.backends.precision.asked import asked_precisions, put_beside
+from ndld_flow.backends.precision.ignored import tell_ignored
 from ndld_flow.backends.processes.child import Tell
 from ndld_flow.backends.processes.peak_memory import peak_memory_bytes
-from ndld_flow.errors import BackendError
+from ndld_flow.errors import BackendError, RequestError
 from ndld_flow.importing.engine_layers import read_engine_info
 from ndld_flow.importing.tensorrt_layers import join_layers
 from ndld_flow.machine import describe_machine
@@ -149,7 +150,18 @@ def _typed_model(building: _Building, asked: Mapping[str, str]) -> tuple[Path, t
     target = building.request.out / Engine.typed_model
     typed = write_typed_model(source, target)
     building.notes += typed.notes
-    return target, tuple(typed.constraints)
+    _refuse_ignored(building, typed.constraints)
+    return target, typed.constraints
+
+
+def _refuse_ignored(building: _Building, constraints: Sequence[Constraint]) -> None:
+    """Raises RequestError where a precision that must be obeyed cannot be."""
+    ignored = tell_ignored(constraints)
+    if ignored and building.request.settings.typing == "obey":
+        raise RequestError(
+            f"`typing: obey`, but precisions that were asked for cannot be had: {join_reasons(ignored)}. Take such "
+            "constraints away (`none` in `constrain_precision`), or say `typing: prefer`."
+        )
 
 
 def _constrain_layers(
@@ -159,7 +171,10 @@ def _constrain_layers(
         return ()
     if building.plan.layer_precisions:
         building.notes += allow_precisions(building.trt, config, asked.values())
-        return set_layer_precisions(building.trt, parsed, asked)
+        constraints = set_layer_precisions(building.trt, parsed, asked)
+        _refuse_ignored(building, constraints)
+        building.notes += tell_ignored(constraints)
+        return constraints
     typing = building.request.settings.typing
     building.notes.append(
         f"the model asks for the precision of {len(asked)} node{'' if len(asked) == 1 else 's'}, which `typing: "

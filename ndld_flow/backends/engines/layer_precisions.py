@@ -13,6 +13,8 @@ from ndld_flow.records.build import Constraint
 
 _FLAGS: Mapping[str, str] = {"fp16": "FP16", "bf16": "BF16", "int8": "INT8", "fp8": "FP8", "int4": "INT4"}
 """Precisions that a builder must be allowed to use, as members of BuilderFlag."""
+_NO_LAYER = "no layer of the network comes from this node"
+"""It was folded into others or does nothing: there is nothing that could have another precision."""
 _FLOATS = ("FLOAT", "HALF", "BF16", "FP8", "FP4")
 _INTEGERS = ("INT32", "INT64", "INT8", "INT4", "UINT8", "BOOL")
 
@@ -55,7 +57,7 @@ def _set(trt: Bindings, layers: Sequence[Bound], precision: str) -> str:
     if precision == "none":
         return "no precision asked for"
     if not layers:
-        return "ignored: no layer of the network comes from this node"
+        return _NO_LAYER
     wanted = DATA_TYPES[precision]
     count = sum(_set_layer(trt, layer, wanted) for layer in layers)
     if not count:
@@ -65,7 +67,7 @@ def _set(trt: Bindings, layers: Sequence[Bound], precision: str) -> str:
 
 def _set_layer(trt: Bindings, layer: Bound, wanted: str) -> bool:
     """Whether one of its outputs could be of that type."""
-    if layer.type == trt.LayerType.CONSTANT:
+    if layer.type == trt.LayerType.CONSTANT or _reads_shapes(layer):
         return False
     outputs = [(index, layer.get_output(index)) for index in range(layer.num_outputs)]
     fitting = [
@@ -76,6 +78,11 @@ def _set_layer(trt: Bindings, layer: Bound, wanted: str) -> bool:
     for index in fitting:
         layer.set_output_type(index, getattr(trt.DataType, wanted))
     return bool(fitting)
+
+
+def _reads_shapes(layer: Bound) -> bool:
+    first = layer.get_input(0) if layer.num_inputs else None
+    return first is not None and bool(first.is_shape_tensor)
 
 
 def _can_become(own: str, wanted: str) -> bool:

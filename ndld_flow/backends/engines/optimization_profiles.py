@@ -88,11 +88,15 @@ def add_profiles(builder: Bound, config: Bound, profiles: Sequence[BuiltProfile]
 
 
 def make_profile(builder: Bound, profile: BuiltProfile) -> Bound:
-    """An IOptimizationProfile."""
+    """An IOptimizationProfile. Raises BackendError when TensorRT refuses the shapes of an input."""
     made = builder.create_optimization_profile()
     for name, shapes in profile.inputs.items():
         put = made.set_shape_input if shapes.values else made.set_shape
-        put(name, shapes.min, shapes.opt, shapes.max)
+        try:
+            put(name, shapes.min, shapes.opt, shapes.max)
+        except (RuntimeError, TypeError, ValueError):  # not consistent, beyond int32 or int64, more than 8 dimensions
+            shown = f"{short_name(name)} {list(shapes.min)} {list(shapes.opt)} {list(shapes.max)}"
+            raise BackendError(f"TensorRT refuses these shapes of an optimization profile: {shown}") from None
     return made
 
 

@@ -17,7 +17,8 @@ def describe_layers(trt: Bindings, engine: Bound, log: BuildLog, parsed: ParsedN
     """The JSON, and where its layers are known from: the engine where it can be opened, else the builder's log, else
     the network as it was parsed.
     """
-    inspected = _inspect(trt, engine)
+    log.is_listening = False  # failing to open the engine is no failure of the build
+    inspected = _inspect(trt, engine, parsed.builder.logger)
     if inspected:
         return inspected, "engine inspector"
     tensors = _bound_tensors(parsed)
@@ -27,17 +28,9 @@ def describe_layers(trt: Bindings, engine: Bound, log: BuildLog, parsed: ParsedN
     return _document([_network_layer(layer) for layer in parsed.layers()], tensors), "network as parsed"
 
 
-def _inspect(trt: Bindings, engine: Bound) -> str:
+def _inspect(trt: Bindings, engine: Bound, logger: Bound) -> str:
     """What the engine says of itself; empty where it cannot be opened (no GPU, or one it was not built for)."""
-
-    class Silent(trt.ILogger):  # type: ignore[misc]
-        def __init__(self) -> None:
-            trt.ILogger.__init__(self)
-
-        def log(self, severity: Bound, message: str) -> None:
-            """Failing to open it is no failure of the build."""
-
-    runtime = trt.Runtime(Silent())
+    runtime = trt.Runtime(logger)  # a process has one: TensorRT warns of another, and does not use it
     runtime.engine_host_code_allowed = True  # it was built here, a moment ago
     opened = runtime.deserialize_cuda_engine(engine)
     if opened is None:

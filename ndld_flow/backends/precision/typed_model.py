@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from ndld_flow.backends.models.element_types import infer_types
 from ndld_flow.backends.models.files import check_model, load_model, save_model, summarize_model
 from ndld_flow.backends.models.node_precision import precision_of
 from ndld_flow.backends.precision.constraints import check_precision
+from ndld_flow.backends.precision.ignored import tell_ignored
 from ndld_flow.backends.precision.losses import loss_notes
 from ndld_flow.backends.precision.verdicts import CALLS_FUNCTION, IGNORED, decide
 from ndld_flow.records.build import Constraint
@@ -74,7 +73,7 @@ def _write(model: ir.Model, source: Path, target: Path) -> TypedModel:
         for node, precision in asked.items()
     )
     constraints, casts = (*on_calls, *on_nodes), rewriter.casts_added
-    notes += [*loss_notes(rewriter.constants.losses), *_ignored_notes(constraints)]
+    notes += [*loss_notes(rewriter.constants.losses), *tell_ignored(constraints)]
     change = GraphChange(before=before, after=summarize_model(model), casts_added=casts, notes=tuple(notes))
     return TypedModel(constraints, casts, tuple(notes), change)
 
@@ -91,15 +90,3 @@ def _checked_precision(node: ir.Node) -> str:
 
 def _call_outcome(node: ir.Node) -> Constraint:
     return Constraint(node=node.name or "", precision=precision_of(node), outcome=IGNORED + CALLS_FUNCTION)
-
-
-def _ignored_notes(constraints: Sequence[Constraint]) -> list[str]:
-    """How many constraints were ignored for which reason, and the first of them."""
-    first: dict[tuple[str, str], str] = {}
-    counts = Counter((c.precision, c.outcome) for c in constraints if c.outcome.startswith(IGNORED))
-    for constraint in constraints:
-        first.setdefault((constraint.precision, constraint.outcome), constraint.node)
-    return [
-        f"{precision} {outcome} ({count} nodes, such as {first[precision, outcome]!r})"
-        for (precision, outcome), count in counts.most_common()
-    ]

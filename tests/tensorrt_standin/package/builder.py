@@ -138,9 +138,8 @@ class Build:
             return
         calibrator.get_batch_size()
         cache = calibrator.read_calibration_cache()
-        if cache is not None:
-            if not bytes(cache).startswith(b"TRT-"):
-                raise Refused("Calibration cache is not TensorRT's.")
+        algorithm = calibrator.get_algorithm().name.title().replace("_", "").replace("Minmax", "MinMax")
+        if cache is not None and bytes(cache).partition(b"\n")[0].endswith(f"-{algorithm}".encode()):
             self.log.say("INFO", "Read calibration cache.")
             return
         names = [tensor._name for tensor in self.network._inputs]
