@@ -30,6 +30,7 @@ from tests.models_engine import (
     RELU,
     SEVERAL_FREE,
     SHAPE_TENSOR,
+    STRINGS,
     constrain,
     make_fp8,
     make_hostile,
@@ -119,6 +120,7 @@ def ask(folder: Path) -> dict[str, Asked]:
         "constrained": Asked(constrain(make_cnn(folder / "c.onnx"), Conv_0="fp16"), {**RTX, "typing": "obey"}),
         "disobeyed": Asked(constrain(make_cnn(folder / "d.onnx"), Conv_0="int8"), {**RTX, "typing": "obey"}),
         "preferred": Asked(constrain(make_cnn(folder / "p.onnx"), Conv_0="int8"), {**RTX, "typing": "prefer"}),
+        "strings": Asked(write_model(folder / "strings.onnx", STRINGS), RTX),
         "too_large": Asked(relu, {**RTX, "profiles": [{"x": shapes([1, 4], [1, 4], [2**70, 4])}]}),
         "unheard": Asked(constrain(make_cnn(folder / "u.onnx"), Conv_0="fp16"), RTX),
     }
@@ -363,6 +365,7 @@ def test_a_precision_that_cannot_be_obeyed_ends_the_build_and_one_that_is_prefer
         ("no_runner", BackendError, ("NonMaxSuppression_5",)),
         ("no_plugin", BackendError, ("plugin.so does not load", "file too short")),
         ("wrong_weights", RequestError, ('"no such" names no weights',)),
+        ("strings", ModelError, ("cannot use this model: Failed to convert",)),
         ("too_large", BackendError, ("refuses these shapes", "x [1, 4]")),
         ("wrong_tensor", RequestError, ('"X" is no input or output', 'did you mean "x"?')),
     ],

@@ -264,3 +264,11 @@ def test_a_log_that_cannot_be_written_raises_when_it_is_closed() -> None:
 def test_many_reasons_are_the_first_ones_and_a_number() -> None:
     assert join_reasons(["a.", "b"]) == "a; b"
     assert join_reasons([str(number) for number in range(6)]) == "0; 1; 2; 3; and 2 more in its log"
+
+
+@pytest.mark.parametrize(
+    "written", ['{"workspace": %d}', '{"max_aux_streams": %d}', '{"advanced": {"max_threads": %d}}']
+)
+def test_numbers_that_no_binding_takes_are_refused_as_settings(written: str) -> None:
+    with pytest.raises(ValueError, match="less than or equal to"):
+        BuildSettings.model_validate_json(written % 2**64)

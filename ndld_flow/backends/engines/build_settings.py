@@ -42,6 +42,10 @@ ComputeCapability = Annotated[
 ]
 """Major and minor version: `8.6`, in quotes or as a number."""
 
+_INT32 = 2**31 - 1  # what the bindings take
+PoolBytes = Annotated[Bytes, Field(le=2**63 - 1)]
+"""As many as a size in TensorRT may be."""
+
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
@@ -107,13 +111,13 @@ class AdvancedSettings(BaseModel):
     """Refuse to reformat inputs and outputs (DIRECT_IO)."""
     tiling: Literal["none", "fast", "moderate", "full"] | None = None
     """How hard to look for tilings (tiling_optimization_level)."""
-    l2_limit: Bytes | None = None
+    l2_limit: PoolBytes | None = None
     """L2 cache that tilings may count on (l2_limit_for_tiling)."""
-    timing_iterations: Annotated[int, Field(ge=1)] | None = None
+    timing_iterations: Annotated[int, Field(ge=1, le=_INT32)] | None = None
     """How often each tactic is timed (avg_timing_iterations)."""
-    max_tactics: Annotated[int, Field(ge=1)] | None = None
+    max_tactics: Annotated[int, Field(ge=1, le=_INT32)] | None = None
     """How many tactics are timed at most (max_num_tactics)."""
-    memory_pools: dict[MemoryPool, Bytes] = {}
+    memory_pools: dict[MemoryPool, PoolBytes] = {}
     """Limits of memory pools besides `workspace`."""
     weight_streaming: bool = False
     """Let weights stay on the host and stream in (WEIGHT_STREAMING); needs strong typing."""
@@ -125,7 +129,7 @@ class AdvancedSettings(BaseModel):
     """Flags of the ONNX parser by TensorRT's names."""
     flags: tuple[str, ...] = ()
     """More builder flags by TensorRT's names, such as `STRICT_NANS`, `MONITOR_MEMORY`, `DISTRIBUTIVE_INDEPENDENCE`."""
-    dla_core: Annotated[int, Field(ge=0)] | None = None
+    dla_core: Annotated[int, Field(ge=0, le=_INT32)] | None = None
     """Build for this DLA core."""
     gpu_fallback: bool = False
     """Let layers that a DLA cannot run go to the GPU."""
@@ -135,7 +139,7 @@ class AdvancedSettings(BaseModel):
     """System the engine will run on; one for Windows is built on Linux x86-64 and does not run there."""
     compilation_cache: bool = True
     """Let the builder keep compiled code (off: DISABLE_COMPILATION_CACHE)."""
-    max_threads: Annotated[int, Field(ge=1)] | None = None
+    max_threads: Annotated[int, Field(ge=1, le=_INT32)] | None = None
     """Threads of the builder."""
     build_route: str | None = None
     """Knobs of the compiler, since 11.1: `-name=value ...`, of those that TensorRT lists (all_build_routes)."""
@@ -197,11 +201,11 @@ class BuildSettings(BaseModel):
     """Use TensorRT's own InstanceNormalization rather than the plugin's."""
     optimization_level: Annotated[int, Field(ge=0, le=5)] | None = None
     """0 builds fastest, 5 searches longest; left out: TensorRT's 3."""
-    max_aux_streams: Annotated[int, Field(ge=0)] | None = None
+    max_aux_streams: Annotated[int, Field(ge=0, le=_INT32)] | None = None
     """How many more streams layers may run on side by side; left out: TensorRT decides."""
     hardware_compatibility: Literal["none", "ampere_plus", "same_compute_capability"] = "none"
     """Other GPUs that the engine must run on too."""
-    workspace: Bytes | None = None
+    workspace: PoolBytes | None = None
     """Scratch memory that tactics may use; left out: all of the device's."""
     weights: Weights = "fixed"
     """`refit`: weights can be changed later; `refit_individual`: those of `refittable_weights`; `refit_identical`: only
@@ -215,7 +219,7 @@ class BuildSettings(BaseModel):
     """With `version_compatible`: leave the runtime out of the engine."""
     plugins: Annotated[tuple[Path, ...], DataFile(), RunsCode()] = ()
     """Plugin libraries to load, and to put into a version compatible engine."""
-    gpu: Annotated[int, Field(ge=0)] = 0
+    gpu: Annotated[int, Field(ge=0, le=_INT32)] = 0
     """GPU to build on."""
     timing_cache: bool = True
     """Keep what was timed for later builds on this machine with this release."""

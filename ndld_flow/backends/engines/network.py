@@ -24,6 +24,7 @@ _NO_REASON = ("", "false")
 _INVALID_NODE = re.compile(r"^Invalid Node - \S*\s*")
 _NOISE = re.compile(r"\[checkMacros\.cpp::catchCudaError.*")
 _ASSERTION = re.compile(r"^Assertion failed: (?P<condition>.*?)(?::\s+(?P<words>[A-Z].*))?$", re.DOTALL)
+_QUOTED = re.compile(r'^.* && "(?P<words>[^"]+)"\.?$', re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -101,5 +102,8 @@ def _reason(text: str) -> str:
     reasons = [reason_of(line) for line in lines if not _INVALID_NODE.match(line) and line]
     if all(reason in _NO_REASON for reason in reasons):
         return "TensorRT does not support this operator"
-    found = _ASSERTION.match(join_reasons(reasons))
-    return found["words"] or found["condition"] if found else join_reasons(reasons)
+    reason = join_reasons(reasons)
+    if found := _ASSERTION.match(reason):
+        reason = found["words"] or found["condition"]
+    quoted = _QUOTED.match(reason)  # C++: condition && "what it means"
+    return quoted["words"] if quoted else reason
