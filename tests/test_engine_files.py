@@ -254,7 +254,9 @@ def test_engines_of_a_run_are_tables_of_layers_and_nothing_to_compare(in_folder:
     folder = write_engine_run(
         in_folder / "outputs/runs/engines", {"engine": build(), "other": build(layers=detector()[:5])}
     )
-    assert list(api.layers(f"{folder}:other")["name"]) == [layer.name for layer in detector()[:5]]
+    table = api.layers(f"{folder}:other")
+    assert list(table["name"]) == [layer.name for layer in detector()[:5]]
+    assert not {"median_ms", "share"} & {*table.columns}, "nobody ran it"
     with pytest.raises(RequestError, match=f"holds several profiles. Name one: {folder}:engine, {folder}:other"):
         api.layers(str(folder))
     with pytest.raises(RequestError, match='has no profile `engin`; did you mean "engine"'):

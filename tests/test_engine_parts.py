@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from ndld_flow.backends.engines.build_log import BuildLog, join_reasons, reason_of
 from ndld_flow.backends.engines.build_settings import BatchSetting, BuildSettings, ShapeSetting
+from ndld_flow.backends.engines.building import see_one_gpu
 from ndld_flow.backends.engines.compiled_layers import read_compiled_layers
 from ndld_flow.backends.engines.optimization_profiles import NetworkInput, choose_profiles
-from ndld_flow.errors import RequestError
+from ndld_flow.errors import BackendError, RequestError
 from ndld_flow.inputs import InputSpec
 from ndld_flow.records.build import ShapeRange
 
@@ -80,6 +81,22 @@ def test_missing_shapes_are_named_with_their_dimensions_and_what_to_write() -> N
         choose_profiles([IMAGE, NetworkInput("b", (-1, 4)), NetworkInput("y", (-1, -1))], BuildSettings(), {})
     assert "x [n, 3, h, w] has free dimensions; y [?, ?] has free dimensions" in str(raised.value)
     assert "profiles: [{x: {min: [1, 3, 1, 1], opt: [1, 3, 1, 1], max: [1, 3, 1, 1]}}]" in str(raised.value)
+
+
+def test_an_input_that_the_recipe_names_and_the_model_lacks_is_no_silence() -> None:
+    with pytest.raises(RequestError, match='inputs: "X" is no input of the model; did you mean'):
+        choose_profiles([IMAGE], BuildSettings(), {"X": InputSpec(shape=(1, 3, 8, 8))})
+
+
+def test_the_builder_sees_the_gpu_that_is_asked_for_and_none_that_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert see_one_gpu(1) == {"CUDA_VISIBLE_DEVICES": "1"}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-8f2a")
+    assert see_one_gpu(1) == {"CUDA_VISIBLE_DEVICES": "GPU-8f2a"}
+    with pytest.raises(BackendError, match="lets this run see 2 GPUs, counted from 0"):
+        see_one_gpu(2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert see_one_gpu(0) == {}
 
 
 dims = st.integers(0, 5)

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,7 +25,7 @@ from ndld_flow.backends.engines.library import Library
 from ndld_flow.backends.engines.needed_names import OWN_SETTINGS
 from ndld_flow.backends.engines.refusals import refuse_settings
 from ndld_flow.backends.engines.release_names import Names, known_releases, names_of_release
-from ndld_flow.backends.engines.typing_modes import TypingPlan, allow_constraints, decide_typing
+from ndld_flow.backends.engines.typing_modes import TypingPlan, decide_typing
 from ndld_flow.machine import describe_machine
 from ndld_flow.records.build import EngineBackend
 from tests import models
@@ -299,23 +298,6 @@ TYPING: list[tuple[str, Sequence[str], TypingPlan]] = [
 def test_typing(text: str, releases: Sequence[str], plan: TypingPlan) -> None:
     for release in releases:
         assert decide_typing(settings(text), names_of(release)) == plan
-
-
-def test_constraints_allow_the_precisions_that_they_ask_for() -> None:
-    obeyed = decide_typing(settings("{typing: obey, bf16: true}"), names_of("10.8"))
-    allowed = allow_constraints(obeyed, ["fp32", "fp16", "bf16", "int8", "none"])
-    flags = ("FP16", "BF16", "TF32")
-    words = "weakly typed: FP16, BF16, TF32; constraints obeyed"
-    assert allowed == replace(obeyed, precision_flags=flags, words=words)
-    assert allow_constraints(obeyed, ["fp32"]) == obeyed
-    for text, release in (
-        ("{}", "10.8"),
-        ("typing: strong", "10.8"),
-        ("typing: obey", "11.4"),
-        ("typing: obey", "RTX"),
-    ):
-        plan = decide_typing(settings(text), names_of(release))
-        assert allow_constraints(plan, ["fp16"]) == plan, "nothing is set on layers"
 
 
 # What a plan says.

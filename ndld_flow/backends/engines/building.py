@@ -42,7 +42,7 @@ def build_engine(request: BuildRequest, tell: Callable[[int, int, str], None]) -
     folder.mkdir()
     job = replace(request, settings=settings.model_copy(update={"backend": library.backend}))
     job.write(folder)
-    surroundings = library.environment(request.scratch) | _one_gpu(settings.gpu)
+    surroundings = library.environment(request.scratch) | see_one_gpu(settings.gpu)
     ended = run_child(_WORKER, folder, tell, surroundings)
     answer = BuildAnswer.read(folder)
     if answer is None:
@@ -52,12 +52,20 @@ def build_engine(request: BuildRequest, tell: Callable[[int, int, str], None]) -
     return Build.model_validate_json((request.out / Engine.build).read_bytes())
 
 
-def _one_gpu(device: int) -> dict[str, str]:
-    """Let the process see one GPU, which is its first. What the user hides stays hidden."""
-    seen = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+def see_one_gpu(device: int) -> dict[str, str]:
+    """Let the process see one GPU, which is its first. Raises BackendError for one that the user hides."""
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if shown is None:
+        return {"CUDA_VISIBLE_DEVICES": str(device)}
+    seen = [name.strip() for name in shown.split(",") if name.strip()]
     if not seen:
-        return {"CUDA_VISIBLE_DEVICES": str(device)} if "CUDA_VISIBLE_DEVICES" not in os.environ else {}
-    return {"CUDA_VISIBLE_DEVICES": seen[device].strip() if device < len(seen) else str(device)}
+        return {}
+    if device >= len(seen):
+        raise BackendError(
+            f"`gpu: {device}`: CUDA_VISIBLE_DEVICES={short_name(shown)} lets this run see {len(seen)} GPU"
+            f"{'' if len(seen) == 1 else 's'}, counted from 0; name one of them, or let it see more."
+        )
+    return {"CUDA_VISIBLE_DEVICES": seen[device]}
 
 
 def _error(answer: BuildAnswer, request: BuildRequest) -> Exception:

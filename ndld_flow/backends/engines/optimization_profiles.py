@@ -8,7 +8,7 @@ first dimension is free.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ndld_flow.backends.engines.build_settings import BatchSetting, BuildSettings, ShapeSetting
@@ -64,6 +64,7 @@ def choose_profiles(
     """
     if settings.profiles:
         return tuple(_said_profile(inputs, said, number) for number, said in enumerate(settings.profiles))
+    _refuse_unknown(recipe, inputs, "inputs")
     chosen = {given.name: _choose(given, settings.batch, recipe.get(given.name)) for given in inputs}
     missing = [given for given in inputs if chosen[given.name] is None]
     if missing:
@@ -111,15 +112,19 @@ def assumed_batch(profiles: Sequence[BuiltProfile]) -> str:
 
 def _said_profile(inputs: Sequence[NetworkInput], said: Mapping[str, ShapeSetting], number: int) -> BuiltProfile:
     where = f"profiles[{number}]"
-    known = {given.name: given for given in inputs}
-    for name in said:
-        if name not in known:
-            raise RequestError(f'{where}: "{short_name(name)}" is no input of the model; {say_nearest(name, known)}')
+    _refuse_unknown(said, inputs, where)
     missing = [given for given in inputs if given.name not in said and (-1 in given.shape or given.is_shape_tensor)]
     if missing:
         raise RequestError(_tell_missing(missing, where))
     ranges = {given.name: _said_range(given, said.get(given.name), where) for given in inputs}
     return BuiltProfile(inputs=ranges, basis=where)
+
+
+def _refuse_unknown(names: Iterable[str], inputs: Sequence[NetworkInput], where: str) -> None:
+    known = [given.name for given in inputs]
+    for name in names:
+        if name not in known:
+            raise RequestError(f'{where}: "{short_name(name)}" is no input of the model; {say_nearest(name, known)}')
 
 
 def _said_range(given: NetworkInput, said: ShapeSetting | None, where: str) -> ShapeRange:

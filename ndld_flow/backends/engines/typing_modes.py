@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from ndld_flow.backends.engines.build_settings import BuildSettings, Typing
 from ndld_flow.backends.engines.release_names import Names
@@ -62,19 +62,6 @@ def decide_typing(settings: BuildSettings, names: Names) -> TypingPlan:
         layer_precisions=constrained,
         words=_weak_words(flags, constraint),
     )
-
-
-def allow_constraints(plan: TypingPlan, precisions: Iterable[str]) -> TypingPlan:
-    """The plan, with FP16 and BF16 allowed where constraints (`fp16`, `fp32`, ...) ask for them.
-
-    TensorRT refuses a weakly typed network with a layer in a precision that is not allowed. So one recipe does for
-    releases with and without precision flags.
-    """
-    if not plan.layer_precisions:
-        return plan
-    asked = {precision.upper() for precision in precisions} & {"FP16", "BF16"}
-    flags = (*sorted(asked - {*plan.precision_flags}, reverse=True), *plan.precision_flags)
-    return replace(plan, precision_flags=flags, words=_weak_words(flags, plan.constraint_flag))
 
 
 def types_strongly(names: Names) -> bool:

@@ -46,7 +46,7 @@ LAYER_COLUMNS = (
     "depth",
     "onnx_nodes",
 )
-
+TIME_COLUMNS = ("median_ms", "min_ms", "max_ms", "mean_ms", "share")
 
 _OF_ENGINES = ("index", "name", "type", "role", "precision", "asked_precision", "output_dims", "macs", "read_bytes",
                "written_bytes", "weight_bytes", "tactic", "stream", "onnx_nodes")  # fmt: skip
