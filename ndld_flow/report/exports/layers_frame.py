@@ -19,5 +19,5 @@ def layers_frame(profile: Profile) -> pd.DataFrame:
     import pandas as pd
 
     frame = pd.DataFrame(list(layer_rows(profile)), columns=list(LAYER_COLUMNS))
-    was_run = any(layer.samples_ms for layer in profile.layers)
+    was_run = any(layer.samples_ms for layer in profile.layers) or not profile.layers
     return frame if was_run else frame.drop(columns=list(TIME_COLUMNS))
