@@ -572,7 +572,8 @@ def test_precisions_show_in_the_layers(load: Load) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cache", "is_built", "batches"), [(b"TRT-101601-EntropyCalibration2\n", True, 0), (None, True, 2), (b"!", False, 0)]
+    ("cache", "is_built", "batches"),
+    [(b"TRT-101601-EntropyCalibration2\n", True, 0), (None, True, 2), (b"!", False, 0)],
 )
 def test_int8_takes_its_ranges_from_a_calibrator(load: Load, cache: bytes | None, is_built: bool, batches: int) -> None:
     session = Session(load("10.16"))
