@@ -15,10 +15,10 @@ from importlib.resources import files
 from itertools import takewhile
 from typing import Protocol, TypedDict
 
+from ndld_flow.backends.engines.library import SPOKEN
 from ndld_flow.errors import RequestError
 from ndld_flow.records.build import EngineBackend
 
-_TITLES: Mapping[EngineBackend, str] = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
 _RTX = "rtx-"
 
 
@@ -109,7 +109,7 @@ def _nearest_known(backend: EngineBackend, release: str) -> str:
     known = known_releases(backend)
     if not asked or asked[:2] < _numbers(known[0])[: len(asked[:2])]:
         raise RequestError(
-            f"{_TITLES[backend]} {release or '(no version)'} is not supported: give {_minor(known[0])} or later, "
+            f"{SPOKEN[backend]} {release or '(no version)'} is not supported: give {_minor(known[0])} or later, "
             f"such as {_minor(known[-1])}."
         )
     same_minor = [each for each in known if _numbers(each)[: len(asked[:2])] == asked[:2]]
