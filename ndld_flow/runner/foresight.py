@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from ndld_flow.errors import BackendError
-from ndld_flow.recipe.recipe import Recipe, RecipeStep
+from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.runner.plan import Planner, plan_steps
 
 
 def refuse_hopeless_run(recipe: Recipe, planner: Planner, digests: Mapping[str, str | None]) -> None:
     """Raise BackendError with all that steps of the run cannot do here. What is reused needs nothing."""
-    troubled = {step.name for step in recipe.steps if step.step.foresee().obstacles}
-    if not troubled:
+    obstacles = {step.name: step.step.foresee().of_step(step.name).obstacles for step in recipe.steps}
+    if not any(obstacles.values()):
         return
-    needed = {decision.step.name for decision in plan_steps(planner, digests) if not decision.reused}
-    told = list(_tell(step for step in recipe.steps if step.name in troubled & needed))
+    needed = [decision.step.name for decision in plan_steps(planner, digests) if not decision.reused]
+    told = [f"step {name}: {obstacle}" for name in needed for obstacle in obstacles[name]]
     if told:
         raise BackendError("\n".join(told))
-
-
-def _tell(steps: Iterable[RecipeStep]) -> Iterable[str]:
-    for step in steps:
-        for problem in step.step.foresee().of_step(step.name).obstacles:
-            yield f"step {step.name}: {problem}"
