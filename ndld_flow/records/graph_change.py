@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ndld_flow.records.base import Record
+from ndld_flow.records.model_diff import ModelDiff
 
 
 class GraphSummary(Record):
@@ -31,3 +32,5 @@ class GraphChange(Record):
     casts_added: int = 0
     notes: tuple[str, ...] = ()
     """Sentences for people: what was done, what was left alone and why."""
+    diff: ModelDiff | None = None
+    """What is different node by node, from steps that edit; other steps do not say."""
