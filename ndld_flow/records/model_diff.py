@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Generic, Literal, TypeVar
+from typing import Literal
 
 from pydantic import Field
 
@@ -32,26 +32,13 @@ Aspect = Literal[
 """What of an item changed. `consequence`: a node reads another tensor because that one, or the one before, was added or
 removed. `source`: a graph's output is another tensor. `body`: something inside a function."""
 
+Counted = Literal["added", "removed", "changed"] | Aspect
 Storage = Literal["inline", "external", "sparse"]
 MatchedBy = Literal["name", "outputs", "structure", "neighbours", "position", "values"]
 
-Part = Literal["nodes", "tensors", "weights", "inputs", "outputs", "functions", "opsets", "texts"]
-PARTS: tuple[Part, ...] = ("nodes", "tensors", "weights", "inputs", "outputs", "functions", "opsets", "texts")
-"""The parts of a diff, as `--only` names them."""
-
-Item = TypeVar("Item", bound=Record)
-
-
-class Listed(Record, Generic[Item]):
-    """A list, of which a record keeps the beginning."""
-
-    count: int = 0
-    """Of all, kept or not."""
-    items: tuple[Item, ...] = ()
-
-    @property
-    def left_out(self) -> int:
-        return self.count - len(self.items)
+Part = Literal["nodes", "weights", "inputs", "outputs", "tensors", "functions", "opsets", "texts"]
+PARTS: tuple[Part, ...] = ("nodes", "weights", "inputs", "outputs", "tensors", "functions", "opsets", "texts")
+"""The parts of a diff, in the order in which they are told."""
 
 
 class Change(Record):
@@ -63,16 +50,6 @@ class Change(Record):
     before: str | None
     """As people write it, shortened; None where it was not there."""
     after: str | None
-
-
-class Changed(Record, Generic[Item]):
-    """One item in both models, and how it differs."""
-
-    before: Item
-    after: Item
-    changes: tuple[Change, ...]
-    matched_by: MatchedBy = "name"
-    """What says that the two are one."""
 
 
 class NodeItem(Record):
@@ -107,9 +84,40 @@ class WeightItem(TensorItem):
     storage: Storage
 
 
-class WeightChanged(Changed[WeightItem]):
-    """An initializer in both models."""
+class FunctionItem(Record):
+    """A local function."""
 
+    name: str
+    """`domain::Name`, with `:overload` where it has one."""
+    node_count: int
+
+
+class NodeChanged(Record):
+    """One node of both models, and how it differs."""
+
+    before: NodeItem
+    after: NodeItem
+    changes: tuple[Change, ...]
+    matched_by: MatchedBy
+    """What says that the two are one."""
+
+
+class TensorChanged(Record):
+    """One value of both models, and how it differs."""
+
+    before: TensorItem
+    after: TensorItem
+    changes: tuple[Change, ...]
+    matched_by: MatchedBy
+
+
+class WeightChanged(Record):
+    """One initializer of both models, and how it differs."""
+
+    before: WeightItem
+    after: WeightItem
+    changes: tuple[Change, ...]
+    matched_by: MatchedBy
     elements: int | None = None
     """Number of elements, where the values were compared one by one."""
     differing: int | None = None
@@ -118,12 +126,13 @@ class WeightChanged(Changed[WeightItem]):
     """Infinite where one of two differing numbers is infinite or no number."""
 
 
-class FunctionItem(Record):
-    """A local function."""
+class FunctionChanged(Record):
+    """One local function of both models, and how it differs."""
 
-    name: str
-    """`domain::Name`, with `:overload` where it has one."""
-    node_count: int
+    before: FunctionItem
+    after: FunctionItem
+    changes: tuple[Change, ...]
+    matched_by: MatchedBy
 
 
 class OpsetChange(Record):
@@ -145,65 +154,62 @@ class TextChange(Record):
     after: str | None
 
 
-class Nodes(Record):
-    """Of the main graph, subgraphs and functions."""
+class _Listing(Record):
+    """Counts are complete; lists are cut, and then begin with what matters most."""
 
-    added: Listed[NodeItem] = Field(default_factory=Listed[NodeItem])
-    removed: Listed[NodeItem] = Field(default_factory=Listed[NodeItem])
-    changed: Listed[Changed[NodeItem]] = Field(default_factory=Listed[Changed[NodeItem]])
-    aspects: dict[Aspect, int] = {}
-    """What changed -> in how many nodes."""
+    counts: dict[Counted, int] = {}
+    """`added`, `removed`, `changed`, and of the changed ones each aspect -> how many. What there is none of is
+    missing."""
 
 
-class Tensors(Record):
-    """What nodes make. One that comes or goes does so with its node and is not told again."""
+class NodesDiff(_Listing):
+    """Nodes of the main graph, subgraphs and functions."""
 
-    changed: Listed[Changed[TensorItem]] = Field(default_factory=Listed[Changed[TensorItem]])
-    aspects: dict[Aspect, int] = {}
+    added: tuple[NodeItem, ...] = ()
+    removed: tuple[NodeItem, ...] = ()
+    changed: tuple[NodeChanged, ...] = ()
 
 
-class Weights(Record):
+class TensorsDiff(_Listing):
+    """Of `ModelDiff.tensors`, what nodes make: it comes and goes with its node and is told only where it changed. Of
+    `inputs` and `outputs`, those of all graphs and functions."""
+
+    added: tuple[TensorItem, ...] = ()
+    removed: tuple[TensorItem, ...] = ()
+    changed: tuple[TensorChanged, ...] = ()
+
+
+class WeightsDiff(_Listing):
     """Initializers of all graphs."""
 
-    added: Listed[WeightItem] = Field(default_factory=Listed[WeightItem])
-    removed: Listed[WeightItem] = Field(default_factory=Listed[WeightItem])
-    changed: Listed[WeightChanged] = Field(default_factory=Listed[WeightChanged])
-    aspects: dict[Aspect, int] = {}
+    added: tuple[WeightItem, ...] = ()
+    removed: tuple[WeightItem, ...] = ()
+    changed: tuple[WeightChanged, ...] = ()
     values_compared: bool = True
     """False when values were left out."""
 
 
-class Ports(Record):
-    """Inputs, or outputs, of all graphs and functions."""
-
-    added: Listed[TensorItem] = Field(default_factory=Listed[TensorItem])
-    removed: Listed[TensorItem] = Field(default_factory=Listed[TensorItem])
-    changed: Listed[Changed[TensorItem]] = Field(default_factory=Listed[Changed[TensorItem]])
-    aspects: dict[Aspect, int] = {}
-
-
-class Functions(Record):
+class FunctionsDiff(_Listing):
     """Local functions. Their nodes are among the nodes."""
 
-    added: Listed[FunctionItem] = Field(default_factory=Listed[FunctionItem])
-    removed: Listed[FunctionItem] = Field(default_factory=Listed[FunctionItem])
-    changed: Listed[Changed[FunctionItem]] = Field(default_factory=Listed[Changed[FunctionItem]])
-    aspects: dict[Aspect, int] = {}
+    added: tuple[FunctionItem, ...] = ()
+    removed: tuple[FunctionItem, ...] = ()
+    changed: tuple[FunctionChanged, ...] = ()
 
 
 class ModelDiff(Record):
-    """What is different in `after`, as seen from `before`. Counts are complete, lists are kept to some hundred items.
+    """What is different in a model, as seen from the one before.
 
     The other way round it says the same with the sides exchanged.
     """
 
     format_version: int = 1
-    nodes: Nodes = Field(default_factory=Nodes)
-    tensors: Tensors = Field(default_factory=Tensors)
-    weights: Weights = Field(default_factory=Weights)
-    inputs: Ports = Field(default_factory=Ports)
-    outputs: Ports = Field(default_factory=Ports)
-    functions: Functions = Field(default_factory=Functions)
+    nodes: NodesDiff = Field(default_factory=NodesDiff)
+    weights: WeightsDiff = Field(default_factory=WeightsDiff)
+    inputs: TensorsDiff = Field(default_factory=TensorsDiff)
+    outputs: TensorsDiff = Field(default_factory=TensorsDiff)
+    tensors: TensorsDiff = Field(default_factory=TensorsDiff)
+    functions: FunctionsDiff = Field(default_factory=FunctionsDiff)
     opsets: tuple[OpsetChange, ...] = ()
     texts: tuple[TextChange, ...] = ()
 
@@ -218,19 +224,33 @@ class ModelDiff(Record):
         return "; ".join(filter(None, self._told())) or "no differences"
 
     def _told(self) -> Iterator[str]:
-        yield _counted("node", self.nodes, _NODE_WORDS)
-        yield _counted("weight", self.weights, _WEIGHT_WORDS)
-        yield _counted("input", self.inputs, _PORT_WORDS)
-        yield _counted("output", self.outputs, _PORT_WORDS)
-        yield _counted("tensor", self.tensors, _PORT_WORDS)
-        yield _counted("function", self.functions, _FUNCTION_WORDS)
+        for part, noun in _NOUNS.items():
+            yield counted_words(noun, getattr(self, part).counts, WORDS[part])
         yield from map(_opset_words, self.opsets)
         if self.texts:
             more = " and more" if len(self.texts) > 3 else ""
             yield f"{', '.join(text.key for text in self.texts[:3])}{more} changed"
 
 
-_NODE_WORDS: dict[Aspect, str] = {
+_NOUNS: dict[Part, str] = {
+    "nodes": "node",
+    "weights": "weight",
+    "inputs": "input",
+    "outputs": "output",
+    "tensors": "tensor",
+    "functions": "function",
+}
+_ADDED: dict[Counted, str] = {"added": "added", "removed": "removed"}
+_VALUE_WORDS: dict[Counted, str] = _ADDED | {
+    "name": "renamed",
+    "dtype": "retyped",
+    "shape": "reshaped",
+    "position": "moved",
+    "source": "from another tensor",
+    "metadata": "with other metadata",
+    "doc string": "with another doc string",
+}
+_NODE_WORDS: dict[Counted, str] = _ADDED | {
     "name": "renamed",
     "scope": "moved",
     "operator": "of another operator",
@@ -242,16 +262,7 @@ _NODE_WORDS: dict[Aspect, str] = {
     "metadata": "with other metadata",
     "doc string": "with another doc string",
 }
-_PORT_WORDS: dict[Aspect, str] = {
-    "name": "renamed",
-    "dtype": "retyped",
-    "shape": "reshaped",
-    "position": "moved",
-    "source": "from another tensor",
-    "metadata": "with other metadata",
-    "doc string": "with another doc string",
-}
-_WEIGHT_WORDS: dict[Aspect, str] = {
+_WEIGHT_WORDS: dict[Counted, str] = _ADDED | {
     "name": "renamed",
     "scope": "moved",
     "dtype": "retyped",
@@ -261,34 +272,25 @@ _WEIGHT_WORDS: dict[Aspect, str] = {
     "metadata": "with other metadata",
     "doc string": "with another doc string",
 }
-_FUNCTION_WORDS: dict[Aspect, str] = {"name": "renamed", "body": "changed"}
+WORDS: dict[Part, dict[Counted, str]] = {
+    "nodes": _NODE_WORDS,
+    "weights": _WEIGHT_WORDS,
+    "inputs": _VALUE_WORDS,
+    "outputs": _VALUE_WORDS,
+    "tensors": _VALUE_WORDS,
+    "functions": _ADDED | {"name": "renamed", "body": "changed"},
+}
+"""How people say what happened to how many, in the order in which it is told."""
 
 
-def aspect_words(part: Part) -> dict[Aspect, str]:
-    """How people say that an aspect changed, in the order in which it is told."""
-    words: dict[Part, dict[Aspect, str]] = {
-        "nodes": _NODE_WORDS,
-        "weights": _WEIGHT_WORDS,
-        "functions": _FUNCTION_WORDS,
-    }
-    return words.get(part, _PORT_WORDS)
-
-
-def _counted(noun: str, part: Nodes | Tensors | Weights | Ports | Functions, words: dict[Aspect, str]) -> str:
-    """`3 nodes added, 1 removed`: the noun stands with the first number."""
-    counts: list[tuple[int, str]] = []
-    if not isinstance(part, Tensors):
-        counts = [(part.added.count, "added"), (part.removed.count, "removed")]
-    counts += [(part.aspects.get(aspect, 0), word) for aspect, word in words.items()]
-    told = [f"{count:,} {word}" for count, word in counts if count]
-    if not told:
-        return ""
-    number, _, rest = told[0].partition(" ")
-    return ", ".join([f"{number} {noun if number == '1' else noun + 's'} {rest}", *told[1:]])
+def counted_words(noun: str, counts: dict[Counted, int], words: dict[Counted, str]) -> str:
+    """`3 nodes added, 1 removed`: the noun stands with the first number. Empty for nothing."""
+    told = [(counts[counted], word) for counted, word in words.items() if counts.get(counted)]
+    first = "" if not told else f" {noun}" if told[0][0] == 1 else f" {noun}s"
+    return ", ".join(f"{count:,}{'' if place else first} {word}" for place, (count, word) in enumerate(told))
 
 
 def _opset_words(change: OpsetChange) -> str:
-    of = f" of {change.scope}" if change.scope else ""
-    domain = f" {change.domain}" if change.domain else ""
-    before = "none" if change.before is None else str(change.before)
-    return f"opset{domain}{of} {before} -> {'none' if change.after is None else change.after}"
+    named = "".join(f" {text}" for text in (change.domain, change.scope and f"of {change.scope}") if text)
+    before, after = ("none" if version is None else version for version in (change.before, change.after))
+    return f"opset{named} {before} -> {after}"
