@@ -1,0 +1,84 @@
+"""Carry out a list of operations on a model file: one model in memory from the first to the last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import onnx_ir as ir
+
+from ndld_flow.backends.diffing.diff_models import diff_models
+from ndld_flow.backends.editing.edited_model import EditedModel
+from ndld_flow.backends.editing.finishing import finish_model
+from ndld_flow.backends.editing.stale_shapes import NotedShapes
+from ndld_flow.backends.models.files import check_model, load_model, save_model, summarize_model
+from ndld_flow.errors import ModelError, RequestError
+from ndld_flow.records.graph_change import GraphChange
+
+
+class Applies(Protocol):
+    """An operation, as backends see it."""
+
+    def apply(self, edited: EditedModel, /) -> str: ...
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An operation with its place in the recipe, `operations[3] rename_nodes`."""
+
+    place: str
+    operation: Applies
+
+
+def edit_file(
+    edited: EditedModel,
+    entries: Sequence[Entry],
+    target: Path,
+    tell: Callable[[int, int, str], None] = lambda *_: None,
+) -> GraphChange:
+    """Apply the operations in order to a model that was read from `edited.path`, and write it to `target`.
+
+    The result is sorted, its shapes are inferred, and the ONNX checker has passed it. Raises a `RequestError` that names
+    the operation's place, and `ModelError` when the list leaves a model that is not valid.
+    """
+    before, noted = summarize_model(edited.model), NotedShapes(edited.model)
+    for done, entry in enumerate(entries):
+        tell(done, len(entries), entry.place)
+        edited.log.info("%s: %s", entry.place, _apply(entry, edited))
+    tell(len(entries), len(entries), "checking")
+    edited.notes += finish_model(edited.model, noted)
+    save_model(edited.model, target)
+    _check(target, edited.path)
+    return GraphChange(
+        before=before,
+        after=summarize_model(edited.model),
+        notes=tuple(edited.notes),
+        diff=diff_models(load_model(edited.path), load_model(target)),
+    )
+
+
+def open_model(path: Path) -> ir.Model:
+    """The model to edit. Raises `ModelError` as `load_model` does."""
+    return load_model(path)
+
+
+def _apply(entry: Entry, edited: EditedModel) -> str:
+    try:
+        return entry.operation.apply(edited)
+    except RequestError as error:
+        raise type(error)(f"{entry.place}: {error}") from None
+
+
+def _check(target: Path, source: Path) -> None:
+    """Raises `ModelError` when the checker refuses the result; says so when it refused the source already."""
+    try:
+        check_model(target)
+    except ModelError as error:
+        reason = str(error).removeprefix(f"{target}: ")
+        try:
+            check_model(source)
+        except ModelError as old:
+            reason += f" (It was not valid before the edit either: {str(old).removeprefix(f'{source}: ')})"
+        raise ModelError(f"the operations leave a model that is not valid: {reason}") from None

@@ -1,0 +1,134 @@
+"""The one model that a list of operations works on, with what all of them need of it."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ndld_flow.backends.editing.node_selecting import fitting_nodes
+from ndld_flow.backends.editing.selection_criteria import NodeCriteria
+from ndld_flow.backends.models.files import all_graphs, load_model
+from ndld_flow.backends.models.scopes import node_label, scopes_of
+from ndld_flow.backends.models.unique_names import free_name
+from ndld_flow.errors import RequestError
+from ndld_flow.inputs import InputSpec
+from ndld_flow.name_patterns import name_matcher
+from ndld_flow.nearest import say_nearest
+
+_NOT_IN_IDENTIFIER = re.compile(r"[^A-Za-z0-9_]")
+
+
+@dataclass
+class EditedModel:
+    """A model while it is edited. Weights in external data stay on disk."""
+
+    model: ir.Model
+    path: Path
+    """Where it was read: messages name it."""
+    inputs: Mapping[str, InputSpec] = field(default_factory=dict)
+    """The recipe's `inputs:`."""
+    others: Mapping[str, Path] = field(default_factory=dict)
+    """Name of an earlier step, or of a model of the recipe -> its model's file, for settings marked `Reads(Onnx)`."""
+    log: logging.Logger = field(default_factory=lambda: logging.getLogger(__name__))
+    notes: list[str] = field(default_factory=list)
+    """Sentences for people that are kept in the record."""
+
+    def note(self, sentence: str) -> None:
+        """Tell people something; it stands in the step's log and record."""
+        self.notes.append(sentence)
+        self.log.info("%s", sentence)
+
+    def other(self, name: str) -> ir.Model:
+        """Another model of the recipe, read anew each time: what is taken from it may be changed."""
+        return load_model(self.others[name])
+
+    def graphs(self) -> Iterable[ir.Graph]:
+        """Every graph: the main one, functions' bodies, and all subgraphs."""
+        return all_graphs(self.model)
+
+    def scopes(self) -> dict[str, ir.Graph]:
+        """Address -> graph, as `backends.models.scopes` tells."""
+        return scopes_of(self.model)
+
+    def graph(self, scope: str) -> ir.Graph:
+        """The graph at an address. Raises `RequestError` with the nearest address."""
+        known = self.scopes()
+        if scope not in known:
+            told = say_nearest(scope, [address for address in known if address])
+            raise RequestError(f"there is no graph {scope!r} in this model; {told or 'it has no subgraphs or functions'}")
+        return known[scope]
+
+    def select_nodes(self, select: NodeCriteria, allow_empty: bool = False) -> list[ir.Node]:
+        """The nodes that fit, in the model's order. Raises `RequestError` when none does and that is not allowed."""
+        return fitting_nodes(self.model, select, allow_empty)
+
+    def node(self, name: str) -> ir.Node:
+        """The node of a name, or the one that makes a tensor of this name, anywhere in the model.
+
+        Raises `RequestError` when there is none, or when several graphs have one.
+        """
+        nodes = [node for graph in self.graphs() for node in graph]
+        found = [node for node in nodes if node.name == name]
+        found = found or [node for node in nodes if any(value.name == name for value in node.outputs)]
+        if not found:
+            raise RequestError(f"there is no node {name!r}; {say_nearest(name, map(node_label, nodes))}")
+        if len(found) > 1:
+            raise RequestError(f"{len(found)} nodes are called {name!r}; rename them first, or select by `scope`")
+        return found[0]
+
+    def value(self, name: str, scope: str = "") -> ir.Value:
+        """The tensor of a name in a graph: an input, an initializer, or a node's output. Not those of outer graphs.
+
+        Raises `RequestError` with the nearest name.
+        """
+        known = {value.name or "": value for value in values_of(self.graph(scope))}
+        if name not in known:
+            where = f" in {scope!r}" if scope else ""
+            raise RequestError(f"there is no tensor {name!r}{where}; {say_nearest(name, filter(None, known))}")
+        return known[name]
+
+    def select_values(
+        self, patterns: Sequence[str], allow_empty: bool = False, scope: str | None = None
+    ) -> list[ir.Value]:
+        """Tensors whose names fit one of the patterns, in the model's order; in one graph, or in all.
+
+        Raises `RequestError` for a pattern that fits none, unless that is allowed.
+        """
+        graphs = self.graphs() if scope is None else [self.graph(scope)]
+        values = [value for graph in graphs for value in values_of(graph) if value.name]
+        chosen: set[ir.Value] = set()
+        for pattern in patterns:
+            fits = name_matcher(pattern)
+            found = [value for value in values if fits(value.name or "")]
+            if not found and not allow_empty:
+                names = [value.name or "" for value in values]
+                raise RequestError(f"no tensor has a name like {pattern!r}; {say_nearest(pattern, names)}")
+            chosen.update(found)
+        return [value for value in values if value in chosen]
+
+    def fresh_name(self, wish: str) -> str:
+        """A name like `wish` that no node and no tensor of the whole model has; the same each time.
+
+        Made-up names are C90 identifiers: what a wish has besides letters, digits and `_` becomes `_`.
+        """
+        wish = _NOT_IN_IDENTIFIER.sub("_", wish) or "node"
+        return free_name(f"_{wish}" if wish[0].isdigit() else wish, self.names())
+
+    def names(self) -> set[str]:
+        """All names of nodes and tensors in the model."""
+        taken: set[str] = set()
+        for graph in self.graphs():
+            taken.update(node.name for node in graph if node.name)
+            taken.update(value.name for value in values_of(graph) if value.name)
+        return taken
+
+
+def values_of(graph: ir.Graph) -> list[ir.Value]:
+    """A graph's own tensors: inputs, initializers, nodes' outputs; each once, in this order."""
+    made = (value for node in graph for value in node.outputs)
+    return list(dict.fromkeys([*graph.inputs, *graph.initializers.values(), *made]))

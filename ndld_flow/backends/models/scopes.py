@@ -1,0 +1,57 @@
+"""Addresses of a model's graphs: `""` is the main one, `If_0/then_branch` a subgraph, `domain::Name` a function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+
+def scopes_of(model: ir.Model) -> dict[str, ir.Graph]:
+    """Address -> graph, the main graph first, each subgraph after the graph it stands in, then local functions.
+
+    `If_0/then_branch`, `loop/body/If_3/else_branch`, `domain::Name`, `domain::Name/If_0/then_branch`. A node without a
+    name is addressed by its first output; graphs in a list attribute by `branches0`, `branches1`; of equal addresses the
+    second gets `#2`.
+    """
+    found: dict[str, ir.Graph] = {"": model.graph}
+    _add_subgraphs(found, model.graph, "")
+    for function in model.functions.values():
+        address = function_address(function)
+        found[address] = function.graph
+        _add_subgraphs(found, function.graph, address)
+    return found
+
+
+def function_address(function: ir.Function) -> str:
+    """`domain::Name`, with `:overload` where there is one."""
+    overload = f":{function.overload}" if function.overload else ""
+    return f"{function.domain}::{function.name}{overload}"
+
+
+def own_subgraphs(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
+    """Attribute -> graph of a node's own subgraphs, not of those inside them."""
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.name, attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from ((f"{attribute.name}{number}", graph) for number, graph in enumerate(attribute.as_graphs()))
+
+
+def node_label(node: ir.Node) -> str:
+    """A node's name, or its first output where it has none."""
+    return node.name or next((value.name for value in node.outputs if value.name), "") or node.op_type
+
+
+def _add_subgraphs(found: dict[str, ir.Graph], graph: ir.Graph, address: str) -> None:
+    for node in graph:
+        for attribute, inner in own_subgraphs(node):
+            wish = f"{address}/{node_label(node)}/{attribute}".lstrip("/")
+            inner_address, number = wish, 1
+            while inner_address in found:
+                number += 1
+                inner_address = f"{wish}#{number}"
+            found[inner_address] = inner
+            _add_subgraphs(found, inner, inner_address)

@@ -1,0 +1,88 @@
+"""An entry of a list of operations: a mapping with one key, the operation's word, and its settings.
+
+Each operation has an entry type of its own, made when it is first used, so that a mistake is told at its place
+(`operations.3.rename_nodes.to`) and an editor's schema knows every setting, while a recipe imports only what it uses.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, SerializationInfo, create_model
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from ndld_flow.editing.catalogue import find_operation, operation_words
+from ndld_flow.editing.operation import Operation
+from ndld_flow.nearest import say_nearest
+
+
+class OperationEntry(BaseModel):
+    """One operation of the list."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @property
+    def word(self) -> str:
+        """The operation's name."""
+        return next(iter(type(self).model_fields))
+
+    @property
+    def operation(self) -> Operation:
+        """The operation with its settings."""
+        found: Operation = getattr(self, self.word)
+        return found
+
+    @classmethod
+    def model_at_key(cls, key: str) -> type[BaseModel] | None:
+        """The entry that has this key; how messages find the settings that a mistake was made in."""
+        return entry_type(key) if cls is OperationEntry and key in operation_words() else None
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # noqa: ANN401
+        if cls is not OperationEntry:
+            return handler(source)
+        return core_schema.no_info_plain_validator_function(
+            _read_entry, serialization=core_schema.plain_serializer_function_ser_schema(_write_entry, info_arg=True)
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        if cls is not OperationEntry:
+            return handler(schema)
+        return {"oneOf": [handler(entry_type(word).__pydantic_core_schema__) for word in operation_words()]}
+
+
+@cache
+def entry_type(word: str) -> type[OperationEntry]:
+    """The entry of one operation. The word must be one of `operation_words()`."""
+    operation = find_operation(word)
+    assert operation is not None
+    made: type[OperationEntry] = create_model(f"{word}_entry", __base__=OperationEntry, **{word: (operation, ...)})  # type: ignore[call-overload]
+    return made
+
+
+def _read_entry(value: object) -> OperationEntry:
+    if isinstance(value, OperationEntry):
+        return value
+    entry = {value: {}} if isinstance(value, str) else value
+    if not isinstance(entry, dict) or len(entry) != 1:
+        raise PydanticCustomError(
+            "value_error",
+            "{error}",
+            {"error": "an operation is a mapping with one key, its name: `- remove_nodes: {...}`"},
+        )
+    word = str(next(iter(entry)))
+    if word not in operation_words():
+        raise PydanticCustomError(
+            "value_error", "{error}", {"error": f"there is no operation `{word}`; {say_nearest(word, operation_words())}"}
+        )
+    settings = {word: {} if entry[word] is None else entry[word]}
+    # JSON, because strict validation of JSON takes a list for a tuple and still refuses "10" for 10
+    return entry_type(word).model_validate_json(json.dumps(settings, default=str))
+
+
+def _write_entry(entry: OperationEntry, info: SerializationInfo) -> dict[str, Any]:
+    return entry.model_dump(mode=info.mode, exclude_defaults=info.exclude_defaults)

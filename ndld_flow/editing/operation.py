@@ -1,0 +1,46 @@
+"""What an operation of the step `edit` is: a frozen, strict, typed value with one method, as a step is.
+
+::
+
+    class RenameNodes(Operation):
+        '''Rename nodes.
+
+            rename_nodes: {select: {op_type: Conv}, to: "conv_{index}"}
+        '''                                             # what `ndld-flow steps edit` shows, with an example
+
+        select: Select
+        '''Which nodes.'''                              # help, schema and README come from here
+
+        def apply(self, edited: EditedModel) -> str:
+            ...                                         # change edited.model, say what was done: `12 nodes renamed`
+
+The file name is the word in the recipe. Discovery, help, schema, validation and the contract tests need nothing else.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+if TYPE_CHECKING:
+    from ndld_flow.backends.editing.edited_model import EditedModel
+
+
+class Operation(BaseModel):
+    """Base of all operations: fields are settings, `apply` changes the model and says what it did."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    version: ClassVar[int] = 1
+    """Raise it when the same settings would give another model than before."""
+    libraries: ClassVar[tuple[str, ...]] = ()
+    """Distributions whose version shapes the result, besides onnx, onnx-ir and numpy."""
+
+    @abstractmethod
+    def apply(self, edited: EditedModel) -> str:
+        """Change the model in place; returns what was done in one line, such as `12 nodes renamed`.
+
+        Raises a `RequestError` that says what, where and what to do; the step tells the operation's place in the list.
+        """

@@ -1,0 +1,80 @@
+"""Which nodes an operation is about, as a recipe says it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
+
+from ndld_flow.name_patterns import NamePattern
+
+
+def _listed(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+def _named(value: object) -> object:
+    """`select: conv_*` and a list of such patterns mean names."""
+    return {"name": value} if isinstance(value, str | list | tuple) else value
+
+
+Patterns = Annotated[tuple[NamePattern, ...], BeforeValidator(_listed)]
+"""One pattern or several: a name, a glob, or `/.../` for a regular expression; what fits one of them fits."""
+Words = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+
+
+class NodeSelect(BaseModel):
+    """Nodes that fit everything that is said; of a list, one is enough. Subgraphs and functions are looked through."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, populate_by_name=True
+    )
+
+    name: Patterns = ()
+    """Its name."""
+    op_type: Patterns = ()
+    """Its operator, such as `Conv`; of other domains `com.microsoft::FusedConv` or `com.microsoft::*`."""
+    domain: Patterns = ()
+    """The operator's domain; `ai.onnx` is the default one."""
+    attributes: dict[str, JsonValue] = Field(default={})
+    """Attributes that have these values; `null` means that the node does not have the attribute."""
+    input: Patterns = ()
+    """A tensor it reads."""
+    output: Patterns = ()
+    """A tensor it makes."""
+    precision: Words = ()
+    """The precision it was asked to have, such as `fp16`; `none` for nodes without."""
+    scope: Patterns | None = None
+    """Where it stands: `""` is the main graph, `If_0/then_branch` a subgraph, `domain::Name` a local function."""
+    between: tuple[str, str] | None = None
+    """Two nodes or tensors: what lies on a way from the first to the second; nodes that are named belong to it."""
+    before: str | None = None
+    """A node or tensor: all that it depends on."""
+    after: str | None = None
+    """A node or tensor: all that depends on it."""
+    near: str | None = None
+    """A node or tensor: what is at most `hops` edges away from it, in either direction, itself too."""
+    hops: int = Field(default=1, ge=1)
+    """For `near`."""
+    exclude: Select | None = Field(default=None, alias="not")
+    """Nodes to leave out."""
+    position: Literal["first", "last"] | int | None = None
+    """Of those that fit, in the model's order, only the first, the last, or the one with this number (0 is the first,
+    -1 the last)."""
+
+    @model_validator(mode="after")
+    def _check_something(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError('say which nodes: by `name`, `op_type`, ...; `"*"` means all')
+        return self
+
+
+Select = Annotated[NodeSelect, BeforeValidator(_named)]
+"""A setting that selects nodes; a bare pattern means their names."""
+
+NodeSelect.model_rebuild()
+
+
+def select_all() -> Any:  # noqa: ANN401 - pydantic validates it into a NodeSelect
+    """Every node."""
+    return NodeSelect(name=("*",))

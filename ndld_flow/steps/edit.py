@@ -1,0 +1,63 @@
+"""Change a model's graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+
+from ndld_flow.artifacts.kinds import Onnx
+from ndld_flow.editing.entry import OperationEntry
+from ndld_flow.records.metric import Metric
+from ndld_flow.step import Context, Result, Step
+from ndld_flow.versions import read_version
+
+
+class Edit(Step[Onnx, Onnx]):
+    """Change the graph by an ordered list of operations.
+
+    Each entry of the list is one operation with its settings; `ndld-flow steps edit.OPERATION` explains one:
+
+        operations:
+          - remove_nodes: {select: {op_type: Dropout}, bridge: true}
+          - rename_nodes: {select: "conv_*", to: "backbone_{name}"}
+
+    All operations work on one model in memory, weights in external data stay on disk. Then the model is sorted, its
+    shapes are inferred, the ONNX checker passes it, and what changed is recorded. An operation that selects nothing is
+    an error.
+    """
+
+    libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "numpy")
+    uses_inputs: ClassVar[bool] = True
+
+    operations: tuple[OperationEntry, ...] = Field(min_length=1)
+    """What to do, in order."""
+
+    def library_versions(self) -> dict[str, str]:
+        used = {entry.word: entry.operation for entry in self.operations}
+        libraries = {library for operation in used.values() for library in operation.libraries}
+        own = {f"operation {word}": str(operation.version) for word, operation in sorted(used.items())}
+        return super().library_versions() | {name: read_version(name) for name in sorted(libraries)} | own
+
+    def run(self, source: Onnx, out: Path, context: Context) -> Result:
+        from ndld_flow.backends.editing.edit_file import Entry, edit_file, open_model
+        from ndld_flow.backends.editing.edited_model import EditedModel
+
+        edited = EditedModel(
+            model=open_model(source.path),
+            path=source.path,
+            inputs=context.inputs,
+            others={artifact.label: artifact.path for artifact in context.artifacts.values()},
+            log=context.log,
+        )
+        entries = [
+            Entry(f"operations[{place}] {entry.word}", entry.operation) for place, entry in enumerate(self.operations)
+        ]
+        change = edit_file(edited, entries, out / Onnx.main, context.progress)
+        diff = change.diff
+        return Result(
+            summary=diff.one_line if diff is not None else "",
+            metrics={"nodes": Metric(value=change.after.node_count)},
+            change=change,
+        )
