@@ -92,7 +92,7 @@ def first_values(tensor: ir.TensorProtocol, most: int) -> tuple[Scalar, ...]:
     if _unreadable(tensor, 0, 1) or (isinstance(tensor, SparseInitializer) and tensor.nbytes > DEFAULT_LIMIT_BYTES):
         return ()
     wanted = math.ceil(most * tensor.dtype.bitwidth / 8)
-    piece = next(_pieces(tensor, min(wanted + -wanted % 48, _PIECE_BYTES)), np.empty(0))
+    piece = next(element_pieces(tensor, min(wanted + -wanted % 48, _PIECE_BYTES)), np.empty(0))
     return tuple(_scalar(one) for one in piece[:most].tolist())
 
 
@@ -122,8 +122,11 @@ def _unreadable(tensor: ir.TensorProtocol, stored: int, limit: int) -> str:
     return f"{size(stored)} are over the limit of {size(limit)}" if stored > limit else ""
 
 
-def _pieces(tensor: ir.TensorProtocol, piece_bytes: int) -> Iterator[_Array]:
-    """The elements, flat and in order, in dtypes of numpy: what is ml_dtypes' comes as int64 or doubles."""
+def element_pieces(tensor: ir.TensorProtocol, piece_bytes: int) -> Iterator[_Array]:
+    """The elements, flat and in order, in numpy's dtypes: of floats doubles, of what is ml_dtypes' doubles or int64.
+
+    A piece's bytes should be a multiple of 48, so that elements of 2 to 128 bits end with it. Not for strings.
+    """
     left = tensor.size
     for data in pieces_of(tensor, piece_bytes):
         piece = _unpacked(tensor.dtype, data)[:left]
@@ -146,7 +149,7 @@ def _unpacked(dtype: ir.DataType, data: bytes) -> _Array:
 def _numbers_of(tensor: ir.TensorProtocol) -> Numbers | None:
     """None where the tensor holds fewer elements than its shape says."""
     gathered = _Moments()
-    for piece in _pieces(tensor, _PIECE_BYTES):
+    for piece in element_pieces(tensor, _PIECE_BYTES):
         gathered.add(piece)
     if gathered.count + gathered.nans + gathered.infinities != tensor.size:
         return None
@@ -213,7 +216,7 @@ def _histogram(tensor: ir.TensorProtocol, low: float, high: float, count: int) -
     if not math.isfinite(high - low) or not 0 < scale < math.inf:
         return ()
     counts = np.zeros(BINS, dtype=np.int64)
-    for piece in _pieces(tensor, _PIECE_BYTES):
+    for piece in element_pieces(tensor, _PIECE_BYTES):
         doubles = piece.astype(np.float64)
         doubles = doubles[np.isfinite(doubles)]
         places = np.minimum(((doubles - low) * scale).astype(np.int64), BINS - 1)
