@@ -22,7 +22,7 @@ from __future__ import annotations
 import enum
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, get_args
@@ -51,6 +51,7 @@ __all__ = [
     "DataFile",
     "Engine",
     "Foresight",
+    "Held",
     "LintDocument",
     "Metric",
     "Onnx",
@@ -65,6 +66,7 @@ __all__ = [
 
 In = TypeVar("In", bound=Artifact)
 Out = TypeVar("Out", bound=Artifact)
+Mark = TypeVar("Mark")
 
 
 class Reuse(enum.Enum):
@@ -232,12 +234,55 @@ class Step(BaseModel, Generic[In, Out]):
         raise TypeError(f"{cls.__name__} must inherit from Step[In, Out], such as Step[Onnx, Onnx]")
 
     @classmethod
-    def marked(cls, mark: type) -> dict[str, Any]:
-        """Settings annotated with a mark (`Reads`, `DataFile`) -> that mark."""
-        found: dict[str, Any] = {}
-        for name, info in cls.model_fields.items():
-            marks = [*info.metadata, *(m for arg in get_args(info.annotation) for m in get_args(arg))]
-            for candidate in marks:
-                if isinstance(candidate, mark):
-                    found[name] = candidate
-        return found
+    def marked(cls, mark: type[Mark]) -> dict[str, Mark]:
+        """Settings annotated with a mark (`Reads`, `DataFile`) -> that mark. Not those of nested settings."""
+        return marked_settings(cls, mark)
+
+    def held(self, mark: type[Mark]) -> list[Held[Mark]]:
+        """Values of settings that have a mark, nested ones too; those that say nothing are left out."""
+        return list(_held_in(self, mark, ()))
+
+
+@dataclass(frozen=True)
+class Held(Generic[Mark]):
+    """The value of a setting that has a mark."""
+
+    place: tuple[str | int, ...]
+    """Where it stands in the step's settings: `("operations", 3, "merge_model", "model")`."""
+    mark: Mark
+    value: Any
+    """Never None, and never the setting's default."""
+
+    @property
+    def dotted(self) -> str:
+        return ".".join(map(str, self.place))
+
+
+def marked_settings(model: type[BaseModel], mark: type[Mark]) -> dict[str, Mark]:
+    """Settings of a model annotated with a mark -> that mark."""
+    found: dict[str, Mark] = {}
+    for name, info in model.model_fields.items():
+        marks = [*info.metadata, *(m for arg in get_args(info.annotation) for m in get_args(arg))]
+        found.update((name, candidate) for candidate in marks if isinstance(candidate, mark))
+    return found
+
+
+def _held_in(value: object, mark: type[Mark], place: tuple[str | int, ...]) -> Iterator[Held[Mark]]:
+    if isinstance(value, BaseModel):
+        marked = marked_settings(type(value), mark)
+        for name, info in type(value).model_fields.items():
+            inner = getattr(value, name)
+            if name not in marked:
+                yield from _held_in(inner, mark, (*place, name))
+            elif inner is not None and inner != info.default:
+                yield Held((*place, name), marked[name], inner)
+    for key, inner in _parts(value):
+        yield from _held_in(inner, mark, (*place, key))
+
+
+def _parts(value: object) -> Iterator[tuple[str | int, object]]:
+    """The items of a list, or the values of a mapping."""
+    if isinstance(value, tuple | list):
+        yield from enumerate(value)
+    elif isinstance(value, Mapping):
+        yield from ((str(key), inner) for key, inner in value.items())

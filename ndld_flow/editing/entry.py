@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, SerializationInfo, create_model
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, core_schema
 
 from ndld_flow.editing.catalogue import find_operation, operation_words
 from ndld_flow.editing.operation import Operation
@@ -38,21 +38,7 @@ class OperationEntry(BaseModel):
     @classmethod
     def model_at_key(cls, key: str) -> type[BaseModel] | None:
         """The entry that has this key; how messages find the settings that a mistake was made in."""
-        return entry_type(key) if cls is OperationEntry and key in operation_words() else None
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # noqa: ANN401
-        if cls is not OperationEntry:
-            return handler(source)
-        return core_schema.no_info_plain_validator_function(
-            _read_entry, serialization=core_schema.plain_serializer_function_ser_schema(_write_entry, info_arg=True)
-        )
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        if cls is not OperationEntry:
-            return handler(schema)
-        return {"oneOf": [handler(entry_type(word).__pydantic_core_schema__) for word in operation_words()]}
+        return entry_type(key) if key in operation_words() else None
 
 
 @cache
@@ -69,16 +55,10 @@ def _read_entry(value: object) -> OperationEntry:
         return value
     entry = {value: {}} if isinstance(value, str) else value
     if not isinstance(entry, dict) or len(entry) != 1:
-        raise PydanticCustomError(
-            "value_error",
-            "{error}",
-            {"error": "an operation is a mapping with one key, its name: `- remove_nodes: {...}`"},
-        )
+        raise ValueError("an operation is a mapping with one key, its name: `- remove_nodes: {...}`")
     word = str(next(iter(entry)))
     if word not in operation_words():
-        raise PydanticCustomError(
-            "value_error", "{error}", {"error": f"there is no operation `{word}`; {say_nearest(word, operation_words())}"}
-        )
+        raise ValueError(f"there is no operation `{word}`; {say_nearest(word, operation_words())}")
     settings = {word: {} if entry[word] is None else entry[word]}
     # JSON, because strict validation of JSON takes a list for a tuple and still refuses "10" for 10
     return entry_type(word).model_validate_json(json.dumps(settings, default=str))
@@ -86,3 +66,20 @@ def _read_entry(value: object) -> OperationEntry:
 
 def _write_entry(entry: OperationEntry, info: SerializationInfo) -> dict[str, Any]:
     return entry.model_dump(mode=info.mode, exclude_defaults=info.exclude_defaults)
+
+
+class _ByWord:
+    """Tells pydantic to read an entry by the one key it has."""
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            _read_entry, serialization=core_schema.plain_serializer_function_ser_schema(_write_entry, info_arg=True)
+        )
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        alone: JsonSchemaValue = {"enum": list(operation_words())}
+        return {"oneOf": [alone, *(handler(entry_type(word).__pydantic_core_schema__) for word in operation_words())]}
+
+
+AnyOperation = Annotated[OperationEntry, _ByWord()]
+"""A setting that is one operation."""

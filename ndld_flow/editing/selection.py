@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
+from ndld_flow.editing.shorthand import AlsoWritten
 from ndld_flow.name_patterns import NamePattern
 
 
@@ -18,17 +27,15 @@ def _named(value: object) -> object:
     return {"name": value} if isinstance(value, str | list | tuple) else value
 
 
-Patterns = Annotated[tuple[NamePattern, ...], BeforeValidator(_listed)]
+Patterns = Annotated[tuple[NamePattern, ...], AlsoWritten(_listed, ("text",))]
 """One pattern or several: a name, a glob, or `/.../` for a regular expression; what fits one of them fits."""
-Words = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+Words = Annotated[tuple[str, ...], AlsoWritten(_listed, ("text",))]
 
 
 class NodeSelect(BaseModel):
     """Nodes that fit everything that is said; of a list, one is enough. Subgraphs and functions are looked through."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, populate_by_name=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     name: Patterns = ()
     """Its name."""
@@ -56,7 +63,7 @@ class NodeSelect(BaseModel):
     """A node or tensor: what is at most `hops` edges away from it, in either direction, itself too."""
     hops: int = Field(default=1, ge=1)
     """For `near`."""
-    exclude: Select | None = Field(default=None, alias="not")
+    exclude: Select | None = None
     """Nodes to leave out."""
     position: Literal["first", "last"] | int | None = None
     """Of those that fit, in the model's order, only the first, the last, or the one with this number (0 is the first,
@@ -68,13 +75,13 @@ class NodeSelect(BaseModel):
             raise ValueError('say which nodes: by `name`, `op_type`, ...; `"*"` means all')
         return self
 
+    @model_serializer(mode="wrap")
+    def _write_what_is_said(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Most of a selection is never said: records and reports show the rest."""
+        return {name: value for name, value in handler(self).items() if name in self.model_fields_set}
 
-Select = Annotated[NodeSelect, BeforeValidator(_named)]
+
+Select = Annotated[NodeSelect, AlsoWritten(_named, ("text", "texts"))]
 """A setting that selects nodes; a bare pattern means their names."""
 
 NodeSelect.model_rebuild()
-
-
-def select_all() -> Any:  # noqa: ANN401 - pydantic validates it into a NodeSelect
-    """Every node."""
-    return NodeSelect(name=("*",))

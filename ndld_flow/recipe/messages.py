@@ -116,6 +116,8 @@ def _near_literal(found: object, allowed: str) -> str:
 def _model_at(model: type[BaseModel], location: Location) -> type[BaseModel]:
     """The model at a location inside another model."""
     for part in location:
+        choose = getattr(model, "model_at_key", None)  # an entry whose one key says which settings it has
+        model = (choose and choose(str(part))) or model
         info = model.model_fields.get(str(part))
         inner = models_in(info.annotation) if info is not None else []  # a mapping's key names no field
         model = inner[0] if inner else model

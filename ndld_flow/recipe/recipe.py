@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 from ndld_flow.discovery import StepType
 from ndld_flow.inputs import InputSpec
 from ndld_flow.recipe.gates import Gate
-from ndld_flow.step import DataFile, Step
+from ndld_flow.recipe.places import take_value
+from ndld_flow.step import DataFile, Reads, Step
 
 SOURCE = "source"
 """The name by which steps read the recipe's model."""
@@ -78,19 +79,20 @@ class RecipeStep:
     def settings(self) -> dict[str, JsonValue]:
         """Every setting that shapes the result, defaults included; what it reads is told apart."""
         values: dict[str, JsonValue] = self.step.model_dump(mode="json")
-        by_contents = {name.partition(".")[0] for name in self.data_files}
-        return {name: value for name, value in values.items() if name not in self.reads and name not in by_contents}
+        for mark in (DataFile, Reads):
+            for held in self.step.held(mark):
+                take_value(values, held.place)
+        return {name: value for name, value in values.items() if name not in self.reads}
 
     @property
     def data_files(self) -> dict[str, str]:
         """Setting marked `DataFile` -> the path it holds, for those that hold one; of several, `NAME.0`, `NAME.1`."""
         paths: dict[str, str] = {}
-        for name in self.type.cls.marked(DataFile):
-            held = getattr(self.step, name)
-            if isinstance(held, tuple):
-                paths |= {f"{name}.{place}": str(path) for place, path in enumerate(held)}
-            elif held is not None:
-                paths[name] = str(held)
+        for held in self.step.held(DataFile):
+            if isinstance(held.value, tuple):
+                paths |= {f"{held.dotted}.{place}": str(path) for place, path in enumerate(held.value)}
+            else:
+                paths[held.dotted] = str(held.value)
         return paths
 
 

@@ -10,7 +10,9 @@ import yaml
 from pydantic import JsonValue
 
 from ndld_flow.inputs import InputSpec
+from ndld_flow.recipe.places import put_value
 from ndld_flow.recipe.recipe import SOURCE, ModelSource, Recipe, RecipeStep
+from ndld_flow.step import DataFile, Reads
 
 
 def resolve_recipe(recipe: Recipe, digests: Mapping[str, str]) -> dict[str, JsonValue]:
@@ -42,9 +44,17 @@ def _resolve_model(model: ModelSource, digest: str) -> dict[str, JsonValue]:
 
 
 def _resolve_step(step: RecipeStep) -> dict[str, JsonValue]:
-    reads: dict[str, JsonValue] = dict(step.reads)
-    files = {name: str(Path(value).absolute()) for name, value in step.data_files.items()}
-    return {"step": step.type.name, **reads, **step.settings, **files}
+    values: dict[str, JsonValue] = {"step": step.type.name, **step.reads, **step.settings}
+    for read in step.step.held(Reads):
+        values.pop(read.dotted, None)
+        put_value(values, read.place, read.value)
+    for file in step.step.held(DataFile):
+        put_value(values, file.place, _absolute(file.value))
+    return values
+
+
+def _absolute(held: object) -> JsonValue:
+    return [_absolute(path) for path in held] if isinstance(held, tuple) else str(Path(str(held)).absolute())
 
 
 def _resolve_input(spec: InputSpec) -> dict[str, JsonValue]:

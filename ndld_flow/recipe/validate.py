@@ -18,7 +18,7 @@ from ndld_flow.recipe.compose import Composed
 from ndld_flow.recipe.gates import Gate, GateError, parse_gate
 from ndld_flow.recipe.messages import explain_mistakes
 from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeFile, RecipeStep
-from ndld_flow.step import Reads, RunsCode
+from ndld_flow.step import Held, Reads, RunsCode
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -155,17 +155,26 @@ def _check_step(
     except ValidationError as error:
         _add_all(error, found.cls, settings, ["steps", name], mistakes)
         return None
+    for held in step.held(Reads):
+        if held.place[0] not in reads:  # a setting inside another, known only now
+            sound &= _add_read(f"{prefix}.{held.dotted}", held, made, mistakes)
+            reads[held.dotted] = held.value
     return RecipeStep(name, found, step, reads) if sound else None
+
+
+def _add_read(dotted: str, held: Held[Reads], made: Mapping[str, type[Artifact] | None], mistakes: _Mistakes) -> bool:
+    trouble = _check_read(str(held.place[-1]), held.mark.kind, held.value, made)
+    if trouble:
+        mistakes.add(dotted, *trouble)
+    return not trouble
 
 
 def _refuse_code(steps: Sequence[RecipeStep], mistakes: _Mistakes) -> None:
     for step in steps:
-        for setting in step.type.cls.marked(RunsCode):
-            named = getattr(step.step, setting)
-            if named != step.type.cls.model_fields[setting].default:
-                shown = ", ".join(map(str, named)) if isinstance(named, tuple) else named
-                what = f"this step runs code that the recipe names: {shown}"
-                mistakes.add(f"steps.{step.name}.{setting}", what, "make sure of that code, then allow it with --trust")
+        for held in step.step.held(RunsCode):
+            shown = ", ".join(map(str, held.value)) if isinstance(held.value, tuple) else held.value
+            what = f"this step runs code that the recipe names: {shown}"
+            mistakes.add(f"steps.{step.name}.{held.dotted}", what, "make sure of that code, then allow it with --trust")
 
 
 def _find_type(name: str, entry: Mapping[str, Any], types: StepTypes, mistakes: _Mistakes) -> StepType | None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from ndld_flow.artifacts.kinds import Onnx
-from ndld_flow.editing.entry import OperationEntry
+from ndld_flow.editing.entry import AnyOperation, OperationEntry
 from ndld_flow.records.metric import Metric
 from ndld_flow.step import Context, Result, Step
 from ndld_flow.versions import read_version
+
+
+def _some(operations: tuple[OperationEntry, ...]) -> tuple[OperationEntry, ...]:
+    # not `min_length`: pydantic counts the items that passed, and would tell of it besides the mistake in an item
+    if not operations:
+        raise ValueError("name at least one operation")
+    return operations
 
 
 class Edit(Step[Onnx, Onnx]):
@@ -31,7 +38,7 @@ class Edit(Step[Onnx, Onnx]):
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "numpy")
     uses_inputs: ClassVar[bool] = True
 
-    operations: tuple[OperationEntry, ...] = Field(min_length=1)
+    operations: Annotated[tuple[AnyOperation, ...], AfterValidator(_some)] = Field(json_schema_extra={"minItems": 1})
     """What to do, in order."""
 
     def library_versions(self) -> dict[str, str]:
