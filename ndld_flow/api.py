@@ -21,6 +21,7 @@ from ndld_flow.errors import OutputsError
 if TYPE_CHECKING:
     import pandas
 
+    from ndld_flow.backends.models.op_listing import ListedOperator
     from ndld_flow.compare.measured import Rules
     from ndld_flow.discovery import StepType
     from ndld_flow.doctor import Check
@@ -200,6 +201,26 @@ def steps(files: Sequence[str | Path] = ()) -> list[StepType]:
     from ndld_flow.discovery import StepTypes
 
     return list(StepTypes(tuple(Path(file).resolve() for file in files)))
+
+
+def ops(
+    name: str = "",
+    *,
+    opset: int | None = None,
+    domain: str | None = None,
+    category: str = "",
+    search: str = "",
+    model: str | Path | None = None,
+) -> Sequence[ListedOperator]:
+    """Operators with inputs, attributes, types and versions: ONNX's of every opset, and ONNX Runtime's own.
+
+    All that is given must fit: `domain` is `ai.onnx` or another, `category` a family as `draw` colours them, `search`
+    words of the name or the doc, `model` a file whose operators are meant.
+    """
+    from ndld_flow.backends.models.op_listing import OpQuery, list_operators
+
+    path = Path(model) if model is not None else None
+    return list_operators(OpQuery(name, opset, domain, category, search, path))
 
 
 def schema(files: Sequence[str | Path] = ()) -> dict[str, Any]:

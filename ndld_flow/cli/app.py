@@ -27,6 +27,7 @@ VERBS = {
     "runs": "List finished runs.",
     "tag": "Give a run a lasting name.",
     "steps": "List the steps, or explain one with all its settings.",
+    "ops": "Explain an operator of any opset, or list them by family.",
     "schema": "Write the JSON Schema of recipes, for editors.",
     "init": "Write a commented recipe for a model.",
     "verify": "Check every stored artifact against its digest.",

@@ -37,24 +37,28 @@ TITLES: dict[Family, str] = {
 _OPERATORS: dict[Family, str] = {
     "convolution": "Conv ConvTranspose ConvInteger DeformConv QLinearConv CausalConvWithState",
     "matmul": """MatMul Gemm MatMulInteger QLinearMatMul Einsum LSTM GRU RNN Attention MultiHeadAttention
-        FlexAttention LinearAttention PagedAttention Det""",
+        FlexAttention LinearAttention PagedAttention Det RotaryEmbedding MRotaryEmbedding AttnLSTM MoE QMoE""",
     "activation": """Relu LeakyRelu PRelu Sigmoid HardSigmoid HardSwish Tanh Softmax LogSoftmax Hardmax Elu Selu Celu
-        Gelu FastGelu QuickGelu BiasGelu Mish Swish Softplus Softsign ThresholdedRelu Clip Shrink Erf""",
+        Gelu FastGelu QuickGelu BiasGelu Mish Swish Softplus Softsign ThresholdedRelu Clip Shrink Erf SwiGLU ScaledSiLU
+        QLinearSigmoid""",
     "normalisation": """BatchNormalization InstanceNormalization LayerNormalization GroupNormalization
         RMSNormalization LRN LpNormalization MeanVarianceNormalization SkipLayerNormalization
-        SimplifiedLayerNormalization Dropout""",
+        SimplifiedLayerNormalization Dropout BiasDropout BitmaskDropout BitmaskBiasDropout""",
     "elementwise": """Add Sub Mul Div Pow Sqrt Exp Log Neg Abs Reciprocal Floor Ceil Round Sign Mod Min Max Sum Mean
         Where And Or Xor Not Equal Greater GreaterOrEqual Less LessOrEqual Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh
-        Acosh Atanh BitShift BitwiseAnd BitwiseOr BitwiseXor BitwiseNot IsNaN IsInf""",
+        Acosh Atanh BitShift BitwiseAnd BitwiseOr BitwiseXor BitwiseNot IsNaN IsInf BiasAdd GatedAdd MulInteger
+        QLinearAdd QLinearMul QLinearWhere ComplexMul ComplexMulConj""",
     "shape": """Reshape Transpose Concat Split Slice Gather GatherElements GatherND Scatter ScatterElements ScatterND
         Squeeze Unsqueeze Flatten Expand Tile Pad Shape Size Identity DepthToSpace SpaceToDepth Resize Upsample
         Compress ConstantOfShape Range OneHot NonZero ReverseSequence EyeLike Trilu GridSample AffineGrid Col2Im
-        CenterCropPad TensorScatter ReorderInput ReorderOutput""",
+        CenterCropPad TensorScatter ReorderInput ReorderOutput ExpandDims""",
     "reduce": """MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool MaxRoiPool MaxUnpool RoiAlign
         ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp
         ReduceSumSquare ArgMax ArgMin TopK CumSum CumProd NonMaxSuppression Unique""",
     "control": "If Loop Scan SequenceMap",
     "quantisation": "QuantizeLinear DequantizeLinear DynamicQuantizeLinear Cast CastLike BitCast",
+    # Their names hold parts of others' (norm, mha) by chance.
+    "other": "RandomNormal RandomNormalLike NGramHashMapping VarlenNGramHashMapping",
 }
 
 _KNOWN = {operator.lower(): family for family, operators in _OPERATORS.items() for operator in operators.split()}

@@ -1,0 +1,178 @@
+"""Operators as lines of a list, as a page each, and as data."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import click
+
+from ndld_flow.backends.models.op_bodies import body_of
+from ndld_flow.backends.models.op_changes import history_of, types_text
+from ndld_flow.backends.models.op_listing import ListedOperator
+from ndld_flow.backends.models.op_reference import (
+    DEFAULT_DOMAIN,
+    AttributeReference,
+    OperatorVersion,
+    Port,
+    has_contrib,
+)
+from ndld_flow.drawing.families import TITLES
+from ndld_flow.plain_text import visible_name
+from ndld_flow.quantities import count
+
+_WIDTH = 110
+_NO_CONTRIB = (
+    "This ONNX Runtime was built without the schemas of com.microsoft, so that its own operators are not listed."
+)
+
+
+def list_operators(found: Sequence[ListedOperator]) -> str:
+    """One line each, by family."""
+    if not found:
+        return "no operator fits"
+    names = [_full_name(one) for one in found]
+    width = min(max(map(len, names)), 48)
+    lines = [_head(found)]
+    for family, members in groupby(found, key=lambda one: one.family):
+        lines += ["", click.style(TITLES[family], bold=True)]
+        lines += [_line(one, width) for one in members]
+    return "\n".join(lines if has_contrib() else [*lines, "", _NO_CONTRIB])
+
+
+def _head(found: Sequence[ListedOperator]) -> str:
+    uses = sum(one.uses for one in found)
+    what = f"{count(len(found))} operator{'s' if len(found) != 1 else ''}"
+    return f"{count(uses)} node{'s' if uses != 1 else ''} of {what}" if uses else what
+
+
+def _line(one: ListedOperator, width: int) -> str:
+    text = one.note or (one.version.summary if one.version else "")
+    start = f"  {_full_name(one):<{width}}  "
+    if one.uses:
+        start += f"{count(one.uses):>6}  {_version_used(one):<22}"
+    else:
+        start += f"{_since(one):<10}"
+    return f"{start}  {textwrap.shorten(text, max(_WIDTH - len(start), 30), placeholder='…')}".rstrip()
+
+
+def _since(one: ListedOperator) -> str:
+    if one.version is None:
+        return ""
+    return f"since {one.version.since_version}" if not one.version.deprecated else "deprecated"
+
+
+def _version_used(one: ListedOperator) -> str:
+    if one.operator is None or one.version is None:
+        return ""
+    newest, used = one.operator.newest.since_version, one.version.since_version
+    return f"version {used}" if newest == used else f"version {used}, newest {newest}"
+
+
+def _full_name(one: ListedOperator) -> str:
+    return visible_name(f"{one.domain}::{one.name}" if one.domain else one.name)
+
+
+def explain_operators(found: Sequence[ListedOperator]) -> str:
+    """The first one's page, and where else the name exists."""
+    if not found:
+        return "no operator fits"
+    lines = list(_page(found[0]))
+    others = [_full_name(one) for one in found[1:]]
+    if others:
+        lines += ["", f"Also: {', '.join(others)}"]
+    return "\n".join(lines)
+
+
+def _page(one: ListedOperator) -> Iterator[str]:
+    version = one.version
+    if one.operator is None or version is None:
+        yield f"{click.style(_full_name(one), bold=True)}  {one.note}"
+        return
+    said = [TITLES[one.family], f"of {version.domain or DEFAULT_DOMAIN}", f"version {version.since_version}"]
+    said.append(f"introduced in opset {one.operator.versions[0].since_version}")
+    said += ["deprecated"] if version.deprecated else []
+    said += [f"{count(one.uses)} nodes"] if one.uses else []
+    yield f"{click.style(_full_name(one), bold=True)}  {', '.join(said)}"
+    yield from ("", *(version.doc or "(not documented)").splitlines())
+    yield from _ports("Inputs", version.inputs)
+    yield from _ports("Outputs", version.outputs)
+    yield from _attributes(version.attributes)
+    yield from _types(version)
+    yield from _body(version)
+    yield from _history(one)
+
+
+def _ports(title: str, ports: Sequence[Port]) -> Iterator[str]:
+    yield from ("", click.style(title, bold=True) if ports else f"{click.style(title, bold=True)}  none")
+    for port in ports:
+        kind = "" if port.kind == "required" else f", {port.kind}"
+        if port.kind == "variadic":
+            kind += f", {port.least} or more" + ("" if port.alike else " of any types")
+        yield f"  {click.style(port.name, bold=True)}: {_variable(port)}{kind}"
+        yield from _wrapped(port.description, "      ")
+
+
+def _variable(port: Port) -> str:
+    return types_text([port.variable]) if "(" in port.variable else port.variable
+
+
+def _attributes(attributes: Sequence[AttributeReference]) -> Iterator[str]:
+    title = click.style("Attributes", bold=True)
+    yield from ("", title if attributes else f"{title}  none")
+    for one in attributes:
+        default = "required" if one.required else "none" if one.default is None else _default(one.default)
+        yield f"  {click.style(one.name, bold=True)}: {one.type} = {default}"
+        yield from _wrapped(one.description, "      ")
+
+
+def _default(value: object) -> str:
+    return f"[{', '.join(map(_default, value))}]" if isinstance(value, tuple) else repr(value).replace("'", '"')
+
+
+def _types(version: OperatorVersion) -> Iterator[str]:
+    if version.variables:
+        yield from ("", click.style("Types", bold=True))
+    for name, types in version.variables.items():
+        yield from _wrapped(f"{name}: {types_text(types)}", "      ", "  ")
+
+
+def _body(version: OperatorVersion) -> Iterator[str]:
+    if not version.is_function:
+        return
+    body = body_of(version)
+    title = click.style("Written in other operators", bold=True)
+    if body is None:
+        yield from ("", title, "  what it becomes depends on the attributes, types and shapes of each node")
+        return
+    example = " (with its attributes at their defaults, on floats)" if body.is_example else ""
+    yield from ("", f"{title}{example}", *(f"  {line}" for line in body.text.strip().splitlines()))
+
+
+def _history(one: ListedOperator) -> Iterator[str]:
+    assert one.operator is not None and one.version is not None
+    yield from ("", click.style("Versions", bold=True))
+    for entry in history_of(one.operator):
+        shown = ">" if entry.since_version == one.version.since_version else " "
+        yield from _wrapped("; ".join(entry.changes), "          ", f"  {shown} {entry.since_version:>3}   ")
+
+
+def _wrapped(text: str, indent: str, first: str | None = None) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent=indent if first is None else first, subsequent_indent=indent)
+
+
+def describe_operator(one: ListedOperator) -> dict[str, Any]:
+    """One operator as data, with its history."""
+    return {
+        "name": one.name,
+        "domain": one.domain,
+        "family": one.family,
+        "uses": one.uses or None,
+        "note": one.note,
+        "newest": one.operator.newest.since_version if one.operator else None,
+        "version": dataclasses.asdict(one.version) if one.version else None,
+        "history": [dataclasses.asdict(entry) for entry in history_of(one.operator)] if one.operator else [],
+    }
