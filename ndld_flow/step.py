@@ -218,6 +218,11 @@ class Step(BaseModel, Generic[In, Out]):
         """Libraries that shape the result -> their versions; by default those that the class names."""
         return {name: read_version(name) for name in type(self).libraries}
 
+    @classmethod
+    def parts(cls) -> Mapping[str, type[BaseModel]]:
+        """What its settings name besides settings, such as operations: `ndld-flow steps STEP.PART` explains one."""
+        return {}
+
     @property
     def device(self) -> str:
         """A device this step measures and must hold alone, such as `cpu`; it may depend on settings."""

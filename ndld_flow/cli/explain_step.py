@@ -8,9 +8,9 @@ import textwrap
 from typing import Any
 
 import click
+from pydantic import BaseModel
 
 from ndld_flow.discovery import StepType
-from ndld_flow.recipe.schema import describe_recipes
 
 WORDS = {"integer": "whole number", "boolean": "true | false", "string": "text", "object": "mapping"}
 LONGEST_DEFAULT = 60
@@ -34,19 +34,47 @@ def describe_step(found: StepType) -> dict[str, Any]:
 def explain_step(found: StepType) -> str:
     """A page for people: what it does and every setting with type, default and meaning."""
     reads, makes = found.cls.kinds()
-    doc = inspect.getdoc(found.cls) or ""
     lines = [
         click.style(found.name, bold=True) + f"  reads {reads.kind}, makes {makes.kind}  (version {found.version})",
         "",
-        *_wrap(doc, ""),
+        *_wrap(_doc(found.cls), ""),
         "",
         "Settings",
         *_setting(found.cls.read_key, "step name", "nearest earlier step", f"What to read ({reads.kind})."),
+        *_all_settings(found.cls),
     ]
-    definitions = describe_recipes([found])["$defs"]
-    for name, schema in found.cls.model_json_schema().get("properties", {}).items():
-        lines += _settings(name, schema, definitions)
-    return "\n".join(lines)
+    return "\n".join([*lines, *_list_parts(found)])
+
+
+def explain_part(name: str, part: type[BaseModel]) -> str:
+    """A page on what a step's settings name, such as an operation: what it does and its settings."""
+    # Where the example is all that follows the first line, Python takes its indentation for the docstring's own.
+    paragraphs = [
+        textwrap.indent(paragraph, "    ") if paragraph.startswith(f"{name}:") else paragraph
+        for paragraph in _doc(part).split("\n\n")
+    ]
+    doc = _wrap("\n\n".join(paragraphs), "")
+    return "\n".join([click.style(name, bold=True), "", *doc, "", "Settings", *_all_settings(part)])
+
+
+def _list_parts(found: StepType) -> list[str]:
+    parts = found.cls.parts()
+    if not parts:
+        return []
+    width = max(map(len, parts))
+    rows = [f"  {name:<{width}}  {_doc(part).partition(chr(10))[0]}" for name, part in sorted(parts.items())]
+    return ["", f"Explained by `ndld-flow steps {found.name}.NAME`", *rows]
+
+
+def _doc(model: type[BaseModel]) -> str:
+    return inspect.getdoc(model) or ""
+
+
+def _all_settings(model: type[BaseModel]) -> list[str]:
+    schema = model.model_json_schema()
+    definitions = schema.get("$defs", {})
+    settings = schema.get("properties") or _inner(schema, definitions)  # one that holds itself is only referred to
+    return [line for name, inner in settings.items() for line in _settings(name, inner, definitions)]
 
 
 def _settings(name: str, schema: dict[str, Any], definitions: dict[str, Any]) -> list[str]:
@@ -76,11 +104,19 @@ def _say_type(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
         return " | ".join(json.dumps(value) for value in schema["enum"])
     if "const" in schema:
         return json.dumps(schema["const"])
+    if "oneOf" in schema:
+        return str(schema["title"])
     if "anyOf" in schema:
         return " | ".join(dict.fromkeys(_say_type(choice, definitions) for choice in schema["anyOf"]))
     if "$ref" in schema:
-        return f"{{{', '.join(_inner(schema, definitions))}}}"
+        return f"{{{', '.join(_inner(schema, definitions))}}}".replace("{}", "any")
+    return _say_plain_type(schema, definitions)
+
+
+def _say_plain_type(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
     kind = schema.get("type", "any")
+    if "prefixItems" in schema:
+        return f"[{', '.join(_say_type(item, definitions) for item in schema['prefixItems'])}]"
     if kind == "array":
         return f"list of {_say_type(schema.get('items', {}), definitions)}"
     if kind == "object" and isinstance(schema.get("additionalProperties"), dict):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,22 +12,23 @@ from ndld_flow import api
 from ndld_flow.cli.options import files_option, json_option, print_json
 from ndld_flow.nearest import say_nearest
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from ndld_flow.discovery import StepType
+
 
 @click.command("steps", short_help="List the steps, or explain one with all its settings.")
 @click.argument("name", required=False)
 @files_option
 @json_option
 def command(name: str | None, files: tuple[Path, ...], as_json: bool) -> None:
-    """List the steps, or explain one with all its settings."""
-    from ndld_flow.cli.explain_step import describe_step, explain_step
+    """List the steps, or explain one with all its settings: `convert_fp16`, `edit`, `edit.rename_nodes`."""
+    from ndld_flow.cli.explain_step import describe_step
 
     types = api.steps(files)
     if name is not None:
-        chosen = [found for found in types if found.name == name]
-        if not chosen:
-            hint = say_nearest(name, [found.name for found in types])
-            raise click.UsageError(f"there is no step {name!r}; {hint}")
-        click.echo(explain_step(chosen[0])) if not as_json else print_json(describe_step(chosen[0]))
+        click.echo(_explain(name, types)) if not as_json else print_json(_describe(name, types))
         return
     if as_json:
         print_json([describe_step(found) for found in types])
@@ -34,3 +37,31 @@ def command(name: str | None, files: tuple[Path, ...], as_json: bool) -> None:
     for found in types:
         origin = "" if found.origin == "built in" else f"  ({found.origin})"
         click.echo(f"{found.name:<{width}}  {found.summary}{origin}")
+
+
+def _explain(name: str, types: Sequence[StepType]) -> str:
+    from ndld_flow.cli.explain_step import explain_part, explain_step
+
+    found, part = _find(name, types)
+    return explain_step(found) if part is None else explain_part(name.partition(".")[2], part)
+
+
+def _describe(name: str, types: Sequence[StepType]) -> dict[str, Any]:
+    from ndld_flow.cli.explain_step import describe_step
+
+    found, part = _find(name, types)
+    return describe_step(found) if part is None else {"name": name, "schema": part.model_json_schema()}
+
+
+def _find(name: str, types: Sequence[StepType]) -> tuple[StepType, type[BaseModel] | None]:
+    """A step, and what its settings name: `edit.rename_nodes` is an operation of the step `edit`."""
+    word, _, part = name.partition(".")
+    found = next((found for found in types if found.name == word), None)
+    if found is None:
+        owners = [owner.name for owner in types if name in owner.cls.parts()]
+        hint = f"did you mean {owners[0]}.{name}?" if owners else say_nearest(name, [found.name for found in types])
+        raise click.UsageError(f"there is no step {name!r}; {hint}")
+    parts = found.cls.parts()
+    if part and part not in parts:
+        raise click.UsageError(f"{word} has no {part!r}; {say_nearest(part, parts)}")
+    return found, parts[part] if part else None

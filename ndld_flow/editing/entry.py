@@ -78,7 +78,8 @@ class _ByWord:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         alone: JsonSchemaValue = {"enum": list(operation_words())}
-        return {"oneOf": [alone, *(handler(entry_type(word).__pydantic_core_schema__) for word in operation_words())]}
+        entries = (handler(entry_type(word).__pydantic_core_schema__) for word in operation_words())
+        return {"title": "operation", "oneOf": [alone, *entries]}
 
 
 AnyOperation = Annotated[OperationEntry, _ByWord()]

@@ -33,7 +33,14 @@ Words = Annotated[tuple[str, ...], AlsoWritten(_listed, ("text",))]
 
 
 class NodeSelect(BaseModel):
-    """Nodes that fit everything that is said; of a list, one is enough. Subgraphs and functions are looked through."""
+    """Which nodes: those that fit everything that is said.
+
+    Of a list of patterns, one is enough. Subgraphs and local functions are looked through too. A bare pattern, or a
+    list of them, means the name:
+
+        select: {op_type: [Conv, ConvTranspose], after: input_norm, exclude: {name: "head.*"}}
+        select: "/^layers\\.[0-3]\\./"
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
@@ -85,3 +92,8 @@ Select = Annotated[NodeSelect, AlsoWritten(_named, ("text", "texts"))]
 """A setting that selects nodes; a bare pattern means their names."""
 
 NodeSelect.model_rebuild()
+
+
+def select_all() -> NodeSelect:
+    """Every node."""
+    return NodeSelect(name=("*",))

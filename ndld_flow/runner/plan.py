@@ -156,8 +156,11 @@ def _flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, object
     """Nested settings by dotted paths."""
     flat: dict[str, object] = {}
     for name, value in values.items():
-        inner = _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) and value else {prefix + name: value}
-        flat |= inner
+        inner = dict(enumerate(value)) if isinstance(value, list) and any(isinstance(v, dict) for v in value) else value
+        if isinstance(inner, dict) and inner:
+            flat |= _flatten(inner, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
     return flat
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from ndld_flow.artifacts.kinds import Onnx
+from ndld_flow.editing.catalogue import find_operation, operation_words
 from ndld_flow.editing.entry import AnyOperation, OperationEntry
+from ndld_flow.editing.selection import NodeSelect
 from ndld_flow.records.metric import Metric
 from ndld_flow.step import Context, Result, Step
 from ndld_flow.versions import read_version
@@ -40,6 +43,11 @@ class Edit(Step[Onnx, Onnx]):
 
     operations: Annotated[tuple[AnyOperation, ...], AfterValidator(_some)] = Field(json_schema_extra={"minItems": 1})
     """What to do, in order."""
+
+    @classmethod
+    def parts(cls) -> Mapping[str, type[BaseModel]]:
+        found = {word: find_operation(word) for word in operation_words()}
+        return {**{word: operation for word, operation in found.items() if operation}, "select": NodeSelect}
 
     def library_versions(self) -> dict[str, str]:
         used = {entry.word: entry.operation for entry in self.operations}

@@ -1,0 +1,109 @@
+"""What every operation of the step `edit` must do, whoever wrote it: discovered, not listed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from ndld_flow.cli.explain_step import explain_part
+from ndld_flow.editing.catalogue import find_operation, operation_words, summary_of
+from ndld_flow.editing.entry import entry_type
+from ndld_flow.editing.operation import Operation
+from ndld_flow.recipe.messages import models_in
+from ndld_flow.steps.edit import Edit
+
+every_operation = pytest.mark.parametrize("word", operation_words())
+
+
+def operation_of(word: str) -> type[Operation]:
+    found = find_operation(word)
+    assert found is not None
+    return found
+
+
+def nested_models(model: type[BaseModel]) -> set[type[BaseModel]]:
+    found: set[type[BaseModel]] = set()
+    waiting = [model]
+    while waiting:
+        model = waiting.pop()
+        if model not in found:
+            found.add(model)
+            waiting += [inner for info in model.model_fields.values() for inner in models_in(info.annotation)]
+    return found
+
+
+def examples_of(word: str) -> list[object]:
+    """The settings in the docstring's examples: paragraphs that are YAML with the operation's word as the key."""
+    paragraphs = (operation_of(word).__doc__ or "").split("\n\n")
+    shown = [text for text in paragraphs if text.strip().startswith((f"{word}:", f"- {word}"))]
+    loaded = [yaml.safe_load(text) for text in shown]
+    return [entry for one in loaded for entry in (one if isinstance(one, list) else [one])]
+
+
+def test_there_are_operations() -> None:
+    assert {"rename_nodes", "add_node", "remove_nodes", "extract", "set_attributes"} <= set(operation_words())
+
+
+def test_reading_a_recipe_imports_only_the_operations_it_uses() -> None:
+    code = (
+        "import sys; from ndld_flow.steps.edit import Edit\n"
+        "Edit.model_validate_json('{\"operations\": [{\"rename_nodes\": {\"select\": \"a\", \"to\": \"b\"}}]}')\n"
+        "used = [name for name in sys.modules if name.startswith('ndld_flow.editing.operations.')]\n"
+        "assert used == ['ndld_flow.editing.operations.rename_nodes'], used\n"
+        "assert not {'onnx', 'onnx_ir', 'numpy', 'onnxscript', 'onnxruntime'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_no_operation_imports_a_heavy_library_before_it_works() -> None:
+    code = (
+        "import sys; from ndld_flow.steps.edit import Edit; Edit.model_json_schema()\n"
+        "assert not {'onnx', 'onnx_ir', 'numpy', 'onnxscript', 'onnxruntime'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@every_operation
+def test_it_is_documented(word: str) -> None:
+    operation = operation_of(word)
+    assert summary_of(operation).endswith("."), "the docstring's first line is a sentence"
+    assert len(summary_of(operation)) < 110
+    for model in nested_models(operation):
+        for name, info in model.model_fields.items():
+            assert info.description, f"{model.__name__}.{name} needs a docstring: it becomes the help and the schema"
+
+
+@every_operation
+def test_its_examples_are_true(word: str) -> None:
+    examples = examples_of(word)
+    assert examples, f"the docstring of {word} shows no example that begins with `{word}:`"
+    for example in examples:
+        entry = Edit.model_validate({"operations": (example,)}).operations[0]
+        assert entry.word == word
+
+
+@every_operation
+def test_settings_are_strict_and_frozen(word: str) -> None:
+    operation = operation_of(word)
+    assert operation.model_config["frozen"] and operation.model_config["strict"]
+    with pytest.raises(ValidationError):
+        entry_type(word).model_validate({word: {"a_setting_that_no_operation_has": 1}})
+
+
+@every_operation
+def test_settings_survive_being_written_and_read(word: str) -> None:
+    for example in examples_of(word):
+        step = Edit.model_validate({"operations": (example,)})
+        assert Edit.model_validate_json(step.model_dump_json()) == step
+
+
+@every_operation
+def test_its_help_names_every_setting(word: str) -> None:
+    page = click.unstyle(explain_part(word, operation_of(word)))
+    for name in operation_of(word).model_fields:
+        assert f"  {name}:" in page
