@@ -19,7 +19,9 @@ from ndld_flow.name_patterns import NamePattern
 
 
 def _listed(value: object) -> object:
-    return (value,) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _named(value: object) -> object:
@@ -60,7 +62,7 @@ class NodeSelect(BaseModel):
     """The precision it was asked to have, such as `fp16`; `none` for nodes without."""
     scope: Patterns | None = None
     """Where it stands: `""` is the main graph, `If_0/then_branch` a subgraph, `domain::Name` a local function."""
-    between: tuple[str, str] | None = None
+    between: Annotated[tuple[str, str], Field(strict=False)] | None = None
     """Two nodes or tensors: what lies on a way from the first to the second; nodes that are named belong to it."""
     before: str | None = None
     """A node or tensor: all that it depends on."""

@@ -26,7 +26,10 @@ class AlsoWritten:
     """Marks a setting that has a shorter form."""
 
     full: Callable[[Any], Any]
-    """The shorter form -> the full one; what is in full form already is returned as it is."""
+    """The shorter form -> the full one; what is in full form already is returned as it is.
+
+    Pydantic takes what comes out for Python and no longer for JSON: a tuple must be one, or be `Field(strict=False)`.
+    """
     short: tuple[Form, ...]
     """The shorter forms, for editors."""
 
