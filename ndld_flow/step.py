@@ -210,6 +210,10 @@ class Step(BaseModel, Generic[In, Out]):
         """What these settings will do on this machine, or why they cannot. Cheap: every plan and run asks."""
         return Foresight()
 
+    def needs_inputs(self) -> bool:
+        """Whether the recipe's `inputs:` matter to the result with these settings; by default what its class says."""
+        return type(self).uses_inputs
+
     def reused_where(self) -> Reuse:
         """Where this step's result may be used again; by default what its class says."""
         return type(self).reuse

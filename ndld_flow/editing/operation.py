@@ -38,6 +38,9 @@ class Operation(BaseModel):
     libraries: ClassVar[tuple[str, ...]] = ()
     """Distributions whose version shapes the result, besides onnx, onnx-ir and numpy."""
 
+    uses_inputs: ClassVar[bool] = False
+    """True when the recipe's `inputs:` matter to what it does."""
+
     @abstractmethod
     def apply(self, edited: EditedModel) -> str:
         """Change the model in place; returns what was done in one line, such as `12 nodes renamed`.

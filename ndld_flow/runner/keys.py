@@ -27,7 +27,7 @@ def describe_key(
     not there.
     """
     files = step.data_files
-    used = {name: spec for name, spec in inputs.items() if step.step.uses_inputs}
+    used = {name: spec for name, spec in inputs.items() if step.step.needs_inputs()}
     files |= {f"inputs.{name}": spec.data_file for name, spec in used.items() if spec.data_file is not None}
     return KeyParts(
         step=step.type.name,

@@ -39,7 +39,6 @@ class Edit(Step[Onnx, Onnx]):
     """
 
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "numpy")
-    uses_inputs: ClassVar[bool] = True
 
     operations: Annotated[tuple[AnyOperation, ...], AfterValidator(_some)] = Field(json_schema_extra={"minItems": 1})
     """What to do, in order."""
@@ -48,6 +47,9 @@ class Edit(Step[Onnx, Onnx]):
     def parts(cls) -> Mapping[str, type[BaseModel]]:
         found = {word: find_operation(word) for word in operation_words()}
         return {**{word: operation for word, operation in found.items() if operation}, "select": NodeSelect}
+
+    def needs_inputs(self) -> bool:
+        return any(entry.operation.uses_inputs for entry in self.operations)
 
     def library_versions(self) -> dict[str, str]:
         used = {entry.word: entry.operation for entry in self.operations}
