@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import onnx_ir as ir
+
+_NOT_IN_IDENTIFIER = re.compile(r"[^A-Za-z0-9_]")
 
 
 class UniqueNames:
@@ -51,6 +54,12 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
     yield from graph.initializers.values()
     for node in graph:
         yield from node.outputs
+
+
+def identifier(wish: str) -> str:
+    """A C90 identifier like `wish`: what it has besides letters, digits and `_` becomes `_`."""
+    made = _NOT_IN_IDENTIFIER.sub("_", wish) or "node"
+    return f"_{made}" if made[0].isdigit() else made
 
 
 def free_name(wish: str, taken: set[str]) -> str:

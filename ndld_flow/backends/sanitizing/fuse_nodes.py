@@ -85,10 +85,10 @@ def _explicit_pads(node: ir.Node) -> bool:
 
 def _fuse_add(edits: Edits, node: ir.Node) -> None:
     if not _fuse_layer_norm(edits, node):
-        _fuse_gemm(edits, node)
+        fuse_gemm(edits, node)
 
 
-def _fuse_gemm(edits: Edits, node: ir.Node) -> None:
+def fuse_gemm(edits: Edits, node: ir.Node) -> None:
     """MatMul(a, b) + c -> Gemm(a, b, c) where a and b are matrices and c is a constant row"""
     for index in (0, 1):
         data, bias = node.inputs[index], node.inputs[1 - index]

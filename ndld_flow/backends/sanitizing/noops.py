@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 import onnx_ir as ir
@@ -31,11 +31,11 @@ _WIDER: dict[ir.DataType, frozenset[ir.DataType]] = {
 }
 
 
-def remove_noops(edits: Edits, values: ShapeValues) -> None:
-    """Bypass every node one of the rules knows to change nothing."""
+def remove_noops(edits: Edits, values: ShapeValues, op_types: Collection[str] | None = None) -> None:
+    """Bypass every node one of the rules knows to change nothing; of some operators only, where they are given."""
     for graph in edits.graphs():
         for node in tuple(graph):
-            rule = _RULES.get(node.op_type)
+            rule = _RULES.get(node.op_type) if op_types is None or node.op_type in op_types else None
             if rule is None or node.domain != "" or not node.inputs or node.graph is None:
                 continue
             same = rule(edits, values, node)

@@ -26,7 +26,7 @@ from ndld_flow.backends.sanitizing.naming import make_names_unique
 from ndld_flow.backends.sanitizing.noops import remove_noops
 from ndld_flow.backends.sanitizing.options import SanitizeOptions
 from ndld_flow.backends.sanitizing.reshapes import simplify_reshapes
-from ndld_flow.backends.sanitizing.shape_values import ShapeValues, fold_shape_values
+from ndld_flow.backends.sanitizing.shape_values import ShapeValues, fold_shape_values, visited_shape_values
 from ndld_flow.backends.sanitizing.shapes import Interface, infer_shapes
 from ndld_flow.backends.sanitizing.unused import remove_unused
 from ndld_flow.errors import ModelError
@@ -203,14 +203,6 @@ def _stages(options: SanitizeOptions, interface: Interface) -> tuple[_Stage, ...
     )
 
 
-def _visited(edits: Edits) -> ShapeValues:
-    values = ShapeValues(edits)
-    for graph in edits.graphs():
-        for node in graph:
-            values.visit(node)
-    return values
-
-
 def _fold_shapes(edits: Edits) -> None:
     fold_shape_values(edits, ShapeValues(edits))
 
@@ -221,8 +213,8 @@ def _decide_branches(edits: Edits) -> None:
 
 
 def _remove_noops(edits: Edits) -> None:
-    remove_noops(edits, _visited(edits))
+    remove_noops(edits, visited_shape_values(edits))
 
 
 def _simplify_reshapes(edits: Edits) -> None:
-    simplify_reshapes(edits, _visited(edits))
+    simplify_reshapes(edits, visited_shape_values(edits))

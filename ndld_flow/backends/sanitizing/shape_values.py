@@ -75,6 +75,15 @@ class ShapeValues:
         return Known(tuple(int(e) for e in array.reshape(-1)), scalar=array.ndim == 0)
 
 
+def visited_shape_values(edits: Edits) -> ShapeValues:
+    """What is known after a visit to every node."""
+    values = ShapeValues(edits)
+    for graph in edits.graphs():
+        for node in graph:
+            values.visit(node)
+    return values
+
+
 def fold_shape_values(edits: Edits, values: ShapeValues) -> None:
     """Replace every tensor of shapes that is completely known by a constant."""
     for graph in edits.graphs():

@@ -1,0 +1,92 @@
+"""Gemm as MatMul and Add, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from ndld_flow.backends.editing.edited_model import EditedModel
+from ndld_flow.backends.editing.surgeries.rewriting import Rewriting, graph_of, known_shapes, label
+from ndld_flow.backends.editing.surgeries.transposed_tensors import transposed
+from ndld_flow.backends.models.sparse_tensors import SparseInitializer
+from ndld_flow.backends.sanitizing.edits import is_standard
+from ndld_flow.backends.sanitizing.fuse_nodes import fuse_gemm
+from ndld_flow.errors import RequestError
+
+_FIRST_OPSET = 7
+"""Before, Gemm and Add broadcast only when told to."""
+
+
+def split_gemms(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
+    """Gemm(a, b, c) -> alpha * MatMul(a', b') + beta * c; returns how many were split.
+
+    Raises `RequestError` for a node that cannot be: its attributes belong to a function's caller, its opset is too
+    old, or its dtype is not known.
+    """
+    edits = Rewriting(edited)
+    gemms = [node for node in nodes if node.op_type == "Gemm" and is_standard(node)]
+    with known_shapes(edited.model):
+        for node in gemms:
+            _split(edits, node)
+    return len(gemms)
+
+
+def fuse_gemms(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
+    """MatMul(a, b) + c -> Gemm(a, b, c) for matrices and a constant row c; returns how many were fused."""
+    edits = Rewriting(edited)
+    with known_shapes(edited.model):
+        for node in nodes:
+            if node.op_type == "Add" and is_standard(node) and edits.opset_of(node) >= _FIRST_OPSET:
+                fuse_gemm(edits, node)
+    return edits.done.total()
+
+
+def _split(edits: Rewriting, node: ir.Node) -> None:
+    _check(edits, node)
+    name = node.name or "gemm"
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    factors = [_factor(edits, node, 0, "transA"), _factor(edits, node, 1, "transB")]
+    product = edits.put_for(node, "MatMul", factors, wish=f"{name}_matmul")
+    value = _scaled(edits, node, product, "alpha")
+    if bias is not None and _number(node, "beta", 1.0) != 0:
+        value = edits.put_for(node, "Add", [value, _scaled(edits, node, bias, "beta")], wish=f"{name}_add")
+    edits.take_over(value, node.outputs[0])
+    edits.remove(node)
+
+
+def _check(edits: Rewriting, node: ir.Node) -> None:
+    if any(attribute.is_ref() for attribute in node.attributes.values()):
+        raise RequestError(f"{label(node)} takes attributes from the call of its function: inline functions first")
+    if edits.opset_of(node) < _FIRST_OPSET:
+        raise RequestError(f"{label(node)} is of opset {edits.opset_of(node)}: convert the model to {_FIRST_OPSET} first")
+
+
+def _factor(edits: Rewriting, node: ir.Node, index: int, attribute: str) -> ir.Value | None:
+    """The matrix that is multiplied. A constant is transposed now."""
+    value = node.inputs[index]
+    if value is None or not _number(node, attribute, 0):
+        return value
+    tensor = edits.constant(value)
+    if tensor is None or isinstance(tensor, SparseInitializer):
+        return edits.put_for(node, "Transpose", [value], {"perm": [1, 0]}, f"{node.name or 'gemm'}_{attribute}")
+    new = edits.add_constant(graph_of(node), transposed(tensor, (1, 0)), f"{value.name}_transposed")
+    node.replace_input_with(index, None)
+    edits.drop_unread(value)
+    return new
+
+
+def _scaled(edits: Rewriting, node: ir.Node, value: ir.Value, attribute: str) -> ir.Value:
+    factor = _number(node, attribute, 1.0)
+    if factor == 1:
+        return value
+    dtype = next((one.dtype for one in (*node.outputs, *node.inputs) if one is not None and one.dtype), None)
+    if dtype is None:
+        raise RequestError(f"{label(node)}: its dtype is not known, so {attribute} cannot be multiplied")
+    wish = f"{node.name or 'gemm'}_{attribute}"
+    return edits.put_for(node, "Mul", [value, edits.constant_like(graph_of(node), factor, dtype, wish)], wish=f"{wish}_mul")
+
+
+def _number(node: ir.Node, name: str, default: float) -> float:
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.value
