@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -61,6 +61,17 @@ def edit(model: str | onnx.ModelProto, *entries: object, **others: onnx.ModelPro
         (folder / "out").mkdir()
         edit_path(source, folder / "out" / "model.onnx", *entries, others=paths)
         return onnx.load(folder / "out" / "model.onnx")
+
+
+def by(change: Callable[[EditedModel], None]) -> Operation:
+    """An operation that does what a function does, for what no operation does on purpose."""
+
+    class Change(Operation):
+        def apply(self, edited: EditedModel) -> str:
+            change(edited)
+            return "changed"
+
+    return Change()
 
 
 def run(model: onnx.ModelProto | Path, feeds: Feeds, optimised: bool = False) -> dict[str, Array]:

@@ -1,0 +1,166 @@
+"""The step `edit`: what a recipe says, what a run tells, and what the operations share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from ndld_flow import api
+from ndld_flow.backends.editing.edited_model import EditedModel
+from ndld_flow.backends.editing.finishing import finish_model
+from ndld_flow.backends.editing.stale_shapes import NotedShapes
+from ndld_flow.backends.models.files import load_model
+from ndld_flow.errors import ModelError, RecipeError, RequestError
+from ndld_flow.records.run_record import RunRecord
+from tests import models
+from tests.editing_fixtures import by, edit, parse, text_of
+
+CHAIN = "g (float[N, 4] x) => (float[N, 4] z) { [first] y = Relu(x) [second] z = Sigmoid(y) }"
+SHOUT = {"rename_nodes": {"select": "first", "to": "shout"}}
+
+
+def write_recipe(folder: Path, *operations: object, **more: object) -> Path:
+    models.save(parse(CHAIN), folder / "model.onnx")
+    recipe = {"model": "model.onnx", "steps": {"change": {"step": "edit", "operations": operations}}, **more}
+    (folder / "recipe.yaml").write_text(json.dumps(recipe, indent=1))
+    return folder / "recipe.yaml"
+
+
+def run(recipe: Path, *overrides: str) -> RunRecord:
+    done = api.run(recipe, overrides)
+    return RunRecord.model_validate_json(Path(done.folder, "run.json").read_text())
+
+
+def test_an_edit_is_recorded_with_what_changed(in_folder: Path) -> None:
+    record = run(write_recipe(in_folder, SHOUT)).steps[0].record
+    assert record is not None
+    assert record.summary == "1 node renamed"
+    assert record.change is not None
+    assert record.change.diff is not None
+    assert "operations[0] rename_nodes: 1 nodes renamed" in record.log
+
+
+def test_every_mistake_of_a_list_is_told_at_its_place(in_folder: Path) -> None:
+    recipe = write_recipe(
+        in_folder,
+        {"rename_nodes": {"selec": "first", "to": 3}},
+        {"rename_node": {}},
+        SHOUT | {"rename_tensors": {}},
+        {"rename_nodes": {"select": {"op_typ": "Relu"}, "to": "a"}},
+    )
+    with pytest.raises(RecipeError) as refused:
+        api.plan(recipe)
+    told = {problem.path: (problem.what, problem.hint) for problem in refused.value.problems}
+    at = "steps.change.operations"
+    assert told[f"{at}.0.rename_nodes.selec"] == ("there is no setting `selec`", 'did you mean "select"?')
+    assert told[f"{at}.0.rename_nodes.to"][0] == "expected text, found 3"
+    assert told[f"{at}.1"][0] == 'there is no operation `rename_node`; did you mean "rename_nodes"?'
+    assert told[f"{at}.2"][0] == "an operation is a mapping with one key, its name: `- remove_nodes: {...}`"
+    assert told[f"{at}.3.rename_nodes.select.op_typ"] == ("there is no setting `op_typ`", 'did you mean "op_type"?')
+    lines = [int(problem.where.rpartition(":")[2]) for problem in refused.value.problems]
+    assert lines == sorted(lines)
+    assert len(set(lines)) > 3
+
+
+def test_an_empty_list_is_refused(in_folder: Path) -> None:
+    with pytest.raises(RecipeError, match="name at least one operation"):
+        api.plan(write_recipe(in_folder))
+
+
+def test_an_operation_that_fails_tells_its_place(in_folder: Path) -> None:
+    recipe = write_recipe(in_folder, SHOUT, {"rename_nodes": {"select": {"op_type": "Relo"}, "to": "a"}})
+    with pytest.raises(RequestError, match=r'operations\[1\] rename_nodes: .*"Relu"'):
+        run(recipe)
+    assert not list(in_folder.glob("outputs/runs/recipe/*/change/model.onnx")), "nothing half done is shown"
+
+
+def test_one_setting_inside_the_list_is_overridden_and_told(in_folder: Path) -> None:
+    recipe = write_recipe(in_folder, SHOUT)
+    run(recipe)
+    override = "steps.change.operations.0.rename_nodes.to=whisper"
+    decision = api.plan(recipe, [override])[0]
+    assert decision.detail == "operations.0.rename_nodes.to shout -> whisper"
+    folder = Path(api.run(recipe, [override]).folder)
+    assert [node.name for node in onnx.load(folder / "change" / "model.onnx").graph.node] == ["whisper", "second"]
+
+
+def test_the_recipe_in_the_run_folder_makes_the_same_model(in_folder: Path) -> None:
+    recipe = write_recipe(in_folder, SHOUT)
+    folder = Path(api.run(recipe).folder)
+    again = api.plan(folder / "recipe.yaml")
+    assert [decision.reused for decision in again] == [True]
+
+
+def test_the_recipes_inputs_do_not_matter_to_an_edit_that_ignores_them(in_folder: Path) -> None:
+    run(write_recipe(in_folder, SHOUT))
+    assert api.plan(write_recipe(in_folder, SHOUT, inputs={"x": {"shape": [1, 4]}}))[0].reused
+
+
+def test_a_model_that_is_left_invalid_is_refused_with_the_checkers_words() -> None:
+    def break_it(edited: EditedModel) -> None:
+        edited.model.graph.node(0).op_type = "Relo"
+
+    with pytest.raises(ModelError, match="the operations leave a model that is not valid: .*Relo"):
+        edit(CHAIN, by(break_it))
+
+
+def test_a_circle_is_told() -> None:
+    def tie(edited: EditedModel) -> None:
+        first, second = edited.model.graph
+        first.replace_input_with(0, second.outputs[0])
+
+    with pytest.raises(ModelError, match="depend on each other in a circle"):
+        edit(CHAIN, by(tie))
+
+
+def test_nodes_are_put_in_order() -> None:
+    def turn_round(edited: EditedModel) -> None:
+        graph = edited.model.graph
+        first = graph.node(0)
+        graph.remove(first)
+        graph.append(first)
+
+    assert [node.op_type for node in edit(CHAIN, by(turn_round)).graph.node] == ["Relu", "Sigmoid"]
+
+
+WIDE = """g (float[N, 4] x) => (float[N, 4] z)
+<float[4, 3] w = {1,2,3,4,5,6,7,8,9,10,11,12}, float[N, 4] y, float[N, 4] untouched> {
+    y = Relu(x) untouched = Neg(x) more = Add(y, untouched) z = Tanh(more)
+}"""
+
+
+def test_shapes_after_a_change_are_inferred_anew_and_others_kept() -> None:
+    def widen(edited: EditedModel) -> None:
+        node = edited.model.graph.node(0)
+        node.op_type = "Concat"
+        node.attributes["axis"] = ir.AttrInt64("axis", 0)
+        node.resize_inputs(2)
+        node.replace_input_with(1, node.inputs[0])
+
+    shapes = text_of(edit(WIDE, by(widen)))
+    assert "float[N,4] untouched" in shapes
+    assert "float[N,4] y" not in shapes, "what was noted for the old node is gone"
+
+
+def test_a_note_about_a_custom_operators_output_is_kept() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
+    g (float[2] x) => (float[2] z) <float[7] y> { a = Relu(x) y = my.Op(a) z = Relu(x) }"""
+
+    def rename(edited: EditedModel) -> None:
+        edited.model.graph.node(0).op_type = "Neg"
+
+    assert "float[7] y" in text_of(edit(text, by(rename)))
+
+
+def test_a_model_nobody_touched_loses_no_note(tmp_path: Path) -> None:
+    text = "g (float[N] x) => (float[N] z) <float[5] y> { y = Compress(x, c) z = Relu(x) } "
+    text = text.replace("(float[N] x)", "(float[N] x, bool[N] c)")
+    model = load_model(models.save(parse(text), tmp_path / "m.onnx"))
+    noted = NotedShapes(model)
+    finish_model(model, noted)
+    shapes = {value.name: value.shape for node in model.graph for value in node.outputs}
+    assert list(shapes["y"] or []) == [5], "inference cannot know it, the exporter did"
