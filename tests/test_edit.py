@@ -104,7 +104,7 @@ def test_a_model_that_is_left_invalid_is_refused_with_the_checkers_words() -> No
     def break_it(edited: EditedModel) -> None:
         edited.model.graph.node(0).op_type = "Relo"
 
-    with pytest.raises(ModelError, match="the operations leave a model that is not valid: .*Relo"):
+    with pytest.raises(ModelError, match=r"the operations leave a model that is not valid: .*Relo"):
         edit(CHAIN, by(break_it))
 
 
