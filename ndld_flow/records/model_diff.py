@@ -29,8 +29,8 @@ Aspect = Literal[
     "opset",
     "body",
 ]
-"""What of an item changed. `consequence`: a node reads another tensor because that one, or the one before, was added or
-removed. `source`: a graph's output is another tensor. `body`: something inside a function."""
+"""What of an item changed. `consequence`: a node reads, or a graph gives, another tensor because that one, or the one
+before, was added or removed. `source`: a graph's output is another tensor. `body`: something inside a function."""
 
 Counted = Literal["added", "removed", "changed"] | Aspect
 Storage = Literal["inline", "external", "sparse"]
@@ -247,6 +247,7 @@ _VALUE_WORDS: dict[Counted, str] = _ADDED | {
     "shape": "reshaped",
     "position": "moved",
     "source": "from another tensor",
+    "consequence": "rewired in consequence",
     "metadata": "with other metadata",
     "doc string": "with another doc string",
 }

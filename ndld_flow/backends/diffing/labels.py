@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ndld_flow.backends.diffing.attributes import attribute_key
 from ndld_flow.backends.diffing.contents import sample_digest
-from ndld_flow.backends.diffing.pairs import Pairs
+from ndld_flow.backends.diffing.matches import Matches
 from ndld_flow.backends.models.node_selection import op_name
 from ndld_flow.backends.models.scopes import own_subgraphs
 
@@ -25,13 +25,13 @@ Identifier = tuple[str, str, str]
 class Labelling:
     """Makes labels for the nodes of two models; they can be compared with each other."""
 
-    nodes: Pairs[ir.Node]
-    values: Pairs[ir.Value]
+    matches: Matches
     functions: dict[Identifier, int]
     """Local function -> a number that it shares with its partner: they may have other names."""
     _table: dict[Hashable, int] = field(default_factory=dict)
     _own: dict[ir.Node, int] = field(default_factory=dict)
     _weights: dict[ir.Value, int] = field(default_factory=dict)
+    _ports: dict[ir.Graph, dict[ir.Value, list[int]]] = field(default_factory=dict)
 
     def op(self, node: ir.Node) -> int:
         """Of the operator alone."""
@@ -68,13 +68,25 @@ class Labelling:
             for place, value in enumerate(node.outputs)
             for use in value.uses()
         )
-        given = tuple(value.is_graph_output() for value in node.outputs)
+        given = tuple(self._given(value) for value in node.outputs)
         return self._label((labels[node], inputs, tuple(readers), given))
+
+    def _given(self, value: ir.Value) -> tuple[int | None, ...]:
+        """The graph's outputs that a value is."""
+        graph = value.graph if value.is_graph_output() else None
+        if graph is None:
+            return ()
+        if graph not in self._ports:
+            ports: dict[ir.Value, list[int]] = {}
+            for place, output in enumerate(graph.outputs):
+                ports.setdefault(output, []).append(place)
+            self._ports[graph] = ports
+        return tuple(self.matches.outputs.number((graph, place)) for place in self._ports[graph][value])
 
     def _read(self, value: ir.Value | None, labels: Labels) -> int:
         if value is None:
             return self._label(None)
-        number = self.values.number(value)
+        number = self.matches.values.number(value)
         if number is not None:
             return self._label(("value", number))
         producer = value.producer()
@@ -83,7 +95,7 @@ class Labelling:
         return self.weight(value) if value.is_initializer() else self._label("outside")
 
     def _reader(self, node: ir.Node, labels: Labels) -> int:
-        number = self.nodes.number(node)
+        number = self.matches.nodes.number(node)
         if number is not None:
             return self._label(("node", number))
         return labels[node] if node in labels else self._label(("outside", self.op(node)))

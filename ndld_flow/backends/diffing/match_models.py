@@ -34,7 +34,7 @@ def match_models(before: ir.Model, after: ir.Model) -> Matches:
         for function in pair
         if (number := matches.functions.number(function)) is not None
     }
-    labelling = Labelling(matches.nodes, matches.values, functions)
+    labelling = Labelling(matches, functions)
     matches.graphs.join(before.graph, after.graph, "name")
     _match_graphs([(before.graph, after.graph)], False, matches, labelling)
     bodies = [(one.graph, other.graph) for one, other in matches.functions]

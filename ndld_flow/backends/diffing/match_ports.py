@@ -52,7 +52,7 @@ def match_outputs_by_source(before: ir.Graph, after: ir.Graph, matches: Matches)
 
 def match_weights(before: ir.Graph, after: ir.Graph, labelling: Labelling) -> None:
     """By name and contents; then by names, unless these have come to mean others, and by contents."""
-    pairs, mine, theirs = labelling.values, weights_of(before), weights_of(after)
+    pairs, mine, theirs = labelling.matches.values, weights_of(before), weights_of(after)
 
     def both(value: ir.Value) -> Hashable:
         return value.name, labelling.weight(value)
@@ -81,7 +81,7 @@ def match_read_values(nodes: Sequence[Pair[ir.Node]], matches: Matches) -> None:
 
 def match_equal_weights(before: Sequence[ir.Value], after: Sequence[ir.Value], labelling: Labelling) -> None:
     """Weights that are left and hold the same, in their order where several do."""
-    pairs = labelling.values
+    pairs = labelling.matches.values
     for pair in ordered_pairs(pairs.lone(before), pairs.lone(after), labelling.weight):
         pairs.join(*pair, "values")
 

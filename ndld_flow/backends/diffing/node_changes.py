@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 
 import onnx_ir as ir
+from blake3 import blake3
 
 from ndld_flow.backends.diffing.attributes import attribute_key, attribute_text
 from ndld_flow.backends.diffing.listing import changed_text, counts_of, first, text_changes, weightiest
@@ -97,10 +98,15 @@ def _attribute_changes(before: ir.Node, after: ir.Node) -> Iterator[Change]:
         if one is not None and other is not None and (one is other or attribute_key(one) == attribute_key(other)):
             continue
         texts = attribute_text(one), attribute_text(other)
-        if one is not None and other is not None and texts[0] == texts[1]:
-            # What is shown of them is equal: of long ones only the beginning is.
-            texts = f"{texts[0]} ({one.type.name.lower()})", f"{texts[1]} ({other.type.name.lower()}, differs)"
+        if texts[0] == texts[1]:
+            texts = _with_digest(one), _with_digest(other)
         yield Change(aspect="attribute", detail=shortened(name, 80), before=texts[0], after=texts[1])
+
+
+def _with_digest(attribute: ir.Attr | None) -> str:
+    """For what is longer than what is shown of it."""
+    digest = blake3(repr(attribute and attribute_key(attribute)).encode()).hexdigest(4)
+    return f"{attribute_text(attribute)} (digest {digest})"
 
 
 def _input_changes(before: ir.Node, after: ir.Node, sides: Sides) -> Iterator[Change]:

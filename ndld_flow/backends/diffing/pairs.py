@@ -60,6 +60,8 @@ class Pairs(Generic[Thing]):
         return [thing for thing in things if thing not in self._numbers]
 
 
+_EXCHANGED = 4
+
 Key = Callable[[Thing], Hashable]
 
 
@@ -95,7 +97,8 @@ def best_pairs(scores: Mapping[Pair[Thing], int]) -> list[Pair[Thing]]:
 def names_agree(before: Sequence[Thing], after: Sequence[Thing], name: Key[Thing], look: Key[Thing]) -> bool:
     """Whether things of one name look alike, rather than like things of other names.
 
-    Exporters number what they make: one node more, and every name behind it belongs to another node.
+    Exporters number what they make: one node more, and every name behind it belongs to another node. Some few may have
+    been exchanged on purpose.
     """
     names = unique_pairs(before, after, name)
     looks = dict(unique_pairs(before, after, look))
@@ -105,7 +108,7 @@ def names_agree(before: Sequence[Thing], after: Sequence[Thing], name: Key[Thing
         (mine in looks and looks[mine] is not theirs) + (theirs in back and back[theirs] is not mine)
         for mine, theirs in names
     )
-    return 2 * agree >= disagree
+    return 2 * agree + 2 * _EXCHANGED >= disagree
 
 
 def _groups(things: Iterable[Thing], key: Key[Thing]) -> dict[Hashable, list[Thing]]:
