@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ndld_flow.backends.editing.cloning import captured_values
 from ndld_flow.backends.editing.edited_model import EditedModel
-from ndld_flow.backends.editing.function_names import FunctionName, import_domain, need_ir_version
+from ndld_flow.backends.editing.function_names import FunctionName, Imports, need_ir_version
 from ndld_flow.backends.editing.largest_repeat import largest_repeat
 from ndld_flow.backends.editing.neighbourhood import Neighbourhood
 from ndld_flow.backends.editing.node_pieces import (
@@ -108,7 +108,6 @@ class _Making:
         self._edited = edited
         self._name = name
         self._found = found
-        self._taken = edited.names()
         self._nodes = list(found[0].nodes.values())
         read = captured_values(self._nodes)
         self._constants = [value for value in read if inside and self._may_go_inside(value)]
@@ -119,7 +118,8 @@ class _Making:
     def make(self) -> None:
         name_parameters(self._parameters)
         owners = [_graph_of(match.nodes[self._nodes[0]]) for match in self._found]
-        imports = self._imports(owners[0])
+        imports = Imports(self._model)
+        wanted = {node.domain: imports.of(owners[0]).get(node.domain, 1) for node in deep_nodes(self._nodes)}
         calls = [self._call(index) for index in range(len(self._found))]
         inner = {value: self._inner_value(value) for value in (*self._inputs, *self._constants)}
         read_in_nodes(self._nodes, inner)
@@ -127,11 +127,11 @@ class _Making:
         for match in self._found[1:]:
             drop_nodes(list(match.nodes.values()))
         owners[0].remove(self._nodes)
-        self._add_function(inner, imports)
+        self._add_function(inner, {"": imports.of(owners[0]).get("", 1), **wanted})
         self._drop_unread_constants()
         for graph in dict.fromkeys(owners):
             graph.sort()
-            import_domain(self._model, graph, self._name.domain)
+            imports.add(graph, {self._name.domain: 1})
 
     def _put_calls(self, calls: Sequence[ir.Node], owners: Sequence[ir.Graph]) -> None:
         graphs = list(all_graphs(self._model))
@@ -192,13 +192,13 @@ class _Making:
             [match.values[value] for value in self._inputs],
             attributes,
             outputs=outputs,
-            name=free_name(identifier(self._name.name), self._taken),
+            name=self._edited.fresh_name(self._name.name),
         )
 
     def _add_function(self, inner: dict[ir.Value, ir.Value], imports: dict[str, int]) -> None:
         constants = [self._constant_node(value, inner[value]) for value in self._constants]
         for value in self._outputs:
-            value.name = free_name(identifier(f"{self._name.name}_output"), self._taken)
+            value.name = self._edited.fresh_name(f"{self._name.name}_output")
         for parameter in self._parameters:
             for node, name in parameter.places:
                 node.attributes[name] = ir.RefAttr(name, parameter.name, parameter.type)
@@ -217,19 +217,13 @@ class _Making:
         has_defaults = any(attribute.value is not None for attribute in attributes)
         need_ir_version(self._edited, _IR_OF_DEFAULTS if has_defaults else _IR_OF_FUNCTIONS)
 
-    def _imports(self, graph: ir.Graph) -> dict[str, int]:
-        functions = self._model.functions.values()
-        owner = next((each for each in functions if graph is each.graph or graph in set(each.subgraphs())), self._model)
-        domains = dict.fromkeys(["", *(node.domain for node in deep_nodes(self._nodes))])
-        return {domain: owner.opset_imports.get(domain, 1) for domain in domains}
-
     def _inner_value(self, value: ir.Value) -> ir.Value:
-        return ir.Value(name=free_name(identifier(value.name or "input"), self._taken))
+        return ir.Value(name=self._edited.fresh_name(value.name or "input"))
 
     def _constant_node(self, value: ir.Value, inner: ir.Value) -> ir.Node:
         tensor = value.const_value
         assert tensor is not None
-        name = free_name(identifier(f"{value.name}_constant"), self._taken)
+        name = self._edited.fresh_name(f"{value.name}_constant")
         return ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[inner], name=name)
 
     def _drop_unread_constants(self) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import onnx_ir as ir
 
 from ndld_flow.backends.editing.edited_model import EditedModel
+from ndld_flow.backends.editing.names_in_use import values_of
+from ndld_flow.backends.models.files import all_graphs
 from ndld_flow.backends.models.op_signatures import is_known_op
 from ndld_flow.backends.models.scopes import function_address
 from ndld_flow.errors import RequestError
@@ -43,17 +45,17 @@ def new_function_name(model: ir.Model, text: str) -> FunctionName:
     return FunctionName(domain, name)
 
 
-def find_functions(model: ir.Model, patterns: Sequence[str]) -> list[ir.Function]:
+def find_functions(model: ir.Model, patterns: Sequence[str], allow_empty: bool = False) -> list[ir.Function]:
     """The functions that fit one of the patterns by `domain::Name` or by their name alone, in the model's order.
 
-    Raises `RequestError` with the nearest name for a pattern that fits none.
+    Raises `RequestError` with the nearest name for a pattern that fits none, unless that is allowed.
     """
     chosen: set[tuple[str, str, str]] = set()
     addresses = {function.identifier(): function_address(function) for function in model.functions.values()}
     for pattern in patterns:
         fits = name_matcher(pattern)
         found = {key for key, address in addresses.items() if fits(address) or fits(key[1])}
-        if not found:
+        if not found and not allow_empty:
             told = say_nearest(pattern, addresses.values()) or "this model has none"
             raise RequestError(f"there is no local function {pattern!r}; {told}")
         chosen |= found
@@ -69,12 +71,41 @@ def find_function(model: ir.Model, name: str) -> ir.Function:
     return found[0]
 
 
-def import_domain(model: ir.Model, graph: ir.Graph, domain: str) -> None:
-    """Let the model, and the function that a graph belongs to, import a function's domain."""
-    model.opset_imports.setdefault(domain, 1)
-    for function in model.functions.values():
-        if graph is function.graph or graph in set(function.subgraphs()):
-            function.opset_imports.setdefault(domain, 1)
+class Imports:
+    """Which versions of operator sets hold in each graph: a function has its own, with its subgraphs."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._own: dict[object, ir.Function] = {
+            graph: function
+            for function in model.functions.values()
+            for graph in (function.graph, *function.subgraphs())
+        }
+
+    def of(self, graph: object) -> dict[str, int]:
+        """Domain -> version, to be read only."""
+        return self._own[graph].opset_imports if graph in self._own else self._model.opset_imports
+
+    def add(self, graph: object, domains: Mapping[str, int]) -> None:
+        """Let the graph's function, if it is in one, and the model import these unless they do."""
+        for imports in (self.of(graph), self._model.opset_imports):
+            for domain, version in domains.items():
+                imports.setdefault(domain, version)
+
+
+def drop_unused_domains(model: ir.Model) -> None:
+    """Import no domain that no node and no function of the model is of; the default one stays."""
+    used = {"", "ai.onnx", *(function.domain for function in model.functions.values())}
+    used |= {node.domain for graph in all_graphs(model) for node in graph}
+    for imports in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
+        for domain in set(imports) - used:
+            del imports[domain]
+
+
+def names_of(graph: ir.Graph) -> Iterator[str]:
+    """Names of a graph's own nodes and tensors."""
+    yield from (name for node in graph if (name := node.name))
+    yield from (name for value in values_of(graph) if (name := value.name))
 
 
 def need_ir_version(edited: EditedModel, version: int) -> None:

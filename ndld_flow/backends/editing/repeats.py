@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 import onnx_ir as ir
 
+from ndld_flow.backends.editing.function_names import Imports
 from ndld_flow.backends.editing.neighbourhood import Neighbourhood, read_values
 from ndld_flow.backends.editing.node_pieces import Pieces, deep_nodes
 from ndld_flow.backends.editing.pattern_matching import Match, Pairs, Pattern
@@ -69,12 +70,10 @@ def itself(nodes: Sequence[ir.Node]) -> Match:
 
 def _graphs_of_same_opsets(model: ir.Model, nodes: Sequence[ir.Node]) -> Iterator[ir.Graph]:
     """A function may import other versions of operators than the model does."""
-    imports: dict[object, dict[str, int]] = dict.fromkeys(model.graphs(), model.opset_imports)
-    for function in model.functions.values():
-        imports |= dict.fromkeys((function.graph, *function.subgraphs()), function.opset_imports)
-    domains, own = {node.domain for node in deep_nodes(nodes)}, imports[nodes[0].graph]
+    imports, domains = Imports(model), {node.domain for node in deep_nodes(nodes)}
+    own = imports.of(nodes[0].graph)
     for graph in all_graphs(model):
-        if all(imports[graph].get(domain) == own.get(domain) for domain in domains):
+        if all(imports.of(graph).get(domain) == own.get(domain) for domain in domains):
             yield graph
 
 
