@@ -40,8 +40,8 @@ def edit_file(
 ) -> GraphChange:
     """Apply the operations in order to a model that was read from `edited.path`, and write it to `target`.
 
-    The result is sorted, its shapes are inferred, and the ONNX checker has passed it. Raises a `RequestError` that names
-    the operation's place, and `ModelError` when the list leaves a model that is not valid.
+    The result is sorted, its shapes are inferred, and the ONNX checker has passed it. Raises a `RequestError` that
+    names the operation's place, and `ModelError` when the list leaves a model that is not valid.
     """
     before, noted = summarize_model(edited.model), NotedShapes(edited.model)
     for done, entry in enumerate(entries):
@@ -65,6 +65,7 @@ def open_model(path: Path) -> ir.Model:
 
 
 def _apply(entry: Entry, edited: EditedModel) -> str:
+    edited.forget_names()
     try:
         return entry.operation.apply(edited)
     except RequestError as error:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx_ir as ir
 
+from ndld_flow.backends.editing.names_in_use import NamesInUse, values_of
 from ndld_flow.backends.editing.node_selecting import fitting_nodes
 from ndld_flow.backends.editing.selection_criteria import NodeCriteria
 from ndld_flow.backends.models.files import all_graphs, load_model
 from ndld_flow.backends.models.scopes import node_label, scopes_of
-from ndld_flow.backends.models.unique_names import free_name
 from ndld_flow.errors import RequestError
 from ndld_flow.inputs import InputSpec
 from ndld_flow.name_patterns import name_matcher
 from ndld_flow.nearest import say_nearest
 
-_NOT_IN_IDENTIFIER = re.compile(r"[^A-Za-z0-9_]")
+__all__ = ["EditedModel", "values_of"]
 
 
 @dataclass
@@ -37,6 +36,7 @@ class EditedModel:
     log: logging.Logger = field(default_factory=lambda: logging.getLogger(__name__))
     notes: list[str] = field(default_factory=list)
     """Sentences for people that are kept in the record."""
+    _names: NamesInUse | None = field(default=None, init=False, repr=False)
 
     def note(self, sentence: str) -> None:
         """Tell people something; it stands in the step's log and record."""
@@ -60,7 +60,9 @@ class EditedModel:
         known = self.scopes()
         if scope not in known:
             told = say_nearest(scope, [address for address in known if address])
-            raise RequestError(f"there is no graph {scope!r} in this model; {told or 'it has no subgraphs or functions'}")
+            raise RequestError(
+                f"there is no graph {scope!r} in this model; {told or 'it has no subgraphs or functions'}"
+            )
         return known[scope]
 
     def select_nodes(self, select: NodeCriteria, allow_empty: bool = False) -> list[ir.Node]:
@@ -114,21 +116,18 @@ class EditedModel:
     def fresh_name(self, wish: str) -> str:
         """A name like `wish` that no node and no tensor of the whole model has; the same each time.
 
-        Made-up names are C90 identifiers: what a wish has besides letters, digits and `_` becomes `_`.
+        Made-up names are C90 identifiers: what a wish has besides letters, digits and `_` becomes `_`. A name that an
+        operation gives without asking here must be added to `names()`.
         """
-        wish = _NOT_IN_IDENTIFIER.sub("_", wish) or "node"
-        return free_name(f"_{wish}" if wish[0].isdigit() else wish, self.names())
+        if self._names is None:
+            self._names = NamesInUse(self.model)
+        return self._names.fresh(wish)
 
     def names(self) -> set[str]:
-        """All names of nodes and tensors in the model."""
-        taken: set[str] = set()
-        for graph in self.graphs():
-            taken.update(node.name for node in graph if node.name)
-            taken.update(value.name for value in values_of(graph) if value.name)
-        return taken
+        """All names of nodes and tensors in the model; `fresh_name` avoids what is added to it."""
+        self._names = NamesInUse(self.model)
+        return self._names.taken
 
-
-def values_of(graph: ir.Graph) -> list[ir.Value]:
-    """A graph's own tensors: inputs, initializers, nodes' outputs; each once, in this order."""
-    made = (value for node in graph for value in node.outputs)
-    return list(dict.fromkeys([*graph.inputs, *graph.initializers.values(), *made]))
+    def forget_names(self) -> None:
+        """Look through the model anew when the next name is wanted: between operations."""
+        self._names = None
