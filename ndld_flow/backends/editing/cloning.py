@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from ndld_flow.backends.editing.neighbourhood import read_values
 from ndld_flow.backends.models.scopes import own_subgraphs
-from ndld_flow.backends.models.unique_names import free_name
 
 Values = Mapping[ir.Value, ir.Value | None]
 """Tensor -> the one to read in its place; None reads nothing, as an optional input that is left out."""
@@ -54,29 +53,73 @@ def copy_graph(graph: ir.Graph, read: Values | None = None, attributes: Attribut
     return _Copier(dict(read or {}), attributes).graph(graph)
 
 
-def rename_apart(nodes: Iterable[ir.Node], taken: set[str], wish: Callable[[str], str] = lambda name: name) -> None:
+def rename_apart(nodes: Iterable[ir.Node], taken: set[str]) -> None:
     """Give nodes, what they make, and all that is in their bodies, names that are not in `taken`, and add these to it.
 
-    `wish` says what an old name should become, such as one with a prefix. Tensors without a name stay without.
+    Names that are free stay; tensors without a name stay without.
     """
-    for node in nodes:
-        if node.name:
-            node.name = free_name(wish(node.name), taken)
-        _rename_values(node.outputs, taken, wish)
-        for _, body in own_subgraphs(node):
-            rename_graph_apart(body, taken, wish)
+    renaming = Renaming(taken, taken)
+    renaming.rename(nodes)
+    taken |= renaming.made
 
 
-def rename_graph_apart(
-    graph: ir.Graph,
-    taken: set[str],
-    wish: Callable[[str], str] = lambda name: name,
-    keep: Collection[ir.Value] = (),
-) -> None:
-    """As `rename_apart`, for all that is in a graph but the tensors of `keep`."""
-    own = dict.fromkeys([*graph.inputs, *graph.initializers.values()])
-    _rename_values([value for value in own if value not in keep], taken, wish)
-    rename_apart(graph, taken, wish)
+class Renaming:
+    """New names for what comes into a model. A node and a tensor of one name, as exporters make them, keep it."""
+
+    def __init__(
+        self, taken_nodes: Collection[str], taken_values: Collection[str], prefix: str = "", if_taken: str = ""
+    ) -> None:
+        """All names get `prefix`; those that are taken get `if_taken`, and then a number if that was not enough."""
+        self._nodes = _FreeNames(taken_nodes, prefix, if_taken)
+        self._values = _FreeNames(taken_values, prefix, if_taken)
+
+    @property
+    def made(self) -> set[str]:
+        """All names that were given."""
+        return self._nodes.made | self._values.made
+
+    def rename(self, nodes: Iterable[ir.Node]) -> None:
+        """Nodes, what they make, and all that is in their bodies."""
+        for node in nodes:
+            if node.name:
+                node.name = self._nodes.like(node.name)
+            self.rename_values(node.outputs)
+            for _, body in own_subgraphs(node):
+                self.rename_graph(body)
+
+    def rename_graph(self, graph: ir.Graph) -> None:
+        """All that is in a graph."""
+        initializers = list(graph.initializers.values())
+        graph.initializers.clear()  # one may get the name that another still has
+        self.rename_values(dict.fromkeys([*graph.inputs, *initializers]))
+        for value in initializers:
+            graph.initializers.add(value)
+        self.rename(graph)
+
+    def rename_values(self, values: Iterable[ir.Value]) -> None:
+        """Tensors that no node makes, or of one node."""
+        for value in values:
+            if value.name:
+                value.name = self._values.like(value.name)
+
+
+class _FreeNames:
+    def __init__(self, taken: Collection[str], prefix: str, if_taken: str) -> None:
+        self._taken, self._prefix, self._if_taken = taken, prefix, if_taken
+        self.made: set[str] = set()
+
+    def like(self, name: str) -> str:
+        wish = f"{self._prefix}{name}"
+        wish = f"{self._if_taken}{wish}" if self._is_taken(wish) else wish
+        found, number = wish, 1
+        while self._is_taken(found):
+            number += 1
+            found = f"{wish}_{number}"
+        self.made.add(found)
+        return found
+
+    def _is_taken(self, name: str) -> bool:
+        return name in self._taken or name in self.made
 
 
 def copy_value(value: ir.Value) -> ir.Value:
@@ -188,9 +231,3 @@ class _Copier:
     def _configuration(self, configuration: ir.NodeDeviceConfiguration) -> ir.NodeDeviceConfiguration:
         specs = (dataclasses.replace(spec, value=self._outside(spec.value)) for spec in configuration.sharding_specs)
         return dataclasses.replace(configuration, sharding_specs=tuple(specs))
-
-
-def _rename_values(values: Iterable[ir.Value], taken: set[str], wish: Callable[[str], str]) -> None:
-    for value in values:
-        if value.name:
-            value.name = free_name(wish(value.name), taken)

@@ -10,6 +10,7 @@ from pydantic import JsonValue
 from ndld_flow.backends.editing.cloning import copy_graph
 from ndld_flow.backends.editing.edited_model import EditedModel
 from ndld_flow.backends.editing.extracting import make_main
+from ndld_flow.backends.editing.function_names import find_function
 from ndld_flow.backends.editing.node_pieces import deep_nodes
 from ndld_flow.backends.editing.tensor_types import parse_tensor_type, type_edges
 from ndld_flow.backends.models.input_shapes import drop_all_made_up_names
@@ -27,7 +28,7 @@ def keep_function(
     Raises `RequestError` for an unknown function, call, attribute or tensor, for an attribute without a value, and
     where dtype or shape of an input or output is not known.
     """
-    function = _function(edited.model, address)
+    function = find_function(edited.model, address)
     site = _call_of(edited, function, call)
     graph = copy_graph(function.graph, attributes=_attributes(function, site, attributes))
     for value in (*graph.inputs, *graph.outputs):
@@ -38,15 +39,6 @@ def keep_function(
     _drop_absent_inputs(graph, site)
     make_main(edited.model, graph, function.opset_imports)
     type_edges(edited.model, [*graph.inputs, *graph.outputs], types)
-
-
-def _function(model: ir.Model, address: str) -> ir.Function:
-    known = {function_address(function): function for function in model.functions.values()}
-    if address not in known:
-        raise RequestError(
-            f"there is no local function {address!r}; {say_nearest(address, known) or 'the model has none'}"
-        )
-    return known[address]
 
 
 def _call_of(edited: EditedModel, function: ir.Function, wanted: str | None) -> ir.Node | None:

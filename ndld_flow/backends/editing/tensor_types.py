@@ -63,9 +63,10 @@ def _check_known(edges: Iterable[ir.Value], where: str) -> None:
     if unknown:
         first = unknown[0]
         word = "float32" if first.type is None else word_of_dtype(first.type.dtype)
+        what = "the dtype" if first.type is None else "the number of dimensions"
         raise RequestError(
-            f"{'the dtype' if first.type is None else 'the number of dimensions'} of {first.name!r} is not noted in the "
-            f'model and cannot be inferred; give it: `{where}: {{"{first.name}": "{word}[1, ?, 8]"}}`'
+            f"{what} of {first.name!r} is not noted in the model and cannot be inferred; "
+            f'give it: `{where}: {{"{first.name}": "{word}[1, ?, 8]"}}`'
             + (f" (so for {', '.join(repr(value.name) for value in unknown[1:])})" if unknown[1:] else "")
         )
 
