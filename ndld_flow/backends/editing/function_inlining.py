@@ -1,7 +1,7 @@
 """Local functions, some or all, put in the places they are called from.
 
-onnx_ir's InlinePass does all that sanitizing needs, but loses an output of the model that a function hands through or
-hands out twice, and names what it makes after nobody; here the interface and as many names as possible stay.
+onnx_ir's InlinePass renames the model's input where a function hands it through to an output, and takes all functions
+that were inlined away; here the model's inputs and outputs stay, and as many names as possible.
 """
 
 from __future__ import annotations
@@ -86,17 +86,14 @@ class _Inlining:
             for value in node.outputs:
                 value.shape = None  # the function may have been written for others
         graph.insert_before(call, copies.nodes)
-        handed: set[ir.Value] = set()
         for old, inner in zip(call.outputs, function.outputs, strict=False):
             new = copies.values.get(inner) or self._copied(call, function, read.get(inner), old)
-            new = self._copied(call, function, new, old) if new in handed or new is None else new
-            handed.add(new)
             hand_over(old, new, set(), self._graphs)
         drop_nodes([call])
         self._imports.add(graph, function.opset_imports)
 
     def _copied(self, call: ir.Node, function: ir.Function, value: ir.Value | None, old: ir.Value) -> ir.Value:
-        """An output of its own for what a function hands through, or hands out twice."""
+        """An output of its own for what a function hands through."""
         if value is None:
             raise RequestError(
                 f"{node_label(call)!r} leaves an input out that {function_address(function)} hands out as "

@@ -9,7 +9,13 @@ import onnx_ir as ir
 
 from ndld_flow.backends.editing.cloning import captured_values
 from ndld_flow.backends.editing.edited_model import EditedModel
-from ndld_flow.backends.editing.function_names import FunctionName, Imports, need_ir_version
+from ndld_flow.backends.editing.function_names import (
+    IR_OF_DEFAULTS,
+    IR_OF_FUNCTIONS,
+    FunctionName,
+    Imports,
+    need_ir_version,
+)
 from ndld_flow.backends.editing.largest_repeat import largest_repeat
 from ndld_flow.backends.editing.neighbourhood import Neighbourhood
 from ndld_flow.backends.editing.node_pieces import (
@@ -32,9 +38,6 @@ from ndld_flow.errors import RequestError
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _READ_BYTES = 2**16
 """Tensors in attributes are compared up to this size; larger ones are equal when they are one."""
-_IR_OF_DEFAULTS = 9
-"""First IR version whose functions may have attributes with defaults."""
-_IR_OF_FUNCTIONS = 8
 
 
 def make_function(
@@ -215,7 +218,7 @@ class _Making:
         function = ir.Function(self._name.domain, self._name.name, graph=body, attributes=attributes)
         self._model.functions[function.identifier()] = function
         has_defaults = any(attribute.value is not None for attribute in attributes)
-        need_ir_version(self._edited, _IR_OF_DEFAULTS if has_defaults else _IR_OF_FUNCTIONS)
+        need_ir_version(self._edited, IR_OF_DEFAULTS if has_defaults else IR_OF_FUNCTIONS)
 
     def _inner_value(self, value: ir.Value) -> ir.Value:
         return ir.Value(name=self._edited.fresh_name(value.name or "input"))

@@ -17,6 +17,11 @@ from ndld_flow.errors import RequestError
 from ndld_flow.name_patterns import name_matcher
 from ndld_flow.nearest import say_nearest
 
+IR_OF_FUNCTIONS = 8
+"""First IR version with local functions."""
+IR_OF_DEFAULTS = 9
+"""First IR version whose functions may have attributes with defaults."""
+
 _DOMAIN = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
