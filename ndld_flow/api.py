@@ -154,14 +154,19 @@ def draw(
     """Draw a model's graph, or an engine's, as SVG, PNG or JPEG, by the target's suffix; returns the file's path.
 
     `model` is an ONNX file, or any profile with layers, such as what TensorRT's engine inspector wrote. The target is
-    `<model>.svg` where one stands unless told. Weights are not read.
+    `<model>.svg` where one stands unless told. Weights are not read. With the suffix `.html` it is a page of a model
+    that opens bodies, searches, and shows attributes and what tensors hold: for that weights below 64 MiB are read,
+    unless `reading.values` is False.
     """
     from ndld_flow.artifacts.files import write_bytes_atomically
     from ndld_flow.drawing.choices import Look, Reading
     from ndld_flow.drawing.draw import check_look, picture_bytes
     from ndld_flow.runner.drawn_file import read_drawn
+    from ndld_flow.runner.drawn_page import SUFFIXES, draw_page
 
     path = Path(target) if target is not None else Path(f"{Path(model).stem}.svg")
+    if path.suffix.lower() in SUFFIXES:
+        return draw_page(Path(model), path, reading or Reading(), look or Look())
     check_look(path.suffix, look or Look())
     picture = picture_bytes(read_drawn(Path(model), reading or Reading()), path.suffix, look or Look())
     try:

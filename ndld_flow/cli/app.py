@@ -22,7 +22,7 @@ VERBS = {
     "profile": "Measure one model, and say where its time goes.",
     "compare": "Compare runs, profiles and exports, and decide.",
     "noise": "Learn which differences mean nothing on this machine.",
-    "draw": "Draw the graph of a model or an engine as SVG, PNG or JPEG.",
+    "draw": "Draw the graph of a model or an engine as SVG, PNG, JPEG or a page.",
     "report": "Draw a run's report again from its records.",
     "runs": "List finished runs.",
     "tag": "Give a run a lasting name.",

@@ -19,6 +19,8 @@ class Reading:
     """Draw the bodies of control flow and functions in their places, so many levels deep."""
     subgraph: str = ""
     """Draw only the body of this node or function; `node/attribute` for one of several."""
+    values: bool = True
+    """What tensors hold; without them, weights and constants are told by dtype and shape only."""
     title: str = ""
     """The model's file name where it is empty."""
 

@@ -22,7 +22,7 @@ def check_look(suffix: str, look: Look) -> None:
     if suffix.lower() not in FORMATS:
         raise RequestError(
             f"a picture cannot be written as {suffix or 'a file without suffix'!r}: "
-            f"end its name with one of {', '.join(FORMATS)}."
+            f"end its name with one of {', '.join(FORMATS)}, or .html for a page."
         )
     if FORMATS[suffix.lower()] == "JPEG" and look.background == "transparent":
         raise RequestError("JPEG knows no transparency: choose another background, or write a .png.")

@@ -97,6 +97,27 @@ RUN_REPORT = PageParts(
 PROFILE_REPORT = PageParts(template="profile.html.j2", styles=(*_STYLES, "print.css"), scripts=RUN_REPORT.scripts)
 
 
+MODEL_PAGE = PageParts(
+    template="model_graph.html.j2",
+    styles=("tokens.css", "page.css", "graph.css", "model_graph.css", "print.css"),
+    scripts=(
+        "payload.js",
+        "quantities.js",
+        "elements.js",
+        "tooltip.js",
+        *GRAPH,
+        "model_data.js",
+        "model_links.js",
+        "model_tensor.js",
+        "model_panel.js",
+        "model_search.js",
+        "keys.js",
+        "model_page.js",
+    ),
+)
+"""A model's graph with all that is in it."""
+
+
 def render(parts: PageParts, page: object, **also: object) -> str:
     """A whole page as text. Equal page data give equal text.
 

@@ -30,7 +30,7 @@ from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
 from ndld_flow.quantities import count
 
-_MOST_NODES = 100_000
+MOST_NODES = 100_000
 """Ten seconds of layout; a function that calls itself never ends."""
 
 
@@ -42,14 +42,14 @@ def read_graph(path: Path, reading: Reading) -> DrawnGraph:
     model = load_model(path)
     if reading.shapes:
         infer_shapes(model)
-    name, graph = _chosen(model, reading.subgraph) if reading.subgraph else ("", model.graph)
+    name, graph = chosen_body(model, reading.subgraph) if reading.subgraph else ("", model.graph)
     drawing = _Drawing(model, reading)
     drawing.draw(graph)
     title = reading.title or (f"{path.name}: {name}" if name else path.name)
     return DrawnGraph(tuple(drawing.nodes), tuple(drawing.edges), title, drawing.subtitle(graph))
 
 
-def _chosen(model: ir.Model, wanted: str) -> tuple[str, ir.Graph]:
+def chosen_body(model: ir.Model, wanted: str) -> tuple[str, ir.Graph]:
     """The body a person named, and its full name."""
     bodies = dict(_bodies(model))
     fitting = [name for name in bodies if wanted in (name, name.rpartition("/")[0])]
@@ -107,7 +107,7 @@ class _Drawing:
     def draw(self, graph: ir.Graph) -> None:
         self.usual = self._usual_dtype(graph)
         inputs = [value for value in graph.inputs if value.name not in graph.initializers]
-        for value in [*inputs, *_read_from_outside(graph)]:
+        for value in [*inputs, *read_from_outside(graph)]:
             self._add(value.name or "", "input", value.name or "input", (), [value])
         self._graph(graph, self.reading.depth)
         for value in graph.outputs:
@@ -142,7 +142,7 @@ class _Drawing:
     def _node(self, node: ir.Node) -> int:
         if is_constant(node):
             return self._constant(node.name or node.outputs[0].name or "", node.outputs[0], list(node.outputs))
-        return self._operator(node, [value for value in (*node.inputs, *_captured(node)) if value is not None])
+        return self._operator(node, [value for value in (*node.inputs, *captured_values(node)) if value is not None])
 
     def _operator(self, node: ir.Node, reads: Iterable[ir.Value]) -> int:
         composite = self._is_composite(node)
@@ -151,7 +151,7 @@ class _Drawing:
             _tooltip(node),
             "composite" if composite else "operator",
             operator.rpartition("::")[2],
-            (*node_details(node), *_asked(node)),
+            (*(node_details(node) if self.reading.values else ()), *_asked(node)),
             list(node.outputs),
             "control" if composite else family_of(operator),
         )
@@ -182,9 +182,9 @@ class _Drawing:
         return node.op_identifier() in self.model.functions or next(subgraphs_of(node), None) is not None
 
     def _constant(self, name: str, value: ir.Value, outputs: list[ir.Value]) -> int:
-        text = short_value(value)
+        text = short_value(value) if self.reading.values else ""
         details = (text,) if text else ()
-        return self._add(name, "constant", _shape_text(value) or "constant", details, outputs)
+        return self._add(name, "constant", shape_text_of(value) or "constant", details, outputs)
 
     def _add(
         self,
@@ -196,11 +196,8 @@ class _Drawing:
         family: str = "other",
     ) -> int:
         place = len(self.nodes)
-        if place == _MOST_NODES:
-            raise RequestError(
-                f"the graph has more than {count(_MOST_NODES)} nodes, too many to look at: give a lower --depth, or "
-                "draw one body with --subgraph."
-            )
+        if place == MOST_NODES:
+            raise too_many_nodes("give a lower --depth, or draw one body with --subgraph")
         self.nodes.append(DrawnNode(name, label, family, kind, details))
         self.places |= dict.fromkeys(outputs, place)
         return place
@@ -212,22 +209,29 @@ class _Drawing:
             self.edges.append(DrawnEdge(source, target, self._label(value) if drawn_shape else "", value.name or ""))
 
     def _label(self, value: ir.Value) -> str:
-        dtype = _dtype_text(value)
-        return " ".join(part for part in ("" if dtype == self.usual else dtype, _shape_text(value, self.dims)) if part)
+        dtype = type_text_of(value)
+        return " ".join(
+            part for part in ("" if dtype == self.usual else dtype, shape_text_of(value, self.dims)) if part
+        )
 
     def _usual_dtype(self, graph: ir.Graph) -> str:
-        dtypes = Counter(_dtype_text(value) for node in graph for value in node.outputs if not is_constant(node))
-        dtypes.update(_dtype_text(value) for value in graph.inputs)
+        dtypes = Counter(type_text_of(value) for node in graph for value in node.outputs if not is_constant(node))
+        dtypes.update(type_text_of(value) for value in graph.inputs)
         del dtypes[""]
         return max(dtypes, key=lambda dtype: (dtypes[dtype], dtype), default="")
 
 
-def _captured(node: ir.Node) -> list[ir.Value]:
+def too_many_nodes(advice: str) -> RequestError:
+    """The error of a graph that nobody can look at."""
+    return RequestError(f"the graph has more than {count(MOST_NODES)} nodes, too many to look at: {advice}.")
+
+
+def captured_values(node: ir.Node) -> list[ir.Value]:
     """Values of enclosing graphs that a node's bodies read."""
     return _outside(list(subgraphs_of(node)))
 
 
-def _read_from_outside(graph: ir.Graph) -> list[ir.Value]:
+def read_from_outside(graph: ir.Graph) -> list[ir.Value]:
     """Values of enclosing graphs that a body reads; constants of theirs are no inputs."""
     return [value for value in _outside([graph]) if constant_tensor(value) is None]
 
@@ -256,13 +260,14 @@ def _asked(node: ir.Node) -> tuple[str, ...]:
     return (f"asked {precision}",) if precision else ()
 
 
-def _dtype_text(value: ir.Value) -> str:
+def type_text_of(value: ir.Value) -> str:
+    """`float32`, `seq(tensor(float))`; empty where it is not known."""
     if isinstance(value.type, ir.TensorType):
         return dtype_text(value.type.dtype)
     return "" if value.type is None else str(value.type).lower()
 
 
-def _shape_text(value: ir.Value, short: Callable[[str], str] = str) -> str:
+def shape_text_of(value: ir.Value, short: Callable[[str], str] = str) -> str:
     """`1x64x56x56`; symbolic dimensions keep their names, unknown ones are `?`; empty where nothing is known."""
     if value.shape is not None:
         return dims_text(["?" if made_up(dim) else _dim_text(dim, short) for dim in value.shape])

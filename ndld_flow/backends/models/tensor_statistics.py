@@ -9,9 +9,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,7 @@ BINS = 24
 Scalar = int | float | str
 """An element as Python has it; complex ones are text."""
 _Array = npt.NDArray[Any]
+_Reading = Callable[[], Iterable[_Array]]
 
 _PIECE_BYTES = 3 * 2**18
 """A multiple of every element's size and, for types of 2, 4 and 6 bits, of whole groups of eight elements."""
@@ -76,10 +78,12 @@ def tensor_statistics(tensor: ir.TensorProtocol, limit_bytes: int = DEFAULT_LIMI
     """
     stored = tensor_bytes(tensor)
     unread = _unreadable(tensor, stored, limit_bytes)
-    numbers = None if unread else _numbers_of(tensor)
+    shape = _shape(tensor)
+    elements = math.prod(shape)
+    numbers = None if unread else _numbers_of(elements, _reading(tensor, stored))
     if numbers is None and not unread:
         unread = "it holds fewer values than its shape says"
-    return TensorStatistics(dtype_name(tensor.dtype), _shape(tensor), tensor.size, stored, numbers, unread)
+    return TensorStatistics(dtype_name(tensor.dtype), shape, elements, stored, numbers, unread)
 
 
 def first_values(tensor: ir.TensorProtocol, most: int) -> tuple[Scalar, ...]:
@@ -146,12 +150,20 @@ def _unpacked(dtype: ir.DataType, data: bytes) -> _Array:
     return piece.astype(np.int64 if dtype.is_integer() else np.float64)
 
 
-def _numbers_of(tensor: ir.TensorProtocol) -> Numbers | None:
-    """None where the tensor holds fewer elements than its shape says."""
+def _reading(tensor: ir.TensorProtocol, stored: int) -> _Reading:
+    """Gives the pieces as often as it is called; a tensor of one piece is read only once."""
+    if stored > _PIECE_BYTES:
+        return functools.partial(element_pieces, tensor, _PIECE_BYTES)
+    pieces = list(element_pieces(tensor, _PIECE_BYTES))
+    return lambda: pieces
+
+
+def _numbers_of(elements: int, read: _Reading) -> Numbers | None:
+    """None where there are fewer elements than the shape says."""
     gathered = _Moments()
-    for piece in element_pieces(tensor, _PIECE_BYTES):
+    for piece in read():
         gathered.add(piece)
-    if gathered.count + gathered.nans + gathered.infinities != tensor.size:
+    if gathered.count + gathered.nans + gathered.infinities != elements:
         return None
     low, high = gathered.span or (None, None)
     return Numbers(
@@ -162,7 +174,7 @@ def _numbers_of(tensor: ir.TensorProtocol) -> Numbers | None:
         gathered.nans,
         gathered.infinities,
         gathered.zeros,
-        () if low is None or high is None else _histogram(tensor, float(low), float(high), gathered.count),
+        () if low is None or high is None else _histogram(read, float(low), float(high), gathered.count),
     )
 
 
@@ -208,7 +220,7 @@ class _Moments:
         self.count = total
 
 
-def _histogram(tensor: ir.TensorProtocol, low: float, high: float, count: int) -> tuple[int, ...]:
+def _histogram(read: _Reading, low: float, high: float, count: int) -> tuple[int, ...]:
     """A second reading: the bars' edges are known only after the first."""
     if low == high:
         return (count,)
@@ -216,7 +228,7 @@ def _histogram(tensor: ir.TensorProtocol, low: float, high: float, count: int) -
     if not math.isfinite(high - low) or not 0 < scale < math.inf:
         return ()
     counts = np.zeros(BINS, dtype=np.int64)
-    for piece in element_pieces(tensor, _PIECE_BYTES):
+    for piece in read():
         doubles = piece.astype(np.float64)
         doubles = doubles[np.isfinite(doubles)]
         places = np.minimum(((doubles - low) * scale).astype(np.int64), BINS - 1)

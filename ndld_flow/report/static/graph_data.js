@@ -23,6 +23,8 @@ class GraphData {
     this.far = new Set(graph.far);
     this.back = new Set(graph.back);
     this.byOrder = graph.by_order;
+    this.composite = new Set(graph.composite ?? []); // there is a graph inside
+    this.constant = new Set(graph.constant ?? []);
     this.cornerX = summed(graph.corner_x);
     this.cornerY = summed(graph.corner_y);
     this.firstCorner = summed([0, ...graph.corners]);

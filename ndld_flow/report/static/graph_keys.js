@@ -16,7 +16,7 @@ class GraphKeys {
     const acts = {
       "+": () => view.zoomBy(1.4), "=": () => view.zoomBy(1.4), "-": () => view.zoomBy(1 / 1.4), 0: () => view.fit(), f: () => view.fit(),
       Home: () => view.activate(0, false), End: () => view.activate(view.data.layers - 1, false),
-      Enter: () => view.activate(view.state.active, true), " ": () => view.activate(view.state.active, true),
+      Enter: () => view.options.open(view.state.active) || view.activate(view.state.active, true), " ": () => view.activate(view.state.active, true),
       Escape: () => view.activate(-1, true),
     };
     if (arrow && event.shiftKey) view.panBy(-60 * arrow[0], -60 * arrow[1]);

@@ -8,7 +8,7 @@ class GraphMouse {
     canvas.addEventListener("pointerdown", (event) => this.press(event));
     canvas.addEventListener("pointermove", (event) => this.hover(event));
     canvas.addEventListener("pointerleave", () => this.leave());
-    canvas.addEventListener("dblclick", (event) => view.zoomBy(1.8, event.offsetX, event.offsetY));
+    canvas.addEventListener("dblclick", (event) => this.clickTwice(event));
     canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
   }
 
@@ -40,6 +40,11 @@ class GraphMouse {
     this.view.activate(node, true);
   }
 
+  clickTwice(event) {
+    const node = this.view.data.nodeAt(...this.view.world(event.offsetX, event.offsetY));
+    if (node < 0 || !this.view.options.open(node)) this.view.zoomBy(1.8, event.offsetX, event.offsetY);
+  }
+
   hover(event) {
     if (this.dragging) {
       tooltip.hide();
@@ -61,7 +66,7 @@ class GraphMouse {
   }
 
   wheel(event) {
-    if (!event.ctrlKey && !event.metaKey && document.activeElement !== this.canvas) return;
+    if (!this.view.options.wheelZooms && !event.ctrlKey && !event.metaKey && document.activeElement !== this.canvas) return;
     event.preventDefault();
     const lines = event.deltaMode === 1 ? 16 : 1;
     this.view.zoomBy(Math.exp(-Math.max(-240, Math.min(240, event.deltaY * lines)) / 400), event.offsetX, event.offsetY);

@@ -73,15 +73,27 @@ class GraphPainter {
       context.fillStyle = colour;
       context.strokeStyle = palette.css("--graph-border");
       context.lineWidth = 1;
+      if (data.composite.has(node)) this.sheet(x, y, scale);
+      if (data.constant.has(node)) context.setLineDash([3, 2]);
       context.beginPath();
       if (scale < 0.16) context.rect(x, y, wide, Math.max(high, 2 / scale));
       else context.roundRect(x, y, wide, high, layer ? 6 : high / 2);
       context.fill();
       if (scale > 0.16) context.stroke();
+      context.setLineDash([]);
       this.outline(node, state, scale);
       if (scale > 0.34) this.words(node, state, colour, scale);
     }
     context.globalAlpha = 1;
+  }
+
+  // A second sheet behind a node: there is more inside.
+  sheet(x, y, scale) {
+    const { context, data } = this;
+    context.beginPath();
+    context.roundRect(x + 4, y + 4, data.nodeWidth, data.nodeHeight, 6);
+    context.fill();
+    if (scale > 0.16) context.stroke();
   }
 
   outline(node, state, scale) {
@@ -101,6 +113,7 @@ class GraphPainter {
     if (node >= data.layers) context.fillStyle = palette.css("--ink");
     context.textAlign = "center";
     context.textBaseline = "middle";
+    if (state.below && scale > 0.6) this.below(node, x, state);
     const room = data.nodeWidth - 10;
     const both = second && scale > 0.5;
     context.font = "600 12px system-ui, sans-serif";
@@ -108,6 +121,16 @@ class GraphPainter {
     if (!both) return;
     context.font = "11px system-ui, sans-serif";
     context.fillText(this.cut(second, room), x, y + 8);
+  }
+
+  below(node, x, state) {
+    const { context, data, palette } = this;
+    const ink = context.fillStyle;
+    context.font = "10px system-ui, sans-serif";
+    context.fillStyle = palette.css("--quiet");
+    const y = data.y[node] + data.nodeHeight + (data.composite.has(node) ? 13 : 9);
+    context.fillText(this.cut(state.below(node), data.nodeWidth + 20), x, y);
+    context.fillStyle = ink;
   }
 
   cut(text, room) {

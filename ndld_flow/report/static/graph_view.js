@@ -11,6 +11,10 @@
 //     search: (layer) => "conv1 Conv ...",  // what the search looks through; default: name and type
 //     modes: [heatMode({...}), familyMode(graph), ...],  // graph_colours.js; the first is shown first
 //     pick: (layer) => {},                  // a click or Enter on a layer; -1 when the choice is taken back
+//     pickTerminal: (terminal) => {},       // the same on an input or an output
+//     open: (node) => false,                // a double click or Enter: true where that opened something
+//     below: (node) => "",                  // what stands below a node, when there is room
+//     finds: true, wheelZooms: false,       // a search field of its own; the wheel zooms without a click before
 //   });
 //   view.mark([3, 4]);                      // outline these layers; what is out of sight is moved into sight
 //   view.setMode("delta");                  // by a mode's key
@@ -24,9 +28,9 @@ const GRAPH_LARGEST = 4;
 class GraphView {
   constructor(host, graph, options) {
     this.data = new GraphData(graph);
-    this.options = { search: (layer) => `${options.name(layer)} ${options.type(layer)}`, about: options.name, pick: () => {}, ...options };
+    this.options = { search: (layer) => `${options.name(layer)} ${options.type(layer)}`, about: options.name, pick: () => {}, pickTerminal: () => {}, open: () => false, finds: true, ...options };
     this.view = { x: 0, y: 0, scale: 1 };
-    this.state = { mode: options.modes[0], hover: -1, active: -1, marked: new Set(), found: null, words: (node) => this.words(node) };
+    this.state = { mode: options.modes[0], hover: -1, active: -1, marked: new Set(), found: null, words: (node) => this.words(node), below: this.options.below };
     this.moved = false;
     this.build(host);
     this.palette = new GraphPalette(this.element);
@@ -44,7 +48,7 @@ class GraphView {
 
   build(host) {
     const { data } = this;
-    const { field } = new GraphSearch(this);
+    const field = this.options.finds ? new GraphSearch(this).field : "";
     this.told = make("output", { "aria-live": "polite" });
     this.choice = make("div", { class: "graph-modes", role: "group", "aria-label": "Colour by" });
     const button = (text, label, act) => make("button", { type: "button", "aria-label": label, title: label, onclick: act }, text);
@@ -56,7 +60,7 @@ class GraphView {
       "aria-label": `Graph of ${this.options.label}: ${count(data.layers)} nodes. Arrow keys follow the edges, Shift and arrow keys move the picture, plus and minus zoom, 0 shows all, Enter picks.`,
     });
     this.minimap = make("canvas", { class: "graph-map", "aria-hidden": "true" });
-    this.hint = make("p", { class: "graph-hint" }, "Drag to move, Ctrl and wheel to zoom; after a click the wheel alone zooms.");
+    this.hint = make("p", { class: "graph-hint" }, this.options.wheelZooms ? "" : "Drag to move, Ctrl and wheel to zoom; after a click the wheel alone zooms.");
     this.stage = make("div", { class: "graph-stage" }, this.canvas, this.minimap);
     this.legend = make("div", { class: "graph-legend" });
     this.element = make("div", { class: "graph" },
@@ -204,6 +208,7 @@ class GraphView {
     if (node >= 0 && !this.inSight(node)) this.centreOn(...this.data.centre(node));
     if (node >= 0) this.told.textContent = this.words(node).filter(Boolean).map((text) => shortened(text, 60)).join(", ");
     if (pick && node < this.data.layers) this.options.pick(node);
+    else if (pick) this.options.pickTerminal(node - this.data.layers);
     this.repaint();
   }
 }

@@ -1,0 +1,205 @@
+"""The page of a model's graph: laid out here, opened and searched in a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from ndld_flow.drawing.families import FAMILIES
+from ndld_flow.drawing.layer_edges import LayerEdge, Terminal
+from ndld_flow.drawing.layout import Extent, lay_out
+from ndld_flow.drawing.model_document import HeldTensor, ModelDocument, ModelNode, ModelOperator, ModelScope
+from ndld_flow.plain_text import short_name, visible_name, visible_text
+from ndld_flow.report.collect_graph import NODE_HEIGHT, NODE_WIDTH, GraphPicture, graph_payload
+from ndld_flow.report.collector_at_rest import collector_at_rest
+from ndld_flow.report.json_values import Json
+from ndld_flow.report.payload import packed
+from ndld_flow.report.render import MODEL_PAGE, render
+from ndld_flow.report.texts import Texts, steps
+from ndld_flow.report.write_page import write_page
+
+_ASPECT = 1.4
+"""Width over height of the place for the graph."""
+_ROOM_BELOW = 14.0
+"""For the dims that stand below a node."""
+_KINDS = ("computed", "input", "initializer", "constant")
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or an output of the model."""
+
+    name: str
+    dtype: str
+    dims: str
+
+
+@dataclass(frozen=True)
+class OperatorRow:
+    """An operator of the model; `family` is a position in `FAMILIES`."""
+
+    name: str
+    family: int
+    uses: int
+    version: str
+    summary: str
+
+
+@dataclass(frozen=True)
+class ModelPage:
+    """What the template shows; the graphs are in the payload."""
+
+    title: str
+    node_count: int
+    facts: tuple[tuple[str, str], ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    operators: tuple[OperatorRow, ...]
+    weight_bytes: int
+    has_values: bool
+    payload: str
+
+
+def write_model_page(document: ModelDocument, path: Path) -> Path:
+    """Write the page whole or not at all; return its path. Raises `OutputsError` where it cannot be written."""
+    with collector_at_rest():
+        page = collect_model_page(document)
+        return write_page(path, render(MODEL_PAGE, page), "ndld-flow draw")
+
+
+def collect_model_page(document: ModelDocument) -> ModelPage:
+    """Lay out every graph, and put all of it into columns."""
+    main = document.scopes[0]
+    return ModelPage(
+        short_name(document.title),
+        len(document.nodes),
+        tuple((visible_name(name), visible_text(value)) for name, value in document.facts if value),
+        tuple(_port(document, place) for place in main.inputs),
+        tuple(_port(document, place) for place in main.outputs),
+        tuple(map(_operator_row, document.operators)),
+        sum(held.size_bytes for held in document.held),
+        document.has_values,
+        packed(_payload(document)),
+    )
+
+
+def _port(document: ModelDocument, place: int) -> Port:
+    tensor = document.tensors[place]
+    return Port(visible_name(tensor.name), visible_name(tensor.dtype), visible_name(tensor.dims))
+
+
+def _operator_row(one: ModelOperator) -> OperatorRow:
+    return OperatorRow(visible_name(one.name), FAMILIES.index(one.family), one.uses, one.version, one.summary)
+
+
+def _payload(document: ModelDocument) -> dict[str, Json]:
+    texts = Texts()
+    data: dict[str, Json] = {
+        "shown": document.shown,
+        "scopes": [_scope(document, scope, texts) for scope in document.scopes],
+        "nodes": _nodes(document.nodes, texts),
+        "tensors": {
+            "name": texts.places((one.name for one in document.tensors), visible_name),
+            "dtype": texts.places((one.dtype for one in document.tensors), visible_name),
+            "dims": texts.places((one.dims for one in document.tensors), visible_name),
+            "label": texts.places((one.label for one in document.tensors), visible_name),
+            "kind": [_KINDS.index(one.kind) for one in document.tensors],
+            "held": steps([one.held for one in document.tensors]),
+        },
+        "held": [_held(one) for one in document.held],
+    }
+    data["texts"] = texts.as_list()
+    return data
+
+
+def _nodes(nodes: Sequence[ModelNode], texts: Texts) -> dict[str, Json]:
+    return {
+        "name": texts.places((node.name for node in nodes), visible_name),
+        "operator": texts.places((node.operator for node in nodes), visible_name),
+        "details": texts.places((node.details for node in nodes), visible_name),
+        "precision": texts.places((node.precision for node in nodes), visible_name),
+        "doc": texts.places((node.doc for node in nodes), visible_text),
+        "inputs": [node.inputs for node in nodes],
+        "outputs": [node.outputs for node in nodes],
+        "outside": [node.outside for node in nodes],
+        "bodies": [node.bodies for node in nodes],
+        "attributes": [list(_attributes(node, texts)) for node in nodes],
+        "metadata": [texts.places(chain.from_iterable(node.metadata), visible_text) for node in nodes],
+    }
+
+
+def _attributes(node: ModelNode, texts: Texts) -> Iterator[Json]:
+    """Name, type, value, whether it is a default, what it holds: one after the other."""
+    for one in node.attributes:
+        yield from texts.places((one.name, one.type, one.text), visible_text)
+        yield from (int(one.is_default), one.held)
+
+
+def _held(one: HeldTensor) -> dict[str, Json]:
+    numbers = one.numbers
+    told: dict[str, Json] = {
+        "dtype": one.dtype,
+        "dims": one.dims,
+        "elements": one.elements,
+        "bytes": one.size_bytes,
+        "first": [visible_name(text) for text in one.first],
+        "where": visible_name(one.where),
+    }
+    if numbers is None:
+        return told | {"unread": one.unread}
+    return told | {
+        "range": [numbers.minimum, numbers.maximum, numbers.mean, numbers.std],
+        "counts": [numbers.nans, numbers.infinities, numbers.zeros],
+        "histogram": numbers.histogram,
+    }
+
+
+def _scope(document: ModelDocument, scope: ModelScope, texts: Texts) -> dict[str, Json]:
+    nodes = [document.nodes[place] for place in scope.nodes]
+    return {
+        "address": visible_name(scope.address),
+        "parent": scope.parent,
+        "first": scope.nodes[0] if scope.nodes else 0,
+        "terminals": [*scope.inputs, *scope.outside, *scope.outputs],
+        "doc": visible_text(scope.doc),
+        "graph": graph_payload(_picture(document, scope, nodes))
+        | {
+            "composite": [place for place, node in enumerate(nodes) if node.kind == "composite"],
+            "constant": [place for place, node in enumerate(nodes) if node.kind == "constant"],
+        },
+    }
+
+
+def _extent(is_labelled: bool) -> Extent:
+    return Extent(NODE_WIDTH, NODE_HEIGHT, *((_ROOM_BELOW, NODE_WIDTH) if is_labelled else ()))
+
+
+def _picture(document: ModelDocument, scope: ModelScope, nodes: Sequence[ModelNode]) -> GraphPicture:
+    entering = (*scope.inputs, *scope.outside)
+    sources = {tensor: len(nodes) + place for place, tensor in enumerate(entering)}
+    sources |= {tensor: place for place, node in enumerate(nodes) for tensor in node.outputs}
+    edges = [
+        LayerEdge(sources[tensor], place, str(tensor))
+        for place, node in enumerate(nodes)
+        for tensor in dict.fromkeys((*node.inputs, *node.outside))
+        if tensor in sources
+    ]
+    first_output = len(nodes) + len(entering)
+    edges += [
+        LayerEdge(sources[tensor], first_output + place, str(tensor))
+        for place, tensor in enumerate(scope.outputs)
+        if tensor in sources
+    ]
+    terminals = [Terminal(short_name(document.tensors[place].name), True) for place in entering]
+    terminals += [Terminal(short_name(document.tensors[place].name), False) for place in scope.outputs]
+    written = [*((node.outputs[:1]) for node in nodes), *((place,) for place in (*entering, *scope.outputs))]
+    layout = lay_out(
+        [_extent(any(document.tensors[tensor].label for tensor in tensors)) for tensors in written],
+        [(edge.source, edge.target) for edge in edges],
+        [edge.tensor for edge in edges],
+        aspect=_ASPECT,
+    )
+    families = tuple(FAMILIES.index(node.family) for node in nodes)
+    return GraphPicture(layout, tuple(edges), tuple(terminals), families, by_order=False)
