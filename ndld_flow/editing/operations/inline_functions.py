@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class InlineFunctions(Operation):
     """Put local functions in the places they are called from, in subgraphs and other functions too.
 
-        inline_functions: {functions: "model::*"}
+    inline_functions: {functions: "model::*"}
     """
 
     functions: Patterns = ("*",)
