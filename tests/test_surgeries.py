@@ -9,9 +9,13 @@ import numpy as np
 import onnx
 import pytest
 
+from ndld_flow.editing.operations.decompose import Decompose
 from ndld_flow.editing.operations.fuse_gemm import FuseGemm
+from ndld_flow.editing.operations.make_batch_dynamic import MakeBatchDynamic
 from ndld_flow.editing.operations.remove_noops import RemoveNoops
+from ndld_flow.editing.operations.replace_erf import ReplaceErf
 from ndld_flow.editing.operations.split_gemm import SplitGemm
+from ndld_flow.editing.selection import NodeSelect
 from ndld_flow.errors import RequestError
 from tests.surgery_checks import assert_same, numbers, op_types, operate, outputs_of, parsed
 
@@ -123,3 +127,253 @@ def test_noops_in_branches_and_functions_go() -> None:
     for condition in (True, False):
         feeds = {"c": np.array(condition), "x": numbers(4)}
         assert_same(outputs_of(model, feeds), outputs_of(bare, feeds))
+
+
+def _unary(op_type: str, opset: int, shape: str, attributes: str = "", inputs: str = "x", **weights: Any) -> Any:
+    return parsed(
+        f"""<ir_version: 10, opset_import: ["": {opset}]>
+        g ({shape} x) => ({shape} y) {{ y = {op_type} {attributes} ({inputs}) }}""",
+        **weights,
+    )
+
+
+_WHOLE = {
+    "LayerNormalization": (17, "float[N, 4, 6]", "<axis = -1, epsilon = 0.01>", {"s": numbers(6), "b": numbers(6)}),
+    "GroupNormalization": (21, "float[2, 4, 6]", "<num_groups = 2>", {"s": numbers(4), "b": numbers(4)}),
+    "Gelu": (20, "float[N, 6]", '<approximate = "tanh">', {}),
+    "HardSwish": (14, "float[N, 6]", "", {}),
+    "Softmax": (13, "float[N, 6]", "<axis = 1>", {}),
+    "Clip": (13, "float[N, 6]", "", {"low": np.array(-0.5, np.float32), "high": np.array(0.5, np.float32)}),
+    "Elu": (18, "float[N, 6]", "<alpha = 0.5>", {}),
+    "LeakyRelu": (16, "float[N, 6]", "", {}),
+    "RMSNormalization": (23, "float[N, 6]", "", {"s": numbers(6)}),
+    "MeanVarianceNormalization": (13, "float[2, 4, 6, 6]", "", {}),
+}
+
+
+@pytest.mark.parametrize("op_type", sorted(_WHOLE))
+@pytest.mark.parametrize("opset", [13, 17, 20, 22, 24])
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+def test_operators_are_written_out_in_others(op_type: str, opset: int, dtype: str) -> None:
+    first, shape, attributes, weights = _WHOLE[op_type]
+    half = dtype == "float16"
+    if opset < first or (half and op_type == "MeanVarianceNormalization"):  # ONNX defines that one for floats only
+        return
+    kind = np.float16 if half else np.float32
+    cast = {name: array.astype(kind) for name, array in weights.items()}
+    model = _unary(op_type, opset, shape.replace("float", dtype), attributes, ", ".join(("x", *cast)), **cast)
+    written, _ = operate(model, Decompose(select=NodeSelect(op_type=(op_type,))))
+    assert op_type not in op_types(written)
+    x = numbers(*(3 if dim == "N" else int(dim) for dim in shape[6:-1].split(", "))).astype(kind)
+    assert_same(outputs_of(model, {"x": x}), outputs_of(written, {"x": x}), 2e-2 if half else 1e-5)
+    for node in written.graph.node:
+        assert node.name.isidentifier()
+        assert all(name.isidentifier() for name in node.output)
+
+
+def test_a_definition_for_other_types_is_refused() -> None:
+    model = _unary("MeanVarianceNormalization", 13, "float16[2, 4, 6, 6]")
+    with pytest.raises(RequestError, match="ONNX's definition does not fit its types: .*inconsistent type"):
+        operate(model, Decompose(select=NodeSelect(name=("*",))))
+
+
+def test_attention_is_written_out() -> None:
+    model = parsed(
+        """<ir_version: 11, opset_import: ["": 23]>
+        g (float[2, 4, 5, 8] q, float[2, 4, 5, 8] k, float[2, 4, 5, 8] v) => (float[2, 4, 5, 8] y) {
+            y = Attention <is_causal = 1> (q, k, v)
+        }"""
+    )
+    written, _ = operate(model, Decompose(select=NodeSelect(op_type=("Attention",))))
+    assert "Attention" not in op_types(written)
+    feeds = {name: numbers(2, 4, 5, 8, seed=seed) for seed, name in enumerate("qkv")}
+    assert_same(outputs_of(model, feeds), outputs_of(written, feeds), 1e-5)
+
+
+def test_what_cannot_be_written_out_is_told_with_what_can() -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[1, 3, 8, 8] x) => (float[1, 3, 1, 1] y) { y = GlobalAveragePool (x) }"""
+    )
+    with pytest.raises(RequestError, match=r"GlobalAveragePool\) is not defined by other operators at opset 17; known:.*Layer"):
+        operate(model, Decompose(select=NodeSelect(name=("*",))))
+
+
+def test_nodes_in_branches_and_functions_are_written_out() -> None:
+    model = parsed(
+        """<ir_version: 9, opset_import: ["": 17, "local": 1]>
+        g (bool c, float[N, 6] x) => (float[N, 6] y) {
+            a = If (c) <
+                then_branch = t () => (float[N, 6] p) { p = HardSwish (x) },
+                else_branch = e () => (float[N, 6] r) { r = LayerNormalization <axis = 1> (x, s) }
+            >
+            y = local.Swish (a)
+        }
+        <opset_import: ["": 17], domain: "local">
+        Swish (v) => (w) { w = HardSwish (v) }""",
+        s=numbers(6),
+    )
+    written, _ = operate(model, Decompose(select=NodeSelect(op_type=("HardSwish", "LayerNormalization"))))
+    assert "HardSwish (" not in onnx.printer.to_text(written)
+    assert "LayerNormalization <" not in onnx.printer.to_text(written)
+    for condition in (True, False):
+        feeds = {"c": np.array(condition), "x": numbers(4, 6)}
+        assert_same(outputs_of(model, feeds), outputs_of(written, feeds), 1e-5)
+
+
+@pytest.mark.parametrize(("by", "error"), [("tanh", 3.6e-4), ("polynomial", 6e-7)])
+@pytest.mark.parametrize("opset", [9, 11, 13, 17, 20, 22])
+def test_erf_by_a_formula(by: Any, error: float, opset: int) -> None:
+    model = _unary("Erf", opset, "float[N]")
+    replaced, notes = operate(model, ReplaceErf(by=by))
+    assert "Erf" not in op_types(replaced)
+    x = np.linspace(-6, 6, 100001, dtype=np.float32)
+    [expected], [found] = outputs_of(model, {"x": x}), outputs_of(replaced, {"x": x})
+    assert np.abs(expected - found).max() < error
+    assert notes == [f"1 Erf by the {by} formula: each is at most {dict(tanh='3.6e-04', polynomial='1.5e-07')[by]} off"]
+
+
+def test_erf_in_halves() -> None:
+    model = _unary("Erf", 17, "float16[N]")
+    x = np.linspace(-4, 4, 1001).astype(np.float16)
+    for by in ("tanh", "polynomial"):
+        replaced, _ = operate(model, ReplaceErf(by=by))
+        [expected], [found] = outputs_of(model, {"x": x}), outputs_of(replaced, {"x": x})
+        assert np.abs(expected.astype(np.float32) - found).max() < 4e-3
+
+
+def _by_items(fixed: onnx.ModelProto, free: onnx.ModelProto, feeds: dict[str, Any], tolerance: float = 1e-5) -> None:
+    """A batch of three gives what the fixed model gives for each of its items."""
+    together = outputs_of(free, feeds)
+    for item in range(3):
+        alone = outputs_of(fixed, {name: array[item : item + 1] for name, array in feeds.items()})
+        assert_same(alone, [output[item : item + 1] for output in together], tolerance)
+        assert_same(alone, outputs_of(free, {name: array[item : item + 1] for name, array in feeds.items()}))
+
+
+_EXPORTED = """<ir_version: 8, opset_import: ["": {}]>
+g (float[1, 3, 4, 4] x) => (float[1, 12] y, float[1, 5, 8] z)
+<int64[2] flat = {{1, -1}}, int64[3] steps = {{1, 4, 8}}, int64[3] back = {{4, 1, 8}}, int64[2] rows = {{4, 8}},
+ int64[2] lstm = {{4, 8}}> {{
+    f = Reshape (x, flat)
+    h = MatMul (f, w)
+    r = Reshape (h, steps)
+    t = Transpose <perm = [1, 0, 2]> (r)
+    l, last = LSTM <hidden_size = 8> (t, lw, lr, , , h0, c0)
+    l2 = Reshape (l, rows)
+    l3 = MatMul (l2, w3)
+    l4 = Reshape (l3, back)
+    b = Transpose <perm = [1, 0, 2]> (l4)
+    z = Concat <axis = 1> (token, b)
+    q = Reshape (b, flat)
+    y = MatMul (q, w2)
+}}"""
+
+
+@pytest.mark.parametrize("opset", [8, 11, 13, 17, 20, 22])
+def test_a_fixed_batch_becomes_free(opset: int) -> None:
+    model = parsed(
+        _EXPORTED.format(opset),
+        w=numbers(48, 32),
+        w2=numbers(32, 12, seed=1),
+        w3=numbers(8, 8, seed=2),
+        lw=numbers(1, 32, 8, seed=3),
+        lr=numbers(1, 32, 8, seed=4),
+        h0=numbers(1, 1, 8, seed=5),
+        c0=numbers(1, 1, 8, seed=6),
+        token=numbers(1, 1, 8, seed=7),
+    )
+    free, notes = operate(model, MakeBatchDynamic())
+    assert notes == []
+    for value in (*free.graph.input, *free.graph.output):
+        assert value.type.tensor_type.shape.dim[0].dim_param == "batch"
+    _by_items(model, free, {"x": numbers(3, 3, 4, 4)})
+
+
+def test_attention_with_fixed_reshapes_becomes_free() -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[1, 5, 8] x) => (float[1, 5, 8] y)
+        <int64[4] heads = {1, 5, 2, 4}, int64[3] joined = {1, 5, 8}, int64[3] folded = {2, 5, 4},
+         int64[4] unfolded = {1, 2, 5, 4}> {
+            q0 = MatMul (x, wq)  q1 = Reshape (q0, heads)  q2 = Transpose <perm = [0, 2, 1, 3]> (q1)
+            k0 = MatMul (x, wk)  k1 = Reshape (k0, heads)  k2 = Transpose <perm = [0, 2, 1, 3]> (k1)
+            q = Reshape (q2, folded)
+            k3 = Reshape (k2, folded)
+            k = Transpose <perm = [0, 2, 1]> (k3)
+            s = MatMul (q, k)
+            p = Softmax <axis = -1> (s)
+            o = MatMul (p, k3)
+            u = Reshape (o, unfolded)
+            v = Transpose <perm = [0, 2, 1, 3]> (u)
+            y = Reshape (v, joined)
+        }""",
+        wq=numbers(8, 8),
+        wk=numbers(8, 8, seed=1),
+    )
+    free, _ = operate(model, MakeBatchDynamic(name="n"))
+    assert free.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "n"
+    _by_items(model, free, {"x": numbers(3, 5, 8)})
+
+
+def test_sizes_of_a_resize_and_free_sides_become_free() -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[1, 3, H, W] x) => (float[1, 3, 64] y) <int64[4] sizes = {1, 3, 8, 8}, int64[3] flat = {1, 3, -1}> {
+            r = Resize <mode = "nearest"> (x, , , sizes)
+            y = Reshape (r, flat)
+        }"""
+    )
+    free, _ = operate(model, MakeBatchDynamic())
+    _by_items(model, free, {"x": numbers(3, 3, 4, 5)})
+
+
+def test_a_batch_inside_a_branch_becomes_free() -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (bool c, float[1, 2, 3] x) => (float[1, 6] y) <int64[2] flat = {1, 6}> {
+            y = If (c) <
+                then_branch = t () => (float[1, 6] p) { p = Reshape (x, flat) },
+                else_branch = e () => (float[1, 6] r) { n = Neg (x)  r = Reshape (n, flat) }
+            >
+        }"""
+    )
+    free, _ = operate(model, MakeBatchDynamic(inputs=("x",)))
+    x = numbers(3, 2, 3)
+    for condition, expected in ((True, x), (False, -x)):
+        assert_same([expected.reshape(3, 6)], outputs_of(free, {"c": np.array(condition), "x": x}))
+
+
+def test_a_batch_on_another_axis() -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[1, 4] x, float[2, 1, 4] state) => (float[2, 1, 4] next) <int64[3] shape = {2, 1, 4}> {
+            s = Reshape (state, shape)
+            next = Add (s, x)
+        }"""
+    )
+    free, _ = operate(model, MakeBatchDynamic(axes={"state": 1}))
+    x, state = numbers(3, 4), numbers(2, 3, 4)
+    assert_same([state + x], outputs_of(free, {"x": x, "state": state}))
+    assert [dim.dim_param for dim in free.graph.output[0].type.tensor_type.shape.dim] == ["", "batch", ""]
+
+
+def test_what_cannot_have_another_batch_is_named() -> None:
+    squeezed = '<ir_version: 8, opset_import: ["": 17]> g (float[1, 4] x) => (float[4] y) <int64[1] a = {0}> {%s}'
+    model = parsed(squeezed % "[lonely] y = Squeeze (x, a)")
+    with pytest.raises(RequestError, match=r"the batch cannot be free: lonely \(Squeeze\) cannot take another one than 1"):
+        operate(model, MakeBatchDynamic())
+    model = parsed(squeezed % "[mixing] y = ReduceSum <keepdims = 0> (x, a)")
+    with pytest.raises(RequestError, match=r"no output follows the batch of x: it ends at mixing \(ReduceSum\)"):
+        operate(model, MakeBatchDynamic())
+    with pytest.raises(RequestError, match="the model has no input 'image'; known: x"):
+        operate(model, MakeBatchDynamic(inputs=("image",)))
+
+
+def test_an_output_that_does_not_follow_the_batch_is_noted() -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[1, 4] x) => (float[1, 4] y, float[1, 4] m) { y = Neg (x)  [mixing] m = ReduceMean <axes = [0]> (x) }"""
+    )
+    _, notes = operate(model, MakeBatchDynamic())
+    assert notes == ["outputs that do not follow the batch: m; it ends at mixing (ReduceMean)"]

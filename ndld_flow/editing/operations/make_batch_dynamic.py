@@ -1,0 +1,41 @@
+"""A free batch for a model that was exported for one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from ndld_flow.editing.operation import Operation
+from ndld_flow.editing.selection import Patterns
+
+if TYPE_CHECKING:
+    from ndld_flow.backends.editing.edited_model import EditedModel
+
+
+class MakeBatchDynamic(Operation):
+    """Let a model that was exported for a fixed batch take any.
+
+    Inputs and outputs get a named dimension. Reshape and Expand with the batch in their shape copy it, Resize computes
+    it, and what is joined to the data or starts an LSTM, GRU or RNN is repeated for each item. Nodes that cannot take
+    another batch are named; so are outputs that do not follow it. For the batch the model had, all numbers stay the
+    same.
+
+        make_batch_dynamic: {axes: {state: 1}}
+    """
+
+    inputs: Patterns = ()
+    """Inputs with a batch; none means all whose first dimension is that of the first input, or free."""
+    axes: dict[str, Annotated[int, Field(ge=0)]] = Field(default={})
+    """Input -> its axis of items, where that is not the first; these inputs have a batch too."""
+    name: Annotated[str, Field(min_length=1)] = "batch"
+    """What the dimension is called; one that is free already keeps its name."""
+
+    def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.backends.editing.surgeries.free_batch import free_batch
+
+        freed = free_batch(edited, self.inputs, self.axes, self.name)
+        return (
+            f"batch free in {', '.join((*freed.inputs, *freed.outputs))}; "
+            f"{len(freed.changed)} nodes had it built in"
+        )
