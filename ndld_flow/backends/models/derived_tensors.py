@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,11 +24,39 @@ class Writable(Protocol):
     def write(self, data: Any, /) -> object: ...  # noqa: ANN401 - bytes or any other buffer
 
 
-class DerivedTensor(ir.LazyTensor):
+class StreamedTensor(ir.LazyTensor):
+    """A tensor whose bytes are computed while they are written, and never all held."""
+
+    def __init__(self, dtype: ir.DataType, shape: Sequence[int], name: str) -> None:
+        super().__init__(self._computed, dtype, ir.Shape(shape), name=name)
+
+    @property
+    @abstractmethod
+    def on_disk(self) -> bool:
+        """Whether its data belong into a file beside the model."""
+
+    @abstractmethod
+    def tofile(self, file: Writable) -> None:
+        """Write the elements' bytes, piece by piece."""
+
+    def tobytes(self) -> bytes:
+        buffer = io.BytesIO()
+        self.tofile(buffer)
+        return buffer.getvalue()
+
+    def _computed(self) -> ir.Tensor[Array] | ir.PackedTensor[Array]:
+        shape = self.shape.numpy()
+        if self.dtype.bitwidth < 8:
+            return ir.PackedTensor(np.frombuffer(self.tobytes(), np.uint8), self.dtype, shape=shape, name=self.name)
+        flat = np.frombuffer(self.tobytes(), dtype=self.dtype.numpy())
+        return ir.Tensor(flat.reshape(shape), dtype=self.dtype, name=self.name)
+
+
+class DerivedTensor(StreamedTensor):
     """A tensor of the same shape as another, whose elements are computed one by one from that one's."""
 
     def __init__(self, source: ir.TensorProtocol, dtype: ir.DataType, name: str) -> None:
-        super().__init__(self._computed, dtype, ir.Shape(source.shape.numpy()), name=name)
+        super().__init__(dtype, source.shape.numpy(), name)
         self.source = source
 
     @abstractmethod
@@ -38,20 +66,13 @@ class DerivedTensor(ir.LazyTensor):
     @property
     def on_disk(self) -> bool:
         """Whether the source's data lie outside the model: then this tensor's should too."""
-        return isinstance(self.source, ir.ExternalTensor)
+        return isinstance(self.source, ir.ExternalTensor) or (
+            isinstance(self.source, StreamedTensor) and self.source.on_disk
+        )
 
     def tofile(self, file: Writable) -> None:
         """Write the elements' bytes, reading the source in pieces where it lies on disk."""
         read_pieces(self.source, lambda piece: file.write(self.convert(piece).tobytes()))
-
-    def tobytes(self) -> bytes:
-        buffer = io.BytesIO()
-        self.tofile(buffer)
-        return buffer.getvalue()
-
-    def _computed(self) -> ir.Tensor[Array]:
-        flat = np.frombuffer(self.tobytes(), dtype=self.dtype.numpy())
-        return ir.Tensor(flat.reshape(self.source.shape.numpy()), name=self.name)
 
 
 def read_pieces(tensor: ir.TensorProtocol, take: Callable[[Array], object]) -> None:

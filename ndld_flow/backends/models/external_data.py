@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.backends.models.derived_tensors import DerivedTensor
+from ndld_flow.backends.models.derived_tensors import StreamedTensor
 from ndld_flow.backends.models.sparse_tensors import SparseInitializer
 from ndld_flow.errors import ModelError, OutputsError
 
@@ -23,7 +24,9 @@ INLINE_LIMIT_BYTES = 3 * 2**29
 """A protobuf message must stay under 2 GiB; 1.5 GiB leaves room for nodes and shapes."""
 _SMALL_TENSOR_BYTES = 1024
 """Shapes and axes stay inline: shape inference wants to see them."""
-_ALIGNMENT = 4096
+ALIGNMENT = 4096
+"""Offsets are multiples of a page: mapping and sharing blocks want that."""
+_PLACEMENT = "ndld_flow.placement"
 _WORTH_CLONING = 0.9
 """Copy a whole data file when at least this much of it is still in use."""
 _FICLONE = 0x40049409
@@ -124,65 +127,116 @@ def pieces_of(tensor: ir.TensorProtocol, size: int) -> Iterator[bytes]:
             yield piece
 
 
+@dataclass(frozen=True)
+class Placement:
+    """Where somebody wants an initializer written; those without one stay inside or outside, as they were."""
+
+    file: str | None
+    """Name of a data file beside the model, empty for the model's own; None: in the model itself."""
+    alignment: int = ALIGNMENT
+    """The offset is a multiple of so many bytes."""
+
+
+def place(value: ir.Value, placement: Placement) -> None:
+    """Say where an initializer is to be written when its model is saved."""
+    value.meta[_PLACEMENT] = placement
+
+
+def placement_of(value: ir.Value) -> Placement | None:
+    """Where an initializer is to be written, if anybody said."""
+    found: Placement | None = value.meta.get(_PLACEMENT)
+    return found
+
+
+def on_disk(tensor: ir.TensorProtocol) -> bool:
+    """Whether a tensor lies in a data file, or is computed and belongs there."""
+    return isinstance(tensor, ir.ExternalTensor) or (isinstance(tensor, StreamedTensor) and tensor.on_disk)
+
+
 @dataclass
 class _Slot:
-    """A tensor and the values it is the constant of."""
+    """A tensor and what holds it: a value, or an attribute of a node."""
 
-    value: ir.Value
+    holder: ir.Value | ir.Attr
     tensor: ir.TensorProtocol
+    placement: Placement | None
+    node: ir.Node | None = None
+
+    def put(self, tensor: ir.TensorProtocol) -> None:
+        if isinstance(self.holder, ir.Value):
+            self.holder.const_value = tensor
+        elif self.node is not None:
+            name, doc = self.holder.name, self.holder.doc_string
+            self.node.attributes[name] = ir.AttrTensor(name, tensor, doc_string=doc)
+
+    def restore(self) -> None:
+        if isinstance(self.holder, ir.Value):
+            self.holder.const_value = self.tensor
+        elif self.node is not None:
+            self.node.attributes[self.holder.name] = self.holder
+
+    @property
+    def file(self) -> str | None:
+        """Name of the data file, empty for the model's own; None for what is written into the model."""
+        return "" if self.placement is None else self.placement.file
+
+    @property
+    def fits_where_it_lies(self) -> bool:
+        """Whether its offset in the file it comes from is as aligned as wanted."""
+        offset = self.tensor.offset or 0 if isinstance(self.tensor, ir.ExternalTensor) else 0
+        return self.placement is None or offset % self.placement.alignment == 0
 
 
 @contextlib.contextmanager
 def moved_out(model: ir.Model, data_path: Path) -> Iterator[None]:
-    """Write weights to `data_path` where that is called for; inside, the initializers point there.
+    """Write weights to `data_path`, or to files beside it, where that is called for; inside, the tensors point there.
 
-    Nothing is written for a model that is small and came without external data. Tensors already on disk are
-    copied by the kernel, and shared with the old file where the file system can. The model is as before afterwards.
+    Nothing is written for a model that is small and came without external data, unless somebody placed its weights.
+    Tensors already on disk are copied by the kernel, and shared with the old file where the file system can. The model
+    is as before afterwards.
     """
     slots = _slots_to_move(model)
-    if not slots:
-        yield
-        return
-    aside = data_path.with_name(f".{data_path.name}.part")
+    targets = {slot.file: data_path.with_name(slot.file or data_path.name) for slot in slots if slot.file is not None}
     try:
-        offsets = _write(slots, aside)
-        aside.chmod(0o644)
-        aside.replace(data_path)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise OutputsError(
-            f"{data_path}: cannot be written ({error.strerror or error}). "
-            "Free some space or choose another outputs folder."
-        ) from None
-    try:
-        for slot, offset in zip(slots, offsets, strict=True):
-            slot.value.const_value = _pointer(slot, data_path, offset)
+        for file, target in targets.items():
+            own = [slot for slot in slots if slot.file == file]
+            for slot, offset in zip(own, _write_file(own, target), strict=True):
+                slot.put(_pointer(slot, target, offset))
+        for slot in slots:
+            if slot.file is None:
+                slot.put(_read_whole(slot.tensor))
         yield
     finally:
         for slot in slots:
-            slot.value.const_value = slot.tensor
+            slot.restore()
 
 
 def _slots_to_move(model: ir.Model) -> list[_Slot]:
-    """Which initializers go to the data file: those on disk, and all large ones of a model too big for one message."""
-    slots = [
-        _Slot(value, value.const_value)
-        for graph in model.graphs()
-        for value in graph.initializers.values()
-        if value.const_value is not None
-        and not isinstance(value.const_value, SparseInitializer)
-        and value.const_value.dtype != ir.DataType.STRING
-    ]
-    inline = sum(s.tensor.nbytes for s in slots if not _external(s))
-    if inline > INLINE_LIMIT_BYTES:
-        return [s for s in slots if _external(s) or s.tensor.nbytes > _SMALL_TENSOR_BYTES]
-    return [s for s in slots if _external(s)]
+    """Tensors on disk, those that somebody placed, and all large ones of a model too big for one message."""
+    slots = [slot for slot in _initializer_slots(model) if slot.file is not None or on_disk(slot.tensor)]
+    inside = [slot for slot in slots if slot.placement is None and not on_disk(slot.tensor)]
+    if sum(slot.tensor.nbytes for slot in inside) > INLINE_LIMIT_BYTES:
+        inside = [slot for slot in inside if slot.tensor.nbytes <= _SMALL_TENSOR_BYTES]
+    stay = {id(slot) for slot in inside}
+    return [*(slot for slot in slots if id(slot) not in stay), *_attribute_slots(model)]
 
 
-def _external(slot: _Slot) -> bool:
-    """Whether a tensor lies on disk, or is computed from one that does."""
-    tensor = slot.tensor
-    return isinstance(tensor, ir.ExternalTensor) or (isinstance(tensor, DerivedTensor) and tensor.on_disk)
+def _initializer_slots(model: ir.Model) -> Iterator[_Slot]:
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if tensor is None or isinstance(tensor, SparseInitializer) or tensor.dtype == ir.DataType.STRING:
+                continue
+            yield _Slot(value, tensor, placement_of(value))
+
+
+def _attribute_slots(model: ir.Model) -> Iterator[_Slot]:
+    """Constants whose data lie on disk."""
+    for graph in (*model.graphs(), *_function_graphs(model)):
+        for node in graph:
+            for attribute in tuple(node.attributes.values()):
+                if isinstance(attribute.value, ir.ExternalTensor):
+                    yield _Slot(attribute, attribute.value, None, node)
 
 
 def _pointer(slot: _Slot, data_path: Path, offset: int) -> ir.ExternalTensor:
@@ -192,10 +246,36 @@ def _pointer(slot: _Slot, data_path: Path, offset: int) -> ir.ExternalTensor:
         slot.tensor.nbytes,
         slot.tensor.dtype,
         shape=ir.Shape(slot.tensor.shape.numpy()),
-        name=slot.value.name or "",
+        name=slot.holder.name or "",
         doc_string=slot.tensor.doc_string,
         base_dir=data_path.parent,
     )
+
+
+def _read_whole(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """The same tensor in memory."""
+    data = np.frombuffer(b"".join(pieces_of(tensor, _PIECE_BYTES)), dtype=np.uint8)
+    shape = tensor.shape.numpy()
+    if tensor.dtype.bitwidth < 8:
+        return ir.PackedTensor(data, tensor.dtype, shape=shape, name=tensor.name, doc_string=tensor.doc_string)
+    elements = data.view(np.dtype(tensor.dtype.numpy()).newbyteorder("<")).reshape(shape)
+    return ir.Tensor(elements, dtype=tensor.dtype, name=tensor.name, doc_string=tensor.doc_string)
+
+
+def _write_file(slots: Sequence[_Slot], target: Path) -> list[int]:
+    """Write a data file; returns the slots' offsets in it."""
+    aside = target.with_name(f".{target.name}.part")
+    try:
+        offsets = _write(slots, aside)
+        aside.chmod(0o644)
+        aside.replace(target)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise OutputsError(
+            f"{target}: cannot be written ({error.strerror or error}). "
+            "Free some space or choose another outputs folder."
+        ) from None
+    return offsets
 
 
 def _write(slots: Sequence[_Slot], aside: Path) -> list[int]:
@@ -203,37 +283,55 @@ def _write(slots: Sequence[_Slot], aside: Path) -> list[int]:
     whole = _file_worth_cloning(slots)
     if whole is not None:
         _clone(whole, aside)
+    written: dict[_Place, int] = {}
     with aside.open("r+b" if whole is not None else "wb") as file:
         offsets = []
         for slot in slots:
-            tensor = slot.tensor
-            if isinstance(tensor, ir.ExternalTensor) and Path(tensor.path) == whole:
-                offsets.append(tensor.offset or 0)
+            place = _place_of(slot.tensor)
+            if place is not None and Path(place.path) == whole:
+                offsets.append(place.offset)
                 continue
-            offset = -(-file.seek(0, os.SEEK_END) // _ALIGNMENT) * _ALIGNMENT
-            file.seek(offset)
-            _write_tensor(tensor, file)
-            offsets.append(offset)
+            if place is None or place not in written:
+                offset = _write_tensor(slot, file)
+                if place is not None:
+                    written[place] = offset
+            offsets.append(offset if place is None else written[place])
         return offsets
 
 
-def _write_tensor(tensor: ir.TensorProtocol, file: BinaryIO) -> None:
-    if isinstance(tensor, ir.ExternalTensor):
-        tensor.tofile(file)
+@dataclass(frozen=True)
+class _Place:
+    """Where a tensor's data lie."""
+
+    path: str
+    offset: int
+    length: int
+
+
+def _place_of(tensor: ir.TensorProtocol) -> _Place | None:
+    if not isinstance(tensor, ir.ExternalTensor):
+        return None
+    return _Place(tensor.path, tensor.offset or 0, tensor.nbytes)
+
+
+def _write_tensor(slot: _Slot, file: BinaryIO) -> int:
+    """Write a tensor at the end; returns its offset."""
+    alignment = ALIGNMENT if slot.placement is None else slot.placement.alignment
+    offset = -(-file.seek(0, os.SEEK_END) // alignment) * alignment
+    file.seek(offset)
+    if isinstance(slot.tensor, ir.ExternalTensor | StreamedTensor):
+        slot.tensor.tofile(file)
     else:
-        file.write(tensor.tobytes())
+        file.write(slot.tensor.tobytes())
+    return offset
 
 
 def _file_worth_cloning(slots: Sequence[_Slot]) -> Path | None:
     """The data file most tensors lie in, when copying it whole wastes little."""
     used: Counter[str] = Counter()
-    seen: set[tuple[str, int | None]] = set()
-    for slot in slots:
-        tensor = slot.tensor
-        if isinstance(tensor, ir.ExternalTensor) and (tensor.path, tensor.offset) not in seen:
-            seen.add((tensor.path, tensor.offset))
-            used[tensor.path] += tensor.nbytes
-    if not used:
+    for place in dict.fromkeys(place for slot in slots if (place := _place_of(slot.tensor)) is not None):
+        used[place.path] += place.length
+    if not used or not all(slot.fits_where_it_lies for slot in slots):
         return None
     path, count = used.most_common(1)[0]
     return Path(path) if count >= _WORTH_CLONING * Path(path).stat().st_size else None

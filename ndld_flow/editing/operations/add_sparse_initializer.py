@@ -1,0 +1,44 @@
+"""Add a sparse initializer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field, JsonValue
+
+from ndld_flow.editing.operation import Operation
+
+if TYPE_CHECKING:
+    from ndld_flow.backends.editing.edited_model import EditedModel
+
+
+class AddSparseInitializer(Operation):
+    """Add an initializer that is kept by its values other than 0.
+
+        add_sparse_initializer: {name: mask, values: [1.5, -2], indices: [[0, 1], [2, 3]], shape: [3, 4]}
+
+    Numbers that are many stand in `.npy` files: `values: mask.npy`.
+    """
+
+    name: str
+    """Its name; no other tensor or node may have it."""
+    values: JsonValue
+    """The values other than 0: a list of at most 10,000, or the path of a `.npy` file."""
+    indices: JsonValue
+    """Where they stand, in rising order: a number for each, counted through the whole tensor, or a row of coordinates.
+    A list, or the path of a `.npy` file."""
+    shape: tuple[int, ...] = Field(min_length=1)
+    """The shape of the whole tensor."""
+    dtype: str = "float32"
+    """The element type."""
+    scope: str = ""
+    """The graph it is for: `""` is the main one."""
+    connect: tuple[str, ...] = ()
+    """Inputs that read it from now on: `matmul_1.B` by the operator's word, or `matmul_1.1` by number, from 0."""
+
+    def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.backends.editing.initializers import connect
+        from ndld_flow.backends.editing.sparse_making import add_sparse
+
+        connect(edited, add_sparse(edited, self), self.connect)
+        return f"sparse initializer {self.name} added, {len(self.connect)} inputs read it"

@@ -1,0 +1,32 @@
+"""Turn initializers into Constant nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ndld_flow.editing.operation import Operation
+from ndld_flow.editing.tensor_selection import TensorsSelected
+
+if TYPE_CHECKING:
+    from ndld_flow.backends.editing.edited_model import EditedModel
+
+
+class InitializersToConstants(Operation):
+    """Turn initializers into Constant nodes that make tensors of the same names.
+
+        initializers_to_constants: {select: {smaller_than: 1 KiB}}
+
+    For small ones: what lies in a data file is refused.
+    """
+
+    select: TensorsSelected
+    """Which initializers."""
+    allow_empty: bool = False
+    """Let it pass when nothing is selected."""
+
+    def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.backends.editing.constant_forms import select_initializers, to_constants
+
+        held = select_initializers(edited, self.select, self.allow_empty)
+        to_constants(held)
+        return f"{len(held)} initializers made Constant nodes"
