@@ -15,6 +15,11 @@ def is_regex(pattern: str) -> bool:
     return len(pattern) > 2 and pattern.startswith("/") and pattern.endswith("/")
 
 
+def is_plain(pattern: str) -> bool:
+    """Whether a pattern is a name and nothing else."""
+    return not is_regex(pattern) and not any(wild in pattern for wild in "*?[")
+
+
 def name_matcher(pattern: str) -> Callable[[str], bool]:
     """Says which names a pattern fits. `*` and `?` are wild; `/.../` is a regex, searched in the name."""
     if is_regex(pattern):

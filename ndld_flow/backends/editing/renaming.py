@@ -70,6 +70,13 @@ def names_for_all(model: ir.Model, c_identifiers: bool) -> tuple[dict[ir.Node, s
     return nodes, {value: identifier(value.name or "") for value in values}
 
 
+def names_around(model: ir.Model, graph: ir.Graph) -> tuple[set[str], set[str]]:
+    """Names of nodes, and of tensors, that one in this graph must not have."""
+    family = next(graphs for graphs in _families(model) if graph in graphs)
+    nodes = {node.name for one in family for node in one if node.name}
+    return nodes, {value.name for one in family for value in values_of(one) if value.name}
+
+
 def _nodes(model: ir.Model) -> list[list[ir.Node]]:
     """Nodes whose names must differ: of the main graph with its subgraphs, and of each function."""
     return [[node for graph in graphs for node in graph] for graphs in _families(model)]

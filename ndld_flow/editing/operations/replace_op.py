@@ -1,0 +1,38 @@
+"""Replace operators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ndld_flow.editing.new_node import MakesNode
+from ndld_flow.editing.selection import Select
+
+if TYPE_CHECKING:
+    from ndld_flow.backends.editing.edited_model import EditedModel
+
+
+class ReplaceOp(MakesNode):
+    """Give nodes another operator in their place: names and wiring stay.
+
+        replace_op: {select: {op_type: Relu}, op_type: LeakyRelu, attributes: {alpha: 0.1}}
+
+    Attributes that the new operator has too stay; those it does not have go, and the record says which.
+    """
+
+    select: Select
+    """Which nodes."""
+    allow_empty: bool = False
+    """Let it pass when nothing is selected."""
+
+    def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.backends.editing.node_adding import NewNode, replace_op
+        from ndld_flow.backends.editing.wiring import told_of
+
+        nodes = edited.select_nodes(self.select, self.allow_empty)
+        dropped: set[str] = set()
+        for node in nodes:
+            with told_of(node):
+                dropped |= set(replace_op(edited, node, NewNode(self.op_type, self.own_domain, self.attributes)))
+        if dropped:
+            edited.note(f"{self.op_type} has no attribute {', '.join(sorted(dropped))}: dropped")
+        return f"{len(nodes)} nodes are {self.op_type} now"
