@@ -12,7 +12,7 @@ All of them raise `ndld_flow.errors.NdldFlowError`; none prints or exits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ndld_flow.discovery import StepType
     from ndld_flow.doctor import Check
     from ndld_flow.drawing.choices import Look, Reading
+    from ndld_flow.records.model_diff import ModelDiff, Part
     from ndld_flow.records.noise import Noise
     from ndld_flow.runner.collect_garbage import Freed
     from ndld_flow.runner.compare_runs import Compared
@@ -104,6 +105,33 @@ def compare(
     from ndld_flow.runner.compare_runs import compare_runs
 
     return compare_runs(subjects, gates, rules, outputs=Path(outputs), to=Path(to) if to is not None else None)
+
+
+def diff(
+    before: str | Path,
+    after: str | Path,
+    *,
+    parts: Collection[Part] | None = None,
+    compare_values: bool = True,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    page: str | Path | None = None,
+) -> ModelDiff:
+    """What is different in the model `after`: nodes, wires, attributes, weights, inputs, outputs, functions, versions.
+
+    Each is a model's file, `RUN:STEP`, `RUN:source`, or a run, which stands for the last model it made. Nodes are
+    matched by what they are and where they stand, so that other names are other names and nothing more. `parts` are
+    those looked at, all unless told; without `compare_values` weights' values are left out; `page` is where an HTML
+    page is written.
+    """
+    from ndld_flow.report.diff.draw import draw_diff
+    from ndld_flow.runner.diff_subjects import diff_subjects
+    from ndld_flow.runner.runs import Outputs
+
+    names = str(before), str(after)
+    found = diff_subjects(*names, Outputs(Path(outputs)), parts=parts, compare_values=compare_values)
+    if page is not None:
+        draw_diff(found, names, Path(page))
+    return found
 
 
 def profile(

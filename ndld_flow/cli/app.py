@@ -21,6 +21,7 @@ VERBS = {
     "plan": "Say what a run would do, and why, without doing it.",
     "profile": "Measure one model, and say where its time goes.",
     "compare": "Compare runs, profiles and exports, and decide.",
+    "diff": "Say what is different between two models.",
     "noise": "Learn which differences mean nothing on this machine.",
     "draw": "Draw the graph of a model or an engine as SVG, PNG, JPEG or a page.",
     "report": "Draw a run's report again from its records.",

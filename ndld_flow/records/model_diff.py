@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Literal
 
 from pydantic import Field
@@ -33,7 +33,8 @@ Aspect = Literal[
 before, was added or removed. `source`: a graph's output is another tensor. `body`: something inside a function."""
 
 Counted = Literal["added", "removed", "changed"] | Aspect
-Storage = Literal["inline", "external", "sparse"]
+Storage = Literal["inline", "external", "sparse", "constant"]
+"""`constant`: in a Constant node."""
 MatchedBy = Literal["name", "outputs", "structure", "neighbours", "position", "values"]
 
 Part = Literal["nodes", "weights", "inputs", "outputs", "tensors", "functions", "opsets", "texts"]
@@ -78,7 +79,7 @@ class TensorItem(Record):
 
 
 class WeightItem(TensorItem):
-    """An initializer."""
+    """An initializer, or what a Constant node holds."""
 
     size_bytes: int
     storage: Storage
@@ -112,7 +113,7 @@ class TensorChanged(Record):
 
 
 class WeightChanged(Record):
-    """One initializer of both models, and how it differs."""
+    """One weight of both models, and how it differs."""
 
     before: WeightItem
     after: WeightItem
@@ -180,7 +181,7 @@ class TensorsDiff(_Listing):
 
 
 class WeightsDiff(_Listing):
-    """Initializers of all graphs."""
+    """Initializers of all graphs, and what Constant nodes hold: these come and go as nodes, and change as weights."""
 
     added: tuple[WeightItem, ...] = ()
     removed: tuple[WeightItem, ...] = ()
@@ -212,6 +213,10 @@ class ModelDiff(Record):
     functions: FunctionsDiff = Field(default_factory=FunctionsDiff)
     opsets: tuple[OpsetChange, ...] = ()
     texts: tuple[TextChange, ...] = ()
+
+    def only(self, parts: Collection[Part]) -> ModelDiff:
+        """These parts, and nothing of the others."""
+        return ModelDiff.model_validate({part: getattr(self, part) for part in PARTS if part in parts})
 
     @property
     def is_empty(self) -> bool:

@@ -13,6 +13,7 @@ from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import RunStep, StepRecord
 from ndld_flow.report.collect_flow import FlowRow, collect_flow, parent_names
 from ndld_flow.report.collect_summary import said_no
+from ndld_flow.report.diff.collect_diff import DiffView, collect_diff
 from ndld_flow.report.settings_text import Setting, settings_of
 
 # A log is read here, not kept here: the run's folder holds all of it.
@@ -43,6 +44,8 @@ class ChangeView:
     unchanged: tuple[TypeChange, ...]
     casts_added: int
     notes: tuple[str, ...]
+    diff: DiffView | None
+    """Node by node, where the step tells."""
 
     @property
     def largest_delta(self) -> int:
@@ -166,4 +169,5 @@ def _change_view(change: GraphChange) -> ChangeView:
         unchanged=tuple(one for one in types if not one.delta),
         casts_added=change.casts_added,
         notes=tuple(short_name(note, 1000) for note in change.notes),
+        diff=collect_diff(change.diff) if change.diff is not None else None,
     )

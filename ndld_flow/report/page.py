@@ -79,11 +79,12 @@ def collect_page(documents: RunDocuments) -> RunPage:
     layers = collect_layers(documents.profiles)
     layered = filter(has_timed_layers, documents.profiles.values())
     engines = (*collect_engines(documents.builds), *collect_untimed(documents.profiles))
+    steps = collect_steps(run)
     return RunPage(
         summary=collect_summary(documents),
         gates=collect_gates(run),
         source_flow=collect_flow(run)[0],
-        steps=collect_steps(run),
+        steps=steps,
         findings=findings,
         accuracy=collect_accuracy(documents.accuracies),
         profiles=profiles,
@@ -92,7 +93,13 @@ def collect_page(documents: RunDocuments) -> RunPage:
         comparisons=collect_comparisons(documents.comparisons, _comparison_pages(documents)),
         repeat=collect_repeat(run),
         unreadable=documents.unreadable,
-        payload=page_payload(profiles, zip(layers, layered, strict=True), engines, findings),
+        payload=page_payload(
+            profiles,
+            zip(layers, layered, strict=True),
+            engines,
+            findings,
+            [step.change.diff if step.change else None for step in steps],
+        ),
     )
 
 

@@ -15,6 +15,8 @@ from ndld_flow.report.collect_findings import FindingRow, FindingsView
 from ndld_flow.report.collect_graph import collect_graphs, graph_payload
 from ndld_flow.report.collect_layers import LayersView
 from ndld_flow.report.collect_profiles import ProfileView
+from ndld_flow.report.diff.collect_diff import DiffView
+from ndld_flow.report.diff.payload import diff_payload
 from ndld_flow.report.json_values import Json, rounded
 from ndld_flow.report.layer_payload import engine_payload, layers_payload, nanoseconds
 from ndld_flow.report.texts import Tensors, Texts
@@ -25,10 +27,11 @@ def page_payload(
     layers: Iterable[tuple[LayersView, Profile]],
     engines: Sequence[EngineView],
     findings: FindingsView | None,
+    diffs: Sequence[DiffView | None] = (),
 ) -> str:
     """All data of a report; what is seen of layers comes with the profile that holds the rest.
 
-    Engines follow the profiles in `layers`.
+    Engines follow the profiles in `layers`. `diffs` has a place for every step.
     """
     texts, tensors = Texts(), Tensors()
     layers = list(layers)
@@ -40,6 +43,7 @@ def page_payload(
             *(engine_payload(view, texts, tensors) for view in engines),
         ],
         "findings": _findings(findings, texts) if findings else None,
+        "diffs": [diff_payload(view, texts) if view else None for view in diffs],
         "graphs": [graph_payload(picture) for picture in graphs.pictures],
         "graph_of": list(graphs.of_profile),
         "tensors": tensors.as_columns(texts),

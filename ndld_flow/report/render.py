@@ -67,16 +67,20 @@ GRAPH = (
 )
 """The view of a graph, however it is coloured."""
 
+DIFF_TABLE = ("diff_table.js",)
+"""What is different between two models, as a table."""
+
 _STYLES = ("tokens.css", "page.css", "flow.css", "charts.css", "tables.css", "profile.css", "graph.css")
 
 RUN_REPORT = PageParts(
     template="report.html.j2",
-    styles=(*_STYLES, "compare.css", "print.css"),
+    styles=(*_STYLES, "compare.css", "diff.css", "print.css"),
     scripts=(
         *WIDGETS,
         "latency_samples.js",
         "latency_passes.js",
         "findings.js",
+        *DIFF_TABLE,
         "layer_data.js",
         "heat.js",
         "layer_columns.js",
@@ -95,7 +99,6 @@ RUN_REPORT = PageParts(
 )
 
 PROFILE_REPORT = PageParts(template="profile.html.j2", styles=(*_STYLES, "print.css"), scripts=RUN_REPORT.scripts)
-
 
 MODEL_PAGE = PageParts(
     template="model_graph.html.j2",

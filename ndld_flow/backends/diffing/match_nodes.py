@@ -40,7 +40,8 @@ class NodeMatching:
         self._by_names()
         self._spread(self.labelling.op)
         self._spread(lambda _: 0, self._stand_in_one_place)
-        self._join(self._unique(_label), "name")
+        self._join(self._unique(node_label), "name")
+        self._join(self._unique(_first_output), "outputs")
         self._spread(self.labelling.own)
         return [(node, partner) for node in self.before if (partner := self.matches.nodes.after(node)) is not None]
 
@@ -50,13 +51,13 @@ class NodeMatching:
 
     def _by_names(self) -> None:
         self._join(self._unique(self._named_op), "name")
-        self._join(self._unique(self._first_output), "outputs")
+        self._join(self._unique(self._output_op), "outputs")
 
     def _named_op(self, node: ir.Node) -> Hashable:
         return (node.name, self.labelling.op(node)) if node.name else None
 
-    def _first_output(self, node: ir.Node) -> Hashable:
-        name = next((value.name for value in node.outputs if value.name), None)
+    def _output_op(self, node: ir.Node) -> Hashable:
+        name = _first_output(node)
         return (name, self.labelling.op(node)) if name else None
 
     def _by_structure(self) -> None:
@@ -147,11 +148,8 @@ class NodeMatching:
 
     def _likeness(self, mine: ir.Node, theirs: ir.Node) -> int:
         """What they read counts more than who reads them, and their names decide between equals."""
-        return (
-            3 * self._same_inputs(mine, theirs)
-            + 2 * self._same_readers(mine, theirs)
-            + (_label(mine) == _label(theirs))
-        )
+        neighbours = 3 * self._same_inputs(mine, theirs) + 2 * self._same_readers(mine, theirs)
+        return neighbours + (node_label(mine) == node_label(theirs))
 
     def _stand_in_one_place(self, mine: ir.Node, theirs: ir.Node) -> bool:
         """Whether another operator may have taken a node's place: it reads the same, and the same read it."""
@@ -196,5 +194,5 @@ def join_nodes(matches: Matches, before: ir.Node, after: ir.Node, matched_by: Ma
     return True
 
 
-def _label(node: ir.Node) -> Hashable:
-    return node_label(node)
+def _first_output(node: ir.Node) -> str | None:
+    return next((value.name for value in node.outputs if value.name), None)

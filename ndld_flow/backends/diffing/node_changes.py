@@ -13,6 +13,7 @@ from ndld_flow.backends.diffing.listing import changed_text, counts_of, first, t
 from ndld_flow.backends.diffing.pairs import Pair
 from ndld_flow.backends.diffing.rewiring import follows
 from ndld_flow.backends.diffing.sides import Side, Sides
+from ndld_flow.backends.models.node_details import constant_tensor, is_constant
 from ndld_flow.backends.models.node_precision import precision_of
 from ndld_flow.backends.models.node_selection import op_name
 from ndld_flow.backends.models.scopes import node_label
@@ -93,7 +94,8 @@ def _scope_change(before: ir.Node, after: ir.Node, sides: Sides) -> Change | Non
 
 
 def _attribute_changes(before: ir.Node, after: ir.Node) -> Iterator[Change]:
-    for name in sorted({*before.attributes, *after.attributes}):
+    told_of_weights = {"value"} if hold_tensors(before, after) else set()
+    for name in sorted({*before.attributes, *after.attributes} - told_of_weights):
         one, other = before.attributes.get(name), after.attributes.get(name)
         if one is not None and other is not None and (one is other or attribute_key(one) == attribute_key(other)):
             continue
@@ -101,6 +103,11 @@ def _attribute_changes(before: ir.Node, after: ir.Node) -> Iterator[Change]:
         if texts[0] == texts[1]:
             texts = _with_digest(one), _with_digest(other)
         yield Change(aspect="attribute", detail=shortened(name, 80), before=texts[0], after=texts[1])
+
+
+def hold_tensors(before: ir.Node, after: ir.Node) -> bool:
+    """Whether both are Constants that hold tensors, which are told among the weights."""
+    return all(is_constant(node) and constant_tensor(node.outputs[0]) is not None for node in (before, after))
 
 
 def _with_digest(attribute: ir.Attr | None) -> str:

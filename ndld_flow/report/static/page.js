@@ -9,6 +9,7 @@ async function start() {
     new PassesPlot(live("passes"), payload.profiles);
   }
   if (payload.findings?.severity.length) findingsTable(live("findings"), payload.findings, payload.texts);
+  diffTables(payload);
   for (const [id, Part] of [["engines", EnginePart], ["layers", ProfilePart]]) {
     const whole = document.getElementById(id);
     if (whole) layerTabs(payload, whole, Part);

@@ -1,0 +1,91 @@
+"""`ndld-flow diff`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ndld_flow.cli.options import json_option, outputs_option
+from ndld_flow.errors import RequestError
+from ndld_flow.nearest import say_nearest
+
+if TYPE_CHECKING:
+    from ndld_flow.records.model_diff import Part
+
+HELP = """Say what is different between two models.
+
+\b
+  ndld-flow diff old.onnx new.onnx
+  ndld-flow diff quickstart:source quickstart:half       # steps of a run; a run alone: the last model it made
+  ndld-flow diff old.onnx new.onnx --only nodes,weights
+  ndld-flow diff old.onnx new.onnx --html diff.html
+  ndld-flow diff old.onnx new.onnx --markdown >> "$GITHUB_STEP_SUMMARY"
+
+Nodes are matched by their names, unless these have come to mean other nodes; then by operator, attributes, weights and
+what stands around them. So a model that was exported anew, or renamed all over, shows what is really different, a node
+put into an edge is one node, and its reader is said to be rewired in consequence. `+` came, `-` went, `~` changed.
+
+Weights are compared bit by bit, those on disk in pieces; what lies in the same place of the same file is not read.
+
+\b
+Parts:       nodes, weights, inputs, outputs, tensors, functions, opsets, texts (versions, names, metadata)
+Exit codes:  0 done; with --exit-code 1 when there are differences; 2 a model cannot be found or read
+"""
+
+
+@click.command("diff", help=HELP, short_help="Say what is different between two models.")
+@click.argument("before", metavar="A")
+@click.argument("after", metavar="B")
+@click.option("--only", metavar="PARTS", help="Look at these parts only, with commas between them.")
+@click.option("--no-weights", is_flag=True, help="Leave the values of weights out; their names, types and shapes stay.")
+@click.option("--all", "show_all", is_flag=True, help="Print every difference, not only the first of each part.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a page, too.")
+@click.option("--markdown", is_flag=True, help="Print Markdown, for pull requests.")
+@click.option("--exit-code", is_flag=True, help="Exit with 1 when there are differences.")
+@outputs_option
+@json_option
+def command(
+    before: str,
+    after: str,
+    only: str | None,
+    no_weights: bool,
+    show_all: bool,
+    html: Path | None,
+    markdown: bool,
+    exit_code: bool,
+    outputs: Path,
+    as_json: bool,
+) -> int:
+    from ndld_flow import api
+
+    if markdown and as_json:
+        raise RequestError("--markdown and --json: both would go to the same place; give one of them.")
+    parts = None if only is None else _parts(only)
+    found = api.diff(before, after, parts=parts, compare_values=not no_weights, outputs=outputs, page=html)
+    if as_json:
+        click.echo(found.to_json(), nl=False)
+    elif markdown:
+        from ndld_flow.report.exports.diff_markdown import diff_markdown
+
+        click.echo(diff_markdown(found, before, after), nl=False)
+    else:
+        from ndld_flow.cli.diff_text import print_diff
+
+        print_diff(found, before, after, show_all)
+        if html is not None:
+            click.echo(f"page {html}")
+    return 1 if exit_code and not found.is_empty else 0
+
+
+def _parts(only: str) -> list[Part]:
+    from ndld_flow.records.model_diff import PARTS
+
+    words = [word.strip() for word in only.split(",") if word.strip()]
+    for word in words:
+        if word not in PARTS:
+            raise RequestError(f"--only {word}: {say_nearest(word, PARTS)}")
+    if not words:
+        raise RequestError(f"--only: name one part or several of {', '.join(PARTS)}.")
+    return [part for part in PARTS if part in words]

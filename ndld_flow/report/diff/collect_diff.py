@@ -1,0 +1,213 @@
+"""What is different between two models, row by row, for whatever shows it: a page, a terminal, a pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from ndld_flow.plain_text import short_name
+from ndld_flow.quantities import size, three_digits
+from ndld_flow.records.model_diff import (
+    PARTS,
+    WORDS,
+    Aspect,
+    Change,
+    FunctionChanged,
+    FunctionItem,
+    ModelDiff,
+    NodeChanged,
+    NodeItem,
+    Part,
+    TensorChanged,
+    TensorItem,
+    WeightChanged,
+    WeightItem,
+    counted_words,
+)
+
+Sign = Literal["+", "-", "~"]
+_Item = NodeItem | TensorItem | WeightItem | FunctionItem
+_Changed = NodeChanged | TensorChanged | WeightChanged | FunctionChanged
+
+_TITLES: dict[Part, str] = {"opsets": "opset imports", "texts": "versions and metadata"}
+_NOUNS: dict[Part, str] = {
+    "nodes": "node",
+    "weights": "weight",
+    "inputs": "input",
+    "outputs": "output",
+    "tensors": "tensor",
+    "functions": "function",
+}
+_ASIDE: frozenset[Aspect] = frozenset({"name", "consequence"})
+_LONGEST = 240
+NONE = "\N{EN DASH}"
+
+
+@dataclass(frozen=True)
+class DiffLine:
+    """One thing that was one way and is another."""
+
+    label: str
+    """`axis`, `input 0`, `shape`."""
+    before: str | None
+    """None for what was not there."""
+    after: str | None
+    is_consequence: bool = False
+
+
+@dataclass(frozen=True)
+class DiffRow:
+    """One thing that came, went or changed. Texts are shortened and made visible."""
+
+    part: Part
+    sign: Sign
+    name: str
+    was: str
+    """Its name before; empty where that is the same."""
+    kind: str
+    """Operator, or type and shape; of what changed, after."""
+    scope: str
+    said: str
+    """What else is to say, such as what an added node reads and makes."""
+    lines: tuple[DiffLine, ...] = ()
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether it only got another name, or reads what was put before it."""
+        lines = all(line.is_consequence for line in self.lines)
+        return self.sign == "~" and lines and not self.said
+
+
+@dataclass(frozen=True)
+class DiffPart:
+    """One part of a diff, with all rows that are kept."""
+
+    part: Part
+    title: str
+    words: str
+    """`3 nodes added, 1 removed`."""
+    rows: tuple[DiffRow, ...]
+    left_out: int
+    """How many more there are."""
+
+
+@dataclass(frozen=True)
+class DiffView:
+    """Two models' differences."""
+
+    one_line: str
+    parts: tuple[DiffPart, ...]
+    """Only those with differences."""
+    values_compared: bool
+
+    @property
+    def rows(self) -> tuple[DiffRow, ...]:
+        """Of all parts, what matters before what only got another name."""
+        return tuple(sorted((row for part in self.parts for row in part.rows), key=lambda row: row.is_aside))
+
+    @property
+    def left_out(self) -> int:
+        return sum(part.left_out for part in self.parts)
+
+
+def collect_diff(diff: ModelDiff) -> DiffView:
+    """All that a record says."""
+    parts = [_part(part, diff) for part in PARTS]
+    return DiffView(diff.one_line, tuple(part for part in parts if part.rows), diff.weights.values_compared)
+
+
+def _part(part: Part, diff: ModelDiff) -> DiffPart:
+    rows = tuple(_rows(part, diff))
+    if part in _TITLES:
+        return DiffPart(part, _TITLES[part], f"{len(rows)} changed", rows, 0)
+    counts = getattr(diff, part).counts
+    total = sum(counts.get(word, 0) for word in ("added", "removed", "changed"))
+    return DiffPart(part, part, counted_words(_NOUNS[part], counts, WORDS[part]), rows, total - len(rows))
+
+
+def _rows(part: Part, diff: ModelDiff) -> Iterator[DiffRow]:
+    if part == "opsets":
+        for opset in diff.opsets:
+            before, after = (None if one is None else str(one) for one in (opset.before, opset.after))
+            yield _said_row(part, opset.domain or "ai.onnx", before, after, opset.scope)
+    elif part == "texts":
+        for text in diff.texts:
+            yield _said_row(part, text.key, text.before, text.after, "")
+    else:
+        listing = getattr(diff, part)
+        yield from (_item_row(part, "+", item) for item in listing.added)
+        yield from (_item_row(part, "-", item) for item in listing.removed)
+        yield from (_changed_row(part, changed) for changed in listing.changed)
+
+
+def _said_row(part: Part, name: str, before: str | None, after: str | None, scope: str) -> DiffRow:
+    line = DiffLine("", _told(before), _told(after))
+    return DiffRow(part, "~", short_name(name), "", "", short_name(scope), "", (line,))
+
+
+def _item_row(part: Part, sign: Sign, item: _Item) -> DiffRow:
+    said = size(item.size_bytes) if isinstance(item, WeightItem) else ""
+    if isinstance(item, NodeItem):
+        said = f"({_names(item.inputs)}) -> ({_names(item.outputs)})"
+    return DiffRow(part, sign, _name(item), "", _kind(item), _scope(item), said)
+
+
+def _changed_row(part: Part, changed: _Changed) -> DiffRow:
+    before, after = _name(changed.before), _name(changed.after)
+    lines = tuple(_line(change) for change in changed.changes if change.aspect not in ("name", "body"))
+    said = _distance(changed) if isinstance(changed, WeightChanged) else ""
+    if any(change.aspect == "body" for change in changed.changes):
+        said = "its body, told node by node"
+    was = "" if before == after and not _is_renamed(changed) else before
+    return DiffRow(part, "~", after, was, _kind(changed.after), _scope(changed.after), said, lines)
+
+
+def _is_renamed(changed: _Changed) -> bool:
+    """A node without a name is called by its output, and may get just that name."""
+    return any(change.aspect == "name" for change in changed.changes)
+
+
+def _line(change: Change) -> DiffLine:
+    is_consequence = change.aspect == "consequence"
+    labels = {"attribute": "", "input": "input", "consequence": "input" if change.detail else "", "output": "output"}
+    words = [labels.get(change.aspect, change.aspect), short_name(change.detail, 80)]
+    label = " ".join(word for word in words if word) or "source"
+    return DiffLine(label, _told(change.before), _told(change.after), is_consequence)
+
+
+def _told(text: str | None) -> str | None:
+    return None if text is None else short_name(text, _LONGEST)
+
+
+def _distance(changed: WeightChanged) -> str:
+    """`12 of 400 values differ, by 0.5 at most`."""
+    if changed.elements is None or changed.differing is None:
+        return ""
+    most = changed.max_abs_difference
+    by = f", by {three_digits(most)} at most" if most is not None else ""
+    return f"{changed.differing:,} of {changed.elements:,} values differ{by}"
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return ", ".join(short_name(name, 60) or NONE for name in names)
+
+
+def _name(item: _Item) -> str:
+    return short_name(item.name)
+
+
+def _kind(item: _Item) -> str:
+    """`Conv`; `float32 1x3x224x224`; `12 nodes`."""
+    if isinstance(item, NodeItem):
+        return short_name(item.op_type, 80)
+    if isinstance(item, FunctionItem):
+        return f"{item.node_count:,} nodes"
+    if item.shape is None:
+        return short_name(item.dtype, 80)
+    dims = "x".join("?" if dim is None else short_name(str(dim), 40) for dim in item.shape)
+    return f"{short_name(item.dtype, 80)} {dims or 'scalar'}".strip()
+
+
+def _scope(item: _Item) -> str:
+    return "" if isinstance(item, FunctionItem) else short_name(item.scope)

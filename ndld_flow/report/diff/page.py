@@ -1,0 +1,35 @@
+"""All data of a diff's page, typed, before a single tag is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ndld_flow.plain_text import short_name
+from ndld_flow.records.model_diff import ModelDiff
+from ndld_flow.report.diff.collect_diff import DiffView, collect_diff
+from ndld_flow.report.diff.payload import diff_payload
+from ndld_flow.report.payload import packed
+from ndld_flow.report.texts import Texts
+
+
+@dataclass(frozen=True)
+class DiffPage:
+    """The page of one diff."""
+
+    before: str
+    after: str
+    view: DiffView
+    payload: str
+
+    @property
+    def sections(self) -> tuple[tuple[str, str], ...]:
+        """(anchor, title): a page with one table needs none."""
+        return ()
+
+
+def collect_page(diff: ModelDiff, names: tuple[str, str]) -> DiffPage:
+    """Turn a record into page data."""
+    view, texts = collect_diff(diff), Texts()
+    data = {"diffs": [diff_payload(view, texts)]}
+    before, after = map(short_name, names)
+    return DiffPage(before, after, view, packed({**data, "texts": texts.as_list()}))

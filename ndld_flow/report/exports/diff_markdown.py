@@ -1,0 +1,65 @@
+"""What is different between two models, for a pull request: the sum first, the parts folded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ndld_flow.records.model_diff import ModelDiff
+from ndld_flow.report.diff.collect_diff import DiffLine, DiffPart, DiffRow, collect_diff
+from ndld_flow.report.exports.github_markdown import code, details, prose, table
+
+_ROWS = 60
+_ASIDE = 10
+"""With fewer rows that matter, so many in all: what only got another name is told by its number."""
+_SHORT = 6
+"""A part of so few rows stands open."""
+_LONGEST = 60_000
+"""GitHub refuses comments of more than 65,536 characters."""
+
+
+def diff_markdown(diff: ModelDiff, before: str, after: str) -> str:
+    """Markdown for a pull request's comment or a job's summary."""
+    view = collect_diff(diff)
+    head = f"### {prose(view.one_line)}\n\n{code(before, 100)} → {code(after, 100)}\n"
+    if not view.values_compared and view.parts:
+        head += "\nThe values of weights were left out.\n"
+    left = _LONGEST - len(head)
+    told = [head]
+    for part in view.parts:
+        text = _part(part)
+        if len(text) + 1 > left:
+            told.append("More is in the page that `ndld-flow diff --html` writes: a comment cannot hold all of it.\n")
+            break
+        left -= len(text) + 1
+        told.append(text)
+    return "\n".join(told)
+
+
+def _part(part: DiffPart) -> str:
+    # What only got another name comes last, and of that a few are enough.
+    matters = [row for row in part.rows if not row.is_aside]
+    rows = [*matters[:_ROWS], *(row for row in part.rows if row.is_aside)][: max(_ASIDE, min(len(matters), _ROWS))]
+    body = table(["", part.title.capitalize(), "", "What"], [_cells(row) for row in rows])
+    more = len(part.rows) + part.left_out - len(rows)
+    if more:
+        body += f"\n… {more:,} more\n"
+    summary = f"{part.title}: {prose(part.words)}"
+    return f"**{summary}**\n\n{body}" if len(part.rows) <= _SHORT else details(summary, body)
+
+
+def _cells(row: DiffRow) -> list[str]:
+    name = f"{code(row.was)} → {code(row.name)}" if row.was else code(row.name)
+    scope = f" in {code(row.scope)}" if row.scope else ""
+    return [f"`{row.sign}`", name + scope, code(row.kind), "<br>".join(_said(row))]
+
+
+def _said(row: DiffRow) -> Iterator[str]:
+    if row.said:
+        yield prose(row.said)
+    yield from map(_line, row.lines)
+
+
+def _line(line: DiffLine) -> str:
+    before, after = ("none" if text is None else code(text, 100) or "empty" for text in (line.before, line.after))
+    label = f"{prose(line.label)}: " if line.label else ""
+    return f"{label}{before} → {after}{' (in consequence)' if line.is_consequence else ''}"
