@@ -492,7 +492,7 @@ def test_constants_become_initializers_and_constants_again() -> None:
     back = edit(initial, {"initializers_to_constants": {"select": "*"}})
     assert text_of(back).count("Constant") == 3 and not back.graph.initializer
     same_outputs(parse(BRANCHES), back, feeds)
-    with pytest.raises(RequestError, match="nothing that is selected is a Constant node|the model has no"):
+    with pytest.raises(RequestError, match=r"nothing that is selected is a Constant node|the model has no"):
         edit(initial, {"constants_to_initializers": {}})
 
 

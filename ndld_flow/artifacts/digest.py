@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -18,6 +19,9 @@ from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord
 ALWAYS_HASH_BELOW_BYTES = 16 * 2**20
 """Smaller files are hashed on every read: 5 ms at most, and nothing to trust."""
 
+_WINDOW_BYTES = 16 * 2**20
+"""As much is mapped at once: what is mapped counts as memory of this process. Mapping takes half the time of reading."""
+
 SETTLED_AFTER_S = 2.0
 """A file younger than this may change again within one tick of its timestamps, so its digest is not remembered."""
 
@@ -25,10 +29,15 @@ SETTLED_AFTER_S = 2.0
 def digest_file(path: Path) -> str:
     """blake3 of a file's contents, in hex."""
     hasher = blake3(max_threads=blake3.AUTO)
-    if path.stat().st_size < ALWAYS_HASH_BELOW_BYTES:
+    size = path.stat().st_size
+    if size < ALWAYS_HASH_BELOW_BYTES:
         hasher.update(path.read_bytes())
-    else:
-        hasher.update_mmap(path)
+        return hasher.hexdigest()
+    with path.open("rb") as file:
+        for start in range(0, size, _WINDOW_BYTES):
+            length = min(_WINDOW_BYTES, size - start)
+            with mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ, offset=start) as window:
+                hasher.update(window)
     return hasher.hexdigest()
 
 
