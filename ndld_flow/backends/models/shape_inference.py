@@ -77,6 +77,8 @@ def _write_back(graph: ir.Graph, inferred: onnx.GraphProto) -> None:
 
 def _write_type(value: ir.Value, found: onnx.TypeProto) -> None:
     if not found.HasField("tensor_type"):
+        if found.WhichOneof("value") in ("sequence_type", "optional_type"):
+            value.type = ir.serde.deserialize_type_proto_for_type(found)
         return
     tensor_type = found.tensor_type
     if tensor_type.elem_type:
