@@ -20,7 +20,7 @@ ALWAYS_HASH_BELOW_BYTES = 16 * 2**20
 """Smaller files are hashed on every read: 5 ms at most, and nothing to trust."""
 
 _WINDOW_BYTES = 16 * 2**20
-"""As much is mapped at once: what is mapped counts as memory of this process. Mapping takes half the time of reading."""
+"""As much is mapped at once: what is mapped counts as this process's memory. Reading takes twice the time."""
 
 SETTLED_AFTER_S = 2.0
 """A file younger than this may change again within one tick of its timestamps, so its digest is not remembered."""
