@@ -10,15 +10,16 @@ from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 
 from ndld_flow.backends.editing.cloning import captured_values, copy_nodes, copy_value
 from ndld_flow.backends.editing.constant_nodes import ConstantNodes
+from ndld_flow.backends.editing.discarding import drop_nodes
 from ndld_flow.backends.editing.edited_model import EditedModel, values_of
 from ndld_flow.backends.editing.neighbourhood import Neighbourhood, read_values
-from ndld_flow.backends.editing.node_pieces import drop_nodes, outermost, outputs_of, read_in_nodes
+from ndld_flow.backends.editing.node_pieces import outermost, outputs_of, read_in_nodes
 from ndld_flow.backends.editing.tensor_types import type_edges
 from ndld_flow.backends.models.scopes import node_label
 from ndld_flow.backends.models.unique_names import free_name
 from ndld_flow.errors import RequestError
 
-_FIRST_IR_WITH_HIDDEN_WEIGHTS = 4
+FIRST_IR_WITH_HIDDEN_WEIGHTS = 4
 """Before, each initializer was an input too."""
 
 
@@ -111,8 +112,7 @@ def keep_only(edited: EditedModel, part: Part, types: Mapping[str, str]) -> None
     brought = _bring_constants(graph, part)
     inputs = _as_inputs(graph, part)
     others = [node for node in graph if node not in {*part.nodes, *brought}]
-    if others:
-        drop_nodes(others)
+    drop_nodes(others)
     # Weights that may be overridden stay so; those of IR version 3 are all inputs.
     overridable = [value for value in graph.inputs if value.is_initializer() and _is_used(value)]
     graph.inputs[:] = list(dict.fromkeys([*inputs, *overridable]))
@@ -126,10 +126,11 @@ def make_main(model: ir.Model, graph: ir.Graph, opset_imports: Mapping[str, int]
     imports = {**model.opset_imports, **opset_imports}
     graph.opset_imports.clear()
     graph.opset_imports.update(imports)
+    graph.name = graph.name or model.graph.name or "main"  # bodies need not have one
     model.graph = graph
     RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
     if any(not value.is_graph_input() for value in graph.initializers.values()):
-        model.ir_version = max(model.ir_version or 0, _FIRST_IR_WITH_HIDDEN_WEIGHTS)
+        model.ir_version = max(model.ir_version or 0, FIRST_IR_WITH_HIDDEN_WEIGHTS)
 
 
 def _graph_of(edited: EditedModel, nodes: Sequence[ir.Node]) -> ir.Graph:

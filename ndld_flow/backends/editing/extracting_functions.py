@@ -31,6 +31,7 @@ def keep_function(
     function = find_function(edited.model, address)
     site = _call_of(edited, function, call)
     graph = copy_graph(function.graph, attributes=_attributes(function, site, attributes))
+    graph.name = function.name
     for value in (*graph.inputs, *graph.outputs):
         if value.name in types:
             value.type, value.shape = parse_tensor_type(types[value.name or ""])

@@ -16,6 +16,7 @@ from ndld_flow.backends.editing.cloning import Renaming
 from ndld_flow.backends.editing.dims_joining import join_dims
 from ndld_flow.backends.editing.dtype_words import word_of_dtype
 from ndld_flow.backends.editing.edited_model import EditedModel
+from ndld_flow.backends.editing.extracting import FIRST_IR_WITH_HIDDEN_WEIGHTS
 from ndld_flow.backends.editing.function_joining import join_functions
 from ndld_flow.backends.editing.node_pieces import read_in_nodes
 from ndld_flow.backends.editing.opset_joining import join_opsets
@@ -23,9 +24,6 @@ from ndld_flow.backends.models.files import all_graphs
 from ndld_flow.backends.models.input_shapes import real_inputs, show_shape
 from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
-
-_FIRST_IR_WITH_HIDDEN_WEIGHTS = 4
-"""Before, each initializer was an input too."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ def invite(edited: EditedModel, name: str) -> Guest:
     """
     guest = Guest(name, EditedModel(edited.other(name), edited.others[name], log=edited.log))
     join_opsets(edited, guest.edited, name)
-    _make_outputs(guest.model.graph)
+    make_outputs(guest.model.graph)
     return guest
 
 
@@ -127,7 +125,7 @@ def _found(kind: str, name: str, known: Mapping[str, ir.Value], model: str) -> i
     return known[name]
 
 
-def _make_outputs(graph: ir.Graph) -> None:
+def make_outputs(graph: ir.Graph) -> None:
     """An output that is an input, a weight, or another output as well, gets a node that makes it."""
     seen: set[ir.Value] = set()
     for index, value in enumerate(graph.outputs):
@@ -161,13 +159,13 @@ def _join_metadata(model: ir.Model, guest: ir.Model, if_taken: str) -> None:
     for key, text in guest.metadata_props.items():
         if model.metadata_props.setdefault(key, text) != text:
             model.metadata_props[f"{if_taken}{key}"] = text
-    model.ir_version = max(model.ir_version or 0, guest.ir_version or 0, _FIRST_IR_WITH_HIDDEN_WEIGHTS)
+    model.ir_version = max(model.ir_version or 0, guest.ir_version or 0, FIRST_IR_WITH_HIDDEN_WEIGHTS)
 
 
 def _move(model: ir.Model, guest: Guest, connect: Mapping[ir.Value, ir.Value], prefix: str, if_taken: str) -> Joined:
     graph, inputs, outputs = guest.model.graph, guest.inputs, guest.outputs
     defaults = [value for value in graph.inputs if value.is_initializer()]
-    keeps_defaults = (guest.model.ir_version or 0) >= _FIRST_IR_WITH_HIDDEN_WEIGHTS
+    keeps_defaults = (guest.model.ir_version or 0) >= FIRST_IR_WITH_HIDDEN_WEIGHTS
     nodes, initializers = list(graph), list(graph.initializers.values())
     graph.inputs.clear()
     graph.outputs.clear()
@@ -175,7 +173,7 @@ def _move(model: ir.Model, guest: Guest, connect: Mapping[ir.Value, ir.Value], p
     read_in_nodes(nodes, dict(connect))
     graph.remove(nodes)
     free = [value for value in inputs.values() if value not in connect]
-    renaming = Renaming(*_names(model), prefix, if_taken)
+    renaming = Renaming(*names_in(model), prefix, if_taken)
     renaming.rename_values([*free, *initializers])
     renaming.rename(nodes)
     for value in initializers:
@@ -189,7 +187,7 @@ def _move(model: ir.Model, guest: Guest, connect: Mapping[ir.Value, ir.Value], p
     )
 
 
-def _names(model: ir.Model) -> tuple[set[str], set[str]]:
+def names_in(model: ir.Model) -> tuple[set[str], set[str]]:
     """Names of nodes, and of tensors."""
     graphs = list(all_graphs(model))
     return (

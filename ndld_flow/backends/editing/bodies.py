@@ -1,0 +1,184 @@
+"""Bodies of If, Loop and Scan: where they come from, what their node wants of them, and how they are put in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+import onnx_ir as ir
+
+from ndld_flow.backends.editing.body_arity import check_body
+from ndld_flow.backends.editing.cloning import Renaming, captured_values, copy_graph, copy_value
+from ndld_flow.backends.editing.dims_joining import join_dims
+from ndld_flow.backends.editing.discarding import drop_nodes
+from ndld_flow.backends.editing.edited_model import EditedModel, values_of
+from ndld_flow.backends.editing.extracting import FIRST_IR_WITH_HIDDEN_WEIGHTS
+from ndld_flow.backends.editing.function_joining import join_functions
+from ndld_flow.backends.editing.function_names import Imports
+from ndld_flow.backends.editing.joining import Guest, check_fits, invite, names_in
+from ndld_flow.backends.editing.node_pieces import deep_nodes, read_in_nodes
+from ndld_flow.backends.editing.pruning import prune_values
+from ndld_flow.backends.models.files import one_paragraph
+from ndld_flow.backends.models.scopes import node_label, own_subgraphs, scopes_of
+from ndld_flow.errors import RequestError
+from ndld_flow.nearest import say_nearest
+
+
+def visible_values(model: ir.Model, graph: ir.Graph) -> dict[str, ir.Value]:
+    """Name -> tensor, for all that a body of a node in this graph may read: the graph's own and those of outer ones."""
+    owners = {
+        body: owner.graph for outer in scopes_of(model).values() for owner in outer for _, body in own_subgraphs(owner)
+    }
+    found: dict[str, ir.Value] = {}
+    around: object = graph
+    while isinstance(around, ir.Graph):
+        for value in values_of(around):
+            found.setdefault(value.name or "", value)
+        around = owners.get(around)
+    return found
+
+
+def visible_value(model: ir.Model, graph: ir.Graph, name: str) -> ir.Value:
+    """Raises `RequestError` with the nearest name."""
+    known = visible_values(model, graph)
+    if name not in known:
+        raise RequestError(
+            f"there is no tensor {name!r} that can be read there; {say_nearest(name, filter(None, known))}"
+        )
+    return known[name]
+
+
+def find_body(edited: EditedModel, scope: str) -> tuple[ir.Node, str]:
+    """The node and the attribute of an address. The node need not have the attribute yet. Raises `RequestError`."""
+    outer, attribute = scope.rpartition("/")[::2]
+    nodes = {
+        f"{address}/{node_label(node)}".lstrip("/"): node
+        for address, graph in edited.scopes().items()
+        for node in graph
+    }
+    if outer not in nodes:
+        told = say_nearest(scope, [address for address in edited.scopes() if "/" in address]) or "it has no bodies"
+        raise RequestError(f"there is no body {scope!r} in this model; {told}")
+    return nodes[outer], attribute
+
+
+def body_from_text(edited: EditedModel, node: ir.Node, text: str) -> ir.Graph:
+    """A body written as ONNX text; names that it does not define mean tensors around the node.
+
+    Raises `RequestError` for text that cannot be read, and for names that are nowhere.
+    """
+    try:
+        proto = onnx.parser.parse_graph(text)
+    except onnx.parser.ParseError as error:
+        told = error.args[0].decode() if error.args and isinstance(error.args[0], bytes) else str(error)
+        raise RequestError(f"`text` cannot be read: {one_paragraph(told)}") from None
+    assert isinstance(node.graph, ir.Graph)
+    outer = [visible_value(edited.model, node.graph, name) for name in _free_names(proto, set())]
+    own = len(proto.input)
+    proto.input.extend(onnx.ValueInfoProto(name=value.name or "") for value in outer)  # else onnx_ir warns of each
+    try:
+        graph = ir.serde.deserialize_graph(proto)
+    except (ir.serde.SerdeError, ValueError) as error:
+        raise RequestError(f"`text` is no graph: {one_paragraph(error.__cause__ or error)}") from None
+    read_in_nodes(graph, dict(zip(list(graph.inputs)[own:], outer, strict=True)))
+    graph.inputs[:] = list(graph.inputs)[:own]
+    Imports(edited.model).add(node.graph, {inner.domain: 1 for inner in deep_nodes(graph) if inner.domain})
+    return graph
+
+
+def body_from_model(edited: EditedModel, node: ir.Node, name: str, connect: Mapping[str, str]) -> ir.Graph:
+    """Another model of the recipe as a body. Inputs of it in `connect` read tensors around the node, the others are the
+    body's inputs; an If's body has none, so there they read tensors of their names.
+
+    Raises `RequestError` for unknown names, and for tensors that do not fit.
+    """
+    assert isinstance(node.graph, ir.Graph)
+    guest = invite(edited, name)
+    given = dict(connect)
+    if node.op_type == "If":
+        known = visible_values(edited.model, node.graph)
+        given |= {each: each for each in guest.inputs if each not in given and each in known}
+    read = {guest.input(own): visible_value(edited.model, node.graph, outer) for own, outer in given.items()}
+    for theirs, ours in read.items():
+        check_fits(theirs, ours)
+    _check_all_connected(node, guest, read)
+    join_functions(edited.model, guest.model, name)
+    join_dims(edited.model, guest.model, read, f"{name}_")
+    graph = guest.model.graph
+    graph.inputs[:] = [value for value in graph.inputs if value not in read and not value.is_initializer()]
+    read_in_nodes(graph, read)
+    return graph
+
+
+def body_from_scope(edited: EditedModel, node: ir.Node, scope: str, connect: Mapping[str, str]) -> ir.Graph:
+    """A copy of another body. `connect`: an outer tensor that it reads -> what the copy reads instead; outer weights
+    that cannot be read around the node come along.
+
+    Raises `RequestError` for other tensors that cannot be read there.
+    """
+    assert isinstance(node.graph, ir.Graph)
+    graph = edited.graph(scope)
+    outer = {value.name or "": value for value in captured_values(graph)}
+    for name in connect:
+        if name not in outer:
+            raise RequestError(f"{scope!r} reads no outer tensor {name!r}; {say_nearest(name, outer)}")
+    known = set(visible_values(edited.model, node.graph).values())
+    read = {outer[own]: visible_value(edited.model, node.graph, name) for own, name in connect.items()}
+    missing = [value for value in outer.values() if value not in known and value not in read]
+    for value in missing:
+        if not value.is_initializer() or value.is_graph_input():
+            raise RequestError(
+                f"{scope!r} reads {value.name!r}, which cannot be read at {node_label(node)!r}: say by `connect` what "
+                "is to be read instead"
+            )
+    weights = {value: copy_value(value) for value in missing}
+    made = copy_graph(graph, {**read, **weights})
+    for value in weights.values():
+        made.initializers.add(value)
+    return made
+
+
+def put_body(edited: EditedModel, node: ir.Node, attribute: str, graph: ir.Graph) -> None:
+    """Let a graph be a node's body, in place of the one it has. All its names become unique in the model.
+
+    Raises `RequestError` when the node wants other inputs or outputs of its body.
+    """
+    check_body(node, attribute, graph)
+    old = node.attributes.pop(attribute, None)
+    if old is not None:
+        _discard(old.as_graph())
+    nodes, values = names_in(edited.model)
+    Renaming(nodes, values).rename_graph(graph)
+    graph.opset_imports.clear()
+    if graph.initializers:
+        edited.model.ir_version = max(edited.model.ir_version or 0, FIRST_IR_WITH_HIDDEN_WEIGHTS)
+    node.attributes[attribute] = ir.AttrGraph(attribute, graph)
+
+
+def _discard(graph: ir.Graph) -> None:
+    """What stood in a body no longer counts as a reader; what only it read goes."""
+    read = captured_values(graph)
+    graph.outputs.clear()
+    drop_nodes(graph)
+    prune_values(read)
+
+
+def _check_all_connected(node: ir.Node, guest: Guest, read: Mapping[ir.Value, ir.Value]) -> None:
+    rest = [name for name, value in guest.inputs.items() if value not in read]
+    if node.op_type == "If" and rest:
+        raise RequestError(
+            f"a branch of an If has no inputs: say by `connect` which tensors {', '.join(map(repr, rest))} of model "
+            f"{guest.name!r} are"
+        )
+
+
+def _free_names(graph: onnx.GraphProto, known: set[str]) -> list[str]:
+    """What a graph reads and nobody in it makes, each once."""
+    known = known | {value.name for value in (*graph.input, *graph.initializer)}
+    known |= {name for node in graph.node for name in node.output}
+    found = [name for node in graph.node for name in node.input if name and name not in known]
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                found += _free_names(attribute.g, known)
+    return list(dict.fromkeys(found))

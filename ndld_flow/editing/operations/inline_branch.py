@@ -1,0 +1,31 @@
+"""Replace an If by one of its branches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from ndld_flow.editing.operation import Operation
+from ndld_flow.editing.selection import Select
+
+if TYPE_CHECKING:
+    from ndld_flow.backends.editing.edited_model import EditedModel
+
+
+class InlineBranch(Operation):
+    """Replace an If by the nodes of one of its branches; the other one, and what only the If read, goes.
+
+    inline_branch: {select: If_0, branch: then_branch}
+    """
+
+    select: Select
+    """Which Ifs."""
+    branch: Literal["then_branch", "else_branch"]
+    """The one that stays."""
+    allow_empty: bool = False
+    """Let it pass when nothing is selected."""
+
+    def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.backends.editing.branches import inline_branches
+
+        done = inline_branches(edited, edited.select_nodes(self.select, self.allow_empty), self.branch)
+        return f"{done} Ifs replaced by their {self.branch}"
