@@ -53,7 +53,7 @@ class NodeSelect(BaseModel):
     domain: Patterns = ()
     """The operator's domain; `ai.onnx` is the default one."""
     attributes: dict[str, JsonValue] = Field(default={})
-    """Attributes that have these values; `null` means that the node does not have the attribute."""
+    """Attributes that have these values, by default or because the node says so; `null` means that it does not say."""
     input: Patterns = ()
     """A tensor it reads."""
     output: Patterns = ()

@@ -31,7 +31,7 @@ def set_attributes(edited: EditedModel, nodes: Iterable[ir.Node], given: Mapping
 def reset_attributes(edited: EditedModel, nodes: Iterable[ir.Node], patterns: Sequence[str], allow_empty: bool) -> int:
     """Write defaults; what has none and is not required goes. Returns how many attributes.
 
-    Raises `RequestError` for an operator that nobody knows, for an attribute that it lacks or requires, and, unless that is
+    Raises `RequestError` for an operator that nobody knows, an attribute that it lacks or requires, and, unless that is
     allowed, when there is none.
     """
     schemas = Schemas(edited.model)

@@ -24,12 +24,12 @@ class Neighbourhood:
 
     def before(self, anchor: Anchor) -> set[ir.Node]:
         """All that a node or tensor depends on; a tensor's producer belongs to it, a node does not."""
-        start = [anchor.producer()] if isinstance(anchor, ir.Value) else list(self.producers(anchor))
+        start = self._makers(anchor) if isinstance(anchor, ir.Value) else self.producers(anchor)
         return _reached(start, self.producers)
 
     def after(self, anchor: Anchor) -> set[ir.Node]:
         """All that depends on a node or tensor; a node itself does not belong to it."""
-        start = list(self.readers(anchor)) if isinstance(anchor, ir.Value) else list(self.consumers(anchor))
+        start = self.readers(anchor) if isinstance(anchor, ir.Value) else self.consumers(anchor)
         return _reached(start, self.consumers)
 
     def between(self, first: Anchor, last: Anchor) -> set[ir.Node]:
@@ -45,16 +45,19 @@ class Neighbourhood:
             found, hops = {node for node in ends if node is not None}, hops - 1
         else:
             found = {anchor}
+        edge = found
         for _ in range(hops):
-            found |= {near for node in found for near in (*self.producers(node), *self.consumers(node))}
+            edge = {near for node in edge for near in (*self.producers(node), *self.consumers(node))} - found
+            found |= edge
         return found
 
     def producers(self, node: ir.Node) -> Iterator[ir.Node]:
-        """The nodes that make what a node reads, and what its bodies read from outside them."""
+        """The nodes that make what a node reads, and what its bodies read from outside them.
+
+        What a body is given, such as the state of a Loop, is made by whoever makes what its node reads.
+        """
         for value in read_values(node):
-            producer = value.producer()
-            if producer is not None:
-                yield producer
+            yield from self._makers(value)
 
     def consumers(self, node: ir.Node) -> Iterator[ir.Node]:
         """The nodes that read what a node makes; a reader in a body comes with the nodes whose bodies it stands in."""
@@ -62,12 +65,24 @@ class Neighbourhood:
             yield from self.readers(value)
 
     def readers(self, value: ir.Value) -> Iterator[ir.Node]:
-        """The nodes that read a tensor, and those whose bodies do, or hand it out."""
+        """The nodes that read a tensor, or are given it in a body, and those whose bodies do, or hand it out."""
         for reader in value.consumers():
             yield reader
             yield from self._around(reader.graph)
+            for _, body in own_subgraphs(reader):
+                for given in body.inputs:
+                    yield from self.readers(given)
         for body in self._outputs.get(value, ()):
             yield from self._around(body)
+
+    def _makers(self, value: ir.Value) -> Iterator[ir.Node]:
+        producer = value.producer()
+        if producer is not None:
+            yield producer
+        elif value.is_graph_input() and value.graph in self._owners:
+            for given in self._owners[value.graph].inputs:
+                if given is not None:
+                    yield from self._makers(given)
 
     def _around(self, graph: object) -> Iterator[ir.Node]:
         """The nodes in whose bodies a graph's nodes stand, innermost first."""
@@ -104,9 +119,9 @@ def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
             yield from _bodies(inner)
 
 
-def _reached(start: Iterable[ir.Node | None], step: Callable[[ir.Node], Iterable[ir.Node]]) -> set[ir.Node]:
-    waiting = [node for node in start if node is not None]
-    found: set[ir.Node] = set(waiting)
+def _reached(start: Iterable[ir.Node], step: Callable[[ir.Node], Iterable[ir.Node]]) -> set[ir.Node]:
+    waiting = list(start)
+    found = set(waiting)
     while waiting:
         for node in step(waiting.pop()):
             if node not in found:

@@ -160,7 +160,7 @@ class _Reader:
         return self._text[self._place : self._place + 1]
 
     def _error(self, what: str) -> RequestError:
-        return RequestError(f"the value {short_name(self._text, 60)!r}, column {self._place + 1}: {what}")
+        return RequestError(f"the value `{short_name(self._text, 60)}`, column {self._place + 1}: {what}")
 
 
 def _number(word: str) -> int | float | None:
