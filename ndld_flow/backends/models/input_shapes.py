@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
@@ -14,6 +14,7 @@ from ndld_flow.nearest import say_nearest
 from ndld_flow.records.graph_change import GraphChange
 
 Shapes = Mapping[str, tuple[int, ...]]
+FreeShapes = Mapping[str, Sequence[int | str | None]]
 
 
 def real_inputs(model: ir.Model) -> list[ir.Value]:
@@ -21,7 +22,7 @@ def real_inputs(model: ir.Model) -> list[ir.Value]:
     return [value for value in model.graph.inputs if not value.is_initializer()]
 
 
-def check_shapes(model: ir.Model, shapes: Shapes, where: str) -> None:
+def check_shapes(model: ir.Model, shapes: FreeShapes, where: str) -> None:
     """Raises `RequestError` for an unknown input, or a shape of another rank than the model's."""
     inputs = {value.name or "": value for value in real_inputs(model)}
     for name, shape in shapes.items():
@@ -50,11 +51,12 @@ def check_dims(model: ir.Model, dims: Mapping[str, int], where: str) -> None:
             raise RequestError(f"{where}: the model has no dimension {name!r}; {told}")
 
 
-def show_shape(shape: ir.Shape | tuple[int, ...] | None) -> str:
+def show_shape(shape: ir.Shape | Sequence[int | str | None] | None) -> str:
     """`[batch, 3, ?, 640]`"""
     if shape is None:
         return "[?]"
-    return "[" + ", ".join(str(d) if isinstance(d, int) else str(d.value or "?") for d in shape) + "]"
+    dims = (dim.value if isinstance(dim, ir.SymbolicDim) else dim for dim in shape)
+    return "[" + ", ".join("?" if dim is None else str(dim) for dim in dims) + "]"
 
 
 def dims_from_shapes(model: ir.Model, shapes: Shapes, dims: Mapping[str, int], where: str) -> dict[str, int]:
@@ -71,7 +73,7 @@ def dims_from_shapes(model: ir.Model, shapes: Shapes, dims: Mapping[str, int], w
     return fixed
 
 
-def put_shapes(model: ir.Model, shapes: Shapes, dims: Mapping[str, int]) -> None:
+def put_shapes(model: ir.Model, shapes: FreeShapes, dims: Mapping[str, int]) -> None:
     """Write shapes on inputs and numbers for named dimensions everywhere, subgraphs included."""
     for graph in all_graphs(model):
         for value in (*graph.inputs, *(out for node in graph for out in node.outputs)):
@@ -110,11 +112,11 @@ def _infer_again(source: Path, model: ir.Model, shapes: Shapes, dims: Mapping[st
     declared = {value: value.shape for value in model.graph.outputs}
     put_shapes(model, shapes, dims)
     wanted = {value: value.shape for value in model.graph.outputs}
-    _forget_shapes_after_inputs(model)
+    forget_computed_shapes(model)
     notes = []
     try:
         infer_shapes(model, strict=True)
-        _check_channels(model)
+        check_channels(model)
     except ModelError as error:
         if _contradicts_itself(source):
             # Not the new shapes' fault: the model was no better before, and runtimes take it all the same.
@@ -128,7 +130,7 @@ def _infer_again(source: Path, model: ir.Model, shapes: Shapes, dims: Mapping[st
     return notes
 
 
-def _check_channels(model: ir.Model) -> None:
+def check_channels(model: ir.Model) -> None:
     """What onnx's inference of Conv does not look at: are there as many channels as the weight has?"""
     for graph in all_graphs(model):
         for node in graph:
@@ -146,7 +148,7 @@ def _check_channels(model: ir.Model) -> None:
                 )
 
 
-def _forget_shapes_after_inputs(model: ir.Model) -> None:
+def forget_computed_shapes(model: ir.Model) -> None:
     """What was noted for the old shapes is wrong now; results of custom operators cannot be inferred again."""
     for graph in model.graphs():
         for node in graph:
@@ -158,7 +160,7 @@ def _forget_shapes_after_inputs(model: ir.Model) -> None:
 def _contradicts_itself(source: Path) -> bool:
     try:
         model = load_model(source)
-        _forget_shapes_after_inputs(model)
+        forget_computed_shapes(model)
         infer_shapes(model, strict=True)
     except ModelError:
         return True

@@ -1,0 +1,20 @@
+"""How a recipe declares a tensor that a model is to have."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Dim = int | str | None
+Dims = tuple[Dim, ...]
+"""A shape with a number, a name or null (free without a name) for each dimension."""
+
+
+class TensorDeclaration(BaseModel):
+    """Type and shape of a tensor."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    dtype: str
+    """Element type: `float32`, `float16`, `int64`, `bool`, `string`, ..."""
+    shape: Dims = Field(default=())
+    """A number, a name or null (free without a name) for each dimension: `[batch, 3, null, 640]`; `[]` is a scalar."""

@@ -1,0 +1,35 @@
+"""Make dimensions of inputs free again, by a name or without one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from ndld_flow.editing.operation import Operation
+from ndld_flow.editing.selection import Patterns
+
+if TYPE_CHECKING:
+    from ndld_flow.backends.editing.edited_model import EditedModel
+
+
+class FreeDims(Operation):
+    """Make dimensions of inputs free again, by a name or without one.
+
+    An output that stays fixed is told of with the node that fixes it, such as a Reshape to constant sizes.
+
+        free_dims: {axes: {0: batch, 2: height, 3: width}, inputs: image}
+    """
+
+    axes: dict[int, str | None] = Field(min_length=1)
+    """Axis -> the dimension's name; null leaves it without one. Axes count from 0, or from the end by -1, -2, ..."""
+    inputs: Patterns = ("*",)
+    """Inputs, by names, globs or `/regex/`; all by default."""
+
+    def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.backends.editing.dimensions import free_dims, show_inputs
+        from ndld_flow.backends.editing.interface import pick
+        from ndld_flow.backends.models.input_shapes import real_inputs
+
+        free_dims(edited, self.axes, pick(real_inputs(edited.model), self.inputs, "input"))
+        return show_inputs(edited.model)

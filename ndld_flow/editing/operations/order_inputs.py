@@ -1,0 +1,27 @@
+"""Put the model's inputs in another order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ndld_flow.editing.operation import Operation
+
+if TYPE_CHECKING:
+    from ndld_flow.backends.editing.edited_model import EditedModel
+
+
+class OrderInputs(Operation):
+    """Put the model's inputs in another order.
+
+    order_inputs: {order: [mask, x, "*"]}
+    """
+
+    order: tuple[str, ...]
+    """Names in the order wanted; `*` stands for all that are not named."""
+
+    def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.backends.editing.interface import reorder
+
+        inputs = edited.model.graph.inputs
+        reorder(inputs, self.order, "input")
+        return f"inputs are now {', '.join(str(value.name) for value in inputs)}"

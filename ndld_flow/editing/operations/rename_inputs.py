@@ -1,0 +1,28 @@
+"""Rename inputs of the model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from ndld_flow.editing.operation import Operation
+
+if TYPE_CHECKING:
+    from ndld_flow.backends.editing.edited_model import EditedModel
+
+
+class RenameInputs(Operation):
+    """Rename inputs of the model.
+
+    rename_inputs: {names: {x: image}}
+    """
+
+    names: dict[str, str] = Field(min_length=1)
+    """Old name -> new one, all at once: two may change names."""
+
+    def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.backends.editing.interface import rename
+
+        rename(edited, edited.model.graph.inputs, self.names, "input")
+        return f"inputs renamed: {', '.join(f'{old} -> {new}' for old, new in self.names.items())}"

@@ -1,0 +1,61 @@
+"""Set what the model, or nodes of it, say about themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from pydantic import Field, model_validator
+
+from ndld_flow.editing.operation import Operation
+from ndld_flow.editing.selection import Select
+
+if TYPE_CHECKING:
+    from ndld_flow.backends.editing.edited_model import EditedModel
+
+
+class SetMetadata(Operation):
+    """Set what the model, or nodes of it, say about themselves.
+
+    set_metadata: {producer_name: ours, metadata: {license: Apache-2.0, draft: null}}
+    """
+
+    producer_name: str | None = None
+    """The tool that made the model."""
+    producer_version: str | None = None
+    """Its version."""
+    model_version: int | None = None
+    """The model's own version."""
+    domain: str | None = None
+    """The model's name space, such as `org.example`."""
+    graph_name: str | None = None
+    """The main graph's name."""
+    doc_string: str | None = None
+    """Text about the model; with `select`, about the nodes."""
+    metadata: dict[str, str | None] = Field(default={})
+    """Key -> value; null removes the key. With `select`, of the nodes."""
+    select: Select | None = None
+    """Write `doc_string` and `metadata` on these nodes instead."""
+    allow_empty: bool = False
+    """Let it pass when nothing is selected."""
+
+    @model_validator(mode="after")
+    def _check_whose(self) -> Self:
+        of_model = {"producer_name", "producer_version", "model_version", "domain", "graph_name"}
+        if self.select is not None and of_model & self.model_fields_set:
+            raise ValueError("nodes have `doc_string` and `metadata` only; set the model's in an operation of its own")
+        if not self.model_fields_set - {"select", "allow_empty"}:
+            raise ValueError("say what to set")
+        return self
+
+    def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.backends.editing.metadata import describe, describe_model
+
+        if self.select is not None:
+            nodes = edited.select_nodes(self.select, self.allow_empty)
+            for node in nodes:
+                describe(node, self.doc_string, self.metadata)
+            return f"metadata set on {len(nodes)} nodes"
+        said = self.model_fields_set - {"metadata", "allow_empty", "graph_name"}
+        describe_model(edited.model, {name: getattr(self, name) for name in said}, self.graph_name)
+        describe(edited.model, None, self.metadata)
+        return f"set: {', '.join(sorted(self.model_fields_set - {'allow_empty'}))}"
