@@ -14,8 +14,7 @@ from ndld_flow.drawing.model_document import HeldTensor, ModelDocument, ModelNod
 from ndld_flow.plain_text import short_name, visible_name, visible_text
 from ndld_flow.report.collect_graph import NODE_HEIGHT, NODE_WIDTH, GraphPicture, graph_payload
 from ndld_flow.report.collector_at_rest import collector_at_rest
-from ndld_flow.report.json_values import Json
-from ndld_flow.report.payload import packed
+from ndld_flow.report.json_values import Json, packed
 from ndld_flow.report.render import MODEL_PAGE, render
 from ndld_flow.report.texts import Texts, steps
 from ndld_flow.report.write_page import write_page

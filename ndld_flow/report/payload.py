@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from operator import attrgetter
@@ -17,7 +14,7 @@ from ndld_flow.report.collect_layers import LayersView
 from ndld_flow.report.collect_profiles import ProfileView
 from ndld_flow.report.diff.collect_diff import DiffView
 from ndld_flow.report.diff.payload import diff_payload
-from ndld_flow.report.json_values import Json, rounded
+from ndld_flow.report.json_values import Json, packed, rounded
 from ndld_flow.report.layer_payload import engine_payload, layers_payload, nanoseconds
 from ndld_flow.report.texts import Tensors, Texts
 
@@ -50,12 +47,6 @@ def page_payload(
     }
     data["texts"] = texts.as_list()
     return packed(data)
-
-
-def packed(data: Json) -> str:
-    """JSON, gzip, base64: letters that can close no tag. Equal data give equal bytes."""
-    plain = json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
-    return base64.b64encode(gzip.compress(plain, compresslevel=4, mtime=0)).decode()
 
 
 def profile_payload(profile: ProfileView) -> dict[str, Json]:

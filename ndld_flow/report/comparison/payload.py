@@ -15,9 +15,8 @@ from ndld_flow.report.collect_graph import collect_graphs, graph_payload
 from ndld_flow.report.collect_profiles import short_provider
 from ndld_flow.report.comparison.collect_aligned import LayerTimes
 from ndld_flow.report.comparison.collect_subjects import SubjectView
-from ndld_flow.report.json_values import Json
+from ndld_flow.report.json_values import Json, packed
 from ndld_flow.report.layer_payload import timeline_payload
-from ndld_flow.report.payload import packed
 from ndld_flow.report.texts import Texts
 
 _SAMPLES = 4000

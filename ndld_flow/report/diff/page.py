@@ -8,7 +8,7 @@ from ndld_flow.plain_text import short_name
 from ndld_flow.records.model_diff import ModelDiff
 from ndld_flow.report.diff.collect_diff import DiffView, collect_diff
 from ndld_flow.report.diff.payload import diff_payload
-from ndld_flow.report.payload import packed
+from ndld_flow.report.json_values import packed
 from ndld_flow.report.texts import Texts
 
 
