@@ -14,7 +14,8 @@ import onnx_ir as ir
 from ndld_flow.backends.editing.cloning import copy_nodes, rename_apart
 from ndld_flow.backends.editing.edited_model import EditedModel
 from ndld_flow.backends.editing.function_names import Imports, drop_unused_domains, names_of
-from ndld_flow.backends.editing.node_pieces import deep_nodes, drop_nodes, hand_over
+from ndld_flow.backends.editing.node_pieces import deep_nodes, hand_over
+from ndld_flow.backends.editing.pruning import remove_node
 from ndld_flow.backends.models.files import all_graphs
 from ndld_flow.backends.models.scopes import function_address, node_label
 from ndld_flow.backends.models.unique_names import free_name, identifier
@@ -89,7 +90,7 @@ class _Inlining:
         for old, inner in zip(call.outputs, function.outputs, strict=False):
             new = copies.values.get(inner) or self._copied(call, function, read.get(inner), old)
             hand_over(old, new, set(), self._graphs)
-        drop_nodes([call])
+        remove_node(call)
         self._imports.add(graph, function.opset_imports)
 
     def _copied(self, call: ir.Node, function: ir.Function, value: ir.Value | None, old: ir.Value) -> ir.Value:

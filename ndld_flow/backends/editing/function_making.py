@@ -21,13 +21,13 @@ from ndld_flow.backends.editing.neighbourhood import Neighbourhood
 from ndld_flow.backends.editing.node_pieces import (
     Pieces,
     deep_nodes,
-    drop_nodes,
     hand_over,
     is_read_outside,
     outermost,
     read_in_nodes,
 )
 from ndld_flow.backends.editing.pattern_matching import Match
+from ndld_flow.backends.editing.pruning import prune_values, remove_node
 from ndld_flow.backends.editing.repeats import find_repeats, itself, same_tensor
 from ndld_flow.backends.models.files import all_graphs
 from ndld_flow.backends.models.scopes import node_label
@@ -128,10 +128,11 @@ class _Making:
         read_in_nodes(self._nodes, inner)
         self._put_calls(calls, owners)
         for match in self._found[1:]:
-            drop_nodes(list(match.nodes.values()))
+            for node in reversed(self._nodes):
+                remove_node(match.nodes[node])
         owners[0].remove(self._nodes)
         self._add_function(inner, {"": imports.of(owners[0]).get("", 1), **wanted})
-        self._drop_unread_constants()
+        prune_values(match.values[value] for match in self._found for value in self._constants)
         for graph in dict.fromkeys(owners):
             graph.sort()
             imports.add(graph, {self._name.domain: 1})
@@ -228,11 +229,6 @@ class _Making:
         assert tensor is not None
         name = self._edited.fresh_name(f"{value.name}_constant")
         return ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[inner], name=name)
-
-    def _drop_unread_constants(self) -> None:
-        for value in dict.fromkeys(match.values[value] for match in self._found for value in self._constants):
-            if not value.uses() and not value.is_graph_output() and value.graph is not None:
-                del value.graph.initializers[value.name or ""]
 
 
 def name_parameters(parameters: Sequence[_Parameter]) -> None:

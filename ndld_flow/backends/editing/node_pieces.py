@@ -109,13 +109,3 @@ def hand_over(old: ir.Value, new: ir.Value, inside: Collection[ir.Node], graphs:
             graph.outputs[:] = [new if output is old else output for output in graph.outputs]
     name, old.name = old.name, None
     new.name, new.type, new.shape = name, old.type, old.shape
-
-
-def drop_nodes(nodes: Sequence[ir.Node]) -> None:
-    """Remove nodes of one graph that nobody else reads, with their bodies."""
-    graph = nodes[0].graph
-    assert graph is not None
-    for node in deep_nodes(nodes):
-        for index in range(len(node.inputs)):
-            node.replace_input_with(index, None)
-    graph.remove(nodes)

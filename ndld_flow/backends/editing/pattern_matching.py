@@ -195,7 +195,9 @@ def _next_step(
 def _is_constant(value: ir.Value) -> bool:
     """Whoever reads the same constant elsewhere may well read another tensor of the same value."""
     producer = value.producer()
-    return value.is_initializer() if producer is None else producer.op_type == "Constant"
+    if producer is None:
+        return value.is_initializer() or value.const_value is not None
+    return producer.op_type == "Constant"
 
 
 def _values_at(node: ir.Node) -> dict[ir.Value, None]:

@@ -1,0 +1,133 @@
+"""Patterns and replacements as people write them, in ONNX's text form: `(x) => (y) { s = Sigmoid(x) y = Mul(x, s) }`.
+
+`axis = $axis` is an attribute that may be anything, and is what the replacement's `$axis` becomes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+
+from ndld_flow.backends.editing.tensor_selecting import constant_of
+from ndld_flow.backends.models.files import one_paragraph
+from ndld_flow.backends.models.scopes import own_subgraphs
+from ndld_flow.errors import RequestError
+from ndld_flow.nearest import say_nearest
+
+_HEADER = '<domain: "rule", opset_import: ["" : 1]> Rule\n'
+_VARIABLE = re.compile(r"=\s*\$([A-Za-z_]\w*)")
+_PLACE = re.compile(r"line: (\d+)")
+
+
+@dataclass(frozen=True)
+class RuleText:
+    """One side of a rule."""
+
+    inputs: tuple[ir.Value, ...]
+    outputs: tuple[ir.Value, ...]
+    nodes: tuple[ir.Node, ...]
+    """Those of a pattern are without its constants."""
+
+    def input(self, name: str, setting: str) -> ir.Value:
+        """The input of a name. Raises `RequestError` with the nearest one."""
+        known = {value.name or "": value for value in self.inputs}
+        if name not in known:
+            raise RequestError(f"`{setting}`: {name!r} is no input of the pattern; {say_nearest(name, known)}")
+        return known[name]
+
+    def variables(self) -> dict[str, list[tuple[ir.Node, str]]]:
+        """Variable -> the nodes and attributes that are it."""
+        found: dict[str, list[tuple[ir.Node, str]]] = {}
+        for node in self.nodes:
+            for attribute in node.attributes.values():
+                if attribute.is_ref():
+                    found.setdefault(attribute.ref_attr_name or "", []).append((node, attribute.name))
+        return found
+
+
+def parse_pattern(text: str) -> RuleText:
+    """What to look for. Its constants become tensors that nothing makes, one for each place that reads them.
+
+    Raises `RequestError` for text that cannot be read, and for patterns that could match nothing or anything.
+    """
+    side = _parse(text, "pattern")
+    constants = {node.outputs[0]: node for node in side.nodes if _is_constant(node)}
+    nodes = tuple(node for node in side.nodes if not _is_constant(node))
+    for node in nodes:
+        for index, value in enumerate(node.inputs):
+            if value in constants:
+                tensor = constant_of(constants[value])
+                if tensor is None:
+                    raise RequestError(f"`pattern`: constant {value.name!r} has no value")
+                node.replace_input_with(index, ir.Value(name=value.name, const_value=tensor))
+        if any(True for _ in own_subgraphs(node)):
+            raise RequestError(f"`pattern`: {node.op_type} has a subgraph, which a pattern cannot have")
+    made = {value for node in nodes for value in node.outputs}
+    for value in side.outputs:
+        if value not in made:
+            raise RequestError(f"`pattern`: output {value.name!r} is made by none of its nodes")
+    return RuleText(side.inputs, side.outputs, nodes)
+
+
+def parse_replacement(text: str, pattern: RuleText) -> RuleText:
+    """What to put there. Raises `RequestError` for text that cannot be read or does not fit the pattern."""
+    side = _parse(text, "replacement")
+    for value in side.inputs:
+        pattern.input(value.name or "", "replacement")
+    if len(side.outputs) != len(pattern.outputs):
+        raise RequestError(f"`replacement` has {len(side.outputs)} outputs, and `pattern` has {len(pattern.outputs)}")
+    if len(set(side.outputs)) != len(side.outputs):
+        raise RequestError("`replacement` hands out one tensor twice: copy it by `Identity`")
+    known = pattern.variables()
+    for name in side.variables():
+        if name not in known:
+            raise RequestError(f"`replacement`: ${name} is not in the pattern; {say_nearest(name, known)}")
+    return side
+
+
+def _parse(text: str, setting: str) -> RuleText:
+    try:
+        proto = onnx.parser.parse_function(_HEADER + _VARIABLE.sub(r'= "$\1"', text.strip()))
+    except onnx.parser.ParseError as error:
+        raise RequestError(f"`{setting}` cannot be read: {_reason(error)}") from None
+    _check_names(proto, setting)
+    function = ir.serde.deserialize_function(proto)
+    for node in function:
+        for attribute in list(node.attributes.values()):
+            if attribute.type == ir.AttributeType.STRING and attribute.as_string().startswith("$"):
+                variable = attribute.as_string()[1:]
+                node.attributes[attribute.name] = ir.RefAttr(attribute.name, variable, ir.AttributeType.UNDEFINED)
+    return RuleText(tuple(function.inputs), tuple(function.outputs), tuple(function))
+
+
+def _check_names(proto: onnx.FunctionProto, setting: str) -> None:
+    known = set(proto.input)
+    for node in proto.node:
+        _check_known(node.input, known, setting)
+        for name in node.output:
+            if name in known:
+                raise RequestError(f"`{setting}`: {name!r} is made twice")
+            known.add(name)
+    _check_known(proto.output, known, setting)
+
+
+def _check_known(names: Iterable[str], known: set[str], setting: str) -> None:
+    for name in names:
+        if name and name not in known:
+            raise RequestError(f"`{setting}`: {name!r} is neither an input nor made before; {say_nearest(name, known)}")
+
+
+def _reason(error: Exception) -> str:
+    """The parser's reason with its place in the recipe's text; our header is a line of its own."""
+    told = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
+    place, lines = _PLACE.search(told), told.splitlines()
+    where = f"line {int(place[1]) - 1}: " if place else ""
+    return f"{where}{one_paragraph(lines[-1])} (near `{one_paragraph(lines[-2].removeprefix('Error context:'))}`)"
+
+
+def _is_constant(node: ir.Node) -> bool:
+    return node.op_type == "Constant" and node.domain in ("", "ai.onnx")
