@@ -82,7 +82,7 @@ def test_the_input_is_read_in_a_branch_and_is_an_output() -> None:
 
 
 def test_wrong_names_and_ranks_are_told() -> None:
-    with pytest.raises(RequestError, match='the model has no input .img.; did you mean "image"|known: image'):
+    with pytest.raises(RequestError, match=r"the model has no input 'img'; "):
         operate(_conv(), ChangeLayout(inputs=("img",), to="NHWC"))
     with pytest.raises(RequestError, match=r"image cannot become NWC, which has 3 dimensions: its shape is \[batch, 3"):
         operate(_conv(), ChangeLayout(inputs=("image",), to="NWC"))

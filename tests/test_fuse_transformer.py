@@ -98,18 +98,29 @@ def test_nothing_fused_is_an_error_unless_allowed() -> None:
 
 def test_layer_normalization_before_opset_17_is_told() -> None:
     model = encoder(13)
-    with pytest.raises(RequestError, match="LayerNormalization, which ONNX does not have at opset 13: convert the model"):
+    with pytest.raises(
+        RequestError, match="LayerNormalization, which ONNX does not have at opset 13: convert the model"
+    ):
         operate(model, FuseTransformer(model_type="bert", fusions=("layer_norm",)))
 
 
 def test_weights_on_disk_stay_there(tmp_path: Path) -> None:
     source, target = tmp_path / "source.onnx", tmp_path / "target.onnx"
     onnx.save(
-        encoder(), source, save_as_external_data=True, location="source.data", size_threshold=0, all_tensors_to_one_file=True
+        encoder(),
+        source,
+        save_as_external_data=True,
+        location="source.data",
+        size_threshold=0,
+        all_tensors_to_one_file=True,
     )
     edited = EditedModel(model=open_model(source), path=source)
     edit_file(edited, [Entry("operations[0]", FuseTransformer(model_type="bert", fusions=("gelu",)))], target)
-    kept = {name for name, value in edited.model.graph.initializers.items() if isinstance(value.const_value, ir.ExternalTensor)}
+    kept = {
+        name
+        for name, value in edited.model.graph.initializers.items()
+        if isinstance(value.const_value, ir.ExternalTensor)
+    }
     assert {"wq", "wk", "wv", "wo", "w1", "gamma"} <= kept
     x = numbers(2, 5, 8)
     assert_same(outputs_of(onnx.load(source), {"x": x}), outputs_of(onnx.load(target), {"x": x}), 1e-4)

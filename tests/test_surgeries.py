@@ -69,9 +69,9 @@ def test_gemm_of_an_opset_without_broadcasting_is_refused() -> None:
 
 def test_no_gemm_is_an_error_unless_allowed() -> None:
     model = parsed('<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) { y = Relu (x) }')
-    with pytest.raises(RequestError, match="no node has the op_type .Gemm."):
+    with pytest.raises(RequestError, match="no node has the op_type 'Gemm'"):
         operate(model, SplitGemm())
-    with pytest.raises(RequestError, match="no node has the op_type .Add."):
+    with pytest.raises(RequestError, match="no node has the op_type 'Add'"):
         operate(model, FuseGemm())
     same, _ = operate(model, SplitGemm(allow_empty=True), FuseGemm(allow_empty=True))
     assert op_types(same) == ["Relu"]
@@ -173,7 +173,7 @@ def test_operators_are_written_out_in_others(op_type: str, opset: int, dtype: st
 
 def test_a_definition_for_other_types_is_refused() -> None:
     model = _unary("MeanVarianceNormalization", 13, "float16[2, 4, 6, 6]")
-    with pytest.raises(RequestError, match="ONNX's definition does not fit its types: .*inconsistent type"):
+    with pytest.raises(RequestError, match=r"ONNX's definition does not fit its types: .*inconsistent type"):
         operate(model, Decompose(select=NodeSelect(name=("*",))))
 
 
@@ -195,7 +195,9 @@ def test_what_cannot_be_written_out_is_told_with_what_can() -> None:
         """<ir_version: 8, opset_import: ["": 17]>
         g (float[1, 3, 8, 8] x) => (float[1, 3, 1, 1] y) { y = GlobalAveragePool (x) }"""
     )
-    with pytest.raises(RequestError, match=r"GlobalAveragePool\) is not defined by other operators at opset 17; known:.*Layer"):
+    with pytest.raises(
+        RequestError, match=r"GlobalAveragePool\) is not defined by other operators at opset 17; known:.*Layer"
+    ):
         operate(model, Decompose(select=NodeSelect(name=("*",))))
 
 
@@ -221,16 +223,16 @@ def test_nodes_in_branches_and_functions_are_written_out() -> None:
         assert_same(outputs_of(model, feeds), outputs_of(written, feeds), 1e-5)
 
 
-@pytest.mark.parametrize(("by", "error"), [("tanh", 3.6e-4), ("polynomial", 6e-7)])
+@pytest.mark.parametrize(("by", "error", "told"), [("tanh", 3.6e-4, "3.6e-04"), ("polynomial", 6e-7, "1.5e-07")])
 @pytest.mark.parametrize("opset", [9, 11, 13, 17, 20, 22])
-def test_erf_by_a_formula(by: Any, error: float, opset: int) -> None:
+def test_erf_by_a_formula(by: Any, error: float, told: str, opset: int) -> None:
     model = _unary("Erf", opset, "float[N]")
     replaced, notes = operate(model, ReplaceErf(by=by))
     assert "Erf" not in op_types(replaced)
     x = np.linspace(-6, 6, 100001, dtype=np.float32)
     [expected], [found] = outputs_of(model, {"x": x}), outputs_of(replaced, {"x": x})
     assert np.abs(expected - found).max() < error
-    assert notes == [f"1 Erf by the {by} formula: each is at most {dict(tanh='3.6e-04', polynomial='1.5e-07')[by]} off"]
+    assert notes == [f"1 Erf by the {by} formula: each is at most {told} off"]
 
 
 def test_erf_in_halves() -> None:
@@ -361,7 +363,9 @@ def test_a_batch_on_another_axis() -> None:
 def test_what_cannot_have_another_batch_is_named() -> None:
     squeezed = '<ir_version: 8, opset_import: ["": 17]> g (float[1, 4] x) => (float[4] y) <int64[1] a = {0}> {%s}'
     model = parsed(squeezed % "[lonely] y = Squeeze (x, a)")
-    with pytest.raises(RequestError, match=r"the batch cannot be free: lonely \(Squeeze\) cannot take another one than 1"):
+    with pytest.raises(
+        RequestError, match=r"the batch cannot be free: lonely \(Squeeze\) cannot take another one than 1"
+    ):
         operate(model, MakeBatchDynamic())
     model = parsed(squeezed % "[mixing] y = ReduceSum <keepdims = 0> (x, a)")
     with pytest.raises(RequestError, match=r"no output follows the batch of x: it ends at mixing \(ReduceSum\)"):

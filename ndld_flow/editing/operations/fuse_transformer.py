@@ -68,6 +68,7 @@ class FuseTransformer(Operation):
     needs opset 17. Outputs differ in the last bits (about 1e-4 of the largest for fp32).
 
         fuse_transformer: {model_type: bert, without: [embed_layer_norm]}
+
         fuse_transformer: {model_type: bert, fusions: [layer_norm, gelu]}
     """
 

@@ -35,7 +35,4 @@ class MakeBatchDynamic(Operation):
         from ndld_flow.backends.editing.surgeries.free_batch import free_batch
 
         freed = free_batch(edited, self.inputs, self.axes, self.name)
-        return (
-            f"batch free in {', '.join((*freed.inputs, *freed.outputs))}; "
-            f"{len(freed.changed)} nodes had it built in"
-        )
+        return f"batch free in {', '.join((*freed.inputs, *freed.outputs))}; {len(freed.changed)} nodes had it built in"

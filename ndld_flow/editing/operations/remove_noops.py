@@ -10,15 +10,13 @@ from ndld_flow.errors import RequestError
 if TYPE_CHECKING:
     from ndld_flow.backends.editing.edited_model import EditedModel
 
-Kind = Literal[
-    "identity", "dropout", "cast", "reshape", "expand", "transpose", "pad", "slice", "concat", "arithmetic"
-]
+Kind = Literal["identity", "dropout", "cast", "reshape", "expand", "transpose", "pad", "slice", "concat", "arithmetic"]
 
 
 class RemoveNoops(Operation):
     """Remove nodes that change nothing; every number stays as it was.
 
-        remove_noops: {kinds: [identity, dropout]}
+    remove_noops: {kinds: [identity, dropout]}
     """
 
     kinds: tuple[Kind, ...] = ()

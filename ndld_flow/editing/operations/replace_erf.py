@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class ReplaceErf(Operation):
     """Compute Erf, the middle of an exact Gelu, by other operators; the error is noted.
 
-        replace_erf: {by: tanh}
+    replace_erf: {by: tanh}
     """
 
     by: Literal["tanh", "polynomial"]

@@ -61,7 +61,7 @@ def replace_erfs(edited: EditedModel, nodes: Sequence[ir.Node], formula: str) ->
             dtype = node.outputs[0].dtype or (source.dtype if source is not None else None)
             if source is None or dtype not in FLOATS:
                 raise RequestError(f"{label(node)}: its type is not known to be a float; inline functions first")
-            edits.take_over(chosen.write(_Terms(edits, node, dtype), source), node.outputs[0])  # type: ignore[arg-type]
+            edits.take_over(chosen.write(_Terms(edits, node, dtype), source), node.outputs[0])
             edits.remove(node)
     if erfs:
         edited.note(f"{len(erfs)} Erf by the {formula} formula: each is at most {chosen.largest_error:.1e} off")

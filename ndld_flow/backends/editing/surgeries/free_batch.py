@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.backends.editing.edited_model import EditedModel
-from ndld_flow.backends.editing.surgeries.batch_axes import Batch, BatchAxes, axis_after_reshape, outer_counts, shapes_with
+from ndld_flow.backends.editing.surgeries.batch_axes import (
+    Batch,
+    BatchAxes,
+    axis_after_reshape,
+    outer_counts,
+    shapes_with,
+)
 from ndld_flow.backends.editing.surgeries.rewriting import Rewriting, graph_of, known_shapes, label, some_of
 from ndld_flow.backends.models.input_shapes import real_inputs
 from ndld_flow.backends.models.scopes import own_subgraphs

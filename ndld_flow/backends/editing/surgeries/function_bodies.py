@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import onnx
 import onnx_ir as ir
@@ -18,6 +19,23 @@ _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 _MOST_NAMED = 100
 _WITH_SUBGRAPHS = frozenset(("Range", "SequenceMap"))
 """Their definitions are loops."""
+
+
+class _Schema(Protocol):
+    """What onnx's stubs do not tell of a schema."""
+
+    @property
+    def function_opset_versions(self) -> Sequence[int]: ...
+    @property
+    def context_dependent_function_opset_versions(self) -> Sequence[int]: ...
+    @property
+    def attributes(self) -> Mapping[str, onnx.defs.OpSchema.Attribute]: ...
+    @property
+    def max_input(self) -> int: ...
+    def get_function_with_opset_version(self, version: int, /) -> bytes: ...
+    def get_context_dependent_function_with_opset_version(
+        self, version: int, node: bytes, types: Sequence[bytes], /
+    ) -> bytes: ...
 
 
 def decompose_nodes(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
@@ -40,14 +58,15 @@ def decomposable(opset: int) -> list[str]:
     return sorted(name for name in known if (schema := _schema(name, opset)) is not None and _versions(schema, opset))
 
 
-def _schema(op_type: str, opset: int, domain: str = "") -> onnx.defs.OpSchema | None:
+def _schema(op_type: str, opset: int, domain: str = "") -> _Schema | None:
     try:
-        return onnx.defs.get_schema(op_type, opset, domain)
+        found: _Schema = onnx.defs.get_schema(op_type, opset, domain)  # type: ignore[assignment]
     except onnx.defs.SchemaError:
         return None
+    return found
 
 
-def _versions(schema: onnx.defs.OpSchema, opset: int) -> list[int]:
+def _versions(schema: _Schema, opset: int) -> list[int]:
     """Opsets that the body is written for, none newer than the model's."""
     versions = (*schema.function_opset_versions, *schema.context_dependent_function_opset_versions)
     return sorted(version for version in versions if version <= opset)
@@ -74,7 +93,7 @@ def _body(edits: Rewriting, node: ir.Node) -> onnx.FunctionProto:
     return body
 
 
-def _defaults(schema: onnx.defs.OpSchema, node: ir.Node) -> list[onnx.AttributeProto]:
+def _defaults(schema: _Schema, node: ir.Node) -> list[onnx.AttributeProto]:
     """What the operator means by attributes that the node does not have."""
     return [
         attribute.default_value
@@ -83,14 +102,14 @@ def _defaults(schema: onnx.defs.OpSchema, node: ir.Node) -> list[onnx.AttributeP
     ]
 
 
-def _plain_body(schema: onnx.defs.OpSchema, versions: Sequence[int]) -> onnx.FunctionProto | None:
+def _plain_body(schema: _Schema, versions: Sequence[int]) -> onnx.FunctionProto | None:
     fitting = [version for version in versions if version in schema.function_opset_versions]
     if not fitting:
         return None
-    return onnx.FunctionProto.FromString(schema.get_function_with_opset_version(fitting[-1]))
+    return _parsed(schema.get_function_with_opset_version(fitting[-1]))
 
 
-def _body_for(schema: onnx.defs.OpSchema, versions: Sequence[int], node: ir.Node) -> onnx.FunctionProto | None:
+def _body_for(schema: _Schema, versions: Sequence[int], node: ir.Node) -> onnx.FunctionProto | None:
     """The body for this node's attributes and types."""
     types = []
     for value in node.inputs:
@@ -99,7 +118,12 @@ def _body_for(schema: onnx.defs.OpSchema, versions: Sequence[int], node: ir.Node
         types.append(b"" if value is None else _type(value).SerializeToString())
     proto = ir.serde.serialize_node(node)
     data = schema.get_context_dependent_function_with_opset_version(versions[-1], proto.SerializeToString(), types)
-    return onnx.FunctionProto.FromString(data)
+    return _parsed(data)
+
+
+def _parsed(data: bytes) -> onnx.FunctionProto:
+    body: onnx.FunctionProto = onnx.FunctionProto.FromString(data)
+    return body
 
 
 def _type(value: ir.Value) -> onnx.TypeProto:
@@ -129,7 +153,7 @@ def _check_versions(node: ir.Node, body: onnx.FunctionProto, opset: int) -> None
             )
 
 
-def _has_attributes(schema: onnx.defs.OpSchema, inner: onnx.NodeProto) -> bool:
+def _has_attributes(schema: _Schema, inner: onnx.NodeProto) -> bool:
     return all(attribute.name in schema.attributes for attribute in inner.attribute)
 
 

@@ -59,7 +59,9 @@ def _check(edits: Rewriting, node: ir.Node) -> None:
     if any(attribute.is_ref() for attribute in node.attributes.values()):
         raise RequestError(f"{label(node)} takes attributes from the call of its function: inline functions first")
     if edits.opset_of(node) < _FIRST_OPSET:
-        raise RequestError(f"{label(node)} is of opset {edits.opset_of(node)}: convert the model to {_FIRST_OPSET} first")
+        raise RequestError(
+            f"{label(node)} is of opset {edits.opset_of(node)}: convert the model to {_FIRST_OPSET} first"
+        )
 
 
 def _factor(edits: Rewriting, node: ir.Node, index: int, attribute: str) -> ir.Value | None:
@@ -84,7 +86,9 @@ def _scaled(edits: Rewriting, node: ir.Node, value: ir.Value, attribute: str) ->
     if dtype is None:
         raise RequestError(f"{label(node)}: its dtype is not known, so {attribute} cannot be multiplied")
     wish = f"{node.name or 'gemm'}_{attribute}"
-    return edits.put_for(node, "Mul", [value, edits.constant_like(graph_of(node), factor, dtype, wish)], wish=f"{wish}_mul")
+    return edits.put_for(
+        node, "Mul", [value, edits.constant_like(graph_of(node), factor, dtype, wish)], wish=f"{wish}_mul"
+    )
 
 
 def _number(node: ir.Node, name: str, default: float) -> float:

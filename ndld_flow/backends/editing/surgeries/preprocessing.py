@@ -77,7 +77,9 @@ def add_preprocessing_to(edited: EditedModel, name: str | None, camera: Camera) 
     gain, shift = _affine(camera, channels, value.name or "")
     uses, shape, outputs = tuple(value.uses()), value.shape, value.is_graph_output()
     if not uses or outputs:
-        raise RequestError(f"input {value.name} is read by no node, or is an output itself: there is nothing to prepare")
+        raise RequestError(
+            f"input {value.name} is read by no node, or is an output itself: there is nothing to prepare"
+        )
     absorbed = _fold(edited, edits, value, camera, gain, shift) if camera.fold else None
     if absorbed is not None:
         camera, gain, shift = absorbed
@@ -139,8 +141,7 @@ def _build(
     chain: _Chain, camera: Camera, channels: int | ir.SymbolicDim, gain: Array, shift: Array, dtype: ir.DataType
 ) -> None:
     # TensorRT takes uint8 inputs only where a Cast reads them, so it comes first. Halves are too coarse to subtract in.
-    plain = (gain == 1).all() and not shift.any() and camera.resize_to is None
-    exact = dtype if plain or dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
+    exact = dtype if dtype == ir.DataType.DOUBLE or _is_plain(camera, gain, shift) else ir.DataType.FLOAT
     if dtype_of_word(camera.dtype) != exact:
         chain.put("Cast", "cast", to=int(exact))
     if camera.layout != camera.model_layout:
@@ -152,15 +153,24 @@ def _build(
         chain.put("Gather", "swap_channels", swapped, axis=axis)
     if camera.resize_to is not None:
         _resize(chain, camera, channels, exact)
-    per_channel = [-1 if place == axis else 1 for place in range(4)]
-    if (gain != 1).any():
-        chain.put("Mul", "scale", chain.numbers(gain.astype(exact.numpy()).reshape(per_channel), "gain"))
-    if shift.any():
-        chain.put("Add", "shift", chain.numbers(shift.astype(exact.numpy()).reshape(per_channel), "offset"))
+    _normalize(chain, axis, gain.astype(exact.numpy()), shift.astype(exact.numpy()))
     if exact != dtype:
         chain.put("Cast", "to_model", to=int(dtype))
     if chain.value.producer() is None:
         raise RequestError(f"input {chain.name} would stay as it is: say what is different in the frames")
+
+
+def _is_plain(camera: Camera, gain: Array, shift: Array) -> bool:
+    """Whether nothing is computed that would lose digits."""
+    return bool((gain == 1).all()) and not shift.any() and camera.resize_to is None
+
+
+def _normalize(chain: _Chain, axis: int, gain: Array, shift: Array) -> None:
+    per_channel = [-1 if place == axis else 1 for place in range(4)]
+    if (gain != 1).any():
+        chain.put("Mul", "scale", chain.numbers(gain.reshape(per_channel), "gain"))
+    if shift.any():
+        chain.put("Add", "shift", chain.numbers(shift.reshape(per_channel), "offset"))
 
 
 def _resize(chain: _Chain, camera: Camera, channels: int | ir.SymbolicDim, exact: ir.DataType) -> None:

@@ -1,4 +1,4 @@
-"""The edits of sanitizing, for operations: new names are identifiers, and inner shapes are inferred only for a while."""
+"""The edits of sanitizing, for operations: new names are identifiers, inner shapes are inferred only for a while."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ndld_flow.backends.models.node_precision import precision_metadata
 from ndld_flow.backends.models.shape_inference import infer_shapes
 from ndld_flow.backends.models.unique_names import free_name, identifier
 from ndld_flow.backends.sanitizing.constants import detach_initializers_from_inputs
-from ndld_flow.backends.sanitizing.edits import Array, Edits, is_standard
+from ndld_flow.backends.sanitizing.edits import Edits, is_standard
 
 _READ_BYTES = 64 * 2**20
 """Larger constants are not read to see whether a rule fits."""
@@ -21,7 +21,7 @@ _NAMED = 5
 
 
 class Rewriting(Edits):
-    """A model being changed by an operation. Initializers of IR version 3 stop being inputs, as all of them had to be."""
+    """A model being changed by an operation. Initializers of IR version 3 stop being inputs, which all of them are."""
 
     def __init__(self, edited: EditedModel) -> None:
         super().__init__(edited.model, _READ_BYTES)
@@ -31,7 +31,6 @@ class Rewriting(Edits):
     def opset_of(self, node: ir.Node) -> int:
         """Version of the default domain that holds for a node."""
         return self.opset(graph_of(node))
-
 
     def new_name(self, wanted: str) -> str:
         return free_name(identifier(wanted), self._names)
@@ -140,7 +139,7 @@ def graph_of(node: ir.Node) -> ir.Graph:
 
 
 def read_instead(old: ir.Value, new: ir.Value) -> None:
-    """Let all nodes, in subgraphs too, and graph outputs read another value; whoever makes that one still reads the old."""
+    """Let nodes, in subgraphs too, and graph outputs read another value, except the node that makes that one."""
     for use in tuple(old.uses()):
         if use.node is not new.producer():
             use.node.replace_input_with(use.idx, new)

@@ -7,7 +7,7 @@ the region or out of it than have to be put at its borders. A number stays the n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -92,7 +92,7 @@ def _entries(region: _Region, reader: ir.Node) -> list[ir.Node] | None:
     return entries
 
 
-def _readers(values: tuple[ir.Value, ...] | list[ir.Value]) -> list[ir.Node]:
+def _readers(values: Sequence[ir.Value]) -> list[ir.Node]:
     return list(dict.fromkeys(use.node for value in values for use in value.uses()))
 
 
@@ -100,9 +100,10 @@ def _inverse_readers(value: ir.Value, region: _Region) -> Iterator[ir.Node]:
     """Transposes that only undo this order."""
     for reader in _readers([value]):
         perm = _perm(reader)
-        if reader not in region.nodes and perm is not None and reader.graph is value.graph:
-            if _composed(region.perm, perm) == tuple(range(len(perm))):
-                yield reader
+        if reader in region.nodes or perm is None or reader.graph is not value.graph:
+            continue
+        if perm == _inverse(region.perm):
+            yield reader
 
 
 def _needs_transpose(value: ir.Value, region: _Region) -> bool:
@@ -121,16 +122,14 @@ def _read_outside(value: ir.Value, region: _Region) -> bool:
 
 def _carry_out(edits: Rewriting, region: _Region) -> None:
     """Let the region's nodes compute in the other order, and put a Transpose where the old one is still read."""
-    before = {node.outputs[0]: node.inputs[0] for node in region.entries}
     for node, new in region.nodes.items():
         new.apply(edits, node)
-        for index, value in enumerate(node.inputs):
-            if value is not None and before.get(value) is not None:
-                node.replace_input_with(index, before[value])
-    for node, new in region.nodes.items():
-        if new.keeps_order:
-            for value in node.outputs:
-                _restore_order(edits, value, region)
+    for entry in region.entries:
+        for use in tuple(entry.outputs[0].uses()):
+            if use.node in region.nodes:
+                use.node.replace_input_with(use.idx, entry.inputs[0])
+    for value in [value for node, new in region.nodes.items() if new.keeps_order for value in node.outputs]:
+        _restore_order(edits, value, region)
     for node in region.entries:
         if not node.outputs[0].uses() and not node.outputs[0].is_graph_output():
             edits.remove(node)
