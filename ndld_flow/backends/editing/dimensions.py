@@ -144,17 +144,19 @@ def fix_dims(edited: EditedModel, sizes: Mapping[str, int], rest: int | None) ->
         set_shapes(edited, shapes)
         return show_inputs(model)
     check_dims(model, sizes, "dims")
-    wanted = dict.fromkeys(dim_names(model), rest) if rest is not None else {}
+    wanted = {} if rest is None else dict.fromkeys(dim_names(model), rest)
     wanted |= sizes
-    shapes = {} if rest is None else {value.name or "": _filled(value, wanted, rest) for value in real_inputs(model)}
-    _put(edited, {name: shape for name, shape in shapes.items() if shape is not None}, wanted)
+    _put(edited, {} if rest is None else _filled(real_inputs(model), wanted, rest), wanted)
     return show_inputs(model)
 
 
-def _filled(value: ir.Value, sizes: Mapping[str, int], rest: int) -> tuple[int, ...] | None:
-    if value.shape is None:
-        return None
-    return tuple(dim if isinstance(dim, int) else sizes.get(str(dim.value), rest) for dim in value.shape)
+def _filled(inputs: Sequence[ir.Value], sizes: Mapping[str, int], rest: int) -> dict[str, Dims]:
+    """Shapes without free dimensions, for inputs whose rank is known."""
+    return {
+        value.name or "": [dim if isinstance(dim, int) else sizes.get(str(dim.value), rest) for dim in value.shape]
+        for value in inputs
+        if value.shape is not None
+    }
 
 
 def show_inputs(model: ir.Model) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, model_validator
 
@@ -24,10 +24,10 @@ class SetMetadata(Operation):
     producer_version: str | None = None
     """Its version."""
     model_version: int | None = None
-    """The model's own version."""
+    """The model's own version, a number."""
     domain: str | None = None
     """The model's name space, such as `org.example`."""
-    graph_name: str | None = None
+    graph_name: Annotated[str, Field(min_length=1)] | None = None
     """The main graph's name."""
     doc_string: str | None = None
     """Text about the model; with `select`, about the nodes."""
@@ -40,12 +40,17 @@ class SetMetadata(Operation):
 
     @model_validator(mode="after")
     def _check_whose(self) -> Self:
-        of_model = {"producer_name", "producer_version", "model_version", "domain", "graph_name"}
-        if self.select is not None and of_model & self.model_fields_set:
+        if self.select is not None and self._of_model:
             raise ValueError("nodes have `doc_string` and `metadata` only; set the model's in an operation of its own")
-        if not self.model_fields_set - {"select", "allow_empty"}:
+        if not self._of_model and self.doc_string is None and not self.metadata:
             raise ValueError("say what to set")
         return self
+
+    @property
+    def _of_model(self) -> dict[str, str | int]:
+        """What only a model says, where it is said."""
+        names = ("producer_name", "producer_version", "model_version", "domain", "graph_name")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.backends.editing.metadata import describe, describe_model
@@ -55,7 +60,7 @@ class SetMetadata(Operation):
             for node in nodes:
                 describe(node, self.doc_string, self.metadata)
             return f"metadata set on {len(nodes)} nodes"
-        said = self.model_fields_set - {"metadata", "allow_empty", "graph_name"}
-        describe_model(edited.model, {name: getattr(self, name) for name in said}, self.graph_name)
-        describe(edited.model, None, self.metadata)
-        return f"set: {', '.join(sorted(self.model_fields_set - {'allow_empty'}))}"
+        describe_model(edited.model, self._of_model)
+        describe(edited.model, self.doc_string, self.metadata)
+        doc = ["doc_string"] if self.doc_string is not None else []
+        return f"set: {', '.join([*self._of_model, *doc, *self.metadata])}"
