@@ -13,6 +13,7 @@ from ndld_flow.backends.diffing.diff_models import diff_models
 from ndld_flow.backends.editing.edited_model import EditedModel
 from ndld_flow.backends.editing.finishing import finish_model
 from ndld_flow.backends.editing.stale_shapes import NotedShapes
+from ndld_flow.backends.models.changed_model import check_changed
 from ndld_flow.backends.models.files import check_model, load_model, save_model, summarize_model
 from ndld_flow.errors import ModelError, RequestError
 from ndld_flow.records.graph_change import GraphChange
@@ -50,7 +51,7 @@ def edit_file(
     tell(len(entries), len(entries), "checking")
     edited.notes += finish_model(edited.model, noted)
     save_model(edited.model, target)
-    _check(target, edited.path)
+    _check(edited, target)
     # The model in memory still names the weights' old place, so that those which stayed are equal without being read.
     diff = diff_models(load_model(edited.path), edited.model)
     return GraphChange(before=before, after=summarize_model(edited.model), notes=tuple(edited.notes), diff=diff)
@@ -69,14 +70,14 @@ def _apply(entry: Entry, edited: EditedModel) -> str:
         raise type(error)(f"{entry.place}: {error}") from None
 
 
-def _check(target: Path, source: Path) -> None:
-    """Raises `ModelError` when the checker refuses the result; says so when it refused the source already."""
+def _check(edited: EditedModel, target: Path) -> None:
+    """Raises `ModelError` when the result is not valid; says so when the source was not either."""
     try:
-        check_model(target)
+        check_changed(edited.path, target, edited.model)
     except ModelError as error:
         reason = str(error).removeprefix(f"{target}: ")
         try:
-            check_model(source)
+            check_model(edited.path)
         except ModelError as old:
-            reason += f" (It was not valid before the edit either: {str(old).removeprefix(f'{source}: ')})"
+            reason += f" (It was not valid before the edit either: {str(old).removeprefix(f'{edited.path}: ')})"
         raise ModelError(f"the operations leave a model that is not valid: {reason}") from None

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from ndld_flow.backends.models.files import check_model, load_model, save_model, summarize_model
+from ndld_flow.backends.models.changed_model import check_changed
+from ndld_flow.backends.models.files import load_model, save_model, summarize_model
 from ndld_flow.backends.models.input_shapes import check_shapes, dims_from_shapes, put_shapes
 from ndld_flow.backends.models.local_functions import inline_functions
 from ndld_flow.backends.models.node_precision import constraints_of
-from ndld_flow.backends.models.sparse_tensors import SparseInitializer
 from ndld_flow.backends.sanitizing.branches import inline_decided_branches
 from ndld_flow.backends.sanitizing.constants import detach_initializers_from_inputs, lift_constants
 from ndld_flow.backends.sanitizing.duplicates import share_equal_initializers, share_equal_nodes
@@ -82,7 +82,7 @@ def sanitize_file(
         try:
             edits = _transform(model, options, skipped)
             save_model(model, target)
-            _check_result(source, target, model)
+            check_changed(source, target, model)
             break
         except _PassError as error:
             log.warning("pass left out, because it failed: %s", error)
@@ -108,32 +108,6 @@ def _lost_constraints(before: Mapping[str, str], after: Mapping[str, str]) -> li
         return []
     more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
     return [f"{len(lost)} nodes with a precision constraint are gone: {', '.join(lost[:_NAMED])}{more}"]
-
-
-def _check_result(source: Path, target: Path, model: ir.Model) -> None:
-    """Raises `ModelError` when the checker refuses the result. Strict shape inference may refuse it where it refused
-    the source too: some of its rules are wrong, and runtimes take such models all the same."""
-    check_model(target)
-    if _has_sparse_initializers(model):
-        return  # onnx's inference refuses them as such
-    try:
-        check_model(target, full_check=True)
-    except ModelError:
-        if _passes_full_check(source):
-            raise
-
-
-def _passes_full_check(path: Path) -> bool:
-    try:
-        check_model(path, full_check=True)
-    except ModelError:
-        return False
-    return True
-
-
-def _has_sparse_initializers(model: ir.Model) -> bool:
-    values = (value for graph in model.graphs() for value in graph.initializers.values())
-    return any(isinstance(value.const_value, SparseInitializer) for value in values)
 
 
 def _transform(model: ir.Model, options: SanitizeOptions, skipped: set[str]) -> Edits:
