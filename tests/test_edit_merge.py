@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import pytest
 
 from ndld_flow.errors import RequestError
 from tests import models
-from tests.editing_fixtures import Feeds, edit, edit_path, parse, run, same_outputs, text_of
+from tests.editing_fixtures import Array, Feeds, edit, edit_path, parse, run, same_outputs, text_of
 
 RANDOM = np.random.default_rng(0)
 HEAD = """agraph (float[N, 3] x) => (float[N, 3] m) <float[3] w = {1, 2, 3}> { [add] m = Add(x, w) }"""
 TAIL = """agraph (float[B, 3] m) => (float[B, 3] y) <float[3] w = {4, 5, 6}> { [add] y = Mul(m, w) }"""
 X = {"x": np.array([[1, 2, 3]], np.float32)}
+
+
+def _floats(values: npt.ArrayLike) -> Array:
+    return np.array(values, np.float32)
 
 
 def _names(values: list[onnx.ValueInfoProto]) -> list[str]:
@@ -49,9 +55,9 @@ def test_inputs_and_outputs_in_order_where_names_differ() -> None:
     tail = parse("agraph (float[3] a) => (float[3] b) { [n] b = Neg(a) }")
     head = "agraph (float[3] x) => (float[3] y) { [y] y = Relu(x) }"
     np.testing.assert_array_equal(
-        run(edit(head, {"append_model": {"model": "tail"}}, tail=tail), {"x": np.float32([1, -1, 2])})["b"], [-1, 0, -2]
+        run(edit(head, {"append_model": {"model": "tail"}}, tail=tail), {"x": _floats([1, -1, 2])})["b"], [-1, 0, -2]
     )
-    found = run(edit(head, {"prepend_model": {"model": "tail"}}, tail=tail), {"a": np.float32([1, -1, 2])})
+    found = run(edit(head, {"prepend_model": {"model": "tail"}}, tail=tail), {"a": _floats([1, -1, 2])})
     np.testing.assert_array_equal(found["y"], [0, 1, 0])
 
 
@@ -91,7 +97,7 @@ def test_merge_side_by_side() -> None:
     assert [dim.dim_param for dim in both.graph.input[1].type.tensor_type.shape.dim] == ["other_N", ""]
     shared = edit(HEAD, {"merge_model": {"model": "other", "share_inputs": "x"}}, other=other)
     assert _names(list(shared.graph.input)) == ["x", "k"]
-    np.testing.assert_array_equal(run(shared, {**X, "k": np.float32([0])})["other_m"], -X["x"])
+    np.testing.assert_array_equal(run(shared, {**X, "k": _floats([0])})["other_m"], -X["x"])
 
 
 def test_import_as_nodes_and_reconnected_by_names() -> None:
@@ -131,7 +137,7 @@ def test_functions_of_one_name_and_other_bodies_are_kept_apart() -> None:
     first, second = FUNCTION.format(op="Neg"), parse(FUNCTION.format(op="Sqrt"))
     both = edit(first, {"append_model": {"model": "other"}}, other=second)
     assert sorted(function.name for function in both.functions) == ["Inner", "Inner_2", "Outer", "Outer_2", "Same"]
-    x = np.float32([0, 1, 2])
+    x = _floats([0, 1, 2])
     np.testing.assert_array_equal(run(both, {"x": x})["other_y"], np.sqrt(x))
 
 
@@ -147,7 +153,7 @@ def test_the_older_opset_is_converted() -> None:
     old = """<ir_version: 7, opset_import: ["" : 11]>
     agraph (float[2, 3] x) => (float[2] m) { [r] m = ReduceSum<axes = [1], keepdims = 0>(x) }"""
     new = parse("agraph (float[2] m) => (float y) { [r] y = ReduceSum<keepdims = 0>(m) }")
-    feeds = {"x": np.float32([[1, 2, 3], [4, 5, 6]])}
+    feeds = {"x": _floats([[1, 2, 3], [4, 5, 6]])}
     for whole in (
         edit(old, {"append_model": {"model": "new"}}, new=new),
         edit(new, {"prepend_model": {"model": "old"}}, old=onnx.parser.parse_model(old)),
@@ -189,7 +195,7 @@ def _cut_and_append(model: onnx.ModelProto, tensor: str, feeds: Feeds) -> None:
     ("make", "feeds"),
     [
         (models.cnn_model, {"x": RANDOM.standard_normal((2, 3, 16, 16)).astype(np.float32)}),
-        (models.tfm_model, None),
+        (partial(models.tfm_model, layers=1), None),
         (models.ctrl_model, {"x": RANDOM.standard_normal((2, 4)).astype(np.float32)}),
         (models.func_model, {"x": RANDOM.standard_normal((2, 8)).astype(np.float32)}),
         (models.sparse_model, {"x": RANDOM.standard_normal((3, 4)).astype(np.float32)}),

@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from ndld_flow.backends.editing.body_arity import check_body
-from ndld_flow.backends.editing.cloning import Renaming, captured_values, copy_graph, copy_value
+from ndld_flow.backends.editing.cloning import Renaming, captured_by, copy_graph, copy_value
 from ndld_flow.backends.editing.dims_joining import join_dims
 from ndld_flow.backends.editing.discarding import drop_nodes
 from ndld_flow.backends.editing.edited_model import EditedModel, values_of
@@ -18,8 +18,10 @@ from ndld_flow.backends.editing.function_names import Imports
 from ndld_flow.backends.editing.joining import Guest, check_fits, invite, names_in
 from ndld_flow.backends.editing.node_pieces import deep_nodes, read_in_nodes
 from ndld_flow.backends.editing.pruning import prune_values
+from ndld_flow.backends.editing.tensor_types import types_by_signatures
 from ndld_flow.backends.models.files import one_paragraph
 from ndld_flow.backends.models.scopes import node_label, own_subgraphs, scopes_of
+from ndld_flow.backends.models.sparse_tensors import SparseInitializer
 from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
 
@@ -50,16 +52,25 @@ def visible_value(model: ir.Model, graph: ir.Graph, name: str) -> ir.Value:
 
 def find_body(edited: EditedModel, scope: str) -> tuple[ir.Node, str]:
     """The node and the attribute of an address. The node need not have the attribute yet. Raises `RequestError`."""
-    outer, attribute = scope.rpartition("/")[::2]
-    nodes = {
-        f"{address}/{node_label(node)}".lstrip("/"): node
-        for address, graph in edited.scopes().items()
-        for node in graph
-    }
-    if outer not in nodes:
-        told = say_nearest(scope, [address for address in edited.scopes() if "/" in address]) or "it has no bodies"
-        raise RequestError(f"there is no body {scope!r} in this model; {told}")
-    return nodes[outer], attribute
+    known = edited.scopes()
+    for graph in known.values():
+        for node in graph:
+            for attribute, body in own_subgraphs(node):
+                if known.get(scope) is body:
+                    return node, attribute
+    outer, _, attribute = scope.rpartition("/")
+    for address, graph in known.items():
+        for node in graph:
+            if f"{address}/{node_label(node)}".lstrip("/") == outer:
+                return node, attribute
+    told = say_nearest(scope, [address for address in known if "/" in address]) or "it has no bodies"
+    raise RequestError(f"there is no body {scope!r} in this model; {told}")
+
+
+def is_in_function(model: ir.Model, graph: ir.Graph) -> bool:
+    """Whether a graph is a local function's, or a body in one."""
+    functions = model.functions.values()
+    return any(graph is function.graph or graph in set(function.subgraphs()) for function in functions)
 
 
 def body_from_text(edited: EditedModel, node: ir.Node, text: str) -> ir.Graph:
@@ -107,6 +118,7 @@ def body_from_model(edited: EditedModel, node: ir.Node, name: str, connect: Mapp
     graph = guest.model.graph
     graph.inputs[:] = [value for value in graph.inputs if value not in read and not value.is_initializer()]
     read_in_nodes(graph, read)
+    edited.model.ir_version = max(edited.model.ir_version or 0, guest.model.ir_version or 0)
     return graph
 
 
@@ -118,7 +130,7 @@ def body_from_scope(edited: EditedModel, node: ir.Node, scope: str, connect: Map
     """
     assert isinstance(node.graph, ir.Graph)
     graph = edited.graph(scope)
-    outer = {value.name or "": value for value in captured_values(graph)}
+    outer = {value.name or "": value for value in captured_by(graph)}
     for name in connect:
         if name not in outer:
             raise RequestError(f"{scope!r} reads no outer tensor {name!r}; {say_nearest(name, outer)}")
@@ -141,9 +153,13 @@ def body_from_scope(edited: EditedModel, node: ir.Node, scope: str, connect: Map
 def put_body(edited: EditedModel, node: ir.Node, attribute: str, graph: ir.Graph) -> None:
     """Let a graph be a node's body, in place of the one it has. All its names become unique in the model.
 
-    Raises `RequestError` when the node wants other inputs or outputs of its body.
+    Raises `RequestError` when the node wants other inputs or outputs of its body; in a function also for weights on
+    disk.
     """
-    check_body(node, attribute, graph)
+    assert isinstance(node.graph, ir.Graph)
+    if is_in_function(edited.model, node.graph):
+        _check_weights_inside(graph)
+    check_body(node, attribute, graph, types_by_signatures(edited.model))
     old = node.attributes.pop(attribute, None)
     if old is not None:
         _discard(old.as_graph())
@@ -155,9 +171,16 @@ def put_body(edited: EditedModel, node: ir.Node, attribute: str, graph: ir.Graph
     node.attributes[attribute] = ir.AttrGraph(attribute, graph)
 
 
+def _check_weights_inside(graph: ir.Graph) -> None:
+    for each in (graph, *graph.subgraphs()):
+        for name, value in each.initializers.items():
+            if isinstance(value.const_value, ir.ExternalTensor | SparseInitializer):
+                raise RequestError(f"weight {name!r} of the body cannot stand in a function: inline the function first")
+
+
 def _discard(graph: ir.Graph) -> None:
     """What stood in a body no longer counts as a reader; what only it read goes."""
-    read = captured_values(graph)
+    read = captured_by(graph)
     graph.outputs.clear()
     drop_nodes(graph)
     prune_values(read)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ndld_flow.backends.editing.dtype_words import word_of_dtype
+from ndld_flow.backends.models.element_types import Types, dtype_of
 from ndld_flow.backends.models.scopes import node_label
 from ndld_flow.errors import RequestError
 
@@ -23,15 +24,18 @@ class _Wanted:
     given: str
 
 
-def check_body(node: ir.Node, attribute: str, graph: ir.Graph) -> None:
-    """Raises `RequestError` for an attribute that is no body of this operator, and for a body that does not fit it."""
+def check_body(node: ir.Node, attribute: str, graph: ir.Graph, types: Types) -> None:
+    """Raises `RequestError` for an attribute that is no body of this operator, and for a body that does not fit it.
+
+    `types`: of tensors whose type is not noted.
+    """
     names = _BODIES.get(node.op_type) if node.domain == "" else None
     if names is None:
         return
     where = f"{node.op_type} {node_label(node)!r}"
     if attribute not in names:
         raise RequestError(f"{where} has no body {attribute!r}; it has {' and '.join(names)}")
-    wanted = _wanted(node)
+    wanted = _wanted(node, types)
     if len(graph.inputs) != len(wanted.inputs):
         raise RequestError(f"{where} gives its {attribute} {wanted.taken}; this one takes {len(graph.inputs)}")
     if len(graph.outputs) != len(wanted.outputs):
@@ -45,9 +49,9 @@ def check_body(node: ir.Node, attribute: str, graph: ir.Graph) -> None:
                 )
 
 
-def _wanted(node: ir.Node) -> _Wanted:
-    outputs = [value.dtype for value in node.outputs]
-    inputs = [None if value is None else value.dtype for value in node.inputs]
+def _wanted(node: ir.Node, types: Types) -> _Wanted:
+    outputs = [_dtype(value, types) for value in node.outputs]
+    inputs = [None if value is None else _dtype(value, types) for value in node.inputs]
     if node.op_type == "If":
         return _Wanted([], outputs, "no inputs", f"{len(outputs)} outputs")
     if node.op_type == "Loop":
@@ -60,3 +64,9 @@ def _wanted(node: ir.Node) -> _Wanted:
         )
     # What Scan and SequenceMap take apart and put together has the same elements inside.
     return _Wanted(inputs, outputs, f"{len(inputs)} inputs", f"{len(outputs)} outputs")
+
+
+def _dtype(value: ir.Value, types: Types) -> ir.DataType | None:
+    if value.dtype is None and types.get(value, "").startswith("tensor("):
+        return dtype_of(types[value])
+    return value.dtype

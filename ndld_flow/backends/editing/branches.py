@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from ndld_flow.backends.editing.bodies import visible_value
+from ndld_flow.backends.editing.bodies import is_in_function, visible_value
 from ndld_flow.backends.editing.cloning import captured_values
 from ndld_flow.backends.editing.constant_nodes import ConstantNodes
 from ndld_flow.backends.editing.discarding import drop_nodes
@@ -66,7 +66,7 @@ def _inline_branch(edited: EditedModel, node: ir.Node, branch: str) -> None:
     graph = node.graph
     assert isinstance(graph, ir.Graph)
     body = node.attributes[branch].as_graph()
-    make_outputs(body)
+    make_outputs(body, edited.names())
     outputs, condition = list(body.outputs), [value for value in node.inputs if value is not None]
     body.outputs.clear()
     _move_initializers(edited, body, graph)
@@ -157,9 +157,7 @@ def _identity(value: ir.Value, passed: ir.Value, taken: set[str]) -> ir.Node:
 
 def _move_initializers(edited: EditedModel, body: ir.Graph, graph: ir.Graph) -> None:
     """Weights of a branch go to the graph around it; functions have none, there they become Constant nodes."""
-    in_function = any(
-        graph is function.graph or graph in set(function.subgraphs()) for function in edited.model.functions.values()
-    )
+    in_function = is_in_function(edited.model, graph)
     taken = edited.names()
     for value in list(body.initializers.values()):
         tensor = value.const_value

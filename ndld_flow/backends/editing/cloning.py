@@ -38,6 +38,12 @@ def captured_values(nodes: Iterable[ir.Node]) -> list[ir.Value]:
     return list(dict.fromkeys(value for node in nodes for value in read_values(node) if value not in made))
 
 
+def captured_by(graph: ir.Graph) -> list[ir.Value]:
+    """What a body reads of the graphs around it, in the order in which it is read first."""
+    own = {*graph.inputs, *graph.initializers.values()}
+    return [value for value in captured_values(graph) if value not in own]
+
+
 def copy_nodes(nodes: Iterable[ir.Node], read: Values | None = None, attributes: Attributes | None = None) -> Copies:
     """Copy nodes with their bodies. They read each other's copies, and from outside what `read` says or the same.
 

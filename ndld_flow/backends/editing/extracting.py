@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 
-from ndld_flow.backends.editing.cloning import captured_values, copy_nodes, copy_value
+from ndld_flow.backends.editing.cloning import captured_by, captured_values, copy_nodes, copy_value
 from ndld_flow.backends.editing.constant_nodes import ConstantNodes
 from ndld_flow.backends.editing.discarding import drop_nodes
 from ndld_flow.backends.editing.edited_model import EditedModel, values_of
+from ndld_flow.backends.editing.function_names import Imports
 from ndld_flow.backends.editing.neighbourhood import Neighbourhood, read_values
-from ndld_flow.backends.editing.node_pieces import outermost, outputs_of, read_in_nodes
+from ndld_flow.backends.editing.node_pieces import deep_nodes, outermost, outputs_of, read_in_nodes
 from ndld_flow.backends.editing.tensor_types import type_edges
 from ndld_flow.backends.models.scopes import node_label
 from ndld_flow.backends.models.unique_names import free_name
@@ -59,8 +60,8 @@ def part_between(edited: EditedModel, scope: str, inputs: Sequence[str], outputs
     Raises `RequestError` for unknown names, for inputs that do not suffice, and for inputs that nothing needs.
     """
     graph = edited.graph(scope)
-    last = [edited.value(name, scope) for name in outputs]
-    first = [_readable(edited, graph, scope, name) for name in inputs]
+    last = [edited.value(name, scope) for name in dict.fromkeys(outputs)]
+    first = [_readable(edited, graph, scope, name) for name in dict.fromkeys(inputs)]
     for value in last:
         if value.producer() is None or value in first:
             raise RequestError(f"output {value.name!r}: there is no node between the inputs and this tensor")
@@ -104,10 +105,13 @@ def rest_without(edited: EditedModel, nodes: Iterable[ir.Node]) -> Part:
 def keep_only(edited: EditedModel, part: Part, types: Mapping[str, str]) -> None:
     """Let a part be the whole main graph. Functions that it does not call go.
 
-    Raises `RequestError` where dtype or shape of a new input or output is not known.
+    Raises `RequestError` where dtype or shape of a new input or output is not known, and for nodes of a function that
+    take attributes from its calls.
     """
+    _check_no_references(part)
     type_edges(edited.model, [*part.inputs, *part.outputs], types)
     graph = part.graph
+    imports = dict(Imports(edited.model).of(graph))
     graph.outputs[:] = part.outputs
     brought = _bring_constants(graph, part)
     inputs = _as_inputs(graph, part)
@@ -118,7 +122,7 @@ def keep_only(edited: EditedModel, part: Part, types: Mapping[str, str]) -> None
     graph.inputs[:] = list(dict.fromkeys([*inputs, *overridable]))
     for name in [name for name, value in graph.initializers.items() if not _is_used(value)]:
         del graph.initializers[name]
-    make_main(edited.model, graph, edited.model.opset_imports)
+    make_main(edited.model, graph, imports)
 
 
 def make_main(model: ir.Model, graph: ir.Graph, opset_imports: Mapping[str, int]) -> None:
@@ -131,6 +135,14 @@ def make_main(model: ir.Model, graph: ir.Graph, opset_imports: Mapping[str, int]
     RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
     if any(not value.is_graph_input() for value in graph.initializers.values()):
         model.ir_version = max(model.ir_version or 0, FIRST_IR_WITH_HIDDEN_WEIGHTS)
+
+
+def _check_no_references(part: Part) -> None:
+    for node in deep_nodes(part.nodes):
+        if any(attribute.is_ref() for attribute in node.attributes.values()):
+            raise RequestError(
+                f"{node_label(node)!r} takes attributes from the calls of its function: use `extract_function` first"
+            )
 
 
 def _graph_of(edited: EditedModel, nodes: Sequence[ir.Node]) -> ir.Graph:
@@ -174,7 +186,7 @@ def _needed(graph: ir.Graph, outputs: Sequence[ir.Value], stop: Collection[ir.Va
 
 def _readable(edited: EditedModel, graph: ir.Graph, scope: str, name: str) -> ir.Value:
     """A tensor of a graph, or an outer one that it reads."""
-    outer = {value.name: value for value in captured_values(graph)}
+    outer = {value.name: value for value in captured_by(graph)}
     return outer[name] if name in outer else edited.value(name, scope)
 
 

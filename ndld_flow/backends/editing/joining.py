@@ -22,6 +22,7 @@ from ndld_flow.backends.editing.node_pieces import read_in_nodes
 from ndld_flow.backends.editing.opset_joining import join_opsets
 from ndld_flow.backends.models.files import all_graphs
 from ndld_flow.backends.models.input_shapes import real_inputs, show_shape
+from ndld_flow.backends.models.unique_names import free_name
 from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
 
@@ -77,7 +78,7 @@ def invite(edited: EditedModel, name: str) -> Guest:
     """
     guest = Guest(name, EditedModel(edited.other(name), edited.others[name], log=edited.log))
     join_opsets(edited, guest.edited, name)
-    make_outputs(guest.model.graph)
+    make_outputs(guest.model.graph, guest.edited.names())
     return guest
 
 
@@ -125,16 +126,17 @@ def _found(kind: str, name: str, known: Mapping[str, ir.Value], model: str) -> i
     return known[name]
 
 
-def make_outputs(graph: ir.Graph) -> None:
+def make_outputs(graph: ir.Graph, taken: set[str]) -> None:
     """An output that is an input, a weight, or another output as well, gets a node that makes it."""
     seen: set[ir.Value] = set()
     for index, value in enumerate(graph.outputs):
         if value.producer() is None or value in seen:
-            node = ir.Node("", "Identity", [value], num_outputs=1, name=f"{value.name}_output")
-            node.outputs[0].name = f"{value.name}_output"
-            node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
+            name = free_name(f"{value.name}_output", taken)
+            node = ir.Node("", "Identity", [value], num_outputs=1, name=name)
+            made = node.outputs[0]
+            made.name, made.type, made.shape = name, value.type, value.shape
             graph.append(node)
-            graph.outputs[index] = node.outputs[0]
+            graph.outputs[index] = made
         seen.add(graph.outputs[index])
 
 

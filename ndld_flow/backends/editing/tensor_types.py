@@ -52,7 +52,7 @@ def type_edges(model: ir.Model, edges: Iterable[ir.Value], given: Mapping[str, s
 def _add_dtypes(model: ir.Model, edges: Iterable[ir.Value]) -> None:
     """What operators' signatures tell where shape inference stops."""
     untyped = [value for value in edges if value.type is None]
-    types = _types_by_signatures(model) if untyped else {}
+    types = types_by_signatures(model) if untyped else {}
     for value in untyped:
         if types.get(value, "").startswith("tensor("):
             value.type = ir.TensorType(dtype_of(types[value]))
@@ -76,7 +76,8 @@ def _is_open(value: ir.Value) -> bool:
     return value.type is None or (isinstance(value.type, ir.TensorType) and value.shape is None)
 
 
-def _types_by_signatures(model: ir.Model) -> Types:
+def types_by_signatures(model: ir.Model) -> Types:
+    """Types as far as operators' signatures tell them; none in a model with local functions."""
     try:
         return {} if model.functions else infer_types(model)
     except ModelError:
