@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Protocol, TypeVar
 
 import onnx_ir as ir
@@ -39,7 +40,7 @@ def counts_of(added: int, removed: int, changed: Sequence[_Changed]) -> dict[Cou
 
 def first(items: Iterable[_AnyItem]) -> tuple[_AnyItem, ...]:
     """As many as are kept."""
-    return tuple(items)[:MOST_ITEMS]
+    return tuple(islice(items, MOST_ITEMS))
 
 
 def weightiest(changed: Iterable[_AnyChanged]) -> tuple[_AnyChanged, ...]:

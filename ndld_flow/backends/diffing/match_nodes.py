@@ -19,6 +19,8 @@ _STEPS = (3, 2, 1, 3, 2, 1)
 """How far around a node is looked: near a change only little is still the same. What is found then helps the rest."""
 _MANY = 16
 """Of more look-alikes that read one tensor none is tried."""
+_HUB = 64
+"""A tensor that more nodes read, such as a shared constant, says little about any of them."""
 
 Look = Callable[[ir.Node], Hashable]
 
@@ -90,6 +92,8 @@ class NodeMatching:
 
     def _spread(self, look: Look, fits: Callable[[ir.Node, ir.Node], bool] = lambda *_: True) -> None:
         """Go from what has partners to its neighbours, as far as these look alike."""
+        if not all(self._lone()):
+            return
         found = [pair for pair in self._at_the_rim(look) if fits(*pair)]
         frontier = [(mine, theirs) for mine in self.before if (theirs := self.matches.nodes.after(mine)) is not None]
         while True:
@@ -115,10 +119,13 @@ class NodeMatching:
     def _neighbours(self, mine: ir.Node, theirs: ir.Node, look: Look) -> Iterator[Pair[ir.Node]]:
         for one, other in zip(mine.inputs, theirs.inputs, strict=False):
             yield from self._makers(one, other, look)
-            if one is not None and other is not None and self.matches.values.are_partners(one, other):
+            if one is not None and other is not None and self._is_shared_by_few(one, other):
                 yield from self._readers(one, other, look)
         for one, other in zip(mine.outputs, theirs.outputs, strict=False):
             yield from self._readers(one, other, look)
+
+    def _is_shared_by_few(self, one: ir.Value, other: ir.Value) -> bool:
+        return self.matches.values.are_partners(one, other) and len(one.uses()) <= _HUB and len(other.uses()) <= _HUB
 
     def _makers(self, one: ir.Value | None, other: ir.Value | None, look: Look) -> Iterator[Pair[ir.Node]]:
         if one is None or other is None or one.index() != other.index():
