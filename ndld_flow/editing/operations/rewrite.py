@@ -31,7 +31,8 @@ class RewriteConditions(BaseModel):
     shapes: dict[str, tuple[int | str | None, ...]] = Field(default={})
     """Input -> its dimensions: numbers, names of open ones, or `null` for any."""
     attributes: dict[str, Annotated[tuple[JsonValue, ...], BeforeValidator(_listed)]] = Field(default={})
-    """Variable, without its `$` -> the value it has, or several of which one is enough: `{perm: [[0, 2, 1]]}` is one."""
+    """Variable, without its `$` -> the value it has, or several of which one is enough; `{perm: [[0, 2, 1]]}` is
+    one."""
     single_use: Words = ()
     """Inputs that nothing but the match reads."""
 

@@ -1,0 +1,125 @@
+"""onnxscript's rewrite rules, its own and those of a person's file, applied without harm to names and precisions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from ndld_flow.backends.editing.edited_model import EditedModel
+from ndld_flow.backends.editing.surgeries.rewriting import known_shapes
+from ndld_flow.backends.editing.user_code import load_user_module, told_with_place
+from ndld_flow.backends.models.files import all_graphs
+from ndld_flow.backends.models.node_precision import precision_of
+from ndld_flow.errors import RequestError
+
+_ROUNDS = 10
+"""A rule may make a place for another one; rules that undo each other end here."""
+
+Rules = Mapping[str, Sequence[Any]]
+"""Name -> onnxscript's `RewriteRule`s."""
+
+
+def library_rules(names: Sequence[str]) -> Rules:
+    """onnxscript's rules of these names. Raises `RequestError` for one that the installed version does not have."""
+    from onnxscript.rewriter.rules import common
+
+    found: dict[str, Sequence[Any]] = {}
+    for name in names:
+        rule = getattr(common, f"{name}_rule", None) or getattr(common, f"{name}_rules", None)
+        if rule is None:
+            raise RequestError(f"the installed onnxscript has no rule {name!r}: install the newest one")
+        found[name] = _listed(rule)
+    return found
+
+
+def rules_in_file(path: Path) -> Rules:
+    """The rules that a Python file has under the name `rules`, each under its own name.
+
+    Raises `RequestError` when the file fails or has no such rules.
+    """
+    from onnxscript.rewriter.pattern import RewriteRule
+
+    given = getattr(load_user_module(path), "rules", None)
+    with told_with_place(path):
+        rules = [] if given is None else _listed(given)
+    if not rules or not all(isinstance(rule, RewriteRule) for rule in rules):
+        raise RequestError(f"{path}: it must have `rules`: onnxscript's RewriteRuleSet, or a list of RewriteRule")
+    found: dict[str, list[Any]] = {}
+    for rule in rules:
+        found.setdefault(rule.name or "rule", []).append(rule)
+    return found
+
+
+def apply_rules(edited: EditedModel, rules: Rules, path: Path | None = None) -> Counter[str]:
+    """Apply rules in their order, again and again until none fits; returns rule -> how often.
+
+    Raises `RequestError` for what a rule of the file at `path` raises, with the line.
+    """
+    from onnxscript.rewriter.pattern import RewriteRuleSet
+
+    done: Counter[str] = Counter()
+    old_names = {node: node.name for graph in all_graphs(edited.model) for node in graph}
+    new: set[ir.Node] = set()
+    guarded = {name: [_Guarded(rule, edited, new) for rule in some] for name, some in rules.items()}
+    with known_shapes(edited.model), told_with_place(path or Path("onnxscript")):
+        for _ in range(_ROUNDS):
+            before = done.total()
+            for name, some in guarded.items():
+                new.clear()
+                done[name] += RewriteRuleSet(some).apply_to_model(edited.model)
+                edited.forget_names()
+            if done.total() == before:
+                break
+        else:
+            edited.note(f"rules still find places after {_ROUNDS} rounds: some undo what others do")
+    for node in (node for graph in all_graphs(edited.model) for node in graph if node in old_names):
+        node.name = old_names[node]  # onnxscript names what has no name
+    return +done
+
+
+class _Guarded:
+    """A rule that leaves nodes of different asked precisions alone, and gives names that nothing else has.
+
+    onnxscript overwrites an initializer of the name that it wants for a new one, takes the first of several metadata,
+    calls new nodes `node`, and goes on for ever with a rule that fits what it has made.
+    """
+
+    def __init__(self, rule: Any, edited: EditedModel, new: set[ir.Node]) -> None:  # noqa: ANN401 - onnxscript's
+        self._rule = rule
+        self._edited = edited
+        self._new = new
+        """Nodes of this round; the next one looks at them."""
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self._rule, name)
+
+    def try_rewrite(self, model: ir.Model, graph: ir.Graph, node: ir.Node, **options: object) -> Any:  # noqa: ANN401
+        made = self._rule.try_rewrite(model, graph, node, **options)
+        if made is None or not self._new.isdisjoint(made.match.nodes):
+            return None
+        if len({precision_of(each) for each in made.match.nodes} - {""}) > 1:
+            return None
+        self._new.update(made.new_nodes)
+        label = node.name or node.op_type
+        for new in made.new_nodes:
+            new.name = self._edited.fresh_name(f"{label}_{new.op_type}")
+            for value in new.outputs:
+                value.name = self._edited.fresh_name(f"{new.name}_output")
+        for value in made.new_initializers:
+            value.name = self._edited.fresh_name(value.name or f"{label}_constant")
+        return made
+
+
+def _listed(given: Any) -> list[Any]:  # noqa: ANN401
+    """The rules of a RewriteRule, a RewriteRuleSet, a list of them, or a function that makes one of these."""
+    from onnxscript.rewriter.pattern import RewriteRule, RewriteRuleSet
+
+    if isinstance(given, RewriteRule):
+        return [given]
+    if isinstance(given, RewriteRuleSet):
+        return list(given.rules)
+    return _listed(given()) if callable(given) else list(given)
