@@ -157,7 +157,7 @@ def test_one_body_alone(tmp_path: Path) -> None:
     graph = read_graph(path, Reading(subgraph=f"{name}/body"))
     assert graph.title == f"ctrl.onnx: {name}/body"
     assert labels(graph, "input") == ["body_i", "body_go", "body_carried", "x"]  # the last one from outside
-    assert read_graph(path, Reading(subgraph=name)) == graph
+    assert read_graph(path, Reading(subgraph=name)) == graph  # its only body
     condition = next(node.name for node in onnx.load(path).graph.node if node.op_type == "If")
     with pytest.raises(RequestError, match="one of several"):
         read_graph(path, Reading(subgraph=condition))
@@ -165,6 +165,29 @@ def test_one_body_alone(tmp_path: Path) -> None:
         read_graph(path, Reading(subgraph=f"{name}/bodi"))
     with pytest.raises(RequestError, match="no control flow"):
         read_graph(make_cnn(tmp_path / "cnn.onnx"), Reading(subgraph="If_0"))
+
+
+def test_a_body_within_a_body_by_its_address_or_the_end_of_it(tmp_path: Path) -> None:
+    def nested(name: str, inner: onnx.NodeProto) -> onnx.GraphProto:
+        return helper.make_graph([inner], name, [], [tensor(inner.output[0], [1])])
+
+    def choice(name: str, output: str, deeper: onnx.NodeProto) -> onnx.NodeProto:
+        other = helper.make_node("Identity", ["x"], [f"{output}_else"])
+        branches = {"then_branch": nested(f"{name}_then", deeper), "else_branch": nested(f"{name}_else", other)}
+        return helper.make_node("If", ["c"], [output], name, **branches)
+
+    inner = choice("inner", "b", helper.make_node("Neg", ["x"], ["a"]))
+    graph = helper.make_graph(
+        [choice("outer", "y", inner)], "g", [tensor("c", [1], TensorProto.BOOL), tensor("x", [1])], [tensor("y", [1])]
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    path = save(helper.make_model(graph, ir_version=8, opset_imports=opsets), tmp_path / "m.onnx")
+    whole = read_graph(path, Reading(subgraph="outer/then_branch/inner/then_branch"))
+    assert labels(whole, "operator") == ["Neg"]
+    assert read_graph(path, Reading(subgraph="inner/then_branch")) == whole
+    assert labels(read_graph(path, Reading(subgraph="outer/then_branch")), "composite") == ["If"]
+    with pytest.raises(RequestError, match="one of several"):
+        read_graph(path, Reading(subgraph="then_branch"))
 
 
 def test_local_functions(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Layout of graphs of 300, 5,000 and 20,000 nodes, graphs of profiles for a page, and drawings of real models.
+"""Layout of graphs of 300, 5,000 and 20,000 nodes, graphs of profiles for a page, drawings and pages of real models.
 
 Prints, asserts nothing: `python -m tests.benchmarks.bench_draw [MODEL.onnx ...]`.
 """
@@ -10,6 +10,7 @@ import json
 import random
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +21,9 @@ from ndld_flow.drawing.choices import Look, Reading
 from ndld_flow.drawing.draw import picture_bytes
 from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.report.collect_graph import collect_graph, collect_graphs, graph_payload
+from ndld_flow.runner.drawn_page import draw_page
 from tests.graph_page import residual_profile
+from tests.models import GraphBuilder, rename_output, save, tensor
 
 SIZES = (300, 5_000, 20_000)
 TRIES = 3
@@ -80,9 +83,27 @@ def bench_models(paths: list[Path]) -> None:
         read = seconds(partial(read_graph, path, Reading()))
         svg, png = (seconds(partial(picture_bytes, graph, suffix, Look())) for suffix in (".svg", ".png"))
         print(f"{path.name}: {len(graph.nodes):,} nodes, read {read:.2f} s, svg {svg:.2f} s, png {png:.2f} s")
+        with tempfile.TemporaryDirectory() as folder:
+            page = Path(folder) / "page.html"
+            built = seconds(partial(draw_page, path, page, Reading(), Look()))
+            print(f"{path.name}: its page {built:.2f} s, {page.stat().st_size:,} bytes")
+
+
+def chain_model(path: Path, blocks: int) -> Path:
+    """Five nodes and five weights a block."""
+    b = GraphBuilder()
+    h = "x"
+    for _ in range(blocks):
+        mixed = b.op("Conv", h, b.weight(16, 16, 3, 3), kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+        normal = b.op("BatchNormalization", mixed, *(b.weight(16) for _ in range(4)))
+        h = b.op("Add", b.op("Sigmoid", b.op("Relu", normal)), h)
+    rename_output(b, h, "y")
+    return save(b.model([tensor("x", [1, 16, 32, 32])], [tensor("y", None)]), path)
 
 
 if __name__ == "__main__":
     bench_layout()
     bench_pages()
-    bench_models([Path(argument) for argument in sys.argv[1:]])
+    with tempfile.TemporaryDirectory() as models:
+        made = [chain_model(Path(models) / f"{5 * blocks}.onnx", blocks) for blocks in (200, 1_000)]
+        bench_models([*made, *map(Path, sys.argv[1:])])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from ndld_flow.backends.models.node_details import (
 )
 from ndld_flow.backends.models.node_precision import precision_of
 from ndld_flow.backends.models.node_selection import op_name
+from ndld_flow.backends.models.scopes import own_subgraphs, scopes_of
 from ndld_flow.backends.models.shape_inference import infer_shapes, made_up
 from ndld_flow.drawing.choices import Reading
 from ndld_flow.drawing.families import family_of
@@ -50,9 +51,12 @@ def read_graph(path: Path, reading: Reading) -> DrawnGraph:
 
 
 def chosen_body(model: ir.Model, wanted: str) -> tuple[str, ir.Graph]:
-    """The body a person named, and its full name."""
-    bodies = dict(_bodies(model))
-    fitting = [name for name in bodies if wanted in (name, name.rpartition("/")[0])]
+    """The body a person named, and its address. The end of an address is enough, and so is the node of a lone body.
+
+    Raises `RequestError` where it names none, or one of several.
+    """
+    bodies = {address: graph for address, graph in scopes_of(model).items() if address}
+    fitting = [wanted] if wanted in bodies else [address for address in bodies if _ends_with(address, wanted)]
     if not fitting:
         raise RequestError(
             f"--subgraph {wanted!r}: the model has no such body. {say_nearest(wanted, bodies)}"
@@ -64,30 +68,8 @@ def chosen_body(model: ir.Model, wanted: str) -> tuple[str, ir.Graph]:
     return fitting[0], bodies[fitting[0]]
 
 
-def _bodies(model: ir.Model) -> Iterator[tuple[str, ir.Graph]]:
-    """`node/attribute` or a function's name -> its graph."""
-    for function in model.functions.values():
-        yield f"{function.domain}::{function.name}", function.graph
-        yield from _bodies_in(function.graph)
-    yield from _bodies_in(model.graph)
-
-
-def _bodies_in(graph: ir.Graph) -> Iterator[tuple[str, ir.Graph]]:
-    waiting = [graph]
-    while waiting:
-        for node in waiting.pop():
-            for name, body in _named_bodies(node):
-                yield f"{node.name or node.op_type}/{name}", body
-                waiting.append(body)
-
-
-def _named_bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
-    for attribute in node.attributes.values():
-        if attribute.is_ref() or attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-            continue
-        graphs = [attribute.as_graph()] if attribute.type == ir.AttributeType.GRAPH else attribute.as_graphs()
-        for number, body in enumerate(graphs):
-            yield attribute.name if len(graphs) == 1 else f"{attribute.name}{number}", body
+def _ends_with(address: str, wanted: str) -> bool:
+    return any(f"/{place}".endswith(f"/{wanted}") for place in (address, address.rpartition("/")[0]))
 
 
 @dataclass
@@ -162,7 +144,7 @@ class _Drawing:
     def _opened(self, node: ir.Node, depth: int) -> None:
         """A node with its bodies below it: the node itself, what is inside, and where the results come together."""
         head = self._operator(node, [value for value in node.inputs if value is not None])
-        bodies = list(_named_bodies(node)) or [("", self.model.functions[node.op_identifier()].graph)]
+        bodies = list(own_subgraphs(node)) or [("", self.model.functions[node.op_identifier()].graph)]
         for name, body in bodies:
             self.places |= dict.fromkeys(body.inputs, head)
             first_node, first_edge = len(self.nodes), len(self.edges)

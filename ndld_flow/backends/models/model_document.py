@@ -27,7 +27,7 @@ from ndld_flow.backends.models.node_details import constant_tensor, is_constant,
 from ndld_flow.backends.models.node_precision import precision_of
 from ndld_flow.backends.models.node_selection import op_name
 from ndld_flow.backends.models.op_reference import DEFAULT_DOMAIN, attribute_defaults, operators
-from ndld_flow.backends.models.scopes import own_subgraphs, scopes_of
+from ndld_flow.backends.models.scopes import function_address, own_subgraphs, scopes_of
 from ndld_flow.backends.models.shape_inference import infer_shapes
 from ndld_flow.drawing.choices import Reading
 from ndld_flow.drawing.families import family_of
@@ -58,12 +58,12 @@ def read_document(path: Path, reading: Reading) -> ModelDocument:
         infer_shapes(model)
     reader = _Reader(model, reading, HeldReader(reading.values))
     reader.read()
-    graphs = list(reader.scopes)
-    shown = graphs.index(chosen_body(model, reading.subgraph)[1]) if reading.subgraph else 0
+    shown = reader.scopes[chosen_body(model, reading.subgraph)[1]] if reading.subgraph else 0
+    scopes = tuple(map(reader.scope, reader.scopes))
     return ModelDocument(
         reading.title or path.name,
         (*_facts(model), ("Dimensions", reader.dims.explained)),
-        tuple(reader.scope(graph) for graph in graphs),
+        scopes,
         tuple(reader.nodes),
         tuple(reader.tensors),
         tuple(reader.held.found),
@@ -117,9 +117,9 @@ class _Reader:
 
     def _opsets(self, graph: ir.Graph) -> dict[str, int]:
         """A function imports opsets of its own, and its bodies see those."""
-        name = self.addresses[self.scopes[graph]]
+        address = f"{self.addresses[self.scopes[graph]]}/"
         for function in self.model.functions.values():
-            if name.startswith(f"{function.domain}::{function.name}") and function.opset_imports:
+            if address.startswith(f"{function_address(function)}/") and function.opset_imports:
                 return dict(function.opset_imports)
         return dict(self.model.opset_imports)
 
