@@ -21,12 +21,14 @@ from ndld_flow.errors import OutputsError
 if TYPE_CHECKING:
     import pandas
 
+    from ndld_flow.backends.inspecting.inspect_model import Query
     from ndld_flow.backends.models.op_listing import ListedOperator
     from ndld_flow.compare.measured import Rules
     from ndld_flow.discovery import StepType
     from ndld_flow.doctor import Check
     from ndld_flow.drawing.choices import Look, Reading
     from ndld_flow.records.model_diff import ModelDiff, Part
+    from ndld_flow.records.inspection import Inspection
     from ndld_flow.records.noise import Noise
     from ndld_flow.runner.collect_garbage import Freed
     from ndld_flow.runner.compare_runs import Compared
@@ -174,6 +176,29 @@ def noise(
 
     chosen = str(model) if model is not None else MODEL
     return learn_noise(chosen, settings, comparisons=comparisons, outputs=Path(outputs), listener=listener or ignore)
+
+
+def inspect(
+    model: str | Path,
+    query: Query | None = None,
+    *,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    export: str | Path | None = None,
+) -> Inspection:
+    """Look things up in a model's file, or in what `RUN:STEP` made: its summary, or what a query asks.
+
+    ``api.inspect("model.onnx", Query(nodes=NodeSelect(op_type=("Conv",))))``. `export` is a `.npy` file for the numbers
+    of the tensor that the query names.
+    """
+    from ndld_flow.backends.inspecting.inspect_model import Query, export_tensor, inspect_model
+    from ndld_flow.runner.diff_subjects import find_model
+    from ndld_flow.runner.runs import Outputs
+
+    path, asked = find_model(str(model), Outputs(Path(outputs))), query or Query()
+    found = inspect_model(path, asked)
+    if export is not None and asked.tensor is not None:
+        export_tensor(path, asked.tensor, Path(export))
+    return found
 
 
 def draw(

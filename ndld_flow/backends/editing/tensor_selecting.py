@@ -108,7 +108,7 @@ def fitting_tensors(
         left_out = {one.value for one in fitting_tensors(model, select.exclude, True, constants=True)}
         found = [one for one in found if one.value not in left_out]
     if not found and not allow_empty:
-        raise RequestError(_nothing(every, select))
+        raise RequestError(_nothing(every, select) if every else _none_at_all(model))
     return found
 
 
@@ -139,11 +139,15 @@ def _has_shape(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
     return len(shape) == len(wanted) and all(size in (None, dim) for dim, size in zip(shape, wanted, strict=True))
 
 
+def _none_at_all(model: ir.Model) -> str:
+    nodes = sum(1 for _ in constant_tensors(model))
+    told = f"; {nodes} Constant nodes hold its weights, which `constants: true` takes" if nodes else ""
+    return f"the model has no initializer{told}"
+
+
 def _nothing(every: list[ConstantTensor], select: TensorCriteria) -> str:
     """What was looked for, and the nearest of what there is."""
     kind = "initializer or Constant" if select.constants else "initializer"
-    if not every:
-        return f"the model has no {kind}"
     names = [one.name for one in every]
     for pattern in select.name:
         if not any(map(name_matcher(pattern), names)):

@@ -1,0 +1,254 @@
+"""What was looked up in a model, on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ndld_flow.cli.triage_table import wide_console
+from ndld_flow.plain_text import short_name
+from ndld_flow.quantities import count, number, size
+from ndld_flow.records.inspection import (
+    Dims,
+    InspectedNode,
+    InspectedTensor,
+    Inspection,
+    ModelSummary,
+    NodeGroup,
+    Numbers,
+    Port,
+    WeightGroup,
+)
+
+_NAME = 60
+_TYPES = 20
+_READERS = 8
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+def print_inspection(found: Inspection) -> None:
+    """Print whatever was asked for."""
+    wide_console().print(Group(*_parts(found)))
+
+
+def _parts(found: Inspection) -> Iterator[RenderableType]:
+    if found.summary is not None:
+        yield Text(short_name(found.model, 100), style="bold")
+        yield from _summary(found.summary)
+    if found.nodes is not None:
+        yield from ([_one_node(found.nodes[0])] if len(found.nodes) == 1 else [_node_table(found.nodes)])
+    if found.tensors is not None:
+        one = len(found.tensors) == 1
+        yield from ([_one_tensor(found.tensors[0])] if one else _tensors(found.tensors))
+    if found.groups is not None:
+        yield _group_table(found.groups)
+    if found.weights is not None:
+        yield _weight_table(found.weights)
+
+
+def _table(*columns: str, right: Sequence[str] = ()) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", show_header=any(columns))
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table
+
+
+def _section(title: str, content: RenderableType) -> Group:
+    return Group(Text(f"\n{title}", style="bold cyan"), Padding(content, (0, 0, 0, 2)))
+
+
+def _name(text: str, most: int = _NAME) -> Text:
+    return Text(short_name(text, most) or "-")
+
+
+def _shape(shape: Dims | None) -> str:
+    if shape is None:
+        return "?"
+    between = " x " if any(isinstance(dim, str) and len(dim) > 1 for dim in shape) else "x"
+    return between.join("?" if dim is None else short_name(str(dim), 24) for dim in shape) or "scalar"
+
+
+def _type(port: Port) -> str:
+    return f"{port.dtype or '?'} {_shape(port.shape)}"
+
+
+def _summary(told: ModelSummary) -> Iterator[RenderableType]:
+    opsets = ", ".join(f"{short_name(domain, 40)} {version}" for domain, version in told.opsets.items())
+    by = f"; made by {short_name(told.producer, 60)}" if told.producer else ""
+    yield Text(f"opset {opsets}; IR version {told.ir_version}{by}", style="dim")
+    yield _section("inputs", _port_table(told.inputs))
+    yield _section("outputs", _port_table(told.outputs))
+    yield _section(f"{count(told.node_count)} nodes", Text(_counts(told.nodes_by_type)))
+    if told.precisions:
+        yield _section("asked precisions", Text(_counts(told.precisions)))
+    if told.weights_by_dtype:
+        yield _section("weights", _weight_table(told.weights_by_dtype))
+        yield _section("largest", _tensor_table(told.largest))
+    for title, names in (("subgraphs", told.subgraphs), ("functions", told.functions)):
+        if names:
+            yield _section(f"{len(names)} {title}", Text(_some(names, 12)))
+    if told.files:
+        yield _section("external data", _file_table(told))
+    if told.metadata:
+        yield _section(
+            "metadata", Text("\n".join(f"{short_name(k)}: {short_name(v)}" for k, v in told.metadata.items()))
+        )
+
+
+def _port_table(ports: Sequence[Port]) -> Table:
+    table = _table("", "")
+    for port in ports:
+        table.add_row(_name(port.name), Text(_type(port)))
+    return table
+
+
+def _file_table(told: ModelSummary) -> Table:
+    table = _table("", "", "")
+    for file in told.files:
+        table.add_row(_name(file.location), size(file.size_bytes), f"{count(file.tensors)} tensors")
+    return table
+
+
+def _counts(counted: Mapping[str, int]) -> str:
+    shown = [f"{short_name(name, 40)} {count(number_of)}" for name, number_of in list(counted.items())[:_TYPES]]
+    rest = len(counted) - len(shown)
+    return ", ".join([*shown, f"{rest} more"] if rest else shown)
+
+
+def _some(names: Sequence[str], most: int) -> str:
+    shown = [short_name(name, _NAME) for name in names[:most]]
+    return ", ".join([*shown, f"{len(names) - most} more"] if len(names) > most else shown)
+
+
+def _node_table(nodes: Sequence[InspectedNode]) -> Group:
+    table = _table("node", "operator", "attributes", "inputs", "outputs")
+    for node in nodes:
+        table.add_row(
+            _name(_placed(node.scope, node.name)),
+            _name(node.op_type, 30),
+            Text(_attributes(node, 24)),
+            Text(", ".join(_shape(port.shape) for port in node.inputs if port.name)),
+            Text(", ".join(_type(port) for port in node.outputs if port.name)),
+        )
+    return Group(table, Text(f"{count(len(nodes))} nodes", style="dim"))
+
+
+def _placed(scope: str, name: str) -> str:
+    return f"{scope}: {name}" if scope else name
+
+
+def _attributes(node: InspectedNode, most: int) -> str:
+    return " ".join(f"{short_name(name, 30)}={short_name(text, most)}" for name, text in node.attributes.items())
+
+
+def _one_node(node: InspectedNode) -> Group:
+    about = f" in {short_name(node.scope)}" if node.scope else ""
+    asked = f", asked to be {short_name(node.precision, 20)}" if node.precision else ""
+    parts: list[RenderableType] = [
+        Text(f"{short_name(node.name)}: {short_name(node.op_type)}{about}{asked}", style="bold")
+    ]
+    if node.attributes:
+        table = _table("", "")
+        for name, text in node.attributes.items():
+            table.add_row(_name(name), Text(short_name(text, 400)))
+        parts.append(_section("attributes", table))
+    inputs = _table("", "tensor", "type", "made by")
+    for index, port in enumerate(node.inputs):
+        inputs.add_row(str(index), _name(port.name), Text(_type(port) if port.name else ""), _name(port.made_by))
+    outputs = _table("", "tensor", "type", "read by")
+    for index, port in enumerate(node.outputs):
+        outputs.add_row(
+            str(index), _name(port.name), Text(_type(port)), Text(_some(port.read_by, _READERS) or "nothing")
+        )
+    parts += [_section("inputs", inputs), _section("outputs", outputs)]
+    if node.subgraphs:
+        parts.append(_section("bodies", Text(_some(node.subgraphs, 12))))
+    return Group(*parts)
+
+
+def _tensors(tensors: Sequence[InspectedTensor]) -> Iterator[RenderableType]:
+    yield _tensor_table(tensors)
+    yield Text(f"{count(len(tensors))} tensors", style="dim")
+
+
+def _tensor_table(tensors: Sequence[InspectedTensor]) -> Table:
+    with_sizes = any(one.size_bytes is not None for one in tensors)
+    with_numbers = any(one.numbers is not None or one.unread for one in tensors)
+    sizes = ("size", "stored") if with_sizes else ()
+    numbers = ("min", "max", "mean", "std", "zeros", "not finite") if with_numbers else ()
+    table = _table("tensor", "kind", "type", *sizes, *numbers, right=("size", *numbers))
+    for one in tensors:
+        stored = ("" if one.size_bytes is None else size(one.size_bytes), one.file or one.stored or "")
+        table.add_row(
+            _name(_placed(one.scope, one.name)),
+            one.role,
+            Text(_type(one)),
+            *(map(_name, stored) if with_sizes else ()),
+            *(_number_cells(one.numbers) if with_numbers else ()),
+        )
+    return table
+
+
+def _number_cells(numbers: Numbers | None) -> list[str]:
+    if numbers is None:
+        return ["-"] * 6
+    told = [_number(value) for value in (numbers.minimum, numbers.maximum, numbers.mean, numbers.std)]
+    return [*told, count(numbers.zeros), count(numbers.nans + numbers.infinities)]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else number(value)
+
+
+def _one_tensor(one: InspectedTensor) -> Group:
+    about = f" in {short_name(one.scope)}" if one.scope else ""
+    lines = [
+        f"made by  {short_name(one.made_by)}",
+        f"read by  {_some(one.read_by, _READERS) or 'nothing'}",
+    ]
+    if one.size_bytes is not None:
+        where = f"{one.file} at {count(one.offset or 0)}" if one.file else one.stored or ""
+        lines.append(f"size     {size(one.size_bytes)}, {count(one.elements or 0)} elements, {short_name(where)}")
+    title = Text(f"{short_name(one.name)}: {one.role}, {_type(one)}{about}", style="bold")
+    return Group(title, Text("\n".join([*lines, *_number_lines(one)])))
+
+
+def _number_lines(one: InspectedTensor) -> Iterator[str]:
+    numbers = one.numbers
+    if numbers is not None:
+        low, high, mean, std = _number_cells(numbers)[:4]
+        odd = f", {count(numbers.nans)} NaN, {count(numbers.infinities)} infinite"
+        yield f"values   {low} to {high}, mean {mean}, std {std}, {count(numbers.zeros)} zeros{odd}"
+        if len(numbers.histogram) > 1:
+            yield f"spread   {_bars(numbers.histogram)}"
+    elif one.unread:
+        yield f"values   {one.unread}"
+    if one.first:
+        shown = ", ".join(
+            number(value) if isinstance(value, float) else short_name(str(value), 40) for value in one.first
+        )
+        more = ", ..." if (one.elements or 0) > len(one.first) else ""
+        yield f"first    {shown}{more}"
+
+
+def _bars(histogram: Sequence[int]) -> str:
+    most = max(histogram)
+    return "".join(_BARS[-(-value * (len(_BARS) - 1) // most)] for value in histogram)
+
+
+def _group_table(groups: Sequence[NodeGroup]) -> Table:
+    table = _table("", "nodes", "operators", right=("nodes",))
+    for group in groups:
+        table.add_row(_name(group.value or "main graph"), count(group.count), Text(_counts(group.op_types)))
+    return table
+
+
+def _weight_table(weights: Mapping[str, WeightGroup]) -> Table:
+    table = _table("dtype", "tensors", "elements", "size", right=("tensors", "elements", "size"))
+    for dtype, group in weights.items():
+        table.add_row(dtype, count(group.count), count(group.elements), size(group.size_bytes))
+    return table
