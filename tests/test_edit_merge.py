@@ -89,6 +89,17 @@ def test_refused_connections(operation: dict[str, object], told: str) -> None:
     assert told in str(caught.value)
 
 
+def test_inputs_of_both_are_one_and_others_stay_inputs() -> None:
+    tail = parse("agraph (float[N, 3] m, float[N, 3] x, float[3] k) => (float[N, 3] y) { s = Add(m, x) y = Mul(s, k) }")
+    feeds = {**X, "k": _floats([1, 2, 3])}
+    for whole in (
+        edit(HEAD, {"append_model": {"model": "tail"}}, tail=tail),
+        edit(tail, {"prepend_model": {"model": "head"}}, head=parse(HEAD)),
+    ):
+        assert _names(list(whole.graph.input)) == ["x", "k"]
+        np.testing.assert_array_equal(run(whole, feeds)["y"], [[3, 12, 27]])
+
+
 def test_merge_side_by_side() -> None:
     other = parse("agraph (float[N, 3] x, float[N] k) => (float[N, 3] m) { [add] m = Neg(x) }")
     both = edit(HEAD, {"merge_model": {"model": "other"}}, other=other)

@@ -21,17 +21,18 @@ def append_model(
 ) -> Joined:
     """Let a model's inputs read this model's tensors: `connect` says which, its input -> a tensor here.
 
-    Without `connect`, inputs read outputs of their names, or in order where there are as many. Its outputs come after
-    those that stay: outputs that were connected go, unless `keep_outputs`. Raises `RequestError`.
+    Without `connect`, inputs read outputs of their names, or in order where there are as many; inputs that both models
+    have become one, others are inputs. Its outputs come after those that stay: outputs that were connected go, unless
+    `keep_outputs`. Raises `RequestError`.
     """
     guest = invite(edited, name)
     graph = edited.model.graph
     own = {value.name or "": value for value in real_inputs(edited.model)}
     offered = [value.name or "" for value in graph.outputs]
-    found = connect or _paired(list(guest.inputs), offered, own, name)
+    found = connect or _paired(list(guest.inputs), offered, name)
     read = {guest.input(theirs): edited.value(ours) for theirs, ours in found.items()}
     if not connect:
-        read |= {theirs: own[name] for name, theirs in guest.inputs.items() if name not in found}
+        read |= {value: own[theirs] for theirs, value in guest.inputs.items() if theirs not in found and theirs in own}
     joined = join(edited, guest, read, prefix)
     if not keep_outputs:
         graph.outputs[:] = [value for value in graph.outputs if value not in read.values()]
@@ -45,18 +46,19 @@ def prepend_model(
 ) -> Joined:
     """Let this model's inputs read a model's outputs: `connect` says which, an input here -> its output.
 
-    Its inputs come first. Its outputs that were not connected are outputs, those that were only if `keep_outputs`.
-    Raises `RequestError`.
+    Without `connect`, as `append_model` does. Its inputs come first. Its outputs that were not connected are outputs,
+    those that were only if `keep_outputs`. Raises `RequestError`.
     """
     guest = invite(edited, name)
     graph = edited.model.graph
     own = {value.name or "": value for value in real_inputs(edited.model)}
-    found = connect or _paired(list(own), list(guest.outputs), guest.inputs, name)
+    found = connect or _paired(list(own), list(guest.outputs), name)
     for ours in found:
         if ours not in own:
             raise RequestError(f"this model has no input {ours!r}; {say_nearest(ours, own)}")
     fed = {own[ours]: guest.output(theirs) for ours, theirs in found.items()}
-    shared = {} if connect else {guest.inputs[ours]: value for ours, value in own.items() if ours not in found}
+    inputs = {} if connect else guest.inputs
+    shared = {inputs[ours]: value for ours, value in own.items() if ours not in found and ours in inputs}
     for ours_value, theirs_value in fed.items():
         check_fits(theirs_value, ours_value)
     nodes, first = list(graph), [shared.get(value, value) for value in guest.inputs.values()]
@@ -116,13 +118,13 @@ def call_as_function(edited: EditedModel, joined: Joined, function: str) -> None
     graph.outputs[:] = [value for value in graph.outputs if value.name not in names]
 
 
-def _paired(wanted: Sequence[str], offered: Sequence[str], shared: Collection[str], name: str) -> dict[str, str]:
-    """Input of one model -> output of the other: of the same names, or in order where there are as many.
+def _paired(wanted: Sequence[str], offered: Sequence[str], name: str) -> dict[str, str]:
+    """Input of one model -> output of the other: those of one name, or in order where there are as many.
 
-    Inputs that both models have, `shared`, may be left over. Raises `RequestError` when it is not clear.
+    Raises `RequestError` when it is not clear.
     """
     by_name = {each: each for each in wanted if each in offered}
-    if by_name and all(each in by_name or each in shared for each in wanted):
+    if by_name:
         return by_name
     if len(wanted) == len(offered):
         return dict(zip(wanted, offered, strict=True))
