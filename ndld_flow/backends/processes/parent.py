@@ -75,19 +75,18 @@ def run_child(
             tell(int(done), int(total), doing)
         process.wait()
     finally:
-        _end(process)
+        end_group(process)
     return Ended(process.returncode, doing, folder)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill it and what it started, unless it has ended."""
-    if process.poll() is None:
-        if hasattr(os, "killpg"):
-            with contextlib.suppress(OSError):  # macOS refuses for one that has just ended
-                os.killpg(process.pid, signal.SIGKILL)  # a session of its own is a group of its own
-        else:
-            process.kill()
-        process.wait()
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that was started in a session of its own, and what it started, as far as they have not ended."""
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(OSError):  # none is left; macOS refuses for one that has just ended
+            os.killpg(process.pid, signal.SIGKILL)  # a session of its own is a group of its own
+    elif process.poll() is None:
+        process.kill()
+    process.wait()
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             pipe.close()

@@ -1,0 +1,190 @@
+"""Let any program change a model."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from ndld_flow.artifacts.digest import digest_file
+from ndld_flow.artifacts.kinds import Onnx
+from ndld_flow.nearest import say_nearest
+from ndld_flow.records.metric import Metric
+from ndld_flow.step import Context, DataFile, Foresight, Result, Reuse, RunsCode, Step
+from ndld_flow.units import Milliseconds
+
+_PLACEHOLDER = re.compile(r"\$(?:\$|(\w+)\{([^{}]*)\}|(\w+))")
+_WORDS = ("Model", "Output", "Scratch")
+_NAMED = ("Input", "File")
+_PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "SYSTEMROOT")
+"""Of our environment, what a program needs to run at all."""
+_MOST_LINES = 10_000
+"""A log is kept with the record of the run."""
+
+
+class RunTool(Step[Onnx, Onnx]):
+    """Let any program change the model.
+
+    The program is started without a shell; each argument is one item of the list. In arguments and in `environment`
+    these stand for paths:
+
+        $Model          the model it reads, with external data beside it
+        $Output         where it must write its model; external data beside it
+        $Scratch        an empty folder for whatever it needs
+        $Input{NAME}    a .npy file with the values of this input, as the recipe's `inputs:` say
+        $File{NAME}     the file of this name in `files`
+        $$              a dollar sign
+
+    For example `command: [python, "$File{prune.py}", --model, $Model, --to, $Output]` with `files: [prune.py]`. It
+    stands where you stand, and of your environment gets PATH, HOME, LANG, LC_ALL, LC_CTYPE and TZ only, besides what
+    `environment` says. What it prints is in the step's log. It is done when it ends with code 0 and its model passes
+    the ONNX checker; a timeout, an error or Ctrl-C ends it with all it started.
+    """
+
+    libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir")
+    uses_inputs: ClassVar[bool] = True
+
+    command: Annotated[tuple[str, ...], RunsCode()] = Field(min_length=1)
+    """The program, found on PATH or by its path, and its arguments. The program and arguments that are files are part
+    of the step's key by their contents: a changed script runs again."""
+    files: Annotated[tuple[Path, ...], DataFile()] = ()
+    """Files that shape the result, such as scripts, modules and configurations; their contents are part of the key."""
+    environment: dict[str, str | None] = Field(default={})
+    """Variables to set; null passes ours on, as for a token: its value is not recorded, and hidden in the log."""
+    timeout: Annotated[Milliseconds, Field(gt=0)] = 3_600_000.0
+    """How long it may take, such as `10 min`; an hour by default."""
+    in_place: bool = False
+    """The program changes $Model itself: it gets a copy, which is the result; there is no $Output."""
+    deterministic: bool = True
+    """Whether it makes the same model of the same files each time, so that the result may be used again; `false` runs
+    it every time."""
+
+    @model_validator(mode="after")
+    def _check_placeholders(self) -> Self:
+        used = set(self._placeholders())
+        for word, name in used:
+            if word not in (_NAMED if name is not None else _WORDS):
+                told = say_nearest(word, [*_WORDS, *(f"{word}{{NAME}}" for word in _NAMED)])
+                raise ValueError(f"there is no ${word}; {told} (`$$` is a dollar sign)")
+            if word == "File" and name not in self._files_by_name:
+                told = say_nearest(name or "", self._files_by_name) or "it is empty"
+                raise ValueError(f"`files` has no {name!r}; {told}")
+        if (("Output", None) in used) == self.in_place:
+            told = "with `in_place` there is no $Output" if self.in_place else "say where it writes its model: $Output"
+            raise ValueError(told)
+        return self
+
+    def _placeholders(self) -> Iterator[tuple[str, str | None]]:
+        """`("Model", None)`, `("Input", "x")`, ... in arguments and environment."""
+        for text in (*self.command, *(value for value in self.environment.values() if value is not None)):
+            for found in _PLACEHOLDER.finditer(text):
+                if found[0] != "$$":
+                    yield (found[3], None) if found[3] else (found[1], found[2])
+
+    @property
+    def _files_by_name(self) -> dict[str, Path]:
+        return {path.name: path for path in self.files}
+
+    @property
+    def _program(self) -> str | None:
+        """The program's file, None when there is none of that name."""
+        return shutil.which(self.command[0].replace("$$", "$"))
+
+    def foresee(self) -> Foresight:
+        if "$" not in self.command[0] and self._program is None:
+            return Foresight(lacks=(f"there is no program {self.command[0]!r} on PATH: install it, or give its path",))
+        return Foresight()
+
+    def reused_where(self) -> Reuse:
+        return Reuse.ANYWHERE if self.deterministic else Reuse.NEVER
+
+    def library_versions(self) -> dict[str, str]:
+        named = [self._program or "", *(part for argument in self.command[1:] for part in {argument, _value(argument)})]
+        files = [Path(text) for text in named if text and "$" not in text and Path(text).is_file()]
+        return super().library_versions() | {f"file {path.name}": _digest(path) for path in files}
+
+    def run(self, source: Onnx, out: Path, context: Context) -> Result:
+        from ndld_flow.backends.models.files import describe_change
+        from ndld_flow.backends.processes.model_tool import copy_model, run_on_model, take_model
+        from ndld_flow.backends.processes.program import Program, run_program
+
+        folder, scratch = context.scratch / "output", context.scratch / "scratch"
+        folder.mkdir()
+        scratch.mkdir()
+        model = copy_model(source.path, folder) if self.in_place else source.path
+        put = self._putting({"Model": model, "Output": folder / Onnx.main, "Scratch": scratch}, context)
+        program = Program(
+            command=[put(argument) for argument in self.command],
+            environment=self._environment(put, scratch),
+            timeout_s=self.timeout / 1e3,
+            secrets={name: os.environ.get(name, "") for name, value in self.environment.items() if value is None},
+        )
+        context.progress(0, 0, f"running {program.name}")
+        hear = _log_to(context)
+        run_program(program, hear) if self.in_place else run_on_model(program, model, hear)
+        for left in take_model(folder / Onnx.main, out, program.name):
+            context.log.info("%s is not kept: the model does not name it", left)
+        change = describe_change(source.path, out / Onnx.main)
+        before, after = change.before.node_count, change.after.node_count
+        return Result(
+            f"{program.name}: {before} -> {after} nodes", metrics={"nodes": Metric(value=after)}, change=change
+        )
+
+    def _putting(self, paths: Mapping[str, Path], context: Context) -> Callable[[str], str]:
+        """Puts paths where a text has placeholders; an input's values are written when they are asked for."""
+        from ndld_flow.backends.processes.model_tool import write_input
+
+        def path_of(found: re.Match[str]) -> str:
+            if found[0] == "$$":
+                return "$"
+            if found[3]:
+                return str(paths[found[3]])
+            if found[1] == "File":
+                return str(self._files_by_name[found[2]].absolute())
+            return str(write_input(paths["Model"], found[2], context.inputs, context.scratch))
+
+        return lambda text: _PLACEHOLDER.sub(path_of, text)
+
+    def _environment(self, put: Callable[[str], str], scratch: Path) -> dict[str, str]:
+        passed = (*_PASSED, *(name for name, value in self.environment.items() if value is None))
+        ours = {name: os.environ[name] for name in passed if name in os.environ}
+        said = {name: put(value) for name, value in self.environment.items() if value is not None}
+        return {**ours, "TMPDIR": str(scratch), **said}
+
+
+def _log_to(context: Context) -> Callable[[str], None]:
+    """Writes lines to the step's log, up to a limit, and shows the last one."""
+    count = 0
+
+    def hear(line: str) -> None:
+        nonlocal count
+        count += 1
+        if count <= _MOST_LINES:
+            context.log.info("%s", line)
+        elif count == _MOST_LINES + 1:
+            context.log.info("further lines are not kept")
+        context.progress(0, 0, line)
+
+    return hear
+
+
+def _value(argument: str) -> str:
+    """What follows in `--config=FILE`."""
+    return argument.partition("=")[2]
+
+
+def _digest(path: Path) -> str:
+    status = path.stat()
+    return _digest_of(path, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache
+def _digest_of(path: Path, size_bytes: int, changed_ns: int) -> str:
+    """The first digits: enough to tell a change, and short enough for people."""
+    return digest_file(path)[:16]
