@@ -16,6 +16,8 @@ from ndld_flow.step import DataFile, Reads, Step
 
 SOURCE = "source"
 """The name by which steps read the recipe's model."""
+NEW = "new:"
+"""How the source of a model from nothing begins."""
 
 
 class ModelSource(BaseModel):
@@ -24,7 +26,8 @@ class ModelSource(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     source: str = Field(min_length=1)
-    """A path; `package:NAME/path` inside an installed package; `pypi:NAME==VERSION/path` inside a wheel; or a URL."""
+    """A path; `package:NAME/path` inside an installed package; `pypi:NAME==VERSION/path` inside a wheel; a URL; or
+    `new:20`, an empty model of opset 20 for the step `edit` to fill, `new:20+contrib` with ONNX Runtime's operators."""
     sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
     """Digest of the model file. What is fetched must have one; a file that differs is refused."""
     blake3: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
@@ -34,6 +37,11 @@ class ModelSource(BaseModel):
     def is_fetched(self) -> bool:
         """Whether it comes from elsewhere and is kept in the store."""
         return self.source.startswith("pypi:") or "://" in self.source
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a path on this machine."""
+        return not self.is_fetched and not self.source.startswith(("package:", NEW))
 
     @model_validator(mode="after")
     def _check_digest(self) -> ModelSource:

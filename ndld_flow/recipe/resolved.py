@@ -38,8 +38,7 @@ def resolve_recipe(recipe: Recipe, digests: Mapping[str, str]) -> dict[str, Json
 
 
 def _resolve_model(model: ModelSource, digest: str) -> dict[str, JsonValue]:
-    local = not model.is_fetched and not model.source.startswith("package:")
-    source = str(Path(model.source).expanduser().absolute()) if local else model.source
+    source = str(Path(model.source).expanduser().absolute()) if model.is_local else model.source
     return {**model.model_dump(mode="json", exclude_defaults=True), "source": source, "blake3": digest}
 
 

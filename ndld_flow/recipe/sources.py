@@ -1,4 +1,4 @@
-"""Find the recipe's model: a path, a file of an installed package, a file of a wheel, or a URL.
+"""Find the recipe's model: a path, a file of an installed package, a file of a wheel, a URL, or one from nothing.
 
 What is fetched is fetched once, verified against its digest, and kept in the store.
 """
@@ -25,10 +25,11 @@ from ndld_flow.artifacts.kinds import Onnx
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import ModelError, SourceError
 from ndld_flow.nearest import say_nearest
-from ndld_flow.recipe.recipe import SOURCE, ModelSource
+from ndld_flow.recipe.recipe import NEW, SOURCE, ModelSource
 from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord
 
 PYPI = re.compile(r"pypi:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9.!+_-]+)/(?P<path>.+)")
+NEW_MODEL = re.compile(rf"{NEW}(?P<opset>[0-9]{{1,4}})(?P<contrib>\+contrib)?")
 PIP_TIMEOUT_S = 600
 
 
@@ -52,12 +53,14 @@ def find_model(model: ModelSource, store: Store, say: Callable[[str], None]) -> 
     Raises ModelError when it is not there or not a file, SourceError when it cannot be fetched or its digest differs.
     """
     if model.is_fetched:
-        found = _find_fetched(model, store, say)
+        found = _find_kept(model, store, lambda: _fetch(model, store, say))
+    elif model.source.startswith(NEW):
+        found = _find_kept(model, store, lambda: _make_new(model.source, store))
     else:
         path = _find_in_package(model.source) if model.source.startswith("package:") else Path(model.source)
         found = _describe_local(path.expanduser(), store)
-        if model.sha256 is not None:
-            _refuse_other(model.source, "sha256", model.sha256, _sha256(found.artifact.path))
+    if model.sha256 is not None and not model.is_fetched:  # what is fetched was compared before it was kept
+        _refuse_other(model.source, "sha256", model.sha256, _sha256(found.artifact.path))
     if model.blake3 is not None:
         _refuse_other(model.source, "blake3", model.blake3, found.record.digest)
     return found
@@ -137,13 +140,14 @@ def _find_in_package(source: str) -> Path:
 # --- models from elsewhere -------------------------------------------------------------------------------------------
 
 
-def _find_fetched(model: ModelSource, store: Store, say: Callable[[str], None]) -> FoundModel:
+def _find_kept(model: ModelSource, store: Store, make: Callable[[], ArtifactRecord]) -> FoundModel:
+    """A model that lies in the store; it is made where it does not yet."""
     key = digest_json([model.source, model.sha256])
     note = store.root / "sources" / f"{key}.json"
     record = _recall(note, store)
     if record is None:
         with store.hold(f"source-{key[:32]}"):
-            record = _recall(note, store) or _fetch(model, store, say)
+            record = _recall(note, store) or make()
             write_text_atomically(note, record.to_json())
     return FoundModel(Onnx(store.object_folder(record.digest) / Onnx.main, SOURCE, record.digest), record)
 
@@ -157,6 +161,24 @@ def _recall(note: Path, store: Store) -> ArtifactRecord | None:
         store.set_aside(record.digest)
         return None
     return record
+
+
+def _make_new(source: str, store: Store) -> ArtifactRecord:
+    match = NEW_MODEL.fullmatch(source)
+    if match is None:
+        raise ModelError(f"{source}: write it as {NEW}OPSET, such as {NEW}20, or {NEW}20+contrib")
+    from ndld_flow.backends.models.files import save_model
+    from ndld_flow.backends.models.new_model import make_model
+
+    try:
+        made = make_model(int(match["opset"]), contrib=match["contrib"] is not None)
+    except ModelError as error:
+        raise ModelError(f"{source}: {error}") from None
+    with store.building() as folder:
+        target = folder / "artifact" / Onnx.main
+        target.parent.mkdir()
+        save_model(made, target)
+        return store.keep(Onnx.kind, target.parent)
 
 
 def _fetch(model: ModelSource, store: Store, say: Callable[[str], None]) -> ArtifactRecord:

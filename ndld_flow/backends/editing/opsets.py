@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-import onnx
 import onnx_ir as ir
 
 from ndld_flow.backends.editing.edited_model import EditedModel
 from ndld_flow.backends.editing.opset_adapters import Adapted, adapt_node, must_change
 from ndld_flow.backends.editing.opset_steps import CannotConvertError
 from ndld_flow.backends.editing.pruning import prune_values
+from ndld_flow.backends.models.new_model import oldest_ir_version, refuse_unknown_opset
 from ndld_flow.backends.models.scopes import function_address, node_label, scopes_of
 from ndld_flow.backends.models.shape_inference import infer_shapes
 from ndld_flow.backends.models.unique_names import free_name, identifier
 from ndld_flow.errors import RequestError
 from ndld_flow.plain_text import short_name
 
-NEWEST = onnx.defs.onnx_opset_version()
-"""Newest version of the default domain that the installed onnx knows."""
 _MOST_TOLD = 3
 
 
@@ -30,8 +28,7 @@ def convert_opset(edited: EditedModel, target: int) -> Counter[str]:
     way there; the model is then as it was.
     """
     model = edited.model
-    if not 1 <= target <= NEWEST:
-        raise RequestError(f"there is no opset {target}; the installed onnx has 1 to {NEWEST}")
+    refuse_unknown_opset(target)
     infer_shapes(model)
     adapted = _adapt_all(model, target)
     done = Counter(node.op_type for node in adapted)
@@ -52,12 +49,6 @@ def import_domain(edited: EditedModel, domain: str, version: int) -> str:
         if domain in function.opset_imports:
             function.opset_imports[domain] = version
     return f"{domain} {version} imported" if before is None else f"{domain} {before} -> {version}"
-
-
-def oldest_ir_version(opset: int) -> int:
-    """The IR version that came with an opset."""
-    versions = [row[1] for row in onnx.helper.VERSION_TABLE if row[2] >= opset]
-    return min(versions, default=onnx.IR_VERSION)
 
 
 def _default_opsets(model: ir.Model) -> Iterator[dict[str, int]]:
