@@ -163,6 +163,18 @@ def test_a_node_among_look_alikes_with_other_names() -> None:
     assert "removed" not in found.nodes.counts
 
 
+def test_what_stands_farther_off_tells_look_alikes_apart() -> None:
+    """No name is left, the branches have changed places, and outputs have no partners by name or number."""
+    before = """g (float[2] x) => (float[2] y, float[2] z) {
+        a = Relu(x)\n b = Exp(a)\n y = Neg(b)\n c = Relu(x)\n d = Exp(c)\n z = Abs(d) }"""
+    after = """g (float[2] x) => (float[2] p, float[2] q, float[2] r) {
+        c1 = Relu(x)\n d1 = Exp(c1)\n p = Abs(d1)\n a1 = Relu(x)\n b1 = Exp(a1)\n q = Neg(b1)\n r = Tanh(x) }"""
+    found = diff(before, after)
+    assert found.nodes.counts == {"added": 1}
+    assert [node.op_type for node in found.nodes.added] == ["Tanh"]
+    assert found.outputs.counts == {"added": 1, "changed": 2, "name": 2, "position": 2}
+
+
 def test_inputs_and_outputs() -> None:
     before = "g (float[1, 3] a, float[1, 3] b) => (float[1, 3] y) { y = Add(a, b) }"
     after = (
@@ -200,6 +212,7 @@ def test_exchanged_weights_keep_their_names() -> None:
     [
         ([1.0, float("nan")], [1.0, float("nan")], None, None),
         ([1.0, float("nan")], [1.0, 2.0], 1, float("inf")),
+        ([1.0, float("nan")], [3.0, float("nan")], 1, 2.0),
         ([1.0, float("inf")], [1.5, float("-inf")], 2, float("inf")),
         ([0.0, 1.0], [-0.0, 1.0], 0, 0.0),
     ],
@@ -499,7 +512,7 @@ class Edits:
             self.expected["nodes input"] += 1
 
     def change_weight(self) -> None:
-        if (node := self.take(lambda node: reads_weight(node))) is not None:
+        if (node := self.take(reads_weight)) is not None:
             value = node.inputs[1]
             assert value is not None
             assert value.const_value is not None
