@@ -195,6 +195,7 @@ def test_an_address_leads_to_where_a_person_was(show: Pages) -> None:
     again.wait_for_selector("html[data-ready]", state="attached")
     expect(panel(again).locator("h1")).to_have_text(name)
     assert scope(again) == scope(page)
+    assert again.evaluate("model.view.inSight(model.view.state.active)")
     for lost in ("#node=gone", "#scope=gone&node=@9999", "#tensor=@-3", "#%%%"):
         again.evaluate("lost => { location.hash = lost; }", lost)
         until(again, "model.place.node === -1 && model.place.tensor === -1")
@@ -294,8 +295,13 @@ def test_dark_narrow_and_printed(show: Pages) -> None:
     page.locator("#stage").scroll_into_view_if_needed()
     click(page, local(page, "Conv"))
     expect(panel(page).locator("h1")).to_have_text("Conv_0")
+    page.get_by_role("button", name="Change between light and dark").click()
+    page.evaluate(
+        "addEventListener('beforeprint', () => { globalThis.printed = document.documentElement.dataset.theme; })"
+    )
     assert len(page.pdf()) > 5000
-    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    assert page.evaluate("printed") == "light"
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
 def test_without_scripts_the_model_is_told(browser: Browser, watch: Watch, pages: dict[str, Path]) -> None:

@@ -130,6 +130,7 @@ class ModelView {
       pickTerminal: (terminal) => this.go({ scope, tensor: terminals[terminal] }),
       open: (local) => this.enter(local < length ? first + local : -1),
     });
+    this.view.fit(); // before anything is moved into sight
     this.tellTrail(scope);
     this.showFound(this.found);
   }
