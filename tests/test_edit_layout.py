@@ -122,6 +122,60 @@ def test_transposes_of_a_converted_model_cancel() -> None:
     assert_same(outputs_of(model, {"x": x}), after, 1e-6)
 
 
+def _pushed(body: str, outputs: str, **weights: Any) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    model = parsed(
+        f"""<ir_version: 8, opset_import: ["": 17]>
+        g (bool c, float[2, 3, 4, 4] x) => ({outputs}) {{ {body} }}""",
+        **weights,
+    )
+    return model, operate(model, ChangeLayout(inputs=("x",), to="NHWC", push=True))[0]
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3])
+def test_a_reduction_that_drops_an_axis_keeps_the_order_of_the_others(axis: int) -> None:
+    model, changed = _pushed(f"y = ReduceMax <axes = [{axis}], keepdims = 0> (x)", "float[a, b, d] y")
+    assert op_types(changed).count("Transpose") == (0 if axis == 1 else 1)
+    x, c = numbers(2, 3, 4, 4), np.array(True)
+    after = outputs_of(changed, {"c": c, "x": np.ascontiguousarray(x.transpose(0, 2, 3, 1))})
+    assert_same(outputs_of(model, {"c": c, "x": x}), after)
+
+
+def test_two_orders_do_not_mix_and_branches_keep_theirs() -> None:
+    model, changed = _pushed(
+        """s = Transpose <perm = [0, 1, 3, 2]> (x)
+        a = Add (x, s)
+        t = Transpose <perm = [0, 2, 3, 1]> (x)
+        n = Transpose <perm = [0, 3, 1, 2]> (t)
+        y = If (c) <
+            then_branch = p () => (float[2, 3, 4, 4] q) { q = Sub (x, a) },
+            else_branch = e () => (float[2, 3, 4, 4] r) { u = Relu (n)  r = Mul (u, s) }
+        >
+        z = Transpose <perm = [0, 2, 3, 1]> (a)""",
+        "float[2, 3, 4, 4] y, float[2, 4, 4, 3] z",
+    )
+    x = numbers(2, 3, 4, 4)
+    for condition in (np.array(True), np.array(False)):
+        after = outputs_of(changed, {"c": condition, "x": np.ascontiguousarray(x.transpose(0, 2, 3, 1))})
+        assert_same(outputs_of(model, {"c": condition, "x": x}), after)
+
+
+def test_what_two_orders_meet_in_is_left_alone() -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[2, 4, 4, 4] x, float[1, 3, 2, 2] z) => (float[2, 4, 4, 4] y, float[1, 3, 2, 2] w) {
+            a = Transpose <perm = [0, 2, 3, 1]> (x)
+            b = Transpose <perm = [0, 1, 3, 2]> (x)
+            s = Add (a, b)
+            y = Transpose <perm = [0, 3, 1, 2]> (s)
+            w = Neg (z)
+        }"""
+    )
+    changed, _ = operate(model, ChangeLayout(inputs=("z",), to="NHWC", push=True))
+    feeds = {"x": numbers(2, 4, 4, 4), "z": numbers(1, 3, 2, 2)}
+    moved = feeds | {"z": np.ascontiguousarray(feeds["z"].transpose(0, 2, 3, 1))}
+    assert_same(outputs_of(model, feeds), outputs_of(changed, moved))
+
+
 _STEPS = {
     "relu": "{o} = Relu ({i})",
     "row": "{o} = Add ({i}, row)",

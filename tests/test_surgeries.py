@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
+from ndld_flow.backends.editing.edit_file import Entry, edit_file, open_model
+from ndld_flow.backends.editing.edited_model import EditedModel
 from ndld_flow.editing.operations.decompose import Decompose
 from ndld_flow.editing.operations.fuse_gemm import FuseGemm
 from ndld_flow.editing.operations.make_batch_dynamic import MakeBatchDynamic
@@ -135,6 +138,42 @@ def _unary(op_type: str, opset: int, shape: str, attributes: str = "", inputs: s
         g ({shape} x) => ({shape} y) {{ y = {op_type} {attributes} ({inputs}) }}""",
         **weights,
     )
+
+
+def test_wrong_notes_about_shapes_are_not_believed(tmp_path: Path) -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[2, 3] x) => (float[2] y) <int64[2] shape = {3, 2}, float[2, 3] t> {
+            t = Reshape (x, shape)
+            y = ReduceSum <keepdims = 0> (t, axis)
+        }""",
+        axis=np.array([0]),
+    )
+    assert model.graph.value_info[0].name == "t"
+    onnx.save(model, tmp_path / "model.onnx")
+    edited = EditedModel(model=open_model(tmp_path / "model.onnx"), path=tmp_path / "model.onnx")
+    with pytest.raises(RequestError, match="the model has no node that changes nothing"):
+        RemoveNoops().apply(edited)
+
+
+def test_weights_on_disk_are_transposed_when_they_are_written(tmp_path: Path) -> None:
+    model = _gemm(0, 1)
+    source, target = tmp_path / "source.onnx", tmp_path / "target.onnx"
+    onnx.save(
+        onnx.ModelProto.FromString(model.SerializeToString()), source, save_as_external_data=True, size_threshold=0
+    )
+    edited = EditedModel(model=open_model(source), path=source)
+    edit_file(edited, [Entry("operations[0]", SplitGemm())], target)
+    assert (tmp_path / "target.onnx.data").exists()
+    feeds = {"x": numbers(5, 4)}
+    assert_same(outputs_of(model, feeds), outputs_of(onnx.load(target), feeds), 1e-6)
+
+
+def test_a_definition_leaves_no_node_that_nothing_reads() -> None:
+    model = _unary("LayerNormalization", 17, "float[N, 6]", "<axis = 1>", "x, s", s=numbers(6))
+    written, _ = operate(model, Decompose(select=NodeSelect(op_type=("LayerNormalization",))))
+    read = {name for node in written.graph.node for name in node.input} | {"y"}
+    assert all(read & set(node.output) for node in written.graph.node)
 
 
 _WHOLE = {
