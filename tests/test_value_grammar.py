@@ -159,7 +159,7 @@ def test_what_a_dtype_cannot_hold(value: Value, dtype: str, told: str) -> None:
 
 def test_arrays_have_the_shape_of_the_lists() -> None:
     made = to_array([[1, 2.0, 3], [4, 5, 6]], ir.DataType.INT32)
-    assert (made.shape, made.dtype, made.tolist()) == ((2, 3), np.int32, [[1, 2, 3], [4, 5, 6]])
+    assert (made.dtype.name, made.tolist()) == ("int32", [[1, 2, 3], [4, 5, 6]])
     assert to_array([[], []], ir.DataType.FLOAT).shape == (2, 0)
     assert to_array(7, ir.DataType.BFLOAT16).shape == ()
     assert to_array(["a", "b"], ir.DataType.STRING).tolist() == ["a", "b"]

@@ -26,7 +26,7 @@ class TensorValue(BaseModel):
 
     @model_validator(mode="after")
     def _check_one_source(self) -> Self:
-        if ("value" in self.model_fields_set) == (self.file is not None):
+        if (self.value is None) == (self.file is None):
             raise ValueError("say either `value` or `file`")
         return self
 

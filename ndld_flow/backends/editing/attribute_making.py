@@ -56,8 +56,9 @@ def make_attributes(
 
 def _kind(operator: OperatorVersion | None, name: str, value: Given, present: Mapping[str, ir.Attr]) -> str:
     """`int`, `floats`, `tensor`, ..."""
-    if operator is not None:
-        return declared_attribute(operator, name).type
+    declared = "" if operator is None else declared_attribute(operator, name).type
+    if declared not in ("", "undefined"):  # a local function need not say the type
+        return declared
     if name in present:
         return present[name].type.name.lower()
     return _suggested(_read(value))

@@ -99,7 +99,10 @@ def replace_op(edited: EditedModel, node: ir.Node, new: NewNode) -> list[str]:
     dropped: list[str] = []
     if operator is not None:
         types = {one.name: one.type for one in operator.attributes}
-        dropped = [name for name, old in node.attributes.items() if types.get(name) != old.type.name.lower()]
+        fits = {
+            name for name, old in node.attributes.items() if types.get(name) in (old.type.name.lower(), "undefined")
+        }
+        dropped = [name for name in node.attributes if name not in fits]
     kept = {name: old for name, old in node.attributes.items() if name not in dropped}
     made = make_attributes(operator, new.attributes, kept)
     if operator is not None:

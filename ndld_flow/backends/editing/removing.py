@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from ndld_flow.backends.editing.discarding import drop_nodes
 from ndld_flow.backends.editing.edited_model import EditedModel
-from ndld_flow.backends.editing.node_pieces import deep_nodes, drop_nodes, outermost
+from ndld_flow.backends.editing.node_pieces import deep_nodes, outermost
 from ndld_flow.backends.editing.schemas import Schemas, port_index
 from ndld_flow.backends.editing.wiring import hand_out
 from ndld_flow.backends.models.node_details import is_constant
-from ndld_flow.backends.models.scopes import node_label
+from ndld_flow.backends.models.scopes import node_label, own_subgraphs
 from ndld_flow.errors import RequestError
 
 
@@ -25,8 +26,7 @@ def remove_nodes(edited: EditedModel, selected: Sequence[ir.Node]) -> None:
     for node in nodes:
         for value in node.outputs:
             _check_unused(node, value, gone)
-    graphs = dict.fromkeys(node.graph for node in nodes)
-    for graph in graphs:
+    for graph in dict.fromkeys(node.graph for node in nodes):
         drop_nodes([node for node in nodes if node.graph is graph])
 
 
@@ -42,6 +42,8 @@ def bridge_nodes(edited: EditedModel, selected: Sequence[ir.Node], through: int 
         if used is None:
             continue
         source = _likest_input(node, used)
+        if through is None and any(own_subgraphs(node)):
+            raise RequestError(f"node {node_label(node)!r} has subgraphs: say by `through` which input takes its place")
         if through is not None:
             index = port_index(schemas.of(node), through, len(node.inputs) - 1)
             source = node.inputs[index] if index < len(node.inputs) else None

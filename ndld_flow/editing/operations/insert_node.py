@@ -46,9 +46,10 @@ class InsertNode(MakesNode):
     def _check_one_place(self) -> Self:
         if (self.after is None) == (self.before is None):
             raise ValueError("say either `after` or `before`")
-        alone = {"readers", "output", "name", "scope"} if self.after is None else {"input"}
-        for setting in sorted(alone & self.model_fields_set):
-            raise ValueError(f"`{setting}` goes with `{'after' if self.after is None else 'before'}`")
+        stray = ("readers", "output", "name", "scope") if self.after is None else ("input",)
+        for setting in stray:
+            if getattr(self, setting) != type(self).model_fields[setting].default:
+                raise ValueError(f"`{setting}` goes with `{'after' if self.after is None else 'before'}`")
         return self
 
     def apply(self, edited: EditedModel) -> str:
