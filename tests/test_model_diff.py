@@ -329,6 +329,12 @@ def test_the_body_of_a_renamed_node_is_its_body() -> None:
     assert found.one_line == "1 node renamed"
 
 
+def test_a_body_goes_with_its_node() -> None:
+    found = diff(IF, "g (bool c, float[2] x) => (float[2] y) { [plain] y = Abs(x) }")
+    assert found.outputs.counts.get("removed") is None
+    assert found.nodes.counts["removed"] >= 3
+
+
 def test_a_node_that_leaves_a_branch_has_moved() -> None:
     after = IF.replace("[one] u = Relu(x)\n", "").replace("[choose]", "[one] u = Relu(x)\n [choose]")
     found = diff(IF, after)

@@ -173,7 +173,7 @@ class NodesDiff(_Listing):
 
 class TensorsDiff(_Listing):
     """Of `ModelDiff.tensors`, what nodes make: it comes and goes with its node and is told only where it changed. Of
-    `inputs` and `outputs`, those of all graphs and functions."""
+    `inputs` and `outputs`, those of the graphs and functions that both models have."""
 
     added: tuple[TensorItem, ...] = ()
     removed: tuple[TensorItem, ...] = ()

@@ -35,7 +35,7 @@ def diff_tensors(sides: Sides) -> TensorsDiff:
 
 
 def diff_inputs(sides: Sides) -> TensorsDiff:
-    """Inputs of all graphs and functions."""
+    """Inputs of the graphs and functions that both models have."""
     pairs: Pairs[Port] = Pairs()
     for graph, partner in sides.matches.graphs:
         places = {value: place for place, value in enumerate(partner.inputs)}
@@ -47,13 +47,13 @@ def diff_inputs(sides: Sides) -> TensorsDiff:
 
 
 def diff_outputs(sides: Sides) -> TensorsDiff:
-    """Outputs of all graphs and functions."""
+    """Outputs of the graphs and functions that both models have."""
     return _diff_ports(sides, sides.matches.outputs, lambda graph: graph.outputs)
 
 
 def _diff_ports(sides: Sides, pairs: Pairs[Port], values_of: _Values) -> TensorsDiff:
-    added = pairs.lone(_ports(sides.after, values_of))
-    removed = pairs.lone(_ports(sides.before, values_of))
+    added = pairs.lone(_ports(sides.after, sides, values_of))
+    removed = pairs.lone(_ports(sides.before, sides, values_of))
     moved = _moved(pairs)
     changed = []
     for before, after in pairs:
@@ -77,8 +77,10 @@ def _diff_ports(sides: Sides, pairs: Pairs[Port], values_of: _Values) -> Tensors
     )
 
 
-def _ports(side: Side, values_of: _Values) -> list[Port]:
-    return [(graph, place) for graph in side.scopes for place in range(len(values_of(graph)))]
+def _ports(side: Side, sides: Sides, values_of: _Values) -> list[Port]:
+    """Those of graphs that both models have: a body that comes or goes does so with its node."""
+    graphs = [graph for graph in side.scopes if graph in sides.matches.graphs]
+    return [(graph, place) for graph in graphs for place in range(len(values_of(graph)))]
 
 
 def _port_item(port: Port, side: Side, values_of: _Values) -> TensorItem:

@@ -44,7 +44,7 @@ function diffTable(host, diff, texts, file) {
   const plain = (key) => (row) => rows.text(key, row);
   const columns = [
     {
-      key: "change", label: "Change", width: "96px", value: word, tone,
+      key: "change", label: "Change", width: "108px", value: word, tone,
       element: (value, row) => make("span", {}, make("span", { class: `sign ${sign(row)}`, "aria-hidden": "true" }, rows.text("sign", row)), ` ${value}`),
     },
     { key: "part", label: "Part", width: "86px", value: plain("part"), tone },
