@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.backends.models.derived_tensors import StreamedTensor
+from ndld_flow.backends.models.element_types import held_tensor
 from ndld_flow.backends.models.sparse_tensors import SparseInitializer
 from ndld_flow.errors import ModelError, OutputsError
 
@@ -53,9 +54,9 @@ def _attribute_tensors(node: ir.Node) -> Iterator[ir.TensorProtocol]:
         if attribute.is_ref():
             continue
         if attribute.type == ir.AttributeType.TENSOR:
-            yield attribute.as_tensor()
+            yield held_tensor(attribute)
         elif attribute.type == ir.AttributeType.TENSORS:
-            yield from attribute.as_tensors()
+            yield from attribute.value
 
 
 def place_external(model: ir.Model, path: Path) -> None:

@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
 
+from ndld_flow.backends.models.element_types import held_tensor
 from ndld_flow.backends.models.external_data import moved_out, place_external
 from ndld_flow.backends.models.external_files import external_files
 from ndld_flow.backends.models.node_selection import op_name
@@ -166,7 +167,7 @@ def _constants(model: ir.Model) -> Iterator[ir.TensorProtocol]:
         for node in graph:
             tensor = node.attributes.get("value") if node.op_type == "Constant" else None
             if tensor is not None and not tensor.is_ref() and tensor.type == ir.AttributeType.TENSOR:
-                yield tensor.as_tensor()
+                yield held_tensor(tensor)
 
 
 def describe_change(before: Path, after: Path) -> GraphChange:
