@@ -98,7 +98,7 @@ def _compare(before: ir.TensorProtocol, after: ir.TensorProtocol) -> tuple[Chang
 def _constants(sides: Sides) -> Iterator[tuple[Pair[ir.Value], Pair[str]]]:
     """What Constant nodes of both models make, with the addresses of their graphs."""
     for before, after in sides.node_pairs:
-        if hold_tensors(before, after):
+        if before.outputs[0] in sides.matches.values and hold_tensors(before, after):
             yield (before.outputs[0], after.outputs[0]), (sides.before.scope_of(before), sides.after.scope_of(after))
 
 
