@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ndld_flow.backends.editing.edited_model import EditedModel
+from ndld_flow.backends.editing.neighbourhood import Neighbourhood
 from ndld_flow.editing.operations.insert_node import InsertNode
 from ndld_flow.editing.operations.rename_nodes import RenameNodes
 from ndld_flow.editing.operations.rename_tensors import RenameTensors
@@ -577,6 +578,35 @@ def test_outputs_are_rewired_under_their_names() -> None:
     assert "[last] z_before = Sigmoid (d)" in nodes_of(made)
     made = edit(CHAIN, {"rewire": {"tensor": "z", "read": "x", "outputs": True}})
     assert "[Identity] z = Identity (x)" in nodes_of(made)
+
+
+def test_an_output_that_is_an_input_too() -> None:
+    text = "g (float[2] x) => (float[2] x, float[2] y) { y = Relu (x) }"
+    for operation in (
+        {"rewire": {"tensor": "x", "read": "y", "outputs": True}},
+        {"insert_node": {"op_type": "Neg", "after": "x"}},
+    ):
+        assert "'x' is an input and an output at once" in refused(text, operation)
+
+
+def test_a_tensor_instead_of_itself() -> None:
+    assert "'y' is to be read instead of itself" in refused(CHAIN, {"rewire": {"tensor": "y", "read": "y"}})
+
+
+def test_many_nodes_are_connected_without_looking_through_the_model_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = 0
+    made = Neighbourhood.__init__
+
+    def counted(self: Neighbourhood, model: ir.Model) -> None:
+        nonlocal built
+        built += 1
+        made(self, model)
+
+    monkeypatch.setattr(Neighbourhood, "__init__", counted)
+    lines = " ".join(f"a{i} = Add (y, x)" for i in range(50))
+    text = f"g (float[2] x) => (float[2] y) {{ y = Relu (x)  r = Neg (x)  {lines} }}"
+    edit(text, {"connect": {"select": {"op_type": "Add"}, "input": "B", "tensor": "r"}})
+    assert built < 10
 
 
 # ---------------------------------------------------------------------------------------------------------- naming

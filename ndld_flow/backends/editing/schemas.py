@@ -60,11 +60,11 @@ class Schemas:
         function = self._model.functions.get((domain, op_type, ""))
         if function is not None:
             return _version_of(function)
-        names = [name for where, name in operators() if where == domain]
-        if not names and domain not in _OF_ONNX:
-            return None
         known = operators().get((domain, op_type))
         if known is None:
+            names = [name for where, name in operators() if where == domain]
+            if not names and domain not in _OF_ONNX:
+                return None
             other = [found.full_name for (_, name), found in operators().items() if name == op_type]
             told = f"there is {', '.join(other)}" if other else say_nearest(op_type, names)
             raise RequestError(f"there is no operator {op_type!r} in the domain {domain or 'ai.onnx'!r}; {told}")

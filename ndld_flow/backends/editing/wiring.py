@@ -23,6 +23,7 @@ def connect(edited: EditedModel, nodes: Iterable[ir.Node], which: int | str, nam
     when the tensor depends on the node.
     """
     nesting, schemas = Nesting(edited.model), Schemas(edited.model)
+    makers: dict[ir.Value, set[ir.Node]] = {}
     changed = 0
     for node in nodes:
         with told_of(node):
@@ -34,7 +35,10 @@ def connect(edited: EditedModel, nodes: Iterable[ir.Node], which: int | str, nam
             inputs[index] = value
             if operator is not None:
                 check_inputs(operator, inputs)
-            check_no_circle(edited.model, nesting, node, value)
+            if value not in makers:
+                makers[value] = _makers(edited.model, value)
+            if any(near in makers[value] for near in (node, *nesting.owners(node.graph))):
+                raise RequestError(_circle(edited.model, nesting, node, value))
             set_inputs(node, inputs)
     return changed
 
@@ -75,6 +79,8 @@ def rewire(
 
     Raises `RequestError` for a reader that cannot see the new tensor.
     """
+    if old is new:
+        raise RequestError(f"{old.name!r} is to be read instead of itself")
     nesting = Nesting(edited.model)
     makers = _makers(edited.model, new)
     changed = left = 0
@@ -99,9 +105,12 @@ def hand_out(edited: EditedModel, old: ir.Value, new: ir.Value) -> None:
     """Let a graph hand out `new` where it hands out `old`, under the same name.
 
     An Identity stands between where the new tensor cannot have the name: it is made elsewhere, or handed out already.
+    Raises `RequestError` where the graph hands out one of its inputs.
     """
     graph = old.graph
     assert graph is not None
+    if old.is_graph_input():
+        raise RequestError(f"{old.name!r} is an input and an output at once: nothing can stand between the two")
     producer = new.producer()
     if producer is None or producer.graph is not graph or new.is_graph_output():
         copied = ir.Value(name=edited.fresh_name(f"{old.name}_copy"), type=new.type, shape=new.shape)
@@ -123,25 +132,6 @@ def set_inputs(node: ir.Node, inputs: Sequence[ir.Value | None]) -> None:
             node.replace_input_with(index, value)
 
 
-def check_no_circle(model: ir.Model, nesting: Nesting, reader: ir.Node, value: ir.Value) -> None:
-    """Raises `RequestError` with the way from the reader to the tensor, if there is one."""
-    maker = value.producer()
-    if maker is None:
-        return
-    around = Neighbourhood(model)
-    came_from: dict[ir.Node, ir.Node | None] = {reader: None}
-    waiting = deque([reader])
-    while waiting:
-        node = waiting.popleft()
-        if node is maker:
-            raise RequestError(f"{value.name!r} depends on this node: {_way(came_from, maker)}; that would be a circle")
-        # A body is part of the node that it belongs to.
-        for near in (*around.consumers(node), *nesting.owners(node.graph)):
-            if near not in came_from:
-                came_from[near] = node
-                waiting.append(near)
-
-
 @contextmanager
 def told_of(node: ir.Node) -> Iterator[None]:
     """Let errors name the node."""
@@ -151,14 +141,25 @@ def told_of(node: ir.Node) -> Iterator[None]:
         raise RequestError(f"node {node_label(node)!r}: {error}") from None
 
 
-def _way(came_from: dict[ir.Node, ir.Node | None], last: ir.Node) -> str:
-    names = []
-    node: ir.Node | None = last
-    while node is not None:
-        names.append(node_label(node))
-        node = came_from[node]
+def _circle(model: ir.Model, nesting: Nesting, reader: ir.Node, value: ir.Value) -> str:
+    """The way from a node to the tensor that depends on it, in words."""
+    around, maker = Neighbourhood(model), value.producer()
+    came_from: dict[ir.Node, ir.Node | None] = {reader: None}
+    waiting = deque([reader])
+    while waiting and maker not in came_from:
+        node = waiting.popleft()
+        # A body is part of the node that it belongs to.
+        for near in (*around.consumers(node), *nesting.owners(node.graph)):
+            if near not in came_from:
+                came_from[near] = node
+                waiting.append(near)
+    names, step = [], maker
+    while step is not None:
+        names.append(node_label(step))
+        step = came_from[step]
     names.reverse()
-    return " -> ".join(names if len(names) < 8 else [*names[:4], "...", *names[-3:]])
+    way = " -> ".join(names if len(names) < 8 else [*names[:4], "...", *names[-3:]])
+    return f"{value.name!r} depends on this node: {way}; that would be a circle"
 
 
 def _makers(model: ir.Model, value: ir.Value) -> set[ir.Node]:

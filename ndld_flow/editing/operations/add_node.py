@@ -34,9 +34,9 @@ class AddNode(MakesNode):
     """Output -> `float32[1, 3, H, ?]`, for custom operators."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.backends.editing.node_adding import NewNode, add_node
+        from ndld_flow.backends.editing.node_adding import NewNode, NodeMaker
 
         new = NewNode(self.op_type, self.own_domain, self.attributes, self.inputs, self.outputs, self.name, self.types)
-        node = add_node(edited, new, edited.graph(self.scope))
+        node = NodeMaker(edited).add(new, edited.graph(self.scope))
         made = ", ".join(value.name for value in node.outputs if value.name)
         return f"node {node.name} added" + (f"; it makes {made}" if made else "")

@@ -53,16 +53,17 @@ class InsertNode(MakesNode):
         return self
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.backends.editing.node_adding import insert_after, insert_before
+        from ndld_flow.backends.editing.node_adding import NodeMaker
 
+        maker = NodeMaker(edited)
         if self.before is not None:
             readers = edited.select_nodes(self.before)
             for reader in readers:
-                insert_before(edited, self._new_node(), reader, self.input)
+                maker.insert_before(self._new_node(), reader, self.input)
             return f"{self.op_type} inserted before {len(readers)} nodes"
         chosen = None if self.readers is None else set(edited.select_nodes(self.readers))
         tensor = edited.value(self.after or "", self.scope)
-        node, count = insert_after(edited, self._new_node(), tensor, chosen)
+        node, count = maker.insert_after(self._new_node(), tensor, chosen)
         return f"node {node.name} inserted after {self.after}, before {count} readers"
 
     def _new_node(self) -> NewNode:

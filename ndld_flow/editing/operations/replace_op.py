@@ -25,14 +25,15 @@ class ReplaceOp(MakesNode):
     """Let it pass when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.backends.editing.node_adding import NewNode, replace_op
+        from ndld_flow.backends.editing.node_adding import NewNode, NodeMaker
         from ndld_flow.backends.editing.wiring import told_of
 
         nodes = edited.select_nodes(self.select, self.allow_empty)
+        maker, new = NodeMaker(edited), NewNode(self.op_type, self.own_domain, self.attributes)
         dropped: set[str] = set()
         for node in nodes:
             with told_of(node):
-                dropped |= set(replace_op(edited, node, NewNode(self.op_type, self.own_domain, self.attributes)))
+                dropped.update(maker.replace_op(node, new))
         if dropped:
             edited.note(f"{self.op_type} has no attribute {', '.join(sorted(dropped))}: dropped")
         return f"{len(nodes)} nodes are {self.op_type} now"
