@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -16,6 +17,9 @@ import yaml
 
 from ndld_flow import api
 from ndld_flow.cli.app import VERBS
+from ndld_flow.editing.catalogue import operation_words
+from ndld_flow.steps.edit import Edit
+from ndld_flow.steps.run_tool import RunTool
 from tests.models import make_cnn
 
 ROOT = Path(__file__).parent.parent
@@ -63,7 +67,7 @@ def can_run(line: str) -> bool:
 
 HURRY = ("runs=1", "passes=2", "duration=0", "stable=0", "warmup=0", "warmup_passes=1", "layer_passes=1")
 """Settings of `profile` for those who want to see it work, not what it measures."""
-MEASURES = re.compile(r"ndld-flow run (model|pipelines/(?!ppocr_det_rtx)\w+)\.yaml")
+MEASURES = re.compile(r"ndld-flow run (model|pipelines/(?!ppocr_det_rtx|edit_)\w+)\.yaml")
 
 
 def hurried(line: str) -> str:
@@ -122,6 +126,20 @@ def test_every_step_and_every_verb_is_told() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", steps, re.MULTILINE)) == {found.name for found in api.steps()}
     for verb in VERBS:
         assert re.search(rf"ndld-flow {verb}\b", README), verb
+
+
+def test_every_operation_is_told() -> None:
+    table = README.split("\n## Graph edits\n")[1].split("\n| about |")[1].split("\n\n")[0]
+    told = set(re.findall(r"`(\w+)`", table))
+    same_for_outputs = {f"{verb}_outputs" for verb in ("add", "remove", "rename", "order")}
+    assert told - {"outputs"} | same_for_outputs == set(operation_words())
+
+
+def test_the_edit_of_the_page_is_a_sound_recipe() -> None:
+    recipe = yaml.safe_load(block("yaml", "model: detector.onnx"))
+    Edit.model_validate_json(json.dumps({"operations": recipe["steps"]["camera"]["operations"]}))
+    tool = yaml.safe_load(block("yaml", "steps:\n  pruned:"))["steps"]["pruned"]
+    RunTool.model_validate_json(json.dumps({name: value for name, value in tool.items() if name != "step"}))
 
 
 def test_the_step_of_ones_own_is_ten_lines() -> None:
