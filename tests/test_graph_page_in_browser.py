@@ -41,6 +41,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made = {"cnn": make_cnn(folder / "cnn.onnx"), "ctrl": make_ctrl(folder / "ctrl.onnx")}
     made["func"] = make_func(folder / "func.onnx")
     constrain(made["cnn"], Conv_0="fp32")
+    nodes = [helper.make_node("Relu", [f"t{at}"], [f"t{at + 1}"], f"relu_{at}") for at in range(300)]
+    graph = helper.make_graph(nodes, "g", [tensor("t0", [1])], [tensor("t300", [1])])
+    made["long"] = save(
+        helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), folder / "long.onnx"
+    )
     return {name: api.draw(path, folder / name / "report.html") for name, path in made.items()}
 
 
@@ -200,6 +205,16 @@ def test_an_address_leads_to_where_a_person_was(show: Pages) -> None:
         again.evaluate("lost => { location.hash = lost; }", lost)
         until(again, "model.place.node === -1 && model.place.tensor === -1")
         assert scope(again) == ""
+
+
+def test_an_address_in_a_large_graph_is_shown_close(show: Pages) -> None:
+    page = show.open("long")
+    assert page.evaluate("model.view.view.scale") < 0.4  # all of it
+    page.goto(page.url + "#node=relu_1")
+    page.reload()
+    page.wait_for_selector("html[data-ready]", state="attached")
+    assert page.evaluate("model.view.view.scale") > 0.45
+    assert page.evaluate("model.view.inSight(1)")
 
 
 def test_search_goes_through_all_graphs(show: Pages) -> None:
