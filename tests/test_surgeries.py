@@ -20,6 +20,7 @@ from ndld_flow.editing.operations.replace_erf import ReplaceErf
 from ndld_flow.editing.operations.split_gemm import SplitGemm
 from ndld_flow.editing.selection import NodeSelect
 from ndld_flow.errors import RequestError
+from ndld_flow.inputs import InputSpec
 from tests.surgery_checks import assert_same, numbers, op_types, operate, outputs_of, parsed
 
 
@@ -420,3 +421,46 @@ def test_an_output_that_does_not_follow_the_batch_is_noted() -> None:
     )
     _, notes = operate(model, MakeBatchDynamic())
     assert notes == ["outputs that do not follow the batch: m; it ends at mixing (ReduceMean)"]
+
+
+def test_a_batch_whose_items_influence_each_other_is_refused() -> None:
+    """Softmax over the items: one item alone is always 1."""
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[1, 4] x) => (float[1, 4] y) { y = Softmax <axis = 0> (x) }"""
+    )
+    with pytest.raises(
+        RequestError, match=r"a batch of 3 gives other results than its items alone: output y, item 0\."
+    ):
+        operate(model, MakeBatchDynamic())
+    free, _ = operate(model, MakeBatchDynamic(try_it=False))
+    assert free.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+
+
+def test_the_batch_is_tried_at_the_sizes_of_the_recipe(tmp_path: Path) -> None:
+    model = parsed(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[1, L] x) => (float[1, 3] y) { y = MatMul (x, w) }',
+        w=numbers(7, 3),
+    )
+    free, notes = operate(model, MakeBatchDynamic())
+    assert [note.partition(": ")[0] for note in notes] == ["the free batch was not tried"]
+    assert free.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+    onnx.save(model, tmp_path / "model.onnx")
+    path = tmp_path / "model.onnx"
+    edited = EditedModel(model=open_model(path), path=path, inputs={"x": InputSpec(shape=(1, 7))})
+    assert MakeBatchDynamic().apply(edited) == "batch free in x, y; 0 nodes had it built in"
+    assert edited.notes == []
+
+
+def test_a_batch_that_only_a_run_refuses_is_refused() -> None:
+    """Shape inference does not look at the lengths of sequences."""
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[4, 1, 2] x) => (float[4, 1, 1, 3] y) <int32[1] lengths = {4}> {
+            y = RNN <hidden_size = 3> (x, w, r, , lengths)
+        }""",
+        w=numbers(1, 3, 2),
+        r=numbers(1, 3, 3),
+    )
+    with pytest.raises(RequestError, match=r"other results than its items alone: it fails \(.*RNN"):
+        operate(model, MakeBatchDynamic(axes={"x": 1}))

@@ -19,7 +19,7 @@ class MakeBatchDynamic(Operation):
     Inputs and outputs get a named dimension. Reshape and Expand with the batch in their shape copy it, Resize computes
     it, and what is joined to the data or starts an LSTM, GRU or RNN is repeated for each item. Nodes that cannot take
     another batch are named; so are outputs that do not follow it. For the batch the model had, all numbers stay the
-    same.
+    same; a larger one is tried.
 
         make_batch_dynamic: {axes: {state: 1}}
     """
@@ -30,9 +30,16 @@ class MakeBatchDynamic(Operation):
     """Input -> its axis of items, where that is not the first; these inputs have a batch too."""
     name: Annotated[str, Field(min_length=1)] = "batch"
     """What the dimension is called; one that is free already keeps its name."""
+    try_it: bool = True
+    """Run the result on the CPU and refuse it unless a batch of three gives what its items give alone; the recipe's
+    `inputs` say how large what else is free shall be. Models over 1.5 GiB are not tried."""
 
     def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.backends.editing.surgeries.batch_trial import try_batch
         from ndld_flow.backends.editing.surgeries.free_batch import free_batch
 
         freed = free_batch(edited, self.inputs, self.axes, self.name)
-        return f"batch free in {', '.join((*freed.inputs, *freed.outputs))}; {len(freed.changed)} nodes had it built in"
+        if self.try_it:
+            try_batch(edited, freed.batch, freed.outputs)
+        names = ", ".join((*freed.batch.axes, *freed.outputs))
+        return f"batch free in {names}; {len(freed.changed)} nodes had it built in"

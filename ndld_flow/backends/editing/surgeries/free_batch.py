@@ -32,8 +32,9 @@ _MEASURING = ("Shape", "Size")
 class Freed:
     """What was done."""
 
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...] = ()
+    batch: Batch
+    outputs: dict[str, int] = field(default_factory=dict)
+    """Output -> its axis of items."""
     changed: list[str] = field(default_factory=list)
     """Nodes that had the batch built in."""
 
@@ -48,16 +49,17 @@ def free_batch(edited: EditedModel, inputs: Sequence[str], axes: Mapping[str, in
     batch = _batch(model, inputs, axes, name)
     edits = Rewriting(edited)
     _open_body_inputs(model)
-    freed = Freed(tuple(batch.axes))
+    freed = Freed(batch)
     inside = {value: value.shape for value in real_inputs(model)}
     with known_shapes(model):
         found = _free(edits, batch, freed)
     _check(found, model)
+    _forget_fixed_shapes(found, model)
     for value, shape in inside.items():
         value.shape = shape
         if (axis := batch.axes.get(value.name or "")) is not None and shape is not None:
             value.shape = ir.Shape([_named(dim, name) if i == axis else dim for i, dim in enumerate(shape)])
-    freed.outputs = tuple(_declare_outputs(found, model))
+    freed.outputs.update(_declare_outputs(found, model))
     _tell_ends(edited, found, freed)
     return freed
 
@@ -280,12 +282,20 @@ def _check(found: BatchAxes, model: ir.Model) -> None:
         )
 
 
-def _declare_outputs(found: BatchAxes, model: ir.Model) -> Iterator[str]:
+def _forget_fixed_shapes(found: BatchAxes, model: ir.Model) -> None:
+    """Runtimes believe what is noted of inner tensors."""
+    for value in (value for node in _nodes(model) for value in node.outputs):
+        if found.before.get(value) != found.after.get(value) and value not in model.graph.outputs:
+            value.shape = None
+
+
+def _declare_outputs(found: BatchAxes, model: ir.Model) -> Iterator[tuple[str, int]]:
     for value in dict.fromkeys(model.graph.outputs):
         shape = found.open_shape(value)
-        if shape is not None and found.before.get(value) != found.after.get(value):
+        axis = found.axis(value)
+        if shape is not None and axis is not None:
             value.shape = shape
-            yield value.name or ""
+            yield value.name or "", axis
         elif shape is None and value.shape is not None:
             value.shape = ir.Shape([None] * len(value.shape))
 
@@ -298,7 +308,7 @@ def _tell_ends(edited: EditedModel, found: BatchAxes, freed: Freed) -> None:
         edited.note(f"outputs that do not follow the batch: {some_of(stuck)}{where}")
     if not freed.outputs:
         where = f": it ends at {some_of(ends)}" if ends else ""
-        raise RequestError(f"no output follows the batch of {some_of(freed.inputs)}{where}")
+        raise RequestError(f"no output follows the batch of {some_of(list(freed.batch.axes))}{where}")
     if edited.model.functions:
         edited.note("local functions were not looked into: shapes that they fix stay fixed; inline them first")
 
