@@ -128,7 +128,8 @@ def test_a_tensor_of_a_subgraph_is_refused_with_the_reason() -> None:
 
 
 def test_what_cannot_be_inferred_must_be_declared() -> None:
-    custom = '<ir_version: 8, opset_import: ["" : 17, "own" : 1]> g (float[2] x) => (float[2] y) { h = own.Op(x) y = own.Op(h) }'
+    custom = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+        g (float[2] x) => (float[2] y) { h = own.Op(x) y = own.Op(h) }"""
     with pytest.raises(RequestError, match=r"the type of 'h' cannot be inferred; say it by `dtype`"):
         edit(custom, {"add_outputs": {"outputs": "h"}})
     with pytest.raises(RequestError, match=r"the shape of 'h' cannot be inferred; say it by `shape`"):

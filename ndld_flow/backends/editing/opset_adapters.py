@@ -51,9 +51,9 @@ def must_change(node: ir.Node, source: int, target: int) -> bool:
         return False
     old, new = _since(node.op_type, source), _since(node.op_type, target)
     if old is None:
-        raise CannotConvertError(f"opset {source} has no {node.op_type}")
+        raise CannotConvertError(f"opset {source} has no such operator")
     if new is None:
-        raise CannotConvertError(f"{node.op_type} came with opset {_introduced(node.op_type)}")
+        raise CannotConvertError(f"it came with opset {_introduced(node.op_type)}")
     if node.op_type == "Scan" and (old < 9) != (new < 9):
         raise CannotConvertError("Scan was another operator before opset 9")
     return old != new and node.op_type not in _CONTROL_FLOW
@@ -67,6 +67,7 @@ def adapt_node(node: ir.Node, source: int, target: int) -> Adapted:
     _check(converted)
     adapted = _adapted(node, converted, {name: value for value, name in names.items()})
     try:
+        _give_back_references(node, adapted, source, target)
         for new in adapted.nodes:
             _check_types(new, target)
     except CannotConvertError:
@@ -84,6 +85,25 @@ def _check(converted: onnx.ModelProto) -> None:
             onnx.checker.check_node(node, context)
     except onnx.checker.ValidationError as error:
         raise CannotConvertError(f"the result would not be valid: {one_paragraph(error)}") from None
+
+
+def _give_back_references(node: ir.Node, adapted: Adapted, source: int, target: int) -> None:
+    """Attributes that a function is given: nobody knows their values, so that they must mean the same in both opsets.
+
+    Raises `CannotConvertError` where they do not.
+    """
+    for attribute in node.attributes.values():
+        if not attribute.is_ref():
+            continue
+        schemas = [onnx.defs.get_schema(node.op_type, opset, "") for opset in (source, target)]
+        defaults = [
+            schema.attributes[attribute.name].default_value for schema in schemas if attribute.name in schema.attributes
+        ]
+        if len(adapted.nodes) > 1 or len(defaults) < 2 or defaults[0] != defaults[1]:
+            raise CannotConvertError(
+                f"its attribute {attribute.name} is the function's; inline the function first, by inline_functions"
+            )
+        adapted.nodes[0].attributes[attribute.name] = attribute
 
 
 def _check_types(node: ir.Node, opset: int) -> None:
@@ -113,7 +133,8 @@ def _alone(node: ir.Node, names: dict[ir.Value, str], opset: int) -> onnx.ModelP
     proto = onnx.NodeProto(op_type=node.op_type, name="node")
     proto.input.extend("" if value is None else names[value] for value in node.inputs)
     proto.output.extend(_output_names(node))
-    proto.attribute.extend(ir.serde.serialize_attribute(attribute) for attribute in node.attributes.values())
+    own = (attribute for attribute in node.attributes.values() if not attribute.is_ref())
+    proto.attribute.extend(map(ir.serde.serialize_attribute, own))
     graph = onnx.GraphProto(name="alone", node=[proto])
     for value, name in names.items():
         tensor = _small_constant(value)
