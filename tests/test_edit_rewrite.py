@@ -63,7 +63,7 @@ def test_what_was_done_is_told_and_nothing_is_an_error() -> None:
 @pytest.mark.parametrize("condition", [True, False])
 def test_subgraphs_and_functions_are_looked_through(condition: bool) -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
-    g (float[2, 4] x, bool c) => (float[2, 4] y) {
+    g (float[2, 4] x, bool c) => (float[2, 4] y) <float[2, 4] t> {
       t = f.F (x)
       y = If (c) <then_branch = a () => (float[2, 4] o) { s = Sigmoid (t) o = Mul (t, s) },
                   else_branch = b () => (float[2, 4] p) { p = Relu (t) }>

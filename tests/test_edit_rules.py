@@ -79,7 +79,7 @@ def test_what_was_done_is_told() -> None:
     assert [node.op_type for node in edited.model.graph][:1] == ["Relu"]
     (entry,) = operations_of([{"apply_rules": {"rules": ["add_0", "successive_relu"]}}])
     fresh = EditedModel(apply(text, "apply_rules", rules="sub_0", allow_empty=True).model, Path("m.onnx"))
-    assert entry.operation.apply(fresh) == "add_0 1 times, successive_relu 1 times"
+    assert entry.operation.apply(fresh) == "successive_relu 1 times, add_0 1 times"
 
 
 def test_rules_that_never_come_to_an_end_are_stopped_and_told(tmp_path: Path) -> None:

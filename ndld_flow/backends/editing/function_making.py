@@ -49,6 +49,7 @@ def make_function(
     everywhere become attributes of the function. With `inside`, constants that are the same everywhere go in.
     Returns what was replaced, the nodes themselves first. Raises `RequestError` for nodes that cannot become one.
     """
+    _sort(edited.model)
     nodes = _one_piece(edited, nodes)
     around = Neighbourhood(edited.model)
     found = find_repeats(edited.model, nodes, around) if repeats else [itself(nodes)]
@@ -58,8 +59,7 @@ def make_function(
 
 def make_repeated_function(edited: EditedModel, name: FunctionName, min_nodes: int, inside: bool) -> list[Match]:
     """The same for the largest block that stands several times. Raises `RequestError` when there is none."""
-    for graph in all_graphs(edited.model):
-        graph.sort()
+    _sort(edited.model)
     around = Neighbourhood(edited.model)
     found = largest_repeat(edited.model, min_nodes, around)
     _Making(edited, name, found, around, inside).make()
@@ -75,14 +75,19 @@ def _one_piece(edited: EditedModel, nodes: Sequence[ir.Node]) -> list[ir.Node]:
         raise RequestError(
             f"a function is made of nodes of one graph, and these stand in {', '.join(where)}: say which by `scope`"
         )
-    obstacle = Pieces(Neighbourhood(edited.model)).obstacle(chosen)
+    obstacle = Pieces(Neighbourhood(edited.model), edited.model).obstacle(chosen)
     if obstacle is not None:
         raise RequestError(
             f"these nodes cannot become one: {node_label(obstacle)!r} depends on one of them, and another of them "
             "depends on it. Select it too, or fewer nodes"
         )
-    graph.sort()
-    return [node for node in graph if node in set(chosen)]
+    members = set(chosen)
+    return [node for node in graph if node in members]
+
+
+def _sort(model: ir.Model) -> None:
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        graph.sort()
 
 
 def _graph_of(node: ir.Node) -> ir.Graph:

@@ -15,15 +15,16 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from ndld_flow.backends.editing.neighbourhood import Neighbourhood
-from ndld_flow.backends.editing.pattern_matching import Match
-from ndld_flow.backends.editing.repeats import find_repeats, kind_of
+from ndld_flow.backends.editing.node_pieces import Pieces
+from ndld_flow.backends.editing.pattern_matching import Match, Pattern
+from ndld_flow.backends.editing.repeats import SameBlock, find_repeats, kind_of
 from ndld_flow.backends.models.files import all_graphs
 from ndld_flow.errors import RequestError
 
 Kinds = npt.NDArray[np.int64]
-_LOOKED_AT = 64
+_LOOKED_AT = 256
 """Stretches of a graph that are looked at, those first that save most by themselves."""
-_TRIED = 16
+_TRIED = 64
 """Blocks whose wiring is compared."""
 
 
@@ -65,16 +66,32 @@ def largest_repeat(model: ir.Model, min_nodes: int, around: Neighbourhood) -> li
     Raises `RequestError` when no connected block of that many nodes stands twice.
     """
     best: list[Match] = []
+    tried: set[tuple[ir.Node, ...]] = set()
     for candidate in _candidates(model, min_nodes, around):
         if candidate.saves <= _saved(best):
             break
-        best = max(best, find_repeats(model, candidate.nodes, around), key=_saved)
+        nodes = _connected(model, candidate.nodes, around)
+        if len(nodes) >= min_nodes and nodes not in tried:
+            tried.add(nodes)
+            best = max(best, find_repeats(model, nodes, around), key=_saved)
     if not _saved(best):
         raise RequestError(
             f"no block of {min_nodes} or more nodes stands twice in this model; ask for a smaller one by `min_nodes`, "
             "or select its nodes"
         )
     return best
+
+
+def _connected(model: ir.Model, nodes: Sequence[ir.Node], around: Neighbourhood) -> tuple[ir.Node, ...]:
+    """The largest connected part: the order of nodes puts in what belongs to others. Empty if it has an obstacle."""
+    parts: list[set[ir.Node]] = []
+    left = list(nodes)
+    while left:
+        parts.append(set(Pattern(left, SameBlock()).reached))
+        left = [node for node in left if node not in parts[-1]]
+    largest = max(parts, key=len)
+    part = tuple(node for node in nodes if node in largest)
+    return part if len(parts) == 1 or Pieces(around, model).obstacle(part) is None else ()
 
 
 def _saved(found: Sequence[Match]) -> int:
@@ -118,17 +135,17 @@ def _stretches(kinds: Kinds, min_nodes: int) -> list[_Stretch]:
     found = [
         _Stretch(first, size, distance)
         for distance in range(min_nodes, len(kinds) - min_nodes + 1)
-        for first, size in _runs(kinds[:-distance] == kinds[distance:])
-        if size >= min_nodes
+        for first, size in _runs(kinds[:-distance] == kinds[distance:], min_nodes)
     ]
     return sorted(found, key=lambda each: (-max(each.repeats - 1, 1) * each.block, each.distance, each.first))
 
 
-def _runs(equal: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """First and size of each run of truth."""
+def _runs(equal: npt.NDArray[np.bool_], min_size: int) -> Iterator[tuple[int, int]]:
+    """First and size of each run of truth that is long enough."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], equal, [False])).astype(np.int8)))
-    for first, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-        yield first, end - first
+    firsts, sizes = edges[::2], edges[1::2] - edges[::2]
+    long = sizes >= min_size
+    return zip(firsts[long].tolist(), sizes[long].tolist(), strict=True)
 
 
 def _places(stretch: _Stretch, crossing: Kinds) -> tuple[int, int]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import onnx_ir as ir
 
 from ndld_flow.backends.editing.neighbourhood import Neighbourhood
+from ndld_flow.backends.models.files import all_graphs
 from ndld_flow.backends.models.scopes import own_subgraphs
 
 
@@ -42,11 +43,15 @@ def outputs_of(nodes: Sequence[ir.Node], around: Neighbourhood) -> list[ir.Value
 
 
 class Pieces:
-    """Sets of nodes that will each become one node."""
+    """Sets of nodes that will each become one node. The search is short in a model that is told and sorted."""
 
-    def __init__(self, around: Neighbourhood) -> None:
+    def __init__(self, around: Neighbourhood, model: ir.Model | None = None) -> None:
         self._around = around
+        graphs = () if model is None else all_graphs(model)
+        self._position = {node: place for graph in graphs for place, node in enumerate(graph)}
         self._piece_of: dict[ir.Node, tuple[ir.Node, ...]] = {}
+        self._spans: dict[object, list[tuple[int, int]]] = {}
+        """Graph -> the first and last place of each of its pieces."""
 
     def obstacle(self, nodes: Collection[ir.Node]) -> ir.Node | None:
         """A node outside that depends on one of the nodes and that another one depends on, if there is any.
@@ -54,14 +59,29 @@ class Pieces:
         Such nodes cannot become one: it would have to come both before and after the obstacle.
         """
         members = dict.fromkeys(nodes)
-        after = self._reached(members, self._around.consumers)
-        before = self._reached(members, self._around.producers)
-        return next((node for node in after if node in before), None)
+        graph, bound = next(iter(members)).graph, self._bound(nodes)
+        found: set[ir.Node] = set()
+        waiting = [near for node in members for near in self._around.consumers(node)]
+        while waiting:
+            node = waiting.pop()
+            if node in found or node in members or node.graph is not graph:
+                continue
+            whole = self._piece_of.get(node, (node,))
+            if self._position.get(node, 0) > bound:
+                continue
+            found.update(whole)
+            after = [near for each in whole for near in self._around.consumers(each)]
+            if any(near in members for near in after):
+                return node
+            waiting += after
+        return None
 
     def add(self, nodes: Collection[ir.Node]) -> None:
         """From now on these count as one."""
         members = tuple(nodes)
+        places = [self._position.get(node, 0) for node in members]
         self._piece_of.update(dict.fromkeys(members, members))
+        self._spans.setdefault(members[0].graph, []).append((min(places), max(places)))
 
     def take(self, nodes: Collection[ir.Node]) -> bool:
         """Add nodes unless one of them is in another piece already, or there is an obstacle."""
@@ -70,20 +90,13 @@ class Pieces:
         self.add(nodes)
         return True
 
-    def _reached(
-        self, members: Mapping[ir.Node, None], step: Callable[[ir.Node], Iterable[ir.Node]]
-    ) -> dict[ir.Node, None]:
-        """Nodes outside that are reached from the members; whole pieces at once."""
-        found: dict[ir.Node, None] = {}
-        waiting = [near for node in members for near in step(node)]
-        while waiting:
-            node = waiting.pop()
-            if node in found or node in members:
-                continue
-            whole = self._piece_of.get(node, (node,))
-            found.update(dict.fromkeys(whole))
-            waiting += [near for each in whole for near in step(each)]
-        return found
+    def _bound(self, nodes: Collection[ir.Node]) -> int:
+        """The place after which no way leads back: in a sorted graph only a piece can lead to an earlier place."""
+        last = max(self._position.get(node, 0) for node in nodes)
+        spans = self._spans.get(next(iter(nodes)).graph, [])
+        while (further := max((end for begin, end in spans if begin <= last), default=last)) > last:
+            last = further
+        return last
 
 
 def read_in_nodes(nodes: Iterable[ir.Node], read: dict[ir.Value, ir.Value]) -> None:

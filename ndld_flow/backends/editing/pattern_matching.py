@@ -60,6 +60,11 @@ class Pattern:
         """Whether each node is reached from the root; no match is found otherwise."""
         return len(self._steps) == len(self._members)
 
+    @property
+    def reached(self) -> list[ir.Node]:
+        """The nodes that are connected with the root, itself too."""
+        return [step.node for step in self._steps]
+
     def matches(self, root: ir.Node, around: Neighbourhood) -> Iterator[Match]:
         """The ways in which the pattern fits with its last node on `root`; all nodes of a match stand in one graph."""
         if not self.is_connected:

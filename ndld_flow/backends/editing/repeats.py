@@ -35,7 +35,7 @@ def find_repeats(model: ir.Model, nodes: Sequence[ir.Node], around: Neighbourhoo
 
     The nodes must stand in one graph, and nothing outside may depend on some of them while others depend on it.
     """
-    pattern, pieces = Pattern(nodes, SameBlock()), Pieces(around)
+    pattern, pieces = Pattern(nodes, SameBlock()), Pieces(around, model)
     found = [itself(nodes)]
     pieces.add(nodes)
     for graph in _graphs_of_same_opsets(model, nodes):

@@ -73,7 +73,7 @@ class Extent:
 
 
 def find_matches(model: ir.Model, rule: Rule, extent: Extent) -> Found:
-    """Where a rule fits, in the model's order; no two matches share a node.
+    """Where a rule fits, in the model's order, which must be sorted; no two matches share a node.
 
     Raises `RequestError` for a pattern whose nodes do not hang together.
     """
@@ -102,7 +102,7 @@ class _Search:
         self._matching = rule.matching
         self._around = around
         self._chosen = chosen
-        self._pieces = Pieces(around)
+        self._pieces = Pieces(around, model)
         self._taken: set[ir.Node] = set()
         outputs = rule.pattern.outputs
         self._inner = [v for node in rule.pattern.nodes for v in node.outputs if v not in outputs]

@@ -37,6 +37,8 @@ def rewrite(edited: EditedModel, texts: tuple[str, str], matching: Matching, ext
     pattern = parse_pattern(texts[0])
     rule = Rule(pattern, parse_replacement(texts[1], pattern), matching)
     matching.conditions.check(pattern)
+    for graph in (edited.model.graph, *(function.graph for function in edited.model.functions.values())):
+        graph.sort()
     with known_shapes(edited.model) if matching.conditions.need_shapes else nullcontext():
         found = find_matches(edited.model, rule, extent)
     left = "; ".join(f"{count} left out: {reason}" for reason, count in sorted(found.refused.items()))

@@ -55,30 +55,31 @@ def rules_in_file(path: Path) -> Rules:
 
 
 def apply_rules(edited: EditedModel, rules: Rules, path: Path | None = None) -> Counter[str]:
-    """Apply rules in their order, again and again until none fits; returns rule -> how often.
+    """Apply rules, at each node the first that fits, again and again until none does; returns rule -> how often.
 
     Raises `RequestError` for what a rule of the file at `path` raises, with the line.
     """
     from onnxscript.rewriter.pattern import RewriteRuleSet
 
-    done: Counter[str] = Counter()
+    if not rules:
+        return Counter()
     old_names = {node: node.name for graph in all_graphs(edited.model) for node in graph}
+    done: Counter[str] = Counter()
     new: set[ir.Node] = set()
-    guarded = {name: [_Guarded(rule, edited, new) for rule in some] for name, some in rules.items()}
+    guarded = [_Guarded(rule, name, edited, new, done) for name, some in rules.items() for rule in some]
     with known_shapes(edited.model), told_with_place(path or Path("onnxscript")):
         for _ in range(_ROUNDS):
             before = done.total()
-            for name, some in guarded.items():
-                new.clear()
-                done[name] += RewriteRuleSet(some).apply_to_model(edited.model)
-                edited.forget_names()
+            new.clear()
+            RewriteRuleSet(guarded).apply_to_model(edited.model)
+            edited.forget_names()
             if done.total() == before:
                 break
         else:
             edited.note(f"rules still find places after {_ROUNDS} rounds: some undo what others do")
     for node in (node for graph in all_graphs(edited.model) for node in graph if node in old_names):
         node.name = old_names[node]  # onnxscript names what has no name
-    return +done
+    return done
 
 
 class _Guarded:
@@ -88,11 +89,20 @@ class _Guarded:
     calls new nodes `node`, and goes on for ever with a rule that fits what it has made.
     """
 
-    def __init__(self, rule: Any, edited: EditedModel, new: set[ir.Node]) -> None:  # noqa: ANN401 - onnxscript's
+    def __init__(
+        self,
+        rule: Any,  # noqa: ANN401 - onnxscript has no types
+        name: str,
+        edited: EditedModel,
+        new: set[ir.Node],
+        done: Counter[str],
+    ) -> None:
         self._rule = rule
+        self._word = name
         self._edited = edited
         self._new = new
         """Nodes of this round; the next one looks at them."""
+        self._done = done
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         return getattr(self._rule, name)
@@ -101,9 +111,12 @@ class _Guarded:
         made = self._rule.try_rewrite(model, graph, node, **options)
         if made is None or not self._new.isdisjoint(made.match.nodes):
             return None
+        if made.new_initializers and isinstance(graph, ir.Function):
+            return None  # functions hold none
         if len({precision_of(each) for each in made.match.nodes} - {""}) > 1:
             return None
         self._new.update(made.new_nodes)
+        self._done[self._word] += 1
         label = node.name or node.op_type
         for new in made.new_nodes:
             new.name = self._edited.fresh_name(f"{label}_{new.op_type}")

@@ -24,9 +24,9 @@ class ApplyRules(Operation):
 
     apply_rules: {{rules: ["successive_*", fuse_batchnorm_into_conv], omit: [successive_clip]}}
 
-    Rules are applied in the order below, until none fits any more. A file has `rules`, which is onnxscript's
-    `RewriteRuleSet` or a list of `RewriteRule`; it is Python and runs only when the recipe is trusted. Rules that read
-    weights, such as those that fuse BatchNormalization, load these weights.
+    At each node the first that fits is applied, in the order below, and all again until none fits any more. A file has
+    `rules`, which is onnxscript's `RewriteRuleSet` or a list of `RewriteRule`; it is Python and runs only when the
+    recipe is trusted. Rules that read weights, such as those that fuse BatchNormalization, load these weights.
 
     The named ones:
 
