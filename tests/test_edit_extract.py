@@ -7,14 +7,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
+from ndld_flow.backends.editing.edited_model import EditedModel
 from ndld_flow.errors import RequestError
 from tests import models
-from tests.editing_fixtures import Array, edit, edit_path, parse, run, text_of
+from tests.editing_fixtures import Array, by, edit, edit_path, parse, run, text_of
 
 FEEDS = {"x": np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)}
 CHAIN = """
@@ -126,6 +128,18 @@ def test_shape_of_the_cut_is_inferred_where_it_is_not_noted() -> None:
       y = Reshape(a, s) }"""
     tail = edit(text, {"extract": {"outputs": ["y"], "inputs": ["a"]}})
     assert _header(tail).startswith("(float[N,4,8] a)")
+
+
+def test_a_shape_noted_before_an_earlier_operation_is_not_believed() -> None:
+    text = """agraph (float[1, 1, 8, 8] x) => (float[N, M, H, W] y) <float[1, 1, H, W] a> {
+      [pool] a = MaxPool<kernel_shape = [2, 2]>(x) y = Relu(a) }"""
+    model = onnx.shape_inference.infer_shapes(parse(text))
+
+    def stride(edited: EditedModel) -> None:
+        edited.node("pool").attributes["strides"] = ir.AttrInt64s("strides", [2, 2])
+
+    tail = edit(model, by(stride), {"extract": {"outputs": ["y"], "inputs": ["a"]}})
+    assert _header(tail).startswith("(float[1,1,4,4] a)")
 
 
 CUSTOM = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
@@ -257,6 +271,23 @@ def test_refused_functions(said: dict[str, object], told: str) -> None:
     with pytest.raises(RequestError) as caught:
         edit(FUNCTIONS, {"extract_function": said})
     assert told in str(caught.value)
+
+
+def test_optional_inputs_that_a_call_leaves_out() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "pkg" : 1]>
+    agraph (float[3] x, float high) => (float[3] y) { y = pkg.Limit(x, , high) }
+    <domain: "pkg", opset_import: ["" : 17]> Limit (t, low, top) => (r) { r = Clip(t, low, top) }"""
+    model = edit(text, {"extract_function": {"function": "pkg::Limit"}})
+    assert _header(model).startswith("(float[3] t, float top) => (float[3] r)")
+    assert list(model.graph.node[0].input) == ["t", "", "top"]
+
+
+def test_a_part_of_a_function_that_takes_attributes_is_refused() -> None:
+    types = {"t": "float32[2]", "r": "float32[2]"}
+    with pytest.raises(RequestError, match="takes attributes from the calls of its function: use `extract_function`"):
+        edit(FUNCTIONS, {"extract": {"scope": "pkg::Block", "outputs": ["u"], "types": types}})
+    part = edit(FUNCTIONS, {"extract": {"scope": "pkg::Unused", "outputs": "r", "types": types}})
+    assert _header(part).startswith("(float[2] t) => (float[2] r)")
 
 
 def test_a_function_that_nobody_calls_gets_its_types_from_the_recipe() -> None:

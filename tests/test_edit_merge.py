@@ -268,6 +268,31 @@ def test_weights_on_disk_stay_outside_a_function(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run(target, {"x": x})["z"], run(other, {"x": x})["y"])
 
 
+def test_weights_that_may_be_overridden_and_those_of_old_models() -> None:
+    tail = parse(TAIL)
+    tail.graph.input.append(onnx.helper.make_tensor_value_info("w", 1, [3]))
+    assert _names(list(edit(HEAD, {"append_model": {"model": "tail"}}, tail=tail).graph.input)) == ["x", "tail_w"]
+    tail.ir_version = 3
+    assert _names(list(edit(HEAD, {"append_model": {"model": "tail"}}, tail=tail).graph.input)) == ["x"]
+
+
+def test_a_model_of_ir_version_3_gets_weights_that_are_no_inputs() -> None:
+    head = parse(HEAD)
+    head.ir_version = 3
+    head.graph.input.append(onnx.helper.make_tensor_value_info("w", 1, [3]))
+    whole = edit(head, {"append_model": {"model": "tail"}}, tail=parse(TAIL))
+    assert (whole.ir_version >= 4, _names(list(whole.graph.input))) == (True, ["x", "w"])
+    np.testing.assert_array_equal(run(whole, X)["y"], [[8, 20, 36]])
+
+
+def test_a_name_with_the_prefix_may_be_taken_too() -> None:
+    tail = parse("""agraph (float[N, 3] m) => (float[N, 3] y) <float[3] w = {4, 5, 6}, float[3] tail_w = {1, 1, 1}>
+      { s = Mul(m, w) y = Add(s, tail_w) }""")
+    whole = edit(HEAD, {"append_model": {"model": "tail"}}, tail=tail)
+    assert sorted(_names(list(whole.graph.initializer))) == ["tail_tail_w", "tail_w", "w"]
+    np.testing.assert_array_equal(run(whole, X)["y"], [[9, 21, 37]])
+
+
 def test_joining_is_deterministic() -> None:
     made = [edit(HEAD, {"append_model": {"model": "tail"}}, tail=parse(TAIL)) for _ in range(2)]
     assert made[0].SerializeToString() == made[1].SerializeToString()

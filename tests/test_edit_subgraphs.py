@@ -259,6 +259,15 @@ def test_wrap_and_inline_are_each_others_opposite() -> None:
     np.testing.assert_array_equal(run(model, feeds)["y"], run(parse(CHAIN), feeds)["y"])
 
 
+def test_what_only_the_condition_needed_goes_with_the_if() -> None:
+    text = """agraph (float[3] x, bool flag) => (float[3] y) {
+      no = Not(flag) a = Abs(x)
+      [outer] y = If(no) <then_branch = p () => (float[3] t) { t = Neg(x) },
+        else_branch = q () => (float[3] e) { e = Exp(a) }> }"""
+    model = edit(text, {"inline_branch": {"select": "outer", "branch": "then_branch"}})
+    assert [node.op_type for node in model.graph.node] == ["Neg"]
+
+
 def test_inline_what_is_no_if_and_what_went_with_the_other_branch() -> None:
     with pytest.raises(RequestError, match="'loop' is of type Loop; only an If has branches"):
         edit(LOOP, {"inline_branch": {"select": "loop", "branch": "then_branch"}})

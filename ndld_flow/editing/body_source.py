@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from ndld_flow.artifacts.kinds import Onnx
 from ndld_flow.editing.operation import Operation
 from ndld_flow.step import Reads
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from ndld_flow.backends.editing.edited_model import EditedModel
 
 
 class BodySource(Operation):
@@ -35,12 +30,3 @@ class BodySource(Operation):
         if self.connect and self.model is None:
             raise ValueError("`connect` belongs to `model`")
         return self
-
-    def make_body(self, edited: EditedModel, node: ir.Node) -> ir.Graph:
-        """The body, not yet in its node. Raises `RequestError` where it cannot be made."""
-        from ndld_flow.backends.editing.bodies import body_from_model, body_from_text
-
-        if self.text is not None:
-            return body_from_text(edited, node, self.text)
-        assert self.model is not None
-        return body_from_model(edited, node, self.model, self.connect)

@@ -73,7 +73,17 @@ def is_in_function(model: ir.Model, graph: ir.Graph) -> bool:
     return any(graph is function.graph or graph in set(function.subgraphs()) for function in functions)
 
 
-def body_from_text(edited: EditedModel, node: ir.Node, text: str) -> ir.Graph:
+def make_body(
+    edited: EditedModel, node: ir.Node, text: str | None, model: str | None, connect: Mapping[str, str]
+) -> ir.Graph:
+    """A body from text or from another model, not yet in its node. Raises `RequestError` where it cannot be made."""
+    if text is not None:
+        return _body_from_text(edited, node, text)
+    assert model is not None
+    return _body_from_model(edited, node, model, connect)
+
+
+def _body_from_text(edited: EditedModel, node: ir.Node, text: str) -> ir.Graph:
     """A body written as ONNX text; names that it does not define mean tensors around the node.
 
     Raises `RequestError` for text that cannot be read, and for names that are nowhere.
@@ -97,7 +107,7 @@ def body_from_text(edited: EditedModel, node: ir.Node, text: str) -> ir.Graph:
     return graph
 
 
-def body_from_model(edited: EditedModel, node: ir.Node, name: str, connect: Mapping[str, str]) -> ir.Graph:
+def _body_from_model(edited: EditedModel, node: ir.Node, name: str, connect: Mapping[str, str]) -> ir.Graph:
     """Another model of the recipe as a body. Inputs of it in `connect` read tensors around the node, the others are the
     body's inputs; an If's body has none, so there they read tensors of their names.
 

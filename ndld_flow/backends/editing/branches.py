@@ -11,7 +11,7 @@ from ndld_flow.backends.editing.cloning import captured_values
 from ndld_flow.backends.editing.constant_nodes import ConstantNodes
 from ndld_flow.backends.editing.discarding import drop_nodes
 from ndld_flow.backends.editing.edited_model import EditedModel
-from ndld_flow.backends.editing.extracting import FIRST_IR_WITH_HIDDEN_WEIGHTS
+from ndld_flow.backends.editing.extracting import FIRST_IR_WITH_HIDDEN_WEIGHTS, common_graph
 from ndld_flow.backends.editing.joining import make_outputs
 from ndld_flow.backends.editing.neighbourhood import Neighbourhood
 from ndld_flow.backends.editing.node_pieces import Pieces, deep_nodes, hand_over, outermost, outputs_of
@@ -34,7 +34,8 @@ def wrap_in_if(
     """
     chosen = outermost(nodes)
     around = Neighbourhood(edited.model)
-    graph = _graph_of(edited, chosen, around)
+    graph = common_graph(edited, chosen)
+    _check_one_piece(chosen, around)
     test = visible_value(edited.model, graph, condition)
     if test.dtype not in (None, ir.DataType.BOOL):
         raise RequestError(f"the condition {condition!r} is no bool: put a Cast or a comparison before it")
@@ -46,20 +47,15 @@ def wrap_in_if(
     return _put_if(edited, graph, ordered, test, dict(zip(outputs, passed, strict=True)), name)
 
 
-def inline_branches(edited: EditedModel, nodes: Sequence[ir.Node], branch: str) -> int:
+def inline_branches(edited: EditedModel, nodes: Sequence[ir.Node], branch: str) -> None:
     """Put the nodes of a branch in the place of its If; the other branch, and what only the If read, goes.
 
-    Returns how many there were; those inside a branch that goes are none. Raises `RequestError` for another operator,
-    and in a function for a branch with weights on disk.
+    Raises `RequestError` for another operator, and in a function for a branch with weights on disk.
     """
-    done = 0
     for node in nodes:
         if node.op_type != "If" or node.domain:
             raise RequestError(f"{node_label(node)!r} is of type {node.op_type}; only an If has branches")
-        if any(node.graph is graph for graph in edited.graphs()):
-            _inline_branch(edited, node, branch)
-            done += 1
-    return done
+        _inline_branch(edited, node, branch)
 
 
 def _inline_branch(edited: EditedModel, node: ir.Node, branch: str) -> None:
@@ -81,20 +77,13 @@ def _inline_branch(edited: EditedModel, node: ir.Node, branch: str) -> None:
     prune_values([*condition, *read])
 
 
-def _graph_of(edited: EditedModel, nodes: Sequence[ir.Node], around: Neighbourhood) -> ir.Graph:
-    graphs = dict.fromkeys(node.graph for node in nodes)
-    if len(graphs) > 1:
-        shown = ", ".join(repr(address) for address, graph in edited.scopes().items() if graph in graphs)
-        raise RequestError(f"the selected nodes stand in several graphs ({shown}); choose one by `scope` in `select`")
+def _check_one_piece(nodes: Sequence[ir.Node], around: Neighbourhood) -> None:
     obstacle = Pieces(around).obstacle(nodes)
     if obstacle is not None:
         raise RequestError(
             f"these nodes cannot become one: {node_label(obstacle)!r} depends on one of them, and another of them "
             "depends on it. Select it too, or fewer nodes"
         )
-    graph = next(iter(graphs))
-    assert isinstance(graph, ir.Graph)
-    return graph
 
 
 def _otherwise(

@@ -44,7 +44,7 @@ def part_of_nodes(edited: EditedModel, nodes: Iterable[ir.Node]) -> Part:
     Raises `RequestError` when they stand in several graphs, or when nobody reads what they make.
     """
     chosen = outermost(nodes)
-    graph = _graph_of(edited, chosen)
+    graph = common_graph(edited, chosen)
     constants = ConstantNodes(edited.model)
     made = [value for value in outputs_of(chosen, Neighbourhood(edited.model)) if not constants.makes(value)]
     own = [value for value in graph.outputs if value.producer() in chosen]
@@ -115,8 +115,8 @@ def keep_only(edited: EditedModel, part: Part, types: Mapping[str, str]) -> None
     graph.outputs[:] = part.outputs
     brought = _bring_constants(graph, part)
     inputs = _as_inputs(graph, part)
-    others = [node for node in graph if node not in {*part.nodes, *brought}]
-    drop_nodes(others)
+    kept = {*part.nodes, *brought}
+    drop_nodes(node for node in graph if node not in kept)
     # Weights that may be overridden stay so; those of IR version 3 are all inputs.
     overridable = [value for value in graph.inputs if value.is_initializer() and _is_used(value)]
     graph.inputs[:] = list(dict.fromkeys([*inputs, *overridable]))
@@ -145,7 +145,8 @@ def _check_no_references(part: Part) -> None:
             )
 
 
-def _graph_of(edited: EditedModel, nodes: Sequence[ir.Node]) -> ir.Graph:
+def common_graph(edited: EditedModel, nodes: Sequence[ir.Node]) -> ir.Graph:
+    """The graph that nodes stand in. Raises `RequestError` when there are several."""
     graphs = dict.fromkeys(node.graph for node in nodes)
     if len(graphs) > 1:
         shown = ", ".join(repr(address) for address, graph in edited.scopes().items() if graph in graphs)

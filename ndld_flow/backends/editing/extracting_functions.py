@@ -12,10 +12,8 @@ from ndld_flow.backends.editing.edited_model import EditedModel
 from ndld_flow.backends.editing.extracting import make_main
 from ndld_flow.backends.editing.function_names import find_function
 from ndld_flow.backends.editing.node_pieces import deep_nodes
-from ndld_flow.backends.editing.tensor_types import parse_tensor_type, type_edges
-from ndld_flow.backends.models.input_shapes import drop_all_made_up_names
+from ndld_flow.backends.editing.tensor_types import infer_edges, parse_tensor_type, type_edges
 from ndld_flow.backends.models.scopes import function_address, node_label
-from ndld_flow.backends.models.shape_inference import infer_shapes
 from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
 
@@ -92,9 +90,7 @@ def _converted(name: str, value: JsonValue, kind: ir.AttributeType | None) -> ir
 def _type_as_called(model: ir.Model, graph: ir.Graph, site: ir.Node) -> None:
     """Types and shapes of a call for the inputs, and for the outputs of those who have none."""
     pairs = [*_pairs(graph.inputs, site.inputs), *_pairs(graph.outputs, site.outputs)]
-    if any(outer.type is None or outer.shape is None for _, outer in pairs):
-        infer_shapes(model)
-        drop_all_made_up_names(model)
+    infer_edges([outer for _, outer in pairs], model)
     for own, outer in pairs:
         if own.type is None:
             own.type, own.shape = outer.type, outer.shape

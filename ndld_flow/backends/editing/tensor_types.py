@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 import onnx_ir as ir
 
 from ndld_flow.backends.editing.dtype_words import dtype_of_word, word_of_dtype
+from ndld_flow.backends.editing.surgeries.rewriting import known_shapes
 from ndld_flow.backends.models.element_types import Types, dtype_of, infer_types
-from ndld_flow.backends.models.input_shapes import drop_all_made_up_names
-from ndld_flow.backends.models.shape_inference import infer_shapes
+from ndld_flow.backends.models.shape_inference import made_up
 from ndld_flow.errors import ModelError, RequestError
 from ndld_flow.nearest import say_nearest
 
@@ -30,7 +30,7 @@ def parse_tensor_type(text: str) -> tuple[ir.TensorType, ir.Shape]:
 
 
 def type_edges(model: ir.Model, edges: Iterable[ir.Value], given: Mapping[str, str], where: str = "types") -> None:
-    """Write dtype and shape on tensors that become inputs or outputs: as given, as noted, or as they can be inferred.
+    """Write dtype and shape on tensors that become inputs or outputs: as given, as inferred, or as noted.
 
     Raises `RequestError` for a given name that is none of them, and for a tensor of which neither is known.
     """
@@ -42,11 +42,28 @@ def type_edges(model: ir.Model, edges: Iterable[ir.Value], given: Mapping[str, s
     for value in edges:
         if value.name in given:
             value.type, value.shape = parse_tensor_type(given[value.name or ""])
-    if any(map(_is_open, edges)):
-        infer_shapes(model)
-        drop_all_made_up_names(model)
+    infer_edges([value for value in edges if value.name not in given], model)
     _add_dtypes(model, edges)
     _check_known(edges, where)
+
+
+def infer_edges(edges: Iterable[ir.Value], model: ir.Model) -> None:
+    """Write on tensors of a model what follows from its inputs, else leave what is noted: an earlier operation may have
+    changed it. Nothing is written on others."""
+    with known_shapes(model):
+        found = {value: (value.shape, value.type) for value in edges}
+    for value, (shape, type_) in found.items():
+        value.type = type_ or value.type
+        value.shape = _more_exact(shape, value.shape)  # a new one: what an operation notes itself is believed
+
+
+def _more_exact(found: ir.Shape | None, noted: ir.Shape | None) -> ir.Shape | None:
+    """Numbers as found, else what is noted."""
+    if found is None:
+        return None if noted is None else noted.copy()
+    if noted is None or len(noted) != len(found):
+        return ir.Shape([None if made_up(dim) else dim for dim in found])
+    return ir.Shape([dim if isinstance(dim, int) else known for dim, known in zip(found, noted, strict=True)])
 
 
 def _add_dtypes(model: ir.Model, edges: Iterable[ir.Value]) -> None:

@@ -25,11 +25,11 @@ class AddSubgraph(BodySource):
     """`then_branch`, `else_branch` or `body`."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.backends.editing.bodies import put_body
+        from ndld_flow.backends.editing.bodies import make_body, put_body
 
         node = edited.node(self.node)
         if self.attribute in node.attributes:
             raise RequestError(f"{self.node!r} has a {self.attribute} already; `replace_subgraph` gives it another")
-        body = self.make_body(edited, node)
+        body = make_body(edited, node, self.text, self.model, self.connect)
         put_body(edited, node, self.attribute, body)
         return f"{self.attribute} with {len(body)} nodes added to {self.node}"

@@ -27,5 +27,6 @@ class InlineBranch(Operation):
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.backends.editing.branches import inline_branches
 
-        done = inline_branches(edited, edited.select_nodes(self.select, self.allow_empty), self.branch)
-        return f"{done} Ifs replaced by their {self.branch}"
+        nodes = edited.select_nodes(self.select, self.allow_empty)
+        inline_branches(edited, nodes, self.branch)
+        return f"{len(nodes)} Ifs replaced by their {self.branch}"

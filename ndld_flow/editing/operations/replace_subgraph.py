@@ -22,10 +22,10 @@ class ReplaceSubgraph(BodySource):
     """The body that goes: node and attribute, `loop/body`; bodies in bodies, `loop/body/If_3/else_branch`."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.backends.editing.bodies import find_body, put_body
+        from ndld_flow.backends.editing.bodies import find_body, make_body, put_body
 
         edited.graph(self.scope)
         node, attribute = find_body(edited, self.scope)
-        body = self.make_body(edited, node)
+        body = make_body(edited, node, self.text, self.model, self.connect)
         put_body(edited, node, attribute, body)
         return f"{self.scope} replaced by {len(body)} nodes"
