@@ -122,6 +122,17 @@ def test_nodes_of_different_asked_precisions_are_left_alone() -> None:
     assert {each.key: each.value for each in node.metadata_props}[PRECISION_KEY] == "fp32"
 
 
+def test_rules_that_need_a_newer_opset_are_left_out_and_told() -> None:
+    text = """g (float[2, 4] x) => (float[2, 4] y) <float three = {3}, float zero = {0}, float six = {6}> {
+      a = Add (x, three) c = Clip (a, zero, six) m = Mul (c, x) y = Div (m, six)
+    }"""
+    assert [n.op_type for n in edit(text, {"apply_rules": {"rules": "fuse_hardswish"}}).graph.node] == ["HardSwish"]
+    old = parse(f'<ir_version: 8, opset_import: ["" : 12]>\n{text}')
+    edited = apply(old, "apply_rules", rules="fuse_hardswish", allow_empty=True)
+    assert edited.notes == ["rule fuse_hardswish: it fits, but makes operators that the model's opset does not have"]
+    assert len(edited.model.graph) == 4
+
+
 def test_subgraphs_and_functions_are_looked_through() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
     g (float[2, 4] x, bool c) => (float[2, 4] y) {

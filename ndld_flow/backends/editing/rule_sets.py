@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 
 from ndld_flow.backends.editing.edited_model import EditedModel
+from ndld_flow.backends.editing.function_names import Imports
 from ndld_flow.backends.editing.surgeries.rewriting import known_shapes
 from ndld_flow.backends.editing.user_code import load_user_module, told_with_place
 from ndld_flow.backends.models.files import all_graphs
@@ -64,67 +67,87 @@ def apply_rules(edited: EditedModel, rules: Rules, path: Path | None = None) -> 
     if not rules:
         return Counter()
     old_names = {node: node.name for graph in all_graphs(edited.model) for node in graph}
-    done: Counter[str] = Counter()
-    new: set[ir.Node] = set()
-    guarded = [_Guarded(rule, name, edited, new, done) for name, some in rules.items() for rule in some]
+    progress = _Progress(edited, Imports(edited.model))
+    guarded = [_Guarded(rule, name, progress) for name, some in rules.items() for rule in some]
     with known_shapes(edited.model), told_with_place(path or Path("onnxscript")):
         for _ in range(_ROUNDS):
-            before = done.total()
-            new.clear()
+            before = progress.done.total()
+            progress.new.clear()
             RewriteRuleSet(guarded).apply_to_model(edited.model)
             edited.forget_names()
-            if done.total() == before:
+            if progress.done.total() == before:
                 break
         else:
             edited.note(f"rules still find places after {_ROUNDS} rounds: some undo what others do")
     for node in (node for graph in all_graphs(edited.model) for node in graph if node in old_names):
         node.name = old_names[node]  # onnxscript names what has no name
-    return done
+    for name in sorted(progress.too_new):
+        edited.note(f"rule {name}: it fits, but makes operators that the model's opset does not have")
+    return progress.done
+
+
+@dataclass
+class _Progress:
+    """What was done so far."""
+
+    edited: EditedModel
+    imports: Imports
+    new: set[ir.Node] = field(default_factory=set)
+    """Nodes of this round; the next one looks at them."""
+    done: Counter[str] = field(default_factory=Counter)
+    too_new: set[str] = field(default_factory=set)
+    """Rules whose results the model's opset does not have."""
 
 
 class _Guarded:
     """A rule that leaves nodes of different asked precisions alone, and gives names that nothing else has.
 
     onnxscript overwrites an initializer of the name that it wants for a new one, takes the first of several metadata,
-    calls new nodes `node`, and goes on for ever with a rule that fits what it has made.
+    calls new nodes `node`, makes operators that the model's opset does not have, and goes on for ever with a rule that
+    fits what it has made.
     """
 
-    def __init__(
-        self,
-        rule: Any,  # noqa: ANN401 - onnxscript has no types
-        name: str,
-        edited: EditedModel,
-        new: set[ir.Node],
-        done: Counter[str],
-    ) -> None:
+    def __init__(self, rule: Any, name: str, progress: _Progress) -> None:  # noqa: ANN401 - onnxscript has no types
         self._rule = rule
         self._word = name
-        self._edited = edited
-        self._new = new
-        """Nodes of this round; the next one looks at them."""
-        self._done = done
+        self._progress = progress
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         return getattr(self._rule, name)
 
     def try_rewrite(self, model: ir.Model, graph: ir.Graph, node: ir.Node, **options: object) -> Any:  # noqa: ANN401
         made = self._rule.try_rewrite(model, graph, node, **options)
-        if made is None or not self._new.isdisjoint(made.match.nodes):
+        if made is None or not self._progress.new.isdisjoint(made.match.nodes):
             return None
         if made.new_initializers and isinstance(graph, ir.Function):
             return None  # functions hold none
         if len({precision_of(each) for each in made.match.nodes} - {""}) > 1:
             return None
-        self._new.update(made.new_nodes)
-        self._done[self._word] += 1
+        imports = self._progress.imports.of(graph.graph if isinstance(graph, ir.Function) else graph)
+        if not all(_exists(each, imports) for each in made.new_nodes):
+            self._progress.too_new.add(self._word)
+            return None
+        self._progress.new.update(made.new_nodes)
+        self._progress.done[self._word] += 1
         label = node.name or node.op_type
         for new in made.new_nodes:
-            new.name = self._edited.fresh_name(f"{label}_{new.op_type}")
+            new.name = self._progress.edited.fresh_name(f"{label}_{new.op_type}")
             for value in new.outputs:
-                value.name = self._edited.fresh_name(f"{new.name}_output")
+                value.name = self._progress.edited.fresh_name(f"{new.name}_output")
         for value in made.new_initializers:
-            value.name = self._edited.fresh_name(value.name or f"{label}_constant")
+            value.name = self._progress.edited.fresh_name(value.name or f"{label}_constant")
         return made
+
+
+def _exists(node: ir.Node, imports: Mapping[str, int]) -> bool:
+    """Whether a node is one of its operator set's version; of other domains than ONNX's nobody knows."""
+    if node.domain not in ("", "ai.onnx"):
+        return True
+    try:
+        schema = onnx.defs.get_schema(node.op_type, imports.get("", 1), "")
+    except onnx.defs.SchemaError:
+        return False
+    return len(node.inputs) <= schema.max_input and set(node.attributes) <= set(schema.attributes)
 
 
 def _listed(given: Any) -> list[Any]:  # noqa: ANN401
