@@ -67,7 +67,7 @@ NODES = {
 }
 
 
-def feeds_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+def feeds_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     dice = np.random.default_rng(1)
     return {
         value.name: dice.normal(size=[dim.dim_value for dim in value.type.tensor_type.shape.dim]).astype(np.float32)

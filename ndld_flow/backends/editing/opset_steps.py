@@ -7,6 +7,8 @@ down. What would mean something else is refused.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import onnx
 from onnx import numpy_helper
@@ -87,10 +89,15 @@ def _reason(error: Exception) -> str:
 
 
 def _schema(node: onnx.NodeProto, opset: int) -> onnx.defs.OpSchema:
+    return _schema_of(node.op_type, opset)
+
+
+@functools.cache
+def _schema_of(op_type: str, opset: int) -> onnx.defs.OpSchema:
     try:
-        return onnx.defs.get_schema(node.op_type, opset, "")
+        return onnx.defs.get_schema(op_type, opset, "")
     except onnx.defs.SchemaError:
-        raise CannotConvertError(f"there is no {node.op_type} in opset {opset}") from None
+        raise CannotConvertError(f"there is no {op_type} in opset {opset}") from None
 
 
 def _version(node: onnx.NodeProto, opset: int) -> int:
