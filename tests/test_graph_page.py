@@ -57,7 +57,9 @@ def small_model(path: Path) -> Path:
     weight = np.array([[0.123456, 2.0, np.nan, 0.0]], dtype=np.float32)
     nodes = [
         helper.make_node("Constant", [], ["secret"], value_strings=["classified"]),
-        helper.make_node("Constant", [], ["limit"], "limit", value=numpy_helper.from_array(np.float32([6.625])[0])),
+        helper.make_node(
+            "Constant", [], ["limit"], "limit", value=numpy_helper.from_array(np.array(6.625, np.float32))
+        ),
         helper.make_node("Constant", [], ["low"], "low", value_float=-0.5625),
         helper.make_node("Add", ["x", "weight"], ["a"], "add", doc_string="adds"),
         helper.make_node("Clip", ["a", "", "limit"], ["b"], "clip"),
