@@ -15,7 +15,7 @@ import onnx_ir as ir
 from ndld_flow.backends.editing.cloning import Renaming
 from ndld_flow.backends.editing.dims_joining import join_dims
 from ndld_flow.backends.editing.dtype_words import word_of_dtype
-from ndld_flow.backends.editing.edited_model import EditedModel
+from ndld_flow.backends.editing.edited_model import EditedModel, values_of
 from ndld_flow.backends.editing.extracting import FIRST_IR_WITH_HIDDEN_WEIGHTS
 from ndld_flow.backends.editing.function_joining import join_functions
 from ndld_flow.backends.editing.node_pieces import read_in_nodes
@@ -109,15 +109,10 @@ def join(
 def hand_out(model: ir.Model, value: ir.Value, name: str) -> None:
     """Make a tensor an output under a name. Raises `RequestError` when another tensor has it."""
     if value.name != name:
-        names = {other.name for graph in all_graphs(model) for other in _values(graph)}
-        if name in names:
+        if name in names_in(model)[1]:
             raise RequestError(f"there is a tensor {name!r} already: choose another name for the output")
         value.name = name
     model.graph.outputs.append(value)
-
-
-def _values(graph: ir.Graph) -> list[ir.Value]:
-    return [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs)]
 
 
 def _found(kind: str, name: str, known: Mapping[str, ir.Value], model: str) -> ir.Value:
@@ -194,5 +189,5 @@ def names_in(model: ir.Model) -> tuple[set[str], set[str]]:
     graphs = list(all_graphs(model))
     return (
         {node.name for graph in graphs for node in graph if node.name},
-        {value.name for graph in graphs for value in _values(graph) if value.name},
+        {value.name for graph in graphs for value in values_of(graph) if value.name},
     )
