@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
+from ndld_flow.backends.editing import sparse_making
 from ndld_flow.backends.models import external_data
 from ndld_flow.backends.models.converted_tensors import in_type
 from ndld_flow.backends.models.external_files import external_files
@@ -345,6 +346,13 @@ def test_what_is_counted_as_lost_is_what_changed(numbers: list[float], word: str
     assert np.isfinite(back[finite]).all()
 
 
+def test_the_first_number_past_a_types_range_is_beyond_it() -> None:
+    array, lost = in_type(np.array([127.0, 128.0, -128.0, -129.0]), ir.DataType.INT8)
+    assert (array.tolist(), lost.beyond, lost.rounded) == ([127, 127, -128, -128], 2, 0)
+    array, lost = in_type(np.array([2.0**63]), ir.DataType.INT64)
+    assert (array.tolist(), lost.beyond) == ([2**63 - 1], 1)
+
+
 # Where they are stored
 
 
@@ -451,6 +459,14 @@ def test_mostly_zeros_become_sparse_and_dense_again() -> None:
     np.testing.assert_array_equal(initializers(dense)["w"], zeros)
     with pytest.raises(RequestError, match=r"no initializer has 99.0 % zeros; the one with most has 96.9 %"):
         edit(model, {"make_sparse": {"select": "*", "zeros": 0.99}})
+
+
+def test_places_are_counted_through_all_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sparse_making, "_PIECE_BYTES", 48)
+    array = np.zeros(100, np.float32)
+    array[[3, 50, 99]] = 1, 2, 3
+    made = sparse_making.made_sparse(ir.Tensor(array), "w")
+    np.testing.assert_array_equal(made.numpy(), array)
 
 
 def test_a_sparse_initializer_is_added_by_values_and_places() -> None:
