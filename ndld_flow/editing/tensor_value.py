@@ -33,8 +33,7 @@ class WithTensorValue(Operation):
 
     @model_validator(mode="after")
     def _check_one_source(self) -> Self:
-        said = {"value", "file", "generate"} & self.model_fields_set
-        if len(said) != 1:
+        if [self.value, self.file, self.generate].count(None) != 2:
             raise ValueError("say one of `value`, `file` and `generate`")
         if self.shape is not None and min(self.shape, default=0) < 0:
             raise ValueError("a shape has no negative sizes")
