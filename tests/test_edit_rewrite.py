@@ -260,6 +260,19 @@ def test_matches_share_no_node_and_new_nodes_are_not_rewritten() -> None:
     same_outputs(parse(text), after, X)
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(x) => (y) { a = Relu (x) b = Relu (x) y = Add (a, b) }",  # two nodes are not one
+        "(x, z) => (y) { a = Relu (x) y = Add (a, z) }",  # an input is not made inside
+    ],
+)
+def test_nodes_are_different_nodes_and_inputs_come_from_outside(pattern: str) -> None:
+    text = "g (float[2, 4] x) => (float[2, 4] y) { r = Relu (x) y = Add (r, r) }"
+    told = refusal(text, "rewrite", pattern=pattern, replacement="(x) => (y) { y = Neg (x) }")
+    assert told == "the pattern is nowhere in this model"
+
+
 def test_a_limit_and_a_selection() -> None:
     text = "g (float[2, 4] x) => (float[2, 4] y) { [a] p = Relu (x) [b] q = Relu (p) [c] y = Relu (q) }"
     rule = {"pattern": "(x) => (y) { y = Relu (x) }", "replacement": "(x) => (y) { y = Abs (x) }"}
