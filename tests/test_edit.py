@@ -156,6 +156,19 @@ def test_a_note_about_a_custom_operators_output_is_kept() -> None:
     assert "float[7] y" in text_of(edit(text, by(rename)))
 
 
+def test_what_one_operation_noted_is_forgotten_when_a_later_one_changes_it() -> None:
+    permute = {"insert_node": {"op_type": "Transpose", "attributes": {"perm": [1, 0]}, "after": "x"}}
+    text = text_of(edit(WIDE, {"set_shapes": {"shapes": {"x": [3, 4]}}}, permute))
+    assert "float[3,4] x" in text
+    assert "float[4,3] y" in text
+    assert "float[4,3] z" in text
+
+
+def test_names_of_an_outputs_dimensions_stay_where_nothing_says_otherwise() -> None:
+    renamed = {"replace_op": {"select": "second", "op_type": "Tanh"}}
+    assert "(float[N,4] z)" in text_of(edit(CHAIN, renamed))
+
+
 def test_a_model_nobody_touched_loses_no_note(tmp_path: Path) -> None:
     text = "g (float[N] x) => (float[N] z) <float[5] y> { y = Compress(x, c) z = Relu(x) } "
     text = text.replace("(float[N] x)", "(float[N] x, bool[N] c)")

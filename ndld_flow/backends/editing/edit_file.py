@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ndld_flow.backends.diffing.diff_models import diff_models
 from ndld_flow.backends.editing.edited_model import EditedModel
-from ndld_flow.backends.editing.finishing import finish_model
+from ndld_flow.backends.editing.finishing import finish_model, settle_model
 from ndld_flow.backends.editing.stale_shapes import NotedShapes
 from ndld_flow.backends.models.changed_model import check_changed
 from ndld_flow.backends.models.files import check_model, load_model, save_model, summarize_model
@@ -47,6 +47,9 @@ def edit_file(
     before, noted = summarize_model(edited.model), NotedShapes(edited.model)
     for done, entry in enumerate(entries):
         tell(done, len(entries), entry.place)
+        if done:
+            settle_model(edited.model, noted)
+            noted = NotedShapes(edited.model)
         edited.log.info("%s: %s", entry.place, _apply(entry, edited))
     tell(len(entries), len(entries), "checking")
     edited.notes += finish_model(edited.model, noted)

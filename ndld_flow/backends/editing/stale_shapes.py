@@ -1,7 +1,7 @@
-"""Which noted shapes and dtypes no longer hold after an edit.
+"""Which noted shapes and dtypes no longer hold after an operation.
 
-A note is believed while the tensor's producer, its attributes, and everything before it are what they were when the
-model was read. What an operation noted itself is believed too.
+A note is believed while the tensor's producer, its attributes, and everything before it are what they were before the
+operation. What the operation noted itself is believed too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ndld_flow.backends.models.scopes import own_subgraphs
 
 @dataclass(frozen=True)
 class _Note:
-    """What was known of a tensor when the model was read."""
+    """What was known of a tensor before the operation."""
 
     shape: ir.Shape | None
     type: ir.TypeProtocol | None
@@ -26,26 +26,30 @@ class _Note:
 
 
 class NotedShapes:
-    """Shapes and dtypes as they were noted when the model was read."""
+    """Shapes and dtypes as they were noted before an operation."""
 
     def __init__(self, model: ir.Model) -> None:
         self._notes = {value: _Note(value.shape, value.type, _origin(value)) for value in _values(model)}
         self._opsets = dict(model.opset_imports)
         self._kept = [_parts(value) for value in self._notes]  # origins are ids: nothing new may get an old one
 
-    def forget_stale(self, model: ir.Model) -> set[ir.Value]:
-        """Take shape and dtype away where they may no longer hold; returns those tensors.
-
-        Graph outputs keep their dtype, which ONNX wants declared. The model must be sorted.
-        """
+    def touched(self, model: ir.Model) -> set[ir.Value]:
+        """Tensors that are new or may be others than before. The model must be sorted."""
         touched: set[ir.Value] = set()
-        whole = self._opsets != dict(model.opset_imports)
+        whole = any(model.opset_imports.get(domain) != version for domain, version in self._opsets.items())
         for graph in all_graphs(model):
             touched.update(value for value in (*graph.inputs, *graph.initializers.values()) if self._differs(value))
             for node in graph:
                 if whole or self._is_touched(node, touched):
                     touched.update(node.outputs)
-        stale = {value for value in touched if self._is_stale(value)}
+        return touched
+
+    def forget_stale(self, model: ir.Model) -> set[ir.Value]:
+        """Take shape and dtype away where they may no longer hold; returns those tensors.
+
+        Graph outputs keep their dtype, which ONNX wants declared. The model must be sorted.
+        """
+        stale = {value for value in self.touched(model) if self._is_stale(value)}
         for value in stale:
             value.shape = None
             if not value.is_graph_output():
@@ -60,7 +64,7 @@ class NotedShapes:
         return note is None or (note.shape, note.type, note.origin) != (value.shape, value.type, _origin(value))
 
     def _is_stale(self, value: ir.Value) -> bool:
-        """Whether the note is from before the edit. Nobody can infer what a custom operator makes."""
+        """Whether the note is from before the operation. Nobody can infer what a custom operator makes."""
         note, producer = self._notes.get(value), value.producer()
         if note is None or producer is None or producer.domain not in ("", "ai.onnx"):
             return False
