@@ -124,7 +124,7 @@ class _Making:
         self._parameters = list(self._differing())
 
     def make(self) -> None:
-        name_parameters(self._parameters)
+        _name_parameters(self._parameters)
         owners = [_graph_of(match.nodes[self._nodes[0]]) for match in self._found]
         imports = Imports(self._model)
         wanted = {node.domain: imports.of(owners[0]).get(node.domain, 1) for node in deep_nodes(self._nodes)}
@@ -236,7 +236,7 @@ class _Making:
         return ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[inner], name=name)
 
 
-def name_parameters(parameters: Sequence[_Parameter]) -> None:
+def _name_parameters(parameters: Sequence[_Parameter]) -> None:
     """Attributes of the function are called as those they set; two of one name also after their node."""
     wishes = [parameter.places[0][1] for parameter in parameters]
     taken: set[str] = set()
