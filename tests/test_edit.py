@@ -16,6 +16,7 @@ from ndld_flow.backends.editing.stale_shapes import NotedShapes
 from ndld_flow.backends.models.files import load_model
 from ndld_flow.errors import ModelError, RecipeError, RequestError
 from ndld_flow.records.run_record import RunRecord
+from ndld_flow.runner import run_folder
 from tests import models
 from tests.editing_fixtures import by, edit, parse, text_of
 
@@ -98,6 +99,21 @@ def test_the_recipe_in_the_run_folder_makes_the_same_model(in_folder: Path) -> N
 def test_the_recipes_inputs_do_not_matter_to_an_edit_that_ignores_them(in_folder: Path) -> None:
     run(write_recipe(in_folder, SHOUT))
     assert api.plan(write_recipe(in_folder, SHOUT, inputs={"x": {"shape": [1, 4]}}))[0].reused
+
+
+def test_a_large_model_is_not_copied_for_every_run(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_folder, "COPIED_BYTES", 1000)
+    monkeypatch.setattr(run_folder, "share_blocks", lambda source, target: False)
+    source = models.make_ext(in_folder / "large.onnx")
+    steps = {"change": {"step": "edit", "operations": [{"rename_nodes": {"select": "*", "to": "n_{index}"}}]}}
+    (in_folder / "large.json").write_text(json.dumps({"model": str(source), "steps": steps}))
+    made = Path(api.run(in_folder / "large.json").folder, "change")
+    assert sorted(path.name for path in made.iterdir()) == ["log.txt", "record.json", "stored"]
+    model = made / "stored" / "model.onnx"
+    onnx.checker.check_model(model, full_check=True)
+    assert onnx.load(model).graph.node[0].name == "n_0"
+    api.gc()
+    assert model.is_file(), "what a kept run points to is needed"
 
 
 def test_a_model_that_is_left_invalid_is_refused_with_the_checkers_words() -> None:

@@ -40,11 +40,12 @@ def copy_file(source: Path, target: Path) -> None:
     data.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    if not _reflink(source, target):
+    if not share_blocks(source, target):
         shutil.copyfile(source, target)
 
 
-def _reflink(source: Path, target: Path) -> bool:
+def share_blocks(source: Path, target: Path) -> bool:
+    """Make a copy that takes no room (a reflink); False where the file system cannot, the target empty or not there."""
     if sys.platform != "linux":
         return False
     import fcntl

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from ndld_flow.artifacts.files import copy_file, point_to, write_text_atomically
+from ndld_flow.artifacts.files import copy_file, point_to, share_blocks, write_text_atomically
 from ndld_flow.artifacts.store import Store
 from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.records.run_record import RunRecord
-from ndld_flow.records.step_record import RunStep
+from ndld_flow.records.step_record import ArtifactRecord, RunStep
 from ndld_flow.report.draw import draw_documents
 from ndld_flow.report.exports.chrome_trace import chrome_trace
 from ndld_flow.report.exports.csv_tables import engine_layers_csv, layers_csv
@@ -17,6 +17,11 @@ from ndld_flow.report.exports.profile_markdown import profile_markdown
 from ndld_flow.report.run_folder import RUN_RECORD, RunDocuments, read_documents
 from ndld_flow.runner.runs import LATEST, Outputs
 from ndld_flow.runner.write_comparison import write_comparison
+
+COPIED_BYTES = 2**28
+"""Larger artifacts are not copied into run folders where the file system cannot share their blocks."""
+STORED = "stored"
+"""The link, in a step's folder, to where the store keeps such an artifact."""
 
 
 def write_run_folder(run: RunRecord, outputs: Outputs) -> Path:
@@ -43,11 +48,25 @@ def _write_step(step: RunStep, built: Path, store: Store) -> None:
         return
     target = built / step.name
     target.mkdir()
-    kept = store.object_folder(step.record.artifact.digest)
-    for file in step.record.artifact.files:
-        copy_file(kept / file.path, target / file.path)
+    _write_artifact(step.record.artifact, store, target)
     (target / "record.json").write_text(step.record.to_json(), encoding="utf-8")
     (target / "log.txt").write_text(step.record.log + "\n", encoding="utf-8")
+
+
+def _write_artifact(artifact: ArtifactRecord, store: Store, target: Path) -> None:
+    """The files of an artifact; one too large to be copied for every run is pointed to where it is stored.
+
+    The link is one to the folder: onnx refuses external data that are links themselves, or have two names.
+    """
+    kept = store.object_folder(artifact.digest)
+    large = sum(file.size_bytes for file in artifact.files) > COPIED_BYTES
+    if large and not all(share_blocks(kept / file.path, target / file.path) for file in artifact.files):
+        for file in artifact.files:
+            (target / file.path).unlink(missing_ok=True)
+        (target / STORED).symlink_to(kept.resolve(), target_is_directory=True)
+        return
+    for file in artifact.files:
+        copy_file(kept / file.path, target / file.path)
 
 
 def _write_exports(documents: RunDocuments, built: Path) -> None:
