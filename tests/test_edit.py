@@ -114,6 +114,8 @@ def test_a_large_model_is_not_copied_for_every_run(in_folder: Path, monkeypatch:
     assert onnx.load(model).graph.node[0].name == "n_0"
     api.gc()
     assert model.is_file(), "what a kept run points to is needed"
+    moved = (in_folder / "outputs").rename(in_folder / "elsewhere")
+    assert (moved / made.relative_to("outputs") / "stored" / "model.onnx").is_file()
 
 
 def test_a_model_that_is_left_invalid_is_refused_with_the_checkers_words() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def write_run_folder(run: RunRecord, outputs: Outputs) -> Path:
         built = aside / run.id
         built.mkdir()
         for step in run.steps:
-            _write_step(step, built, outputs.store)
+            _write_step(step, built, folder, outputs.store)
         _write_texts(run, built, folder)
         documents = read_documents(run, built)
         draw_documents(documents, built)
@@ -43,30 +44,32 @@ def write_run_folder(run: RunRecord, outputs: Outputs) -> Path:
     return folder
 
 
-def _write_step(step: RunStep, built: Path, store: Store) -> None:
+def _write_step(step: RunStep, built: Path, folder: Path, store: Store) -> None:
     if step.record is None:
         return
     target = built / step.name
     target.mkdir()
-    _write_artifact(step.record.artifact, store, target)
+    kept = store.object_folder(step.record.artifact.digest)
+    if not _write_artifact(step.record.artifact, kept, target):
+        # relative to where the run's folder will be, so that all outputs can be moved together
+        (target / STORED).symlink_to(os.path.relpath(kept, folder / step.name), target_is_directory=True)
     (target / "record.json").write_text(step.record.to_json(), encoding="utf-8")
     (target / "log.txt").write_text(step.record.log + "\n", encoding="utf-8")
 
 
-def _write_artifact(artifact: ArtifactRecord, store: Store, target: Path) -> None:
-    """The files of an artifact; one too large to be copied for every run is pointed to where it is stored.
+def _write_artifact(artifact: ArtifactRecord, kept: Path, target: Path) -> bool:
+    """Copy an artifact's files; False where it is too large to be copied for every run.
 
-    The link is one to the folder: onnx refuses external data that are links themselves, or have two names.
+    Then the folder is linked to. Not the files: onnx refuses external data that are links, or have two names.
     """
-    kept = store.object_folder(artifact.digest)
-    large = sum(file.size_bytes for file in artifact.files) > COPIED_BYTES
-    if large and not all(share_blocks(kept / file.path, target / file.path) for file in artifact.files):
+    if sum(file.size_bytes for file in artifact.files) <= COPIED_BYTES:
         for file in artifact.files:
-            (target / file.path).unlink(missing_ok=True)
-        (target / STORED).symlink_to(kept.resolve(), target_is_directory=True)
-        return
-    for file in artifact.files:
-        copy_file(kept / file.path, target / file.path)
+            copy_file(kept / file.path, target / file.path)
+        return True
+    shared = all(share_blocks(kept / file.path, target / file.path) for file in artifact.files)
+    for file in artifact.files if not shared else ():
+        (target / file.path).unlink(missing_ok=True)
+    return shared
 
 
 def _write_exports(documents: RunDocuments, built: Path) -> None:
