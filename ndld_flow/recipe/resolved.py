@@ -61,7 +61,18 @@ def _resolve_input(spec: InputSpec) -> dict[str, JsonValue]:
     return values if spec.data_file is None else {**values, "data": str(Path(spec.data_file).absolute())}
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes text of several lines as people do, after a `|`."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
 def write_yaml(values: dict[str, JsonValue], heading: str) -> str:
     """YAML text in the order given, with a heading as its comment."""
-    body = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
+    body = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
     return "".join(f"# {line}\n" for line in heading.splitlines()) + body
