@@ -56,6 +56,8 @@ def must_change(node: ir.Node, source: int, target: int) -> bool:
         raise CannotConvertError(f"it came with opset {_introduced(node.op_type)}")
     if node.op_type == "Scan" and (old < 9) != (new < 9):
         raise CannotConvertError("Scan was another operator before opset 9")
+    if node.op_type in _CONTROL_FLOW:
+        _check_types(node, target)
     return old != new and node.op_type not in _CONTROL_FLOW
 
 
@@ -108,10 +110,16 @@ def _give_back_references(node: ir.Node, adapted: Adapted, source: int, target: 
 
 def _check_types(node: ir.Node, opset: int) -> None:
     signature = signature_of(node, {"": opset})
-    for value, variable in zip(node.inputs, signature.inputs if signature else (), strict=False):
-        type_ = None if value is None else type_name(value.type)
-        if signature is not None and type_ is not None and not signature.admits(variable, type_):
-            raise CannotConvertError(f"in opset {opset} it does not take {type_}")
+    if signature is None:
+        return
+    for verb, values, variables in (
+        ("take", node.inputs, signature.inputs),
+        ("make", node.outputs, signature.outputs),
+    ):
+        for value, variable in zip(values, variables, strict=False):
+            type_ = None if value is None else type_name(value.type)
+            if type_ is not None and not signature.admits(variable, type_):
+                raise CannotConvertError(f"in opset {opset} it does not {verb} {type_}")
 
 
 def _since(op_type: str, opset: int) -> int | None:
@@ -184,6 +192,8 @@ def _adapted(node: ir.Node, converted: onnx.ModelProto, known: dict[str, ir.Valu
         values |= dict(zip(proto.output, new.outputs, strict=True))
         nodes.append(new)
     outputs = [values[name] if name else ir.Value() for name in _output_names(node)]
+    for old, heir in zip(node.outputs, outputs, strict=True):
+        heir.type = old.type
     return Adapted(list(_used(nodes, outputs)), outputs)
 
 
