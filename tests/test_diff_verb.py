@@ -77,7 +77,7 @@ def test_text_says_what_a_reviewer_wants_to_know(pair: tuple[str, str]) -> None:
         "weights: 1 weight changed\n"
         "~ b float32 3  1 of 3 values differ, by 0.5 at most  values: [1, 2, 3] -> [1, 2.5, 3]\n"
         "\n"
-        "1 node added, 1 renamed, 1 with other attributes, 1 rewired in consequence; 1 weight changed\n"
+        "1 node added, 1 renamed, 1 with other attributes; 1 weight changed\n"
     )
 
 

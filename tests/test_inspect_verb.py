@@ -63,9 +63,35 @@ def test_a_summary_tells_what_a_model_is_made_of(cnn: Path) -> None:
         assert word in text
 
 
+def test_bodies_are_a_tree_and_what_is_too_deep_is_counted(tmp_path: Path) -> None:
+    def choose(name: str, depth: int) -> str:
+        inner = choose(f"{name}i", depth - 1) if depth else f"[{name}_relu] {name}_out = Relu(x)"
+        return (
+            f"[{name}] {name}_out = If(c) <then_branch = t () => (float[2] {name}i_out) {{ {inner} }}, "
+            f"else_branch = e () => (float[2] {name}e) {{ [{name}_abs] {name}e = Abs(x) }}>"
+            if depth
+            else inner
+        )
+
+    def lines(depth: int) -> list[str]:
+        text = f"g (bool c, float[2] x) => (float[2] a_out) {{ {choose('a', depth)} }}"
+        told = shown(write_model(tmp_path / "nested.onnx", text)).partition("subgraphs\n")[2]
+        return [" ".join(line.split()) for line in told.splitlines()]
+
+    assert lines(2)[1:] == [
+        "a/then_branch 1",
+        "ai/then_branch 1",
+        "ai/else_branch 1",
+        "a/else_branch 1",
+    ]
+    assert lines(10)[-1] == "a/else_branch 1"
+    assert any(line.endswith("with 4 inside") for line in lines(10))
+
+
 def test_bodies_functions_precisions_and_data_files_are_in_the_summary(tmp_path: Path) -> None:
     branches = write_model(tmp_path / "branches.onnx", BRANCHES)
     assert asked(branches)["summary"]["subgraphs"] == ["pick/then_branch", "pick/else_branch"]
+    assert asked(branches)["summary"]["nodes_by_graph"] == {"pick/then_branch": 1, "pick/else_branch": 1}
     assert len(asked(models.make_func(tmp_path / "func.onnx"))["summary"]["functions"]) == 2
     external = asked(models.make_ext(tmp_path / "ext.onnx", width=32))["summary"]
     assert [file["location"] for file in external["files"]] == ["ext.onnx.bin"]

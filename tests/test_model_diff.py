@@ -88,7 +88,7 @@ def test_an_attribute_a_weight_and_a_rename() -> None:
 def test_a_node_put_into_an_edge_is_one_node() -> None:
     after = CHAIN.replace("Relu(s)", "Relu(i)").replace("[act]", "[new] i = Identity(s)\n[act]")
     found = diff(CHAIN, after)
-    assert found.one_line == "1 node added, 1 rewired in consequence"
+    assert found.one_line == "1 node added"
     (added,) = found.nodes.added
     assert (added.name, added.op_type, added.inputs, added.outputs) == ("new", "Identity", ("s",), ("i",))
     assert changes(found) == [("act", "consequence", "0", "s", "i")]
@@ -97,7 +97,7 @@ def test_a_node_put_into_an_edge_is_one_node() -> None:
 def test_a_node_that_takes_over_a_tensors_name_does_not_confuse() -> None:
     after = CHAIN.replace("y = Softmax <axis = 1> (r)", "raw = Softmax <axis = 1> (r)\n[new] y = Identity(raw)")
     found = diff(CHAIN, after)
-    assert found.one_line == "1 node added; 1 output rewired in consequence; 1 tensor renamed"
+    assert found.one_line == "1 node added; 1 tensor renamed"
     assert changes(found, "outputs") == [("y", "consequence", "", "y of Softmax out", "y of Identity new")]
     assert changes(found, "tensors") == [("y", "name", "", "y", "raw")]
 
@@ -105,7 +105,7 @@ def test_a_node_that_takes_over_a_tensors_name_does_not_confuse() -> None:
 def test_a_node_taken_out_is_one_node() -> None:
     after = CHAIN.replace("[act] r = Relu(s)\n", "").replace("(r)", "(s)")
     found = diff(CHAIN, after)
-    assert found.one_line == "1 node removed, 1 rewired in consequence"
+    assert found.one_line == "1 node removed"
     assert [node.name for node in found.nodes.removed] == ["act"]
 
 
@@ -329,6 +329,24 @@ def test_the_body_of_a_renamed_node_is_its_body() -> None:
     assert found.one_line == "1 node renamed"
 
 
+def test_the_sum_tells_of_the_models_own_inputs_and_outputs() -> None:
+    found = diff(IF, IF.replace("(float[2] a)", "(float[2] a2)").replace("a = Neg", "a2 = Neg"))
+    assert found.outputs.counts == found.outputs.in_bodies == {"changed": 1, "name": 1}
+    assert found.one_line == "1 output renamed"
+    found = diff(IF, IF.replace("(float[2] a)", "(float[2] a2)").replace("a = Neg", "a2 = Neg").replace("Abs", "Exp"))
+    assert found.one_line == "1 node of another operator"
+
+
+def test_what_inference_filled_in_of_a_body_is_no_difference() -> None:
+    assert diff(IF, IF.replace("(float[2] a)", "(a)")).is_empty
+
+
+def test_the_sum_of_many_ways_is_how_many() -> None:
+    after = CHAIN.replace("axis = 1", "axis = 0").replace("[mul]", "[matmul]").replace("Relu(s)", "Tanh(s)")
+    assert diff(CHAIN, after).one_line == "1 node renamed, 1 of another operator, 1 with other attributes"
+    assert diff(CHAIN, after.replace("(h, b)", "(b, h)")).one_line == "4 nodes changed"
+
+
 def test_a_body_goes_with_its_node() -> None:
     found = diff(IF, "g (bool c, float[2] x) => (float[2] y) { [plain] y = Abs(x) }")
     assert found.outputs.counts.get("removed") is None
@@ -509,7 +527,7 @@ class Edits:
             new.outputs[0].name = f"behind {node.outputs[0].name}"
             use.node.replace_input_with(use.idx, new.outputs[0])
             self.model.graph.insert_after(node, new)
-            self.expected.update({"nodes added": 1, "nodes consequence": 1})
+            self.expected.update({"nodes added": 1, "nodes consequence": 1, "nodes followed": 1})
 
     def bend(self) -> None:
         """Let a reader read the graph's input."""

@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ndld_flow.cli.bodies_table import bodies_table
 from ndld_flow.cli.triage_table import wide_console
 from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import count, number, size
@@ -58,7 +59,7 @@ def _table(*columns: str, right: Sequence[str] = ()) -> Table:
 
 
 def _section(title: str, content: RenderableType) -> Group:
-    return Group(Text(f"\n{title}", style="bold cyan"), Padding(content, (0, 0, 0, 2)))
+    return Group(Text(f"\n{title}", style="bold cyan"), Padding(content, (0, 0, 0, 2), expand=False))
 
 
 def _name(text: str, most: int = _NAME) -> Text:
@@ -88,9 +89,9 @@ def _summary(told: ModelSummary) -> Iterator[RenderableType]:
     if told.weights_by_dtype:
         yield _section("weights", _weight_table(told.weights_by_dtype))
         yield _section("largest", _tensor_table(told.largest))
-    for title, names in (("subgraphs", told.subgraphs), ("functions", told.functions)):
+    for title, names in (("subgraph", told.subgraphs), ("function", told.functions)):
         if names:
-            yield _section(f"{len(names)} {title}", Text(_some(names, 12)))
+            yield _section(f"{count(len(names))} {title}{'s' if len(names) > 1 else ''}", bodies_table(names, told.nodes_by_graph))
     if told.files:
         yield _section("external data", _file_table(told))
     if told.metadata:

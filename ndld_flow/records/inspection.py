@@ -122,6 +122,8 @@ class ModelSummary(Record):
     largest: tuple[InspectedTensor, ...]
     subgraphs: tuple[str, ...]
     functions: tuple[str, ...]
+    nodes_by_graph: dict[str, int]
+    """Address of a subgraph or function -> how many nodes stand in it, without those of subgraphs in it."""
     precisions: dict[str, int]
     """Precision that nodes were asked to have -> how many."""
     files: tuple[DataFileEntry, ...]

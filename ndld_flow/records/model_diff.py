@@ -32,7 +32,9 @@ Aspect = Literal[
 """What of an item changed. `consequence`: a node reads, or a graph gives, another tensor because that one, or the one
 before, was added or removed. `source`: a graph's output is another tensor. `body`: something inside a function."""
 
-Counted = Literal["added", "removed", "changed"] | Aspect
+Counted = Literal["added", "removed", "changed", "followed"] | Aspect
+"""`followed`: of the changed ones, those that changed in consequence of others and in nothing else."""
+
 Storage = Literal["inline", "external", "sparse", "constant"]
 """`constant`: in a Constant node."""
 MatchedBy = Literal["name", "outputs", "structure", "neighbours", "position", "values"]
@@ -159,8 +161,8 @@ class _Listing(Record):
     """Counts are complete; lists are cut, and then begin with what matters most."""
 
     counts: dict[Counted, int] = {}
-    """`added`, `removed`, `changed`, and of the changed ones each aspect -> how many. What there is none of is
-    missing."""
+    """`added`, `removed`, `changed`, and of the changed ones `followed` and each aspect -> how many. What there is none
+    of is missing."""
 
 
 class NodesDiff(_Listing):
@@ -175,6 +177,8 @@ class TensorsDiff(_Listing):
     """Of `ModelDiff.tensors`, what nodes make: it comes and goes with its node and is told only where it changed. Of
     `inputs` and `outputs`, those of the graphs and functions that both models have."""
 
+    in_bodies: dict[Counted, int] = {}
+    """Of `counts` of inputs and outputs, how many are of subgraphs and functions."""
     added: tuple[TensorItem, ...] = ()
     removed: tuple[TensorItem, ...] = ()
     changed: tuple[TensorChanged, ...] = ()
@@ -221,23 +225,35 @@ class ModelDiff(Record):
     @property
     def is_empty(self) -> bool:
         """Whether the two models are the same as far as was looked."""
-        return not any(self._told())
+        return not (any(getattr(self, part).counts for part in NOUNS) or self.opsets or self.texts)
 
     @property
     def one_line(self) -> str:
-        """`3 nodes added, 1 removed, 12 renamed; 2 weights changed`; `no differences` for two equal models."""
-        return "; ".join(filter(None, self._told())) or "no differences"
+        """`3 nodes added, 1 removed, 12 renamed; 2 weights changed`; `no differences` for two equal models.
+
+        What follows from the rest, and inputs and outputs of subgraphs and functions, are told where there is nothing
+        else to tell.
+        """
+        return "; ".join(self._told()) or "; ".join(self._told_besides()) or "no differences"
 
     def _told(self) -> Iterator[str]:
-        for part, noun in _NOUNS.items():
-            yield counted_words(noun, getattr(self, part).counts, WORDS[part])
+        for part, noun in NOUNS.items():
+            words = _few_words(noun, own_counts(getattr(self, part)), WORDS[part])
+            if words:
+                yield words
         yield from map(_opset_words, self.opsets)
         if self.texts:
             more = " and more" if len(self.texts) > 3 else ""
             yield f"{', '.join(text.key for text in self.texts[:3])}{more} changed"
 
+    def _told_besides(self) -> Iterator[str]:
+        for part, noun in NOUNS.items():
+            listing = getattr(self, part)
+            if listing.counts:
+                yield counted_words(noun, listing.counts, WORDS[part])
 
-_NOUNS: dict[Part, str] = {
+
+NOUNS: dict[Part, str] = {
     "nodes": "node",
     "weights": "weight",
     "inputs": "input",
@@ -245,6 +261,9 @@ _NOUNS: dict[Part, str] = {
     "tensors": "tensor",
     "functions": "function",
 }
+"""What people call one thing of a part."""
+
+_MOST_WAYS = 3
 _ADDED: dict[Counted, str] = {"added": "added", "removed": "removed"}
 _VALUE_WORDS: dict[Counted, str] = _ADDED | {
     "name": "renamed",
@@ -296,7 +315,26 @@ def counted_words(noun: str, counts: dict[Counted, int], words: dict[Counted, st
     return ", ".join(f"{count:,}{'' if place else first} {word}" for place, (count, word) in enumerate(told))
 
 
+def own_counts(listing: _Listing) -> dict[Counted, int]:
+    """Counts without what is of subgraphs and functions: of inputs and outputs those that the model itself has."""
+    bodies: dict[Counted, int] = listing.in_bodies if isinstance(listing, TensorsDiff) else {}
+    left = {word: count - bodies.get(word, 0) for word, count in listing.counts.items()}
+    return {word: count for word, count in left.items() if count}
+
+
+def _few_words(noun: str, counts: dict[Counted, int], words: dict[Counted, str]) -> str:
+    """What came, what went, and what changed by itself: in three ways at most, else only how many."""
+    ways = [word for word in words if word not in ("added", "removed", "consequence") and counts.get(word)]
+    if len(ways) <= _MOST_WAYS:
+        told = {word: counts.get(word, 0) for word in ("added", "removed", *ways)}
+        return counted_words(noun, told, words)
+    told = {"added": counts.get("added", 0), "removed": counts.get("removed", 0)}
+    told["changed"] = counts["changed"] - counts.get("followed", 0)
+    return counted_words(noun, told, _ADDED | {"changed": "changed"})
+
+
 def _opset_words(change: OpsetChange) -> str:
     named = "".join(f" {text}" for text in (change.domain, change.scope and f"of {change.scope}") if text)
-    before, after = ("none" if version is None else version for version in (change.before, change.after))
-    return f"opset{named} {before} -> {after}"
+    if change.before is None or change.after is None:
+        return f"opset{named} {change.after} added" if change.before is None else f"opset{named} removed"
+    return f"opset{named} {change.before} -> {change.after}"

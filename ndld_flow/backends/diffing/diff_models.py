@@ -3,7 +3,7 @@
 ::
 
     found = diff_models(load_model(before), load_model(after))
-    found.one_line          # 1 node added, 1 rewired in consequence; 2 weights changed
+    found.one_line          # 1 node added, 3 renamed; 2 weights changed
 """
 
 from __future__ import annotations

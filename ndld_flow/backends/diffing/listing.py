@@ -34,7 +34,9 @@ def counts_of(added: int, removed: int, changed: Sequence[_Changed]) -> dict[Cou
     """How many; what there is none of is missing."""
     counts: Counter[Counted] = Counter({"added": added, "removed": removed, "changed": len(changed)})
     for one in changed:
-        counts.update({change.aspect for change in one.changes})
+        aspects = {change.aspect for change in one.changes}
+        counts.update(aspects)
+        counts["followed"] += aspects == {"consequence"}
     return {word: counts[word] for word in sorted(counts) if counts[word]}
 
 

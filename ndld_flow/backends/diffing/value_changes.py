@@ -58,7 +58,8 @@ def _diff_ports(sides: Sides, pairs: Pairs[Port], values_of: _Values) -> Tensors
     changed = []
     for before, after in pairs:
         one, other = values_of(before[0])[before[1]], values_of(after[0])[after[1]]
-        changes = [*_interface_changes(one, other), *_source_changes(one, other, sides)]
+        told = _interface_changes if before[0] is sides.before.model.graph else _tensor_changes
+        changes = [*told(one, other), *_source_changes(one, other, sides)]
         if before in moved:
             changes.append(Change(aspect="position", before=str(before[1]), after=str(after[1])))
         if changes:
@@ -69,10 +70,17 @@ def _diff_ports(sides: Sides, pairs: Pairs[Port], values_of: _Values) -> Tensors
                 matched_by=pairs.matched_by(before),
             )
             changed.append(item)
+    new = [_port_item(port, sides.after, values_of) for port in added]
+    old = [_port_item(port, sides.before, values_of) for port in removed]
     return TensorsDiff(
-        counts=counts_of(len(added), len(removed), changed),
-        added=first(_port_item(port, sides.after, values_of) for port in added),
-        removed=first(_port_item(port, sides.before, values_of) for port in removed),
+        counts=counts_of(len(new), len(old), changed),
+        in_bodies=counts_of(
+            sum(bool(item.scope) for item in new),
+            sum(bool(item.scope) for item in old),
+            [one for one in changed if one.after.scope],
+        ),
+        added=first(new),
+        removed=first(old),
         changed=weightiest(changed),
     )
 
@@ -102,6 +110,7 @@ def _moved(pairs: Pairs[Port]) -> set[Port]:
 
 
 def _interface_changes(before: ir.Value, after: ir.Value) -> Iterator[Change]:
+    """Of what the model itself declares, every word."""
     told = [
         changed_text("name", before.name or "", after.name or ""),
         changed_text("dtype", dtype_of(before) or None, dtype_of(after) or None),
@@ -135,7 +144,8 @@ def _changed_tensors(sides: Sides) -> Iterator[TensorChanged]:
 
 
 def _tensor_changes(before: ir.Value, after: ir.Value) -> Iterator[Change]:
-    told = [changed_text("name", before.name, after.name)]
+    """Of what shape inference fills in, what contradicts the other model."""
+    told = [changed_text("name", before.name or "", after.name or "")]
     if dtype_of(before) and dtype_of(after):
         told.append(changed_text("dtype", dtype_of(before), dtype_of(after)))
     if _contradict(dims_of(before), dims_of(after)):

@@ -192,9 +192,10 @@ def _summary(model: ir.Model, views: Views) -> ModelSummary:
     counted = summarize_model(model)
     largest = sorted(views.held, key=lambda one: (-tensor_bytes(one.tensor), one.name))[:_LARGEST]
     graph = model.graph
-    addresses = [address for address in scopes_of(model) if address]
+    scopes = scopes_of(model)
+    addresses = [address for address in scopes if address]
     functions = {function_address(function) for function in model.functions.values()}
-    nodes = [node for inner in scopes_of(model).values() for node in inner]
+    nodes = [node for inner in scopes.values() for node in inner]
     return ModelSummary(
         ir_version=model.ir_version or 0,
         opsets={domain or "ai.onnx": version for domain, version in model.opset_imports.items()},
@@ -209,6 +210,7 @@ def _summary(model: ir.Model, views: Views) -> ModelSummary:
         largest=tuple(views.tensor(one.value) for one in largest),
         subgraphs=tuple(address for address in addresses if address not in functions),
         functions=tuple(address for address in addresses if address in functions),
+        nodes_by_graph={address: len(scopes[address]) for address in addresses},
         precisions=_most_first(Counter(precision for node in nodes if (precision := precision_of(node)))),
         files=_data_files(views.held),
     )

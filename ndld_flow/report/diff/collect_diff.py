@@ -9,6 +9,7 @@ from typing import Literal
 from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import size, three_digits
 from ndld_flow.records.model_diff import (
+    NOUNS,
     PARTS,
     WORDS,
     Aspect,
@@ -21,9 +22,11 @@ from ndld_flow.records.model_diff import (
     Part,
     TensorChanged,
     TensorItem,
+    TensorsDiff,
     WeightChanged,
     WeightItem,
     counted_words,
+    own_counts,
 )
 
 Sign = Literal["+", "-", "~"]
@@ -31,14 +34,6 @@ _Item = NodeItem | TensorItem | WeightItem | FunctionItem
 _Changed = NodeChanged | TensorChanged | WeightChanged | FunctionChanged
 
 _TITLES: dict[Part, str] = {"opsets": "opset imports", "texts": "versions and metadata"}
-_NOUNS: dict[Part, str] = {
-    "nodes": "node",
-    "weights": "weight",
-    "inputs": "input",
-    "outputs": "output",
-    "tensors": "tensor",
-    "functions": "function",
-}
 _ASIDE: frozenset[Aspect] = frozenset({"name", "consequence"})
 _LONGEST = 240
 NONE = "\N{EN DASH}"
@@ -121,9 +116,12 @@ def _part(part: Part, diff: ModelDiff) -> DiffPart:
     rows = tuple(_rows(part, diff))
     if part in _TITLES:
         return DiffPart(part, _TITLES[part], f"{len(rows)} changed", rows, 0)
-    counts = getattr(diff, part).counts
-    total = sum(counts.get(word, 0) for word in ("added", "removed", "changed"))
-    return DiffPart(part, part, counted_words(_NOUNS[part], counts, WORDS[part]), rows, total - len(rows))
+    listing = getattr(diff, part)
+    words = [counted_words(NOUNS[part], own_counts(listing), WORDS[part])]
+    if isinstance(listing, TensorsDiff) and listing.in_bodies:
+        words.append(f"of subgraphs and functions {counted_words(NOUNS[part], listing.in_bodies, WORDS[part])}")
+    total = sum(listing.counts.get(word, 0) for word in ("added", "removed", "changed"))
+    return DiffPart(part, part, "; ".join(filter(None, words)), rows, total - len(rows))
 
 
 def _rows(part: Part, diff: ModelDiff) -> Iterator[DiffRow]:
