@@ -483,3 +483,23 @@ def test_any_selection_is_made_a_function_and_inlined_again_or_refused(data: st.
     checked(text, done)
     again = checked(text, edit(text, make, {"inline_functions": {}}))
     assert len(again.graph.node) == len(ops) + 1
+
+
+def test_constant_nodes_go_inside_as_initializers_do() -> None:
+    text = """g (float[2] x) => (float[2] y) {
+        one = Constant <value = float[1] {1}> () a = Add(x, one) b = Tanh(a)
+        same = Constant <value = float[1] {1}> () c = Add(b, same) y = Tanh(c)
+    }"""
+    made = edit(text, {"make_function": {"function": "f::Step", "select": {"output": ["a", "b"]}, "inside": True}})
+    assert [node.op_type for node in made.graph.node] == ["Step", "Step"]
+    assert [node.op_type for node in made.functions[0].node] == ["Constant", "Add", "Tanh"]
+    assert len(made.functions[0].input) == 1
+    same_outputs(parse(text), made, {"x": np.array([1, 2], np.float32)})
+
+
+def test_what_a_call_makes_has_the_shape_that_it_had() -> None:
+    text = """g (float[N, 4] x, int64[2] s) => (float[A, B] y) <float[7, 9] r> { r = Reshape(x, s) t = Neg(r) y = Tanh(t) }"""
+    made = edit(text, {"make_function": {"function": "f::Part", "select": {"output": ["r", "t"]}}})
+    assert "(float[7,9] y)" in text_of(made) or "(float[A,B] y)" in text_of(made)
+    widened = edit(made, {"set_shapes": {"shapes": {"x": ["N", 8]}}})
+    assert "float[7,9] Part_output" not in text_of(widened), "what a local function makes follows its inputs"

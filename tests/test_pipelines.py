@@ -8,6 +8,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
+import onnx
 import pytest
 
 from ndld_flow import api
@@ -19,8 +20,9 @@ from ndld_flow.runner.events import RunFinished
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "pipelines").glob("*.yaml"))
-MEASURING = [path for path in RECIPES if path.stem != "ppocr_det_rtx"]
 MODELS = {"quickstart": "det", "ppocr_rec": "rec", "silero_vad": "silero"}
+EDITS = {"edit_cut": "det", "edit_camera": "det", "edit_fuse": "rec", "edit_blocks": "rec", "edit_branch": "silero"}
+MEASURING = [path for path in RECIPES if path.stem not in ("ppocr_det_rtx", *EDITS)]
 QUIET = ("~steps.base", "~steps.speed")
 """Measuring is tested elsewhere."""
 
@@ -64,6 +66,27 @@ def test_every_recipe_that_measures_uses_the_presets(path: Path, monkeypatch: py
 def test_every_recipe_passes(checkout: Path, sample_model: Callable[[str], Path], recipe: str) -> None:
     done = run(sample_model, recipe)
     assert done.passed, done.verdict
+
+
+@pytest.mark.parametrize("recipe", EDITS)
+def test_every_recipe_of_edits_passes(checkout: Path, sample_model: Callable[[str], Path], recipe: str) -> None:
+    done = api.run(Path("pipelines") / f"{recipe}.yaml", [f"model.source={sample_model(EDITS[recipe])}"])
+    assert done.passed, done.verdict
+
+
+def test_a_block_is_written_once(checkout: Path, sample_model: Callable[[str], Path]) -> None:
+    done = api.run("pipelines/edit_blocks.yaml", [f"model.source={sample_model('rec')}", "~steps.inlined", "gates=[]"])
+    model = onnx.load(Path(done.folder, "blocks", "model.onnx"))
+    calls = [node for node in model.graph.node if node.domain == "svtr"]
+    assert len(calls) == 2
+    assert len({node.op_type for node in calls}) == 1
+    assert sum(node.op_type == "Softmax" for node in model.functions[0].node) == 1, "one attention in each block"
+
+
+def test_rules_of_a_recipe_fuse_activations(checkout: Path, sample_model: Callable[[str], Path]) -> None:
+    done = api.run("pipelines/edit_fuse.yaml", [f"model.source={sample_model('rec')}"])
+    fused = Counter(node.op_type for node in onnx.load(Path(done.folder, "fused", "model.onnx")).graph.node)
+    assert (fused["HardSwish"], fused["QuickGelu"], fused["Clip"]) == (28, 7, 0)
 
 
 def test_the_block_of_the_quickstart_is_what_saves_the_model(

@@ -30,6 +30,7 @@ from ndld_flow.backends.editing.pattern_matching import Match
 from ndld_flow.backends.editing.pruning import prune_values, remove_node
 from ndld_flow.backends.editing.repeats import find_repeats, itself, same_tensor
 from ndld_flow.backends.models.files import all_graphs
+from ndld_flow.backends.models.node_details import constant_tensor
 from ndld_flow.backends.models.scopes import node_label
 from ndld_flow.backends.models.sparse_tensors import SparseInitializer
 from ndld_flow.backends.models.unique_names import free_name, identifier
@@ -153,11 +154,11 @@ class _Making:
 
     def _may_go_inside(self, value: ir.Value) -> bool:
         """Whether a constant is the same in all repeats, and one that a node's attribute can hold."""
+        first = constant_tensor(value)
+        if first is None or isinstance(first, ir.ExternalTensor | SparseInitializer):
+            return False
         values = [match.values[value] for match in self._found]
-        return all(
-            each.is_initializer() and not each.is_graph_input() and same_tensor(each.const_value, value.const_value)
-            for each in values
-        ) and not isinstance(value.const_value, ir.ExternalTensor | SparseInitializer)
+        return all(not each.is_graph_input() and same_tensor(constant_tensor(each), first) for each in values)
 
     def _read_outside(self, around: Neighbourhood) -> list[ir.Value]:
         members = [set(match.nodes.values()) for match in self._found]
@@ -194,7 +195,7 @@ class _Making:
     def _call(self, index: int) -> ir.Node:
         match = self._found[index]
         attributes = [_renamed(parameter.given[index], parameter.name) for parameter in self._parameters]
-        outputs = [ir.Value() for _ in self._outputs]
+        outputs = [_same_type(match.values[value]) for value in self._outputs]
         return ir.Node(
             self._name.domain,
             self._name.name,
@@ -230,10 +231,15 @@ class _Making:
         return ir.Value(name=self._edited.fresh_name(value.name or "input"))
 
     def _constant_node(self, value: ir.Value, inner: ir.Value) -> ir.Node:
-        tensor = value.const_value
+        tensor = constant_tensor(value)
         assert tensor is not None
         name = self._edited.fresh_name(f"{value.name}_constant")
         return ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[inner], name=name)
+
+
+def _same_type(value: ir.Value) -> ir.Value:
+    """A tensor that takes another one's place."""
+    return ir.Value(type=value.type, shape=None if value.shape is None else ir.Shape(value.shape))
 
 
 def _name_parameters(parameters: Sequence[_Parameter]) -> None:
