@@ -39,6 +39,18 @@ def parse_percent(text: str) -> float:
     return _parse(text, _FRACTION, "5 %", ("%",))
 
 
+def say_setting(value: float, quantity: str) -> str:
+    """A setting as people write it in recipes: `1 h`, `64 MiB`, `5 %`; `quantity` is what its JSON schema says."""
+    parse, units = _SAID[quantity]
+    texts = [f"{value:g} {units[0]}"]
+    for unit in units:
+        scale = parse(f"1 {unit}")
+        if value >= scale:
+            texts.append(f"{value / scale:g} {unit}")
+    exact = [text for text in texts if parse(text) == value]
+    return min(exact, key=len) if exact else str(value)
+
+
 def _parse(text: str, units: Mapping[str, float], example: str, names: tuple[str, ...]) -> float:
     match = _QUANTITY.fullmatch(text)
     scale = units.get(match[2].lower()) if match else None
@@ -57,13 +69,25 @@ def _reads(parse: Callable[[str], float]) -> BeforeValidator:
     return BeforeValidator(lambda given: parse(given) if isinstance(given, str) else given)
 
 
-def _schema(number: str, description: str, example: str) -> WithJsonSchema:
+_SAID: dict[str, tuple[Callable[[str], float], tuple[str, ...]]] = {
+    "size": (parse_bytes, ("B", "KiB", "MiB", "GiB", "TiB", "kB", "MB", "GB", "TB")),
+    "duration": (parse_duration_ms, ("ms", "s", "min", "h")),
+    "share": (parse_percent, ("%",)),
+}
+QUANTITY = "x-quantity"
+"""Key of a JSON schema that says which quantity a setting is: `size`, `duration` or `share`."""
+
+
+def _schema(number: str, quantity: str, description: str, example: str) -> WithJsonSchema:
     either: list[dict[str, Any]] = [{"type": number, "minimum": 0}, {"type": "string", "examples": [example]}]
-    return WithJsonSchema({"anyOf": either, "description": description, "examples": [example]})
+    return WithJsonSchema({"anyOf": either, "description": description, "examples": [example], QUANTITY: quantity})
 
 
 Bytes = Annotated[
-    int, Field(ge=0), _reads(parse_bytes), _schema("integer", "Bytes: a number, or text such as `64 MiB`.", "64 MiB")
+    int,
+    Field(ge=0),
+    _reads(parse_bytes),
+    _schema("integer", "size", "Bytes: a number, or text such as `64 MiB`.", "64 MiB"),
 ]
 """A setting in bytes: `64 MiB`, `1.5 GB` or a number."""
 
@@ -71,7 +95,7 @@ Milliseconds = Annotated[
     float,
     Field(ge=0, allow_inf_nan=False),
     _reads(parse_duration_ms),
-    _schema("number", "Milliseconds: a number, or text such as `200 ms` or `2 s`.", "200 ms"),
+    _schema("number", "duration", "Milliseconds: a number, or text such as `200 ms` or `2 s`.", "200 ms"),
 ]
 """A setting in milliseconds: `200 ms`, `2 s` or a number."""
 
@@ -79,6 +103,6 @@ Fraction = Annotated[
     float,
     Field(ge=0, allow_inf_nan=False),
     _reads(parse_percent),
-    _schema("number", "A fraction: a number, or text such as `5 %`.", "5 %"),
+    _schema("number", "share", "A fraction: a number, or text such as `5 %`.", "5 %"),
 ]
 """A setting that is a part of one: `5 %` or `0.05`."""

@@ -11,13 +11,15 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
 
 from ndld_flow import api
 from ndld_flow.cli.app import VERBS
-from ndld_flow.editing.catalogue import operation_words
+from ndld_flow.editing.catalogue import find_operation, operation_words
+from ndld_flow.editing.operation import About
 from ndld_flow.steps.edit import Edit
 from ndld_flow.steps.run_tool import RunTool
 from tests.models import make_cnn
@@ -128,11 +130,14 @@ def test_every_step_and_every_verb_is_told() -> None:
         assert re.search(rf"ndld-flow {verb}\b", README), verb
 
 
-def test_every_operation_is_told() -> None:
-    table = README.split("\n## Graph edits\n")[1].split("\n| about |")[1].split("\n\n")[0]
-    told = set(re.findall(r"`(\w+)`", table))
-    same_for_outputs = {f"{verb}_outputs" for verb in ("add", "remove", "rename", "order")}
-    assert told - {"outputs"} | same_for_outputs == set(operation_words())
+def test_every_operation_is_told_under_its_heading() -> None:
+    table = README.split("\n## Graph edits\n")[1].split("\n|---|---|\n")[1].split("\n\n")[0]
+    rows = [line.strip("|").split("|") for line in table.splitlines()]
+    told = {word: about.strip() for about, words in rows for word in re.findall(r"`(\w+)`", words)}
+    assert told.pop("outputs") == told["add_inputs"]
+    told |= {f"{verb}_outputs": told[f"{verb}_inputs"] for verb in ("add", "remove", "rename", "order")}
+    assert told == {word: operation.about for word in operation_words() if (operation := find_operation(word))}
+    assert [about.strip() for about, _ in rows] == list(get_args(About))
 
 
 def test_the_edit_of_the_page_is_a_sound_recipe() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ndld_flow.units import Bytes, Fraction, Milliseconds, parse_bytes, parse_duration_ms, parse_percent
+from ndld_flow.units import Bytes, Fraction, Milliseconds, parse_bytes, parse_duration_ms, parse_percent, say_setting
 
 
 class Settings(BaseModel):
@@ -115,3 +116,27 @@ def test_the_schema_tells_both_ways() -> None:
     size = Settings.model_json_schema()["properties"]["size"]
     assert [way["type"] for way in size["anyOf"]] == ["integer", "string"]
     assert "64 MiB" in size["examples"]
+
+
+@pytest.mark.parametrize(
+    ("value", "quantity", "said"),
+    [
+        (3_600_000.0, "duration", "1 h"),
+        (2500.0, "duration", "2.5 s"),
+        (200.0, "duration", "200 ms"),
+        (0.0, "duration", "0 ms"),
+        (64 * 2**20, "size", "64 MiB"),
+        (10**9, "size", "1 GB"),
+        (2**63 - 1, "size", "9223372036854775807"),
+        (0.05, "share", "5 %"),
+    ],
+)
+def test_settings_are_said_as_recipes_write_them(value: float, quantity: str, said: str) -> None:
+    assert say_setting(value, quantity) == said
+
+
+@given(st.sampled_from([("size", parse_bytes), ("duration", parse_duration_ms), ("share", parse_percent)]), st.data())
+def test_what_is_said_of_a_setting_reads_back(one: tuple[str, Callable[[str], float]], data: st.DataObject) -> None:
+    quantity, parse = one
+    value = data.draw(st.integers(0, 2**50) if quantity == "size" else st.floats(0, 1e12))
+    assert parse(say_setting(value, quantity)) == value

@@ -5,14 +5,18 @@ from __future__ import annotations
 import inspect
 import json
 import textwrap
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, get_args
 
 import click
 from pydantic import BaseModel
 
 from ndld_flow.discovery import StepType
+from ndld_flow.editing.operation import About, Operation
+from ndld_flow.units import QUANTITY, say_setting
 
 WORDS = {"integer": "whole number", "boolean": "true | false", "string": "text", "object": "mapping"}
+WIDTH = 100
 LONGEST_DEFAULT = 60
 """A longer one is a mapping, whose settings are explained one by one below it."""
 
@@ -58,12 +62,28 @@ def explain_part(name: str, part: type[BaseModel]) -> str:
 
 
 def _list_parts(found: StepType) -> list[str]:
+    """What its settings name, operations under their headings."""
     parts = found.cls.parts()
     if not parts:
         return []
     width = max(map(len, parts))
-    rows = [f"  {name:<{width}}  {_doc(part).partition(chr(10))[0]}" for name, part in sorted(parts.items())]
-    return ["", f"Explained by `ndld-flow steps {found.name}.NAME`", *rows]
+    headings = {heading: sorted(names) for heading, names in _by_heading(parts).items() if names}
+    lines = ["", f"Explained by `ndld-flow steps {found.name}.NAME`"]
+    for heading, names in headings.items():
+        lines += ["", f"  {click.style(heading, bold=True)}"] if heading else [""]
+        for name in names:
+            summary = _doc(parts[name]).partition("\n")[0]
+            start, indent = f"    {name:<{width}}  ", " " * (width + 6)
+            lines += textwrap.wrap(summary, WIDTH, initial_indent=start, subsequent_indent=indent)
+    return lines
+
+
+def _by_heading(parts: Mapping[str, type[BaseModel]]) -> dict[str, list[str]]:
+    """Heading -> names, in the order in which operations are told; empty for what is no operation."""
+    found: dict[str, list[str]] = {"": [], **{about: [] for about in get_args(About)}}
+    for name, part in parts.items():
+        found.setdefault(part.about if issubclass(part, Operation) else "", []).append(name)
+    return found
 
 
 def _doc(model: type[BaseModel]) -> str:
@@ -79,14 +99,23 @@ def _all_settings(model: type[BaseModel]) -> list[str]:
 
 def _settings(name: str, schema: dict[str, Any], definitions: dict[str, Any]) -> list[str]:
     """A setting, and below it those of a nested one."""
-    default = json.dumps(schema["default"]) if "default" in schema else "required"
-    default = default if len(default) <= LONGEST_DEFAULT else "{...}"
+    default = _say_default(schema)
     inner = _inner(schema, definitions)
     kind = "mapping" if inner else _say_type(schema, definitions)
     lines = _setting(name, kind, default, schema.get("description", ""))
     for inner_name, inner_schema in inner.items():
         lines += _settings(f"{name}.{inner_name}", inner_schema, definitions)
     return lines
+
+
+def _say_default(schema: dict[str, Any]) -> str:
+    if "default" not in schema:
+        return "required"
+    default = schema["default"]
+    if QUANTITY in schema:
+        return say_setting(default, schema[QUANTITY])
+    said = json.dumps(default)
+    return said if len(said) <= LONGEST_DEFAULT else "{...}"
 
 
 def _inner(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
@@ -100,6 +129,8 @@ def _setting(name: str, kind: str, default: str, text: str) -> list[str]:
 
 
 def _say_type(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
+    if QUANTITY in schema:
+        return str(schema[QUANTITY])
     if "enum" in schema:
         return " | ".join(json.dumps(value) for value in schema["enum"])
     if "const" in schema:
@@ -132,5 +163,5 @@ def _wrap(text: str, indent: str) -> list[str]:
         if part.startswith("    "):
             lines += [f"{indent}{line}" for line in part.splitlines()]
         else:
-            lines += textwrap.wrap(" ".join(part.split()), 100, initial_indent=indent, subsequent_indent=indent)
+            lines += textwrap.wrap(" ".join(part.split()), WIDTH, initial_indent=indent, subsequent_indent=indent)
     return lines

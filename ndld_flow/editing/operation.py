@@ -8,6 +8,8 @@
             rename_nodes: {select: {op_type: Conv}, to: "conv_{index}"}
         '''                                             # what `ndld-flow steps edit` shows, with an example
 
+        about = "nodes"                                 # the heading that it stands under there
+
         select: Select
         '''Which nodes.'''                              # help, schema and README come from here
 
@@ -20,7 +22,7 @@ The file name is the word in the recipe. Discovery, help, schema, validation and
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -28,11 +30,31 @@ if TYPE_CHECKING:
     from ndld_flow.backends.editing.edited_model import EditedModel
 
 
+About = Literal[
+    "nodes",
+    "wires",
+    "attributes",
+    "inputs and outputs",
+    "shapes",
+    "the model",
+    "weights",
+    "how weights are kept",
+    "parts and other models",
+    "If, Loop, Scan",
+    "local functions",
+    "named surgeries",
+    "rules and code",
+]
+"""Headings of lists of operations, in their order."""
+
+
 class Operation(BaseModel):
     """Base of all operations: fields are settings, `apply` changes the model and says what it did."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
+    about: ClassVar[About]
+    """The heading it stands under where operations are listed."""
     version: ClassVar[int] = 1
     """Raise it when the same settings would give another model than before."""
     libraries: ClassVar[tuple[str, ...]] = ()

@@ -18,6 +18,8 @@ class AddInitializer(WithTensorValue):
     In a local function, which holds no initializers, it becomes a Constant node.
     """
 
+    about = "weights"
+
     name: str
     """Its name; no other tensor or node may have it."""
     scope: str = ""

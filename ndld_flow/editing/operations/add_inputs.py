@@ -19,6 +19,8 @@ class AddInputs(Operation):
     add_inputs: {inputs: {mask: {dtype: bool, shape: [batch, 1]}}}
     """
 
+    about = "inputs and outputs"
+
     inputs: dict[str, TensorDeclaration] = Field(min_length=1)
     """Name -> its type and shape; they come after the inputs there are."""
 

@@ -22,6 +22,8 @@ class AddNode(MakesNode):
     else in the model has, the same each time.
     """
 
+    about = "nodes"
+
     inputs: tuple[str, ...] = ()
     """Names of the tensors it reads, in order; `""` leaves an optional one out."""
     outputs: tuple[str, ...] = ()

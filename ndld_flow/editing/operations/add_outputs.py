@@ -19,6 +19,8 @@ class AddOutputs(Operation):
     add_outputs: {outputs: ["/backbone/*/Relu_output_0", features]}
     """
 
+    about = "inputs and outputs"
+
     outputs: Patterns
     """Names, globs or `/regex/` of what nodes make; an input or initializer in full. They come after the outputs there
     are."""

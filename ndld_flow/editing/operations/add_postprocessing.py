@@ -20,6 +20,8 @@ class AddPostprocessing(Operation):
         add_postprocessing: {output: logits, activation: softmax, top_k: 5}
     """
 
+    about = "named surgeries"
+
     output: str | None = None
     """The output; it may be left out when there is only one."""
     activation: Literal["softmax", "sigmoid"] | None = None

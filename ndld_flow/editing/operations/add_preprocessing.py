@@ -24,6 +24,8 @@ class AddPreprocessing(Operation):
         add_preprocessing: {mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225], swap_channels: true}
     """
 
+    about = "named surgeries"
+
     input: str | None = None
     """The input; it may be left out when only one has 4 dimensions. It keeps its name."""
     layout: Literal["NHWC", "NCHW"] = "NHWC"

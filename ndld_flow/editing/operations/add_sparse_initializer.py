@@ -20,6 +20,8 @@ class AddSparseInitializer(Operation):
     Numbers that are many stand in `.npy` files: `values: mask.npy`.
     """
 
+    about = "how weights are kept"
+
     name: str
     """Its name; no other tensor or node may have it."""
     values: JsonValue

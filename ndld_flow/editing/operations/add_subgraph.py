@@ -19,6 +19,8 @@ class AddSubgraph(BodySource):
     The body must take and give what the node wants. Its names become unique in the whole model.
     """
 
+    about = "If, Loop, Scan"
+
     node: str
     """The If, Loop or Scan."""
     attribute: str

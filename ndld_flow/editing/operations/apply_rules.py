@@ -32,6 +32,8 @@ class ApplyRules(Operation):
 
     {"".join(f"- `{name}`: {what}{chr(10)}    " for name, what in LIBRARY_RULES.items())}"""
 
+    about = "rules and code"
+
     libraries: ClassVar[tuple[str, ...]] = ("onnxscript",)
 
     rules: Patterns = ()

@@ -18,6 +18,8 @@ class CallFunction(Operation):
     call_function: {function: "model::Layer", inputs: [hidden, weight], outputs: [hidden_2], attributes: {axis: -1}}
     """
 
+    about = "local functions"
+
     function: str
     """`domain::Name`, or the name alone."""
     inputs: tuple[str, ...]

@@ -24,6 +24,8 @@ class ChangeLayout(Operation):
         change_layout: {inputs: image, to: NHWC, push: true}
     """
 
+    about = "named surgeries"
+
     inputs: Patterns = ()
     """Inputs to change."""
     outputs: Patterns = ()

@@ -21,6 +21,8 @@ class Connect(Operation):
     one means a further tensor. What depends on the node cannot be its input.
     """
 
+    about = "wires"
+
     select: Select
     """Which nodes."""
     input: int | str

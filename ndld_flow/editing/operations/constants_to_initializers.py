@@ -19,6 +19,8 @@ class ConstantsToInitializers(Operation):
     Those of local functions, which hold no initializers, stay, and those that are an output themselves.
     """
 
+    about = "how weights are kept"
+
     select: TensorsSelected = TensorSelect(name=("*",))
     """Which, by the name of what they make."""
     allow_empty: bool = False

@@ -23,6 +23,8 @@ class ConvertDtype(Operation):
     counted and logged for each tensor. Without `casts` the readers see the new type: give them all inputs of one type.
     """
 
+    about = "weights"
+
     to: str
     """The new element type, such as `float16`, `int32`, `int4`."""
     select: TensorsSelected | None = None

@@ -21,6 +21,8 @@ class CopyNodes(Operation):
     What the copies make is read by nobody until it is connected. Weights are shared.
     """
 
+    about = "nodes"
+
     select: Select
     """Which nodes."""
     prefix: str = Field(default="copy_", min_length=1)

@@ -22,6 +22,8 @@ class Cut(Operation):
     the same `select` gives the part that was cut off, `append_model` puts it back.
     """
 
+    about = "parts and other models"
+
     select: Select
     """Which nodes, of the main graph."""
     types: dict[str, str] = Field(default={})

@@ -21,6 +21,8 @@ class Decompose(Operation):
         decompose: {select: {op_type: [LayerNormalization, Gelu]}}
     """
 
+    about = "named surgeries"
+
     select: Select
     """Which nodes."""
     allow_empty: bool = False

@@ -21,6 +21,8 @@ class DeleteAttributes(Operation):
     Without an attribute a node does what its operator does by default.
     """
 
+    about = "attributes"
+
     select: Select
     """Which nodes."""
     attributes: Patterns = Field(min_length=1)

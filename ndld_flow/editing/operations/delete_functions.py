@@ -17,6 +17,8 @@ class DeleteFunctions(Operation):
     delete_functions: {functions: "model::*", leave_calls: true}
     """
 
+    about = "local functions"
+
     functions: Patterns
     """Which functions, by `domain::Name` or by the name alone."""
     leave_calls: bool = False

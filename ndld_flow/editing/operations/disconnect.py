@@ -20,6 +20,8 @@ class Disconnect(Operation):
     taken out, the others close up.
     """
 
+    about = "wires"
+
     select: Select
     """Which nodes."""
     input: int | str

@@ -19,6 +19,8 @@ class DropInitializerInputs(Operation):
     Old exporters list all weights as inputs, which keeps programs from folding and fusing them.
     """
 
+    about = "how weights are kept"
+
     select: TensorsSelected = TensorSelect(name=("*",))
     """Which initializers; all unless said."""
     allow_empty: bool = False

@@ -18,6 +18,8 @@ class DropShapes(Operation):
         drop_shapes: {}
     """
 
+    about = "shapes"
+
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.backends.editing.dimensions import drop_shapes
 

@@ -20,6 +20,8 @@ class DuplicateSubgraph(Operation):
     The copy has names of its own. Outer weights that cannot be read there come along.
     """
 
+    about = "If, Loop, Scan"
+
     scope: str
     """The body to copy: node and attribute, `loop/body`; bodies in bodies, `loop/body/If_3/else_branch`."""
     to: str

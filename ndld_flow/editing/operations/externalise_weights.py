@@ -26,6 +26,8 @@ class ExternaliseWeights(Operation):
     operation they go to `model.onnx.data`, and weights in the model stay there.
     """
 
+    about = "how weights are kept"
+
     select: TensorsSelected | None = None
     """Which initializers; all unless said."""
     larger_than: Bytes = 1024

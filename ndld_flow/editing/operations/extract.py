@@ -26,6 +26,8 @@ class Extract(Operation):
     what `extract` leaves behind.
     """
 
+    about = "parts and other models"
+
     outputs: Words = ()
     """Tensors that the part gives."""
     inputs: Words = ()

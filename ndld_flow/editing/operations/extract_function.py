@@ -18,6 +18,8 @@ class ExtractFunction(Operation):
     extract_function: {function: "pkg.nn::Attention", call: layer_3, attributes: {heads: 8}}
     """
 
+    about = "parts and other models"
+
     function: str
     """`domain::Name`."""
     call: str | None = None

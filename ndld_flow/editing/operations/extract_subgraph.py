@@ -21,6 +21,8 @@ class ExtractSubgraph(Operation):
     number, condition and carried tensors as inputs.
     """
 
+    about = "parts and other models"
+
     scope: str
     """The body: node and attribute, `loop/body`; bodies in bodies, `loop/body/If_3/else_branch`."""
     types: dict[str, str] = Field(default={})

@@ -21,6 +21,8 @@ class FixDims(Operation):
         fix_dims: {dims: {batch: 1}, all: 640}
     """
 
+    about = "shapes"
+
     dims: dict[str, Dimension] = Field(default={})
     """Named dimension -> its size wherever it is written."""
     all: Dimension | None = None

@@ -21,6 +21,8 @@ class FreeDims(Operation):
         free_dims: {axes: {0: batch, 2: height, 3: width}, inputs: image}
     """
 
+    about = "shapes"
+
     axes: dict[int, str | None] = Field(min_length=1)
     """Axis -> the dimension's name; null leaves it without one. Axes count from 0, or from the end by -1, -2, ..."""
     inputs: Patterns = ("*",)

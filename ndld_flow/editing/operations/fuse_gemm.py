@@ -21,6 +21,8 @@ class FuseGemm(Operation):
         fuse_gemm: {}
     """
 
+    about = "named surgeries"
+
     select: Select = NodeSelect(op_type=("Add",))
     """Which Add nodes; others are passed over."""
     allow_empty: bool = False

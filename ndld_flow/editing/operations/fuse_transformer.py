@@ -72,6 +72,8 @@ class FuseTransformer(Operation):
         fuse_transformer: {model_type: bert, fusions: [layer_norm, gelu]}
     """
 
+    about = "named surgeries"
+
     libraries: ClassVar[tuple[str, ...]] = ("onnxruntime",)
 
     model_type: ModelType

@@ -22,6 +22,8 @@ class GenerateInitializers(Operation):
     The same seed makes the same numbers on every machine. Integers and truth values have their own: see `kind`.
     """
 
+    about = "weights"
+
     select: TensorsSelected
     """Which initializers."""
     kind: Kind

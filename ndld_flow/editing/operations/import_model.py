@@ -24,6 +24,8 @@ class ImportModel(Operation):
     name before them.
     """
 
+    about = "parts and other models"
+
     model: Annotated[str, Reads(Onnx)]
     """An earlier step that makes a model, or a model of the recipe."""
     connect: dict[str, str] = Field(default={})

@@ -18,6 +18,8 @@ class InferShapes(Operation):
         infer_shapes: {strict: true}
     """
 
+    about = "shapes"
+
     strict: bool = False
     """Refuse a model that contradicts itself; otherwise nodes that cannot be inferred are passed over."""
 

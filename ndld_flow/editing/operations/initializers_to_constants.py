@@ -19,6 +19,8 @@ class InitializersToConstants(Operation):
     For small ones: what lies in a data file is refused.
     """
 
+    about = "how weights are kept"
+
     select: TensorsSelected
     """Which initializers."""
     allow_empty: bool = False

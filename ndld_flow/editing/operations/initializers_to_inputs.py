@@ -19,6 +19,8 @@ class InitializersToInputs(Operation):
     Whoever runs the model can then feed them.
     """
 
+    about = "how weights are kept"
+
     select: TensorsSelected
     """Which initializers of the main graph."""
     keep_values: bool = False

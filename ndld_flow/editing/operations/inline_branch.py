@@ -17,6 +17,8 @@ class InlineBranch(Operation):
     inline_branch: {select: If_0, branch: then_branch}
     """
 
+    about = "If, Loop, Scan"
+
     select: Select
     """Which Ifs."""
     branch: Literal["then_branch", "else_branch"]

@@ -17,6 +17,8 @@ class InlineFunctions(Operation):
     inline_functions: {functions: "model::*"}
     """
 
+    about = "local functions"
+
     functions: Patterns = ("*",)
     """Which functions, by `domain::Name` or by the name alone."""
     keep_unused: bool = False

@@ -20,6 +20,8 @@ class InlineWeights(Operation):
     A model of one file holds less than 2 GB; more is refused.
     """
 
+    about = "how weights are kept"
+
     select: TensorsSelected | None = None
     """Which initializers; all unless said."""
     smaller_than: Bytes | None = None

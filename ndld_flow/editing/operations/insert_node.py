@@ -25,6 +25,8 @@ class InsertNode(MakesNode):
     input of that node only.
     """
 
+    about = "nodes"
+
     after: str | None = None
     """A tensor."""
     readers: Select | None = None

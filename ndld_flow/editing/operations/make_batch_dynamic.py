@@ -24,6 +24,8 @@ class MakeBatchDynamic(Operation):
         make_batch_dynamic: {axes: {state: 1}}
     """
 
+    about = "shapes"
+
     inputs: Patterns = ()
     """Inputs with a batch; none means all whose first dimension is that of the first input, or free."""
     axes: dict[str, Annotated[int, Field(ge=0)]] = Field(default={})

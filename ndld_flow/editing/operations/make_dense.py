@@ -19,6 +19,8 @@ class MakeDense(Operation):
     Engine builders that know no sparse initializers need this.
     """
 
+    about = "how weights are kept"
+
     select: TensorsSelected
     """Which initializers; of those, the sparse ones."""
     allow_empty: bool = False

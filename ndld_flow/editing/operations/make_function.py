@@ -23,6 +23,8 @@ class MakeFunction(Operation):
     the function, with the first repeat's value as the default. `inline_functions` undoes it.
     """
 
+    about = "local functions"
+
     function: str
     """The new function, as `domain::Name`."""
     select: Select | None = None

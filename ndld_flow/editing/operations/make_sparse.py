@@ -20,6 +20,8 @@ class MakeSparse(Operation):
     ONNX Runtime makes them dense when it loads the model: files get smaller, runs no faster.
     """
 
+    about = "how weights are kept"
+
     select: TensorsSelected
     """Which initializers are looked at; those with fewer zeros stay as they are."""
     zeros: Fraction = 0.75

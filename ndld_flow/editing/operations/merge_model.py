@@ -21,6 +21,8 @@ class MergeModel(Operation):
     The model of the older opset is converted; names that are taken get the other model's name before them.
     """
 
+    about = "parts and other models"
+
     model: Annotated[str, Reads(Onnx)]
     """An earlier step that makes a model, or a model of the recipe."""
     share_inputs: Words = ()

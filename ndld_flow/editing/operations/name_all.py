@@ -18,6 +18,8 @@ class NameAll(Operation):
     A node without a name is called after its operator and what it makes, such as `Conv_features`.
     """
 
+    about = "nodes"
+
     c_identifiers: bool = False
     """Make every name of a node or tensor a C90 identifier: letters, digits and `_`, no digit first."""
     keep_io: bool = False

@@ -16,6 +16,8 @@ class OrderInputs(Operation):
     order_inputs: {order: [mask, x, "*"]}
     """
 
+    about = "inputs and outputs"
+
     order: tuple[str, ...]
     """Names in the order wanted; `*` stands for all that are not named."""
 

@@ -16,6 +16,8 @@ class OrderOutputs(Operation):
     order_outputs: {order: [boxes, scores, "*"]}
     """
 
+    about = "inputs and outputs"
+
     order: tuple[str, ...]
     """Names in the order wanted; `*` stands for all that are not named."""
 

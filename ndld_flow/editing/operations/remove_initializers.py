@@ -19,6 +19,8 @@ class RemoveInitializers(Operation):
     One that is read is refused, unless `force` may take it out of inputs that its readers can do without.
     """
 
+    about = "weights"
+
     select: TensorsSelected | None = None
     """Which; all that nothing reads unless said."""
     force: bool = False

@@ -23,6 +23,8 @@ class RemoveInputs(Operation):
         remove_inputs: {inputs: [training], replace_by: false}
     """
 
+    about = "inputs and outputs"
+
     inputs: Patterns
     """Names, globs or `/regex/`."""
     replace_by: JsonValue = None

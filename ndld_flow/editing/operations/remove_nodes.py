@@ -20,6 +20,8 @@ class RemoveNodes(Operation):
     nothing reads any more stay.
     """
 
+    about = "nodes"
+
     select: Select
     """Which nodes."""
     bridge: bool = False

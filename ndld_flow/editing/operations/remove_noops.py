@@ -19,6 +19,8 @@ class RemoveNoops(Operation):
     remove_noops: {kinds: [identity, dropout]}
     """
 
+    about = "nodes"
+
     kinds: tuple[Kind, ...] = ()
     """Which; none means all. `identity` Identity; `dropout` Dropout that is not training; `cast` Cast to the type there
     is; `reshape` Reshape, Flatten, Squeeze, Unsqueeze to the same shape; `expand` Expand and Tile likewise; `transpose`

@@ -17,6 +17,8 @@ class RemoveOutputs(Operation):
     remove_outputs: {outputs: aux_*}
     """
 
+    about = "inputs and outputs"
+
     outputs: Patterns
     """Names, globs or `/regex/`."""
     prune: bool = True

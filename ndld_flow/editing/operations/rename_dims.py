@@ -20,6 +20,8 @@ class RenameDims(Operation):
         rename_dims: {names: {"p2o.DynamicDimension.0": batch}}
     """
 
+    about = "shapes"
+
     names: dict[str, str] = Field(min_length=1)
     """Old name -> new one."""
 

@@ -17,6 +17,8 @@ class RenameFunctions(Operation):
     rename_functions: {functions: "pkg.torch::*", to: "model::{name}"}
     """
 
+    about = "local functions"
+
     functions: Patterns
     """Which functions, by `domain::Name` or by the name alone."""
     to: str

@@ -18,6 +18,8 @@ class RenameInputs(Operation):
     rename_inputs: {names: {x: image}}
     """
 
+    about = "inputs and outputs"
+
     names: dict[str, str] = Field(min_length=1)
     """Old name -> new one, all at once: two may change names."""
 

@@ -24,6 +24,8 @@ class RenameNodes(Operation):
     Where several would get one name, all but the first get a number: `conv`, `conv_2`, `conv_3`.
     """
 
+    about = "nodes"
+
     select: Select | None = None
     """Which nodes; with `to`."""
     to: NameTemplate | None = None

@@ -18,6 +18,8 @@ class RenameOutputs(Operation):
     rename_outputs: {names: {sigmoid_0.tmp_0: map}}
     """
 
+    about = "inputs and outputs"
+
     names: dict[str, str] = Field(min_length=1)
     """Old name -> new one, all at once: two may change names."""
 

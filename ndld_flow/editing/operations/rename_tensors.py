@@ -23,6 +23,8 @@ class RenameTensors(Operation):
     No two of a graph and its subgraphs get one name: where several would, all but the first get a number.
     """
 
+    about = "wires"
+
     select: Patterns = ()
     """Their names; with `to`."""
     to: NameTemplate | None = None

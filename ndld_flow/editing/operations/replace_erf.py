@@ -18,6 +18,8 @@ class ReplaceErf(Operation):
     replace_erf: {by: tanh}
     """
 
+    about = "named surgeries"
+
     by: Literal["tanh", "polynomial"]
     """`tanh` makes the exact Gelu its own usual approximation (at most 3.6e-4 off); `polynomial` is as good as fp32
     (at most 1.5e-7 off) and takes Exp."""

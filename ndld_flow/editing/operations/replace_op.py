@@ -19,6 +19,8 @@ class ReplaceOp(MakesNode):
     Attributes that the new operator has too stay; those it does not have go, and the record says which.
     """
 
+    about = "nodes"
+
     select: Select
     """Which nodes."""
     allow_empty: bool = False

@@ -18,6 +18,8 @@ class ReplaceSubgraph(BodySource):
     The new body must take and give what the node wants. Its names become unique in the whole model.
     """
 
+    about = "If, Loop, Scan"
+
     scope: str
     """The body that goes: node and attribute, `loop/body`; bodies in bodies, `loop/body/If_3/else_branch`."""
 

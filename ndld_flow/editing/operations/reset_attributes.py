@@ -21,6 +21,8 @@ class ResetAttributes(Operation):
     Attributes that have no default and may be left out are removed.
     """
 
+    about = "attributes"
+
     select: Select
     """Which nodes."""
     attributes: Patterns = Field(min_length=1)

@@ -20,6 +20,8 @@ class Rewire(Operation):
     What the other tensor is made of goes on reading the first: nothing is made of itself.
     """
 
+    about = "wires"
+
     tensor: str
     """What is read now."""
     read: str

@@ -54,6 +54,8 @@ class Rewrite(Operation):
     metadata that the old ones agree on.
     """
 
+    about = "rules and code"
+
     pattern: str
     """What to look for: `(inputs) => (outputs) { nodes }`."""
     replacement: str

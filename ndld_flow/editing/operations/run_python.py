@@ -24,6 +24,8 @@ class RunPython(Operation):
     contents are part of the step's key, what it imports or reads is not. It runs only when the recipe is trusted.
     """
 
+    about = "rules and code"
+
     file: Annotated[Path, DataFile(), RunsCode()]
     """The Python file."""
     function: str = "edit"

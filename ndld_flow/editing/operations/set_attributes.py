@@ -24,6 +24,8 @@ class SetAttributes(Operation):
     Values are YAML's, or text as in a designer: `"[1, 1]"`, `0x1F`, `-inf`, `"'It\\'s alive!'"`.
     """
 
+    about = "attributes"
+
     select: Select
     """Which nodes."""
     attributes: dict[str, AttributeValue] = Field(min_length=1)

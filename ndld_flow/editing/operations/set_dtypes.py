@@ -21,6 +21,8 @@ class SetDtypes(Operation):
         set_dtypes: {dtypes: {image: uint8, scores: float16}}
     """
 
+    about = "inputs and outputs"
+
     dtypes: dict[str, str] = Field(min_length=1)
     """Input or output -> its new element type: `float32`, `float16`, `int64`, `uint8`, ..."""
     cast: bool = True

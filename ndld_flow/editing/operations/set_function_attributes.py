@@ -21,6 +21,8 @@ class SetFunctionAttributes(Operation):
       references: {LeakyRelu_3: {alpha: slope}}
     """
 
+    about = "local functions"
+
     function: str
     """`domain::Name`, or the name alone."""
     attributes: dict[str, JsonValue] = Field(default={})

@@ -18,6 +18,8 @@ class SetInitializer(WithTensorValue):
     A single number fills the whole tensor.
     """
 
+    about = "weights"
+
     name: str
     """Its name; of a Constant node, the name of what it makes."""
     scope: str = ""

@@ -20,6 +20,8 @@ class SetIrVersion(Operation):
         set_ir_version: {to: 10}
     """
 
+    about = "the model"
+
     to: int = Field(ge=3)
     """3 to the newest that ONNX Runtime loads."""
 

@@ -19,6 +19,8 @@ class SetMetadata(Operation):
     set_metadata: {producer_name: ours, metadata: {license: Apache-2.0, draft: null}}
     """
 
+    about = "the model"
+
     producer_name: str | None = None
     """The tool that made the model."""
     producer_version: str | None = None

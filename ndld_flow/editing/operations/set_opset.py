@@ -21,6 +21,8 @@ class SetOpset(Operation):
         set_opset: {to: 18}
     """
 
+    about = "the model"
+
     to: int = Field(ge=1)
     """The opset."""
     domain: str = ""

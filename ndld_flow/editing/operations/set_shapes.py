@@ -21,6 +21,8 @@ class SetShapes(Operation):
         set_shapes: {shapes: {x: [1, 3, height, null]}}
     """
 
+    about = "shapes"
+
     shapes: dict[str, Dims] = Field(min_length=1)
     """Input -> its shape: a number, a name or null (free without a name) for each dimension."""
 

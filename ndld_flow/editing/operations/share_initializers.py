@@ -19,6 +19,8 @@ class ShareInitializers(Operation):
     What read one of the others reads the first of them.
     """
 
+    about = "weights"
+
     up_to: Bytes = 2**40
     """Larger ones are not read; they are shared only where they lie at one place of a data file."""
     allow_empty: bool = False

@@ -21,6 +21,8 @@ class SplitGemm(Operation):
         split_gemm: {select: {name: "head_*"}}
     """
 
+    about = "named surgeries"
+
     select: Select = NodeSelect(op_type=("Gemm",))
     """Which nodes; what is no Gemm is passed over."""
     allow_empty: bool = False

@@ -21,6 +21,8 @@ class WrapInIf(Operation):
     The else-branch hands other tensors through; `replace_subgraph` gives it more to do.
     """
 
+    about = "If, Loop, Scan"
+
     select: Select
     """Which nodes, all of one graph."""
     condition: str
