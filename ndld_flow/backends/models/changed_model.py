@@ -6,7 +6,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from ndld_flow.backends.models.files import check_model
+from ndld_flow.backends.models.files import check_model, load_model
+from ndld_flow.backends.models.shape_inference import infer_shapes
 from ndld_flow.backends.models.sparse_tensors import SparseInitializer
 from ndld_flow.errors import ModelError
 
@@ -18,18 +19,25 @@ def check_changed(source: Path, target: Path, model: ir.Model) -> None:
     such models all the same.
     """
     check_model(target)
-    if _has_sparse_initializers(model):
-        return  # onnx's inference refuses them as such
     try:
-        check_model(target, full_check=True)
+        _check_strictly(target, model)
     except ModelError:
-        if _passes_full_check(source):
+        if _passes_strictly(source):
             raise
 
 
-def _passes_full_check(path: Path) -> bool:
-    try:
+def _check_strictly(path: Path, model: ir.Model) -> None:
+    if _has_sparse_initializers(model):
+        infer_shapes(
+            model, strict=True
+        )  # the checker's inference knows no sparse initializers, this one sees dense ones
+    else:
         check_model(path, full_check=True)
+
+
+def _passes_strictly(path: Path) -> bool:
+    try:
+        _check_strictly(path, load_model(path))
     except ModelError:
         return False
     return True
