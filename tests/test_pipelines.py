@@ -75,7 +75,7 @@ def test_every_recipe_of_edits_passes(checkout: Path, sample_model: Callable[[st
 
 
 def test_a_block_is_written_once(checkout: Path, sample_model: Callable[[str], Path]) -> None:
-    done = api.run("pipelines/edit_blocks.yaml", [f"model.source={sample_model('rec')}", "~steps.inlined", "gates=[]"])
+    done = api.run("pipelines/edit_blocks.yaml", [f"model.source={sample_model('rec')}"])
     model = onnx.load(Path(done.folder, "blocks", "model.onnx"))
     calls = [node for node in model.graph.node if node.domain == "svtr"]
     assert len(calls) == 2
