@@ -35,9 +35,9 @@ from tests.fp16_checks import Feeds, agree, check, convert, count, normal, parse
 from tests.models import GraphBuilder, rename_output, tensor
 from tests.models_run import Ran, run_step, write_model
 from tests.precision_checks import ELEMENTS, FLOATS, ask, computes_in, ports_of, run_typed, typed
+from tests.random_graphs import OTHER, UNARY, RandomGraph
 from tests.test_convert_fp16 import CASES, NOT_STRICT
 from tests.test_fp16_edges import MORE_FOR_RTX, UNKNOWN_TO_RTX, make_for_rtx
-from tests.test_fp16_random import OTHER, UNARY, RandomGraph
 
 FLOAT, HALF, BF16 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
 X: Feeds = {"x": np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)}
