@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
 import click
+import jsonschema
 import pytest
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -52,7 +54,7 @@ def test_there_are_operations() -> None:
 def test_reading_a_recipe_imports_only_the_operations_it_uses() -> None:
     code = (
         "import sys; from ndld_flow.steps.edit import Edit\n"
-        "Edit.model_validate_json('{\"operations\": [{\"rename_nodes\": {\"select\": \"a\", \"to\": \"b\"}}]}')\n"
+        'Edit.model_validate_json(\'{"operations": [{"rename_nodes": {"select": "a", "to": "b"}}]}\')\n'
         "used = [name for name in sys.modules if name.startswith('ndld_flow.editing.operations.')]\n"
         "assert used == ['ndld_flow.editing.operations.rename_nodes'], used\n"
         "assert not {'onnx', 'onnx_ir', 'numpy', 'onnxscript', 'onnxruntime'} & set(sys.modules)\n"
@@ -100,6 +102,30 @@ def test_settings_survive_being_written_and_read(word: str) -> None:
     for example in examples_of(word):
         step = Edit.model_validate({"operations": (example,)})
         assert Edit.model_validate_json(step.model_dump_json()) == step
+
+
+def test_the_schema_takes_what_recipes_may_say_and_nothing_else() -> None:
+    def takes(*operations: object) -> bool:
+        found = validator.is_valid({"operations": list(operations)})
+        assert found or not is_sound(list(operations)), f"refused, and sound: {operations}"
+        return found
+
+    validator = jsonschema.Draft202012Validator(Edit.model_json_schema())
+    assert takes("remove_noops") and takes({"remove_noops": None}) and takes({"remove_noops": {}})
+    for word in operation_words():
+        assert takes(*examples_of(word))
+        assert not takes({word: {"a_setting_that_no_operation_has": 1}})
+    assert not takes("insert_node") and not takes({"insert_node": None})
+    assert not takes("remove_nops") and not takes({"remove_nops": {}})
+    assert not takes({"remove_noops": {}, "name_all": {}}) and not takes({}) and not takes()
+
+
+def is_sound(operations: list[object]) -> bool:
+    try:
+        Edit.model_validate_json(json.dumps({"operations": operations}))
+    except ValidationError:
+        return False
+    return True
 
 
 @every_operation

@@ -12,6 +12,7 @@ from typing import Any
 import click
 import jsonschema
 import pytest
+import yaml
 from pydantic import BaseModel, ValidationError
 
 from ndld_flow import api
@@ -147,6 +148,14 @@ def test_the_schema_agrees_with_validation(found: StepType) -> None:
         assert not list(validator.iter_errors(recipe))
     recipe["steps"] = {"a": {"step": found.name, "a_setting_that_no_step_has": 1}}
     assert list(validator.iter_errors(recipe))
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parent.parent / "pipelines").glob("*.yaml")), ids=lambda p: p.stem
+)
+def test_the_schema_knows_how_recipes_are_written(path: Path) -> None:
+    validator = jsonschema.Draft202012Validator(describe_recipes(TYPES.values()))
+    assert not list(validator.iter_errors(yaml.safe_load(path.read_text())))
 
 
 @every_step

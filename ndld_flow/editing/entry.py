@@ -11,6 +11,7 @@ from functools import cache
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, SerializationInfo, create_model
+from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
@@ -77,9 +78,20 @@ class _ByWord:
         )
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        alone: JsonSchemaValue = {"enum": list(operation_words())}
-        entries = (handler(entry_type(word).__pydantic_core_schema__) for word in operation_words())
-        return {"title": "operation", "oneOf": [alone, *entries]}
+        operations = {word: found for word in operation_words() if (found := find_operation(word))}
+        settings = {word: handler(operation.__pydantic_core_schema__) for word, operation in operations.items()}
+        needless = [
+            word for word, found in operations.items() if not any(map(_is_required, found.model_fields.values()))
+        ]
+        settings |= {word: {"anyOf": [settings[word], {"type": "null"}]} for word in needless}
+        # one mapping with all words, not a choice of mappings with one each: editors then tell what is wrong in it
+        entry = {"type": "object", "properties": settings, "additionalProperties": False}
+        entry |= {"minProperties": 1, "maxProperties": 1}
+        return {"title": "operation", "oneOf": [{"enum": needless}, entry]}
+
+
+def _is_required(field: FieldInfo) -> bool:
+    return field.is_required()
 
 
 AnyOperation = Annotated[OperationEntry, _ByWord()]

@@ -28,6 +28,8 @@ def describe_recipes(types: Iterable[StepType]) -> dict[str, Any]:
         "propertyNames": {"pattern": "^(?!source$)[A-Za-z_][A-Za-z0-9_]*$"},
     }
     properties["model"] = {"anyOf": [{"type": "string"}, properties["model"]]}
+    models = properties["models"]
+    models["additionalProperties"] = {"anyOf": [{"type": "string"}, models["additionalProperties"]]}
     properties["defaults"] = {
         "type": "array",
         "description": "Recipes and config groups this one builds on (Hydra): `profiling@steps.speed: quick`.",
