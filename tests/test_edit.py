@@ -187,6 +187,32 @@ def test_names_of_an_outputs_dimensions_stay_where_nothing_says_otherwise() -> N
     assert "(float[N,4] z)" in text_of(edit(CHAIN, renamed))
 
 
+CIRCLE = """g (float[4] x) => (float[4] b) { a = Neg(x) b = Relu(a) }"""
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        {"name_all": {}},
+        {"make_function": {"function": "f::All", "select": "*"}},
+        {"rewrite": {"pattern": "(x) => (y) { y = Relu(x) }", "replacement": "(x) => (y) { y = Tanh(x) }"}},
+    ],
+)
+def test_a_model_whose_nodes_depend_on_each_other_in_a_circle_is_told(operation: object) -> None:
+    broken = parse(CIRCLE)
+    broken.graph.node[0].input[0] = "b"
+    with pytest.raises(ModelError, match=r"source.onnx: nodes depend on each other in a circle$"):
+        edit(broken, operation)
+
+
+def test_the_operation_that_makes_a_circle_is_told() -> None:
+    def turn(edited: EditedModel) -> None:
+        edited.node("b").replace_input_with(0, edited.value("b"))
+
+    with pytest.raises(ModelError, match=r"^operations\[1\]: nodes depend on each other in a circle$"):
+        edit(CIRCLE, {"name_all": {}}, by(turn), {"name_all": {}})
+
+
 def test_a_model_nobody_touched_loses_no_note(tmp_path: Path) -> None:
     text = "g (float[N] x) => (float[N] z) <float[5] y> { y = Compress(x, c) z = Relu(x) } "
     text = text.replace("(float[N] x)", "(float[N] x, bool[N] c)")

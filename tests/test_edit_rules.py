@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 from ndld_flow.backends.editing.edited_model import EditedModel
@@ -258,3 +259,18 @@ def test_a_result_that_is_not_valid_is_told(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_with_a_function_is_told(tmp_path: Path, settings_: dict[str, Any], told: str) -> None:
     assert told in refusal(NEGS, "run_python", file=written(tmp_path, EDIT), **settings_)
+
+
+def test_rules_are_tried_only_where_their_last_operator_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnxscript.rewriter.pattern import SimplePatternMatcher
+
+    tried: list[str] = []
+    match = SimplePatternMatcher.match
+
+    def counted(matcher: SimplePatternMatcher, model: object, graph: object, node: ir.Node, **more: object) -> object:
+        tried.append(node.op_type)
+        return match(matcher, model, graph, node, **more)
+
+    monkeypatch.setattr(SimplePatternMatcher, "match", counted)
+    edit(RELUS, {"apply_rules": {"rules": "successive_*"}})
+    assert set(tried) == {"Relu"}, "none of these rules ends in Neg"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -11,7 +12,7 @@ import onnx_ir as ir
 
 from ndld_flow.backends.diffing.diff_models import diff_models
 from ndld_flow.backends.editing.edited_model import EditedModel
-from ndld_flow.backends.editing.finishing import finish_model, settle_model
+from ndld_flow.backends.editing.finishing import finish_model, settle_model, sort_model
 from ndld_flow.backends.editing.stale_shapes import NotedShapes
 from ndld_flow.backends.models.changed_model import check_changed
 from ndld_flow.backends.models.files import check_model, load_model, save_model, summarize_model
@@ -45,12 +46,16 @@ def edit_file(
     names the operation's place, and `ModelError` when the list leaves a model that is not valid.
     """
     before, noted = summarize_model(edited.model), NotedShapes(edited.model)
+    with _telling(str(edited.path)):
+        sort_model(edited.model)
     for done, entry in enumerate(entries):
         tell(done, len(entries), entry.place)
         if done:
-            settle_model(edited.model, noted)
-            noted = NotedShapes(edited.model)
-        edited.log.info("%s: %s", entry.place, _apply(entry, edited))
+            noted = settle_model(edited.model, noted)
+        with _telling(entry.place):
+            edited.forget_names()
+            edited.log.info("%s: %s", entry.place, entry.operation.apply(edited))
+            sort_model(edited.model)
     tell(len(entries), len(entries), "checking")
     edited.notes += finish_model(edited.model, noted)
     save_model(edited.model, target)
@@ -65,12 +70,13 @@ def open_model(path: Path) -> ir.Model:
     return load_model(path)
 
 
-def _apply(entry: Entry, edited: EditedModel) -> str:
-    edited.forget_names()
+@contextmanager
+def _telling(place: str) -> Iterator[None]:
+    """Put a place before what goes wrong there."""
     try:
-        return entry.operation.apply(edited)
+        yield
     except RequestError as error:
-        raise type(error)(f"{entry.place}: {error}") from None
+        raise type(error)(f"{place}: {error}") from None
 
 
 def _check(edited: EditedModel, target: Path) -> None:

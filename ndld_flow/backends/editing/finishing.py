@@ -8,18 +8,21 @@ import onnx_ir as ir
 
 from ndld_flow.backends.editing.stale_shapes import NotedShapes
 from ndld_flow.backends.models.input_shapes import drop_all_made_up_names
+from ndld_flow.backends.models.scopes import own_subgraphs
 from ndld_flow.backends.models.shape_inference import infer_shapes
 from ndld_flow.errors import ModelError
 
 
-def settle_model(model: ir.Model, noted: NotedShapes) -> None:
-    """What the next operation may rely on: nodes in order, and no shape that no longer holds.
+def settle_model(model: ir.Model, noted: NotedShapes) -> NotedShapes:
+    """Let no shape stay that no longer holds, for the next operation; returns what is noted then.
 
-    Raises `ModelError` as `finish_model` does.
+    The model must be sorted.
     """
-    _sort(model)
-    if noted.touched(model):
-        finish_model(model, noted)
+    touched = noted.touched(model)
+    if not touched:
+        return noted
+    _infer_anew(model, noted, touched)
+    return NotedShapes(model)
 
 
 def finish_model(model: ir.Model, noted: NotedShapes) -> list[str]:
@@ -27,23 +30,44 @@ def finish_model(model: ir.Model, noted: NotedShapes) -> list[str]:
 
     Raises `ModelError` when nodes depend on each other in a circle.
     """
-    _sort(model)
+    sort_model(model)
+    return _infer_anew(model, noted, noted.touched(model))
+
+
+def sort_model(model: ir.Model) -> None:
+    """Put nodes behind those that make what they read. Raises `ModelError` when they depend on each other in a circle.
+
+    Nodes that are in order stay as they are.
+    """
+    try:
+        for graph in (model.graph, *(function.graph for function in model.functions.values())):
+            if not _is_sorted(graph, set()):
+                graph.sort()
+    except ValueError:
+        raise ModelError("nodes depend on each other in a circle") from None
+
+
+def _is_sorted(graph: ir.Graph, before: set[ir.Node]) -> bool:
+    for node in graph:
+        if not all(value is None or _is_made(value, before) for value in node.inputs):
+            return False
+        if not all(_is_sorted(body, before) for _, body in own_subgraphs(node)):
+            return False
+        before.add(node)
+    return all(_is_made(value, before) for value in graph.outputs)
+
+
+def _is_made(value: ir.Value, before: set[ir.Node]) -> bool:
+    producer = value.producer()
+    return producer is None or producer in before
+
+
+def _infer_anew(model: ir.Model, noted: NotedShapes, touched: set[ir.Value]) -> list[str]:
     declared = {value: value.shape for value in model.graph.outputs}
-    stale = noted.forget_stale(model)
+    stale = noted.forget_stale(touched, model)
     infer_shapes(model)
     drop_all_made_up_names(model)
     return _declare_outputs(declared, stale)
-
-
-def _sort(model: ir.Model) -> None:
-    try:
-        model.graph.sort()
-        for function in model.functions.values():
-            function.sort()
-    except ValueError:
-        raise ModelError(
-            "the operations leave nodes that depend on each other in a circle: look where tensors were connected"
-        ) from None
 
 
 def _declare_outputs(declared: Mapping[ir.Value, ir.Shape | None], stale: set[ir.Value]) -> list[str]:

@@ -104,6 +104,8 @@ def read_values(node: ir.Node) -> Iterator[ir.Value]:
     """What a node reads, and what its bodies read from outside them; optional inputs that are absent are left out."""
     yield from (value for value in node.inputs if value is not None)
     bodies = list(_bodies(node))
+    if not bodies:
+        return
     inside = {value for body in bodies for value in body.inputs}
     inside |= {value for body in bodies for value in body.initializers.values()}
     inside |= {value for body in bodies for inner in body for value in inner.outputs}

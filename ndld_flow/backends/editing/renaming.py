@@ -8,7 +8,7 @@ from typing import TypeVar
 import onnx_ir as ir
 
 from ndld_flow.backends.editing.names_in_use import values_of
-from ndld_flow.backends.models.scopes import node_label
+from ndld_flow.backends.models.scopes import inner_graphs, node_label
 from ndld_flow.backends.models.unique_names import identifier
 from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
@@ -88,9 +88,9 @@ def _values(model: ir.Model) -> list[list[ir.Value]]:
 
 
 def _families(model: ir.Model) -> Iterator[list[ir.Graph]]:
-    yield list(model.graphs())
+    yield [model.graph, *inner_graphs(model.graph)]
     for function in model.functions.values():
-        yield [function.graph, *function.subgraphs()]
+        yield [function.graph, *inner_graphs(function.graph)]
 
 
 def _free_names(families: Iterable[Sequence[Named]], wishes: Mapping[Named, str]) -> Iterator[dict[Named, str]]:

@@ -111,12 +111,14 @@ class _Guarded:
         self._rule = rule
         self._word = name
         self._progress = progress
+        self._operator = _last_operator(rule)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         return getattr(self._rule, name)
 
     def try_rewrite(self, model: ir.Model, graph: ir.Graph, node: ir.Node, **options: object) -> Any:  # noqa: ANN401
-        made = self._rule.try_rewrite(model, graph, node, **options)
+        may_fit = self._operator in (None, (node.domain, node.op_type))
+        made = self._rule.try_rewrite(model, graph, node, **options) if may_fit else None
         if made is None or not self._progress.new.isdisjoint(made.match.nodes):
             return None
         if made.new_initializers and isinstance(graph, ir.Function):
@@ -137,6 +139,20 @@ class _Guarded:
         for value in made.new_initializers:
             value.name = self._progress.edited.fresh_name(value.name or f"{label}_constant")
         return made
+
+
+def _last_operator(rule: Any) -> tuple[str, str] | None:  # noqa: ANN401
+    """Domain and type of the node that a rule is tried at, where its pattern names one.
+
+    onnxscript looks through the whole graph at each node before it asks this, for patterns of several outputs.
+    """
+    from onnxscript.rewriter.pattern import SimplePatternMatcher
+
+    matcher = getattr(rule, "_matcher", None)
+    if not isinstance(matcher, SimplePatternMatcher) or not matcher.pattern.output_nodes:
+        return None  # only this one is known to begin with the pattern's first output
+    named = matcher.pattern.output_nodes[0].op_identifier()
+    return None if named is None else named[:2]
 
 
 def _exists(node: ir.Node, imports: Mapping[str, int]) -> bool:

@@ -6,7 +6,7 @@ operation. What the operation noted itself is believed too.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -44,12 +44,12 @@ class NotedShapes:
                     touched.update(node.outputs)
         return touched
 
-    def forget_stale(self, model: ir.Model) -> set[ir.Value]:
+    def forget_stale(self, touched: Iterable[ir.Value], model: ir.Model) -> set[ir.Value]:
         """Take shape and dtype away where they may no longer hold; returns those tensors.
 
-        Graph outputs keep their dtype, which ONNX wants declared. The model must be sorted.
+        Graph outputs keep their dtype, which ONNX wants declared.
         """
-        stale = {value for value in self.touched(model) if self._is_stale(value)}
+        stale = {value for value in touched if self._is_stale(value, model)}
         for value in stale:
             value.shape = None
             if not value.is_graph_output():
@@ -57,18 +57,18 @@ class NotedShapes:
         return stale
 
     def _is_touched(self, node: ir.Node, touched: set[ir.Value]) -> bool:
-        return any(value in touched for value in read_values(node)) or any(map(self._differs, node.outputs))
+        return any(map(self._differs, node.outputs)) or not touched.isdisjoint(read_values(node))
 
     def _differs(self, value: ir.Value) -> bool:
         note = self._notes.get(value)
         return note is None or (note.shape, note.type, note.origin) != (value.shape, value.type, _origin(value))
 
-    def _is_stale(self, value: ir.Value) -> bool:
+    def _is_stale(self, value: ir.Value, model: ir.Model) -> bool:
         """Whether the note is from before the operation. Nobody can infer what a custom operator makes."""
         note, producer = self._notes.get(value), value.producer()
-        if note is None or producer is None or producer.domain not in ("", "ai.onnx"):
+        if note is None or producer is None or note.shape is not value.shape:
             return False
-        return note.shape is value.shape
+        return producer.domain in ("", "ai.onnx") or producer.op_identifier() in model.functions
 
 
 def _values(model: ir.Model) -> set[ir.Value]:
@@ -83,7 +83,7 @@ def _parts(value: ir.Value) -> tuple[object, ...]:
     node = value.producer()
     if node is None:
         return (value.const_value,)
-    return (node, *(attribute.value for attribute in node.attributes.values()))
+    return (node, *(attribute.value for attribute in node.attributes.data.values()))
 
 
 def _origin(value: ir.Value) -> Hashable:
@@ -92,6 +92,6 @@ def _origin(value: ir.Value) -> Hashable:
     if node is None:
         tensor = value.const_value
         return None if tensor is None else (id(tensor), tuple(map(str, tensor.shape)), tensor.dtype)
-    attributes = frozenset((name, id(attribute.value)) for name, attribute in node.attributes.items())
-    bodies = tuple(id(output) for _, body in own_subgraphs(node) for output in body.outputs)
+    attributes = frozenset((name, id(attribute.value)) for name, attribute in node.attributes.data.items())
+    bodies = tuple(id(output) for _, body in own_subgraphs(node) for output in body.outputs) if attributes else ()
     return (id(node), node.domain, node.op_type, value.index(), tuple(map(id, node.inputs)), attributes, bodies)

@@ -15,6 +15,7 @@ from ndld_flow.backends.models.element_types import held_tensor
 from ndld_flow.backends.models.external_data import moved_out, place_external
 from ndld_flow.backends.models.external_files import external_files
 from ndld_flow.backends.models.node_selection import op_name
+from ndld_flow.backends.models.scopes import inner_graphs
 from ndld_flow.backends.models.sparse_tensors import (
     SparseInitializer,
     give_back_sparse,
@@ -177,10 +178,9 @@ def describe_change(before: Path, after: Path) -> GraphChange:
 
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """The main graph, local functions' bodies, and every subgraph in them."""
-    yield from model.graphs()
-    for function in model.functions.values():
-        yield function.graph
-        yield from function.subgraphs()
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        yield graph
+        yield from inner_graphs(graph)
 
 
 def _stored_count(tensor: ir.TensorProtocol) -> int:
