@@ -398,6 +398,7 @@ def test_a_call_is_added_in_the_main_graph_and_in_a_subgraph() -> None:
         ({"function": "Outer", "inputs": ["u"], "scope": "f::Leaky"}, "functions cannot call each other in a circle"),
         ({"function": "Outer", "inputs": ["u"], "scope": "f::Outer"}, "functions cannot call each other in a circle"),
         ({"function": "*", "inputs": ["x"]}, "say which"),
+        ({"function": "Leaky", "inputs": []}, "Leaky needs its input `u` (number 0)"),
     ],
 )
 def test_calls_that_do_not_fit_are_told(settings_: dict[str, Any], told: str) -> None:

@@ -13,6 +13,7 @@ from ndld_flow.backends.editing.function_attributes import attribute_types, type
 from ndld_flow.backends.editing.function_names import Imports, drop_unused_domains, new_function_name
 from ndld_flow.backends.editing.names_in_use import values_of
 from ndld_flow.backends.editing.node_pieces import deep_nodes
+from ndld_flow.backends.editing.schemas import Schemas, check_inputs
 from ndld_flow.backends.models.files import all_graphs
 from ndld_flow.backends.models.scopes import function_address, node_label, own_subgraphs
 from ndld_flow.errors import RequestError
@@ -46,12 +47,14 @@ def add_call(edited: EditedModel, function: ir.Function, call: Call, scope: str)
             names = ", ".join(value.name or "" for value in own)
             raise RequestError(f"{address} has {len(own)} {what} ({names}), and {len(given)} are given")
     known = _visible_values(edited.model, graph)
+    inputs = [_named(known, name) if name else None for name in call.inputs]
+    check_inputs(Schemas(edited.model).of_function(function), inputs)
     outputs = call.outputs or [edited.fresh_name(f"{function.name}_{value.name}") for value in function.outputs]
     _check_new(edited, [*call.outputs, *([call.name] if call.name else [])])
     node = ir.Node(
         function.domain,
         function.name,
-        [_named(known, name) if name else None for name in call.inputs],
+        inputs,
         list(_attributes(function, call.attributes)),
         overload=function.overload,
         outputs=[ir.Value(name=name) for name in outputs],

@@ -8,10 +8,12 @@ import onnx_ir as ir
 
 from ndld_flow.backends.models.element_types import type_name
 from ndld_flow.backends.models.files import MAX_OPSET
-from ndld_flow.backends.models.op_reference import AttributeReference, OperatorVersion, Port, operators
+from ndld_flow.backends.models.op_reference import AttributeReference, OperatorVersion, Port, PortKind, operators
 from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
 
+_FURTHEST = 1000
+"""Inputs that a new one may leave out before it: a number that was meant to be none costs no memory."""
 _OF_ONNX = frozenset(("", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"))
 
 
@@ -48,7 +50,7 @@ class Schemas:
         """A node's operator; None for one that nobody here knows."""
         function = self._model.functions.get(node.op_identifier())
         if function is not None:
-            return _version_of(function)
+            return self.of_function(function)
         known = operators().get((node.domain, node.op_type))
         return None if known is None else known.at(self.opset(node.graph, node.domain))
 
@@ -59,7 +61,7 @@ class Schemas:
         """
         function = self._model.functions.get((domain, op_type, ""))
         if function is not None:
-            return _version_of(function)
+            return self.of_function(function)
         known = operators().get((domain, op_type))
         if known is None:
             names = [name for where, name in operators() if where == domain]
@@ -76,6 +78,24 @@ class Schemas:
         if version.deprecated:
             raise RequestError(f"{op_type} is no longer an operator in opset {opset} of {domain or 'ai.onnx'}")
         return version
+
+    def of_function(self, function: ir.Function) -> OperatorVersion:
+        """A local function as an operator."""
+        inputs = (_port(value, "required" if self._is_needed(value) else "optional") for value in function.inputs)
+        outputs = (_port(value, "optional") for value in function.outputs)
+        attributes = (
+            AttributeReference(name, "", attribute.type.name.lower(), attribute.value is None, None)
+            for name, attribute in function.attributes.items()
+        )
+        return OperatorVersion(
+            function.name, function.domain, 1, "", tuple(inputs), tuple(outputs), tuple(attributes),
+            deprecated=False, is_function=True,
+        )  # fmt: skip
+
+    def _is_needed(self, value: ir.Value) -> bool:
+        """Whether a node that reads the tensor cannot do without it."""
+        readers = ((self.of(use.node), use.idx) for use in value.uses())
+        return any(operator is not None and _must_be(port_at(operator, index)) for operator, index in readers)
 
 
 def declared_attribute(operator: OperatorVersion, name: str) -> AttributeReference:
@@ -103,6 +123,8 @@ def port_index(operator: OperatorVersion | None, which: int | str, count: int) -
         if which < 0 or (operator is not None and which >= _most(operator.inputs)):
             most = "" if operator is None else f"; {operator.name} takes {_told(operator.inputs)}"
             raise RequestError(f"there is no input {which}{most}")
+        if which > count + _FURTHEST:
+            raise RequestError(f"input {which} is far behind the last one, which is {count - 1}")
         return which
     if operator is None:
         raise RequestError(f"nobody knows how the inputs of this operator are called; give {which!r} as a number")
@@ -170,17 +192,5 @@ def _told(ports: Sequence[Port]) -> str:
     return f"({', '.join(port.name + marks[port.kind] for port in ports)})"
 
 
-def _version_of(function: ir.Function) -> OperatorVersion:
-    """A local function as an operator. Inputs at its end may be left out."""
-    attributes = (
-        AttributeReference(name, "", attribute.type.name.lower(), attribute.value is None, None)
-        for name, attribute in function.attributes.items()
-    )
-    return OperatorVersion(
-        function.name, function.domain, 1, "", _ports(function.inputs), _ports(function.outputs), tuple(attributes),
-        deprecated=False, is_function=True,
-    )  # fmt: skip
-
-
-def _ports(values: Iterable[ir.Value]) -> tuple[Port, ...]:
-    return tuple(Port(value.name or "", "", "any", (), "optional") for value in values)
+def _port(value: ir.Value, kind: PortKind) -> Port:
+    return Port(value.name or "", "", "any", (), kind)
