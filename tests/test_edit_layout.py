@@ -90,6 +90,36 @@ def test_wrong_names_and_ranks_are_told() -> None:
         ChangeLayout(to="NHWC")
 
 
+def test_an_input_that_is_an_output_keeps_its_layout() -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[1, 3, 2, 4] x) => (float[1, 3, 2, 4] x, float[1, 3, 2, 4] y) { y = Relu (x) }"""
+    )
+    with pytest.raises(RequestError, match="input x is an output of the model itself: its layout cannot change alone"):
+        operate(model, ChangeLayout(inputs=("x",), to="NHWC"))
+
+
+def test_int32_slices_are_moved_past() -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[1, 4, 5, 3] x) => (float[1, 3, 5, 4] z)
+        <int32[2] starts = {0, 1}, int32[2] ends = {1, 3}> {
+            r = Relu (x)
+            t = Transpose <perm = [0, 3, 1, 2]> (r)
+            s = Slice (t, starts, ends)
+            y = Transpose <perm = [0, 2, 3, 1]> (s)
+            u = Neg (y)
+            z = Transpose <perm = [0, 3, 2, 1]> (x)
+        }"""
+    )
+    model.graph.output.append(onnx.helper.make_tensor_value_info("u", onnx.TensorProto.FLOAT, [1, 4, 5, 2]))
+    changed, _ = operate(model, ChangeLayout(outputs=("z",), to="NHWC", push=True))
+    x = numbers(1, 4, 5, 3)
+    before, after = outputs_of(model, {"x": x}), outputs_of(changed, {"x": x})
+    assert_same([before[0].transpose(0, 2, 3, 1), before[1]], after)
+    assert op_types(changed).count("Transpose") == 1
+
+
 def test_transposes_of_a_converted_model_cancel() -> None:
     """As tf2onnx writes it: NHWC outside, a Transpose around every Conv."""
     model = parsed(
@@ -185,6 +215,7 @@ _STEPS = {
     "softmax": "{o} = Softmax <axis = -1> ({i})",
     "slice": "{o} = Slice ({i}, zero, two, last)",
     "free_slice": "{o} = Slice ({i}, zeros, ends)",
+    "int32_slice": "{o} = Slice ({i}, zeros32, ends32)",
     "mean": "{o} = ReduceMean <axes = [1], keepdims = 1> ({i})",
     "nchw": "{o} = Transpose <perm = [0, 3, 1, 2]> ({i})",
     "nhwc": "{o} = Transpose <perm = [0, 2, 3, 1]> ({i})",
@@ -201,7 +232,8 @@ def test_pushing_never_changes_a_number(steps: list[str], tap: int) -> None:
         f"""<ir_version: 8, opset_import: ["": 17]>
         g (float[2, 4, 4, 4] x) => (float[a, b, c, d] out, float[e, f, g, h] tapped)
         <int64[8] pads = {{0, 1, 0, 0, 0, 0, 0, 2}}, int64[1] zero = {{0}}, int64[1] two = {{1}},
-         int64[1] last = {{-1}}, int64[2] zeros = {{0, 1}}, int64[2] ends = {{1, 9}}, float[1] row = {{0.5}}> {{
+         int64[1] last = {{-1}}, int64[2] zeros = {{0, 1}}, int64[2] ends = {{1, 9}},
+         int32[2] zeros32 = {{0, 1}}, int32[2] ends32 = {{1, 9}}, float[1] row = {{0.5}}> {{
             v0 = Identity (x)
             {" ".join(lines)}
             out = Neg (v{len(steps)})

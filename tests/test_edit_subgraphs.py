@@ -225,11 +225,20 @@ def test_wrap_in_if(flag: bool) -> None:
         ({"select": "b", "condition": "x"}, "the condition 'x' is no bool"),
         ({"select": "b", "condition": "flag", "otherwise": {"q": "x"}}, "`otherwise`: the nodes give no 'q'"),
         ({"select": "b", "condition": "flag", "otherwise": {"b": "q"}}, "there is no tensor 'q' that can be read"),
+        ({"select": "b", "condition": "late"}, "the condition 'late' depends on the selected nodes"),
+        ({"select": "b", "condition": "flags"}, "the condition 'flags' is [3], but an If wants one bool"),
+        ({"select": "b", "condition": "flag", "otherwise": {"b": "c"}}, "`otherwise`: 'c' depends on the selected"),
+        ({"select": "b", "condition": "flag", "otherwise": {"b": "b"}}, "`otherwise`: 'b' depends on the selected"),
+        (
+            {"select": "b", "condition": "flag", "otherwise": {"b": "whole"}},
+            "`otherwise`: 'b' is float32, but 'whole' is int64, and an If gives one dtype. Put a Cast behind 'whole'",
+        ),
     ],
 )
 def test_refused_wraps(settings: dict[str, object], told: str) -> None:
+    more = "[e] flags = Cast<to = 9>(c) [f] whole = Cast<to = 7>(x) [g] s = ReduceSum(c) [h] late = Cast<to = 9>(s) }"
     with pytest.raises(RequestError) as caught:
-        edit(CHAIN, {"wrap_in_if": settings})
+        edit(CHAIN.rstrip().removesuffix("}") + more, {"wrap_in_if": settings})
     assert told in str(caught.value)
 
 
@@ -246,6 +255,19 @@ def test_inline_branch(branch: str) -> None:
     assert [value.name for value in model.graph.input] == ["x", "flag"]
     wanted = run(parse(TWO_IFS), _feeds(branch == "then_branch"))["y"]
     np.testing.assert_array_equal(run(model, _feeds(True))["y"], wanted)
+
+
+@pytest.mark.parametrize("branch", ["then_branch", "else_branch"])
+def test_branches_that_use_names_again(branch: str) -> None:
+    text = """agraph (float[3] x, bool flag) => (float[3] y) {
+      [a] a = If(flag) <then_branch = p () => (float[3] r) { [n] t = Exp(x) r = Neg(t) },
+        else_branch = q () => (float[3] r) { [n] t = Abs(x) r = Sqrt(t) }>
+      [b] b = If(flag) <then_branch = p () => (float[3] r) <float[1] w = {2}> { [n] t = Mul(a, w) r = Neg(t) },
+        else_branch = q () => (float[3] r) <float[1] w = {3}> { [n] t = Abs(a) r = Mul(t, w) }>
+      y = Add(a, b) }"""
+    model = edit(text, {"inline_branch": {"select": {"op_type": "If"}, "branch": branch}})
+    _check_unique(model)
+    np.testing.assert_array_equal(run(model, _feeds(True))["y"], run(parse(text), _feeds(branch == "then_branch"))["y"])
 
 
 def test_wrap_and_inline_are_each_others_opposite() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from ndld_flow.backends.editing.edit_file import Entry, edit_file, open_model
 from ndld_flow.backends.editing.edited_model import EditedModel
+from ndld_flow.editing.operation import Operation
 from ndld_flow.editing.operations.decompose import Decompose
 from ndld_flow.editing.operations.fuse_gemm import FuseGemm
 from ndld_flow.editing.operations.make_batch_dynamic import MakeBatchDynamic
@@ -53,6 +54,37 @@ def test_a_constant_factor_is_transposed_ahead_of_time() -> None:
     split, _ = operate(_gemm(0, 1), SplitGemm())
     assert op_types(split) == ["MatMul", "Add"]
     assert sorted(tuple(tensor.dims) for tensor in split.graph.initializer) == [(3,), (4, 3)]
+
+
+def test_a_factor_that_gemms_share_is_transposed_once() -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[N, 4] x) => (float[N, 4] y) { a = Gemm <transB = 1> (x, w) y = Gemm <transB = 1> (a, w) }""",
+        w=numbers(4, 4),
+    )
+    split, _ = operate(model, SplitGemm())
+    assert [tensor.name for tensor in split.graph.initializer] == ["w_transposed"]
+    assert_same(outputs_of(model, {"x": numbers(5, 4)}), outputs_of(split, {"x": numbers(5, 4)}), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "operation"),
+    [
+        ("Erf", ReplaceErf(by="tanh")),
+        ("HardSwish", Decompose.model_validate({"select": {"op_type": "HardSwish"}})),
+        ("Gemm", SplitGemm()),
+    ],
+)
+def test_a_tensor_that_is_two_outputs_stays_both(op_type: str, operation: Operation) -> None:
+    inputs = "x, x" if op_type == "Gemm" else "x"
+    model = parsed(
+        f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float[4, 4] x) => (float[4, 4] y, float[4, 4] y) {{ y = {op_type} ({inputs}) }}"""
+    )
+    replaced, _ = operate(model, operation)
+    assert op_type not in op_types(replaced)
+    assert [value.name for value in replaced.graph.output] == ["y", "y"]
+    assert_same(outputs_of(model, {"x": numbers(4, 4)}), outputs_of(replaced, {"x": numbers(4, 4)}), 1e-3)
 
 
 @pytest.mark.parametrize("opset", [7, 8, 11, 13, 20, 22])

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from ndld_flow.backends.editing.bodies import is_in_function, visible_value
-from ndld_flow.backends.editing.cloning import captured_values
+from ndld_flow.backends.editing.bodies import visible_value
+from ndld_flow.backends.editing.cloning import Renaming, captured_values
 from ndld_flow.backends.editing.constant_nodes import ConstantNodes
 from ndld_flow.backends.editing.discarding import drop_nodes
-from ndld_flow.backends.editing.edited_model import EditedModel
+from ndld_flow.backends.editing.dtype_words import word_of_dtype
+from ndld_flow.backends.editing.edited_model import EditedModel, values_of
 from ndld_flow.backends.editing.extracting import FIRST_IR_WITH_HIDDEN_WEIGHTS, common_graph
 from ndld_flow.backends.editing.joining import make_outputs
 from ndld_flow.backends.editing.neighbourhood import Neighbourhood
 from ndld_flow.backends.editing.node_pieces import Pieces, deep_nodes, hand_over, outermost, outputs_of
 from ndld_flow.backends.editing.pruning import prune_values
+from ndld_flow.backends.editing.surgeries.rewriting import known_shapes
 from ndld_flow.backends.models.files import all_graphs
-from ndld_flow.backends.models.scopes import node_label
+from ndld_flow.backends.models.input_shapes import show_shape
+from ndld_flow.backends.models.scopes import node_label, own_subgraphs
 from ndld_flow.backends.models.sparse_tensors import SparseInitializer
 from ndld_flow.backends.models.unique_names import free_name, identifier
 from ndld_flow.errors import RequestError
@@ -37,13 +41,16 @@ def wrap_in_if(
     graph = common_graph(edited, chosen)
     _check_one_piece(chosen, around)
     test = visible_value(edited.model, graph, condition)
-    if test.dtype not in (None, ir.DataType.BOOL):
-        raise RequestError(f"the condition {condition!r} is no bool: put a Cast or a comparison before it")
     outputs = outputs_of(chosen, around)
     if not outputs:
         raise RequestError("nobody reads what the selected nodes make: there is nothing to choose")
     passed = _otherwise(edited, graph, chosen, outputs, otherwise)
-    ordered = [node for node in graph if node in chosen]
+    with known_shapes(edited.model):
+        _check_condition(test, chosen, around)
+        for inner, outer in zip(outputs, passed, strict=True):
+            _check_passed(inner, outer, chosen, around)
+    members = set(chosen)
+    ordered = [node for node in graph if node in members]
     return _put_if(edited, graph, ordered, test, dict(zip(outputs, passed, strict=True)), name)
 
 
@@ -55,26 +62,85 @@ def inline_branches(edited: EditedModel, nodes: Sequence[ir.Node], branch: str) 
     for node in nodes:
         if node.op_type != "If" or node.domain:
             raise RequestError(f"{node_label(node)!r} is of type {node.op_type}; only an If has branches")
-        _inline_branch(edited, node, branch)
+    inlining = _Inlining(edited)
+    for node in nodes:
+        inlining.inline(node, branch)
 
 
-def _inline_branch(edited: EditedModel, node: ir.Node, branch: str) -> None:
-    graph = node.graph
-    assert isinstance(graph, ir.Graph)
-    body = node.attributes[branch].as_graph()
-    make_outputs(body, edited.names())
-    outputs, condition = list(body.outputs), [value for value in node.inputs if value is not None]
-    body.outputs.clear()
-    _move_initializers(edited, body, graph)
-    nodes = list(body)
-    body.remove(nodes)
-    graph.insert_before(node, nodes)
-    graphs = list(all_graphs(edited.model))
-    for old, new in zip(node.outputs, outputs, strict=True):
-        hand_over(old, new, (), graphs)
-    read = captured_values([node])
-    drop_nodes([node])
-    prune_values([*condition, *read])
+class _Inlining:
+    """Puts branches in the place of their Ifs; looks through the model once, however many there are."""
+
+    def __init__(self, edited: EditedModel) -> None:
+        self._model = edited.model
+        graphs = list(all_graphs(edited.model))
+        self._in_functions = {
+            graph for function in edited.model.functions.values() for graph in (function.graph, *function.subgraphs())
+        }
+        self._taken = edited.names()
+        self._nodes = Counter(node.name for graph in graphs for node in graph if node.name)
+        self._values = Counter(value.name for graph in graphs for value in values_of(graph) if value.name)
+
+    def inline(self, node: ir.Node, branch: str) -> None:
+        graph, body = node.graph, node.attributes[branch].as_graph()
+        assert isinstance(graph, ir.Graph)
+        self._rename_apart(node, body)
+        make_outputs(body, self._taken)
+        outputs, condition = list(body.outputs), [value for value in node.inputs if value is not None]
+        body.outputs.clear()
+        self._move_initializers(body, graph)
+        nodes = list(body)
+        body.remove(nodes)
+        graph.insert_before(node, nodes)
+        for old, new in zip(node.outputs, outputs, strict=True):
+            hand_over(old, new, (), [graph])
+        read = captured_values([node])
+        drop_nodes([node])
+        prune_values([*condition, *read])
+
+    def _rename_apart(self, node: ir.Node, body: ir.Graph) -> None:
+        """Branches may use names again that others have; in one graph they may not."""
+        for _, gone in own_subgraphs(node):
+            self._count(gone, -1)
+        renaming = Renaming(self._nodes, self._values)
+        renaming.rename_graph(body)
+        self._taken |= renaming.made
+        self._count(body, 1)
+
+    def _count(self, body: ir.Graph, by: int) -> None:
+        for graph in (body, *body.subgraphs()):
+            _add(self._nodes, [node.name or "" for node in graph], by)
+            _add(self._values, [value.name or "" for value in values_of(graph)], by)
+
+    def _move_initializers(self, body: ir.Graph, graph: ir.Graph) -> None:
+        """Weights of a branch go to the graph around it; functions have none, there they become Constant nodes."""
+        for value in list(body.initializers.values()):
+            del body.initializers[value.name or ""]
+            if graph in self._in_functions:
+                self._make_constant(value, graph)
+            else:
+                graph.initializers.add(value)
+                self._model.ir_version = max(self._model.ir_version or 0, FIRST_IR_WITH_HIDDEN_WEIGHTS)
+
+    def _make_constant(self, value: ir.Value, graph: ir.Graph) -> None:
+        tensor = value.const_value
+        if tensor is None or isinstance(tensor, ir.ExternalTensor | SparseInitializer):
+            raise RequestError(
+                f"weight {value.name!r} of the branch cannot stand in a function: inline the function first"
+            )
+        name = free_name(identifier(f"{value.name}_constant"), self._taken)
+        constant = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], num_outputs=1, name=name)
+        made = constant.outputs[0]
+        made.name, made.type, made.shape = name, value.type, value.shape
+        for use in tuple(value.uses()):
+            use.node.replace_input_with(use.idx, made)
+        graph.insert_before(graph[0], constant)
+
+
+def _add(counts: Counter[str], names: Iterable[str], by: int) -> None:
+    for name in names:
+        counts[name] += by
+        if not counts[name]:
+            del counts[name]
 
 
 def _check_one_piece(nodes: Sequence[ir.Node], around: Neighbourhood) -> None:
@@ -83,6 +149,32 @@ def _check_one_piece(nodes: Sequence[ir.Node], around: Neighbourhood) -> None:
         raise RequestError(
             f"these nodes cannot become one: {node_label(obstacle)!r} depends on one of them, and another of them "
             "depends on it. Select it too, or fewer nodes"
+        )
+
+
+def _check_condition(test: ir.Value, nodes: Sequence[ir.Node], around: Neighbourhood) -> None:
+    if test.dtype not in (None, ir.DataType.BOOL):
+        raise RequestError(f"the condition {test.name!r} is no bool: put a Cast or a comparison before it")
+    dims = None if test.shape is None else test.shape.dims
+    if dims and any(isinstance(dim, int) and dim != 1 for dim in dims):
+        raise RequestError(f"the condition {test.name!r} is {show_shape(test.shape)}, but an If wants one bool")
+    if not around.before(test).isdisjoint(nodes):
+        raise RequestError(
+            f"the condition {test.name!r} depends on the selected nodes, which run only when it holds: select fewer "
+            "nodes, or take a condition that needs none of them"
+        )
+
+
+def _check_passed(inner: ir.Value, outer: ir.Value, nodes: Sequence[ir.Node], around: Neighbourhood) -> None:
+    if not around.before(outer).isdisjoint(nodes):
+        raise RequestError(
+            f"`otherwise`: {outer.name!r} depends on the selected nodes, which do not run when the condition does not "
+            "hold: name a tensor that needs none of them"
+        )
+    if inner.dtype is not None and outer.dtype is not None and inner.dtype != outer.dtype:
+        raise RequestError(
+            f"`otherwise`: {inner.name!r} is {word_of_dtype(inner.dtype)}, but {outer.name!r} is "
+            f"{word_of_dtype(outer.dtype)}, and an If gives one dtype. Put a Cast behind {outer.name!r}"
         )
 
 
@@ -142,28 +234,3 @@ def _identity(value: ir.Value, passed: ir.Value, taken: set[str]) -> ir.Node:
     name = free_name(identifier(f"{value.name}_else"), taken)
     made = ir.Value(name=name, type=passed.type, shape=passed.shape)
     return ir.Node("", "Identity", [passed], outputs=[made], name=free_name(f"{name}_Identity", taken))
-
-
-def _move_initializers(edited: EditedModel, body: ir.Graph, graph: ir.Graph) -> None:
-    """Weights of a branch go to the graph around it; functions have none, there they become Constant nodes."""
-    in_function = is_in_function(edited.model, graph)
-    taken = edited.names()
-    for value in list(body.initializers.values()):
-        tensor = value.const_value
-        del body.initializers[value.name or ""]
-        if not in_function:
-            if value.name in graph.initializers:
-                value.name = free_name(value.name or "weight", taken)
-            graph.initializers.add(value)
-            edited.model.ir_version = max(edited.model.ir_version or 0, FIRST_IR_WITH_HIDDEN_WEIGHTS)
-            continue
-        if tensor is None or isinstance(tensor, ir.ExternalTensor | SparseInitializer):
-            raise RequestError(
-                f"weight {value.name!r} of the branch cannot stand in a function: inline the function first"
-            )
-        name = free_name(identifier(f"{value.name}_constant"), taken)
-        constant = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], num_outputs=1, name=name)
-        constant.outputs[0].name, constant.outputs[0].type, constant.outputs[0].shape = name, value.type, value.shape
-        for use in tuple(value.uses()):
-            use.node.replace_input_with(use.idx, constant.outputs[0])
-        graph.insert_before(graph[0], constant)

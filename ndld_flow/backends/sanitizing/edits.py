@@ -132,13 +132,7 @@ class Edits:
         if not old.is_graph_output():
             return True
         producer = new.producer()
-        return (
-            producer is not None
-            and producer.graph is old.graph
-            and not new.is_graph_output()
-            and old.graph is not None
-            and sum(output is old for output in old.graph.outputs) == 1
-        )
+        return producer is not None and producer.graph is old.graph and not new.is_graph_output()
 
     def bypass(self, node: ir.Node, value: ir.Value | None, what: str) -> bool:
         """Remove a node whose only used output equals `value`."""

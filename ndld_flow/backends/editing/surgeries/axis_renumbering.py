@@ -156,7 +156,7 @@ def _slice(edits: Rewriting, node: ir.Node, perm: Sequence[int]) -> Renumbered |
     starts_array = edits.array(node.inputs[1])
     if starts_array is None:
         return None
-    return Renumbered(constants={3: ir.Tensor(np.array(list(perm[: starts_array.size]), np.int64))})
+    return Renumbered(constants={3: ir.Tensor(np.array(list(perm[: starts_array.size]), starts_array.dtype))})
 
 
 def _by_axes_input(edits: Rewriting, node: ir.Node, perm: Sequence[int], index: int) -> Renumbered | None:

@@ -16,6 +16,8 @@ from ndld_flow.errors import RequestError
 
 _FIRST_OPSET = 7
 """Before, Gemm and Add broadcast only when told to."""
+_Turned = dict[tuple[ir.Value, ir.Graph], ir.Value]
+"""Constant and the graph where it is read -> its transpose."""
 
 
 def split_gemms(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
@@ -26,9 +28,10 @@ def split_gemms(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
     """
     edits = Rewriting(edited)
     gemms = [node for node in nodes if node.op_type == "Gemm" and is_standard(node)]
+    turned: _Turned = {}
     with known_shapes(edited.model):
         for node in gemms:
-            _split(edits, node)
+            _split(edits, node, turned)
     return len(gemms)
 
 
@@ -42,11 +45,11 @@ def fuse_gemms(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
     return edits.done.total()
 
 
-def _split(edits: Rewriting, node: ir.Node) -> None:
+def _split(edits: Rewriting, node: ir.Node, turned: _Turned) -> None:
     _check(edits, node)
     name = node.name or "gemm"
     bias = node.inputs[2] if len(node.inputs) > 2 else None
-    factors = [_factor(edits, node, 0, "transA"), _factor(edits, node, 1, "transB")]
+    factors = [_factor(edits, node, 0, "transA", turned), _factor(edits, node, 1, "transB", turned)]
     product = edits.put_for(node, "MatMul", factors, wish=f"{name}_matmul")
     value = _scaled(edits, node, product, "alpha")
     if bias is not None and _number(node, "beta", 1.0) != 0:
@@ -64,18 +67,20 @@ def _check(edits: Rewriting, node: ir.Node) -> None:
         )
 
 
-def _factor(edits: Rewriting, node: ir.Node, index: int, attribute: str) -> ir.Value | None:
-    """The matrix that is multiplied. A constant is transposed now."""
+def _factor(edits: Rewriting, node: ir.Node, index: int, attribute: str, turned: _Turned) -> ir.Value | None:
+    """The matrix that is multiplied. A constant is transposed now, once for all that share it."""
     value = node.inputs[index]
     if value is None or not _number(node, attribute, 0):
         return value
     tensor = edits.constant(value)
     if tensor is None or isinstance(tensor, SparseInitializer):
         return edits.put_for(node, "Transpose", [value], {"perm": [1, 0]}, f"{node.name or 'gemm'}_{attribute}")
-    new = edits.add_constant(graph_of(node), transposed(tensor, (1, 0)), f"{value.name}_transposed")
+    key = (value, graph_of(node))
+    if key not in turned:
+        turned[key] = edits.add_constant(graph_of(node), transposed(tensor, (1, 0)), f"{value.name}_transposed")
     node.replace_input_with(index, None)
     edits.drop_unread(value)
-    return new
+    return turned[key]
 
 
 def _scaled(edits: Rewriting, node: ir.Node, value: ir.Value, attribute: str) -> ir.Value:

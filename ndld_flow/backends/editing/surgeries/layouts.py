@@ -51,6 +51,8 @@ def change_layouts(
         _check_rank(value, layout)
     inside = other_layout(layout)
     for value in chosen_inputs:
+        if value.is_graph_output():
+            raise RequestError(f"input {value.name} is an output of the model itself: its layout cannot change alone")
         transpose_input(edits, value, layout, inside)
     for value in chosen_outputs:
         _transpose_output(edits, value, inside, layout)

@@ -7,7 +7,7 @@ the region or out of it than have to be put at its borders. A number stays the n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -41,17 +41,25 @@ class _Region:
     """Transposes that lead into it."""
     nodes: dict[ir.Node, Renumbered] = field(default_factory=dict)
     """Nodes of the region, and what they are with other axes."""
+    values: dict[ir.Value, None] = field(default_factory=dict)
+    """What both make in this order."""
 
-    def values(self) -> set[ir.Value]:
-        kept = (node.outputs for node, new in self.nodes.items() if new.keeps_order)
-        return {*(node.outputs[0] for node in self.entries), *(value for outputs in kept for value in outputs)}
+    def enter(self, transposes: Iterable[ir.Node]) -> None:
+        for node in transposes:
+            self.entries[node] = None
+            self.values[node.outputs[0]] = None
+
+    def add(self, node: ir.Node, new: Renumbered) -> None:
+        self.nodes[node] = new
+        if new.keeps_order:
+            self.values.update(dict.fromkeys(node.outputs))
 
 
 def _move(edits: Rewriting, start: ir.Node) -> None:
     region = _grown(edits, start)
     if not region.nodes:
         return
-    inside = region.values()
+    inside = region.values
     kept_entries = [node for node in region.entries if _read_outside(node.outputs[0], region)]
     borders = [value for value in inside if _needs_transpose(value, region)]
     cancelled = [reader for value in inside for reader in _inverse_readers(value, region)]
@@ -63,7 +71,8 @@ def _move(edits: Rewriting, start: ir.Node) -> None:
 def _grown(edits: Rewriting, start: ir.Node) -> _Region:
     perm = _perm(start)
     assert perm is not None
-    region = _Region(perm, {start: None})
+    region = _Region(perm)
+    region.enter([start])
     waiting = [start]
     while waiting:
         for reader in _readers(waiting.pop().outputs):
@@ -73,17 +82,17 @@ def _grown(edits: Rewriting, start: ir.Node) -> _Region:
             new = renumber(edits, reader, perm) if entries is not None else None
             if entries is None or new is None:
                 continue
-            region.nodes[reader] = new
-            region.entries.update(dict.fromkeys(entries))
+            region.add(reader, new)
+            region.enter(entries)
             waiting += [*entries, *([reader] if new.keeps_order else [])]
     return region
 
 
 def _entries(region: _Region, reader: ir.Node) -> list[ir.Node] | None:
     """Further Transposes of the same order that the node reads; None when it reads what is in no such order."""
-    inside, entries = region.values(), []
+    entries = []
     for value in reader.inputs:
-        if value is None or value in inside or value.is_initializer() or made_by(value, "Constant"):
+        if value is None or value in region.values or value.is_initializer() or made_by(value, "Constant"):
             continue
         node = made_by(value, "Transpose")
         if node is None or _perm(node) != region.perm or node.graph is not reader.graph:
