@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
+from pydantic import ValidationError
 
 from ndld_flow.backends.editing import sparse_making
 from ndld_flow.backends.models import external_data
@@ -22,6 +23,8 @@ from ndld_flow.backends.models.converted_tensors import in_type
 from ndld_flow.backends.models.external_files import external_files
 from ndld_flow.backends.models.generated_tensors import KINDS, GeneratedTensor
 from ndld_flow.errors import RecipeError, RequestError
+from ndld_flow.step import DataFile
+from ndld_flow.steps.edit import Edit
 from tests import models
 from tests.editing_fixtures import edit, edit_path, parse, run, same_outputs, text_of
 
@@ -134,7 +137,7 @@ def test_in_a_function_it_becomes_a_constant_node(tmp_path: Path) -> None:
     ("change", "said"),
     [
         ({"name": "w", "value": 1}, "the name 'w' is taken"),
-        ({"name": "n", "value": 1, "connect": ["sum.C"]}, "node 'sum' has no input 'C'; known: A, B"),
+        ({"name": "n", "value": 1, "connect": ["sum.C"]}, "node 'sum': Add has no input 'C'; known: A, B"),
         ({"name": "n", "value": 1, "connect": ["summ.B"]}, "there is no node 'summ'; did you mean \"sum\"?"),
         ({"name": "n", "value": 1, "connect": ["sum"]}, "'sum' is no input; write `node.input`"),
         ({"name": "n", "value": 1, "scope": "nowhere"}, "there is no graph 'nowhere'"),
@@ -153,7 +156,7 @@ def test_an_initializer_that_cannot_be_is_refused(change: dict[str, object], sai
 
 def test_an_inner_tensor_is_not_seen_from_outside() -> None:
     added = {"name": "w2", "value": [7, 8], "dtype": "float32", "scope": "y/then_branch", "connect": ["other.0"]}
-    with pytest.raises(RequestError, match="node 'other' cannot see the graph"):
+    with pytest.raises(RequestError, match="node 'other': the tensor 'w2' stands in y/then_branch, which cannot"):
         edit(BRANCHES, {"add_initializer": added})
 
 
@@ -171,23 +174,8 @@ def test_a_value_is_replaced_by_what_is_written_or_filled_or_in_a_file(tmp_path:
     np.testing.assert_array_equal(found["spare"], [7, 7])
 
 
-def test_arrays_of_other_layouts_and_types_come_in_whole(tmp_path: Path) -> None:
-    wanted = np.arange(12, dtype=np.float32).reshape(3, 4)
-    np.save(tmp_path / "turned.npy", np.asfortranarray(wanted))
-    np.save(tmp_path / "swapped.npy", wanted.astype(">f4"))
-    np.save(tmp_path / "brain.npy", wanted.astype(ml_dtypes.bfloat16))
-    after = edit(
-        LINEAR,
-        {"add_initializer": {"name": "turned", "file": str(tmp_path / "turned.npy")}},
-        {"add_initializer": {"name": "swapped", "file": str(tmp_path / "swapped.npy")}},
-        {"add_initializer": {"name": "brain", "file": str(tmp_path / "brain.npy"), "dtype": "bfloat16"}},
-    )
-    for name in ("turned", "swapped", "brain"):
-        np.testing.assert_array_equal(initializers(after)[name].astype(np.float32), wanted)
-
-
 def test_a_large_file_is_copied_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ndld_flow.backends.editing.tensor_sources._STAYS_ON_DISK_BYTES", 16)
+    monkeypatch.setattr("ndld_flow.backends.editing.npy_files._STAYS_ON_DISK_BYTES", 16)
     np.save(tmp_path / "w.npy", np.full((3, 4), 2, np.float32))
     source = models.save(parse(LINEAR), tmp_path / "source.onnx")
     (tmp_path / "out").mkdir()
@@ -475,6 +463,25 @@ def test_a_sparse_initializer_is_added_by_values_and_places() -> None:
     w = np.zeros((3, 4), np.float32)
     w[0, 0], w[2, 3] = 3, 4
     np.testing.assert_array_equal(run(after, X)["y"], X["x"] @ w + initializers(after)["b"])
+
+
+def test_sparse_parts_come_from_files_that_the_step_knows_of(tmp_path: Path) -> None:
+    np.save(tmp_path / "v.npy", np.array([3, 4], np.float32))
+    np.save(tmp_path / "i.npy", np.array([0, 11]))
+    files = {"values_file": str(tmp_path / "v.npy"), "indices_file": str(tmp_path / "i.npy")}
+    added = {"add_sparse_initializer": {"name": "w2", "shape": [3, 4], **files}}
+    [kept] = edit(LINEAR, added).graph.sparse_initializer
+    assert numpy_helper.to_array(kept.values).tolist() == [3, 4]
+    step = Edit.model_validate({"operations": (added,)})
+    assert {held.value for held in step.held(DataFile)} == {tmp_path / "v.npy", tmp_path / "i.npy"}
+    with pytest.raises(ValidationError, match="say either `values` or `values_file`"):
+        edit(LINEAR, {"add_sparse_initializer": {"name": "w2", "shape": [3], "indices": [0]}})
+
+
+def test_scalars_are_not_made_sparse() -> None:
+    text = "g (float[4] x) => (float[4] y) <float s = {0}, float[4] w = {0, 0, 0, 1}> { h = Add(x, s) y = Mul(h, w) }"
+    after = edit(text, {"make_sparse": {"select": "*", "zeros": 0.5}})
+    assert [sparse.values.name for sparse in after.graph.sparse_initializer] == ["w"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from pydantic import ValidationError
 
 from ndld_flow.errors import ModelError, RequestError
 from ndld_flow.inputs import InputSpec
@@ -57,6 +58,45 @@ def test_an_input_cannot_take_a_name_that_is_there_not_even_in_a_subgraph() -> N
         edit(BRANCHES, {"add_inputs": {"inputs": {"inner": {"dtype": "float"}}}})
     with pytest.raises(RequestError, match=r"no element type 'flaot32'; did you mean \"float32\""):
         edit(TWO, {"add_inputs": {"inputs": {"k": {"dtype": "flaot32"}}}})
+
+
+@pytest.mark.parametrize("dim", [-1, 2**63, "", "12"])
+def test_sizes_and_names_that_no_dimension_has_are_refused(dim: object) -> None:
+    operations: list[object] = [
+        {"add_inputs": {"inputs": {"k": {"dtype": "bool", "shape": [dim]}}}},
+        {"set_shapes": {"shapes": {"x": [dim, 4]}}},
+        {"add_outputs": {"outputs": "h", "shape": [dim]}},
+        {"free_dims": {"axes": {0: "12"}}},
+        {"rename_dims": {"names": {"N": ""}}},
+    ]
+    for operation in operations:
+        with pytest.raises(ValidationError):
+            edit(TWO, operation)
+
+
+def test_inputs_and_outputs_have_names() -> None:
+    for operation in (
+        {"add_inputs": {"inputs": {"": {"dtype": "bool"}}}},
+        {"rename_inputs": {"names": {"x": ""}}},
+        {"rename_outputs": {"names": {"y": ""}}},
+    ):
+        with pytest.raises(ValidationError, match="at least 1 character"):
+            edit(TWO, operation)
+
+
+def test_inputs_of_an_old_model_become_constants_that_need_a_newer_format() -> None:
+    old = """<ir_version: 3, opset_import: ["" : 9]>
+    g (float[2] x, float[2] k, float[2] w) => (float[2] y) <float[2] w = {1, 2}> { h = Add(x, w) y = Mul(h, k) }"""
+    for removed in ({"inputs": "k", "replace_by": 2}, {"inputs": "w"}):
+        model = edit(old, {"remove_inputs": removed})
+        assert (model.ir_version, len(model.graph.input)) == (4, 2)
+
+
+def test_texts_replace_an_input() -> None:
+    text = "g (string[2] s, float[1] x) => (string[2] t, float[1] y) { t = Identity(s) y = Relu(x) }"
+    for given in (["a", "b"], "a"):
+        fixed = edit(text, {"remove_inputs": {"inputs": "s", "replace_by": given}})
+        assert run(fixed, {"x": np.ones(1, np.float32)})["t"].tolist() == ["a", given[-1]]
 
 
 def test_an_unused_input_goes_and_one_that_is_read_only_with_a_value() -> None:

@@ -838,3 +838,16 @@ def test_any_list_leaves_a_valid_model_or_says_why_not(operations: list[dict[str
     assert [value.name for value in made.graph.output] == ["z"]
     for feeds in NESTED_FEEDS:
         run(made, {name: feed for name, feed in feeds.items() if name in {value.name for value in made.graph.input}})
+
+
+def test_a_name_that_a_pattern_leaves_empty_is_refused() -> None:
+    for word in ("rename_nodes", "rename_tensors"):
+        with pytest.raises(RequestError, match=f"{word}: the new name of .* is empty"):
+            edit(CHAIN, {word: {"select": "/(no)?[a-z]/", "to": "{1}"}})
+
+
+def test_an_input_far_behind_the_others_is_refused() -> None:
+    custom = """<ir_version: 8, opset_import: ["" : 17, "acme" : 1]>
+    g (float[2] x) => (float[2] y) { [foo] h = acme.Foo (x)  y = Relu (h) }"""
+    with pytest.raises(RequestError, match=r"input 1000000000 is far behind the last one, which is 0"):
+        edit(custom, {"connect": {"select": "foo", "input": 10**9, "tensor": "x"}})

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ndld_flow.backends.editing.dtype_words import dtype_of_word, word_of_dtype
-from ndld_flow.backends.editing.value_grammar import MAX_ELEMENTS, Value, load_npy, parse_value, to_array
+from ndld_flow.backends.editing.value_grammar import MAX_ELEMENTS, Value, parse_value, to_array
 from ndld_flow.errors import RequestError
 
 _LEAVES = st.one_of(st.booleans(), st.integers(-(2**70), 2**70), st.floats(allow_nan=False), st.text(max_size=8))
@@ -172,20 +172,3 @@ def test_words_of_element_types() -> None:
             assert dtype_of_word(word_of_dtype(dtype)) == dtype
     with pytest.raises(RequestError, match='"float16"'):
         dtype_of_word("floot16")
-
-
-def test_npy_files(tmp_path: Path) -> None:
-    array = np.arange(6, dtype=np.int16).reshape(2, 3)
-    np.save(tmp_path / "a.npy", array)
-    assert np.array_equal(load_npy(tmp_path / "a.npy"), array)
-    np.savez(tmp_path / "a.npz", array)
-    np.save(tmp_path / "evil.npy", np.array([{}], dtype=object), allow_pickle=True)
-    (tmp_path / "text.npy").write_text("1 2 3")
-    for name, told in {
-        "none.npy": "there is no file",
-        "a.npz": "an archive of several arrays",
-        "evil.npy": "not a .npy file of numbers",
-        "text.npy": "not a .npy file of numbers",
-    }.items():
-        with pytest.raises(RequestError, match=told):
-            load_npy(tmp_path / name)

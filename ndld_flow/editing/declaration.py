@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import BaseModel, ConfigDict, Field
 
-Dim = int | str | None
+DimName = Annotated[str, Field(pattern=r"[^0-9]")]
+"""Not a number in quotes, and not empty: tools would take it for a size, or for a dimension without a name."""
+Dim = Annotated[int, Field(ge=0, lt=2**63)] | DimName | None
 Dims = tuple[Dim, ...]
 """A shape with a number, a name or null (free without a name) for each dimension."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from ndld_flow.editing.attribute_values import AttributeValue
@@ -16,7 +18,7 @@ class MakesNode(Operation):
     domain: str = ""
     """Its domain, such as `com.microsoft`; imported where the model does not. What is in no domain of ONNX or ONNX
     Runtime is a custom operator, and nothing of it is checked."""
-    attributes: dict[str, AttributeValue] = Field(default={})
+    attributes: dict[Annotated[str, Field(min_length=1)], AttributeValue] = Field(default={})
     """Attribute -> its value, as in `set_attributes`."""
 
     @property

@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import onnx_ir as ir
 
 from ndld_flow.backends.editing.dtype_words import dtype_of_word
 from ndld_flow.backends.editing.schemas import declared_attribute
-from ndld_flow.backends.editing.tensor_sources import ValueSettings, Wanted, make_tensor
+from ndld_flow.backends.editing.tensor_sources import SaidTensor, ValueSettings, Wanted, make_tensor
 from ndld_flow.backends.editing.value_grammar import Array, Value, parse_value, to_array
 from ndld_flow.backends.models.op_reference import OperatorVersion
 from ndld_flow.errors import RequestError
 
 Given: TypeAlias = "bool | int | float | str | Sequence[Any] | ValueSettings"
 """A YAML value, or text in the grammar of values, or where a tensor comes from."""
-
-
-@dataclass(frozen=True)
-class WrittenTensor:
-    """A tensor of numbers that are written out."""
-
-    value: Any
-    file: Path | None = None
-    generate: str | None = None
-    seed: int = 0
-    dtype: str | None = None
-    shape: tuple[int, ...] | None = None
-
 
 _ELEMENTS = {"int": ir.DataType.INT64, "float": ir.DataType.FLOAT, "string": ir.DataType.STRING}
 _KINDS = {bool: "int", int: "int", float: "float", str: "string"}
@@ -92,7 +77,7 @@ def _read(value: Given) -> Given:
 def _make(name: str, value: Given, kind: str) -> ir.Attr:
     element = kind.removesuffix("s")
     if kind == "tensor":
-        said = WrittenTensor(value) if isinstance(value, bool | int | float | str | Sequence) else value
+        said = SaidTensor(value) if isinstance(value, bool | int | float | str | Sequence) else value
         return ir.AttrTensor(name, make_tensor(said, Wanted(name)))
     if element not in _ELEMENTS:
         raise RequestError(f"it holds a {kind.replace('_', ' ')}, which cannot be written as a value")

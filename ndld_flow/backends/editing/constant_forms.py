@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from ndld_flow.backends.editing.edited_model import EditedModel
-from ndld_flow.backends.editing.initializers import put_constant, raise_ir_version
+from ndld_flow.backends.editing.format_version import FREE_INITIALIZERS, raise_ir_version
+from ndld_flow.backends.editing.initializers import put_constant
 from ndld_flow.backends.editing.tensor_criteria import TensorCriteria
 from ndld_flow.backends.editing.tensor_selecting import ConstantTensor, fitting_tensors
 from ndld_flow.backends.models.sparse_tensors import SparseInitializer
 from ndld_flow.errors import RequestError
-
-_FIRST_IR_VERSION_APART = 4
 
 
 def select_initializers(edited: EditedModel, select: TensorCriteria, allow_empty: bool) -> list[ConstantTensor]:
@@ -54,7 +53,7 @@ def to_initializers(edited: EditedModel, held: Sequence[ConstantTensor]) -> int:
         one.graph.register_initializer(value)
         moved += 1
     if moved:
-        raise_ir_version(edited, _FIRST_IR_VERSION_APART)
+        raise_ir_version(edited, FREE_INITIALIZERS)
     return moved
 
 
@@ -113,5 +112,5 @@ def drop_inputs(edited: EditedModel, held: Sequence[ConstantTensor], allow_empty
     if not dropped and not allow_empty:
         raise RequestError("no initializer that is selected is an input")
     if dropped:
-        raise_ir_version(edited, _FIRST_IR_VERSION_APART)
+        raise_ir_version(edited, FREE_INITIALIZERS)
     return dropped

@@ -23,6 +23,7 @@ from ndld_flow.backends.models.input_shapes import (
     real_inputs,
     show_shape,
 )
+from ndld_flow.backends.models.scopes import node_label
 from ndld_flow.backends.models.shape_inference import infer_shapes
 from ndld_flow.errors import ModelError, RequestError
 from ndld_flow.nearest import say_nearest
@@ -179,7 +180,10 @@ def free_dims(edited: EditedModel, axes: Mapping[int, str | None], inputs: Seque
         dims: list[int | str | None] = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
         for axis, name in axes.items():
             if not -len(dims) <= axis < len(dims):
-                raise RequestError(f"input {value.name!r} has {len(dims)} dimensions and no axis {axis}")
+                raise RequestError(
+                    f"input {value.name!r} has {len(dims)} dimensions and no axis {axis}; say by `inputs` which "
+                    "are meant"
+                )
             dims[axis] = name
         shapes[value.name or ""] = dims
     _put(edited, shapes, {})
@@ -192,7 +196,7 @@ def _where_fixed(model: ir.Model) -> str:
     """The first node that makes a tensor of fixed shape out of a free one."""
     for node in model.graph:
         if any(value is not None and _is_free(value) for value in node.inputs) and not any(map(_is_free, node.outputs)):
-            label = f"{node.op_type} {short_name(node.name or '')!r}"
+            label = f"{node.op_type} {short_name(node_label(node))!r}"
             return f": {label} makes {show_shape(node.outputs[0].shape)} of whatever it gets"
     return ""
 

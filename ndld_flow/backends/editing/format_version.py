@@ -11,7 +11,7 @@ from ndld_flow.errors import RequestError
 
 _OLDEST = 3
 """Older ones have no opset imports."""
-_FREE_INITIALIZERS = 4
+FREE_INITIALIZERS = 4
 """From here on an initializer need not be an input."""
 _FUNCTIONS = 8
 _METADATA = 10
@@ -26,11 +26,18 @@ def set_ir_version(edited: EditedModel, version: int) -> str:
         raise RequestError(f"local functions came with IR version {_FUNCTIONS}; inline them first")
     before, model.ir_version = model.ir_version, version
     done = f"IR version {before} -> {version}"
-    if version < _FREE_INITIALIZERS:
+    if version < FREE_INITIALIZERS:
         return f"{done}; {_make_inputs(model)} initializers are inputs too"
     if version < _METADATA and any(node.metadata_props for graph in all_graphs(model) for node in graph):
         edited.note(f"nodes have metadata, which came with IR version {_METADATA}: older readers pass over it")
     return done
+
+
+def raise_ir_version(edited: EditedModel, least: int) -> None:
+    """Let the model be of an IR version that has what an edit needs."""
+    if (edited.model.ir_version or 0) < least:
+        edited.note(f"IR version {edited.model.ir_version} -> {least}: the first that can hold this")
+        edited.model.ir_version = least
 
 
 def _make_inputs(model: ir.Model) -> int:

@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import onnx
 import onnx_ir as ir
 
 from ndld_flow.backends.editing.edited_model import EditedModel
+from ndld_flow.backends.editing.format_version import FREE_INITIALIZERS, raise_ir_version
+from ndld_flow.backends.editing.schemas import Schemas, port_at
 from ndld_flow.backends.editing.tensor_criteria import TensorCriteria
 from ndld_flow.backends.editing.tensor_selecting import ConstantTensor, constant_tensors, fitting_tensors
 from ndld_flow.backends.editing.tensor_sources import ValueSettings, Wanted, make_tensor
+from ndld_flow.backends.editing.wiring import connect
 from ndld_flow.backends.models.generated_tensors import GeneratedTensor
-from ndld_flow.backends.models.scopes import node_label, own_subgraphs
+from ndld_flow.backends.models.scopes import node_label
 from ndld_flow.backends.sanitizing.duplicates import share_equal_initializers
 from ndld_flow.backends.sanitizing.edits import Edits
 from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
-
-_FIRST_IR_VERSION_APART = 4
-"""Before, every initializer had to be an input too."""
 
 
 def add_initializer(edited: EditedModel, tensor: ir.TensorProtocol, name: str, scope: str) -> ir.Value:
@@ -31,7 +30,7 @@ def add_initializer(edited: EditedModel, tensor: ir.TensorProtocol, name: str, s
     graph = edited.graph(scope)
     if name in edited.names():
         raise RequestError(f"the name {name!r} is taken; set_initializer gives an initializer another value")
-    raise_ir_version(edited, _FIRST_IR_VERSION_APART)
+    raise_ir_version(edited, FREE_INITIALIZERS)
     value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
     if "::" in scope:
         put_constant(graph, value, tensor)
@@ -51,55 +50,16 @@ def put_constant(graph: ir.Graph, value: ir.Value, tensor: ir.TensorProtocol) ->
     return node
 
 
-def raise_ir_version(edited: EditedModel, least: int) -> None:
-    """Let the model be of an IR version that has what an edit needs."""
-    if (edited.model.ir_version or 0) < least:
-        edited.note(f"IR version {edited.model.ir_version} -> {least}: the first that can hold this")
-        edited.model.ir_version = least
-
-
-def connect(edited: EditedModel, value: ir.Value, places: Sequence[str]) -> None:
+def connect_readers(edited: EditedModel, value: ir.Value, places: Sequence[str]) -> None:
     """Let nodes read a value: `conv1.B` or `conv1.2` is an input by its operator's word for it, or its number.
 
-    Raises `RequestError` for a node or an input that is not there, and for a node that cannot see the value.
+    Raises `RequestError` for a node or an input that is not there, and for a node that cannot see or take the value.
     """
     for place in places:
         name, dot, port = place.rpartition(".")
         if not dot:
             raise RequestError(f"connect: {place!r} is no input; write `node.input`, such as `conv1.B` or `conv1.2`")
-        node = edited.node(name)
-        if not _sees(value.graph, node):
-            raise RequestError(f"connect: node {name!r} cannot see the graph that {value.name!r} stands in")
-        index = _input_index(edited, node, port)
-        if index >= len(node.inputs):
-            node.resize_inputs(index + 1)
-        node.replace_input_with(index, value)
-
-
-def _sees(graph: ir.Graph | None, node: ir.Node) -> bool:
-    """Whether a node stands in a graph, or in a subgraph of it."""
-    if graph is None or node.graph is graph:
-        return graph is not None
-    return any(_sees(body, node) for inner in graph for _, body in own_subgraphs(inner))
-
-
-def _formal_inputs(edited: EditedModel, node: ir.Node) -> Sequence[onnx.defs.OpSchema.FormalParameter]:
-    """What the operator's schema calls the inputs; nothing for an operator that ONNX does not know."""
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    try:
-        return onnx.defs.get_schema(node.op_type, edited.model.opset_imports.get(domain, 1), domain).inputs
-    except onnx.defs.SchemaError:
-        return ()
-
-
-def _input_index(edited: EditedModel, node: ir.Node, port: str) -> int:
-    names = [one.name for one in _formal_inputs(edited, node)]
-    if port.isdigit() and int(port) <= max(len(node.inputs), len(names)):
-        return int(port)
-    if port not in names:
-        numbers = f"its inputs are numbered 0 to {max(len(node.inputs), len(names)) - 1}"
-        raise RequestError(f"node {node_label(node)!r} has no input {port!r}; {say_nearest(port, names) or numbers}")
-    return names.index(port)
+        connect(edited, [edited.node(name)], int(port) if port.isdecimal() else port, value.name or "")
 
 
 class ReplacementSettings(ValueSettings, Protocol):
@@ -121,7 +81,8 @@ def replace_value(edited: EditedModel, said: ReplacementSettings) -> ConstantTen
     graph = edited.graph(said.scope)
     every = {one.name: one for one in constant_tensors(edited.model) if one.graph is graph}
     if said.name not in every:
-        raise RequestError(f"there is no initializer {said.name!r}; {say_nearest(said.name, every)}")
+        known = say_nearest(said.name, every) or "this graph has none"
+        raise RequestError(f"there is no initializer {said.name!r}; {known}")
     held = every[said.name]
     shape = tuple(int(dim) for dim in held.tensor.shape.numpy())
     same_shape = said.shape is None and not said.reshape
@@ -216,9 +177,8 @@ def remove_initializer(edited: EditedModel, held: ConstantTensor, force: bool) -
 
 
 def _is_optional(edited: EditedModel, node: ir.Node, index: int) -> bool:
-    formal = _formal_inputs(edited, node)
-    optional = onnx.defs.OpSchema.FormalParameterOption.Optional
-    return index < len(formal) and bool(formal[index].option == optional)
+    operator = Schemas(edited.model).of(node)
+    return operator is not None and index < len(operator.inputs) and port_at(operator, index).kind == "optional"
 
 
 def _some(names: Sequence[str], most: int = 5) -> str:

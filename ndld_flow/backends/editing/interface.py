@@ -9,11 +9,12 @@ import onnx_ir as ir
 
 from ndld_flow.backends.editing.dtype_words import dtype_of_word
 from ndld_flow.backends.editing.edited_model import EditedModel, values_of
+from ndld_flow.backends.editing.format_version import FREE_INITIALIZERS, raise_ir_version
 from ndld_flow.backends.editing.pruning import is_used, prune_values
 from ndld_flow.backends.models.element_types import dtype_of, infer_types
 from ndld_flow.backends.models.files import all_graphs
 from ndld_flow.backends.models.input_shapes import show_shape
-from ndld_flow.backends.models.scopes import scopes_of
+from ndld_flow.backends.models.scopes import node_label, scopes_of
 from ndld_flow.backends.models.shape_inference import infer_shapes
 from ndld_flow.errors import RequestError
 from ndld_flow.name_patterns import name_matcher
@@ -88,11 +89,13 @@ def remove_input(edited: EditedModel, value: ir.Value) -> None:
             "or remove what reads it first"
         )
     edited.model.graph.inputs.remove(value)
+    if value.is_initializer():
+        raise_ir_version(edited, FREE_INITIALIZERS)
     prune_values([value])
 
 
 def _readers(value: ir.Value) -> str:
-    nodes = [f"{node.op_type} {short_name(node.name or '')!r}" for node in value.consumers()]
+    nodes = [f"{node.op_type} {short_name(node_label(node))!r}" for node in value.consumers()]
     told = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
     return told or "an output"
 
@@ -105,6 +108,7 @@ def fix_input(edited: EditedModel, value: ir.Value, tensor: ir.TensorProtocol) -
     own = value.shape
     if own is not None and not _fits(own, dims):
         raise RequestError(f"input {value.name!r} has the shape {show_shape(own)}, the value given {list(dims)}")
+    raise_ir_version(edited, FREE_INITIALIZERS)
     graph = edited.model.graph
     graph.inputs.remove(value)
     value.const_value = tensor
@@ -211,7 +215,7 @@ def rename(edited: EditedModel, values: Sequence[ir.Value], names: Mapping[str, 
         raise RequestError("two of them would get one name")
     others = _tensor_names(edited.model) - set(names)
     for new in names.values():
-        if new in others or not new:
+        if new in others:
             raise RequestError(f"there is a tensor {short_name(new)!r} already; choose another name")
     chosen = {old: known[old] for old in names}
     for number, value in enumerate(chosen.values()):

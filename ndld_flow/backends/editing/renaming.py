@@ -94,7 +94,10 @@ def _families(model: ir.Model) -> Iterator[list[ir.Graph]]:
 
 
 def _free_names(families: Iterable[Sequence[Named]], wishes: Mapping[Named, str]) -> Iterator[dict[Named, str]]:
-    """For each family, what gets a new name, and which."""
+    """For each family, what gets a new name, and which. Raises `RequestError` for an empty name."""
+    for holder, wish in wishes.items():
+        if not wish:
+            raise RequestError(f"the new name of {holder.name!r} is empty")
     for family in families:
         taken = {holder.name for holder in family if holder not in wishes}
         numbers: dict[str, int] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -15,10 +16,11 @@ from pydantic import JsonValue
 
 from ndld_flow.backends.editing.dtype_words import dtype_of_word
 from ndld_flow.backends.editing.edited_model import EditedModel
-from ndld_flow.backends.editing.initializers import add_initializer, raise_ir_version
+from ndld_flow.backends.editing.format_version import raise_ir_version
+from ndld_flow.backends.editing.initializers import add_initializer
 from ndld_flow.backends.editing.tensor_criteria import TensorCriteria
 from ndld_flow.backends.editing.tensor_selecting import ConstantTensor, fitting_tensors
-from ndld_flow.backends.editing.tensor_sources import tensor_of
+from ndld_flow.backends.editing.tensor_sources import SaidTensor, Wanted, make_tensor
 from ndld_flow.backends.models.generated_tensors import element_bytes
 from ndld_flow.backends.models.sparse_tensors import SparseInitializer, dense_array
 from ndld_flow.backends.models.tensor_statistics import element_pieces
@@ -39,7 +41,11 @@ class SparseSettings(Protocol):
     @property
     def values(self) -> JsonValue: ...
     @property
+    def values_file(self) -> Path | None: ...
+    @property
     def indices(self) -> JsonValue: ...
+    @property
+    def indices_file(self) -> Path | None: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
@@ -72,8 +78,10 @@ def add_sparse(edited: EditedModel, said: SparseSettings) -> ir.Value:
     """Add a sparse initializer. Raises `RequestError` as `sparse_of` does, and for a name that is taken."""
     if "::" in said.scope:
         raise RequestError(f"{said.scope!r} is a local function, which holds no initializers")
-    values = tensor_of(said.values, dtype_of_word(said.dtype), said.name)
-    indices = tensor_of(said.indices, ir.DataType.INT64, f"{said.name}_indices")
+    dtype = dtype_of_word(said.dtype)
+    values = make_tensor(SaidTensor(said.values, said.values_file), Wanted(said.name, dtype))
+    places = SaidTensor(said.indices, said.indices_file)
+    indices = make_tensor(places, Wanted(f"{said.name}_indices", ir.DataType.INT64))
     tensor = sparse_of(values, indices, said.shape, said.name)
     value = add_initializer(edited, tensor, said.name, said.scope)
     raise_ir_version(edited, FIRST_IR_VERSION)
@@ -111,11 +119,11 @@ def make_dense(edited: EditedModel, said: MakeDenseSettings) -> int:
 
 
 def can_be_sparse(held: ConstantTensor) -> bool:
-    """Whether an initializer is dense, of numbers of whole bytes, and nobody outside knows its type."""
+    """Whether an initializer is dense, no scalar, of numbers of whole bytes, and nobody outside knows its type."""
     outside = held.value.is_graph_input() or held.value.is_graph_output()
     dtype = held.tensor.dtype
     plain = dtype != ir.DataType.STRING and dtype.bitwidth >= 8 and not dtype.name.startswith("COMPLEX")
-    return plain and held.node is None and not outside and held.stored != "sparse"
+    return plain and len(held.tensor.shape) > 0 and held.node is None and not outside and held.stored != "sparse"
 
 
 def zeros_share(tensor: ir.TensorProtocol) -> float:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -63,22 +62,6 @@ def to_array(value: Value, dtype: ir.DataType) -> Array:
     for number, (place, element) in enumerate(elements):
         flat[number] = convert(element, dtype, place)
     return flat.reshape(shape)
-
-
-def load_npy(path: Path) -> Array:
-    """The array in a `.npy` file. Raises `RequestError`; pickled objects are refused: reading them runs their code."""
-    try:
-        loaded = np.load(path, allow_pickle=False)
-    except FileNotFoundError:
-        raise RequestError(f"there is no file {path} (looked in {Path.cwd()})") from None
-    except OSError as error:
-        raise RequestError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, TypeError, EOFError) as error:
-        raise RequestError(f"{path} is not a .npy file of numbers: {' '.join(str(error).split())}") from None
-    if not isinstance(loaded, np.ndarray):
-        loaded.close()
-        raise RequestError(f"{path} is an archive of several arrays; give a .npy file, which holds one")
-    return loaded
 
 
 class _Reader:

@@ -28,9 +28,9 @@ class AddInitializer(WithTensorValue):
     """Inputs that read it from now on: `conv1.B` by the operator's word, or `conv1.2` by number, from 0."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.backends.editing.initializers import add_initializer, connect
+        from ndld_flow.backends.editing.initializers import add_initializer, connect_readers
         from ndld_flow.backends.editing.tensor_sources import Wanted, make_tensor
 
         value = add_initializer(edited, make_tensor(self, Wanted(self.name)), self.name, self.scope)
-        connect(edited, value, self.connect)
+        connect_readers(edited, value, self.connect)
         return f"initializer {self.name} added, {len(self.connect)} inputs read it"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
@@ -21,7 +21,7 @@ class AddInputs(Operation):
 
     about = "inputs and outputs"
 
-    inputs: dict[str, TensorDeclaration] = Field(min_length=1)
+    inputs: dict[Annotated[str, Field(min_length=1)], TensorDeclaration] = Field(min_length=1)
     """Name -> its type and shape; they come after the inputs there are."""
 
     def apply(self, edited: EditedModel) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from ndld_flow.editing.declaration import DimName
 from ndld_flow.editing.operation import Operation
 from ndld_flow.editing.selection import Patterns
 
@@ -23,7 +24,7 @@ class FreeDims(Operation):
 
     about = "shapes"
 
-    axes: dict[int, str | None] = Field(min_length=1)
+    axes: dict[int, DimName | None] = Field(min_length=1)
     """Axis -> the dimension's name; null leaves it without one. Axes count from 0, or from the end by -1, -2, ..."""
     inputs: Patterns = ("*",)
     """Inputs, by names, globs or `/regex/`; all by default."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from ndld_flow.editing.declaration import DimName
 from ndld_flow.editing.operation import Operation
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class RenameDims(Operation):
 
     about = "shapes"
 
-    names: dict[str, str] = Field(min_length=1)
+    names: dict[str, DimName] = Field(min_length=1)
     """Old name -> new one."""
 
     def apply(self, edited: EditedModel) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
@@ -20,7 +20,7 @@ class RenameOutputs(Operation):
 
     about = "inputs and outputs"
 
-    names: dict[str, str] = Field(min_length=1)
+    names: dict[str, Annotated[str, Field(min_length=1)]] = Field(min_length=1)
     """Old name -> new one, all at once: two may change names."""
 
     def apply(self, edited: EditedModel) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
@@ -28,7 +28,7 @@ class SetAttributes(Operation):
 
     select: Select
     """Which nodes."""
-    attributes: dict[str, AttributeValue] = Field(min_length=1)
+    attributes: dict[Annotated[str, Field(min_length=1)], AttributeValue] = Field(min_length=1)
     """Attribute -> its value. A tensor is `{value: [[1, 2]], dtype: int64}` or `{file: w.npy}`."""
     allow_empty: bool = False
     """Let it pass when nothing is selected."""
