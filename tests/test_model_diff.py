@@ -353,11 +353,13 @@ def test_a_body_goes_with_its_node() -> None:
     assert found.nodes.counts["removed"] >= 3
 
 
-def test_a_node_that_leaves_a_branch_has_moved() -> None:
-    after = IF.replace("[one] u = Relu(x)\n", "").replace("[choose]", "[one] u = Relu(x)\n [choose]")
-    found = diff(IF, after)
+@pytest.mark.parametrize("name", ["[one] ", ""])
+def test_a_node_that_leaves_a_branch_has_moved(name: str) -> None:
+    before = IF.replace("[one] ", name)
+    after = before.replace(f"{name}u = Relu(x)\n", "").replace("[choose]", f"{name}u = Relu(x)\n [choose]")
+    found = diff(before, after)
     assert found.one_line == "1 node moved"
-    assert changes(found) == [("one", "scope", "", "choose/then_branch", "")]
+    assert changes(found) == [("one" if name else "u", "scope", "", "choose/then_branch", "")]
 
 
 FUNCTION = """

@@ -21,7 +21,7 @@ from ndld_flow.backends.diffing.matches import Matches
 from ndld_flow.backends.diffing.pairs import Pair, unique_pairs
 from ndld_flow.backends.models.files import all_graphs
 from ndld_flow.backends.models.node_selection import op_name
-from ndld_flow.backends.models.scopes import own_subgraphs
+from ndld_flow.backends.models.scopes import node_label, own_subgraphs
 
 
 def match_models(before: ir.Model, after: ir.Model) -> Matches:
@@ -90,11 +90,11 @@ def _join_bodies(before: ir.Node, after: ir.Node, matches: Matches) -> Iterator[
 
 
 def _match_moved(before: ir.Model, after: ir.Model, matches: Matches, labelling: Labelling) -> None:
-    """What has gone from one graph into another: nodes by their names, weights also by what they hold."""
+    """What has gone from one graph into another: nodes by their names, or what they make; weights also by what they hold."""
     mine, theirs = list(all_graphs(before)), list(all_graphs(after))
     nodes = [[node for graph in graphs for node in graph] for graphs in (mine, theirs)]
     lone = [matches.nodes.lone(some) for some in nodes]
-    for pair in unique_pairs(lone[0], lone[1], lambda node: (node.name, labelling.op(node)) if node.name else None):
+    for pair in unique_pairs(lone[0], lone[1], lambda node: (node_label(node), labelling.op(node))):
         join_nodes(matches, *pair, "name")
         _match_graphs(list(_join_bodies(*pair, matches)), True, matches, labelling)
     values = [[value for graph in graphs for value in weights_of(graph)] for graphs in (mine, theirs)]

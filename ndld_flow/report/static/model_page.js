@@ -54,7 +54,7 @@ class ModelView {
   // Bodies within bodies stand further in.
   bodyLink(scope) {
     const depth = this.data.trail(scope).length - 2;
-    return make("span", { style: `padding-left:${Math.min(depth, 8)}em` }, this.links.scopeLink(scope, this.data.scopeTitle(scope)));
+    return make("span", { style: `display:block;padding-left:${Math.min(depth, 8) + 1}em;text-indent:-1em` }, this.links.scopeLink(scope, this.data.scopeTitle(scope)));
   }
 
   // The address says where to be.
