@@ -171,11 +171,19 @@ def _check_passed(inner: ir.Value, outer: ir.Value, nodes: Sequence[ir.Node], ar
             f"`otherwise`: {outer.name!r} depends on the selected nodes, which do not run when the condition does not "
             "hold: name a tensor that needs none of them"
         )
-    if inner.dtype is not None and outer.dtype is not None and inner.dtype != outer.dtype:
-        raise RequestError(
-            f"`otherwise`: {inner.name!r} is {word_of_dtype(inner.dtype)}, but {outer.name!r} is "
-            f"{word_of_dtype(outer.dtype)}, and an If gives one dtype. Put a Cast behind {outer.name!r}"
-        )
+    if inner.type is None or outer.type is None or inner.type == outer.type:
+        return
+    what = f"`otherwise`: {inner.name!r} is {_kind(inner.type)}, but {outer.name!r} is {_kind(outer.type)}"
+    if type(inner.type) is not type(outer.type):
+        raise RequestError(f"{what}, and an If gives one type: name a tensor of that type")
+    raise RequestError(f"{what}, and an If gives one dtype. Put a Cast behind {outer.name!r}")
+
+
+def _kind(type_: ir.TypeProtocol) -> str:
+    word = word_of_dtype(type_.dtype)
+    if isinstance(type_, ir.SequenceType | ir.OptionalType):
+        return f"{'a sequence' if isinstance(type_, ir.SequenceType) else 'an optional'} of {word}"
+    return word
 
 
 def _otherwise(

@@ -129,6 +129,6 @@ def _paired(wanted: Sequence[str], offered: Sequence[str], name: str) -> dict[st
     if len(wanted) == len(offered):
         return dict(zip(wanted, offered, strict=True))
     raise RequestError(
-        f"it is not clear what is to be connected with model {name!r}: inputs {', '.join(wanted)}; "
-        f"outputs {', '.join(offered)}. Say it by `connect`"
+        f"it is not clear what is to be connected with model {name!r}: inputs {', '.join(wanted) or 'none'}; "
+        f"outputs {', '.join(offered) or 'none'}. Say it by `connect`"
     )

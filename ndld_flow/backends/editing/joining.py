@@ -117,7 +117,7 @@ def hand_out(model: ir.Model, value: ir.Value, name: str) -> None:
 
 def _found(kind: str, name: str, known: Mapping[str, ir.Value], model: str) -> ir.Value:
     if name not in known:
-        raise RequestError(f"model {model!r} has no {kind} {name!r}; {say_nearest(name, known)}")
+        raise RequestError(f"model {model!r} has no {kind} {name!r}; {say_nearest(name, known) or 'it has none'}")
     return known[name]
 
 
