@@ -390,11 +390,22 @@ def test_shapes_are_inferred_anew_and_contradictions_refused() -> None:
     wrong = "g (float[N, 4] x) => (float[N, 4] y) <float[3] h> { h = Relu(x) y = Neg(h) }"
     model = edit(wrong, {"infer_shapes": {"strict": True}})
     assert "float[N,4] h" in text_of(model)
-    assert "float[N,4] h" in text_of(edit(wrong, "drop_shapes"))
+    assert "float[N,4] h" in text_of(edit(wrong, "drop_shapes", "infer_shapes"))
     broken = "g (float[2, 3] x) => (float[2, 3] y) { y = MatMul(x, x) }"
     with pytest.raises(ModelError, match="shape inference says it is impossible"):
         edit(broken, {"infer_shapes": {"strict": True}})
     edit(broken, "infer_shapes")
+
+
+def test_dropped_shapes_are_not_written_and_edits_go_on_without() -> None:
+    bare = edit(TWO, "drop_shapes")
+    assert names(bare.graph.value_info) == ["w"] and types(bare) == types(parse(TWO))
+    same_outputs(parse(TWO), bare, FEEDS)
+    negated = {"add_node": {"op_type": "Neg", "inputs": ["h"], "outputs": ["n"]}}
+    shown = edit(TWO, "drop_shapes", negated, {"add_outputs": {"outputs": ["n", "h"]}})
+    assert types(shown)["h"] == types(shown)["n"] == "float32[N,4]"
+    inner = edit(BRANCHES, {"remove_nodes": {"select": {"op_type": "Relu"}, "bridge": True}}, "drop_shapes")
+    assert not any(g.g.value_info for node in inner.graph.node for g in node.attribute)
 
 
 def test_every_edge_of_a_real_shape_has_its_size() -> None:

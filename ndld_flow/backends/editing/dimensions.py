@@ -254,12 +254,13 @@ def infer_all(edited: EditedModel, strict: bool) -> str:
     """
     model = edited.model
     snapshot = Snapshot(model)
-    drop_shapes(model)
+    _forget_noted(model)
     try:
         infer_shapes(model, strict)
     except ModelError:
         snapshot.put_back()
         raise
+    edited.bare.clear()
     drop_all_made_up_names(model)
     snapshot.fill_open_outputs(model)
     values = [value for graph in all_graphs(model) for node in graph for value in node.outputs]
@@ -267,12 +268,16 @@ def infer_all(edited: EditedModel, strict: bool) -> str:
     return f"{known} of {len(values)} tensors have a type and a shape"
 
 
-def drop_shapes(model: ir.Model) -> int:
-    """Forget shapes and types of computed tensors; outputs keep theirs, which ONNX wants. Returns how many."""
-    dropped = 0
-    for graph in all_graphs(model):
-        for value in _computed(graph):
-            if not value.is_graph_output() and (value.shape is not None or value.type is not None):
-                value.shape = value.type = None
-                dropped += 1
-    return dropped
+def drop_shapes(edited: EditedModel) -> int:
+    """Write no shapes and types of computed tensors; outputs keep theirs, which ONNX wants. Returns how many."""
+    bare = _forget_noted(edited.model)
+    edited.bare.update(bare)
+    return len(bare)
+
+
+def _forget_noted(model: ir.Model) -> list[ir.Value]:
+    """Forget shapes and types of computed tensors; returns these."""
+    made = [value for graph in all_graphs(model) for value in _computed(graph) if not value.is_graph_output()]
+    for value in made:
+        value.shape = value.type = None
+    return made

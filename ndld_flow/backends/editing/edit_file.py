@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,11 +58,18 @@ def edit_file(
             sort_model(edited.model)
     tell(len(entries), len(entries), "checking")
     edited.notes += finish_model(edited.model, noted)
+    _forget(edited.bare)
     save_model(edited.model, target)
     _check(edited, target)
     # The model in memory still names the weights' old place, so that those which stayed are equal without being read.
     diff = diff_models(load_model(edited.path), edited.model)
     return GraphChange(before=before, after=summarize_model(edited.model), notes=tuple(edited.notes), diff=diff)
+
+
+def _forget(bare: Iterable[ir.Value]) -> None:
+    for value in bare:
+        if not value.is_graph_output():
+            value.shape = value.type = None
 
 
 def open_model(path: Path) -> ir.Model:

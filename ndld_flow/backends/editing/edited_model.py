@@ -36,6 +36,8 @@ class EditedModel:
     log: logging.Logger = field(default_factory=lambda: logging.getLogger(__name__))
     notes: list[str] = field(default_factory=list)
     """Sentences for people that are kept in the record."""
+    bare: set[ir.Value] = field(default_factory=set)
+    """Tensors whose shape and type are not to be written; outputs keep theirs, which ONNX wants."""
     _names: NamesInUse | None = field(default=None, init=False, repr=False)
 
     def note(self, sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""Forget the shapes and types noted of computed tensors, wrong ones for example."""
+"""Write no shapes and types of computed tensors into the model."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 class DropShapes(Operation):
-    """Forget the shapes and types noted of computed tensors, wrong ones for example.
+    """Write no shapes and types of computed tensors into the model, subgraphs included.
 
-    Inputs and outputs keep theirs. What follows from those is inferred again at the end of the list.
+    Inputs and outputs keep theirs, and so does what is made after this operation. `infer_shapes` takes it back.
 
         drop_shapes: {}
     """
@@ -23,4 +23,4 @@ class DropShapes(Operation):
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.backends.editing.dimensions import drop_shapes
 
-        return f"{drop_shapes(edited.model)} shapes dropped"
+        return f"{drop_shapes(edited)} tensors are written without shape and type"
