@@ -245,7 +245,9 @@ def test_refused_wraps(settings: dict[str, object], told: str) -> None:
 def test_a_sequence_cannot_be_a_tensor_otherwise() -> None:
     text = """agraph (float[2, 4] x, bool flag) => (float[2, 4] y) {
       s = SplitToSequence<axis = 0, keepdims = 1>(x) y = ConcatFromSequence<axis = 0>(s) }"""
-    with pytest.raises(RequestError, match="'s' is a sequence of float32, but 'x' is float32, and an If gives one type"):
+    with pytest.raises(
+        RequestError, match="'s' is a sequence of float32, but 'x' is float32, and an If gives one type"
+    ):
         edit(text, {"wrap_in_if": {"select": {"output": "s"}, "condition": "flag", "otherwise": {"s": "x"}}})
 
 
