@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ndld_flow.editing.operation import Operation
 from ndld_flow.editing.operations.add_postprocessing import AddPostprocessing
 from ndld_flow.editing.operations.add_preprocessing import AddPreprocessing
 from ndld_flow.editing.operations.change_layout import ChangeLayout
@@ -312,6 +314,19 @@ def test_halves_are_computed_in_fp32_first() -> None:
     assert_same(outputs_of(model, {"image": prepared}), outputs_of(changed, {"image": frames}), 2e-2)
 
 
+def test_frames_that_halves_cannot_hold_are_not_folded() -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float16[batch, 3, H, W] image) => (float16[batch, 4, H, W] y) { y = Conv (image, w) }""",
+        w=numbers(4, 3, 1, 1, dtype=np.float16),
+    )
+    changed, notes = operate(model, AddPreprocessing(dtype="uint16", scale=1 / 65535, fold=True))
+    assert notes == ["nothing is folded into a Conv: halves end at 65504, frames of uint16 do not"]
+    frames = np.full((1, 2, 2, 3), 65535, np.uint16)
+    [found] = outputs_of(changed, {"image": frames})
+    assert_same(outputs_of(model, {"image": np.ones((1, 3, 2, 2), np.float16)}), [found], 1e-2)
+
+
 @pytest.mark.parametrize("opset", [11, 13, 17, 18, 22])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_frames_of_any_size_are_resized(opset: int, layout: Any) -> None:
@@ -385,6 +400,21 @@ def test_the_best_of_a_softmax(opset: int) -> None:
     assert_same([-x], [kept])
     assert_same([-np.sort(-chances)[:, :2]], [values], 1e-6)
     assert_same([np.argsort(-chances)[:, :2]], [indices])
+
+
+@pytest.mark.parametrize(
+    ("kind", "op_type", "operation", "told"),
+    [
+        ("int64[2, 4]", "Neg", AddPostprocessing(activation="softmax"), "output y is int64; `activation` takes floats"),
+        ("string[2, 4]", "Identity", AddPostprocessing(argmax=True), "output y is string, of which none is the larg"),
+        ("seq(float[2, 4])", "Identity", AddPostprocessing(cast="float16"), "output y is no tensor, but a sequence"),
+        ("seq(float[1, 2, 2, 4])", "Identity", ChangeLayout(outputs=("y",), to="NHWC"), "y cannot become NHWC: it is "),
+    ],
+)
+def test_outputs_of_other_types_are_told(kind: str, op_type: str, operation: Operation, told: str) -> None:
+    model = parsed(f'<ir_version: 8, opset_import: ["": 17]> g ({kind} x) => ({kind} y) {{ y = {op_type} (x) }}')
+    with pytest.raises(RequestError, match=re.escape(told)):
+        operate(model, operation)
 
 
 def test_what_cannot_follow_an_output_is_told() -> None:

@@ -99,6 +99,8 @@ def _chosen(kind: str, values: Sequence[ir.Value], patterns: Sequence[str]) -> l
 
 
 def _check_rank(value: ir.Value, layout: str) -> None:
+    if value.type is not None and not isinstance(value.type, ir.TensorType):
+        raise RequestError(f"{value.name} cannot become {layout}: it is no tensor, but a sequence or an optional one")
     if value.shape is None or len(value.shape) != len(layout):
         shape = "unknown" if value.shape is None else shape_text(value.shape)
         raise RequestError(

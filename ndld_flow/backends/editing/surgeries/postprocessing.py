@@ -8,16 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.backends.editing.dtype_words import dtype_of_word
+from ndld_flow.backends.editing.dtype_words import dtype_of_word, word_of_dtype
 from ndld_flow.backends.editing.edited_model import EditedModel
 from ndld_flow.backends.editing.surgeries.rewriting import Rewriting
 from ndld_flow.backends.models.input_shapes import show_shape
+from ndld_flow.backends.sanitizing.edits import FLOATS
 from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
 
 _FIRST_OPSET_OF_TOP_K = 10
 _FIRST_OPSET_OF_SOFTMAX_AXIS = 13
 """Before, all axes from `axis` on count as one."""
+_UNORDERED = frozenset((ir.DataType.STRING, ir.DataType.BOOL, ir.DataType.COMPLEX64, ir.DataType.COMPLEX128))
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ def add_postprocessing_to(edited: EditedModel, name: str | None, wanted: Wanted)
     axis = _axis(output, wanted.axis)
     if output.is_graph_input():
         raise RequestError(f"output {output.name} is an input of the model itself: nothing is computed there")
+    _check_type(output, wanted)
     results = _computed(edits, output, wanted, axis)
     if wanted.cast is not None:
         results = [_cast(edits, value, wanted.cast) for value in results]
@@ -59,6 +62,18 @@ def _output(model: ir.Model, name: str | None) -> ir.Value:
     if name not in outputs:
         raise RequestError(f"the model has no output {name!r}; {say_nearest(name, outputs)}")
     return outputs[name]
+
+
+def _check_type(output: ir.Value, wanted: Wanted) -> None:
+    if output.type is None:
+        return
+    if not isinstance(output.type, ir.TensorType):
+        raise RequestError(f"output {output.name} is no tensor, but a sequence or an optional one: nothing follows it")
+    dtype, word = output.type.dtype, word_of_dtype(output.type.dtype)
+    if wanted.activation is not None and dtype not in FLOATS:
+        raise RequestError(f"output {output.name} is {word}; `activation` takes floats: put a Cast before it")
+    if (wanted.argmax or wanted.top_k is not None) and dtype in _UNORDERED:
+        raise RequestError(f"output {output.name} is {word}, of which none is the largest")
 
 
 def _axis(output: ir.Value, axis: int) -> int:

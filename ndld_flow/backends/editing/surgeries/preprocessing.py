@@ -200,6 +200,8 @@ def _fold(
 ) -> tuple[Camera, Array, Array] | None:
     """What is left to do when the first Conv's weights do the rest; None when they cannot, which is told."""
     conv, reason = _first_conv(edits, value)
+    if conv is not None and camera.dtype == "uint16" and value.dtype == ir.DataType.FLOAT16:
+        conv, reason = None, "halves end at 65504, frames of uint16 do not"
     if conv is None:
         edited.note(f"nothing is folded into a Conv: {reason}")
         return None

@@ -15,7 +15,8 @@ import onnx_ir as ir
 from ndld_flow.backends.editing.edited_model import EditedModel
 from ndld_flow.backends.editing.surgeries import fusing_worker
 from ndld_flow.backends.editing.surgeries.rewriting import some_of
-from ndld_flow.backends.models.external_data import INLINE_LIMIT_BYTES, pieces_of, tensors_of
+from ndld_flow.backends.models.derived_tensors import pieces_of
+from ndld_flow.backends.models.external_data import INLINE_LIMIT_BYTES, tensors_of
 from ndld_flow.backends.models.files import all_graphs, load_model
 from ndld_flow.backends.models.node_selection import op_name
 from ndld_flow.backends.models.sparse_tensors import SparseInitializer

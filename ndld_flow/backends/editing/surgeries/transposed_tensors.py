@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.backends.models.derived_tensors import StreamedTensor, Writable
+from ndld_flow.backends.models.derived_tensors import StreamedTensor
+from ndld_flow.backends.models.generated_tensors import element_bytes
 
 
 def transposed(tensor: ir.TensorProtocol, perm: Sequence[int]) -> ir.TensorProtocol:
@@ -30,5 +31,5 @@ class _TransposedTensor(StreamedTensor):
     def on_disk(self) -> bool:
         return isinstance(self.source, ir.ExternalTensor) or self.source.on_disk
 
-    def tofile(self, file: Writable) -> None:
-        file.write(np.ascontiguousarray(self.source.numpy().transpose(self.perm)).tobytes())
+    def pieces(self) -> Iterator[bytes]:
+        yield element_bytes(np.ascontiguousarray(self.source.numpy().transpose(self.perm)), self.dtype)
