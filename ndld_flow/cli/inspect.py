@@ -110,6 +110,8 @@ def _query(said: Mapping[str, Any]) -> Query:
     wants_weights = said["initializers"] is not None or bool(weights) or said["stats"] or said["sort"] == "size"
     wants_nodes = said["nodes"] is not None or bool(nodes)
     _check_one(said, wants_nodes, wants_weights)
+    if said["hops"] and not said["near"]:
+        raise RequestError("--hops needs --near NAME: how far from what")
     scope = {"scope": list(said["scope"])} if said["scope"] else {}
     if scope and not wants_weights:
         wants_nodes = True
@@ -140,6 +142,9 @@ def _check_one(said: Mapping[str, Any], nodes: bool, weights: bool) -> None:
     several = [word for word, is_asked in asked.items() if is_asked]
     if len(several) > 1:
         raise RequestError(f"ask for one thing at a time: {' and '.join(several)} are lists of their own")
+    if said["group_by"] and several and (several != ["nodes"] or said["group_by"] == "dtype"):
+        what = "all weights" if said["group_by"] == "dtype" else "nodes"
+        raise RequestError(f"--group-by {said['group_by']} counts {what}: leave out what asks for {several[0]}")
 
 
 def _select(kind: Any, said: Mapping[str, Any], pattern: str | None) -> Any:  # noqa: ANN401 - either selection
@@ -150,7 +155,8 @@ def _select(kind: Any, said: Mapping[str, Any], pattern: str | None) -> Any:  # 
         return kind.model_validate_json(json.dumps({**said, "name": [pattern or "*"]}))
     except ValidationError as error:
         first = error.errors()[0]
-        option = "--" + str(first["loc"][0]).replace("_", "-")
+        word = str(first["loc"][0]).replace("_", "-")
+        option = f"--{word}" if word != "name" else "name pattern"
         raise RequestError(f"{option}: {first['msg'].removeprefix('Value error, ')}") from None
 
 

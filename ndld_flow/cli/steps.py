@@ -63,5 +63,5 @@ def _find(name: str, types: Sequence[StepType]) -> tuple[StepType, type[BaseMode
         raise click.UsageError(f"there is no step {name!r}; {hint}")
     parts = found.cls.parts()
     if part and part not in parts:
-        raise click.UsageError(f"{word} has no {part!r}; {say_nearest(part, parts)}")
+        raise click.UsageError(f"{word} has no {part!r}; {say_nearest(part, parts) or 'its settings name nothing'}")
     return found, parts[part] if part else None

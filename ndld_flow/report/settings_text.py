@@ -27,16 +27,29 @@ def settings_of(values: JsonValue, given: JsonValue = None) -> tuple[Setting, ..
         return ()
     named = given if isinstance(given, Mapping) else values
     return tuple(
-        Setting(short_name(name), value_text(value), name in named and value not in (None, [], {}))
+        Setting(short_name(name), _told(value, named.get(name)), name in named and value not in (None, [], {}))
         for name, value in values.items()
         if name != "step"
     )
 
 
+def _told(value: JsonValue, given: JsonValue) -> str:
+    """A list of mappings, such as operations, as the recipe gives it: a line for each item, without its defaults."""
+    told = given if isinstance(given, list) else value
+    if isinstance(told, list) and any(isinstance(item, dict) for item in told):
+        return "\n".join(f"- {_item_text(item)}" for item in told)
+    return value_text(value)
+
+
+def _item_text(item: JsonValue) -> str:
+    text = value_text(item)
+    return text[1:-1] if isinstance(item, dict) and len(item) == 1 else text
+
+
 def value_text(value: JsonValue) -> str:
     """`true`, `64`, `[Softmax]`, `{op_types: [Softmax]}`: flow-style YAML, near enough to be read as such."""
     if isinstance(value, str):
-        return short_name(value, 400) or '""'
+        return short_name(" ".join(value.splitlines()), 400) or '""'
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, list):
