@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 from blake3 import blake3
 
-from ndld_flow.backends.models.external_data import pieces_of
+from ndld_flow.backends.models.derived_tensors import pieces_of
 from ndld_flow.backends.models.sparse_tensors import SparseInitializer
 from ndld_flow.backends.models.tensor_statistics import element_pieces, first_values
 

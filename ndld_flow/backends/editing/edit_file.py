@@ -15,6 +15,7 @@ from ndld_flow.backends.editing.edited_model import EditedModel
 from ndld_flow.backends.editing.finishing import finish_model, settle_model, sort_model
 from ndld_flow.backends.editing.stale_shapes import NotedShapes
 from ndld_flow.backends.models.changed_model import check_changed
+from ndld_flow.backends.models.derived_tensors import StreamedTensor
 from ndld_flow.backends.models.files import check_model, load_model, save_model, summarize_model
 from ndld_flow.errors import ModelError, RequestError
 from ndld_flow.records.graph_change import GraphChange
@@ -60,10 +61,22 @@ def edit_file(
     edited.notes += finish_model(edited.model, noted)
     _forget(edited.bare)
     save_model(edited.model, target)
+    _read_back(edited.model, target)
     _check(edited, target)
     # The model in memory still names the weights' old place, so that those which stayed are equal without being read.
     diff = diff_models(load_model(edited.path), edited.model)
     return GraphChange(before=before, after=summarize_model(edited.model), notes=tuple(edited.notes), diff=diff)
+
+
+def _read_back(model: ir.Model, target: Path) -> None:
+    """Tensors that were computed while they were written lie in a file now: nobody computes them again to look at."""
+    held = [(graph, value) for graph in model.graphs() for value in graph.initializers.values()]
+    if not any(isinstance(value.const_value, StreamedTensor) for _, value in held):
+        return
+    written = dict(zip(model.graphs(), load_model(target).graphs(), strict=True))
+    for graph, value in held:
+        if isinstance(value.const_value, StreamedTensor):
+            value.const_value = written[graph].initializers[value.name or ""].const_value
 
 
 def _forget(bare: Iterable[ir.Value]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 from onnx import numpy_helper
 
-from ndld_flow.backends.models.derived_tensors import Array, DerivedTensor, Writable, read_pieces
+from ndld_flow.backends.models.derived_tensors import Array, DerivedTensor, array_pieces
 from ndld_flow.backends.models.sparse_tensors import SparseInitializer
 
 MAX_HALF = 65504.0
@@ -83,10 +83,10 @@ class RoundedTensor(DerivedTensor):
         self.loss = Loss(name, self.size, FORMATS[dtype])
         self._keeps_nonzero = sum(size != 1 for size in self.source.shape) <= 1
 
-    def tofile(self, file: Writable) -> None:
+    def pieces(self) -> Iterator[bytes]:
         self._writing(self.name or "")
         self.loss = Loss(self.name or "", self.size, self.loss.format)
-        super().tofile(file)
+        yield from super().pieces()
 
     def convert(self, piece: Array) -> Array:
         """Elements of the source -> elements of this type; what they lose is added to `loss`."""
@@ -155,12 +155,9 @@ def survey(tensor: ir.TensorProtocol, min_abs: float) -> Survey:
     """Look at every value of an fp32 tensor, in pieces."""
     found = Survey()
     end = _INFINITE_SCALAR if tensor.size == 1 else _INFINITE
-
-    def look(piece: Array) -> None:
+    for piece in array_pieces(tensor):
         size = np.abs(piece)
         found.count += int(np.count_nonzero(size))
         found.small += int(np.count_nonzero((size < min_abs) & (size > 0)))
         found.largest = max(found.largest, float(np.max(size, initial=0.0, where=size < end)))
-
-    read_pieces(tensor, look)
     return found

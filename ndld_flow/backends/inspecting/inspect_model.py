@@ -16,7 +16,7 @@ from ndld_flow.backends.editing.selection_criteria import NodeCriteria
 from ndld_flow.backends.editing.tensor_criteria import TensorCriteria
 from ndld_flow.backends.editing.tensor_selecting import ConstantTensor, fitting_tensors
 from ndld_flow.backends.inspecting.views import Views
-from ndld_flow.backends.models.external_data import pieces_of
+from ndld_flow.backends.models.derived_tensors import pieces_of
 from ndld_flow.backends.models.files import load_model, summarize_model
 from ndld_flow.backends.models.node_precision import precision_of
 from ndld_flow.backends.models.scopes import function_address, scopes_of

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from ndld_flow.backends.linting.subject import Subject, about
-from ndld_flow.backends.models.external_data import pieces_of, tensors_of
+from ndld_flow.backends.models.derived_tensors import pieces_of
+from ndld_flow.backends.models.external_data import tensors_of
 from ndld_flow.backends.models.sparse_tensors import SparseInitializer
 from ndld_flow.records.finding import Finding
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.backends.models.derived_tensors import Array, DerivedTensor, Writable
+from ndld_flow.backends.models.derived_tensors import Array, DerivedTensor
 from ndld_flow.backends.models.generated_tensors import element_bytes
 from ndld_flow.backends.models.tensor_statistics import dtype_name, element_pieces
 from ndld_flow.errors import RequestError
@@ -54,9 +55,9 @@ class ConvertedTensor(DerivedTensor):
     def convert(self, piece: Array) -> Array:
         return in_type(piece, self.dtype)[0]
 
-    def tofile(self, file: Writable) -> None:
+    def pieces(self) -> Iterator[bytes]:
         for piece in element_pieces(self.source, _PIECE_BYTES):
-            file.write(element_bytes(self.convert(piece), self.dtype))
+            yield element_bytes(self.convert(piece), self.dtype)
 
     def lost(self) -> Lost:
         """Read all values and count what they lose."""

@@ -5,9 +5,9 @@ A weight of any size on disk is read, changed and written again within a few meg
 
 from __future__ import annotations
 
-import io
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -36,13 +36,16 @@ class StreamedTensor(ir.LazyTensor):
         """Whether its data belong into a file beside the model."""
 
     @abstractmethod
+    def pieces(self) -> Iterator[bytes]:
+        """The elements' bytes, of as many at a time as it likes."""
+
     def tofile(self, file: Writable) -> None:
         """Write the elements' bytes, piece by piece."""
+        for piece in self.pieces():
+            file.write(piece)
 
     def tobytes(self) -> bytes:
-        buffer = io.BytesIO()
-        self.tofile(buffer)
-        return buffer.getvalue()
+        return b"".join(self.pieces())
 
     def _computed(self) -> ir.Tensor[Array] | ir.PackedTensor[Array]:
         shape = self.shape.numpy()
@@ -70,32 +73,44 @@ class DerivedTensor(StreamedTensor):
             isinstance(self.source, StreamedTensor) and self.source.on_disk
         )
 
-    def tofile(self, file: Writable) -> None:
-        """Write the elements' bytes, reading the source in pieces where it lies on disk."""
-        read_pieces(self.source, lambda piece: file.write(self.convert(piece).tobytes()))
+    def pieces(self) -> Iterator[bytes]:
+        """The source is read in pieces where it lies on disk."""
+        for piece in array_pieces(self.source):
+            yield self.convert(piece).tobytes()
 
 
-def read_pieces(tensor: ir.TensorProtocol, take: Callable[[Array], object]) -> None:
-    """Give `take` the elements of a tensor, flat and in order, in pieces of about a megabyte."""
-    sink = _Pieces(np.dtype(tensor.dtype.numpy()), take)
-    if hasattr(tensor, "tofile"):
-        tensor.tofile(sink)
-    else:
-        sink.write(tensor.tobytes())
+def array_pieces(tensor: ir.TensorProtocol) -> Iterator[Array]:
+    """The elements of a tensor, flat and in order, in pieces of about a megabyte; not for types below 8 bits."""
+    for data in pieces_of(tensor, _PIECE_BYTES):
+        yield np.frombuffer(data, dtype=tensor.dtype.numpy())
 
 
-class _Pieces:
-    """A file to write to, that hands on what it gets as arrays."""
+def pieces_of(tensor: ir.TensorProtocol, size: int) -> Iterator[bytes]:
+    """The tensor's bytes in pieces of this size; the last may be shorter.
 
-    def __init__(self, dtype: np.dtype[Any], take: Callable[[Array], object]) -> None:
-        self.dtype = dtype
-        self.take = take
-        self.rest = b""
+    A mapped file would count as memory of this process; reading it does not.
+    """
+    if isinstance(tensor, StreamedTensor):
+        yield from _in_size(tensor.pieces(), size)
+        return
+    if not isinstance(tensor, ir.ExternalTensor):
+        data = memoryview(tensor.tobytes())
+        yield from (data[start : start + size].tobytes() for start in range(0, len(data), size))
+        return
+    with Path(tensor.path).open("rb") as file:
+        file.seek(tensor.offset or 0)
+        left = tensor.nbytes
+        while left > 0 and (piece := file.read(min(size, left))):
+            left -= len(piece)
+            yield piece
 
-    def write(self, data: Any) -> int:  # noqa: ANN401 - bytes or any other buffer
-        view = memoryview(data).cast("B") if not self.rest else memoryview(self.rest + bytes(data))
-        whole = len(view) // self.dtype.itemsize * self.dtype.itemsize
-        for start in range(0, whole, _PIECE_BYTES):
-            self.take(np.frombuffer(view[start : min(start + _PIECE_BYTES, whole)], dtype=self.dtype))
-        self.rest = bytes(view[whole:])
-        return len(data)
+
+def _in_size(parts: Iterable[bytes], size: int) -> Iterator[bytes]:
+    rest = b""
+    for part in parts:
+        rest += part
+        whole = len(rest) // size * size
+        yield from (rest[start : start + size] for start in range(0, whole, size))
+        rest = rest[whole:]
+    if rest:
+        yield rest

@@ -16,7 +16,7 @@ from typing import BinaryIO
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.backends.models.derived_tensors import StreamedTensor
+from ndld_flow.backends.models.derived_tensors import StreamedTensor, pieces_of
 from ndld_flow.backends.models.element_types import held_tensor
 from ndld_flow.backends.models.sparse_tensors import SparseInitializer
 from ndld_flow.errors import ModelError, OutputsError
@@ -112,20 +112,6 @@ def _check_extent(path: Path, tensor: ir.ExternalTensor, size: int) -> None:
             f"{where} needs bytes {offset} to {offset + length}, but the file has only {size}. "
             "It is truncated: copy or download it again."
         )
-
-
-def pieces_of(tensor: ir.TensorProtocol, size: int) -> Iterator[bytes]:
-    """The tensor's bytes in pieces. A mapped file would count as memory of this process; reading it does not."""
-    if not isinstance(tensor, ir.ExternalTensor):
-        data = memoryview(tensor.tobytes())
-        yield from (data[start : start + size].tobytes() for start in range(0, len(data), size))
-        return
-    with Path(tensor.path).open("rb") as file:
-        file.seek(tensor.offset or 0)
-        left = tensor.nbytes
-        while left > 0 and (piece := file.read(min(size, left))):
-            left -= len(piece)
-            yield piece
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.backends.models.derived_tensors import Array, StreamedTensor, Writable
+from ndld_flow.backends.models.derived_tensors import Array, StreamedTensor
 from ndld_flow.errors import RequestError
 
 _PIECE_ELEMENTS = 2**18
@@ -45,13 +45,13 @@ class GeneratedTensor(StreamedTensor):
     def on_disk(self) -> bool:
         return self.belongs_outside
 
-    def tofile(self, file: Writable) -> None:
-        """Make and write the numbers in pieces of a quarter of a million."""
+    def pieces(self) -> Iterator[bytes]:
+        """A quarter of a million numbers at a time."""
         random = np.random.default_rng(self._seed)
         left = math.prod(self.shape.numpy())
         while left > 0:
             count = min(left, _PIECE_ELEMENTS)
-            file.write(element_bytes(self._draw(random, count), self.dtype))
+            yield element_bytes(self._draw(random, count), self.dtype)
             left -= count
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from ndld_flow.backends.models.external_data import pieces_of
+from ndld_flow.backends.models.derived_tensors import pieces_of
 from ndld_flow.backends.models.sparse_tensors import SparseInitializer
 from ndld_flow.quantities import size
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import onnx_ir as ir
 
-from ndld_flow.backends.models.external_data import pieces_of
+from ndld_flow.backends.models.derived_tensors import pieces_of
 from ndld_flow.backends.models.node_precision import precision_of
 from ndld_flow.backends.models.sparse_tensors import SparseInitializer
 from ndld_flow.backends.sanitizing.edits import QUANTIZATION, RANDOM, Edits
