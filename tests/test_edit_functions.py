@@ -387,7 +387,7 @@ def test_a_call_is_added_in_the_main_graph_and_in_a_subgraph() -> None:
 @pytest.mark.parametrize(
     ("settings_", "told"),
     [
-        ({"function": "Leaky", "inputs": ["nope"]}, "there is no tensor 'nope' to read there"),
+        ({"function": "Leaky", "inputs": ["nope"]}, "there is no tensor 'nope' that the main graph can read"),
         ({"function": "Leaky", "inputs": ["x", "y"]}, "f::Leaky has 1 inputs (u), and 2 are given"),
         (
             {"function": "Leaky", "inputs": ["x"], "outputs": ["y"]},

@@ -11,43 +11,20 @@ from ndld_flow.backends.editing.body_arity import check_body
 from ndld_flow.backends.editing.cloning import Renaming, captured_by, copy_graph, copy_value
 from ndld_flow.backends.editing.dims_joining import join_dims
 from ndld_flow.backends.editing.discarding import drop_nodes
-from ndld_flow.backends.editing.edited_model import EditedModel, values_of
+from ndld_flow.backends.editing.edited_model import EditedModel
 from ndld_flow.backends.editing.extracting import FIRST_IR_WITH_HIDDEN_WEIGHTS
 from ndld_flow.backends.editing.function_joining import join_functions
 from ndld_flow.backends.editing.function_names import Imports
 from ndld_flow.backends.editing.joining import Guest, check_fits, invite, names_in
+from ndld_flow.backends.editing.nesting import Nesting
 from ndld_flow.backends.editing.node_pieces import deep_nodes, read_in_nodes
 from ndld_flow.backends.editing.pruning import prune_values
 from ndld_flow.backends.editing.tensor_types import types_by_signatures
 from ndld_flow.backends.models.files import one_paragraph
-from ndld_flow.backends.models.scopes import node_label, own_subgraphs, scopes_of
+from ndld_flow.backends.models.scopes import node_label, own_subgraphs
 from ndld_flow.backends.models.sparse_tensors import SparseInitializer
 from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
-
-
-def visible_values(model: ir.Model, graph: ir.Graph) -> dict[str, ir.Value]:
-    """Name -> tensor, for all that a body of a node in this graph may read: the graph's own and those of outer ones."""
-    owners = {
-        body: owner.graph for outer in scopes_of(model).values() for owner in outer for _, body in own_subgraphs(owner)
-    }
-    found: dict[str, ir.Value] = {}
-    around: object = graph
-    while isinstance(around, ir.Graph):
-        for value in values_of(around):
-            found.setdefault(value.name or "", value)
-        around = owners.get(around)
-    return found
-
-
-def visible_value(model: ir.Model, graph: ir.Graph, name: str) -> ir.Value:
-    """Raises `RequestError` with the nearest name."""
-    known = visible_values(model, graph)
-    if name not in known:
-        raise RequestError(
-            f"there is no tensor {name!r} that can be read there; {say_nearest(name, filter(None, known))}"
-        )
-    return known[name]
 
 
 def find_body(edited: EditedModel, scope: str) -> tuple[ir.Node, str]:
@@ -94,7 +71,8 @@ def _body_from_text(edited: EditedModel, node: ir.Node, text: str) -> ir.Graph:
         told = error.args[0].decode() if error.args and isinstance(error.args[0], bytes) else str(error)
         raise RequestError(f"`text` cannot be read: {one_paragraph(told)}") from None
     assert isinstance(node.graph, ir.Graph)
-    outer = [visible_value(edited.model, node.graph, name) for name in _free_names(proto, set())]
+    nesting = Nesting(edited.model)
+    outer = [nesting.value(name, node.graph) for name in _free_names(proto, set())]
     own = len(proto.input)
     proto.input.extend(onnx.ValueInfoProto(name=value.name or "") for value in outer)  # else onnx_ir warns of each
     try:
@@ -115,11 +93,10 @@ def _body_from_model(edited: EditedModel, node: ir.Node, name: str, connect: Map
     """
     assert isinstance(node.graph, ir.Graph)
     guest = invite(edited, name)
-    given = dict(connect)
+    given, nesting = dict(connect), Nesting(edited.model)
     if node.op_type == "If":
-        known = visible_values(edited.model, node.graph)
-        given |= {each: each for each in guest.inputs if each not in given and each in known}
-    read = {guest.input(own): visible_value(edited.model, node.graph, outer) for own, outer in given.items()}
+        given |= {each: each for each in guest.inputs if each not in given and nesting.find(each, node.graph)}
+    read = {guest.input(own): nesting.value(outer, node.graph) for own, outer in given.items()}
     for theirs, ours in read.items():
         check_fits(theirs, ours)
     _check_all_connected(node, guest, read)
@@ -144,9 +121,9 @@ def body_from_scope(edited: EditedModel, node: ir.Node, scope: str, connect: Map
     for name in connect:
         if name not in outer:
             raise RequestError(f"{scope!r} reads no outer tensor {name!r}; {say_nearest(name, outer)}")
-    known = set(visible_values(edited.model, node.graph).values())
-    read = {outer[own]: visible_value(edited.model, node.graph, name) for own, name in connect.items()}
-    missing = [value for value in outer.values() if value not in known and value not in read]
+    nesting = Nesting(edited.model)
+    read = {outer[own]: nesting.value(name, node.graph) for own, name in connect.items()}
+    missing = [value for value in outer.values() if not nesting.sees(node.graph, value) and value not in read]
     for value in missing:
         if not value.is_initializer() or value.is_graph_input():
             raise RequestError(

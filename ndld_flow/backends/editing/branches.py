@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from ndld_flow.backends.editing.bodies import visible_value
 from ndld_flow.backends.editing.cloning import Renaming, captured_values
 from ndld_flow.backends.editing.constant_nodes import ConstantNodes
 from ndld_flow.backends.editing.discarding import drop_nodes
@@ -16,6 +15,7 @@ from ndld_flow.backends.editing.edited_model import EditedModel, values_of
 from ndld_flow.backends.editing.extracting import FIRST_IR_WITH_HIDDEN_WEIGHTS, common_graph
 from ndld_flow.backends.editing.joining import make_outputs
 from ndld_flow.backends.editing.neighbourhood import Neighbourhood
+from ndld_flow.backends.editing.nesting import Nesting
 from ndld_flow.backends.editing.node_pieces import Pieces, deep_nodes, hand_over, outermost, outputs_of
 from ndld_flow.backends.editing.pruning import prune_values
 from ndld_flow.backends.editing.surgeries.rewriting import known_shapes
@@ -40,7 +40,7 @@ def wrap_in_if(
     around = Neighbourhood(edited.model)
     graph = common_graph(edited, chosen)
     _check_one_piece(chosen, around)
-    test = visible_value(edited.model, graph, condition)
+    test = Nesting(edited.model).value(condition, graph)
     outputs = outputs_of(chosen, around)
     if not outputs:
         raise RequestError("nobody reads what the selected nodes make: there is nothing to choose")
@@ -208,7 +208,8 @@ def _otherwise(
             f"say what {', '.join(map(repr, missing))} is when the condition does not hold: "
             f"`otherwise: {{{missing[0]}: TENSOR}}`"
         )
-    return [visible_value(edited.model, graph, given[name]) for name in names]
+    nesting = Nesting(edited.model)
+    return [nesting.value(given[name], graph) for name in names]
 
 
 def _put_if(

@@ -15,6 +15,7 @@ from ndld_flow.backends.editing.edited_model import EditedModel, values_of
 from ndld_flow.backends.editing.function_names import Imports
 from ndld_flow.backends.editing.neighbourhood import Neighbourhood, read_values
 from ndld_flow.backends.editing.node_pieces import deep_nodes, outermost, outputs_of, read_in_nodes
+from ndld_flow.backends.editing.pruning import is_used
 from ndld_flow.backends.editing.tensor_types import type_edges
 from ndld_flow.backends.models.scopes import node_label
 from ndld_flow.backends.models.unique_names import free_name
@@ -118,9 +119,9 @@ def keep_only(edited: EditedModel, part: Part, types: Mapping[str, str]) -> None
     kept = {*part.nodes, *brought}
     drop_nodes(node for node in graph if node not in kept)
     # Weights that may be overridden stay so; those of IR version 3 are all inputs.
-    overridable = [value for value in graph.inputs if value.is_initializer() and _is_used(value)]
+    overridable = [value for value in graph.inputs if value.is_initializer() and is_used(value)]
     graph.inputs[:] = list(dict.fromkeys([*inputs, *overridable]))
-    for name in [name for name, value in graph.initializers.items() if not _is_used(value)]:
+    for name in [name for name, value in graph.initializers.items() if not is_used(value)]:
         del graph.initializers[name]
     make_main(edited.model, graph, imports)
 
@@ -241,7 +242,3 @@ def _as_inputs(graph: ir.Graph, part: Part) -> list[ir.Value]:
             )
     read_in_nodes(part.nodes, read)
     return [read.get(value, value) for value in part.inputs]
-
-
-def _is_used(value: ir.Value) -> bool:
-    return bool(value.uses()) or value.is_graph_output()

@@ -11,11 +11,11 @@ from pydantic import JsonValue
 from ndld_flow.backends.editing.edited_model import EditedModel
 from ndld_flow.backends.editing.function_attributes import attribute_types, typed_attribute
 from ndld_flow.backends.editing.function_names import Imports, drop_unused_domains, new_function_name
-from ndld_flow.backends.editing.names_in_use import values_of
+from ndld_flow.backends.editing.nesting import Nesting
 from ndld_flow.backends.editing.node_pieces import deep_nodes
 from ndld_flow.backends.editing.schemas import Schemas, check_inputs
 from ndld_flow.backends.models.files import all_graphs
-from ndld_flow.backends.models.scopes import function_address, node_label, own_subgraphs
+from ndld_flow.backends.models.scopes import function_address, node_label
 from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
 
@@ -46,8 +46,8 @@ def add_call(edited: EditedModel, function: ir.Function, call: Call, scope: str)
         if len(given) > len(own):
             names = ", ".join(value.name or "" for value in own)
             raise RequestError(f"{address} has {len(own)} {what} ({names}), and {len(given)} are given")
-    known = _visible_values(edited.model, graph)
-    inputs = [_named(known, name) if name else None for name in call.inputs]
+    nesting = Nesting(edited.model)
+    inputs = [nesting.value(name, graph) if name else None for name in call.inputs]
     check_inputs(Schemas(edited.model).of_function(function), inputs)
     outputs = call.outputs or [edited.fresh_name(f"{function.name}_{value.name}") for value in function.outputs]
     _check_new(edited, [*call.outputs, *([call.name] if call.name else [])])
@@ -132,24 +132,6 @@ def _callers_of(model: ir.Model, function: ir.Function) -> set[ir.OperatorIdenti
             if any(node.op_identifier() in found for node in deep_nodes(each.graph))
         }
     return found
-
-
-def _visible_values(model: ir.Model, graph: ir.Graph) -> dict[str, ir.Value]:
-    """Name -> tensor that a node of the graph may read: its own, then those of the graphs around it."""
-    outer = {body: node.graph for each in all_graphs(model) for node in each for _, body in own_subgraphs(node)}
-    found: dict[str, ir.Value] = {}
-    around: object = graph
-    while isinstance(around, ir.Graph):
-        for value in values_of(around):
-            found.setdefault(value.name or "", value)
-        around = outer.get(around)
-    return found
-
-
-def _named(known: Mapping[str, ir.Value], name: str) -> ir.Value:
-    if name not in known:
-        raise RequestError(f"there is no tensor {name!r} to read there; {say_nearest(name, filter(None, known))}")
-    return known[name]
 
 
 def _check_new(edited: EditedModel, names: Sequence[str]) -> None:

@@ -37,19 +37,24 @@ class Nesting:
         """Whether a node of the graph may read a tensor."""
         return isinstance(graph, ir.Graph) and value.graph in self.seen_from(graph)
 
+    def find(self, name: str, graph: ir.Graph) -> ir.Value | None:
+        """The tensor that a node of the graph reads by a name, if there is one."""
+        return next(
+            (self._values(around)[name] for around in self.seen_from(graph) if name in self._values(around)), None
+        )
+
     def value(self, name: str, graph: ir.Graph) -> ir.Value:
         """The tensor that a node of the graph reads by a name. Raises `RequestError` with the nearest it can read."""
-        visible = self.seen_from(graph)
-        for around in visible:
-            if name in self._values(around):
-                return self._values(around)[name]
+        found = self.find(name, graph)
+        if found is not None:
+            return found
         addresses = {inner: address for address, inner in scopes_of(self._model).items()}
         here = addresses[graph] or "the main graph"
         for elsewhere, address in addresses.items():
             if name in self._values(elsewhere):
                 where = address or "the main graph"
                 raise RequestError(f"the tensor {name!r} stands in {where}, which cannot be read from {here}")
-        known = [each for around in visible for each in self._values(around)]
+        known = [each for around in self.seen_from(graph) for each in self._values(around)]
         raise RequestError(f"there is no tensor {name!r} that {here} can read; {say_nearest(name, known)}")
 
     def _values(self, graph: ir.Graph) -> dict[str, ir.Value]:
