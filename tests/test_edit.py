@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -19,6 +20,7 @@ from ndld_flow.records.run_record import RunRecord
 from ndld_flow.runner import run_folder
 from tests import models
 from tests.editing_fixtures import by, edit, parse, text_of
+from tests.editing_fixtures import run as outputs_of
 
 CHAIN = "g (float[N, 4] x) => (float[N, 4] z) { [first] y = Relu(x) [second] z = Sigmoid(y) }"
 SHOUT = {"rename_nodes": {"select": "first", "to": "shout"}}
@@ -185,6 +187,73 @@ def test_what_one_operation_noted_is_forgotten_when_a_later_one_changes_it() -> 
 def test_names_of_an_outputs_dimensions_stay_where_nothing_says_otherwise() -> None:
     renamed = {"replace_op": {"select": "second", "op_type": "Tanh"}}
     assert "(float[N,4] z)" in text_of(edit(CHAIN, renamed))
+
+
+def test_what_a_call_makes_follows_the_functions_body() -> None:
+    text = """<ir_version: 10, opset_import: ["": 17, "m": 1]>
+    g (float[2, 3] x) => (float[2, 3] y) <float[2, 3] u, float[2, 3] v> { u = m.Outer(x) v = m.Other(u) y = Relu(v) }
+    <domain: "m", opset_import: ["": 17, "m": 1]> Outer (a) => (b) { b = m.Inner(a) }
+    <domain: "m", opset_import: ["": 17, "m": 1]> Other (a) => (b) { b = Relu(a) }
+    <domain: "m", opset_import: ["": 17]> Inner (a) => (b) { k = Relu(a) b = Neg(k) }"""
+    permute = {"op_type": "Transpose", "attributes": {"perm": [1, 0]}, "after": "k", "scope": "m::Inner"}
+    turned = text_of(edit(text, {"insert_node": permute}))
+    assert "(float[3,2] y)" in turned
+    assert "float[3,2] u, float[3,2] v" in turned
+
+
+def test_what_an_if_makes_follows_its_branches() -> None:
+    text = """g (float[2, 3] x, bool c) => (float[2, 3] y) <float[2, 3] u> {
+        u = If (c) <
+            then_branch = t () => (float[2, 3] p) { k = Relu(x) p = Neg(k) },
+            else_branch = e () => (float[2, 3] q) { l = Neg(x) q = Relu(l) }
+        >
+        y = Tanh(u)
+    }"""
+    permute = {"op_type": "Transpose", "attributes": {"perm": [1, 0]}}
+    places = {"k": "u/then_branch", "l": "u/else_branch"}
+    turned = edit(text, *({"insert_node": {**permute, "after": at, "scope": body}} for at, body in places.items()))
+    assert "(float[3,2] y)" in text_of(turned)
+
+
+def test_what_a_loop_is_given_is_as_open_as_its_input() -> None:
+    text = """g (float[2, 3] x, int64 n, bool c) => (float[2, 3] y) {
+        y = Loop (n, c, x) <body = b (int64 i, bool go, float[2, 3] s) => (bool on, float[2, 3] t) <float[2, 3] m> {
+            on = Identity(go) m = Relu(s) t = Neg(m)
+        }>
+    }"""
+    permute = {"insert_node": {"op_type": "Transpose", "attributes": {"perm": [1, 0]}, "after": "x"}}
+    changed = edit(text, permute)
+    assert text_of(changed).count("[2,3]") == 1, "the input's"
+    feeds = {"x": np.ones((2, 3), np.float32), "n": np.array(2), "c": np.array(True)}
+    assert outputs_of(changed, feeds)["y"].shape == (3, 2)
+
+
+@pytest.mark.parametrize("operation", ["name_all", "infer_shapes"])
+def test_what_onnx_cannot_type_in_a_function_is_no_mistake(operation: str) -> None:
+    text = """<ir_version: 10, opset_import: ["": 17, "m": 1, "com.microsoft": 1]>
+    g (float[2, 3] x, bool c) => (float[2, 3] y) <float[2, 3] u> {
+        u = m.Swish(x)
+        y = If (c) <then_branch = t () => (float[2, 3] p) { p = Relu(u) }, else_branch = e () => (float[2, 3] r) {
+            r = Neg(x)
+        }>
+    }
+    <domain: "m", opset_import: ["": 17, "com.microsoft": 1]> Swish (a) => (b) { b = com.microsoft.QuickGelu(a) }"""
+    named = edit(text, {"rename_functions": {"functions": "m::Swish", "to": "f::Swish"}}, operation)
+    feeds = {"x": np.ones((2, 3), np.float32), "c": np.array(True)}
+    np.testing.assert_array_equal(outputs_of(named, feeds)["y"], outputs_of(parse(text), feeds)["y"])
+
+
+def test_nodes_with_operators_unknown_to_onnx_become_a_function() -> None:
+    text = """<ir_version: 10, opset_import: ["": 17, "com.microsoft": 1]>
+    g (float[2, 3] x, bool c) => (float[2, 3] y) {
+        k = com.microsoft.QuickGelu(x) u = Relu(k)
+        y = If (c) <then_branch = t () => (float[2, 3] p) { p = Relu(u) }, else_branch = e () => (float[2, 3] r) {
+            r = Neg(x)
+        }>
+    }"""
+    made = edit(text, {"make_function": {"function": "m::Swish", "select": {"output": ["k", "u"]}}})
+    feeds = {"x": np.ones((2, 3), np.float32), "c": np.array(True)}
+    np.testing.assert_array_equal(outputs_of(made, feeds)["y"], outputs_of(parse(text), feeds)["y"])
 
 
 CIRCLE = """g (float[4] x) => (float[4] b) { a = Neg(x) b = Relu(a) }"""

@@ -7,13 +7,14 @@ that were inlined away; here the model's inputs and outputs stay, and as many na
 from __future__ import annotations
 
 from collections.abc import Sequence
-from graphlib import CycleError, TopologicalSorter
+from graphlib import CycleError
 
 import onnx_ir as ir
 
 from ndld_flow.backends.editing.cloning import copy_nodes, rename_apart
 from ndld_flow.backends.editing.edited_model import EditedModel
 from ndld_flow.backends.editing.function_names import Imports, drop_unused_domains, names_of
+from ndld_flow.backends.editing.function_order import callees_first
 from ndld_flow.backends.editing.node_pieces import deep_nodes, hand_over
 from ndld_flow.backends.editing.pruning import remove_node
 from ndld_flow.backends.models.files import all_graphs
@@ -34,7 +35,7 @@ def inline_functions(edited: EditedModel, functions: Sequence[ir.Function], keep
     chosen = {function.identifier(): function for function in functions}
     kept = [graph for graph in all_graphs(model) if keep or graph not in {f.graph for f in functions}]
     inlining = _Inlining(model, chosen, {name for graph in kept for name in names_of(graph)})
-    for function in _callees_first(chosen):
+    for function in _in_order(chosen):
         inlining.calls_in(function.graph)
     calls = sum(
         inlining.calls_in(graph)
@@ -47,13 +48,9 @@ def inline_functions(edited: EditedModel, functions: Sequence[ir.Function], keep
     return calls
 
 
-def _callees_first(chosen: dict[ir.OperatorIdentifier, ir.Function]) -> list[ir.Function]:
-    calls = {
-        key: [node.op_identifier() for node in deep_nodes(function.graph) if node.op_identifier() in chosen]
-        for key, function in chosen.items()
-    }
+def _in_order(chosen: dict[ir.OperatorIdentifier, ir.Function]) -> list[ir.Function]:
     try:
-        return [chosen[key] for key in TopologicalSorter(calls).static_order()]
+        return callees_first(chosen)
     except CycleError as error:
         told = " -> ".join(function_address(chosen[key]) for key in error.args[1])
         raise RequestError(f"functions that call each other in a circle cannot be inlined: {told}") from None
