@@ -499,7 +499,9 @@ def test_constant_nodes_go_inside_as_initializers_do() -> None:
 
 
 def test_what_a_call_makes_has_the_shape_that_it_had() -> None:
-    text = """g (float[N, 4] x, int64[2] s) => (float[A, B] y) <float[7, 9] r> { r = Reshape(x, s) t = Neg(r) y = Tanh(t) }"""
+    text = """g (float[N, 4] x, int64[2] s) => (float[A, B] y) <float[7, 9] r> {
+        r = Reshape(x, s) t = Neg(r) y = Tanh(t)
+    }"""
     made = edit(text, {"make_function": {"function": "f::Part", "select": {"output": ["r", "t"]}}})
     assert "(float[7,9] y)" in text_of(made) or "(float[A,B] y)" in text_of(made)
     widened = edit(made, {"set_shapes": {"shapes": {"x": ["N", 8]}}})

@@ -91,7 +91,8 @@ def _summary(told: ModelSummary) -> Iterator[RenderableType]:
         yield _section("largest", _tensor_table(told.largest))
     for title, names in (("subgraph", told.subgraphs), ("function", told.functions)):
         if names:
-            yield _section(f"{count(len(names))} {title}{'s' if len(names) > 1 else ''}", bodies_table(names, told.nodes_by_graph))
+            plural = "s" if len(names) > 1 else ""
+            yield _section(f"{count(len(names))} {title}{plural}", bodies_table(names, told.nodes_by_graph))
     if told.files:
         yield _section("external data", _file_table(told))
     if told.metadata:

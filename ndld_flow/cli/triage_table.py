@@ -27,8 +27,15 @@ def print_triage(title: str, profile: Profile, triage: Triage) -> None:
 
 def wide_console() -> Console:
     """The terminal as it is; a pipe or a log has no width, and tables need some."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=120)
+    console = _Console(highlight=False)
+    return console if console.is_terminal else _Console(highlight=False, width=120)
+
+
+class _Console(Console):
+    """Rich ends with exit code 1 when the reader goes away, as in `| head`; we end as all of our verbs do."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 def _parts(title: str, profile: Profile, triage: Triage) -> Iterator[RenderableType]:

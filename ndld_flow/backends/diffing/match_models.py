@@ -90,7 +90,7 @@ def _join_bodies(before: ir.Node, after: ir.Node, matches: Matches) -> Iterator[
 
 
 def _match_moved(before: ir.Model, after: ir.Model, matches: Matches, labelling: Labelling) -> None:
-    """What has gone from one graph into another: nodes by their names, or what they make; weights also by what they hold."""
+    """What has gone from one graph into another: nodes by their names or outputs, weights also by what they hold."""
     mine, theirs = list(all_graphs(before)), list(all_graphs(after))
     nodes = [[node for graph in graphs for node in graph] for graphs in (mine, theirs)]
     lone = [matches.nodes.lone(some) for some in nodes]
