@@ -44,6 +44,7 @@ About = Literal[
     "local functions",
     "named surgeries",
     "rules and code",
+    "others",
 ]
 """Headings of lists of operations, in their order."""
 
@@ -53,7 +54,7 @@ class Operation(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
-    about: ClassVar[About]
+    about: ClassVar[About] = "others"
     """The heading it stands under where operations are listed."""
     version: ClassVar[int] = 1
     """Raise it when the same settings would give another model than before."""
