@@ -94,13 +94,29 @@ class RandomModel(RandomGraph):
 
 def nodes_of(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     """The graph's nodes, and those of its subgraphs."""
-    inner = [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]
-    return [*graph.node, *(node for one in inner for node in nodes_of(one))]
+    return [*graph.node, *(node for body in bodies_of(graph) for node in nodes_of(body))]
+
+
+def bodies_of(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
+    return [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]
 
 
 def take_names_away(model: onnx.ModelProto) -> None:
     for node in nodes_of(model.graph):
         node.name = ""
+
+
+def give_strange_names(model: onnx.ModelProto) -> None:
+    """Names that are patterns, templates or text of other kinds."""
+    tensors = {name for node in nodes_of(model.graph) for name in node.output} - {"y"}
+    strange = {name: f"[{place}] */{{name}}:\u00e9 'q\\" for place, name in enumerate(sorted(tensors))}
+    for place, node in enumerate(nodes_of(model.graph)):
+        node.name = f"/{{index}}*/ {place}"
+        for names in (node.input, node.output):
+            names[:] = [strange.get(name, name) for name in names]
+    for body in bodies_of(model.graph):
+        for value in body.output:
+            value.name = strange.get(value.name, value.name)
 
 
 def make_weights_inputs(model: onnx.ModelProto) -> None:
@@ -118,7 +134,7 @@ def leave_alone(model: onnx.ModelProto) -> None:
     """As it is."""
 
 
-FORMS = (leave_alone, take_names_away, make_weights_inputs, make_batch_free)
+FORMS = (leave_alone, take_names_away, give_strange_names, make_weights_inputs, make_batch_free)
 
 
 def other_models() -> dict[str, onnx.ModelProto]:
@@ -200,11 +216,12 @@ class Choices:
 
 
 def attribute_setting(c: Choices) -> object:
-    """An axis or so of a node that has one, or of any."""
-    name = c.pick(("axis", "axis", "alpha", "to", "perm"))
-    having = [node_label(node) for node in c.nodes() if name in node.attributes]
-    value = {"alpha": 0.5, "to": c.pick(("float16", "float32")), "perm": [1, 0]}.get(name, c.number(-3, 3))
-    return {"select": c.pick((c.known(having), {"op_type": "Softmax"})), "attributes": {name: value}}
+    """A number that a node says, or may say."""
+    numbers = ("axis", "alpha", "beta", "epsilon", "slope", "keepdims", "transB")
+    said = [(node_label(node), name) for node in c.nodes() for name in node.attributes if name in numbers]
+    node, name = c.pick([*said, (c.node("Softmax"), "axis"), (c.node("Gemm"), "alpha"), (c.node(), c.pick(numbers))])
+    whole = name in ("axis", "keepdims", "transB")
+    return {"select": node, "attributes": {name: c.number(-2, 1) if whole else c.pick((0.5, 1.0))}}
 
 
 def attribute_deletion(c: Choices) -> object:
@@ -282,7 +299,7 @@ OPERATIONS: dict[str, Callable[[Choices], object]] = {
     "decompose": lambda c: {"select": {"op_type": c.pick(("LayerNormalization", "Clip", "Softmax", "Leaky"))}},
     "delete_attributes": attribute_deletion,
     "delete_functions": lambda c: {"functions": c.function()},
-    "disconnect": lambda c: {"select": c.select(), "input": c.number(0, 2)},
+    "disconnect": lambda c: {"select": c.node("Clip", "Gemm", "LayerNormalization"), "input": c.number(1, 2)},
     "drop_initializer_inputs": lambda c: EMPTY_IS_FINE,
     "drop_shapes": lambda c: {},
     "duplicate_subgraph": lambda c: {"scope": c.body(), "to": c.body()},
@@ -324,7 +341,7 @@ OPERATIONS: dict[str, Callable[[Choices], object]] = {
     "remove_nodes": lambda c: {"select": c.select(), "bridge": c.flag()},
     "remove_noops": lambda c: EMPTY_IS_FINE,
     "remove_outputs": lambda c: {"outputs": [c.output()]},
-    "rename_dims": lambda c: {"names": {"batch": c.pick(("n", "x", "2"))}},
+    "rename_dims": lambda c: {"names": {"batch": c.pick(("n", "x"))}},
     "rename_functions": lambda c: {"functions": c.function(), "to": "renamed::{name}"},
     "rename_inputs": lambda c: {"names": {c.input(): c.pick(("new_name", c.value()))}},
     "rename_nodes": lambda c: {"select": c.select(), "to": c.pick(("a", "n_{index}", "{name}"))},

@@ -706,6 +706,11 @@ def test_templates_are_checked_before_a_run(said: dict[str, Any], told: str) -> 
             operation.model_validate(said)
 
 
+def test_nodes_of_one_name_get_names_of_their_own() -> None:
+    text = "g (float[2] x) => (float[2] y) { [same] a = Relu(x) [same] b = Tanh(a) [same_2] y = Neg(b) }"
+    assert [node.name for node in edit(text, "name_all").graph.node] == ["same", "same_3", "same_2"]
+
+
 def test_everything_is_named() -> None:
     proto = parse("g (float[2] a) => (float[2] z) { b = Relu (a)  c, mask = Dropout (b)  z = Tanh (c) }")
     assert [node.name for node in edit(proto, "name_all").graph.node] == ["Relu_b", "Dropout_c", "Tanh_z"]

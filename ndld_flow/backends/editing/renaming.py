@@ -56,16 +56,20 @@ def values_to_rename(model: ir.Model, names: Mapping[str, str]) -> dict[ir.Value
 
 
 def names_for_all(model: ir.Model, c_identifiers: bool) -> tuple[dict[ir.Node, str], dict[ir.Value, str]]:
-    """New names for nodes that have none; for all nodes and tensors, where they shall be C90 identifiers.
+    """New names for nodes that have none, or one that a node before has; for all nodes and tensors, where they shall be
+    C90 identifiers.
 
     An output without a name is one that the node shall not make: it stays so.
     """
     nodes: dict[ir.Node, str] = {}
-    for node in (node for family in _nodes(model) for node in family):
-        if not node.name:
-            nodes[node] = identifier(f"{node.op_type}_{node_label(node)}")
-        elif c_identifiers:
-            nodes[node] = identifier(node.name)
+    for family in _nodes(model):
+        seen: set[str] = set()
+        for node in family:
+            if not node.name:
+                nodes[node] = identifier(f"{node.op_type}_{node_label(node)}")
+            elif c_identifiers or node.name in seen:
+                nodes[node] = identifier(node.name) if c_identifiers else node.name
+            seen.add(node.name or "")
     values = [value for family in _values(model) for value in family if value.name] if c_identifiers else []
     return nodes, {value: identifier(value.name or "") for value in values}
 

@@ -15,7 +15,8 @@ class NameAll(Operation):
 
         name_all: {c_identifiers: true, keep_io: true}
 
-    A node without a name is called after its operator and what it makes, such as `Conv_features`.
+    A node without a name is called after its operator and what it makes, such as `Conv_features`. Of nodes of one name,
+    which ONNX Runtime refuses, all but the first get a number.
     """
 
     about = "nodes"
