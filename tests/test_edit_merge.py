@@ -296,3 +296,16 @@ def test_a_name_with_the_prefix_may_be_taken_too() -> None:
 def test_joining_is_deterministic() -> None:
     made = [edit(HEAD, {"append_model": {"model": "tail"}}, tail=parse(TAIL)) for _ in range(2)]
     assert made[0].SerializeToString() == made[1].SerializeToString()
+
+
+@pytest.mark.parametrize("domain", ["", "ai.onnx"])
+def test_the_default_domain_has_two_names(domain: str) -> None:
+    guest = parse("g (float[2] y) => (float[2] z) { z = HardSwish(y) }")
+    guest.opset_import[0].domain = "ai.onnx"
+    guest.opset_import[0].version = 14
+    guest.graph.node[0].domain = domain
+    model = edit("g (float[2] x) => (float[2] y) { y = Relu(x) }", {"append_model": {"model": "tail"}}, tail=guest)
+    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 17)]
+    assert [node.domain for node in model.graph.node] == ["", ""]
+    x = np.array([-1, 2], np.float32)
+    np.testing.assert_array_equal(run(model, {"x": x})["z"], run(guest, {"y": np.maximum(x, 0)})["z"])

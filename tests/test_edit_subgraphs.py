@@ -114,8 +114,18 @@ def test_a_model_as_the_body_of_a_loop_and_of_a_scan() -> None:
         ),
         (TWO_IFS, "first/else_branch", "b () => (float[3] r, float[3] s) { r = Neg(x) s = Neg(x) }", "1 outputs"),
         (TWO_IFS, "first/else_branch", "b () => (int64[3] r) { r = Cast<to = 7>(x) }", "wants float32 for 'r'"),
-        (TWO_IFS, "first/else_branch", "b () => (float[3] r) { r = Neg(xx) }", "no tensor 'xx' that the main graph can read"),
-        (TWO_IFS, "first/else_branch", "b () => (float[3] r) { r = Neg(m) }", "the tensor 'm' stands in first/then_branch, which cannot be read"),
+        (
+            TWO_IFS,
+            "first/else_branch",
+            "b () => (float[3] r) { r = Neg(xx) }",
+            "no tensor 'xx' that the main graph can read",
+        ),
+        (
+            TWO_IFS,
+            "first/else_branch",
+            "b () => (float[3] r) { r = Neg(m) }",
+            "'m' stands in first/then_branch, which",
+        ),
         (TWO_IFS, "first/else_branch", "b () => float[3] r", "`text` cannot be read: [ParseError at position"),
         (TWO_IFS, "first/else_brunch", "b () => (float[3] r) { r = Neg(x) }", 'did you mean "first/else_branch"?'),
         (
@@ -224,7 +234,10 @@ def test_wrap_in_if(flag: bool) -> None:
         ),
         ({"select": "b", "condition": "x"}, "the condition 'x' is no bool"),
         ({"select": "b", "condition": "flag", "otherwise": {"q": "x"}}, "`otherwise`: the nodes give no 'q'"),
-        ({"select": "b", "condition": "flag", "otherwise": {"b": "q"}}, "there is no tensor 'q' that the main graph can read"),
+        (
+            {"select": "b", "condition": "flag", "otherwise": {"b": "q"}},
+            "there is no tensor 'q' that the main graph can read",
+        ),
         ({"select": "b", "condition": "late"}, "the condition 'late' depends on the selected nodes"),
         ({"select": "b", "condition": "flags"}, "the condition 'flags' is [3], but an If wants one bool"),
         ({"select": "b", "condition": "flag", "otherwise": {"b": "c"}}, "`otherwise`: 'c' depends on the selected"),

@@ -262,13 +262,19 @@ def test_attention_is_written_out() -> None:
     assert_same(outputs_of(model, feeds), outputs_of(written, feeds), 1e-5)
 
 
+def test_the_opset_that_defines_an_operator_is_told() -> None:
+    model = parsed('<ir_version: 8, opset_import: ["": 12]> g (float[2] x) => (float[2] y) { y = Elu (x) }')
+    with pytest.raises(RequestError, match="opset 12; opset 18 is the first that does: convert the model to it first"):
+        operate(model, Decompose(select=NodeSelect(op_type=("Elu",))))
+
+
 def test_what_cannot_be_written_out_is_told_with_what_can() -> None:
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]>
         g (float[1, 3, 8, 8] x) => (float[1, 3, 1, 1] y) { y = GlobalAveragePool (x) }"""
     )
     with pytest.raises(
-        RequestError, match=r"GlobalAveragePool\) is not defined by other operators at opset 17; known:.*Layer"
+        RequestError, match=r"GlobalAveragePool\) is not defined by other operators at opset 17; these are:.*Layer"
     ):
         operate(model, Decompose(select=NodeSelect(name=("*",))))
 

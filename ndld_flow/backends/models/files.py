@@ -32,6 +32,7 @@ MAX_OPSET = 26
 """Newest version of the default domain ONNX Runtime 1.31 loads."""
 _MIN_IR_VERSION = 3
 """Older ones have no opset imports."""
+_DEFAULT_DOMAIN = "ai.onnx"
 
 __all__ = [
     "MAX_IR_VERSION",
@@ -62,7 +63,19 @@ def load_model(path: Path) -> ir.Model:
         raise ModelError(f"{path}: the model is broken or uses what is not supported: {_innermost(error)}") from None
     give_back_sparse(model, sparse)
     place_external(model, path)
+    _name_default_domain(model)
     return model
+
+
+def _name_default_domain(model: ir.Model) -> None:
+    """`ai.onnx` is another name of the default domain; all that reads models goes by the empty one."""
+    for imports in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
+        if _DEFAULT_DOMAIN in imports:
+            imports.setdefault("", imports.pop(_DEFAULT_DOMAIN))
+    for graph in all_graphs(model):
+        for node in graph:
+            if node.domain == _DEFAULT_DOMAIN:
+                node.domain = ""
 
 
 def read_proto(path: Path) -> onnx.ModelProto:

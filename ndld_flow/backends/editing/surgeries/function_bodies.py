@@ -12,11 +12,10 @@ from ndld_flow.backends.editing.edited_model import EditedModel
 from ndld_flow.backends.editing.surgeries.rewriting import Rewriting, graph_of, known_shapes, label
 from ndld_flow.backends.models.files import one_paragraph
 from ndld_flow.backends.models.node_precision import precision_metadata
+from ndld_flow.backends.sanitizing.edits import is_standard
 from ndld_flow.errors import RequestError
-from ndld_flow.nearest import say_nearest
 
 _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
-_MOST_NAMED = 100
 _WITH_SUBGRAPHS = frozenset(("Range", "SequenceMap"))
 """Their definitions are loops."""
 
@@ -78,11 +77,7 @@ def _body(edits: Rewriting, node: ir.Node) -> onnx.FunctionProto:
     schema = _schema(node.op_type, domain_opset, node.domain)
     versions = _versions(schema, opset) if schema is not None else []
     if schema is None or not versions:
-        known = decomposable(opset)
-        raise RequestError(
-            f"{label(node)} is not defined by other operators at opset {opset}; "
-            f"{say_nearest(node.op_type, known, _MOST_NAMED)}"
-        )
+        raise RequestError(f"{label(node)} is not defined by other operators at opset {opset}; {_way_out(node, opset)}")
     if any(attribute.is_ref() for attribute in node.attributes.values()):
         raise RequestError(f"{label(node)} takes attributes from the call of its function: inline functions first")
     body = _plain_body(schema, versions) or _body_for(schema, versions, node)
@@ -91,6 +86,15 @@ def _body(edits: Rewriting, node: ir.Node) -> onnx.FunctionProto:
     _check_versions(node, body, opset)
     body.attribute_proto.extend(_defaults(schema, node))
     return body
+
+
+def _way_out(node: ir.Node, opset: int) -> str:
+    """The first later opset that defines an operator, or the operators that this one defines."""
+    for later in range(opset + 1, onnx.defs.onnx_opset_version() + 1):
+        schema = _schema(node.op_type, later) if is_standard(node) else None
+        if schema is not None and _versions(schema, later):
+            return f"opset {later} is the first that does: convert the model to it first"
+    return f"these are: {', '.join(decomposable(opset))}"
 
 
 def _defaults(schema: _Schema, node: ir.Node) -> list[onnx.AttributeProto]:
