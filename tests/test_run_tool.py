@@ -17,6 +17,7 @@ import pytest
 from pydantic import ValidationError
 
 from ndld_flow import api
+from ndld_flow.backends.processes.program import Program, run_program
 from ndld_flow.errors import BackendError, ModelError, RecipeError, RequestError
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.steps.run_tool import RunTool
@@ -226,6 +227,61 @@ assert open(sys.argv[4]).read() == "{}"
     (tmp_path / "again").mkdir()
     with pytest.raises(RequestError, match="the model has no input 'q'"):
         use(tmp_path / "again", RENAME, "$Model", "$Output", "$Input{q}")
+
+
+def test_a_program_that_says_more_than_is_heard_has_to_wait(tmp_path: Path) -> None:
+    floods = "import sys; [print('x' * 999) for _ in range(20_000)]; open(sys.argv[1], 'w').close()"
+    finished = tmp_path / "finished"
+    program = Program([sys.executable, "-c", floods, str(finished)], dict(os.environ), timeout_s=60)
+    heard: list[bool] = []
+
+    def hear(_: str) -> None:
+        if not heard:
+            time.sleep(1)
+        heard.append(finished.exists())
+
+    run_program(program, hear)
+    assert len(heard) == 20_000 and not heard[0] and finished.exists()
+
+
+def test_secrets_of_several_lines_and_at_the_end_of_long_ones_are_hidden() -> None:
+    said = "import os; print('-' * 1990 + os.environ['KEY'].splitlines()[0]); print(os.environ['KEY'])"
+    key = "first-part-of-it\nother\tpart"
+    program = Program([sys.executable, "-c", said], {**os.environ, "KEY": key}, 60, {"KEY": key})
+    heard: list[str] = []
+    run_program(program, heard.append)
+    assert heard[0].startswith("-" * 1900) and heard[1:] == ["$KEY", "$KEY"]
+    assert not any(part in line for line in heard for part in ("first", "other", "part"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+@pytest.mark.parametrize("link", ["os.symlink", "os.link"])
+def test_a_model_that_has_another_name_elsewhere_is_copied(tmp_path: Path, link: str) -> None:
+    made = tmp_path / "made.onnx"
+    text = f"""
+        import os, shutil, sys
+        shutil.copy(sys.argv[1], {str(made)!r})
+        {link}({str(made)!r}, sys.argv[2])
+    """
+    ran = use(tmp_path, text)
+    made.write_bytes(b"")
+    kept = ran.out / "model.onnx"
+    assert not kept.is_symlink() and kept.read_bytes() == (tmp_path / "source.onnx").read_bytes()
+
+
+def test_data_that_would_stand_where_the_record_stands_is_refused(tmp_path: Path) -> None:
+    text = """
+        import onnx, sys
+        onnx.save(onnx.load(sys.argv[1]), sys.argv[2], save_as_external_data=True, location="Record.json",
+                  size_threshold=0)
+    """
+    with pytest.raises(ModelError, match=r"external data to Record\.json, which is kept"):
+        use(tmp_path, text)
+
+
+def test_a_program_may_even_remove_its_folder(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"ended well but wrote no model to \$Output$"):
+        use(tmp_path, "import os, shutil, sys; shutil.rmtree(os.path.dirname(sys.argv[2]))")
 
 
 def test_lines_come_while_it_works_however_they_end(tmp_path: Path) -> None:

@@ -30,6 +30,16 @@ class Artifact:
         return self.path.parent
 
 
+RECORD_FILE = "record.json"
+LOG_FILE = "log.txt"
+"""What stands beside an artifact's files in the folder of its step: no file of an artifact may be called so."""
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a file beside a main file cannot have this name, on systems that do not tell capitals apart either."""
+    return name.casefold() in (RECORD_FILE, LOG_FILE)
+
+
 class Onnx(Artifact):
     """An ONNX model: `model.onnx`, and its external data beside it."""
 

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 from ndld_flow.artifacts.files import copy_file, point_to, share_blocks, write_text_atomically
+from ndld_flow.artifacts.kinds import LOG_FILE, RECORD_FILE
 from ndld_flow.artifacts.store import Store
 from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.records.run_record import RunRecord
@@ -53,8 +54,8 @@ def _write_step(step: RunStep, built: Path, folder: Path, store: Store) -> None:
     if not _write_artifact(step.record.artifact, kept, target):
         # relative to where the run's folder will be, so that all outputs can be moved together
         (target / STORED).symlink_to(os.path.relpath(kept, folder / step.name), target_is_directory=True)
-    (target / "record.json").write_text(step.record.to_json(), encoding="utf-8")
-    (target / "log.txt").write_text(step.record.log + "\n", encoding="utf-8")
+    (target / RECORD_FILE).write_text(step.record.to_json(), encoding="utf-8")
+    (target / LOG_FILE).write_text(step.record.log + "\n", encoding="utf-8")
 
 
 def _write_artifact(artifact: ArtifactRecord, kept: Path, target: Path) -> bool:
@@ -96,7 +97,7 @@ def _write_texts(run: RunRecord, built: Path, folder: Path) -> None:
     (built / "recipe.yaml").write_text(write_yaml(run.recipe, heading), encoding="utf-8")
     command = f"cd {shlex.quote(run.directory)}\n{shlex.join(run.command)}\n"
     (built / "command.txt").write_text(command, encoding="utf-8")
-    (built / "log.txt").write_text(_join_logs(run), encoding="utf-8")
+    (built / LOG_FILE).write_text(_join_logs(run), encoding="utf-8")
     write_text_atomically(built / RUN_RECORD, run.to_json())
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ndld_flow.artifacts.files import copy_file
-from ndld_flow.artifacts.kinds import Onnx
+from ndld_flow.artifacts.kinds import Onnx, is_reserved
 from ndld_flow.backends.models.declared_inputs import model_inputs
 from ndld_flow.backends.models.external_files import external_files
 from ndld_flow.backends.models.files import check_model, load_model
@@ -61,7 +61,7 @@ def take_model(made: Path, out: Path, name: str) -> list[str]:
     Raises `ModelError` when there is none, it is not valid, or its external data lies elsewhere.
     """
     if not made.is_file():
-        left = sorted(path.name for path in made.parent.iterdir())
+        left = sorted(path.name for path in made.parent.iterdir()) if made.parent.is_dir() else []
         told = f"; it left {', '.join(left[:5])}" if left else ""
         raise ModelError(f"the program {name!r} ended well but wrote no model to $Output{told}")
     try:
@@ -72,9 +72,19 @@ def take_model(made: Path, out: Path, name: str) -> list[str]:
         raise ModelError(f"what the program {name!r} wrote to $Output is no valid model: {reason}") from None
     files = [Onnx.main, *external_files(made)]
     for file in files:
-        (out / file).parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(made.parent / file, out / file)
+        if is_reserved(file):
+            raise ModelError(f"the program {name!r} wrote external data to {file}, which is kept for the step's own")
+        _take(made.parent / file, out / file)
     return sorted(str(path.relative_to(made.parent)) for path in made.parent.rglob("*") if path.is_file())
+
+
+def _take(made: Path, target: Path) -> None:
+    """Move a file; of a link, or a file that has other names too, take a copy: nobody else may change it later."""
+    if made.is_symlink() or made.stat().st_nlink > 1:
+        copy_file(made.resolve(), target)
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(made, target)
 
 
 def write_input(model: Path, name: str, inputs: Mapping[str, InputSpec], folder: Path) -> Path:

@@ -22,7 +22,8 @@ from ndld_flow.plain_text import shortened, visible_text
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _LONGEST_LINE = 2000
-_LONGEST_RAW = 2**20
+_LONGEST_RAW = 2**18
+_MOST_WAITING = 1000
 _LAST_LINES = 5
 _PIPE_WAIT_S = 1.0
 """How long to listen on after the program has ended: what it started may hold its output open."""
@@ -44,9 +45,10 @@ class Program:
         return Path(self.command[0]).name
 
     def hide(self, line: str) -> str:
-        """A line without secrets; values that are shorter than four letters stand in any text."""
+        """A line without secrets, or lines of them; what is shorter than four letters stands in any text."""
         for name, value in self.secrets.items():
-            line = line.replace(value, f"${name}") if len(value) >= 4 else line
+            for part in map(visible_text, value.splitlines()):
+                line = line.replace(part, f"${name}") if len(part) >= 4 else line
         return line
 
 
@@ -71,9 +73,8 @@ def run_program(program: Program, hear: Callable[[str], None]) -> None:
     last: deque[str] = deque(maxlen=_LAST_LINES)
     try:
         for line in _lines(process, program):
-            told = program.hide(line)
-            last.append(told)
-            hear(told)
+            last.append(line)
+            hear(line)
     except subprocess.TimeoutExpired:
         raise RequestError(
             f"the program {program.name!r} did not end within {program.timeout_s:g} s and was stopped; allow it more "
@@ -86,11 +87,18 @@ def run_program(program: Program, hear: Callable[[str], None]) -> None:
 
 
 def _lines(process: subprocess.Popen[bytes], program: Program) -> Iterator[str]:
-    """The program's lines as they come, until it has ended. Raises `TimeoutExpired`."""
-    lines: queue.Queue[str | None] = queue.Queue()
+    """The program's lines as they come, until it has ended, without secrets. Raises `TimeoutExpired`."""
+    lines = _Lines(program.hide)
     # A thread, as a pipe cannot be waited for with a limit everywhere; it closes the pipe itself.
     pipe, process.stdout = process.stdout, None
-    threading.Thread(target=_read_lines, args=(pipe, lines), daemon=True).start()
+    threading.Thread(target=lines.read, args=(pipe,), daemon=True).start()
+    try:
+        yield from _until_end(process, program, lines.waiting)
+    finally:
+        lines.unheard.set()
+
+
+def _until_end(process: subprocess.Popen[bytes], program: Program, lines: queue.Queue[str | None]) -> Iterator[str]:
     deadline = time.monotonic() + program.timeout_s
     ended_at: float | None = None
     while ended_at is None or time.monotonic() - ended_at < _PIPE_WAIT_S:
@@ -106,25 +114,40 @@ def _lines(process: subprocess.Popen[bytes], program: Program) -> Iterator[str]:
     process.wait(timeout=max(deadline - time.monotonic(), 0.1))
 
 
-def _read_lines(pipe: IO[bytes], lines: queue.Queue[str | None]) -> None:
-    """Lines as they come; a progress bar's carriage returns end lines too."""
-    rest = b""
-    with pipe:
-        while piece := os.read(pipe.fileno(), 2**16):
-            *whole, rest = _LINE_END.split(rest + piece)
-            for line in whole:
-                _put(line, lines)
-            if len(rest) > _LONGEST_RAW:
-                _put(rest, lines)
-                rest = b""
-    _put(rest, lines)
-    lines.put(None)
+class _Lines:
+    """Lines on their way from a pipe to whoever hears them: a program that says much must wait, and fills no memory."""
 
+    def __init__(self, hide: Callable[[str], str]) -> None:
+        self.waiting: queue.Queue[str | None] = queue.Queue(maxsize=_MOST_WAITING)
+        """None is the end."""
+        self.unheard = threading.Event()
+        """Set when nobody listens any more."""
+        self._hide = hide
 
-def _put(line: bytes, lines: queue.Queue[str | None]) -> None:
-    text = visible_text(line.decode(errors="replace")).rstrip()
-    if text:
-        lines.put(shortened(text, _LONGEST_LINE))
+    def read(self, pipe: IO[bytes]) -> None:
+        """Lines as they come; a progress bar's carriage returns end lines too."""
+        rest = b""
+        with pipe:
+            while not self.unheard.is_set() and (piece := os.read(pipe.fileno(), 2**16)):
+                *whole, rest = _LINE_END.split(rest + piece)
+                for line in whole:
+                    self._tell(line)
+                if len(rest) > _LONGEST_RAW:
+                    self._tell(rest)
+                    rest = b""
+        self._tell(rest)
+        self._put(None)
+
+    def _tell(self, line: bytes) -> None:
+        text = self._hide(visible_text(line.decode(errors="replace"))).rstrip()
+        if text:
+            self._put(shortened(text, _LONGEST_LINE))
+
+    def _put(self, line: str | None) -> None:
+        while not self.unheard.is_set():
+            with contextlib.suppress(queue.Full):
+                self.waiting.put(line, timeout=0.1)
+                return
 
 
 def _said(last: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, field_validator
 
+from ndld_flow.artifacts.kinds import is_reserved
 from ndld_flow.editing.operation import Operation
 from ndld_flow.editing.tensor_selection import TensorsSelected
 from ndld_flow.units import Bytes
@@ -42,7 +43,8 @@ class ExternaliseWeights(Operation):
     @field_validator("file")
     @classmethod
     def _check_file(cls, file: str) -> str:
-        if file and (not _PLAIN_NAME.fullmatch(file) or file.endswith(".onnx")):
+        taken = is_reserved(file) or file.casefold().endswith(".onnx")
+        if file and (taken or not _PLAIN_NAME.fullmatch(file)):
             raise ValueError(f"{file!r}: the data file lies beside the model; give a plain name such as `weights.bin`")
         return file
 
