@@ -405,6 +405,22 @@ def test_calls_that_do_not_fit_are_told(settings_: dict[str, Any], told: str) ->
     assert told in refusal(FUNCTIONS, "call_function", **settings_)
 
 
+def test_an_output_without_a_name_gets_one() -> None:
+    edited = apply(FUNCTIONS, "call_function", function="Leaky", inputs=["x"], outputs=[""])
+    assert [value.name for value in edited.model.graph[-1].outputs] == ["Leaky_v"]
+
+
+@pytest.mark.parametrize("to", ["f::{name:99999999}", "f::{name.__class__}", "f::{0}", "f::{", "f::{name!r}"])
+def test_new_names_of_functions_reach_into_nothing(to: str) -> None:
+    assert "may have `{domain}` and `{name}` in it" in refusal(FUNCTIONS, "rename_functions", functions="*", to=to)
+
+
+@pytest.mark.parametrize("value", [10**30, -(2**63) - 1, 1e300, {"a": 1}, []])
+def test_values_that_onnx_cannot_hold_are_told(value: object) -> None:
+    told = refusal(FUNCTIONS, "set_function_attributes", function="Outer", attributes={"more": value})
+    assert "cannot be the value of attribute 'more'" in told
+
+
 def test_a_call_may_be_added_where_it_makes_no_circle() -> None:
     edited = apply(FUNCTIONS, "call_function", function="Leaky", inputs=["u"], scope="f::Outer")
     assert len(edited.graph("f::Outer")) == 3

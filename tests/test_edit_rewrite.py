@@ -391,3 +391,26 @@ def test_rewriting_random_graphs_keeps_what_they_compute(data: st.DataObject) ->
         assert "the pattern is nowhere" in str(error)
         return
     same_outputs(parse(text), after, X)
+
+
+RELU = "g (float[2, 4] x) => (float[2, 4] y) <float[1] c = {1}> { t = Relu (x) y = Add (t, c) }"
+TANH = "(x) => (y) { y = Tanh(x) }"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "replacement", "where", "told"),
+    [
+        ("", TANH, {}, "`pattern` is empty: say `(inputs) => (outputs) { nodes }`"),
+        ("(x) => (y) { y = Relu(x) } more", TANH, {}, "`pattern` cannot be read: line 1: "),
+        ("(x, u) => (y) { y = Relu(x) }", "(u) => (y) { y = Neg(u) }", {}, "input 'u' is read by none of its nodes"),
+        ("(x, x) => (y) { y = Add(x, x) }", TANH, {}, "`pattern`: input 'x' stands twice"),
+        ("(x) => (y, y) { y = Relu(x) }", TANH, {}, "`pattern`: output 'y' stands twice"),
+        ("(x) => (y) { y = Relu(x) }", "(x) => (y) { y = Elu<alpha = $a>(x) }", {}, "it has no such variables"),
+        ("(x, c) => (y) { y = Add(x, c) }", TANH, {"constants": {"c": [1, [2]]}}, "'c' is a number, or even lists of"),
+        ("(x, c) => (y) { y = Add(x, c) }", TANH, {"constants": {"c": "one"}}, "'c' is a number, or even lists of"),
+    ],
+)
+def test_rules_that_cannot_be_meant_are_told(
+    pattern: str, replacement: str, where: dict[str, object], told: str
+) -> None:
+    assert told in refusal(RELU, "rewrite", pattern=pattern, replacement=replacement, where=where)

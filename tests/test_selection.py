@@ -9,8 +9,10 @@ from typing import Any
 
 import onnx_ir as ir
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from ndld_flow.backends.editing.neighbourhood import Neighbourhood
 from ndld_flow.backends.editing.node_selecting import fitting_nodes
@@ -18,6 +20,7 @@ from ndld_flow.backends.models.scopes import node_label
 from ndld_flow.editing.selection import NodeSelect
 from ndld_flow.errors import RequestError
 from ndld_flow.records.precision import PRECISION_KEY
+from ndld_flow.steps.edit import Edit
 from tests.editing_fixtures import parse
 
 MODEL = """<ir_version: 8, opset_import: ["" : 17, "local" : 1, "com.acme" : 1]>
@@ -255,3 +258,21 @@ def test_work_grows_as_the_model_does(select: dict[str, Any]) -> None:
         return count
 
     assert calls(2000) < 2.5 * calls(1000)
+
+
+def test_examples_are_true() -> None:
+    paragraphs = (NodeSelect.__doc__ or "").split("\n\n")
+    lines = [line for text in paragraphs for line in text.splitlines() if line.strip().startswith("select:")]
+    assert len(lines) == 2
+    for line in lines:
+        Edit.model_validate({"operations": ({"remove_nodes": yaml.safe_load(line)},)})
+
+
+@pytest.mark.parametrize("select", [[], {"op_type": []}, {"name": "a", "input": []}])
+def test_an_empty_list_does_not_mean_all(select: Any) -> None:
+    with pytest.raises(ValidationError, match="is an empty list, which nothing fits"):
+        Edit.model_validate({"operations": ({"remove_nodes": {"select": select}},)})
+
+
+def test_more_hops_than_the_model_is_wide_take_no_time() -> None:
+    assert fitting_nodes(model(), NodeSelect(near="a", hops=10**18))

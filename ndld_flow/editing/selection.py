@@ -41,7 +41,7 @@ class NodeSelect(BaseModel):
     list of them, means the name:
 
         select: {op_type: [Conv, ConvTranspose], after: input_norm, exclude: {name: "head.*"}}
-        select: "/^layers\\.[0-3]\\./"
+        select: /^layers[.][0-3][.]/
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
@@ -82,6 +82,9 @@ class NodeSelect(BaseModel):
     def _check_something(self) -> Self:
         if not self.model_fields_set:
             raise ValueError('say which nodes: by `name`, `op_type`, ...; `"*"` means all')
+        for setting in sorted(self.model_fields_set):
+            if getattr(self, setting) == ():
+                raise ValueError(f'`{setting}` is an empty list, which nothing fits; `"*"` means all')
         return self
 
     @model_serializer(mode="wrap")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 import onnx
 import onnx_ir as ir
@@ -25,6 +26,7 @@ _OF_ELEMENT = {
     ir.AttributeType.FLOATS: ir.AttributeType.FLOAT,
     ir.AttributeType.STRINGS: ir.AttributeType.STRING,
 }
+_LARGEST_FLOAT = 3.4028235e38
 _SCHEMA_TYPES = {getattr(onnx.defs.OpSchema.AttrType, kind.name): kind for kind in (*_CHECKS, *_OF_ELEMENT)}
 
 
@@ -62,19 +64,14 @@ def set_attributes(
     Attributes that only `references` names get the node's own value as default. Returns how many references were made.
     Raises `RequestError` for unknown nodes and attributes, and for values and types that do not fit.
     """
+    if "" in (*defaults, *(wanted for places in references.values() for wanted in places.values())):
+        raise RequestError("an attribute of a function has a name: an empty text is none")
     asked = [
         (_node_in(function, label), name, wanted)
         for label, places in references.items()
         for name, wanted in places.items()
     ]
-    known = attribute_types(function)
-    for node, name, wanted in asked:
-        kind = _type_at(function, node, name) or known.get(wanted) or _kind_of(_untrue(defaults.get(wanted)))
-        if kind is None:
-            raise RequestError(f"the type of {wanted!r} is not known: give it a default by `attributes`")
-        if known.setdefault(wanted, kind) != kind:
-            label = node_label(node)
-            raise RequestError(f"{wanted!r} is {known[wanted].name}, but {name!r} of {label!r} is {kind.name}")
+    known = _types_asked(function, defaults, asked)
     for name, value in defaults.items():
         kind = known.get(name)
         if value is None:
@@ -86,6 +83,21 @@ def set_attributes(
     if any(attribute.value is not None for attribute in function.attributes.values()):
         need_ir_version(edited, IR_OF_DEFAULTS)
     return len(asked)
+
+
+def _types_asked(
+    function: ir.Function, defaults: Mapping[str, JsonValue], asked: Sequence[tuple[ir.Node, str, str]]
+) -> dict[str, ir.AttributeType]:
+    """Attribute of the function -> its type, those that nodes are to refer to from now on too."""
+    known = attribute_types(function)
+    for node, name, wanted in asked:
+        kind = _type_at(function, node, name) or known.get(wanted) or _kind_of(_untrue(defaults.get(wanted)))
+        if kind is None:
+            raise RequestError(f"the type of {wanted!r} is not known: give it a default by `attributes`")
+        if known.setdefault(wanted, kind) != kind:
+            label = node_label(node)
+            raise RequestError(f"{wanted!r} is {known[wanted].name}, but {name!r} of {label!r} is {kind.name}")
+    return known
 
 
 def _refer(function: ir.Function, node: ir.Node, name: str, wanted: str, kind: ir.AttributeType) -> None:
@@ -137,4 +149,11 @@ def _kind_of(value: JsonValue) -> ir.AttributeType | None:
 def _fits(value: JsonValue, kind: ir.AttributeType) -> bool:
     if kind in _OF_ELEMENT:
         return isinstance(value, list) and all(_fits(each, _OF_ELEMENT[kind]) for each in value)
-    return kind in _CHECKS and isinstance(value, _CHECKS[kind])
+    return kind in _CHECKS and isinstance(value, _CHECKS[kind]) and _in_range(value, kind)
+
+
+def _in_range(value: JsonValue, kind: ir.AttributeType) -> bool:
+    """ONNX writes whole numbers in 64 bits, others as fp32."""
+    if kind == ir.AttributeType.INT:
+        return isinstance(value, int) and -(2**63) <= value < 2**63
+    return not isinstance(value, int | float) or not math.isfinite(value) or abs(value) <= _LARGEST_FLOAT

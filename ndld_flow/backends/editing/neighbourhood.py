@@ -46,7 +46,8 @@ class Neighbourhood:
         else:
             found = {anchor}
         edge = found
-        for _ in range(hops):
+        while edge and hops > 0:
+            hops -= 1
             edge = {near for node in edge for near in (*self.producers(node), *self.consumers(node))} - found
             found |= edge
         return found

@@ -46,9 +46,12 @@ class Conditions:
         return bool(self.dtypes or self.ranks or self.shapes)
 
     def check(self, pattern: RuleText) -> None:
-        """Raises `RequestError` for a name that the pattern does not have, and for an unknown dtype."""
+        """Raises `RequestError` for names that the pattern does not have, unknown dtypes, and what is no number."""
         for name in (*self.constants, *self.dtypes, *self.ranks, *self.shapes, *self.single_use):
             pattern.input(name, "where")
+        for name, wanted in self.constants.items():
+            if not _is_numeric(wanted):
+                raise RequestError(f"`where`: constant {name!r} is a number, or even lists of numbers, not {wanted!r}")
         for words in self.dtypes.values():
             for word in words:
                 dtype_of_word(word)
@@ -105,6 +108,13 @@ def is_close(wanted: Array, tensor: ir.TensorProtocol, tolerance: float) -> bool
     close = np.isclose(values, exact, rtol=tolerance, atol=_ALMOST_ZERO if tolerance else 0.0, equal_nan=True)
     # a whole number in the constant is not near 0.5 because 0.5 rounds to it
     return bool(np.all(close | ((values == rounded) & (found.dtype.kind not in "iub"))))
+
+
+def _is_numeric(wanted: JsonValue) -> bool:
+    try:
+        return wanted is None or np.asarray(wanted).dtype.kind in "biuf"
+    except ValueError:  # lists of different lengths
+        return False
 
 
 def _says(found: ir.Attr, wanted: JsonValue) -> bool:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -18,7 +18,8 @@ from ndld_flow.backends.models.scopes import own_subgraphs
 from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
 
-_HEADER = '<domain: "rule", opset_import: ["" : 1]> Rule\n'
+_HEADER = '<ir_version: 8, opset_import: []> m () => () {} <domain: "rule", opset_import: ["" : 1]> Rule\n'
+"""A function alone may be followed by anything, which the parser passes over; one of a model may not."""
 _VARIABLE = re.compile(r"=\s*\$([A-Za-z_]\w*)")
 _PLACE = re.compile(r"line: (\d+)")
 
@@ -66,11 +67,20 @@ def parse_pattern(text: str) -> RuleText:
                 node.replace_input_with(index, ir.Value(name=value.name, const_value=tensor))
         if any(True for _ in own_subgraphs(node)):
             raise RequestError(f"`pattern`: {node.op_type} has a subgraph, which a pattern cannot have")
+    _check_ends(side, nodes)
+    return RuleText(side.inputs, side.outputs, nodes)
+
+
+def _check_ends(side: RuleText, nodes: Sequence[ir.Node]) -> None:
+    """Whether the pattern's nodes read all of its inputs and make all of its outputs."""
+    read = {value for node in nodes for value in node.inputs}
+    for value in side.inputs:
+        if value not in read:
+            raise RequestError(f"`pattern`: input {value.name!r} is read by none of its nodes")
     made = {value for node in nodes for value in node.outputs}
     for value in side.outputs:
         if value not in made:
             raise RequestError(f"`pattern`: output {value.name!r} is made by none of its nodes")
-    return RuleText(side.inputs, side.outputs, nodes)
 
 
 def parse_replacement(text: str, pattern: RuleText) -> RuleText:
@@ -80,20 +90,23 @@ def parse_replacement(text: str, pattern: RuleText) -> RuleText:
         pattern.input(value.name or "", "replacement")
     if len(side.outputs) != len(pattern.outputs):
         raise RequestError(f"`replacement` has {len(side.outputs)} outputs, and `pattern` has {len(pattern.outputs)}")
-    if len(set(side.outputs)) != len(side.outputs):
-        raise RequestError("`replacement` hands out one tensor twice: copy it by `Identity`")
     known = pattern.variables()
     for name in side.variables():
         if name not in known:
-            raise RequestError(f"`replacement`: ${name} is not in the pattern; {say_nearest(name, known)}")
+            told = say_nearest(name, known) or "it has no such variables"
+            raise RequestError(f"`replacement`: ${name} is not in the pattern; {told}")
     return side
 
 
 def _parse(text: str, setting: str) -> RuleText:
+    if not text.strip():
+        raise RequestError(f"`{setting}` is empty: say `(inputs) => (outputs) {{ nodes }}`")
     try:
-        proto = onnx.parser.parse_function(_HEADER + _VARIABLE.sub(r'= "$\1"', text.strip()))
+        (proto,) = onnx.parser.parse_model(_HEADER + _VARIABLE.sub(r'= "$\1"', text.strip())).functions
     except onnx.parser.ParseError as error:
         raise RequestError(f"`{setting}` cannot be read: {_reason(error)}") from None
+    except ValueError:
+        raise RequestError(f"`{setting}` has more than one `(inputs) => (outputs) {{ nodes }}`") from None
     _check_names(proto, setting)
     function = ir.serde.deserialize_function(proto)
     for node in function:
@@ -106,6 +119,10 @@ def _parse(text: str, setting: str) -> RuleText:
 
 def _check_names(proto: onnx.FunctionProto, setting: str) -> None:
     known = set(proto.input)
+    for what, names in (("input", proto.input), ("output", proto.output)):
+        twice = next((name for name in names if list(names).count(name) > 1), None)
+        if twice is not None:
+            raise RequestError(f"`{setting}`: {what} {twice!r} stands twice")
     for node in proto.node:
         _check_known(node.input, known, setting)
         for name in node.output:
