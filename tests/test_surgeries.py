@@ -56,6 +56,12 @@ def test_a_constant_factor_is_transposed_ahead_of_time() -> None:
     assert sorted(tuple(tensor.dims) for tensor in split.graph.initializer) == [(3,), (4, 3)]
 
 
+def test_a_bias_that_counts_nothing_goes() -> None:
+    split, _ = operate(_gemm(0, 1, ", beta = 0.0", ", c"), SplitGemm())
+    assert op_types(split) == ["MatMul"]
+    assert [tuple(tensor.dims) for tensor in split.graph.initializer] == [(4, 3)]
+
+
 def test_a_factor_that_gemms_share_is_transposed_once() -> None:
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]>

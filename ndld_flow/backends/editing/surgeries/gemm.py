@@ -56,6 +56,8 @@ def _split(edits: Rewriting, node: ir.Node, turned: _Turned) -> None:
         value = edits.put_for(node, "Add", [value, _scaled(edits, node, bias, "beta")], wish=f"{name}_add")
     edits.take_over(value, node.outputs[0])
     edits.remove(node)
+    if bias is not None and edits.constant(bias) is not None:
+        edits.drop_unread(bias)
 
 
 def _check(edits: Rewriting, node: ir.Node) -> None:
