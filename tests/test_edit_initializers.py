@@ -381,7 +381,10 @@ def test_only_large_ones_stay_outside(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found[name], array)
 
 
-@pytest.mark.parametrize("name", ["/etc/passwd", "../w.bin", "a/b.bin", ".hidden", "model.onnx", "MODEL.ONNX", "record.json", "LOG.txt", "a\\b"])
+@pytest.mark.parametrize(
+    "name",
+    ["/etc/passwd", "../w.bin", "a/b.bin", ".hidden", "model.onnx", "MODEL.ONNX", "record.json", "LOG.txt", "a\\b"],
+)
 def test_a_data_file_outside_the_models_folder_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="the data file lies beside the model"):
         edit(LINEAR, {"externalise_weights": {"file": name}})

@@ -2,15 +2,16 @@
 
     python tests/benchmarks/bench_edit.py [MODEL.onnx ...] [--big] [--only TOOL,TOOL] [--repeat N]
 
-Nodes are renamed, metadata is set, an output is added and another renamed. Without models: those that tests build.
-`--big` adds a generated 2.4 GB model. Each runs in a fresh process. Seconds are those of load, edit and save, imports
-not counted; memory is the process's peak, imports included. ndld_flow also infers shapes, checks the result and
-records what changed; its peers do not.
+Nodes are renamed, a constant's attribute and metadata are set, an output is added and another renamed. Without models:
+those that tests build. `--big` adds a generated 2.4 GB model. Each runs in a fresh process. Seconds are those of load,
+edit and save, imports not counted; memory is the process's peak, imports included. ndld_flow also infers shapes, checks
+the result and records what changed; its peers do not.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import re
 import subprocess
@@ -26,6 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 PREFIX = "edited_"
 NOTE = "note"
+NUMBER = 0.25
 
 
 def edit_with_ndld_flow(model: Path, out: Path) -> None:
@@ -36,7 +38,9 @@ def edit_with_ndld_flow(model: Path, out: Path) -> None:
     edited = EditedModel(open_model(model), model)
     made = next(v.name for node in edited.model.graph for v in node.outputs if v.name and not v.is_graph_output())
     output = edited.model.graph.outputs[0].name
+    constant = {"op_type": "Constant", "output": [scalar_constant(model)]}
     operations = [
+        {"set_attributes": {"select": constant, "attributes": {"value": {"value": NUMBER}}, "allow_empty": True}},
         {"rename_nodes": {"select": "*", "to": f"{PREFIX}{{index}}"}},
         {"set_metadata": {"metadata": {NOTE: "edited"}}},
         {"add_outputs": {"outputs": made}},
@@ -47,12 +51,16 @@ def edit_with_ndld_flow(model: Path, out: Path) -> None:
 
 
 def edit_with_graphsurgeon(model: Path, out: Path) -> None:
+    import numpy as np
     import onnx
     import onnx_graphsurgeon as gs
 
     proto = onnx.load(model)
     large = proto.ByteSize() > 2**30
     graph = gs.import_onnx(proto)
+    constant = graph.tensors().get(scalar_constant(model))
+    if constant is not None:
+        constant.values = np.array(NUMBER, dtype=np.float32)
     for index, node in enumerate(graph.nodes):
         node.name = f"{PREFIX}{index}"
     made = next(value for node in graph.nodes for value in node.outputs if value not in graph.outputs)
@@ -68,6 +76,10 @@ def edit_with_onnx_ir(model: Path, out: Path) -> None:
     import onnx_ir as ir
 
     loaded = ir.load(model)
+    constant = scalar_constant(model)
+    for node in loaded.graph.all_nodes():
+        if node.op_type == "Constant" and node.outputs[0].name == constant:
+            node.attributes.add(ir.AttrTensor("value", ir.tensor(NUMBER, dtype=ir.DataType.FLOAT)))
     for index, node in enumerate(loaded.graph.all_nodes()):
         node.name = f"{PREFIX}{index}"
     made = next(value for node in loaded.graph for value in node.outputs if not value.is_graph_output())
@@ -76,6 +88,18 @@ def edit_with_onnx_ir(model: Path, out: Path) -> None:
     loaded.metadata_props[NOTE] = "edited"
     external = any(isinstance(v.const_value, ir.ExternalTensor) for v in loaded.graph.initializers.values())
     ir.save(loaded, out, external_data=f"{out.name}.data" if external else None)
+
+
+@functools.cache
+def scalar_constant(model: Path) -> str:
+    """What a model's first Constant node of one float makes; empty where it has none."""
+    import onnx
+
+    for node in onnx.load(model, load_external_data=False).graph.node:
+        tensors = [attribute.t for attribute in node.attribute if attribute.name == "value"]
+        if node.op_type == "Constant" and [(t.data_type, len(t.dims)) for t in tensors] == [(1, 0)]:
+            return str(node.output[0])
+    return ""
 
 
 TOOLS: dict[str, Callable[[Path, Path], None]] = {
