@@ -192,6 +192,7 @@ def test_a_name_of_two_domains() -> None:
     [
         ({"name": "Convv"}, r"there is no operator 'Convv'; did you mean \"Conv\""),
         ({"name": "Gelu", "opset": 13}, "Gelu exists since opset 20: at opset 13 there is none"),
+        ({"name": "Gelu", "opset": 999}, "opset 999 is not known here"),
         ({"category": "convolutions"}, 'did you mean "convolution"'),
         ({"domain": "com.microsft"}, "--domain com.microsft: "),
         ({"name": "Conv", "domain": "ai.onnx.ml"}, "there is no operator 'Conv'"),

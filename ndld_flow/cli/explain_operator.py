@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -25,6 +26,7 @@ from ndld_flow.plain_text import visible_name
 from ndld_flow.quantities import count
 
 _WIDTH = 110
+_BREAK = re.compile(r" *<br */?>")
 _NO_CONTRIB = (
     "This ONNX Runtime was built without the schemas of com.microsoft, so that its own operators are not listed."
 )
@@ -97,7 +99,7 @@ def _page(one: ListedOperator) -> Iterator[str]:
     said += ["deprecated"] if version.deprecated else []
     said += [f"{count(one.uses)} nodes"] if one.uses else []
     yield f"{click.style(_full_name(one), bold=True)}  {', '.join(said)}"
-    yield from ("", *(version.doc or "(not documented)").splitlines())
+    yield from ("", *_untagged(version.doc or "(not documented)").splitlines())
     yield from _ports("Inputs", version.inputs)
     yield from _ports("Outputs", version.outputs)
     yield from _attributes(version.attributes)
@@ -160,8 +162,14 @@ def _history(one: ListedOperator) -> Iterator[str]:
         yield from _wrapped("; ".join(entry.changes), "          ", f"  {shown} {entry.since_version:>3}   ")
 
 
+def _untagged(text: str) -> str:
+    """Some operators are described in Markdown with breaks in HTML."""
+    return _BREAK.sub("", text)
+
+
 def _wrapped(text: str, indent: str, first: str | None = None) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, initial_indent=indent if first is None else first, subsequent_indent=indent)
+    start = indent if first is None else first
+    return textwrap.wrap(_untagged(text), _WIDTH, initial_indent=start, subsequent_indent=indent)
 
 
 def describe_operator(one: ListedOperator) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 
 from ndld_flow.backends.models.files import load_model
@@ -56,9 +57,12 @@ class ListedOperator:
 def list_operators(query: OpQuery) -> tuple[ListedOperator, ...]:
     """What fits, by family, domain and name.
 
-    Raises `RequestError` for a name, domain or family that does not exist, and `ModelError` as `load_model` does.
+    Raises `RequestError` for a name, domain, family or opset that does not exist; `ModelError` as `load_model`.
     """
     domain = _domain(query)
+    newest = onnx.defs.onnx_opset_version()
+    if domain == "" and query.opset is not None and query.opset > newest:
+        raise RequestError(f"opset {query.opset} is not known here: the installed onnx knows opsets up to {newest}.")
     known = [_listed(operator, query.opset) for operator in operators().values()]
     listed = known if query.model is None else list(_of_model(load_model(query.model)))
     _check(query, domain, listed)
