@@ -86,6 +86,25 @@ def test_down_again_it_is_what_it_was(operator: str) -> None:
     assert not down.graph.initializer or operator == "BatchNormalization", "constants that became attributes are gone"
 
 
+@pytest.mark.parametrize(
+    ("opset", "older", "text"),
+    [
+        (
+            13,
+            11,
+            """g (float[1,1,2,2] x) => (float[1,1,4,4] y) <float[0] r = {}, float[4] s = {1, 1, 2, 2}>
+            { y = Resize<coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">(x, r, s) }""",
+        ),
+        (22, 20, "g (float[1,1,4,4] x, float[1,2,2,2] grid) => (float[1,1,2,2] y) { y = GridSample(x, grid) }"),
+    ],
+)
+def test_down_to_the_version_that_changed_what_it_does_it_is_carried_over(opset: int, older: int, text: str) -> None:
+    model = at(opset, text)
+    same_outputs(model, to(model, older), feeds_of(model))
+    with pytest.raises(RequestError, match=rf"in opset {older - 1} (it|its)"):
+        to(model, older - 1)
+
+
 def test_only_nodes_that_have_another_version_are_touched(tmp_path: Path) -> None:
     text = """g (float[2,4] x) => (float[2,4] y, float[2,1] z) {
         [relu] r = Relu(x)

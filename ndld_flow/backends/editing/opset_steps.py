@@ -124,12 +124,13 @@ def _carries_over(node: onnx.NodeProto, old: int, new: int) -> bool:
     before, after = _schema(node, old), _schema(node, new)
     counts = after.min_input <= len(node.input) <= after.max_input and len(node.output) <= after.max_output
     known = all(given.name in after.attributes or _says_nothing(given, before) for given in node.attribute)
-    return min(old, new) >= _LIKE_NOW and not after.deprecated and counts and known and not _needs_converter(node, new)
+    same = new < old or not _means_otherwise(node, new)  # on the way down, what means otherwise was refused before
+    return min(old, new) >= _LIKE_NOW and not after.deprecated and counts and known and same
 
 
-def _needs_converter(node: onnx.NodeProto, new: int) -> bool:
-    """On the way up; on the way down the others were refused."""
-    version = (node.op_type, _version(node, new))
+def _means_otherwise(node: onnx.NodeProto, opset: int) -> bool:
+    """Whether this opset's version of the operator changed what it does."""
+    version = (node.op_type, _version(node, opset))
     return version in _OTHER_MEANING or version == ("Split", 18)
 
 

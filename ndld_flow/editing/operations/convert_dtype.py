@@ -40,7 +40,7 @@ class ConvertDtype(Operation):
 
     @model_validator(mode="after")
     def _check_something(self) -> Self:
-        if not self.model_fields_set & {"select", "attributes", "between"}:
+        if self.select is None and self.attributes is None and not self.between:
             raise ValueError("say what to convert: `select`, `attributes` or `between`")
         return self
 
