@@ -856,3 +856,14 @@ def test_an_input_far_behind_the_others_is_refused() -> None:
     g (float[2] x) => (float[2] y) { [foo] h = acme.Foo (x)  y = Relu (h) }"""
     with pytest.raises(RequestError, match=r"input 1000000000 is far behind the last one, which is 0"):
         edit(custom, {"connect": {"select": "foo", "input": 10**9, "tensor": "x"}})
+
+
+@pytest.mark.parametrize(
+    ("op_type", "attributes", "wanted"),
+    [("ArgMax", {"axis": 1}, "int64[N,1] z"), ("Cast", {"to": "uint8"}, "uint8[N,4] z"), ("Shape", {}, "int64[2] z")],
+)
+def test_an_output_gets_the_type_of_what_is_inserted_before_it(
+    op_type: str, attributes: dict[str, object], wanted: str
+) -> None:
+    after = edit(CHAIN, {"insert_node": {"op_type": op_type, "attributes": attributes, "after": "z"}})
+    assert wanted in text_of(after)

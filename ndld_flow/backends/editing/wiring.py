@@ -13,6 +13,7 @@ from ndld_flow.backends.editing.neighbourhood import Neighbourhood
 from ndld_flow.backends.editing.nesting import Nesting
 from ndld_flow.backends.editing.schemas import Schemas, check_inputs, port_at, port_index
 from ndld_flow.backends.models.scopes import node_label
+from ndld_flow.backends.models.shape_inference import infer_shapes
 from ndld_flow.errors import RequestError
 
 
@@ -117,11 +118,13 @@ def hand_out(edited: EditedModel, old: ir.Value, new: ir.Value) -> None:
         graph.append(ir.node("Identity", [new], outputs=[copied], name=edited.fresh_name("Identity")))
         new = copied
     name = old.name
-    if new.type is None:
-        new.type, new.shape = old.type, old.shape
     old.name = edited.fresh_name(f"{name}_before")
     new.name = name
     graph.outputs[:] = [new if output is old else output for output in graph.outputs]
+    if new.type is None:  # an ArgMax, say, makes another type of it
+        infer_shapes(edited.model)
+    if new.type is None:
+        new.type, new.shape = old.type, old.shape
 
 
 def set_inputs(node: ir.Node, inputs: Sequence[ir.Value | None]) -> None:
