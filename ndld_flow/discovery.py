@@ -18,6 +18,7 @@ from blake3 import blake3
 
 from ndld_flow import steps
 from ndld_flow.errors import RequestError
+from ndld_flow.failing_line import failing_line
 from ndld_flow.step import Step
 
 ENTRY_POINTS = "ndld_flow.steps"
@@ -101,21 +102,9 @@ def _import_file(path: Path, module_name: str) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[module_name]
-        line = _failing_line(error, path)
+        line = failing_line(error, path)
         raise RequestError(f"{path}{line}: importing this step failed: {type(error).__name__}: {error}") from error
     return module
-
-
-def _failing_line(error: Exception, path: Path) -> str:
-    if isinstance(error, SyntaxError):
-        return f":{error.lineno}"
-    trace = error.__traceback__
-    line = ""
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(path):
-            line = f":{trace.tb_lineno}"
-        trace = trace.tb_next
-    return line
 
 
 def _only_step(module: ModuleType, origin: str) -> type[Step[Any, Any]]:

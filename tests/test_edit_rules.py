@@ -274,3 +274,21 @@ def test_rules_are_tried_only_where_their_last_operator_stands(monkeypatch: pyte
     monkeypatch.setattr(SimplePatternMatcher, "match", counted)
     edit(RELUS, {"apply_rules": {"rules": "successive_*"}})
     assert set(tried) == {"Relu"}, "none of these rules ends in Neg"
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("model.graph = None", "leaves a model without a graph"),
+        ("model.graph[0].op_type = 5", "the model cannot be written: "),
+        ("model.graph.inputs[0].name = None", "the model cannot be written: "),
+        ("raise SystemExit(0)", "broken.py:2: SystemExit: 0"),
+        ("import no_such_module", "broken.py:2: ModuleNotFoundError: "),
+    ],
+)
+def test_a_function_that_breaks_the_model_is_told(in_folder: Path, line: str, told: str) -> None:
+    Path("broken.py").write_text(f"def edit(model):\n    {line}\n")
+    with pytest.raises(RequestError) as refused:
+        edit(NEGS, {"run_python": {"file": "broken.py"}})
+    assert told in str(refused.value)
+    assert "\n" not in str(refused.value)

@@ -12,6 +12,7 @@ from ndld_flow.backends.editing.edited_model import EditedModel
 from ndld_flow.backends.editing.user_code import load_user_module, told_with_place
 from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
+from ndld_flow.plain_text import short_name
 
 
 def run_edit(edited: EditedModel, path: Path, function: str, arguments: Mapping[str, JsonValue]) -> str:
@@ -28,7 +29,10 @@ def run_edit(edited: EditedModel, path: Path, function: str, arguments: Mapping[
         returned = getattr(module, function)(edited.model, **arguments)
     if isinstance(returned, ir.Model):
         edited.model = returned
-    elif returned is not None and not isinstance(returned, str):
+    if not isinstance(edited.model.graph, ir.Graph):
+        raise RequestError(f"{path}: {function} leaves a model without a graph")
+    if not isinstance(returned, ir.Model | str | None):
         kind = type(returned).__name__
         raise RequestError(f"{path}: {function} returned {kind}: it returns nothing, an onnx_ir.Model, or what it did")
-    return returned if isinstance(returned, str) and returned else f"{function} of {path.name} ran"
+    told = returned if isinstance(returned, str) else ""
+    return short_name(told) or f"{function} of {path.name} ran"

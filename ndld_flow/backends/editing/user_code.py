@@ -13,6 +13,7 @@ from blake3 import blake3
 
 from ndld_flow.backends.models.files import one_paragraph
 from ndld_flow.errors import RequestError
+from ndld_flow.failing_line import failing_line
 
 
 def load_user_module(path: Path) -> ModuleType:
@@ -46,16 +47,4 @@ def told_with_place(path: Path) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         reason = one_paragraph(error)
         told = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
-        raise RequestError(f"{path}{_failing_line(error, path)}: {told}") from error
-
-
-def _failing_line(error: BaseException, path: Path) -> str:
-    """The innermost line of the file that the error came through."""
-    if isinstance(error, SyntaxError):
-        return f":{error.lineno}"
-    trace, line = error.__traceback__, ""
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(path):
-            line = f":{trace.tb_lineno}"
-        trace = trace.tb_next
-    return line
+        raise RequestError(f"{path}{failing_line(error, path)}: {told}") from error

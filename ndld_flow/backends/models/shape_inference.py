@@ -18,7 +18,8 @@ _READ_BYTES = 1024
 def infer_shapes(model: ir.Model, strict: bool = False) -> None:
     """Write inferred shapes and dtypes on every value, those of subgraphs too; what does not follow stays as it is.
 
-    Raises `ModelError` when `strict` and the model contradicts itself; otherwise such nodes are passed over.
+    Raises `ModelError` when `strict` and the model contradicts itself, otherwise such nodes are passed over; and when
+    it holds what no file can.
     """
     proto = _light_proto(model)
     try:
@@ -36,8 +37,17 @@ def _light_proto(model: ir.Model) -> onnx.ModelProto:
     try:
         with _large_tensors_aside(model):
             return ir.serde.serialize_model(model)
+    except ir.serde.SerdeError as error:
+        raise ModelError(f"the model cannot be written: {_reason(error)}") from None
     finally:
         model.ir_version = kept_ir_version
+
+
+def _reason(error: BaseException) -> str:
+    """What is at the bottom of a chain of errors that tell of larger and larger parts."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return one_paragraph(error)
 
 
 @contextlib.contextmanager
