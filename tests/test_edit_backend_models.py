@@ -126,9 +126,12 @@ def opset_of(model: onnx.ModelProto) -> int:
 
 
 def cases_of(name: str) -> list[BackendModel]:
-    """The first model of each operator; for trips that part a model, the first of several nodes of each set of them."""
+    """The first model of each operator; for trips that part a model, half of those of several nodes.
+
+    `bench_round_trips` takes all models.
+    """
     if name in PARTING:
-        return [case for case in one_of_each_set_of_operators() if len(case.model.graph.node) > 1]
+        return [case for case in one_of_each_set_of_operators() if len(case.model.graph.node) > 1][::2]
     return list(one_of_each_operator())
 
 
@@ -142,4 +145,4 @@ def test_round_trip(name: str, tmp_path: Path) -> None:
     refused = [case for case in cases if results[case.name].startswith("refused")]
     assert {case: result for case, result in results.items() if result not in good and "refused" not in result} == {}
     assert [(case.name, results[case.name]) for case in refused if not refusal_is_just(name, case)] == []
-    assert Counter(results.values())["equal"] > 70
+    assert Counter(results.values())["equal"] > 40
