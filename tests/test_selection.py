@@ -274,5 +274,16 @@ def test_an_empty_list_does_not_mean_all(select: Any) -> None:
         Edit.model_validate({"operations": ({"remove_nodes": {"select": select}},)})
 
 
+@pytest.mark.parametrize("select", [[], {"dtype": []}, {"rank": 1, "scope": []}])
+def test_an_empty_list_does_not_mean_all_tensors(select: Any) -> None:
+    with pytest.raises(ValidationError, match="is an empty list, which nothing fits"):
+        Edit.model_validate({"operations": ({"make_dense": {"select": select}},)})
+
+
+def test_hops_alone_do_not_mean_all() -> None:
+    with pytest.raises(ValidationError, match="`hops` goes with `near`"):
+        Edit.model_validate({"operations": ({"remove_nodes": {"select": {"hops": 3}}},)})
+
+
 def test_more_hops_than_the_model_is_wide_take_no_time() -> None:
     assert fitting_nodes(model(), NodeSelect(near="a", hops=10**18))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -32,6 +33,13 @@ def _named(value: object) -> object:
 Patterns = Annotated[tuple[NamePattern, ...], AlsoWritten(_listed, ("text",))]
 """One pattern or several: a name, a glob, or `/.../` for a regular expression; what fits one of them fits."""
 Words = Annotated[tuple[str, ...], AlsoWritten(_listed, ("text",))]
+
+
+def refuse_empty_lists(select: BaseModel, settings: Iterable[str]) -> None:
+    """Raises ValueError for a list of patterns that has none: what nothing is said of would be all."""
+    for setting in settings:
+        if setting in select.model_fields_set and getattr(select, setting) == ():
+            raise ValueError(f'`{setting}` is an empty list, which nothing fits; `"*"` means all')
 
 
 class NodeSelect(BaseModel):
@@ -82,9 +90,9 @@ class NodeSelect(BaseModel):
     def _check_something(self) -> Self:
         if not self.model_fields_set:
             raise ValueError('say which nodes: by `name`, `op_type`, ...; `"*"` means all')
-        for setting in sorted(self.model_fields_set):
-            if getattr(self, setting) == ():
-                raise ValueError(f'`{setting}` is an empty list, which nothing fits; `"*"` means all')
+        refuse_empty_lists(self, ("name", "op_type", "domain", "input", "output", "precision", "scope"))
+        if "hops" in self.model_fields_set and self.near is None:
+            raise ValueError("`hops` goes with `near`")
         return self
 
     @model_serializer(mode="wrap")

@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from ndld_flow.editing.selection import Patterns, Select, Words
+from ndld_flow.editing.selection import Patterns, Select, Words, refuse_empty_lists
 from ndld_flow.editing.shorthand import AlsoWritten
 from ndld_flow.units import Bytes
 
@@ -62,6 +62,7 @@ class TensorSelect(BaseModel):
     def _check_something(self) -> Self:
         if not self.model_fields_set:
             raise ValueError('say which tensors: by `name`, `dtype`, `larger_than`, ...; `"*"` means all')
+        refuse_empty_lists(self, ("name", "dtype", "scope"))
         return self
 
     @model_serializer(mode="wrap")
