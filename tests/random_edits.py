@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 from ndld_flow.backends.editing.edited_model import EditedModel, values_of
 from ndld_flow.backends.models.files import load_model
 from ndld_flow.backends.models.scopes import node_label
+from ndld_flow.editing.catalogue import find_operation, operation_words
 from tests.models import GraphBuilder, sparse_model, tensor
 from tests.random_graphs import RandomGraph
 
@@ -375,16 +376,16 @@ OPERATIONS: dict[str, Callable[[Choices], object]] = {
 }
 """Operation -> its settings, of what the choices offer."""
 
-# fmt: off
-KEEPS_NUMBERS = frozenset((
-    "add_inputs", "add_node", "add_outputs", "apply_rules", "call_function", "constants_to_initializers",
-    "copy_nodes", "decompose", "drop_initializer_inputs", "drop_shapes", "externalise_weights", "free_dims",
-    "fuse_gemm", "infer_shapes", "initializers_to_constants", "initializers_to_inputs", "inline_functions",
-    "inline_weights", "make_batch_dynamic", "make_dense", "make_function", "make_sparse", "name_all",
-    "order_inputs", "order_outputs", "remove_noops", "remove_outputs", "rename_functions", "rename_nodes",
-    "rename_tensors", "set_ir_version", "set_metadata", "set_opset", "share_initializers", "split_gemm",
-))
-# fmt: on
+
+def _keeps_outputs(word: str) -> bool:
+    operation = find_operation(word)
+    return operation is not None and operation.keeps_outputs
+
+
+NOT_TO_THE_BIT = {"fuse_transformer", "replace_erf"}
+NEW_SHAPES = {"free_dims", "make_batch_dynamic"}
+"""They keep numbers, but not the shapes that are declared."""
+KEEPS_NUMBERS = {word for word in operation_words() if _keeps_outputs(word)} - NOT_TO_THE_BIT | NEW_SHAPES
 """Operations after which every output that keeps its name is what it was, up to the last bits."""
 LEFT_OUT = {
     "add_subgraph": "belongs to a node that has no body yet, which alone is not valid",

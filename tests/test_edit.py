@@ -282,6 +282,16 @@ def test_the_operation_that_makes_a_circle_is_told() -> None:
         edit(CIRCLE, {"name_all": {}}, by(turn), {"name_all": {}})
 
 
+COMPRESSED = "g (float[N] x, bool[N] c) => (float[5] y) { a = Neg(x) b = Compress(a, c) y = Relu(b) }"
+
+
+def test_what_is_declared_of_outputs_holds_where_an_operation_promises_that_they_stay() -> None:
+    function = {"make_function": {"function": "f::Part", "select": {"output": ["a", "b"]}}}
+    assert "=> (float[5] y)" in text_of(edit(COMPRESSED, function))
+    changed = {"replace_op": {"select": {"op_type": "Neg"}, "op_type": "Abs"}}
+    assert "=> (float[?] y)" in text_of(edit(COMPRESSED, changed)).replace("float[]", "float[?]")
+
+
 def test_a_model_nobody_touched_loses_no_note(tmp_path: Path) -> None:
     text = "g (float[N] x) => (float[N] z) <float[5] y> { y = Compress(x, c) z = Relu(x) } "
     text = text.replace("(float[N] x)", "(float[N] x, bool[N] c)")

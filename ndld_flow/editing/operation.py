@@ -64,6 +64,10 @@ class Operation(BaseModel):
     uses_inputs: ClassVar[bool] = False
     """True when the recipe's `inputs:` matter to what it does."""
 
+    keeps_outputs: ClassVar[bool] = False
+    """True when outputs that keep their names compute what they did, as nearly as its docstring says: what is declared
+    of their shapes holds then."""
+
     @abstractmethod
     def apply(self, edited: EditedModel) -> str:
         """Change the model in place; returns what was done in one line, such as `12 nodes renamed`.

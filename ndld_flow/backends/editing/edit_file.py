@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import onnx_ir as ir
 
@@ -23,6 +23,8 @@ from ndld_flow.records.graph_change import GraphChange
 
 class Applies(Protocol):
     """An operation, as backends see it."""
+
+    keeps_outputs: ClassVar[bool]
 
     def apply(self, edited: EditedModel, /) -> str: ...
 
@@ -57,6 +59,7 @@ def edit_file(
             edited.forget_names()
             edited.log.info("%s: %s", entry.place, entry.operation.apply(edited))
             sort_model(edited.model)
+        noted.outputs_hold = entry.operation.keeps_outputs
     tell(len(entries), len(entries), "checking")
     edited.notes += finish_model(edited.model, noted)
     _forget(edited.bare)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -11,6 +11,8 @@ from ndld_flow.backends.models.input_shapes import drop_all_made_up_names
 from ndld_flow.backends.models.scopes import own_subgraphs
 from ndld_flow.backends.models.shape_inference import infer_shapes
 from ndld_flow.errors import ModelError
+
+Dim = int | ir.SymbolicDim | None
 
 
 def settle_model(model: ir.Model, noted: NotedShapes) -> NotedShapes:
@@ -63,30 +65,27 @@ def _is_made(value: ir.Value, before: set[ir.Node]) -> bool:
 
 
 def _infer_anew(model: ir.Model, noted: NotedShapes, touched: set[ir.Value]) -> list[str]:
-    declared = {value: value.shape for value in model.graph.outputs}
+    declared = {value: _believed(value.shape, noted) for value in model.graph.outputs if value.shape is not None}
     stale = noted.forget_stale(touched, model)
     infer_shapes(model)
     drop_all_made_up_names(model)
-    return _declare_outputs(declared, stale)
+    return [note for value, dims in declared.items() if value in stale for note in _declare(value, dims)]
 
 
-def _declare_outputs(declared: Mapping[ir.Value, ir.Shape | None], stale: set[ir.Value]) -> list[str]:
-    """ONNX wants a shape on every output: where none could be inferred, as many open dimensions as there were.
-
-    Names of dimensions stay where nothing is known that says otherwise.
-    """
-    notes = []
-    for value, shape in declared.items():
-        if value not in stale or shape is None:
-            continue
-        names = [None if isinstance(dim, int) else dim for dim in shape]
-        if value.shape is None:
-            value.shape = ir.Shape(names)
-            notes.append(f"output {value.name}: its shape could not be inferred; it is left open")
-        elif len(value.shape) == len(names):
-            value.shape = ir.Shape([_known(dim, name) for dim, name in zip(value.shape, names, strict=True)])
-    return notes
+def _believed(shape: ir.Shape, noted: NotedShapes) -> list[Dim]:
+    """What still says something of an output: names do, numbers only where it is what it was."""
+    return [dim if noted.outputs_hold or not isinstance(dim, int) else None for dim in shape]
 
 
-def _known(dim: int | ir.SymbolicDim, name: ir.SymbolicDim | None) -> int | ir.SymbolicDim | None:
-    return name if isinstance(dim, ir.SymbolicDim) and dim.value is None else dim
+def _declare(value: ir.Value, dims: Sequence[Dim]) -> Iterator[str]:
+    """ONNX wants a shape on every output: where none could be inferred, as many dimensions as there were."""
+    if value.shape is None:
+        value.shape = ir.Shape(dims)
+        if None in dims:
+            yield f"output {value.name}: its shape could not be inferred; it is left open"
+    elif len(value.shape) == len(dims):
+        value.shape = ir.Shape([_known(found, dim) for found, dim in zip(value.shape, dims, strict=True)])
+
+
+def _known(found: int | ir.SymbolicDim, dim: Dim) -> Dim:
+    return dim if isinstance(found, ir.SymbolicDim) and found.value is None else found

@@ -29,6 +29,9 @@ class _Note:
 class NotedShapes:
     """Shapes and dtypes as they were noted before an operation."""
 
+    outputs_hold = False
+    """Whether the operation promises that the model's outputs are what they were."""
+
     def __init__(self, model: ir.Model) -> None:
         self._notes = {value: _Note(value.shape, value.type, _origin(value)) for value in _values(model)}
         self._opsets = {home: dict(home.opset_imports) for home in _homes(model)}

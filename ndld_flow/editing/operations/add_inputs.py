@@ -20,6 +20,7 @@ class AddInputs(Operation):
     """
 
     about = "inputs and outputs"
+    keeps_outputs = True
 
     inputs: dict[Annotated[str, Field(min_length=1)], TensorDeclaration] = Field(min_length=1)
     """Name -> its type and shape; they come after the inputs there are."""

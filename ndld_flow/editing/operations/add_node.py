@@ -23,6 +23,7 @@ class AddNode(MakesNode):
     """
 
     about = "nodes"
+    keeps_outputs = True
 
     inputs: tuple[str, ...] = ()
     """Names of the tensors it reads, in order; `""` leaves an optional one out."""

@@ -20,6 +20,7 @@ class AddOutputs(Operation):
     """
 
     about = "inputs and outputs"
+    keeps_outputs = True
 
     outputs: Patterns
     """Names, globs or `/regex/` of what nodes make; an input or initializer in full. They come after the outputs there

@@ -33,6 +33,7 @@ class ApplyRules(Operation):
     {"".join(f"- `{name}`: {what}{chr(10)}    " for name, what in LIBRARY_RULES.items())}"""
 
     about = "rules and code"
+    keeps_outputs = True
 
     libraries: ClassVar[tuple[str, ...]] = ("onnxscript",)
 

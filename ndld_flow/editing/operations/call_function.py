@@ -19,6 +19,7 @@ class CallFunction(Operation):
     """
 
     about = "local functions"
+    keeps_outputs = True
 
     function: str
     """`domain::Name`, or the name alone."""

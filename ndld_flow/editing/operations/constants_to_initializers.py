@@ -20,6 +20,7 @@ class ConstantsToInitializers(Operation):
     """
 
     about = "how weights are kept"
+    keeps_outputs = True
 
     select: TensorsSelected = TensorSelect(name=("*",))
     """Which, by the name of what they make."""

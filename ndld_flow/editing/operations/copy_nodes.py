@@ -22,6 +22,7 @@ class CopyNodes(Operation):
     """
 
     about = "nodes"
+    keeps_outputs = True
 
     select: Select
     """Which nodes."""

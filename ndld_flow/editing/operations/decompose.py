@@ -22,6 +22,7 @@ class Decompose(Operation):
     """
 
     about = "named surgeries"
+    keeps_outputs = True
 
     select: Select
     """Which nodes."""

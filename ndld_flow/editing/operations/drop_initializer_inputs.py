@@ -20,6 +20,7 @@ class DropInitializerInputs(Operation):
     """
 
     about = "how weights are kept"
+    keeps_outputs = True
 
     select: TensorsSelected = TensorSelect(name=("*",))
     """Which initializers; all unless said."""

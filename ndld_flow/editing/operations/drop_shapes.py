@@ -19,6 +19,7 @@ class DropShapes(Operation):
     """
 
     about = "shapes"
+    keeps_outputs = True
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.backends.editing.dimensions import drop_shapes

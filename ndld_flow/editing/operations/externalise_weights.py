@@ -28,6 +28,7 @@ class ExternaliseWeights(Operation):
     """
 
     about = "how weights are kept"
+    keeps_outputs = True
 
     select: TensorsSelected | None = None
     """Which initializers; all unless said."""

@@ -22,6 +22,7 @@ class FuseGemm(Operation):
     """
 
     about = "named surgeries"
+    keeps_outputs = True
 
     select: Select = NodeSelect(op_type=("Add",))
     """Which Add nodes; others are passed over."""

@@ -73,6 +73,7 @@ class FuseTransformer(Operation):
     """
 
     about = "named surgeries"
+    keeps_outputs = True
 
     libraries: ClassVar[tuple[str, ...]] = ("onnxruntime",)
 

@@ -19,6 +19,7 @@ class InferShapes(Operation):
     """
 
     about = "shapes"
+    keeps_outputs = True
 
     strict: bool = False
     """Refuse a model that contradicts itself; otherwise nodes that cannot be inferred are passed over."""

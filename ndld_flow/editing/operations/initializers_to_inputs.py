@@ -20,6 +20,7 @@ class InitializersToInputs(Operation):
     """
 
     about = "how weights are kept"
+    keeps_outputs = True
 
     select: TensorsSelected
     """Which initializers of the main graph."""

@@ -18,6 +18,7 @@ class InlineFunctions(Operation):
     """
 
     about = "local functions"
+    keeps_outputs = True
 
     functions: Patterns = ("*",)
     """Which functions, by `domain::Name` or by the name alone."""

@@ -21,6 +21,7 @@ class InlineWeights(Operation):
     """
 
     about = "how weights are kept"
+    keeps_outputs = True
 
     select: TensorsSelected | None = None
     """Which initializers; all unless said."""

@@ -20,6 +20,7 @@ class MakeDense(Operation):
     """
 
     about = "how weights are kept"
+    keeps_outputs = True
 
     select: TensorsSelected
     """Which initializers; of those, the sparse ones."""

@@ -24,6 +24,7 @@ class MakeFunction(Operation):
     """
 
     about = "local functions"
+    keeps_outputs = True
 
     function: str
     """The new function, as `domain::Name`."""

@@ -21,6 +21,7 @@ class MakeSparse(Operation):
     """
 
     about = "how weights are kept"
+    keeps_outputs = True
 
     select: TensorsSelected
     """Which initializers are looked at; those with fewer zeros stay as they are."""

@@ -20,6 +20,7 @@ class NameAll(Operation):
     """
 
     about = "nodes"
+    keeps_outputs = True
 
     c_identifiers: bool = False
     """Make every name of a node or tensor a C90 identifier: letters, digits and `_`, no digit first."""

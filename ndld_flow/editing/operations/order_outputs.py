@@ -17,6 +17,7 @@ class OrderOutputs(Operation):
     """
 
     about = "inputs and outputs"
+    keeps_outputs = True
 
     order: tuple[str, ...]
     """Names in the order wanted; `*` stands for all that are not named."""

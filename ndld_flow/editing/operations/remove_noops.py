@@ -20,6 +20,7 @@ class RemoveNoops(Operation):
     """
 
     about = "nodes"
+    keeps_outputs = True
 
     kinds: tuple[Kind, ...] = ()
     """Which; none means all. `identity` Identity; `dropout` Dropout that is not training; `cast` Cast to the type there

@@ -18,6 +18,7 @@ class RemoveOutputs(Operation):
     """
 
     about = "inputs and outputs"
+    keeps_outputs = True
 
     outputs: Patterns
     """Names, globs or `/regex/`."""

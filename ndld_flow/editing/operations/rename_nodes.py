@@ -25,6 +25,7 @@ class RenameNodes(Operation):
     """
 
     about = "nodes"
+    keeps_outputs = True
 
     select: Select | None = None
     """Which nodes; with `to`."""

@@ -24,6 +24,7 @@ class RenameTensors(Operation):
     """
 
     about = "wires"
+    keeps_outputs = True
 
     select: Patterns = ()
     """Their names; with `to`."""

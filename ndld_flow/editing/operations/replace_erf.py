@@ -19,6 +19,7 @@ class ReplaceErf(Operation):
     """
 
     about = "named surgeries"
+    keeps_outputs = True
 
     by: Literal["tanh", "polynomial"]
     """`tanh` makes the exact Gelu its own usual approximation (at most 3.6e-4 off); `polynomial` is as good as fp32

@@ -21,6 +21,7 @@ class SetIrVersion(Operation):
     """
 
     about = "the model"
+    keeps_outputs = True
 
     to: int = Field(ge=3)
     """3 to the newest that ONNX Runtime loads."""

@@ -20,6 +20,7 @@ class SetMetadata(Operation):
     """
 
     about = "the model"
+    keeps_outputs = True
 
     producer_name: str | None = None
     """The tool that made the model."""

@@ -22,6 +22,7 @@ class SetOpset(Operation):
     """
 
     about = "the model"
+    keeps_outputs = True
 
     to: int = Field(ge=1)
     """The opset."""

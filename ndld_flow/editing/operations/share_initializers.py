@@ -20,6 +20,7 @@ class ShareInitializers(Operation):
     """
 
     about = "weights"
+    keeps_outputs = True
 
     up_to: Bytes = 2**40
     """Larger ones are not read; they are shared only where they lie at one place of a data file."""

@@ -22,6 +22,7 @@ class SplitGemm(Operation):
     """
 
     about = "named surgeries"
+    keeps_outputs = True
 
     select: Select = NodeSelect(op_type=("Gemm",))
     """Which nodes; what is no Gemm is passed over."""
