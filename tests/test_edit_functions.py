@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ndld_flow.backends.editing import cloning
 from ndld_flow.backends.editing.edited_model import EditedModel
 from ndld_flow.backends.models.files import load_model
 from ndld_flow.editing.catalogue import find_operation
@@ -522,3 +523,22 @@ def test_what_a_call_makes_has_the_shape_that_it_had() -> None:
     assert "(float[7,9] y)" in text_of(made) or "(float[A,B] y)" in text_of(made)
     widened = edit(made, {"set_shapes": {"shapes": {"x": ["N", 8]}}})
     assert "float[7,9] Part_output" not in text_of(widened), "what a local function makes follows its inputs"
+
+
+def test_names_of_many_copies_are_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 200
+    chain = " ".join(f"t{n + 1} = m.F(t{n})" for n in range(count))
+    text = f"""<ir_version: 9, opset_import: ["": 17, "m": 1]>
+    g (float[2] t0) => (float[2] t{count}) {{ {chain} }}
+    <domain: "m", opset_import: ["": 17]> F (a) => (c) {{ [one] b = Relu(a) [two] c = Neg(b) }}"""
+    asked: list[str] = []
+    is_taken = cloning._FreeNames._is_taken
+
+    def counted(names: Any, name: str) -> bool:
+        asked.append(name)
+        return is_taken(names, name)
+
+    monkeypatch.setattr(cloning._FreeNames, "_is_taken", counted)
+    inlined = edit(text, "inline_functions")
+    assert len(inlined.graph.node) == 2 * count
+    assert len(asked) < 20 * count

@@ -24,7 +24,7 @@ Attributes = Mapping[str, ir.Attr]
 
 @dataclass(frozen=True)
 class Copies:
-    """Copies that belong to no graph yet. They have the names of their originals: see `rename_apart`."""
+    """Copies that belong to no graph yet. They have the names of their originals: see `Renaming`."""
 
     nodes: list[ir.Node]
     values: dict[ir.Value, ir.Value]
@@ -59,16 +59,6 @@ def copy_graph(graph: ir.Graph, read: Values | None = None, attributes: Attribut
     return _Copier(dict(read or {}), attributes).graph(graph)
 
 
-def rename_apart(nodes: Iterable[ir.Node], taken: set[str]) -> None:
-    """Give nodes, what they make, and all that is in their bodies, names that are not in `taken`, and add these to it.
-
-    Names that are free stay; tensors without a name stay without.
-    """
-    renaming = Renaming(taken, taken)
-    renaming.rename(nodes)
-    taken |= renaming.made
-
-
 class Renaming:
     """New names for what comes into a model. A node and a tensor of one name, as exporters make them, keep it."""
 
@@ -83,6 +73,12 @@ class Renaming:
     def made(self) -> set[str]:
         """All names that were given."""
         return self._nodes.made | self._values.made
+
+    def take_made(self, taken: set[str]) -> None:
+        """Add the names that were given to `taken`: neither nodes nor tensors that come later get one of them."""
+        for names in (self._nodes, self._values):
+            taken |= names.made
+            names.made.clear()
 
     def rename(self, nodes: Iterable[ir.Node]) -> None:
         """Nodes, what they make, and all that is in their bodies."""
@@ -113,14 +109,18 @@ class _FreeNames:
     def __init__(self, taken: Collection[str], prefix: str, if_taken: str) -> None:
         self._taken, self._prefix, self._if_taken = taken, prefix, if_taken
         self.made: set[str] = set()
+        self._numbers: dict[str, int] = {}
+        """The last that was given: with those before it, thousands of copies would take long."""
 
     def like(self, name: str) -> str:
         wish = f"{self._prefix}{name}"
         wish = f"{self._if_taken}{wish}" if self._is_taken(wish) else wish
-        found, number = wish, 1
+        number = self._numbers.get(wish, 1)
+        found = wish if number == 1 else f"{wish}_{number}"
         while self._is_taken(found):
             number += 1
             found = f"{wish}_{number}"
+        self._numbers[wish] = number
         self.made.add(found)
         return found
 

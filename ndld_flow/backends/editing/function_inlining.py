@@ -11,7 +11,7 @@ from graphlib import CycleError
 
 import onnx_ir as ir
 
-from ndld_flow.backends.editing.cloning import copy_nodes, rename_apart
+from ndld_flow.backends.editing.cloning import Renaming, copy_nodes
 from ndld_flow.backends.editing.edited_model import EditedModel
 from ndld_flow.backends.editing.function_names import Imports, drop_unused_domains, names_of
 from ndld_flow.backends.editing.function_order import callees_first
@@ -60,6 +60,7 @@ class _Inlining:
     def __init__(self, model: ir.Model, chosen: dict[ir.OperatorIdentifier, ir.Function], taken: set[str]) -> None:
         self._chosen = chosen
         self._taken = taken
+        self._renaming = Renaming(taken, taken)
         self._imports = Imports(model)
         self._graphs = list(all_graphs(model))
 
@@ -78,7 +79,8 @@ class _Inlining:
         read = dict(zip(function.inputs, given, strict=False))
         defaults = {name: attr for name, attr in function.attributes.items() if attr.value is not None}
         copies = copy_nodes(function.graph, read, {**defaults, **call.attributes})
-        rename_apart(copies.nodes, self._taken)
+        self._renaming.rename(copies.nodes)
+        self._renaming.take_made(self._taken)
         for node in deep_nodes(copies.nodes):
             node.metadata_props.update({**call.metadata_props, **node.metadata_props})
             for value in node.outputs:
