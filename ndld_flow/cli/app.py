@@ -23,7 +23,7 @@ VERBS = {
     "compare": "Compare runs, profiles and exports, and decide.",
     "diff": "Say what is different between two models.",
     "noise": "Learn which differences mean nothing on this machine.",
-    "inspect": "Look things up in a model: its nodes, tensors, weights.",
+    "inspect": "Look things up in a model: its summary, nodes, tensors, weights.",
     "draw": "Draw the graph of a model or an engine as SVG, PNG, JPEG or a page.",
     "report": "Draw a run's report again from its records.",
     "runs": "List finished runs.",
