@@ -128,6 +128,11 @@ def test_a_model_that_is_left_invalid_is_refused_with_the_checkers_words() -> No
         edit(CHAIN, by(break_it))
 
 
+def test_a_model_without_outputs_is_refused() -> None:
+    with pytest.raises(ModelError, match="without outputs"):
+        edit(CHAIN, by(lambda edited: edited.model.graph.outputs.clear()))
+
+
 def test_a_circle_is_told() -> None:
     def tie(edited: EditedModel) -> None:
         first, second = edited.model.graph

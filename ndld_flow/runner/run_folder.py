@@ -92,7 +92,8 @@ def _write_exports(documents: RunDocuments, built: Path) -> None:
 
 
 def _write_texts(run: RunRecord, built: Path, folder: Path) -> None:
-    repeat = f"ndld-flow run {shlex.quote(str(folder.absolute() / 'recipe.yaml'))}"
+    trust = " --trust" if "--trust" in run.command else ""
+    repeat = f"ndld-flow run {shlex.quote(str(folder.absolute() / 'recipe.yaml'))}{trust}"
     heading = f"Resolved recipe of run {run.id}. It repeats the run from any folder:\n{repeat}"
     (built / "recipe.yaml").write_text(write_yaml(run.recipe, heading), encoding="utf-8")
     command = f"cd {shlex.quote(run.directory)}\n{shlex.join(run.command)}\n"

@@ -30,9 +30,11 @@ def settle_model(model: ir.Model, noted: NotedShapes) -> NotedShapes:
 def finish_model(model: ir.Model, noted: NotedShapes) -> list[str]:
     """Sort the model, forget shapes that may no longer hold, infer them anew. Returns what people should know.
 
-    Raises `ModelError` when nodes depend on each other in a circle.
+    Raises `ModelError` when nodes depend on each other in a circle, and when a model with nodes has no output left.
     """
     sort_model(model)
+    if len(model.graph) and not model.graph.outputs:
+        raise ModelError("the operations leave a model without outputs: make some with `add_outputs`")
     return _infer_anew(model, noted, noted.touched(model))
 
 
