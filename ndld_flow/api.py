@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from ndld_flow.discovery import StepType
     from ndld_flow.doctor import Check
     from ndld_flow.drawing.choices import Look, Reading
-    from ndld_flow.records.model_diff import ModelDiff, Part
     from ndld_flow.records.inspection import Inspection
+    from ndld_flow.records.model_diff import ModelDiff, Part
     from ndld_flow.records.noise import Noise
     from ndld_flow.runner.collect_garbage import Freed
     from ndld_flow.runner.compare_runs import Compared
