@@ -252,6 +252,7 @@ def test_a_series_can_be_taken_out(open_report: Open, reports: dict[str, Path]) 
 
 def test_every_pass_is_drawn_once(open_report: Open, reports: dict[str, Path]) -> None:
     page = open_report(reports["quickstart"])
+    page.wait_for_selector('[data-live="passes"] .dots', state="attached")  # drawn after the page is ready
     drawn = page.eval_on_selector_all(
         '[data-live="passes"] :is(.dots, .outliers, .beyond)',
         "paths => paths.map(path => path.getAttribute('d').split('M').length - 1).reduce((a, b) => a + b)",
