@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +102,26 @@ def test_the_recipe_in_the_run_folder_makes_the_same_model(in_folder: Path) -> N
 def test_the_recipes_inputs_do_not_matter_to_an_edit_that_ignores_them(in_folder: Path) -> None:
     run(write_recipe(in_folder, SHOUT))
     assert api.plan(write_recipe(in_folder, SHOUT, inputs={"x": {"shape": [1, 4]}}))[0].reused
+
+
+def test_the_recipes_inputs_matter_to_an_edit_that_reads_them(in_folder: Path) -> None:
+    run(write_recipe(in_folder, {"fix_dims": {}}, inputs={"x": {"shape": [1, 4]}}))
+    assert api.plan(write_recipe(in_folder, {"fix_dims": {}}, inputs={"x": {"shape": [1, 4]}}))[0].reused
+    decision = api.plan(write_recipe(in_folder, {"fix_dims": {}}, inputs={"x": {"shape": [2, 4]}}))[0]
+    assert not decision.reused
+
+
+def test_a_file_that_an_operation_names_counts_by_its_contents(in_folder: Path) -> None:
+    def recipe(name: str) -> Path:
+        return write_recipe(in_folder, {"add_initializer": {"name": "w", "file": name}})
+
+    np.save(in_folder / "one.npy", np.array([1, 2], np.float32))
+    shutil.copy(in_folder / "one.npy", in_folder / "same.npy")
+    run(recipe("one.npy"))
+    assert api.plan(recipe("same.npy"))[0].reused
+    np.save(in_folder / "same.npy", np.array([1, 3], np.float32))
+    decision = api.plan(recipe("same.npy"))[0]
+    assert (decision.reused, decision.detail) == (False, "operations.0.add_initializer.file")
 
 
 def test_a_large_model_is_not_copied_for_every_run(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

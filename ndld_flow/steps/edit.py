@@ -64,7 +64,7 @@ class Edit(Step[Onnx, Onnx]):
         edited = EditedModel(
             model=open_model(source.path),
             path=source.path,
-            inputs=context.inputs,
+            inputs=context.inputs if self.needs_inputs() else {},  # nobody sees what is not in the key
             others={artifact.label: artifact.path for artifact in context.artifacts.values()},
             log=context.log,
         )

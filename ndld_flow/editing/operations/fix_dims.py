@@ -22,6 +22,7 @@ class FixDims(Operation):
     """
 
     about = "shapes"
+    uses_inputs = True
 
     dims: dict[str, Dimension] = Field(default={})
     """Named dimension -> its size wherever it is written."""

@@ -25,6 +25,7 @@ class MakeBatchDynamic(Operation):
     """
 
     about = "shapes"
+    uses_inputs = True
 
     inputs: Patterns = ()
     """Inputs with a batch; none means all whose first dimension is that of the first input, or free."""
