@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import jsonschema
@@ -18,6 +19,7 @@ from ndld_flow.editing.entry import entry_type
 from ndld_flow.editing.operation import Operation
 from ndld_flow.recipe.messages import models_in
 from ndld_flow.steps.edit import Edit
+from tests.editing_fixtures import edit
 
 every_operation = pytest.mark.parametrize("word", operation_words())
 
@@ -133,3 +135,34 @@ def test_its_help_names_every_setting(word: str) -> None:
     page = click.unstyle(explain_part(word, operation_of(word)))
     for name in operation_of(word).model_fields:
         assert f"  {name}:" in page
+
+
+TOY = '''
+from ndld_flow.editing.operation import Operation
+
+class Sign(Operation):
+    """Sign the model."""
+    name: str = "me"
+    """Whose name."""
+    def apply(self, edited):
+        edited.model.doc_string = self.name
+        return "signed"
+'''
+
+
+def test_a_package_offers_its_operations_by_an_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "toy_operations.py").write_text(TOY)
+    info = tmp_path / "toy_operations-2.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-operations\nVersion: 2.1\n")
+    (info / "entry_points.txt").write_text("[ndld_flow.operations]\nsign = toy_operations:Sign\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for cached in (operation_words, find_operation):
+        cached.cache_clear()
+    try:
+        step = Edit.model_validate_json('{"operations": [{"sign": {"name": "Ada"}}]}')
+        assert step.library_versions()["operation sign"] == "1 toy-operations 2.1"
+        assert edit("g (float[1] x) => (float[1] y) { y = Relu(x) }", {"sign": {}}).doc_string == "me"
+    finally:
+        for cached in (operation_words, find_operation):
+            cached.cache_clear()

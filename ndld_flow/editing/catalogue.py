@@ -34,6 +34,13 @@ def find_operation(word: str) -> type[Operation] | None:
     return None
 
 
+def origin_of(word: str) -> str:
+    """The distribution that an operation comes from, with its version; empty for a built-in one."""
+    for point in entry_points(group=ENTRY_POINTS, name=word):
+        return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+    return ""
+
+
 def summary_of(operation: type[Operation]) -> str:
     """First line of its docstring."""
     return (inspect.getdoc(operation) or "").partition("\n")[0]

@@ -9,8 +9,9 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, BaseModel, Field
 
 from ndld_flow.artifacts.kinds import Onnx
-from ndld_flow.editing.catalogue import find_operation, operation_words
+from ndld_flow.editing.catalogue import find_operation, operation_words, origin_of
 from ndld_flow.editing.entry import AnyOperation, OperationEntry
+from ndld_flow.editing.operation import Operation
 from ndld_flow.editing.selection import NodeSelect
 from ndld_flow.records.metric import Metric
 from ndld_flow.step import Context, Result, Step
@@ -22,6 +23,11 @@ def _some(operations: tuple[OperationEntry, ...]) -> tuple[OperationEntry, ...]:
     if not operations:
         raise ValueError("name at least one operation")
     return operations
+
+
+def _version(word: str, operation: Operation) -> str:
+    """An operation's own version, with that of the package that brings it."""
+    return f"{operation.version} {origin_of(word)}".rstrip()
 
 
 class Edit(Step[Onnx, Onnx]):
@@ -54,7 +60,7 @@ class Edit(Step[Onnx, Onnx]):
     def library_versions(self) -> dict[str, str]:
         used = {entry.word: entry.operation for entry in self.operations}
         libraries = {library for operation in used.values() for library in operation.libraries}
-        own = {f"operation {word}": str(operation.version) for word, operation in sorted(used.items())}
+        own = {f"operation {word}": _version(word, operation) for word, operation in sorted(used.items())}
         return super().library_versions() | {name: read_version(name) for name in sorted(libraries)} | own
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
