@@ -94,7 +94,12 @@ def test_every_command_works(checkout: Path) -> None:
     first = "ndld-flow run pipelines/quickstart.yaml"
     for line in [first, *filter(can_run, COMMANDS)]:
         done = subprocess.run(
-            shlex.split(hurried(line), comments=True), cwd=checkout, env=environment, capture_output=True, text=True, check=False
+            shlex.split(hurried(line), comments=True),
+            cwd=checkout,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode in endings(line), f"{line}\n{done.stdout}\n{done.stderr}"
 
