@@ -20,7 +20,7 @@ from ndld_flow.backends.models.element_types import held_tensor
 from ndld_flow.backends.models.scopes import node_label
 from ndld_flow.backends.models.shape_inference import infer_shapes
 from ndld_flow.backends.models.sparse_tensors import SparseInitializer
-from ndld_flow.backends.models.value_uses import Use
+from ndld_flow.backends.models.value_uses import Use, insert_behind
 from ndld_flow.errors import RequestError
 
 
@@ -150,13 +150,7 @@ class DtypeConversion:
         attributes = [ir.AttrInt64("to", dtype.value)]
         name = self._edited.fresh_name(f"Cast_{value.name}_{word_of_dtype(dtype)}")
         node = ir.Node("", "Cast", [value], attributes, outputs=[made], name=name)
-        producer = value.producer()
-        if producer is not None:
-            graph.insert_after(producer, node)
-        elif len(graph):
-            graph.insert_before(graph[0], node)
-        else:
-            graph.append(node)
+        insert_behind(value, node, graph)
         return made
 
     def _read_after(self, value: ir.Value, uses: Sequence[Use], made: ir.Value) -> None:

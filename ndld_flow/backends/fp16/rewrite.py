@@ -12,7 +12,7 @@ from ndld_flow.backends.fp16.type_groups import TYPE_ATTRIBUTES, Group, Groups, 
 from ndld_flow.backends.models.element_types import Types, dtype_of, tensor_of, with_element
 from ndld_flow.backends.models.op_signatures import is_op
 from ndld_flow.backends.models.unique_names import UniqueNames
-from ndld_flow.backends.models.value_uses import Use
+from ndld_flow.backends.models.value_uses import Use, insert_behind
 
 _CAST_OPSET, _CAST_IR_VERSION = 13, 7
 
@@ -141,13 +141,7 @@ class Rewriter:
         cast = self._casts[source, dtype] = ir.Value(name=name, shape=value.shape, type=ir.TensorType(dtype))
         node_name = self._names.node(f"{value.name}_to_{FORMATS[dtype].precision}")
         node = ir.Node("", "Cast", [source], [ir.AttrInt64("to", dtype.value)], outputs=[cast], name=node_name)
-        producer, graph = source.producer(), graph_of(source)
-        if producer is not None:
-            graph.insert_after(producer, node)
-        elif len(graph):
-            graph.insert_before(graph[0], node)
-        else:
-            graph.append(node)
+        insert_behind(source, node, graph_of(source))
         self.casts_added += 1
         return cast
 

@@ -25,3 +25,14 @@ class Use:
             self.reader.replace_input_with(self.index, value)
         else:
             self.reader.outputs[self.index] = value
+
+
+def insert_behind(value: ir.Value, node: ir.Node, graph: ir.Graph) -> None:
+    """Put a node behind the one that makes a value; at the beginning of the graph when no node does."""
+    producer = value.producer()
+    if producer is not None:
+        graph.insert_after(producer, node)
+    elif len(graph):
+        graph.insert_before(graph[0], node)
+    else:
+        graph.append(node)
