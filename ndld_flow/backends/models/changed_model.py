@@ -19,10 +19,12 @@ def check_changed(source: Path, target: Path, model: ir.Model) -> None:
     Strict shape inference may refuse it where it refused the source too: some of its rules are wrong, and runtimes take
     such models all the same.
     """
-    check_model(target)
+    if _has_foreign_functions(model) or _has_sparse_initializers(model):
+        check_model(target)  # for all others it is the first half of the strict check
     try:
         _check_strictly(target, model)
     except ModelError:
+        check_model(target)
         if _passes_strictly(source):
             raise
 
