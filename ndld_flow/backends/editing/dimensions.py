@@ -25,6 +25,7 @@ from ndld_flow.backends.models.input_shapes import (
 )
 from ndld_flow.backends.models.scopes import node_label
 from ndld_flow.backends.models.shape_inference import infer_shapes
+from ndld_flow.backends.sanitizing.edits import is_standard
 from ndld_flow.errors import ModelError, RequestError
 from ndld_flow.nearest import say_nearest
 from ndld_flow.plain_text import short_name
@@ -97,7 +98,7 @@ def _forget(model: ir.Model, types: bool) -> None:
 
 def _computed(graph: ir.Graph) -> list[ir.Value]:
     """What nodes of the default domain make; nobody can infer what a custom operator makes."""
-    return [value for node in graph if node.domain in ("", "ai.onnx") for value in node.outputs]
+    return [value for node in graph if is_standard(node) for value in node.outputs]
 
 
 def _values(model: ir.Model) -> list[ir.Value]:

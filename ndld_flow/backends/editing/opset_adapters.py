@@ -17,6 +17,7 @@ from ndld_flow.backends.models.element_types import type_name
 from ndld_flow.backends.models.files import one_paragraph
 from ndld_flow.backends.models.op_signatures import signature_of
 from ndld_flow.backends.models.sparse_tensors import SparseInitializer
+from ndld_flow.backends.sanitizing.edits import is_standard
 
 _READ_BYTES = 2**16
 """Adapters look into axes, shapes, scales and paddings; larger constants are told by type and shape only."""
@@ -47,7 +48,7 @@ def must_change(node: ir.Node, source: int, target: int) -> bool:
     """Whether the node's operator has another version in the other opset. Raises `CannotConvertError` when it is not
     there.
     """
-    if node.domain not in ("", "ai.onnx"):
+    if not is_standard(node):
         return False
     old, new = _since(node.op_type, source), _since(node.op_type, target)
     if old is None:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from ndld_flow.backends.editing.tensor_selecting import constant_of
 from ndld_flow.backends.models.files import one_paragraph
+from ndld_flow.backends.models.node_details import is_constant
 from ndld_flow.backends.models.scopes import own_subgraphs
 from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
@@ -56,8 +57,8 @@ def parse_pattern(text: str) -> RuleText:
     Raises `RequestError` for text that cannot be read, and for patterns that could match nothing or anything.
     """
     side = _parse(text, "pattern")
-    constants = {node.outputs[0]: node for node in side.nodes if _is_constant(node)}
-    nodes = tuple(node for node in side.nodes if not _is_constant(node))
+    constants = {node.outputs[0]: node for node in side.nodes if is_constant(node)}
+    nodes = tuple(node for node in side.nodes if not is_constant(node))
     for node in nodes:
         for index, value in enumerate(node.inputs):
             if value in constants:
@@ -144,7 +145,3 @@ def _reason(error: Exception) -> str:
     place, lines = _PLACE.search(told), told.splitlines()
     where = f"line {int(place[1]) - 1}: " if place else ""
     return f"{where}{one_paragraph(lines[-1])} (near `{one_paragraph(lines[-2].removeprefix('Error context:'))}`)"
-
-
-def _is_constant(node: ir.Node) -> bool:
-    return node.op_type == "Constant" and node.domain in ("", "ai.onnx")

@@ -17,6 +17,7 @@ from ndld_flow.backends.editing.surgeries.rewriting import known_shapes
 from ndld_flow.backends.editing.user_code import load_user_module, told_with_place
 from ndld_flow.backends.models.files import all_graphs
 from ndld_flow.backends.models.node_precision import precision_of
+from ndld_flow.backends.sanitizing.edits import is_standard
 from ndld_flow.errors import RequestError
 
 _ROUNDS = 10
@@ -157,7 +158,7 @@ def _last_operator(rule: Any) -> tuple[str, str] | None:  # noqa: ANN401
 
 def _exists(node: ir.Node, imports: Mapping[str, int]) -> bool:
     """Whether a node is one of its operator set's version; of other domains than ONNX's nobody knows."""
-    if node.domain not in ("", "ai.onnx"):
+    if not is_standard(node):
         return True
     try:
         schema = onnx.defs.get_schema(node.op_type, imports.get("", 1), "")

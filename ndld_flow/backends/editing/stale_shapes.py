@@ -15,6 +15,7 @@ import onnx_ir as ir
 from ndld_flow.backends.editing.function_order import callees_first
 from ndld_flow.backends.models.files import all_graphs
 from ndld_flow.backends.models.scopes import own_subgraphs
+from ndld_flow.backends.sanitizing.edits import is_standard
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class NotedShapes:
         note, maker = self._notes.get(value), value.producer() or self._owners.get(value)
         if note is None or maker is None or note.shape is not value.shape:
             return False
-        return maker.domain in ("", "ai.onnx") or maker.op_identifier() in model.functions
+        return is_standard(maker) or maker.op_identifier() in model.functions
 
 
 class _Tracing:
