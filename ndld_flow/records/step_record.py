@@ -73,7 +73,12 @@ class StepRecord(Record):
     change: GraphChange | None = None
     log: str = ""
     started_at: datetime
+    """When the work began; of a measuring step: when it held its device."""
+    ended_at: datetime | None = None
     wall_s: float
+    """Of steps that took turns, each one's equal share."""
+    beside: tuple[str, ...] = ()
+    """What other work of ndld-flow ran on this machine while it was measured, in words."""
 
 
 Outcome = Literal["done", "reused", "failed", "skipped"]

@@ -1,0 +1,166 @@
+"""What one sweep did: its points, and which of them are best."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import JsonValue
+
+from ndld_flow.records.base import Record
+from ndld_flow.records.machine import Machine
+from ndld_flow.records.metric import Metric
+from ndld_flow.records.run_record import GateResult
+from ndld_flow.records.step_record import Outcome
+
+PointOutcome = Literal["passed", "refused", "failed"]
+"""`passed`: all constraints hold and no step or gate said no; `refused`: one did; `failed`: an error ended it."""
+
+
+class SweepAxis(Record):
+    """What the sweep varied."""
+
+    name: str
+    """As the recipe says it: `speed.threads`, or the name of an axis of variants."""
+    keys: tuple[str, ...]
+    """What it sets, from the recipe's root: `steps.speed.threads`."""
+    values: tuple[JsonValue, ...]
+    """Those that points have, in the axis' order: listed values as listed, numbers ascending."""
+    numeric: bool = False
+    """Whether all values are numbers."""
+    log: bool = False
+
+
+class SweepObjective(Record):
+    """What was looked for."""
+
+    text: str
+    """`speed.latency.median`, or arithmetic over metrics."""
+    direction: Literal["minimize", "maximize"]
+    unit: str = ""
+
+
+class PointStep(Record):
+    """A step of one point."""
+
+    name: str
+    step: str
+    outcome: Outcome
+    reason: str
+    key: str = ""
+    """Of its record in the store; empty when it was skipped or failed."""
+    wall_s: float = 0.0
+    """Seconds this sweep spent on it; 0 when it was reused, or another point had done it."""
+
+
+Standing = Literal["best", "tie", "worse", "inconclusive"]
+
+
+class MeasuredAgain(Record):
+    """A winner's measurement at the end, taken in turns with the other winners: what decides between them."""
+
+    metrics: dict[str, Metric]
+    """All of the point's metrics, as measured again."""
+    objectives: tuple[float | None, ...]
+    standing: Standing
+    """Against the best: `tie` when the difference is inside the noise of this machine."""
+    ratio: float | None = None
+    """First objective over that of the best; below it the 95 % interval, where process runs were kept."""
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+
+
+class SweepPoint(Record):
+    """One point."""
+
+    number: int
+    """From 1, in the order in which points were tried."""
+    values: dict[str, JsonValue]
+    """Axis -> value."""
+    changes: dict[str, JsonValue]
+    """Recipe key -> value: what to write into the recipe to have this point: `steps.speed.threads` -> 2."""
+    outcome: PointOutcome
+    reason: str = ""
+    """Why it was refused or failed, for people; one short paragraph."""
+    failed_step: str = ""
+    metrics: dict[str, Metric] = {}
+    """`STEP.METRIC` -> value, as first measured."""
+    objectives: tuple[float | None, ...] = ()
+    """In the sweep's order, as first measured; None where it was not reached."""
+    constraints: tuple[GateResult, ...] = ()
+    """Those that could be decided."""
+    steps: tuple[PointStep, ...] = ()
+    sitting: int | None = None
+    """Number of the sitting it was first measured in; None when nothing was measured."""
+    again: MeasuredAgain | None = None
+    rank: int | None = None
+    """1 is the best; None when it did not pass, or nothing was looked for."""
+    tied: bool = False
+    """Not the best, but the difference is inside the noise."""
+    on_front: bool = False
+    """No other point is better in one objective and not worse in any (more than one objective)."""
+    wall_s: float = 0.0
+    """Seconds of this sweep that were spent on it alone."""
+    folder: str = ""
+    """Its run folder, relative to the sweep's: `points/0001`; empty when there is none."""
+
+
+class Sitting(Record):
+    """Points measured in turns, on one device held alone."""
+
+    number: int
+    """From 1."""
+    points: tuple[int, ...]
+    steps: tuple[str, ...]
+    """Names of the recipe's steps that were measured."""
+    device: str
+    again: bool = False
+    """Whether it measured winners again."""
+    reused: bool = False
+    """Whether it was there already."""
+    started_at: datetime
+    ended_at: datetime
+    beside: tuple[str, ...] = ()
+    """What else ran on this machine meanwhile, in words."""
+
+
+class SweepRecord(Record):
+    """One sweep of one recipe, with what is needed to repeat it."""
+
+    format_version: int = 1
+    id: str
+    """`<utc time>-<short id>`, the name of the sweep's folder."""
+    recipe_name: str
+    description: str = ""
+    recipe: dict[str, JsonValue]
+    """Resolved and self-sufficient, its `sweep:` included."""
+    identity: str
+    """Equal for sweeps that would do, and say, exactly the same."""
+    command: tuple[str, ...]
+    directory: str
+    started_at: datetime
+    wall_s: float
+    own_s: float
+    """Seconds of `wall_s` that were the tool's own: not spent inside steps."""
+    method: str
+    seed: int
+    axes: tuple[SweepAxis, ...]
+    objectives: tuple[SweepObjective, ...]
+    constraints: tuple[str, ...]
+    points: tuple[SweepPoint, ...]
+    sittings: tuple[Sitting, ...]
+    best: int | None
+    """Number of the best point."""
+    stopped_because: str
+    """`all 24 points tried`, `40 of 512 points: the budget`, `time`, `saturated: ...`."""
+    excluded_count: int = 0
+    steps_done: int
+    """Steps that were computed; each distinct one once."""
+    steps_shared: int
+    """Steps of points that another point of this sweep had done."""
+    steps_reused: int
+    """Steps that were there before."""
+    machine: Machine
+    versions: dict[str, str]
+    passed: bool
+    """False when no point passed."""

@@ -1,0 +1,1 @@
+"""Where steps are computed: in this process, in worker processes, on other machines."""

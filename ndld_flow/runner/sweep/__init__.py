@@ -1,0 +1,1 @@
+"""Sweeps: many points of one recipe, planned together."""

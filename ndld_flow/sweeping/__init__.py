@@ -1,0 +1,1 @@
+"""Which points a sweep tries, and which of them are best. Numbers in, numbers out: no recipe, no store."""
