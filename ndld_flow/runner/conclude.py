@@ -48,7 +48,7 @@ def _identity(run: RunState) -> str:
     """Equal for runs that would do, and say, exactly the same."""
     keys: dict[str, JsonValue] = {step.name: step.record.key if step.record else None for step in run.steps}
     gates: list[JsonValue] = [gate.text for gate in run.recipe.gates]
-    models: dict[str, JsonValue] = dict(_digests(run))
+    models: dict[str, JsonValue] = dict(model_digests(run))
     return digest_json([run.recipe.name, run.recipe.file.description, models, list(keys), keys, gates])
 
 
@@ -68,16 +68,24 @@ def find_equal_run(run: RunState) -> RunFinished | None:
 
 
 def finish_run(run: RunState, request: Request) -> RunFinished:
+    """Decide the gates and write the run's folder."""
     from ndld_flow.runner.run_folder import write_run_folder
 
+    record = describe_run(run, make_id(run.started_at), request.command or _default_command(request))
+    folder = write_run_folder(record, run.outputs)
+    return _conclude(record, folder, time.perf_counter() - run.start, nothing_to_do=False)
+
+
+def describe_run(run: RunState, run_id: str, command: tuple[str, ...]) -> RunRecord:
+    """The record of a run whose steps are done, its gates decided. Raises RequestError for a gate without a metric."""
     gates = _decide_gates(run)
     models = {name: _describe_model(run, name) for name in run.models}
-    record = RunRecord(
-        id=_make_id(run.started_at),
+    return RunRecord(
+        id=run_id,
         recipe_name=run.recipe.name,
-        recipe=resolve_recipe(run.recipe, _digests(run)),
+        recipe=resolve_recipe(run.recipe, model_digests(run)),
         identity=_identity(run),
-        command=request.command or _default_command(request),
+        command=command,
         directory=str(Path.cwd()),
         started_at=run.started_at,
         wall_s=time.perf_counter() - run.start,
@@ -86,14 +94,13 @@ def finish_run(run: RunState, request: Request) -> RunFinished:
         steps=run.steps,
         gates=gates,
         machine=describe_machine(),
-        versions=_versions(run.recipe),
+        versions=library_versions(run.recipe),
         passed=all(gate.passed for gate in gates) and all(s.record and s.record.passed for s in run.steps),
     )
-    folder = write_run_folder(record, run.outputs)
-    return _conclude(record, folder, time.perf_counter() - run.start, nothing_to_do=False)
 
 
-def _digests(run: RunState) -> dict[str, str]:
+def model_digests(run: RunState) -> dict[str, str]:
+    """blake3 of each model of the recipe, by the name that steps read it by."""
     return {name: model.record.digest for name, model in run.models.items()}
 
 
@@ -102,14 +109,15 @@ def _describe_model(run: RunState, name: str) -> SourceRecord:
     return SourceRecord(location=run.recipe.models[name].source, path=str(found.artifact.path), artifact=found.record)
 
 
-def _versions(recipe: Recipe) -> dict[str, str]:
+def library_versions(recipe: Recipe) -> dict[str, str]:
+    """Versions of what shapes a run's results, by library."""
     versions = {library: read_version(library) for library in LIBRARIES}
     for step in recipe.steps:
         versions |= step.step.library_versions()
     return versions
 
 
-def _make_id(started_at: datetime) -> str:
+def make_id(started_at: datetime) -> str:
     """UTC time and six hex digits that keep runs of the same second apart."""
     apart = blake3(f"{os.getpid()} {time.time_ns()}".encode()).hexdigest()[:6]
     return f"{started_at:%Y%m%dT%H%M%SZ}-{apart}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ndld_flow.artifacts.store import Store
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
@@ -45,6 +45,8 @@ class Planner:
     previous: Mapping[str, StepRecord]
     """Step name -> its record in the latest run of this recipe: what the reasons compare with."""
     forced: frozenset[str] = frozenset()
+    known: Mapping[str, StepRecord] = field(default_factory=dict)
+    """Records by key that need not be looked for, as other points of a sweep have just made or checked them."""
 
     def decide(self, unit: Unit, digests: Mapping[str, str | None]) -> list[Decision]:
         """Decide steps that are done together. `digests`: step name or `source` -> digest of its artifact, None while
@@ -53,7 +55,7 @@ class Planner:
         waits = {step.name: [name for name in step.reads.values() if digests.get(name) is None] for step in unit}
         if any(waits.values()):
             return [self._decide_later(step, unit, waits[step.name]) for step in unit]
-        keys = [self._describe(step, digests) for step in unit]
+        keys = self.describe(unit, digests)
         decisions = [self._decide_by_key(step, parts) for step, parts in zip(unit, join_keys(keys), strict=True)]
         if len(unit) == 1 or _from_one_sitting(decisions):
             return decisions
@@ -65,11 +67,18 @@ class Planner:
             return Decision(step, reason, f"reads {', '.join(dict.fromkeys(waits))}, made in this run")
         return Decision(step, Reason.TOGETHER, _partners(step, unit))
 
-    def _describe(self, step: RecipeStep, digests: Mapping[str, str | None]) -> KeyParts:
-        read_digests = {key: str(digests[name]) for key, name in step.reads.items()}
-        return describe_key(step, read_digests, self.recipe.file.inputs, self.store)
+    def describe(self, unit: Unit, digests: Mapping[str, str | None]) -> list[KeyParts]:
+        """What the keys of steps are made of, each for itself; everything they read is made."""
+        reads = [{key: str(digests[name]) for key, name in step.reads.items()} for step in unit]
+        return [
+            describe_key(step, read, self.recipe.file.inputs, self.store)
+            for step, read in zip(unit, reads, strict=True)
+        ]
 
     def _decide_by_key(self, step: RecipeStep, parts: KeyParts) -> Decision:
+        known = self.known.get(make_key(parts)) if self.known else None
+        if known is not None:
+            return Decision(step, Reason.REUSED, "", parts, known)
         if step.name in self.forced:
             return Decision(step, Reason.FORCED, "", parts)
         if step.step.reused_where() is Reuse.NEVER:

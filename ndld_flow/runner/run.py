@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from ndld_flow.artifacts.kinds import Artifact
 from ndld_flow.errors import RequestError
 from ndld_flow.recipe.load import load_recipe
-from ndld_flow.recipe.recipe import Recipe, RecipeStep
+from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.sources import find_models
-from ndld_flow.records.step_record import Outcome, RunStep, StepRecord
+from ndld_flow.records.step_record import RunStep, StepRecord
 from ndld_flow.report.run_folder import read_run_record
 from ndld_flow.runner.conclude import find_equal_run, finish_run
 from ndld_flow.runner.disk import explaining_disk
@@ -21,18 +21,16 @@ from ndld_flow.runner.events import (
     RunFinished,
     RunStarted,
     Said,
-    StepFinished,
-    StepProgressed,
-    StepStarted,
     StepWaits,
     ignore,
 )
-from ndld_flow.runner.execute import Work, execute_steps
+from ndld_flow.runner.execute import execute_steps
 from ndld_flow.runner.foresight import refuse_hopeless_run
 from ndld_flow.runner.order import Unit, arrange_steps
 from ndld_flow.runner.plan import Decision, Planner, plan_steps, previous_records
 from ndld_flow.runner.runs import Outputs
 from ndld_flow.runner.state import Request, RunState
+from ndld_flow.runner.unit_work import gather_work, place_records, skip_step, tell_end, tell_start
 
 
 def plan_recipe(request: Request, listener: Listener = ignore) -> list[Decision]:
@@ -87,10 +85,10 @@ def _previous(outputs: Outputs, recipe: Recipe) -> dict[str, StepRecord]:
 def _do_steps(run: RunState) -> None:
     stopped_by = ""
     for unit in arrange_steps(run.recipe):
-        done = [_skip(step, stopped_by) for step in unit] if stopped_by else _do_unit(run, unit)
+        done = [skip_step(step, f"{stopped_by} said no") for step in unit] if stopped_by else _do_unit(run, unit)
         for step in done:
             run.done[step.name] = step
-            run.listener(_tell(step))
+            run.listener(tell_end(step))
         if unit[0].step.stops_run and any(step.outcome == "failed" for step in done):
             stopped_by = unit[0].name
 
@@ -99,7 +97,7 @@ def _do_unit(run: RunState, unit: Unit) -> list[RunStep]:
     start = time.perf_counter()
     decisions = run.planner.decide(unit, run.digests)
     if _all_reused(decisions):
-        return _place(run, decisions, [], start)
+        return _place_reused(run, decisions, start)
     with contextlib.ExitStack() as held:
         # Steps in another order or company have other keys: two runs hold the same keys in the same order, or none.
         for decision in decisions:
@@ -108,71 +106,21 @@ def _do_unit(run: RunState, unit: Unit) -> list[RunStep]:
             held.enter_context(run.planner.store.hold(decision.key))
         decisions = run.planner.decide(unit, run.digests)  # another run may have made it while this one waited
         if _all_reused(decisions):
-            return _place(run, decisions, [], start)
+            return _place_reused(run, decisions, start)
         for decision in decisions:
-            run.listener(_tell_start(decision))
-        records = execute_steps([_gather(run, decision) for decision in decisions], run.planner.store)
-    return _place(run, decisions, records, start)
+            run.listener(tell_start(decision))
+        records = execute_steps([gather_work(run, decision) for decision in decisions], run.planner.store)
+    return place_records(run, decisions, records, "done", _share_s(start, decisions))
 
 
 def _all_reused(decisions: Sequence[Decision]) -> bool:
     return all(decision.reused for decision in decisions)
 
 
-def _gather(run: RunState, decision: Decision) -> Work:
-    step, parts = decision.step, decision.parts
-    assert parts is not None  # everything a step reads is made before it
-
-    def progress(done: int, total: int, what: str) -> None:
-        run.listener(StepProgressed(name=step.name, done=done, total=total, what=what))
-
-    artifacts = {key: run.artifacts[name] for key, name in step.reads.items()}
-    return Work(step, parts, artifacts, run.recipe.file.inputs, progress)
+def _place_reused(run: RunState, decisions: Sequence[Decision], start: float) -> list[RunStep]:
+    records = [decision.record for decision in decisions if decision.record]
+    return place_records(run, decisions, records, "reused", _share_s(start, decisions))
 
 
-def _place(run: RunState, decisions: Sequence[Decision], made: Sequence[StepRecord], start: float) -> list[RunStep]:
-    """Make what was made, or is reused, readable for later steps, and note how it came to be."""
-    share_s = (time.perf_counter() - start) / len(decisions)
-    records = made or [decision.record for decision in decisions if decision.record]
-    placed = []
-    for decision, record in zip(decisions, records, strict=True):
-        step = decision.step
-        kind = step.type.cls.kinds()[1]
-        folder = run.planner.store.object_folder(record.artifact.digest)
-        run.artifacts[step.name] = kind(folder / kind.main, step.name, record.artifact.digest)
-        outcome: Outcome = "done" if made else "reused"
-        placed.append(
-            RunStep(
-                name=step.name,
-                step=step.type.name,
-                outcome=outcome if record.passed else "failed",
-                reason=decision.reason.text,
-                detail=decision.detail,
-                wall_s=share_s,
-                record=record,
-            )
-        )
-    return placed
-
-
-def _skip(step: RecipeStep, stopped_by: str) -> RunStep:
-    reason = f"{stopped_by} said no"
-    return RunStep(name=step.name, step=step.type.name, outcome="skipped", reason=reason, wall_s=0.0)
-
-
-def _tell_start(decision: Decision) -> StepStarted:
-    step = decision.step
-    return StepStarted(name=step.name, step=step.type.name, reason=decision.reason.text, detail=decision.detail)
-
-
-def _tell(step: RunStep) -> StepFinished:
-    return StepFinished(
-        name=step.name,
-        step=step.step,
-        outcome=step.outcome,
-        reason=step.reason,
-        detail=step.detail,
-        summary=step.record.summary if step.record else "",
-        wall_s=step.wall_s,
-        metrics=step.record.metrics if step.record else {},
-    )
+def _share_s(start: float, decisions: Sequence[Decision]) -> float:
+    return (time.perf_counter() - start) / len(decisions)

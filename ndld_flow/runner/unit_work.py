@@ -1,0 +1,71 @@
+"""Steps that are done together: from the plan's decisions to work, and from records to a run's steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ndld_flow.recipe.recipe import RecipeStep
+from ndld_flow.records.step_record import Outcome, RunStep, StepRecord
+from ndld_flow.runner.events import StepFinished, StepProgressed, StepStarted
+from ndld_flow.runner.execute import Work
+from ndld_flow.runner.plan import Decision
+from ndld_flow.runner.state import RunState
+
+
+def gather_work(run: RunState, decision: Decision) -> Work:
+    """A step with all it needs; everything it reads is made."""
+    step, parts = decision.step, decision.parts
+    assert parts is not None  # everything a step reads is made before it
+
+    def progress(done: int, total: int, what: str) -> None:
+        run.listener(StepProgressed(name=step.name, done=done, total=total, what=what))
+
+    artifacts = {key: run.artifacts[name] for key, name in step.reads.items()}
+    return Work(step, parts, artifacts, run.recipe.file.inputs, progress)
+
+
+def place_records(
+    run: RunState, decisions: Sequence[Decision], records: Sequence[StepRecord], outcome: Outcome, wall_s: float
+) -> list[RunStep]:
+    """Make what records name readable for later steps, and note how it came to be; `wall_s` is spent on each."""
+    placed = []
+    for decision, record in zip(decisions, records, strict=True):
+        step = decision.step
+        kind = step.type.cls.kinds()[1]
+        folder = run.planner.store.object_folder(record.artifact.digest)
+        run.artifacts[step.name] = kind(folder / kind.main, step.name, record.artifact.digest)
+        placed.append(
+            RunStep(
+                name=step.name,
+                step=step.type.name,
+                outcome=outcome if record.passed else "failed",
+                reason=decision.reason.text,
+                detail=decision.detail,
+                wall_s=wall_s,
+                record=record,
+            )
+        )
+    return placed
+
+
+def skip_step(step: RecipeStep, reason: str) -> RunStep:
+    """A step that is not done."""
+    return RunStep(name=step.name, step=step.type.name, outcome="skipped", reason=reason, wall_s=0.0)
+
+
+def tell_start(decision: Decision) -> StepStarted:
+    step = decision.step
+    return StepStarted(name=step.name, step=step.type.name, reason=decision.reason.text, detail=decision.detail)
+
+
+def tell_end(step: RunStep) -> StepFinished:
+    return StepFinished(
+        name=step.name,
+        step=step.step,
+        outcome=step.outcome,
+        reason=step.reason,
+        detail=step.detail,
+        summary=step.record.summary if step.record else "",
+        wall_s=step.wall_s,
+        metrics=step.record.metrics if step.record else {},
+    )
