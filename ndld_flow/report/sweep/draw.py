@@ -1,0 +1,27 @@
+"""Draw the report of a sweep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ndld_flow.records.sweep import SweepRecord
+from ndld_flow.report.collector_at_rest import collector_at_rest
+from ndld_flow.report.render import WIDGETS, PageParts, render
+from ndld_flow.report.sweep.page import collect_page
+from ndld_flow.report.write_page import write_page
+
+SWEEP_PAGE = PageParts(
+    template="sweep.html.j2",
+    styles=("tokens.css", "page.css", "charts.css", "tables.css", "print.css"),
+    scripts=(*WIDGETS, "keys.js", "conveniences.js", "sweep_page.js"),
+)
+
+
+def draw_sweep(record: SweepRecord, folder: Path) -> Path:
+    """Write `report.html` into a sweep's folder, whole or not at all, and return its path.
+
+    Raises an `OutputsError` when it cannot be written.
+    """
+    with collector_at_rest():
+        text = render(SWEEP_PAGE, collect_page(record))
+    return write_page(folder / "report.html", text, "ndld-flow report")
