@@ -57,6 +57,13 @@ class Search(Protocol):
     def size(self) -> int | None:
         """Points it will ask for at most; None when that cannot be known."""
 
+    @property
+    def stopped_because(self) -> str:
+        """Why there is nothing more to ask: `all 24 points tried`, `40 of 512 points: the budget`, `saturated: ...`.
+
+        Empty as long as there may be.
+        """
+
     def ask(self, count: int) -> list[Assignment]:
         """At most `count` points that were not asked for before; none when the search is over."""
 

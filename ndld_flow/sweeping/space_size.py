@@ -1,0 +1,21 @@
+"""How many points a space has."""
+
+from __future__ import annotations
+
+from ndld_flow.sweeping.numbered_space import NumberedSpace
+from ndld_flow.sweeping.space import Space
+
+
+def count_points(space: Space) -> int | None:
+    """Points that are not excluded; None when an axis takes any number between two bounds.
+
+    Raises ValueError, with a sentence, for bounds that make no axis and exclusions that name none.
+    """
+    numbered = NumberedSpace(space)
+    return numbered.count if numbered.finite or numbered.count == 0 else None
+
+
+def excluded_count(space: Space) -> int | None:
+    """Points that are left out; None when an axis takes any number between two bounds. Raises as `count_points`."""
+    numbered = NumberedSpace(space)
+    return numbered.with_excluded - numbered.count if numbered.finite else None
