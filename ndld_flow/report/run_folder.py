@@ -24,6 +24,9 @@ _LONGEST_MS = 1e12  # thirty years
 RUN_RECORD = "run.json"
 """The run's record, in its folder."""
 
+STORED = "stored"
+"""A link, in a step's folder, to where the store keeps an artifact that was not copied."""
+
 Document = TypeVar("Document", bound=Record)
 
 
@@ -105,17 +108,24 @@ def _read_all(
 ) -> dict[str, Document]:
     found: dict[str, Document] = {}
     for step in run.steps:
-        path = folder / step.name / file_name
         # A record can be edited: a step's name must not lead out of the run's folder.
         if step.outcome == "skipped" or not _is_file_name(step.name):
             continue
         try:
-            found[step.name] = kind.model_validate_json(path.read_bytes())
+            found[step.name] = kind.model_validate_json(_read_file(folder / step.name, file_name))
         except FileNotFoundError:
             continue  # not the kind this step makes
         except (OSError, ValidationError) as error:
             unreadable.append(f"{short_name(step.name)}/{file_name} cannot be read: {_first_problem(error)}.")
     return found
+
+
+def _read_file(step_folder: Path, name: str) -> bytes:
+    """A file of a step's artifact, copied into its folder or behind the link there."""
+    try:
+        return (step_folder / name).read_bytes()
+    except FileNotFoundError:
+        return (step_folder / STORED / name).read_bytes()
 
 
 def _is_file_name(name: str) -> bool:

@@ -11,19 +11,17 @@ from ndld_flow.artifacts.kinds import LOG_FILE, RECORD_FILE
 from ndld_flow.artifacts.store import Store
 from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.records.run_record import RunRecord
-from ndld_flow.records.step_record import ArtifactRecord, RunStep
+from ndld_flow.records.step_record import ArtifactRecord, RunStep, StepRecord
 from ndld_flow.report.draw import draw_documents
 from ndld_flow.report.exports.chrome_trace import chrome_trace
 from ndld_flow.report.exports.csv_tables import engine_layers_csv, layers_csv
 from ndld_flow.report.exports.profile_markdown import profile_markdown
-from ndld_flow.report.run_folder import RUN_RECORD, RunDocuments, read_documents
+from ndld_flow.report.run_folder import RUN_RECORD, STORED, RunDocuments, read_documents
 from ndld_flow.runner.runs import LATEST, Outputs
 from ndld_flow.runner.write_comparison import write_comparison
 
 COPIED_BYTES = 2**28
 """Larger artifacts are not copied into run folders where the file system cannot share their blocks."""
-STORED = "stored"
-"""The link, in a step's folder, to where the store keeps such an artifact."""
 
 
 def write_run_folder(run: RunRecord, outputs: Outputs) -> Path:
@@ -36,7 +34,8 @@ def write_run_folder(run: RunRecord, outputs: Outputs) -> Path:
         built.mkdir()
         for step in run.steps:
             _write_step(step, built, folder, outputs.store)
-        _write_texts(run, built, folder)
+        write_texts(run, built, folder)
+        write_text_atomically(built / RUN_RECORD, run.to_json())
         documents = read_documents(run, built)
         draw_documents(documents, built)
         _write_exports(documents, built)
@@ -51,14 +50,26 @@ def _write_step(step: RunStep, built: Path, folder: Path, store: Store) -> None:
     target = built / step.name
     target.mkdir()
     kept = store.object_folder(step.record.artifact.digest)
-    if not _write_artifact(step.record.artifact, kept, target):
-        # relative to where the run's folder will be, so that all outputs can be moved together
-        (target / STORED).symlink_to(os.path.relpath(kept, folder / step.name), target_is_directory=True)
-    (target / RECORD_FILE).write_text(step.record.to_json(), encoding="utf-8")
-    (target / LOG_FILE).write_text(step.record.log + "\n", encoding="utf-8")
+    if not write_artifact(step.record.artifact, kept, target):
+        link_stored(kept, target, folder / step.name)
+    write_step_texts(step.record, target)
 
 
-def _write_artifact(artifact: ArtifactRecord, kept: Path, target: Path) -> bool:
+def link_stored(kept: Path, target: Path, folder: Path) -> None:
+    """Link from a step's folder to where the store keeps its artifact.
+
+    Relative to where that folder will be in the end, so that all outputs can be moved together.
+    """
+    (target / STORED).symlink_to(os.path.relpath(kept, folder), target_is_directory=True)
+
+
+def write_step_texts(record: StepRecord, target: Path) -> None:
+    """Write a step's record and its log into its folder."""
+    (target / RECORD_FILE).write_text(record.to_json(), encoding="utf-8")
+    (target / LOG_FILE).write_text(record.log + "\n", encoding="utf-8")
+
+
+def write_artifact(artifact: ArtifactRecord, kept: Path, target: Path) -> bool:
     """Copy an artifact's files; False where it is too large to be copied for every run.
 
     Then the folder is linked to. Not the files: onnx refuses external data that are links, or have two names.
@@ -91,7 +102,8 @@ def _write_exports(documents: RunDocuments, built: Path) -> None:
             write_comparison(comparison, profiles, built / step)
 
 
-def _write_texts(run: RunRecord, built: Path, folder: Path) -> None:
+def write_texts(run: RunRecord, built: Path, folder: Path) -> None:
+    """Write recipe, command and log of a run that will lie in `folder`."""
     trust = " --trust" if "--trust" in run.command else ""
     repeat = f"ndld-flow run {shlex.quote(str(folder.absolute() / 'recipe.yaml'))}{trust}"
     heading = f"Resolved recipe of run {run.id}. It repeats the run from any folder:\n{repeat}"
@@ -99,7 +111,6 @@ def _write_texts(run: RunRecord, built: Path, folder: Path) -> None:
     command = f"cd {shlex.quote(run.directory)}\n{shlex.join(run.command)}\n"
     (built / "command.txt").write_text(command, encoding="utf-8")
     (built / LOG_FILE).write_text(_join_logs(run), encoding="utf-8")
-    write_text_atomically(built / RUN_RECORD, run.to_json())
 
 
 def _join_logs(run: RunRecord) -> str:
