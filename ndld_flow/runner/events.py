@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+from pydantic import JsonValue
+
 from ndld_flow.records.base import Record
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.run_record import GateResult
 from ndld_flow.records.step_record import Outcome
+from ndld_flow.records.sweep import PointOutcome
 
 
 class RunStarted(Record):
@@ -83,7 +86,59 @@ class RunRefused(Record):
     exit_code: int
 
 
-Event = RunStarted | Said | StepStarted | StepWaits | StepProgressed | StepFinished | RunFinished | RunRefused
+class SweepStarted(Record):
+    event: Literal["sweep_started"] = "sweep_started"
+    recipe: str
+    method: str
+    point_count: int | None
+    """Points that will be tried at most; None when that cannot be known."""
+
+
+class PointFinished(Record):
+    """A point of a sweep came to its end; its steps were told as `STEP#NUMBER`."""
+
+    event: Literal["point_finished"] = "point_finished"
+    number: int
+    values: dict[str, JsonValue]
+    """Axis -> value."""
+    outcome: PointOutcome
+    reason: str
+    objectives: dict[str, Metric]
+    """What was looked for -> what it came to; what was not reached is left out."""
+    again: bool = False
+    """Whether it is a winner that was measured again."""
+
+
+class SweepFinished(Record):
+    event: Literal["sweep_finished"] = "sweep_finished"
+    passed: bool
+    """Whether any point passed."""
+    nothing_to_do: bool
+    """Everything was there already; the sweep named is an earlier one."""
+    sweep: str
+    folder: str
+    report: str
+    verdict: tuple[str, ...]
+    """Lines for people."""
+    best: int | None
+    """Number of the best point."""
+    outcomes: dict[PointOutcome, int]
+    wall_s: float
+
+
+Event = (
+    RunStarted
+    | Said
+    | StepStarted
+    | StepWaits
+    | StepProgressed
+    | StepFinished
+    | RunFinished
+    | RunRefused
+    | SweepStarted
+    | PointFinished
+    | SweepFinished
+)
 Listener = Callable[[Event], None]
 
 

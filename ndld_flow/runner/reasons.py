@@ -9,6 +9,8 @@ class Reason(enum.Enum):
     """Each decision of the plan has exactly one reason."""
 
     REUSED = ("reused", "=", "green")
+    SHARED = ("shared", "=", "green")
+    """Another point of the same sweep made it."""
     NEW = ("new", "+", "cyan")
     SETTINGS = ("settings changed", "~", "yellow")
     INPUT = ("input changed", "~", "yellow")

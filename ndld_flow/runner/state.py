@@ -29,6 +29,14 @@ class Request:
     """Allow the code a recipe names: `steps_from:`, and settings marked `RunsCode`."""
     command: tuple[str, ...] = ()
     """As it was typed, for the run's record."""
+    multirun: bool = False
+    """Overrides with several values sweep over them: `steps.speed.threads=1,2,4`."""
+    jobs: int | None = None
+    """Of a sweep: worker processes for steps that do not measure; None: none, all is done in this process."""
+    ray: str = ""
+    """Of a sweep: address of a Ray cluster that computes its steps, such as `auto`."""
+    remote_store: str = ""
+    """URL of a store that machines of the cluster share when they share no folder."""
 
 
 @dataclass

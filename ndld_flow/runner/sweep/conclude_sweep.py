@@ -1,0 +1,158 @@
+"""End a sweep: rank its points, write its record and its folder, or name the earlier sweep that has it all."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from ndld_flow.artifacts.digest import digest_json
+from ndld_flow.machine import describe_machine
+from ndld_flow.recipe.gates import GateError
+from ndld_flow.recipe.points import Objective, Sweep
+from ndld_flow.recipe.resolved import resolve_recipe
+from ndld_flow.records.step_record import RunStep
+from ndld_flow.records.sweep import MeasuredAgain, PointStep, SweepAxis, SweepObjective, SweepPoint, SweepRecord
+from ndld_flow.runner.conclude import library_versions, make_id
+from ndld_flow.runner.reasons import Reason
+from ndld_flow.runner.sweep.busy import busy_seconds
+from ndld_flow.runner.sweep.desk import Desk
+from ndld_flow.runner.sweep.judge import Judgement
+from ndld_flow.runner.sweep.point_run import PointRun
+from ndld_flow.runner.sweep.rank import rank_tried, say_standings
+from ndld_flow.runner.sweep.try_points import Tried
+from ndld_flow.runner.sweep.winners import Finalist
+from ndld_flow.sweeping.ranking import Place, find_best
+from ndld_flow.sweeping.space import Axis, Numbers
+from ndld_flow.sweeping.space_size import excluded_count
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A sweep whose points are all tried."""
+
+    sweep: Sweep
+    desk: Desk
+    tried: Tried
+    finalists: Mapping[int, Finalist]
+    command: tuple[str, ...]
+    started_at: datetime
+    start: float
+    """`time.perf_counter()` at the start."""
+
+
+def describe_sweep(ended: Ended) -> SweepRecord:
+    """The record of a sweep."""
+    sweep, desk, tried = ended.sweep, ended.desk, ended.tried
+    standings = say_standings(ended.finalists, sweep, desk)
+    places = rank_tried(tried, ended.finalists, standings, sweep)
+    points = tuple(
+        _describe_point(point, judged, places[point.number], standings.get(point.number))
+        for point, judged in zip(tried.points, tried.judgements, strict=True)
+    )
+    wall_s = time.perf_counter() - ended.start
+    return SweepRecord(
+        id=make_id(ended.started_at),
+        recipe_name=sweep.base.name,
+        description=sweep.base.file.description,
+        recipe=_resolve(ended),
+        identity=_identity(ended),
+        command=ended.command,
+        directory=str(Path.cwd()),
+        started_at=ended.started_at,
+        wall_s=wall_s,
+        own_s=max(wall_s - busy_seconds([desk.known[key] for key in desk.computed]), 0.0),
+        method=sweep.section.method,
+        seed=sweep.section.seed,
+        axes=tuple(_describe_axes(sweep, points)),
+        objectives=tuple(_describe_objective(objective, tried.points) for objective in sweep.objectives),
+        constraints=tuple(gate.text for gate in sweep.constraints),
+        points=points,
+        sittings=tuple(desk.sittings),
+        best=find_best(places),
+        stopped_because=tried.stopped_because,
+        excluded_count=excluded_count(sweep.space) or 0,
+        steps_done=len(desk.computed),
+        steps_shared=sum(step.reason == Reason.SHARED.text for point in points for step in point.steps),
+        steps_reused=len(desk.known.keys() - desk.computed),
+        machine=describe_machine(),
+        versions=library_versions(sweep.base),
+        passed=any(point.outcome == "passed" for point in points),
+    )
+
+
+def _describe_point(point: PointRun, judged: Judgement, place: Place, again: MeasuredAgain | None) -> SweepPoint:
+    return SweepPoint(
+        number=point.number,
+        values=dict(point.point),
+        changes=dict(point.changes),
+        outcome=judged.outcome,
+        reason=judged.reason,
+        failed_step=point.failed_step,
+        metrics=point.metrics,
+        objectives=judged.objectives,
+        constraints=judged.constraints,
+        steps=tuple(_describe_step(step) for step in point.run.steps),
+        sitting=point.sitting,
+        again=again,
+        rank=place.rank,
+        tied=place.tied,
+        on_front=place.on_front,
+        wall_s=sum(step.wall_s for step in point.run.steps),
+        folder=f"points/{point.number:04}" if point.failure is None else "",
+    )
+
+
+def _describe_step(step: RunStep) -> PointStep:
+    key = step.record.key if step.record is not None else ""
+    return PointStep(
+        name=step.name, step=step.step, outcome=step.outcome, reason=step.reason, key=key, wall_s=step.wall_s
+    )
+
+
+def _describe_axes(sweep: Sweep, points: Sequence[SweepPoint]) -> list[SweepAxis]:
+    axes = []
+    for swept, axis in zip(sweep.axes, sweep.space.axes, strict=True):
+        values = _tried_values(axis, points)
+        numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+        log = isinstance(axis, Numbers) and axis.log
+        axes.append(SweepAxis(name=swept.name, keys=swept.keys, values=values, numeric=numeric, log=log))
+    return axes
+
+
+def _tried_values(axis: Axis, points: Sequence[SweepPoint]) -> tuple[JsonValue, ...]:
+    """The values that points have on an axis: listed ones as listed, numbers ascending."""
+    tried = {digest_json(point.values[axis.name]): point.values[axis.name] for point in points}
+    if isinstance(axis, Numbers):
+        return tuple(sorted(value for value in tried.values() if isinstance(value, int | float)))
+    return tuple(value for value in axis.values if digest_json(value) in tried)
+
+
+def _describe_objective(objective: Objective, points: Sequence[PointRun]) -> SweepObjective:
+    units = set()
+    for point in points:
+        with contextlib.suppress(GateError):  # points that never came so far
+            units.add(objective.expression.evaluate(point.metrics).unit)
+    unit = units.pop() if len(units) == 1 else ""
+    return SweepObjective(text=objective.text, direction=objective.direction, unit=unit)
+
+
+def _resolve(ended: Ended) -> dict[str, JsonValue]:
+    run = ended.desk.open_run(ended.sweep.base)
+    return resolve_recipe(ended.sweep.base, {name: model.record.digest for name, model in run.models.items()})
+
+
+def _identity(ended: Ended) -> str:
+    """Equal for sweeps that would do, and say, exactly the same."""
+    sweep = ended.sweep
+    points: list[JsonValue] = [
+        [dict(point.point), {step.name: step.record.key if step.record else step.reason for step in point.run.steps}]
+        for point in (*ended.tried.points, *(finalist.point for finalist in ended.finalists.values()))
+    ]
+    section = sweep.section.model_dump(mode="json")
+    return digest_json([sweep.base.name, sweep.base.file.description, section, points])

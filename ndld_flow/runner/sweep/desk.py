@@ -1,0 +1,124 @@
+"""What the points of a sweep share while it goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from ndld_flow.artifacts.store import Store
+from ndld_flow.recipe.recipe import ModelSource, Recipe
+from ndld_flow.recipe.sources import FoundModel, find_model
+from ndld_flow.records.step_record import StepRecord
+from ndld_flow.records.sweep import Sitting
+from ndld_flow.runner.events import Listener, PointFinished, Said, StepProgressed
+from ndld_flow.runner.execute import Work
+from ndld_flow.runner.executors.executor import Executor
+from ndld_flow.runner.plan import Decision, Planner
+from ndld_flow.runner.reasons import Reason
+from ndld_flow.runner.runs import Outputs
+from ndld_flow.runner.state import RunState
+from ndld_flow.runner.sweep.judge import Goals, judge_point
+from ndld_flow.runner.sweep.point_run import PointRun
+from ndld_flow.runner.unit_work import place_records
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long steps may take."""
+
+    all_steps_s: float | None = None
+    by_step_s: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, step: str) -> float | None:
+        """Seconds that a step of this name may take; None: as long as it likes."""
+        return self.by_step_s.get(step, self.all_steps_s)
+
+
+@dataclass
+class Desk:
+    """What the points of a sweep share while it goes on."""
+
+    outputs: Outputs
+    executor: Executor
+    listener: Listener
+    goals: Goals = field(default_factory=Goals)
+    limits: Limits = field(default_factory=Limits)
+    forced: frozenset[str] = frozenset()
+    again: str = ""
+    """What tells this measuring of the same points from an earlier one; empty the first time."""
+    known: dict[str, StepRecord] = field(default_factory=dict)
+    """Every record that a point of this sweep has used, by key: made by it, or found intact."""
+    computed: set[str] = field(default_factory=set)
+    """Keys of the records that this sweep made."""
+    sittings: list[Sitting] = field(default_factory=list)
+    models: dict[ModelSource, FoundModel] = field(default_factory=dict)
+
+    @property
+    def store(self) -> Store:
+        return self.outputs.store
+
+    def open_run(self, recipe: Recipe) -> RunState:
+        """A point's recipe as a run that can be advanced. Raises what finding its models raises."""
+        planner = Planner(recipe, self.store, {}, self.forced, self.known)
+        models = self._find_models(recipe)
+        artifacts = {name: model.artifact for name, model in models.items()}
+        started_at, start = datetime.now(UTC), time.perf_counter()
+        return RunState(recipe, self.outputs, planner, models, self.listener, started_at, start, dict(artifacts))
+
+    def _find_models(self, recipe: Recipe) -> dict[str, FoundModel]:
+        """Each model is looked for once in a sweep: it does not change under it."""
+        found = {}
+        for name, source in recipe.models.items():
+            if source not in self.models:
+                self.models[source] = find_model(source, self.store, lambda text: self.listener(Said(text=text)))
+            model = self.models[source]
+            found[name] = replace(model, artifact=replace(model.artifact, label=name))
+        return found
+
+    def place_made(self, point: PointRun, decisions: Sequence[Decision], records: Sequence[StepRecord]) -> None:
+        """Give a point what was just made for it."""
+        self.computed |= {record.key for record in records}
+        self.known |= {record.key: record for record in records}
+        for decision, record in zip(decisions, records, strict=True):
+            point.add(place_records(point.run, [decision], [record], "done", record.wall_s))
+
+    def place_found(self, point: PointRun, decisions: Sequence[Decision], records: Sequence[StepRecord]) -> None:
+        """Give a point what was there: made for another point, or before this sweep."""
+        self.known |= {record.key: record for record in records}
+        for decision, record in zip(decisions, records, strict=True):
+            reason = Reason.SHARED if record.key in self.computed else Reason.REUSED
+            found = replace(decision, reason=reason, detail="")
+            point.add(place_records(point.run, [found], [record], "reused", 0.0))
+
+    def name_work(self, work: Work, name: str) -> Work:
+        """A step under a name that no other point's has: its log, its progress and its errors are told apart."""
+
+        def progress(done: int, total: int, what: str) -> None:
+            self.listener(StepProgressed(name=name, done=done, total=total, what=what))
+
+        return replace(work, step=replace(work.step, name=name), progress=progress)
+
+    def tell_finished(self, points: Sequence[PointRun]) -> None:
+        """Tell of points that have just been finished."""
+        for point in points:
+            if point.finished and not point.told:
+                point.told = True
+                self.listener(self._describe_end(point))
+
+    def _describe_end(self, point: PointRun) -> PointFinished:
+        judgement = judge_point(point, self.goals)
+        reached = zip(self.goals.objectives, judgement.objectives, strict=True)
+        return PointFinished(
+            number=point.number,
+            values=dict(point.point),
+            outcome=judgement.outcome,
+            reason=judgement.reason,
+            objectives={
+                objective.text: objective.expression.evaluate(point.metrics)
+                for objective, value in reached
+                if value is not None
+            },
+            again=bool(self.again),
+        )

@@ -1,0 +1,89 @@
+"""One point of a sweep while it goes on."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+
+from ndld_flow.errors import NdldFlowError
+from ndld_flow.recipe.gates import Gate
+from ndld_flow.recipe.recipe import RecipeStep
+from ndld_flow.records.metric import Metric
+from ndld_flow.records.step_record import RunStep
+from ndld_flow.runner.order import Unit, arrange_steps
+from ndld_flow.runner.state import RunState
+from ndld_flow.runner.unit_work import skip_step
+from ndld_flow.sweeping.space import Assignment
+
+
+@dataclass
+class PointRun:
+    """One point of a sweep while it goes on."""
+
+    number: int
+    """From 1, in the order in which points are tried."""
+    point: Assignment
+    changes: Mapping[str, JsonValue]
+    """Recipe key -> value."""
+    run: RunState
+    waiting: deque[Unit] = field(default_factory=deque)
+    """Steps that are not done yet."""
+    failure: NdldFlowError | None = None
+    failed_step: str = ""
+    refused: str = ""
+    """The constraint that said no before anything was measured."""
+    sitting: int | None = None
+    told: bool = False
+    """Whether a listener knows that it is finished."""
+
+    @classmethod
+    def begin(cls, number: int, point: Assignment, changes: Mapping[str, JsonValue], run: RunState) -> PointRun:
+        """A point whose steps all wait."""
+        return cls(number, point, changes, run, deque(arrange_steps(run.recipe)))
+
+    @property
+    def finished(self) -> bool:
+        return not self.waiting
+
+    @property
+    def metrics(self) -> dict[str, Metric]:
+        """`STEP.METRIC` -> value, of all steps that are done."""
+        return {
+            f"{step.name}.{name}": metric
+            for step in self.run.steps
+            if step.record is not None
+            for name, metric in step.record.metrics.items()
+        }
+
+    def add(self, steps: Sequence[RunStep]) -> None:
+        """Note steps of the first waiting unit that are done; one that says no may stop the rest."""
+        self.run.done |= {step.name: step for step in steps}
+        unit = self.waiting[0]
+        if all(step.name in self.run.done for step in unit):
+            self.waiting.popleft()
+            said_no = [step.name for step in unit if self.run.done[step.name].outcome == "failed"]
+            if said_no and unit[0].step.stops_run:
+                self._skip(f"{said_no[0]} said no")
+
+    def fail(self, step: RecipeStep, error: NdldFlowError) -> None:
+        """An error ended the point."""
+        self.failure, self.failed_step = error, step.name
+        self._skip(f"{step.name} failed")
+
+    def refuse_by(self, constraints: Sequence[Gate]) -> bool:
+        """Whether a constraint that can be decided by now says no: then nothing more is done for this point."""
+        metrics = self.metrics
+        known = [gate for gate in constraints if all(name in metrics for name in gate.names)]
+        broken = [gate for gate in known if not gate.decide(metrics).passed]
+        if broken:
+            self.refused = broken[0].text
+            self._skip(f"{broken[0].text} does not hold")
+        return bool(broken)
+
+    def _skip(self, reason: str) -> None:
+        for unit in self.waiting:
+            self.run.done |= {step.name: skip_step(step, reason) for step in unit if step.name not in self.run.done}
+        self.waiting.clear()

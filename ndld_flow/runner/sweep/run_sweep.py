@@ -1,0 +1,124 @@
+"""Run a sweep: try points, measure the winners again, write what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from ndld_flow.errors import RequestError
+from ndld_flow.recipe.points import Sweep
+from ndld_flow.records.sweep import SweepRecord
+from ndld_flow.report.sweep.read import read_sweep_record
+from ndld_flow.report.sweep.verdict import summarize_sweep
+from ndld_flow.runner.disk import explaining_disk
+from ndld_flow.runner.events import Listener, Said, SweepFinished, SweepStarted
+from ndld_flow.runner.runs import Outputs
+from ndld_flow.runner.state import Request
+from ndld_flow.runner.sweep.conclude_sweep import Ended, describe_sweep
+from ndld_flow.runner.sweep.desk import Desk, Limits
+from ndld_flow.runner.sweep.executors import open_executor
+from ndld_flow.runner.sweep.judge import Goals
+from ndld_flow.runner.sweep.rank import choose_finalists
+from ndld_flow.runner.sweep.sweep_folder import write_sweep_folder
+from ndld_flow.runner.sweep.try_points import Tried, try_points
+from ndld_flow.runner.sweep.winners import Finalist, measure_again
+from ndld_flow.sweeping.make_search import make_search
+
+
+def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinished:
+    """Run a sweep and write its folder and report.
+
+    What is in the store is not done again, so a sweep that was cut off goes on where it was. Raises NdldFlowError for
+    what is wrong with the whole; a point that fails is a result.
+    """
+    started_at, start = datetime.now(UTC), time.perf_counter()
+    outputs = Outputs(request.outputs)
+    outputs.prepare()
+    with explaining_disk(f"sweep of {request.recipe}", outputs.root), outputs.store.working():
+        outputs.store.sweep_building()
+        with open_desk(sweep, request, outputs, listener) as desk:
+            search = make_search(sweep.space, sweep.options)
+            listener(SweepStarted(recipe=sweep.base.name, method=sweep.section.method, point_count=search.size))
+            tried = try_points(sweep, search, desk)
+            finalists = _measure_winners(sweep, tried, desk)
+        ended = Ended(sweep, desk, tried, finalists, request.command, started_at, start)
+        record = describe_sweep(ended)
+        finished = _find_equal(record, outputs) or _conclude(record, ended)
+    listener(finished)
+    return finished
+
+
+@contextlib.contextmanager
+def open_desk(sweep: Sweep, request: Request, outputs: Outputs, listener: Listener) -> Iterator[Desk]:
+    """What the points share; at the end, or when it is cut off, nothing it started goes on."""
+    names = [step.name for step in sweep.base.steps]
+    unknown = [name for name in request.force if name not in (*names, "all")]
+    if unknown:
+        raise RequestError(f"--force {unknown[0]}: there is no such step; there are: {', '.join(names)}, and `all`.")
+    limits = read_limits(sweep)
+    executor = open_executor(sweep, request, limits, listener)
+    try:
+        yield Desk(
+            outputs=outputs,
+            executor=executor,
+            listener=listener,
+            goals=Goals(sweep.objectives, sweep.constraints),
+            limits=limits,
+            forced=frozenset(names if "all" in request.force else request.force),
+        )
+    finally:
+        executor.close()
+
+
+def read_limits(sweep: Sweep) -> Limits:
+    """How long steps may take, as the recipe says."""
+    timeout = sweep.section.timeout
+    if isinstance(timeout, float | int):
+        return Limits(all_steps_s=timeout / 1e3)
+    return Limits(by_step_s={name: limit_ms / 1e3 for name, limit_ms in (timeout or {}).items()})
+
+
+def _measure_winners(sweep: Sweep, tried: Tried, desk: Desk) -> dict[int, Finalist]:
+    numbers = choose_finalists(tried, sweep, desk)
+    winners = [point for point in tried.points if point.number in numbers]
+    if sum(point.sitting is not None for point in winners) > 1:
+        told = ", ".join(str(point.number) for point in winners)
+        desk.listener(Said(text=f"measuring the best again, in turns: points {told}"))
+    return dict(measure_again(winners, desk))
+
+
+def _find_equal(record: SweepRecord, outputs: Outputs) -> SweepFinished | None:
+    """The latest sweep of this recipe, when it is the very same and nothing had to be computed for this one."""
+    latest = outputs.latest_sweep(record.recipe_name)
+    if latest is None or record.steps_done:
+        return None
+    try:
+        earlier = read_sweep_record(latest)
+    except RequestError:
+        return None
+    if earlier.identity != record.identity:
+        return None
+    folder = outputs.sweeps / latest.parent.name / latest.name  # as the user wrote the outputs folder
+    return _describe_end(earlier, str(folder), record.wall_s, nothing_to_do=True)
+
+
+def _conclude(record: SweepRecord, ended: Ended) -> SweepFinished:
+    folder = write_sweep_folder(record, ended)
+    return _describe_end(record, str(folder), time.perf_counter() - ended.start, nothing_to_do=False)
+
+
+def _describe_end(record: SweepRecord, folder: str, wall_s: float, *, nothing_to_do: bool) -> SweepFinished:
+    return SweepFinished(
+        passed=record.passed,
+        nothing_to_do=nothing_to_do,
+        sweep=f"{record.recipe_name}/{record.id}",
+        folder=folder,
+        report=f"{folder}/report.html",
+        verdict=tuple(summarize_sweep(record)),
+        best=record.best,
+        outcomes=dict(Counter(point.outcome for point in record.points)),
+        wall_s=wall_s,
+    )

@@ -1,0 +1,71 @@
+"""Write a sweep's folder: built aside, renamed into place when it is whole."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from ndld_flow.artifacts.files import point_to, write_text_atomically
+from ndld_flow.artifacts.kinds import LOG_FILE
+from ndld_flow.recipe.resolved import write_yaml
+from ndld_flow.records.run_record import RunRecord
+from ndld_flow.records.sweep import SweepPoint, SweepRecord
+from ndld_flow.report.sweep.draw import draw_sweep
+from ndld_flow.report.sweep.read import SWEEP_RECORD
+from ndld_flow.runner.conclude import describe_run
+from ndld_flow.runner.runs import LATEST
+from ndld_flow.runner.sweep.conclude_sweep import Ended
+from ndld_flow.runner.sweep.point_command import point_overrides
+from ndld_flow.runner.sweep.point_folder import write_point
+from ndld_flow.runner.sweep.point_run import PointRun
+
+
+def write_sweep_folder(record: SweepRecord, ended: Ended) -> Path:
+    """Put everything a person opens into `sweeps/<recipe>/<id>/`, point reports included; point `latest` to it."""
+    outputs = ended.desk.outputs
+    parent = outputs.sweeps / record.recipe_name
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = parent / record.id
+    with outputs.store.building() as aside:
+        built = aside / record.id
+        built.mkdir()
+        for point, run in zip(record.points, ended.tried.points, strict=True):
+            if point.folder:
+                final = ended.finalists.get(point.number)
+                described = _describe_point_run(record, point, final.point if final is not None else run)
+                write_point(described, built / point.folder, folder / point.folder, outputs.store)
+        _write_texts(record, built, folder)
+        draw_sweep(record, built)
+        built.rename(folder)
+    point_to(parent / LATEST, folder)
+    return folder
+
+
+def _describe_point_run(sweep: SweepRecord, point: SweepPoint, run: PointRun) -> RunRecord:
+    overrides = point_overrides(point.changes)
+    trust = ("--trust",) if "--trust" in sweep.command else ()
+    command = ("ndld-flow", "run", str(run.run.recipe.path), "~sweep", *overrides, *trust)
+    return describe_run(run.run, f"{sweep.id}#{point.number}", command)
+
+
+def _write_texts(sweep: SweepRecord, built: Path, folder: Path) -> None:
+    trust = " --trust" if "--trust" in sweep.command else ""
+    repeat = f"ndld-flow run {shlex.quote(str(folder.absolute() / 'recipe.yaml'))}{trust}"
+    heading = f"Resolved recipe of sweep {sweep.id}. It repeats the sweep from any folder:\n{repeat}"
+    (built / "recipe.yaml").write_text(write_yaml(sweep.recipe, heading), encoding="utf-8")
+    command = f"cd {shlex.quote(sweep.directory)}\n{shlex.join(sweep.command)}\n"
+    (built / "command.txt").write_text(command, encoding="utf-8")
+    (built / LOG_FILE).write_text("\n".join(_log_lines(sweep)) + "\n", encoding="utf-8")
+    write_text_atomically(built / SWEEP_RECORD, sweep.to_json())
+
+
+def _log_lines(sweep: SweepRecord) -> list[str]:
+    lines = [f"sweep {sweep.id} of {sweep.recipe_name}, {sweep.started_at.isoformat()}, {sweep.wall_s:.3f} s"]
+    for point in sweep.points:
+        values = ", ".join(f"{name} {value}" for name, value in point.values.items())
+        lines.append(f"point {point.number} ({values}): {point.outcome} {point.reason}".rstrip())
+    for sitting in sweep.sittings:
+        began, ended = sitting.started_at.isoformat(), sitting.ended_at.isoformat()
+        points = ", ".join(map(str, sitting.points))
+        lines.append(f"sitting {sitting.number} on {sitting.device or 'no device'}: {began} to {ended}: points {points}")
+    return [*lines, f"stopped: {sweep.stopped_because}"]

@@ -1,0 +1,76 @@
+"""Ask a search for points, do them, tell it what they came to; until it has enough, or a budget is used up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ndld_flow.errors import NdldFlowError, RequestError
+from ndld_flow.quantities import seconds
+from ndld_flow.recipe.points import Sweep
+from ndld_flow.runner.sweep.advance import advance_points
+from ndld_flow.runner.sweep.desk import Desk
+from ndld_flow.runner.sweep.judge import Judgement, describe_trial, judge_point
+from ndld_flow.runner.sweep.point_run import PointRun
+from ndld_flow.sweeping.search import Search
+from ndld_flow.sweeping.space import Assignment
+
+UNMEASURED_AT_ONCE = 64
+"""Points done together where nothing is measured: enough to keep every worker busy."""
+
+
+@dataclass
+class Tried:
+    """Points that were tried, and why no more were."""
+
+    points: list[PointRun] = field(default_factory=list)
+    judgements: list[Judgement] = field(default_factory=list)
+    stopped_because: str = ""
+
+
+def try_points(sweep: Sweep, search: Search, desk: Desk) -> Tried:
+    """Try points until the search has no more, or time is up.
+
+    Raises RequestError when the objectives name what no step tells: then nothing can be found.
+    """
+    tried = Tried()
+    start = time.perf_counter()
+    limit_s = None if sweep.section.time is None else sweep.section.time / 1e3
+    while batch := search.ask(batch_size(sweep)):
+        points = [open_point(sweep, desk, len(tried.points) + place, point) for place, point in enumerate(batch, 1)]
+        advance_points(points, desk)
+        judgements = [judge_point(point, desk.goals) for point in points]
+        tried.points += points
+        tried.judgements += judgements
+        _refuse_hopeless(judgements)
+        search.tell([describe_trial(point, judged) for point, judged in zip(points, judgements, strict=True)])
+        if limit_s is not None and time.perf_counter() - start >= limit_s:
+            tried.stopped_because = f"the time of {seconds(limit_s)} is used up"
+            break
+    return tried
+
+
+def batch_size(sweep: Sweep) -> int:
+    """How many points are done together."""
+    measures = any(step.type.cls.takes_turns for step in sweep.base.steps)
+    adapts = sweep.section.method in ("hill_climb", "tpe") or sweep.section.saturation is not None
+    return sweep.section.together if measures or adapts else UNMEASURED_AT_ONCE
+
+
+def open_point(sweep: Sweep, desk: Desk, number: int, point: Assignment) -> PointRun:
+    """A point ready to be advanced; one whose settings contradict each other has failed already."""
+    changes = sweep.changes(point)
+    try:
+        return PointRun.begin(number, point, changes, desk.open_run(sweep.point(point)))
+    except NdldFlowError as error:
+        return PointRun(number, point, changes, desk.open_run(sweep.base), failure=error)
+
+
+def _refuse_hopeless(judgements: Sequence[Judgement]) -> None:
+    missing = [judged.missing for judged in judgements]
+    if missing and all(missing):
+        raise RequestError(
+            f"sweep: no point tells what is looked for: {missing[0]}. What was done is kept; mend the objective and "
+            "run again."
+        )
