@@ -131,6 +131,9 @@ def list_settings(folder: Path) -> dict[str, Setting]:
             timing_cache_file=str(timing),
         ),
         "error_on_timing_cache_miss": plain(flag("ERROR_ON_TIMING_CACHE_MISS"), error_on_timing_cache_miss=True),
+        "attempt": plain(
+            lambda b, e: b.timing_cache is not None and "attempt 2 timed every" in b.timing_cache.note, attempt=2
+        ),
         "verbosity": plain(lambda b, e: e["verbosity"] == "NONE", verbosity="none"),
         "verbosity names": plain(lambda b, e: e["verbosity"] == "LAYER_NAMES_ONLY", verbosity="layer_names"),
         "advanced.io_formats": advanced(

@@ -248,6 +248,8 @@ def test_sentences_stay_short_and_visible_whatever_a_recipe_says(
         ("{int8: true, calibration_cache: some.cache, placeholder_ranges: true}", "give either"),
         ("exclude_lean_runtime: true", "needs `version_compatible: true`"),
         ("{timing_cache: false, error_on_timing_cache_miss: true}", "needs a timing cache"),
+        ("{attempt: 2, timing_cache_file: some.cache}", "times every tactic anew"),
+        ("{attempt: 3, error_on_timing_cache_miss: true}", "times every tactic anew"),
         ("weights: refit_individual", "need each other"),
         ("{weights: refit, refittable_weights: [w_0]}", "need each other"),
         ("advanced: {gpu_fallback: true}", "needs `dla_core`"),

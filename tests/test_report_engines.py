@@ -451,6 +451,8 @@ def test_timing_caches() -> None:
     assert has(build(timing_cache=None), "Built without a timing cache")
     assert not has(build(timing_cache=TimingCacheUse(file="a", loaded_bytes=9, loaded_entries=1)), "timing cache")
     assert not has(build(build_s=5.0), "timing cache")
+    attempt = BuildSettings(attempt=2).model_dump(mode="json")
+    assert not has(build(options=attempt), "timing cache")  # it reads none on purpose
     assert not has(rtx_build(build_s=500.0), "timing cache")  # it times nothing
 
 

@@ -109,6 +109,32 @@ def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path, library
     assert "what was timed could not be kept" in use.note
 
 
+def test_another_attempt_times_anew_and_leaves_the_cache_alone(
+    tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache would give every attempt the tactics of the first."""
+    monkeypatch.setenv("STANDIN_CHURN", str(tmp_path / "builds"))
+    graph = " ".join(f"t{i} = Relu(x{i})" for i in range(12))
+    inputs = ", ".join(f"float[2, {i + 1}] x{i}" for i in range(12))
+    outputs = ", ".join(f"float[2, {i + 1}] t{i}" for i in range(12))
+    model = write_model(tmp_path / "several.onnx", f"g ({inputs}) => ({outputs}) {{ {graph} }}")
+
+    def attempt(number: int) -> Build:
+        return build(Asked(model, {"backend": "tensorrt", "library": str(library), "attempt": number}), tmp_path)
+
+    def tactics(built: Build) -> list[str]:
+        return [layer.tactic for layer in built.layers]
+
+    first, again, second, third = attempt(1), attempt(1), attempt(2), attempt(3)
+    assert use_of(again).loaded_entries == 12
+    assert tactics(first) == tactics(again), "the cache gives what it was given"
+    assert use_of(second).loaded_entries == 0
+    assert use_of(second).saved_entries is None
+    assert "attempt 2 timed every tactic anew" in use_of(second).note
+    assert len({tuple(tactics(one)) for one in (first, second, third)}) == 3
+    assert tactics(attempt(1)) == tactics(first), "what attempts timed is nobody else's"
+
+
 def test_killed_at_any_moment_the_file_is_whole(tmp_path: Path, library: Path) -> None:
     one = asked(tmp_path, library)
     build(one, tmp_path)

@@ -97,9 +97,11 @@ def costs_of_compatibility(subject: EngineSubject) -> Iterator[Insight]:
 
 
 def timing_cache(subject: EngineSubject) -> Iterator[Insight]:
-    """A long build that took nothing from a timing cache. TensorRT-RTX times nothing and has none."""
+    """A long build that took nothing from a timing cache. TensorRT-RTX times nothing; further attempts are to."""
     build = subject.build
     if build is None or build.backend != "tensorrt" or build.build_s < _LONG_BUILD_S:
+        return
+    if subject.option("attempt") not in (None, 1):
         return
     cache = build.timing_cache
     if cache is None:

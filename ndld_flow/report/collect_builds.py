@@ -25,6 +25,7 @@ USUAL: dict[str, JsonValue] = {
     "hardware_compatibility": "none",
     "weights": "fixed",
     "timing_cache": True,
+    "attempt": 1,
     "verbosity": "detailed",
     "compilation_cache": True,
 }

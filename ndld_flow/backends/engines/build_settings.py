@@ -227,6 +227,10 @@ class BuildSettings(BaseModel):
     """A timing cache to start from as well, such as one that is shipped with the recipe."""
     error_on_timing_cache_miss: bool = False
     """Say no when a tactic is not in the timing cache, rather than time it."""
+    attempt: Annotated[int, Field(ge=1)] = 1
+    """Build the same engine once more under another number, to see whether it comes out the same: a sweep over
+    `attempt: [1, 2, 3]` tells which layers change their tactic. Above 1 every tactic is timed anew: this machine's timing
+    cache is neither read nor added to, as it would give the tactics of before."""
     verbosity: Literal["none", "layer_names", "detailed"] = "detailed"
     """What the engine knows of its own layers; reports need `detailed`."""
     advanced: AdvancedSettings = AdvancedSettings()
@@ -246,6 +250,16 @@ class BuildSettings(BaseModel):
             raise ValueError("`exclude_lean_runtime` needs `version_compatible: true`")
         if self.error_on_timing_cache_miss and not (self.timing_cache or self.timing_cache_file):
             raise ValueError("`error_on_timing_cache_miss` needs a timing cache")
+        if self.attempt > 1 and (self.timing_cache_file or self.error_on_timing_cache_miss):
+            raise ValueError(
+                f"`attempt: {self.attempt}` times every tactic anew: leave `timing_cache_file` and "
+                "`error_on_timing_cache_miss` out"
+            )
         if self.profiles and self.batch:
             raise ValueError("give either `profiles` or `batch`")
         return self
+
+    @property
+    def shares_timings(self) -> bool:
+        """Whether the timing cache of this machine is read and added to."""
+        return self.timing_cache and self.attempt == 1

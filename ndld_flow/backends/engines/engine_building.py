@@ -216,7 +216,7 @@ def _run_builder(building: _Building, ready: _Ready) -> _Built:
         reasons = f"{_reasons(building)}.{_about_control_flow(ready.parsed)}"
         raise BackendError(f"{_title(building)} built no engine of {building.request.label}: {reasons}")
     built = _Built(engine, time.perf_counter() - began)
-    if ready.timing is not None and building.request.settings.timing_cache:
+    if ready.timing is not None and building.request.settings.shares_timings:
         save_timing_cache(ready.config, ready.timing)
     return built
 

@@ -44,11 +44,13 @@ def timing_cache_path(caches: Path, machine: Machine, settings: BuildSettings, v
 def load_timing_cache(config: Bound, file: Path, settings: BuildSettings) -> TimingCache:
     """Let a builder's configuration start from what was timed before, and from the user's file."""
     loaded = TimingCache(file, TimingCacheUse(file=file.name))
-    own = _read(file) if settings.timing_cache else b""
+    own = _read(file) if settings.shares_timings else b""
     cache = _set(config, own)
     if cache is None:
         loaded.notes.append(_set_aside(file, own))
         own, cache = b"", _set(config, b"")
+    if settings.attempt > 1:
+        loaded.notes.append(f"attempt {settings.attempt} timed every tactic anew: nothing was read or kept")
     if settings.timing_cache_file is not None:
         loaded.notes += _add_users_file(config, cache, settings.timing_cache_file)
     loaded.use = loaded.use.model_copy(update={"loaded_bytes": len(own), "loaded_entries": _count(cache)})

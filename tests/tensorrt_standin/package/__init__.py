@@ -7,6 +7,7 @@
 - `STANDIN_NO_DRIVER=1`: TensorRT's builder cannot be made, as on a machine without CUDA
 - `STANDIN_GPU`: compute capability of the GPU, 8.9 unless said otherwise
 - `STANDIN_STEP_S`: seconds that each step of a build takes longer
+- `STANDIN_CHURN`: a file that counts builds, which then do not all come to the same tactics
 """
 
 from .assembly import assemble
