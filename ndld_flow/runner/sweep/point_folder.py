@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ndld_flow.artifacts.files import remove_folder
 from ndld_flow.artifacts.store import Store
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import StepRecord
@@ -13,27 +12,26 @@ from ndld_flow.report.run_folder import RUN_RECORD, read_documents
 from ndld_flow.runner.run_folder import link_stored, write_artifact, write_step_texts, write_texts
 
 
-def write_point(run: RunRecord, folder: Path, store: Store) -> None:
-    """Put a point's record, report, recipe and log into a folder, anew where it is there, and each step's record with a
-    link to its artifact in the store.
+def write_point(run: RunRecord, built: Path, folder: Path, store: Store) -> None:
+    """Put a point's record, report, recipe and log into `built`, and each step's record with a link to its artifact in
+    the store; `folder` is where it will be in the end, which is what the links are relative to.
 
     Raises OSError when it cannot be written.
     """
-    remove_folder(folder)
-    folder.mkdir(parents=True)
+    built.mkdir(parents=True)
     for step in run.steps:
         if step.record is not None:
-            _write_step(step.record, folder / step.name, store)
-    write_texts(run, folder, folder)
-    (folder / RUN_RECORD).write_text(run.to_json(), encoding="utf-8")
-    draw_documents(read_documents(run, folder), folder)
+            _write_step(step.record, built / step.name, folder / step.name, store)
+    write_texts(run, built, folder)
+    (built / RUN_RECORD).write_text(run.to_json(), encoding="utf-8")
+    draw_documents(read_documents(run, built), built)
 
 
-def _write_step(record: StepRecord, target: Path, store: Store) -> None:
+def _write_step(record: StepRecord, target: Path, folder: Path, store: Store) -> None:
     target.mkdir()
     kept = store.object_folder(record.artifact.digest)
     try:
-        link_stored(kept, target, target)
+        link_stored(kept, target, folder)
     except OSError:  # a system that refuses links
         write_artifact(record.artifact, kept, target)
     write_step_texts(record, target)
