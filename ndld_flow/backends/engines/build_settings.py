@@ -229,8 +229,8 @@ class BuildSettings(BaseModel):
     """Say no when a tactic is not in the timing cache, rather than time it."""
     attempt: Annotated[int, Field(ge=1)] = 1
     """Build the same engine once more under another number, to see whether it comes out the same: a sweep over
-    `attempt: [1, 2, 3]` tells which layers change their tactic. Above 1 every tactic is timed anew: this machine's timing
-    cache is neither read nor added to, as it would give the tactics of before."""
+    `attempt: [1, 2, 3]` tells which layers change their tactic. Above 1 every tactic is timed anew: this machine's
+    timing cache is neither read nor added to, as it would give the tactics of before."""
     verbosity: Literal["none", "layer_names", "detailed"] = "detailed"
     """What the engine knows of its own layers; reports need `detailed`."""
     advanced: AdvancedSettings = AdvancedSettings()
@@ -248,6 +248,12 @@ class BuildSettings(BaseModel):
             raise ValueError("`weights: refit_individual` and `refittable_weights` need each other")
         if self.exclude_lean_runtime and not self.version_compatible:
             raise ValueError("`exclude_lean_runtime` needs `version_compatible: true`")
+        if self.profiles and self.batch:
+            raise ValueError("give either `profiles` or `batch`")
+        return self
+
+    @model_validator(mode="after")
+    def _check_timings(self) -> BuildSettings:
         if self.error_on_timing_cache_miss and not (self.timing_cache or self.timing_cache_file):
             raise ValueError("`error_on_timing_cache_miss` needs a timing cache")
         if self.attempt > 1 and (self.timing_cache_file or self.error_on_timing_cache_miss):
@@ -255,8 +261,6 @@ class BuildSettings(BaseModel):
                 f"`attempt: {self.attempt}` times every tactic anew: leave `timing_cache_file` and "
                 "`error_on_timing_cache_miss` out"
             )
-        if self.profiles and self.batch:
-            raise ValueError("give either `profiles` or `batch`")
         return self
 
     @property
