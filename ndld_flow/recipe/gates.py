@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import math
 import operator
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -35,30 +37,63 @@ class GateError(ValueError):
 
 
 @dataclass(frozen=True)
-class Gate:
-    """A parsed gate."""
+class Expression:
+    """Arithmetic over metrics, such as `speed.latency.median / base.latency.median`."""
 
     text: str
-    left: ast.expr
-    comparison: type[ast.cmpop]
-    right: ast.expr
+    tree: ast.expr
 
     @property
     def names(self) -> list[str]:
         """The metrics it names, as `step.metric`."""
-        return [*_names(self.left), *_names(self.right)]
+        return _names(self.tree)
+
+    def evaluate(self, metrics: Mapping[str, Metric]) -> Metric:
+        """Its value for `step.metric` -> value, with a unit where the arithmetic keeps one.
+
+        Raises GateError for a metric that is not there, and for a division by zero.
+        """
+        return Metric(value=_evaluate(self.tree, metrics), unit=_unit(self.tree, metrics) or "")
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A parsed gate."""
+
+    text: str
+    left: Expression
+    comparison: type[ast.cmpop]
+    right: Expression
+
+    @property
+    def names(self) -> list[str]:
+        """The metrics it names, as `step.metric`."""
+        return [*self.left.names, *self.right.names]
 
     def decide(self, metrics: Mapping[str, Metric]) -> GateResult:
         """Whether the sentence holds for `step.metric` -> value. Raises GateError for a metric that is not there."""
-        left, right = _evaluate(self.left, metrics), _evaluate(self.right, metrics)
-        units = {metrics[name].unit for name in self.names}
+        left, right = self.left.evaluate(metrics), self.right.evaluate(metrics)
+        units = {side.unit for side, part in ((left, self.left), (right, self.right)) if part.names}
         return GateResult(
             gate=self.text,
-            passed=COMPARISONS[self.comparison](left, right),
-            left=left,
-            right=right,
+            passed=COMPARISONS[self.comparison](left.value, right.value),
+            left=left.value,
+            right=right.value,
             unit=units.pop() if len(units) == 1 else "",
         )
+
+    def violation(self, metrics: Mapping[str, Metric]) -> float:
+        """How far the sentence is from holding: 0 when it holds, else the distance of its sides relative to the bound.
+
+        The bound is the side that names no metric, or the right one; where it is 0 the distance itself counts.
+        Infinite where a side is no number. Raises GateError for a metric that is not there.
+        """
+        result = self.decide(metrics)
+        if result.passed:
+            return 0.0
+        bound = result.right if self.left.names else result.left
+        distance = abs(result.left - result.right) / (abs(bound) or 1.0)
+        return max(distance, sys.float_info.min) if math.isfinite(distance) else math.inf
 
 
 def parse_gate(text: str) -> Gate:
@@ -66,20 +101,37 @@ def parse_gate(text: str) -> Gate:
 
     Quantities: `20 ms`, `64 MiB`, `5 %`. Raises GateError with what is wrong.
     """
-    if len(text) > MAX_LENGTH:
-        raise GateError(f"a gate has at most {MAX_LENGTH} characters")
-    try:
-        tree = ast.parse(QUANTITY.sub(_plain_number, text).strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise GateError("this is not a comparison such as `speed.latency.median <= 20 ms`") from None
+    tree = _parse(text, "this is not a comparison such as `speed.latency.median <= 20 ms`")
     if not isinstance(tree, ast.Compare) or len(tree.ops) != 1 or type(tree.ops[0]) not in COMPARISONS:
         raise GateError("a gate compares two sides with one of <= < >= > ==")
-    gate = Gate(text, tree.left, type(tree.ops[0]), tree.comparators[0])
-    for side in (gate.left, gate.right):
-        _check(side)
+    left, right = (_check_expression(ast.unparse(side), side) for side in (tree.left, tree.comparators[0]))
+    gate = Gate(text, left, type(tree.ops[0]), right)
     if not gate.names:
         raise GateError("a gate names at least one metric, as `step.metric`")
     return gate
+
+
+def parse_expression(text: str) -> Expression:
+    """Parse arithmetic over metrics, as it stands on either side of a gate. Raises GateError with what is wrong."""
+    tree = _parse(text, "this is no metric such as `speed.latency.median`, and no arithmetic over metrics")
+    expression = _check_expression(text, tree)
+    if not expression.names:
+        raise GateError("name at least one metric, as `step.metric`")
+    return expression
+
+
+def _parse(text: str, complaint: str) -> ast.expr:
+    if len(text) > MAX_LENGTH:
+        raise GateError(f"a gate has at most {MAX_LENGTH} characters")
+    try:
+        return ast.parse(QUANTITY.sub(_plain_number, text).strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise GateError(complaint) from None
+
+
+def _check_expression(text: str, tree: ast.expr) -> Expression:
+    _check(tree)
+    return Expression(text, tree)
 
 
 def _plain_number(match: re.Match[str]) -> str:
@@ -137,3 +189,20 @@ def _evaluate(node: ast.expr, metrics: Mapping[str, Metric]) -> float:
         return -_evaluate(node.operand, metrics)
     assert isinstance(node, ast.Constant) and isinstance(node.value, int | float)  # _check saw to it
     return float(node.value)
+
+
+def _unit(node: ast.expr, metrics: Mapping[str, Metric]) -> str | None:
+    """The unit of what a tree comes to; None for a plain number, which takes any. Its metrics are there."""
+    dotted = _dotted(node)
+    if dotted is not None:
+        return metrics[dotted].unit
+    if isinstance(node, ast.UnaryOp):
+        return _unit(node.operand, metrics)
+    if not isinstance(node, ast.BinOp):
+        return None
+    left, right = _unit(node.left, metrics), _unit(node.right, metrics)
+    if isinstance(node.op, ast.Add | ast.Sub):
+        return left if right in (None, left) else right if left is None else ""
+    if right is None:
+        return left
+    return right if left is None and isinstance(node.op, ast.Mult) else ""

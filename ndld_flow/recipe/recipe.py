@@ -12,6 +12,7 @@ from ndld_flow.discovery import StepType
 from ndld_flow.inputs import InputSpec
 from ndld_flow.recipe.gates import Gate
 from ndld_flow.recipe.places import take_value
+from ndld_flow.recipe.sweep_section import SweepSection
 from ndld_flow.step import DataFile, Reads, Step
 
 SOURCE = "source"
@@ -71,6 +72,8 @@ class RecipeFile(BaseModel):
     """The steps in order. Each name is how overrides, gates and `from:` refer to it."""
     gates: list[str] = []
     """Sentences that must hold: `speed.latency.median <= 1.05 * base.latency.median`."""
+    sweep: SweepSection | None = None
+    """Run the recipe many times with other settings, and find the best."""
 
 
 @dataclass(frozen=True)

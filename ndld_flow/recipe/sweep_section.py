@@ -1,0 +1,153 @@
+"""The recipe's `sweep:`: what varies, how points are found, and which are best."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, JsonValue, Tag, model_validator
+
+from ndld_flow.sweeping.search import Method
+from ndld_flow.units import Fraction, Milliseconds
+
+MAX_LISTED = 1000
+"""Values that an axis may list: each is checked in the recipe before anything runs."""
+MAX_STEPS = 10**9
+"""Steps between the ends of a range."""
+MAX_NUMBER = 2**53
+"""Whole numbers up to here are exact as floats too."""
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, populate_by_name=True
+    )
+
+
+class NumberRange(_Settings):
+    """Numbers between two ends, both included: whole ones when both ends (and `step`) are whole."""
+
+    low: int | float = Field(alias="from", ge=-MAX_NUMBER, le=MAX_NUMBER, allow_inf_nan=False)
+    """The smallest."""
+    high: int | float = Field(alias="to", ge=-MAX_NUMBER, le=MAX_NUMBER, allow_inf_nan=False)
+    """The largest."""
+    step: int | float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Distance of neighbours. Without it every whole number counts, or any number at all."""
+    log: bool = False
+    """Whether doubling counts alike everywhere, as with iterations or bytes; not together with `step`."""
+
+    @model_validator(mode="after")
+    def _check(self) -> NumberRange:
+        if self.low > self.high:
+            raise ValueError(f"`from` ({self.low}) is larger than `to` ({self.high})")
+        if self.log and self.step is not None:
+            raise ValueError("give either `step` or `log`, not both")
+        if self.log and self.low <= 0:
+            raise ValueError("`log: true` needs a `from` above 0")
+        if self.step is not None and not (self.high - self.low) / self.step <= MAX_STEPS:
+            raise ValueError(f"a range has at most {MAX_STEPS:.0e} steps; make `step` larger")
+        return self
+
+    @property
+    def integer(self) -> bool:
+        """Whether all its numbers are whole."""
+        return all(isinstance(part, int) for part in (self.low, self.high, self.step) if part is not None)
+
+    @property
+    def last(self) -> int | float:
+        """The largest number that its steps reach."""
+        if self.step is None:
+            return self.high
+        count = math.floor((self.high - self.low) / self.step * (1 + 1e-12) + 1e-9)
+        reached = self.low + count * self.step
+        return reached if isinstance(reached, int) else min(float(f"{reached:.12g}"), self.high)
+
+
+def _axis_form(given: object) -> str:
+    """Which of the forms of an axis this is meant to be."""
+    if isinstance(given, str):
+        return "text"
+    if not isinstance(given, dict):
+        return "range" if isinstance(given, NumberRange) else "list"
+    return "variants" if given and all(isinstance(value, dict) for value in given.values()) else "range"
+
+
+AxisValues = Annotated[
+    Annotated[list[JsonValue], Field(min_length=1, max_length=MAX_LISTED), Tag("list")]
+    | Annotated[str, Field(max_length=20_000), Tag("text")]
+    | Annotated[NumberRange, Tag("range")]
+    | Annotated[dict[str, dict[str, JsonValue]], Field(min_length=1, max_length=MAX_LISTED), Tag("variants")],
+    Discriminator(_axis_form),
+]
+"""A list of values; text in Hydra's grammar (`1,2,4`, `range(1,9)`, `choice(a,b)`, `interval(0.1,2)`); `from`, `to` and
+`step` or `log`; or a mapping of names to what each sets."""
+
+Duration = Annotated[Milliseconds, Field(gt=0)]
+Sentences = str | list[str]
+
+
+class SaturationSettings(_Settings):
+    """When going on is not worth it."""
+
+    gain: Fraction = 0.02
+    """Relative improvement of the first objective that still counts."""
+    points: int = Field(default=2, ge=1)
+    """So many points in a row that do not reach it end the search."""
+    along: str = ""
+    """An axis: for each combination of the others its values are tried in order, and each such series stops by itself."""
+
+
+class Needs(_Settings):
+    """What a step needs of a machine."""
+
+    gpus: float = Field(default=0, ge=0, allow_inf_nan=False)
+    """GPUs it uses."""
+    cpus: float = Field(default=1, ge=0, allow_inf_nan=False)
+    """CPU cores it uses."""
+    device: str = ""
+    """Name of a device type that machines of the engine were given, such as `A100`."""
+
+
+class SweepSection(_Settings):
+    """What turns one recipe into many points."""
+
+    over: dict[str, AxisValues] = {}
+    """What varies. A key is a setting (`speed.threads`; also `inputs.x.shape`, `model`, `speed.from`) with its values: a
+    list; `{from: 10, to: 1000, log: true}`, or `step: 10`; text such as `1,2,4`, `range(1,9)`, `interval(0.1,2)`. Or it is
+    a name of your own, with named variants that set several keys together: `variant: {fp16: {speed.from: half}}`."""
+    method: Method = "grid"
+    """`grid`: all combinations; `one_at_a_time`: each setting alone, from the recipe's own; `random`; `hill_climb`: better
+    neighbours, step by step; `tpe`: Bayesian optimisation (Optuna)."""
+    points: int | None = Field(default=None, ge=1)
+    """Points to try, at most."""
+    time: Duration | None = None
+    """No further points are begun after this long: `20 min`."""
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    """The same seed tries the same points."""
+    exclude: list[dict[str, JsonValue]] = []
+    """Combinations to leave out: for each axis named, a value or a list of values."""
+    minimize: Sentences = []
+    """What should be small: a metric such as `speed.latency.min`, or arithmetic over metrics as in gates; or several."""
+    maximize: Sentences = []
+    """What should be large, likewise. With several objectives, those to minimize come first."""
+    subject_to: Sentences = []
+    """Sentences that a point must satisfy to be a candidate, as in gates: `agree.cosine >= 0.999`."""
+    saturation: SaturationSettings | None = None
+    """Stop when more points bring nothing."""
+    together: int = Field(default=8, ge=1)
+    """Points measured in turns, so that drift of the machine meets all alike."""
+    winners: int = Field(default=3, ge=0)
+    """So many of the best are measured again in the end, in turns; that decides. 0: none."""
+    timeout: Duration | dict[str, Duration] | None = None
+    """How long a step may take: for each, or by step: `{engine: 20 min}`."""
+    needs: dict[str, Needs] = {}
+    """What a step needs of the machine it is placed on: `{speed: {gpus: 1, device: A100}}`. Only for machines beyond this."""
+
+    def timeout_ms(self, step: str) -> float | None:
+        """How long a step may take; None: as long as it likes."""
+        return self.timeout.get(step) if isinstance(self.timeout, dict) else self.timeout
+
+
+def sentences(given: Sentences) -> tuple[str, ...]:
+    """One or several, as several."""
+    return (given,) if isinstance(given, str) else tuple(given)
