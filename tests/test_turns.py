@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -120,6 +120,9 @@ def test_measuring_steps_wait_for_each_other_and_are_told_in_the_recipes_order(t
     assert base is not None
     assert speed is not None
     assert base.started_at == speed.started_at
+    assert base.ended_at == speed.ended_at
+    assert base.ended_at is not None
+    assert base.started_at <= base.ended_at
     assert "weighed with base+speed" in (Path(done.folder) / "speed" / "log.txt").read_text()
 
 
@@ -278,12 +281,17 @@ def test_a_step_that_waits_for_its_device_says_so(toy: Toy) -> None:
     other.start()
     held.wait(60)
     said: list[str] = []
+    waited: list[datetime] = []
 
     def listen(event: Event) -> None:
         if isinstance(event, StepProgressed):
             said.append(event.what)
+            waited.append(datetime.now(UTC))
             free.set()
 
-    api.run(toy.recipe, outputs=toy.folder / "outputs", trust=True, listener=listen)
+    done = api.run(toy.recipe, outputs=toy.folder / "outputs", trust=True, listener=listen)
     other.join()
     assert said == ["waits: another measurement holds the scales"]
+    run = RunRecord.model_validate_json((Path(done.folder) / "run.json").read_text())
+    assert run.steps[0].record is not None
+    assert run.steps[0].record.started_at > waited[0], "the work begins when the device is held"

@@ -31,6 +31,8 @@ class Work:
     """What is read (`from`, `reference`, ...) -> the artifact."""
     inputs: Mapping[str, InputSpec]
     progress: Callable[[int, int, str], None]
+    recipe: str = ""
+    """Whose step it is, for those who wait for it or see it at work."""
 
     @property
     def source(self) -> Artifact:
@@ -44,24 +46,25 @@ class _Done:
     result: Result
     log: str
     started_at: datetime
+    ended_at: datetime
     wall_s: float
 
 
 def execute_steps(works: Sequence[Work], store: Store) -> list[StepRecord]:
     """Run a step, or several that take turns, and keep what they made.
 
-    Those that took turns have the same `started_at` and equal shares of the time. Raises what the steps raise, and
-    OutputsError when the disk is full or may not be written.
+    Those that took turns have the same `started_at` and `ended_at`, and equal shares of the time; waiting for the
+    device is not counted. Raises what the steps raise, and OutputsError when the disk is full or may not be written.
     """
-    started_at, start = datetime.now(UTC), time.perf_counter()
     with store.building() as folder:
         turns = [_prepare(work, folder / str(place), store) for place, work in enumerate(works)]
         wait = partial(works[0].progress, 0, 0)
         with working_steps([work.step for work in works], store, folder, wait) as logs:
+            started_at, start = datetime.now(UTC), time.perf_counter()
             results = works[0].step.type.cls.run_together(turns)
-            share_s = (time.perf_counter() - start) / len(works)
+            share_s, ended_at = (time.perf_counter() - start) / len(works), datetime.now(UTC)
             records = [
-                _keep(work, turn.out, _Done(result, "\n".join(lines), started_at, share_s), store)
+                _keep(work, turn.out, _Done(result, "\n".join(lines), started_at, ended_at, share_s), store)
                 for work, turn, result, lines in zip(works, turns, results, logs, strict=True)
             ]
             for record in records:
@@ -104,6 +107,7 @@ def _keep(work: Work, out: Path, done: _Done, store: Store) -> StepRecord:
         change=change,
         log=done.log,
         started_at=done.started_at,
+        ended_at=done.ended_at,
         wall_s=done.wall_s,
     )
 

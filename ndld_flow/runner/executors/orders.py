@@ -1,0 +1,192 @@
+"""A task as text, and back: what another process or machine needs to do it, and nothing that it would have to trust."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from ndld_flow.artifacts.kinds import Artifact
+from ndld_flow.artifacts.store import Store
+from ndld_flow.discovery import StepType, StepTypes
+from ndld_flow.errors import BackendError, RequestError
+from ndld_flow.inputs import InputSpec
+from ndld_flow.recipe.recipe import RecipeStep
+from ndld_flow.records.base import Record
+from ndld_flow.records.step_record import KeyParts
+from ndld_flow.runner.execute import Work
+from ndld_flow.runner.executors.executor import Task
+from ndld_flow.runner.keys import describe_key
+from ndld_flow.step import RunsCode
+
+Tell = Callable[[int, int, int, str], None]
+"""`tell(place, done, total, what)`: how far the task's work at a place is."""
+
+
+class ArtifactOrder(Record):
+    """Something that is read."""
+
+    kind: str
+    label: str
+    digest: str
+    path: str
+    """The main file; relative to the store where it lies in it, as that may have another place on another machine."""
+
+
+class WorkOrder(Record):
+    """A step with all it needs."""
+
+    name: str
+    step: str
+    """Step type, as the recipe says it."""
+    settings: dict[str, JsonValue]
+    reads: dict[str, str]
+    parts: KeyParts
+    artifacts: dict[str, ArtifactOrder]
+    inputs: dict[str, InputSpec]
+    recipe: str
+
+
+class TaskOrder(Record):
+    """Steps to compute, against which store, and by whose leave."""
+
+    works: tuple[WorkOrder, ...]
+    fresh: bool
+    timeout_s: float | None
+    store: str
+    directory: str
+    """Where the user stands: what data files in settings are relative to."""
+    step_files: tuple[str, ...]
+    """Python files that the steps come from, besides the built-in and the installed ones."""
+    trust: bool
+    """Whether the user allows these files, and the code that settings name."""
+
+    def to_line(self) -> str:
+        """The order as JSON in one line, with its line end. Settings may be infinite: JSON as Python writes it."""
+        return json.dumps(self.model_dump(mode="json")) + "\n"
+
+    @classmethod
+    def from_line(cls, line: str | bytes) -> TaskOrder:
+        """The order that `to_line` wrote. Raises pydantic's ValidationError."""
+        return cls.model_validate_json(line)
+
+
+def write_order(task: Task, store: Store, *, trust: bool) -> TaskOrder:
+    """A task as an order that `read_order` turns back, here or elsewhere."""
+    origins = (Path(work.step.type.origin) for work in task.works)
+    return TaskOrder(
+        works=tuple(_write_work(work, store) for work in task.works),
+        fresh=task.fresh,
+        timeout_s=task.timeout_s,
+        store=str(store.root.absolute()),
+        directory=str(Path.cwd()),
+        step_files=tuple(dict.fromkeys(str(path) for path in origins if path.is_absolute())),
+        trust=trust,
+    )
+
+
+def _write_work(work: Work, store: Store) -> WorkOrder:
+    return WorkOrder(
+        name=work.step.name,
+        step=work.step.type.name,
+        settings=work.step.step.model_dump(mode="json"),
+        reads=work.step.reads,
+        parts=work.parts,
+        artifacts={key: _write_artifact(artifact, store) for key, artifact in work.artifacts.items()},
+        inputs=dict(work.inputs),
+        recipe=work.recipe,
+    )
+
+
+def _write_artifact(artifact: Artifact, store: Store) -> ArtifactOrder:
+    path, root = artifact.path.absolute(), store.root.absolute()
+    place = path.relative_to(root) if path.is_relative_to(root) else path
+    return ArtifactOrder(kind=artifact.kind, label=artifact.label, digest=artifact.digest, path=place.as_posix())
+
+
+def read_order(order: TaskOrder, store: Store, tell: Tell) -> Task:
+    """The task that an order asks for, checked: its keys are those of the steps as they are here.
+
+    The process must stand in the order's `directory`. Raises RequestError for steps that are not here or not allowed,
+    and BackendError where they would not do what the keys say: under another version of a library, on another machine.
+    """
+    if order.step_files and not order.trust:
+        raise RequestError(f"these steps come from {', '.join(order.step_files)}: read that code, then allow it.")
+    types = StepTypes(tuple(Path(file) for file in order.step_files))
+    works = [
+        _read_work(work, types, store, partial(tell, place), trust=order.trust)
+        for place, work in enumerate(order.works)
+    ]
+    return Task(tuple(works), order.fresh, order.timeout_s)
+
+
+def _read_work(
+    order: WorkOrder, types: StepTypes, store: Store, progress: Callable[[int, int, str], None], *, trust: bool
+) -> Work:
+    found = types.find(order.step)
+    if found is None:
+        raise BackendError(
+            f"step {order.name}: {_here()} has no step type {order.step!r}. Install there what it comes from."
+        )
+    step = RecipeStep(order.name, found, found.cls.model_validate_json(json.dumps(order.settings)), order.reads)
+    if not trust and step.step.held(RunsCode):
+        raise RequestError(f"step {order.name}: it runs code that the recipe names; allow it with --trust.")
+    artifacts = {key: _read_artifact(artifact, found, store) for key, artifact in order.artifacts.items()}
+    digests = {key: artifact.digest for key, artifact in artifacts.items()}
+    _check_key(order, describe_key(step, digests, order.inputs, store))
+    return Work(step, order.parts, artifacts, order.inputs, progress, order.recipe)
+
+
+def _read_artifact(order: ArtifactOrder, found: StepType, store: Store) -> Artifact:
+    kinds = {kind.kind: kind for kind in _kinds(Artifact)}
+    kind = kinds.get(order.kind, found.cls.kinds()[0])
+    return kind(store.root / order.path, order.label, order.digest)
+
+
+def _kinds(kind: type[Artifact]) -> Iterator[type[Artifact]]:
+    """The kinds of artifact there are, those of steps from files included."""
+    for known in kind.__subclasses__():
+        yield known
+        yield from _kinds(known)
+
+
+def _check_key(order: WorkOrder, here: KeyParts) -> None:
+    """Nothing is computed under a key that is not its own."""
+    differing = _differences(order.parts.model_copy(update={"together": ()}), here)
+    if differing:
+        raise BackendError(
+            f"step {order.name}: {_here()} would do something else than what was planned: {'; '.join(differing)}. "
+            "Give it the same versions and files, or plan on a machine like it."
+        )
+
+
+def _differences(asked: KeyParts, here: KeyParts) -> Sequence[str]:
+    single = {
+        "the step's version": (asked.version, here.version),
+        **_changed(asked.libraries, here.libraries),
+        "the machine": (asked.machine, here.machine),
+    }
+    told = [
+        *(
+            f"{name} is {mine or 'none'} instead of {meant or 'none'}"
+            for name, (meant, mine) in single.items()
+            if meant != mine
+        ),
+        *(f"what it reads as `{name}` has other contents" for name in _changed(asked.reads, here.reads)),
+        *(f"its setting `{name}` is not the same" for name in _changed(asked.settings, here.settings)),
+        *(f"the input `{name}` is not the same" for name in _changed(asked.inputs, here.inputs)),
+    ]
+    return told or (["its key has other parts"] if asked != here else [])
+
+
+def _changed(asked: Mapping[str, object], here: Mapping[str, object]) -> dict[str, tuple[object, object]]:
+    names = dict.fromkeys([*asked, *here])
+    return {name: (asked.get(name), here.get(name)) for name in names if asked.get(name) != here.get(name)}
+
+
+def _here() -> str:
+    return f"the worker on {platform.node() or 'this machine'}"
