@@ -12,7 +12,7 @@ from ndld_flow.compare.layer_times import LayerTimes
 from ndld_flow.compare.layer_verdicts import judge_layers
 from ndld_flow.compare.match_layers import METHODS, match_layers
 from ndld_flow.compare.measured import Measured, Rules
-from ndld_flow.compare.metric_verdicts import ASSUMED_SINGLE_RUN, Bounds, geometric_mean, judge
+from ndld_flow.compare.metric_verdicts import Bounds, geometric_mean, judge
 from ndld_flow.compare.metrics import compare_metrics
 from ndld_flow.compare.noise import applies, say_noise
 from ndld_flow.records.comparison import (
@@ -116,16 +116,8 @@ def _second_opinion(decided: MetricVerdict, profile: ProfileComparison) -> str:
 def _bounds(
     profiles: Sequence[Profile], base: int, candidate: int, differences: Sequence[Difference], rules: Rules
 ) -> Bounds:
-    one, other = profiles[base], profiles[candidate]
-    noise = rules.noise if rules.noise and all(applies(rules.noise, profile) for profile in (one, other)) else None
-    return Bounds(
-        threshold=max(rules.threshold, noise.threshold if noise else 0.0),
-        floor_ms=rules.floor_ms,
-        single_run_threshold=noise.single_run_threshold if noise else ASSUMED_SINGLE_RUN,
-        paired=bool(one.sitting) and one.sitting == other.sitting,
-        same=one.runs == other.runs and one.layers == other.layers,
-        forbidden_by=tuple(forbidding(differences, base, candidate)),
-    )
+    forbidden_by = forbidding(differences, base, candidate)
+    return Bounds.under(rules, [profiles[base]], [profiles[candidate]], forbidden_by)
 
 
 def _about_noise(rules: Rules, sections: Mapping[str, Sequence[Measured]]) -> str:

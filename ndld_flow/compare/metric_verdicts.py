@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ndld_flow.compare.intervals import RatioInterval, paired_ratio, unpaired_ratio
-from ndld_flow.compare.measured import FEW_RUNS
+from ndld_flow.compare.measured import FEW_RUNS, Rules
+from ndld_flow.compare.noise import applies
 from ndld_flow.quantities import MINUS, quantity
 from ndld_flow.records.comparison import Better, ComparedMetric, Difference, MetricVerdict, Verdict
+from ndld_flow.records.profile import Profile
 
 ASSUMED_SINGLE_RUN = 0.25
 """How far single runs of the same thing may lie apart where no noise was learned: on shared machines a quarter is
@@ -31,6 +33,27 @@ class Bounds:
     same: bool
     """They are the very same measurement."""
     forbidden_by: tuple[Difference, ...]
+
+    @classmethod
+    def under(
+        cls,
+        rules: Rules,
+        base: Sequence[Profile],
+        candidate: Sequence[Profile],
+        forbidden_by: Sequence[Difference] = (),
+    ) -> Bounds:
+        """What rules say of values that come from these profiles, one each mostly."""
+        profiles = [*base, *candidate]
+        noise = rules.noise if rules.noise and all(applies(rules.noise, profile) for profile in profiles) else None
+        sittings = {profile.sitting for profile in profiles}
+        return cls(
+            threshold=max(rules.threshold, noise.threshold if noise else 0.0),
+            floor_ms=rules.floor_ms,
+            single_run_threshold=noise.single_run_threshold if noise else ASSUMED_SINGLE_RUN,
+            paired=len(sittings) == 1 and "" not in sittings,
+            same=[(one.runs, one.layers) for one in base] == [(one.runs, one.layers) for one in candidate],
+            forbidden_by=tuple(forbidden_by),
+        )
 
 
 def judge(metric: ComparedMetric, base: int, candidate: int, bounds: Bounds) -> MetricVerdict | None:

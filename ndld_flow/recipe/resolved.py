@@ -61,7 +61,7 @@ def _resolve_input(spec: InputSpec) -> dict[str, JsonValue]:
     return values if spec.data_file is None else {**values, "data": str(Path(spec.data_file).absolute())}
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
     """Writes text of several lines as people do, after a `|`."""
 
 

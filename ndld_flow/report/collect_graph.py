@@ -30,6 +30,9 @@ _ASPECT = 2.0
 """Width over height of the place a page gives to a graph."""
 MOST_LAYERS = 20_000
 """Of all pictures of one page together: two seconds of layout, and as much as a browser likes to paint."""
+_LAID_OUT: dict[Hashable, GraphPicture] = {}
+"""Pictures by topology, the longest unused first: layout is most of what a report costs, and a sweep's points mostly
+have theirs in common."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,18 @@ def collect_graphs(profiles: Sequence[Profile], most_layers: int = MOST_LAYERS) 
         if key not in places and 0 < len(profile.layers) <= left:
             left -= len(profile.layers)
             places[key] = len(pictures)
-            pictures.append(_lay_out(profile))
+            pictures.append(_find_picture(key, profile))
         of_profile.append(places.get(key))
     return GraphSet(tuple(pictures), tuple(of_profile))
+
+
+def _find_picture(key: Hashable, profile: Profile) -> GraphPicture:
+    """The picture of a topology, drawn before or now."""
+    picture = _LAID_OUT.pop(key, None) or _lay_out(profile)
+    _LAID_OUT[key] = picture
+    while sum(len(kept.families) for kept in _LAID_OUT.values()) > MOST_LAYERS:
+        del _LAID_OUT[next(iter(_LAID_OUT))]
+    return picture
 
 
 def _topology(profile: Profile) -> Hashable:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from pydantic import ValidationError
 
@@ -18,6 +20,7 @@ from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.finding import Findings
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_record import RunRecord
+from ndld_flow.records.step_record import RunStep
 
 _LONGEST_MS = 1e12  # thirty years
 
@@ -83,14 +86,53 @@ def read_run_record(folder: Path) -> RunRecord:
 
 def read_documents(run: RunRecord, folder: Path) -> RunDocuments:
     """Read the documents of a run whose record is at hand. A damaged one is told, not raised."""
+
+    def read(kind: type[Document], step: RunStep, name: str) -> Document:
+        return kind.model_validate_json(_read_file(folder / step.name, name))
+
+    return _gather(run, read)
+
+
+def read_stored_documents(run: RunRecord, object_folder: Callable[[str], Path]) -> RunDocuments:
+    """Read the documents of a run from the store, where `object_folder` says by digest in which folder they are.
+
+    What several runs share is read once.
+    """
+
+    def read(kind: type[Document], step: RunStep, name: str) -> Document:
+        if step.record is None:
+            raise FileNotFoundError
+        return read_stored(kind, object_folder(step.record.artifact.digest) / name)
+
+    return _gather(run, read)
+
+
+def read_stored(kind: type[Document], path: Path) -> Document:
+    """Read a document of the store; lately read ones are at hand. Raises OSError and ValidationError."""
+    found = _parse_stored(kind, path)
+    assert isinstance(found, kind)
+    return found
+
+
+class _Reader(Protocol):
+    def __call__(self, kind: type[Document], step: RunStep, name: str, /) -> Document: ...
+
+
+@lru_cache(maxsize=8)
+def _parse_stored(kind: type[Record], path: Path) -> Record:
+    """What lies in the store under a digest never changes."""
+    return kind.model_validate_json(path.read_bytes())
+
+
+def _gather(run: RunRecord, read: _Reader) -> RunDocuments:
     unreadable: list[str] = []
     return RunDocuments(
         run=run,
-        profiles=_measurable(_read_all(Profile, "profile.json", run, folder, unreadable)),
-        accuracies=_read_all(Accuracy, "accuracy.json", run, folder, unreadable),
-        findings=_read_all(Findings, "findings.json", run, folder, unreadable),
-        comparisons=_read_all(Comparison, "comparison.json", run, folder, unreadable),
-        builds=_read_all(Build, "build.json", run, folder, unreadable),
+        profiles=_measurable(_read_all(Profile, "profile.json", run, read, unreadable)),
+        accuracies=_read_all(Accuracy, "accuracy.json", run, read, unreadable),
+        findings=_read_all(Findings, "findings.json", run, read, unreadable),
+        comparisons=_read_all(Comparison, "comparison.json", run, read, unreadable),
+        builds=_read_all(Build, "build.json", run, read, unreadable),
         unreadable=tuple(unreadable),
     )
 
@@ -104,7 +146,7 @@ def _measurable(profiles: dict[str, Profile]) -> dict[str, Profile]:
 
 
 def _read_all(
-    kind: type[Document], file_name: str, run: RunRecord, folder: Path, unreadable: list[str]
+    kind: type[Document], file_name: str, run: RunRecord, read: _Reader, unreadable: list[str]
 ) -> dict[str, Document]:
     found: dict[str, Document] = {}
     for step in run.steps:
@@ -112,7 +154,7 @@ def _read_all(
         if step.outcome == "skipped" or not _is_file_name(step.name):
             continue
         try:
-            found[step.name] = kind.model_validate_json(_read_file(folder / step.name, file_name))
+            found[step.name] = read(kind, step, file_name)
         except FileNotFoundError:
             continue  # not the kind this step makes
         except (OSError, ValidationError) as error:
