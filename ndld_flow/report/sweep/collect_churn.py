@@ -1,0 +1,180 @@
+"""Engines that a sweep built several times: which layers came out the same each time."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ndld_flow.compare.tactic_churn import Rebuild, asked_alike, find_churn
+from ndld_flow.errors import RequestError
+from ndld_flow.plain_text import short_name
+from ndld_flow.quantities import count, quantity, share
+from ndld_flow.records.sweep import SweepPoint, SweepRecord
+from ndld_flow.records.tactic_churn import ChangedLayer, Spread, TacticChurn
+from ndld_flow.report.run_folder import read_run
+
+_LAYERS_SHOWN = 100
+_BUILDS_SHOWN = 12
+_NUMBERED = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_OWN_FOLDER = re.compile(r"points/[\w-]+")
+_TITLES = {
+    "engine_bytes": "Engine",
+    "build_s": "Build",
+    "layers": "Layers",
+    "latency.median": "Latency",
+}
+CHANGES = {"layers": "fused otherwise", "format": "another format", "tactic": "another tactic"}
+"""What changed, in words."""
+
+
+@dataclass(frozen=True)
+class SpreadRow:
+    """One number over the builds."""
+
+    title: str
+    values: tuple[str, ...]
+    """In the order of the builds."""
+    relative: str
+    """How far apart smallest and largest are, relative to the median."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one build made of a layer."""
+
+    mark: str
+    """`A`, `B`, ...: equal for equal outcomes of this layer; empty where the build has no such layer."""
+    text: str
+    """Tactic, formats, or names of layers."""
+
+
+@dataclass(frozen=True)
+class ChurnRow:
+    """One layer that did not come out alike."""
+
+    name: str
+    type: str
+    node_count: int
+    change: str
+    time: str
+    """Share of all layers' time; empty where it is not known."""
+    outcomes: tuple[Outcome, ...]
+
+
+@dataclass(frozen=True)
+class ChurnView:
+    """One engine that was built several times."""
+
+    step: str
+    said: str
+    """The whole, in a sentence."""
+    labels: tuple[str, ...]
+    """One for each build: `attempt 2`."""
+    points: tuple[int, ...]
+    """Number of the first point that has each build."""
+    spreads: tuple[SpreadRow, ...]
+    rows: tuple[ChurnRow, ...]
+    left_out: int
+    """Changed layers that are not shown."""
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """One build of a step, in the order in which points were tried."""
+
+    point: int
+    attempt: int
+    rebuild: Rebuild
+
+
+def collect_churn(record: SweepRecord, folder: Path) -> tuple[ChurnView, ...]:
+    """Engines of a sweep over `attempt`, read from the folders of its points; none for other sweeps."""
+    if not any(key.endswith(".attempt") for axis in record.axes for key in axis.keys):
+        return ()
+    alike: dict[tuple[object, ...], list[_Found]] = defaultdict(list)
+    known: set[str] = set()
+    for point in record.points:
+        for step, key, found in _builds_of(point, folder):
+            if key not in known:  # points that share an engine count once
+                known.add(key)
+                alike[step, *asked_alike(found.rebuild.build)].append(found)
+    return tuple(_view(str(asked[0]), found) for asked, found in alike.items() if len(found) > 1)
+
+
+def _builds_of(point: SweepPoint, folder: Path) -> Iterator[tuple[str, str, _Found]]:
+    """Step, key and build of each engine of a point; none where they cannot be read, as the point's own report says."""
+    if not _OWN_FOLDER.fullmatch(point.folder):
+        return
+    try:
+        documents = read_run(folder / point.folder)
+    except RequestError:
+        return
+    keys = {step.name: step.key for step in point.steps}
+    for step, build in documents.builds.items():
+        asked = build.options.get("attempt")
+        attempt = asked if isinstance(asked, int) else 1
+        measured = next((one for one in documents.profiles.values() if one.options.get("engine") == step), None)
+        found = _Found(point.number, attempt, Rebuild(f"attempt {attempt}", build, measured))
+        yield step, keys.get(step, ""), found
+
+
+def _view(step: str, found: Sequence[_Found]) -> ChurnView:
+    ordered = sorted(found, key=lambda one: (one.attempt, one.point))[:_BUILDS_SHOWN]
+    churn = find_churn([one.rebuild for one in ordered])
+    return ChurnView(
+        step=short_name(step, 100),
+        said=_said(churn),
+        labels=tuple(short_name(one.label, 40) for one in churn.builds),
+        points=tuple(one.point for one in ordered),
+        spreads=tuple(map(_spread, churn.spreads)),
+        rows=tuple(map(_row, churn.changed[:_LAYERS_SHOWN])),
+        left_out=max(0, len(churn.changed) - _LAYERS_SHOWN),
+        notes=tuple(_notes(churn, len(found))),
+    )
+
+
+def _said(churn: TacticChurn) -> str:
+    """`3 builds, 2 different engines: 5 of 82 layers came out differently (6.1 %), 12 % of the time of all layers`"""
+    builds, engines = len(churn.builds), churn.different_engines
+    alike = "the same engine to the byte" if engines == 1 else f"{engines} different engines"
+    if not churn.changed:
+        came_out = f"all {count(churn.row_count)} layers came out alike"
+        return f"{builds} builds, {alike}: {came_out}"
+    came_out = f"{count(len(churn.changed))} of {count(churn.row_count)} layers came out differently"
+    time = "" if churn.time_share is None else f", {share(churn.time_share)} of the time of all layers"
+    return f"{builds} builds, {alike}: {came_out} ({share(churn.layer_share)}){time}"
+
+
+def _spread(spread: Spread) -> SpreadRow:
+    values = tuple(quantity(value, spread.unit) for value in spread.values)
+    return SpreadRow(_TITLES[spread.metric], values, share(spread.relative))
+
+
+def _row(layer: ChangedLayer) -> ChurnRow:
+    different = list(dict.fromkeys(filter(None, layer.built)))
+    marks = {text: _NUMBERED[min(place, len(_NUMBERED) - 1)] for place, text in enumerate(different)}
+    return ChurnRow(
+        name=short_name(layer.name),
+        type=short_name(layer.type, 60),
+        node_count=len(layer.onnx_nodes),
+        change=CHANGES[layer.change],
+        time="" if layer.time_share is None else share(layer.time_share),
+        outcomes=tuple(Outcome(marks.get(text, ""), short_name(text, 400)) for text in layer.built),
+    )
+
+
+def _notes(churn: TacticChurn, found: int) -> Iterator[str]:
+    if found > len(churn.builds):
+        yield f"The first {len(churn.builds)} of {found} builds."
+    cached = [short_name(one.label, 40) for one in churn.builds if one.read_timings]
+    if cached:
+        took = f"{', '.join(cached)} took timings from this machine's cache"
+        yield f"{took}, so that it repeats the tactics of earlier builds; the others timed everything anew."
+    if churn.basis == "engines as measured":
+        yield "Layers are those of the engines as they ran."
+    if not churn.tells_tactics:
+        yield "No layer tells its tactic: only other layers and formats can be seen."
