@@ -97,6 +97,15 @@ def test_layers_that_are_fused_otherwise() -> None:
     assert changed.built == (LAYERS[at].name, "part 0 + part 1")
 
 
+def test_a_node_that_goes_with_its_neighbour() -> None:
+    first, second = (LAYERS[place] for place in CONVOLUTIONS[:2])
+    moved = first.onnx_nodes[-1]
+    less = first.model_copy(update={"onnx_nodes": first.onnx_nodes[:-1]})
+    more = second.model_copy(update={"onnx_nodes": (moved, *second.onnx_nodes)})
+    changed = churn_of((first, second), (less, more)).changed
+    assert {one.change for one in changed} == {"layers"}
+
+
 def test_a_reformat_that_comes_and_goes() -> None:
     copy = Layer(index=0, name="Reformatting CopyNode for y", type="Reformat", role="reformat", samples_ms=())
     copied = copy.model_copy(update={"outputs": (tensor("y", 9, 9),)})
