@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from ndld_flow.records.noise import Noise
     from ndld_flow.runner.collect_garbage import Freed
     from ndld_flow.runner.compare_runs import Compared
-    from ndld_flow.runner.events import Listener, RunFinished
+    from ndld_flow.runner.events import Listener, RunFinished, SweepFinished
     from ndld_flow.runner.list_runs import RunSummary
     from ndld_flow.runner.plan import Decision
     from ndld_flow.runner.profile_model import Profiled
+    from ndld_flow.runner.state import Placement
     from ndld_flow.runner.verify import Verified
 
 DEFAULT_OUTPUTS = "outputs"
@@ -61,6 +62,33 @@ def run(
 
     request = Request(Path(recipe), tuple(overrides), Path(outputs), tuple(force), trust)
     return run_recipe(request, listener or ignore)
+
+
+def sweep(
+    recipe: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    trust: bool = False,
+    place: Placement | None = None,
+    listener: Listener | None = None,
+) -> SweepFinished:
+    """Run a recipe at many points: those of its `sweep:`, and of overrides such as `steps.speed.threads=1,2,4`.
+
+    What points share is done once; a point that fails is a result. ``place=Placement(jobs=4)`` has worker processes do
+    steps that do not measure, ``Placement(ray="auto")`` a cluster all of them.
+    Raises RequestError for a recipe that sweeps over nothing.
+    """
+    from ndld_flow.runner.events import RunFinished, ignore
+    from ndld_flow.runner.run_request import run_request
+    from ndld_flow.runner.state import Placement, Request
+
+    request = Request(
+        Path(recipe), tuple(overrides), Path(outputs), trust=trust, multirun=True, place=place or Placement()
+    )
+    finished = run_request(request, listener or ignore)
+    assert not isinstance(finished, RunFinished)  # with `multirun`, what sweeps over nothing is refused
+    return finished
 
 
 def plan(

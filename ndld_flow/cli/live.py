@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from ndld_flow.cli.sweep_words import MARKS as POINT_MARKS
+from ndld_flow.cli.sweep_words import describe_point, describe_sweep_end
 from ndld_flow.cli.wording import describe_end
 from ndld_flow.runner.events import (
     Event,
+    PointFinished,
     RunFinished,
     RunStarted,
     Said,
@@ -19,6 +23,8 @@ from ndld_flow.runner.events import (
     StepProgressed,
     StepStarted,
     StepWaits,
+    SweepFinished,
+    SweepStarted,
 )
 
 MARKS = {"done": ("✓", "green"), "reused": ("=", "green"), "failed": ("✗", "red"), "skipped": ("-", "yellow")}
@@ -41,6 +47,20 @@ class LiveDisplay:
         )
         self.tasks: dict[str, TaskID] = {}
         """Bars of the steps at work; steps that take turns work at the same time."""
+        self.points: TaskID | None = None
+        """The bar of a sweep's points: there, points get lines, and their steps only bars."""
+        self._listeners: dict[type[Event], Callable[[Any], None]] = {
+            RunStarted: self._begin_run,
+            Said: self._say,
+            StepWaits: self._wait,
+            StepStarted: self._begin_step,
+            StepProgressed: self._advance,
+            StepFinished: self._end,
+            RunFinished: self._conclude,
+            SweepStarted: self._begin_sweep,
+            PointFinished: self._end_point,
+            SweepFinished: self._conclude,
+        }
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -52,21 +72,22 @@ class LiveDisplay:
         self.progress.stop()
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, RunStarted):
-            self.width = max(len(name) for name in event.steps)
-        elif isinstance(event, Said):
-            self.console.print(Text(event.text, style="dim"))
-        elif isinstance(event, StepWaits):
-            self._begin(event.name, event.waits_for)
-        elif isinstance(event, StepStarted):
-            detail = f" ({event.detail})" if event.detail else ""
-            self._begin(event.name, f"{event.reason}{detail}")
-        elif isinstance(event, StepProgressed):
-            self._advance(event)
-        elif isinstance(event, StepFinished):
-            self._end(event)
-        elif isinstance(event, RunFinished):
-            self._conclude(event)
+        tell = self._listeners.get(type(event))
+        if tell is not None:
+            tell(event)
+
+    def _begin_run(self, event: RunStarted) -> None:
+        self.width = max(len(name) for name in event.steps)
+
+    def _say(self, event: Said) -> None:
+        self.console.print(Text(event.text, style="dim"))
+
+    def _wait(self, event: StepWaits) -> None:
+        self._begin(event.name, event.waits_for)
+
+    def _begin_step(self, event: StepStarted) -> None:
+        detail = f" ({event.detail})" if event.detail else ""
+        self._begin(event.name, f"{event.reason}{detail}")
 
     def _begin(self, name: str, what: str) -> None:
         self._remove(name)
@@ -81,8 +102,22 @@ class LiveDisplay:
         if name in self.tasks:
             self.progress.remove_task(self.tasks.pop(name))
 
+    def _begin_sweep(self, event: SweepStarted) -> None:
+        self.points = self.progress.add_task(event.method, total=event.point_count, name="points")
+
+    def _end_point(self, event: PointFinished) -> None:
+        for name in [name for name in self.tasks if name.endswith(f"#{event.number}")]:
+            self._remove(name)
+        if self.points is not None and not event.again:
+            self.progress.advance(self.points)
+        mark, colour = POINT_MARKS[event.outcome]
+        line = Text.assemble((f"{mark} ", colour), (f"{event.number:>4}", "bold"), f"  {describe_point(event)}")
+        self.console.print(line, soft_wrap=True)
+
     def _end(self, event: StepFinished) -> None:
         self._remove(event.name)
+        if self.points is not None:
+            return
         mark, colour = MARKS[event.outcome]
         seconds = "" if event.outcome in ("reused", "skipped") else f"{event.wall_s:.2f} s"
         line = Text.assemble(
@@ -93,9 +128,9 @@ class LiveDisplay:
         )
         self.console.print(line, soft_wrap=True)
 
-    def _conclude(self, event: RunFinished) -> None:
+    def _conclude(self, event: RunFinished | SweepFinished) -> None:
         self.progress.stop()
-        head, *rest = describe_end(event)
+        head, *rest = describe_end(event) if isinstance(event, RunFinished) else describe_sweep_end(event)
         self.console.print()
         self.console.print(Text(head, style="bold green" if event.passed else "bold red"), soft_wrap=True)
         for line in rest:

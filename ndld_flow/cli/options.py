@@ -34,6 +34,12 @@ def recipe_options(command: Command) -> Command:
     """What `run` and `plan` take."""
     for option in (
         click.option(
+            "--multirun",
+            "-m",
+            is_flag=True,
+            help="Sweep over what has several values: -m steps.speed.threads=1,2,4; also =range(1,9), =choice(a,b).",
+        ),
+        click.option(
             "--trust",
             is_flag=True,
             help="Allow code that the recipe names: `steps_from:`, plugins, libraries, engines'.",
@@ -43,6 +49,36 @@ def recipe_options(command: Command) -> Command:
         ),
         click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]..."),
         click.argument("recipe", type=click.Path(path_type=Path), metavar="RECIPE.yaml"),
+    ):
+        command = option(command)
+    return command
+
+
+def sweep_options(command: Command) -> Command:
+    """What `run` takes for sweeps."""
+    for option in (
+        click.option(
+            "--jobs",
+            "-j",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Of a sweep: N worker processes for steps that do not measure [default: all in this process].",
+        ),
+        click.option(
+            "--ray", default="", metavar="ADDRESS", help="Of a sweep: a Ray cluster does the steps: auto, HOST:PORT."
+        ),
+        click.option(
+            "--remote-store",
+            default="",
+            metavar="URL",
+            help="With --ray, where its machines share no folder: s3://, gs://, ... between them.",
+        ),
+        click.option(
+            "--apply",
+            type=click.Path(dir_okay=False, path_type=Path),
+            metavar="BEST.yaml",
+            help="Of a sweep: write the best point's settings as a plain recipe, without `sweep:`.",
+        ),
     ):
         command = option(command)
     return command

@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
+from ndld_flow.cli.sweep_words import describe_point, describe_sweep_end
 from ndld_flow.cli.wording import describe_end, describe_step_end
-from ndld_flow.runner.events import Event, RunFinished, Said, StepFinished, StepStarted, StepWaits
+from ndld_flow.runner.events import (
+    Event,
+    PointFinished,
+    RunFinished,
+    Said,
+    StepFinished,
+    StepStarted,
+    StepWaits,
+    SweepFinished,
+    SweepStarted,
+)
 
 
-def print_event(event: Event) -> None:
-    """One line for what a reader of a log wants to know; progress within a step is left out."""
+class PlainLines:
+    """Prints one line for what a reader of a log wants to know; progress within a step is left out."""
+
+    def __init__(self) -> None:
+        self._sweeps = False
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, SweepStarted):
+            self._sweeps = True
+            count = "" if event.point_count is None else f" of at most {event.point_count} points"
+            print(f"{event.recipe}: sweep{count}, {event.method}", flush=True)
+        elif self._sweeps and isinstance(event, StepStarted | StepFinished):
+            return  # a sweep has a hundred points with ten steps each: points are told, their steps are not
+        elif isinstance(event, PointFinished):
+            print(f"point {event.number}: {event.outcome}: {describe_point(event)}", flush=True)
+        elif isinstance(event, SweepFinished):
+            print("\n".join(describe_sweep_end(event)), flush=True)
+        else:
+            _print_step(event)
+
+
+def _print_step(event: Event) -> None:
     if isinstance(event, Said):
         print(event.text, flush=True)
     elif isinstance(event, StepStarted):

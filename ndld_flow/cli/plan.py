@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ndld_flow import api
 from ndld_flow.cli.options import json_option, outputs_option, print_json, recipe_options
 
 if TYPE_CHECKING:
@@ -21,15 +20,36 @@ if TYPE_CHECKING:
 @outputs_option
 @json_option
 def command(
-    recipe: Path, overrides: tuple[str, ...], force: tuple[str, ...], trust: bool, outputs: Path, as_json: bool
+    recipe: Path,
+    overrides: tuple[str, ...],
+    force: tuple[str, ...],
+    trust: bool,
+    multirun: bool,
+    outputs: Path,
+    as_json: bool,
 ) -> int:
     """Say what a run would do, and why, without doing it.
 
     A step that reads another step which will run is expected to run too; should that one make the same as before, the
     run reuses it after all. Steps that depend on what is installed say what they would do here; `release=10.8` and the
     like plans an engine for a TensorRT that is not here. Exit code 2 when a release cannot do what a step asks of it.
+
+    Of a sweep: its points, which steps they share, what is there already, and how long the rest may take.
     """
-    decisions = api.plan(recipe, overrides, outputs=outputs, force=force, trust=trust)
+    from ndld_flow.runner.events import ignore
+    from ndld_flow.runner.run_request import plan_request
+    from ndld_flow.runner.state import Request
+
+    planned = plan_request(Request(recipe, overrides, outputs, force, trust, multirun=multirun), ignore)
+    if not isinstance(planned, list):
+        from ndld_flow.cli.sweep_plan import plan_document, show_plan
+
+        print_json(plan_document(planned)) if as_json else show_plan(planned)
+        return 0
+    return _tell(planned, as_json)
+
+
+def _tell(decisions: Sequence[Decision], as_json: bool) -> int:
     foreseen = [decision.step.step.foresee().of_step(decision.step.name) for decision in decisions]
     if as_json:
         print_json([_row(decision, seen) for decision, seen in zip(decisions, foreseen, strict=True)])

@@ -21,9 +21,9 @@ def choose_listener(*, as_json: bool) -> Iterator[Listener]:
         with LiveDisplay() as display:
             yield display
     else:
-        from ndld_flow.cli.plain import print_event
+        from ndld_flow.cli.plain import PlainLines
 
-        yield print_event
+        yield PlainLines()
 
 
 def leave_out_end(listener: Listener) -> Listener:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ndld_flow.cli.options import json_option, outputs_option, recipe_options
+from ndld_flow.cli.options import json_option, outputs_option, recipe_options, sweep_options
 from ndld_flow.errors import NdldFlowError
 
 HELP = """Run a recipe; what is done already is not done again.
@@ -19,27 +19,56 @@ Settings are changed on the spot in Hydra's grammar:
   ndld-flow run pipelines/quickstart.yaml '~steps.lint'
   ndld-flow run my.yaml +steps.check.step=lint
 
-The run's folder (report.html, run.json, each step's files) is written below outputs/runs/, and `latest` points to the
-newest. Exit code 1 means that the work was done and a check, gate or step said no.
+A recipe with `sweep:` is run at many points, and so is any recipe with -m; what points share is done once, and a sweep
+that was cut off goes on where it was:
+
+\b
+  ndld-flow run pipelines/sweep_cpu.yaml --apply best.yaml
+  ndld-flow run my.yaml -m steps.speed.threads=1,2,4 sweep.minimize=speed.latency.min
+
+The run's folder (report.html, run.json, each step's files) is written below outputs/runs/, a sweep's below
+outputs/sweeps/, and `latest` points to the newest. Exit code 1 means that the work was done and a check, gate or step
+said no; of a sweep, that no point passed.
 """
 
 
 @click.command("run", help=HELP)
 @recipe_options
+@sweep_options
 @outputs_option
 @json_option
 def command(
-    recipe: Path, overrides: tuple[str, ...], force: tuple[str, ...], trust: bool, outputs: Path, as_json: bool
+    recipe: Path,
+    overrides: tuple[str, ...],
+    force: tuple[str, ...],
+    trust: bool,
+    multirun: bool,
+    jobs: int | None,
+    ray: str,
+    remote_store: str,
+    apply: Path | None,
+    outputs: Path,
+    as_json: bool,
 ) -> int:
     from ndld_flow.cli.progress import choose_listener
     from ndld_flow.runner.events import RunRefused
-    from ndld_flow.runner.run import run_recipe
-    from ndld_flow.runner.state import Request
+    from ndld_flow.runner.run_request import run_request
+    from ndld_flow.runner.state import Placement, Request
 
-    request = Request(recipe, overrides, outputs, force, trust, ("ndld-flow", *sys.argv[1:]))
+    request = Request(
+        recipe=recipe,
+        overrides=overrides,
+        outputs=outputs,
+        force=force,
+        trust=trust,
+        command=("ndld-flow", *sys.argv[1:]),
+        multirun=multirun,
+        place=Placement(jobs, ray, remote_store),
+        apply=apply,
+    )
     with choose_listener(as_json=as_json) as listener:
         try:
-            finished = run_recipe(request, listener)
+            finished = run_request(request, listener)
         except NdldFlowError as error:
             listener(RunRefused(message=str(error), exit_code=error.exit_code))
             raise

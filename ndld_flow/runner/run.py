@@ -35,9 +35,13 @@ from ndld_flow.runner.unit_work import gather_work, place_records, skip_step, te
 
 def plan_recipe(request: Request, listener: Listener = ignore) -> list[Decision]:
     """Say for each step whether it would run, and why. Nothing is computed, but the model is fetched if it must be."""
-    outputs = Outputs(request.outputs)
-    outputs.prepare()
-    run = _open(request, outputs, listener)
+    Outputs(request.outputs).prepare()
+    return plan_loaded(_load(request), request, listener)
+
+
+def plan_loaded(recipe: Recipe, request: Request, listener: Listener = ignore) -> list[Decision]:
+    """`plan_recipe` for a recipe that is loaded already."""
+    run = _open(recipe, request, listener)
     return plan_steps(run.planner, run.digests)
 
 
@@ -47,10 +51,15 @@ def run_recipe(request: Request, listener: Listener = ignore) -> RunFinished:
     Where everything is there already, nothing is done and the earlier run is named. Raises NdldFlowError as errors.py
     tells; what was finished before stays in the store.
     """
+    Outputs(request.outputs).prepare()
+    return run_loaded(_load(request), request, listener)
+
+
+def run_loaded(recipe: Recipe, request: Request, listener: Listener = ignore) -> RunFinished:
+    """`run_recipe` for a recipe that is loaded already."""
     outputs = Outputs(request.outputs)
-    outputs.prepare()
     with explaining_disk(f"run of {request.recipe}", outputs.root), outputs.store.working():
-        run = _open(request, outputs, listener)
+        run = _open(recipe, request, listener)
         listener(RunStarted(recipe=run.recipe.name, steps=tuple(step.name for step in run.recipe.steps)))
         refuse_hopeless_run(run.recipe, run.planner, run.digests)
         _do_steps(run)
@@ -59,19 +68,35 @@ def run_recipe(request: Request, listener: Listener = ignore) -> RunFinished:
     return finished
 
 
-def _open(request: Request, outputs: Outputs, listener: Listener) -> RunState:
+def _load(request: Request) -> Recipe:
+    store = Outputs(request.outputs).store
+    recipe = load_recipe(request.recipe, request.overrides, trust=request.trust, store=store)
+    if recipe.file.sweep is not None:
+        raise RequestError(
+            f"{request.recipe} has a `sweep:`, so it is many runs. Use `api.sweep`, or take it out by the override "
+            "`~sweep`."
+        )
+    return recipe
+
+
+def _open(recipe: Recipe, request: Request, listener: Listener) -> RunState:
     started_at, start = datetime.now(UTC), time.perf_counter()
+    outputs = Outputs(request.outputs)
     outputs.store.sweep_building()
-    recipe = load_recipe(request.recipe, request.overrides, trust=request.trust, store=outputs.store)
     names = [step.name for step in recipe.steps]
-    unknown = [name for name in request.force if name not in (*names, "all")]
-    if unknown:
-        raise RequestError(f"--force {unknown[0]}: there is no such step; there are: {', '.join(names)}, and `all`.")
-    forced = frozenset(names if "all" in request.force else request.force)
+    forced = choose_forced(request.force, names)
     models = find_models(recipe.models, outputs.store, lambda text: listener(Said(text=text)))
     planner = Planner(recipe, outputs.store, _previous(outputs, recipe), forced)
     artifacts: dict[str, Artifact] = {name: model.artifact for name, model in models.items()}
     return RunState(recipe, outputs, planner, models, listener, started_at, start, artifacts)
+
+
+def choose_forced(asked: Sequence[str], names: Sequence[str]) -> frozenset[str]:
+    """Names of the steps that `--force` means. Raises RequestError for a step that is not there."""
+    unknown = [name for name in asked if name not in (*names, "all")]
+    if unknown:
+        raise RequestError(f"--force {unknown[0]}: there is no such step; there are: {', '.join(names)}, and `all`.")
+    return frozenset(names if "all" in asked else asked)
 
 
 def _previous(outputs: Outputs, recipe: Recipe) -> dict[str, StepRecord]:

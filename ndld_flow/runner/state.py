@@ -17,6 +17,18 @@ from ndld_flow.runner.runs import Outputs
 
 
 @dataclass(frozen=True)
+class Placement:
+    """Who computes the steps of a sweep."""
+
+    jobs: int | None = None
+    """So many worker processes do the steps that do not measure; None: this process does all."""
+    ray: str = ""
+    """Address of a Ray cluster that does all steps, such as `auto` or `HOST:PORT`."""
+    remote_store: str = ""
+    """URL between the cluster's machines where they share no folder: `s3://...`."""
+
+
+@dataclass(frozen=True)
 class Request:
     """What a person asks of `run` and `plan`."""
 
@@ -31,12 +43,10 @@ class Request:
     """As it was typed, for the run's record."""
     multirun: bool = False
     """Overrides with several values sweep over them: `steps.speed.threads=1,2,4`."""
-    jobs: int | None = None
-    """Of a sweep: worker processes for steps that do not measure; None: none, all is done in this process."""
-    ray: str = ""
-    """Of a sweep: address of a Ray cluster that computes its steps, such as `auto`."""
-    remote_store: str = ""
-    """URL of a store that machines of the cluster share when they share no folder."""
+    place: Placement = Placement()
+    """Of a sweep: who computes its steps."""
+    apply: Path | None = None
+    """Of a sweep: where to write the best point's settings as a recipe of its own."""
 
 
 @dataclass

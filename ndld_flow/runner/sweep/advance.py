@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 
 from ndld_flow.errors import NdldFlowError
 from ndld_flow.records.step_record import StepRecord
-from ndld_flow.runner.events import StepFinished, StepStarted
-from ndld_flow.runner.execute import Work
+from ndld_flow.runner.events import StepStarted
 from ndld_flow.runner.executors.executor import Task
 from ndld_flow.runner.plan import Decision
 from ndld_flow.runner.reasons import Reason
 from ndld_flow.runner.sweep.desk import Desk
 from ndld_flow.runner.sweep.point_run import PointRun
 from ndld_flow.runner.sweep.sitting import hold_sitting
-from ndld_flow.runner.unit_work import gather_work, tell_end
+from ndld_flow.runner.unit_work import gather_work
 
 
 @dataclass
@@ -49,7 +48,7 @@ class _Traffic:
         )
         work = self.desk.name_work(gather_work(point.run, decision), name)
         fresh = decision.reason in (Reason.FORCED, Reason.NEVER)
-        task = Task((work,), fresh, self.desk.limits.of(decision.step.name))
+        task = Task((work,), fresh, self.desk.limit_s(decision.step.name))
         flight = self.by_key[decision.key] = _Flight(point, decision)
         self.flights[self.desk.executor.submit(task, self.desk.store)] = flight
 
@@ -67,6 +66,7 @@ class _Traffic:
                 point.fail(flight.decision.step, error)
         else:  # what is no error of ours is a bug, and raised
             self.desk.place_made(flight.point, [flight.decision], future.result())
+        self.desk.tell_step(flight.point, flight.decision.step)
         return [flight.point, *flight.waiting]
 
 

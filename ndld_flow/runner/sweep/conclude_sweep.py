@@ -24,7 +24,7 @@ from ndld_flow.runner.sweep.busy import busy_seconds
 from ndld_flow.runner.sweep.desk import Desk
 from ndld_flow.runner.sweep.judge import Judgement
 from ndld_flow.runner.sweep.point_run import PointRun
-from ndld_flow.runner.sweep.rank import rank_tried, say_standings
+from ndld_flow.runner.sweep.rank import rank_tried
 from ndld_flow.runner.sweep.try_points import Tried
 from ndld_flow.runner.sweep.winners import Finalist
 from ndld_flow.sweeping.ranking import Place, find_best
@@ -49,8 +49,7 @@ class Ended:
 def describe_sweep(ended: Ended) -> SweepRecord:
     """The record of a sweep."""
     sweep, desk, tried = ended.sweep, ended.desk, ended.tried
-    standings = say_standings(ended.finalists, sweep, desk)
-    places = rank_tried(tried, ended.finalists, standings, sweep)
+    places, standings = rank_tried(tried, ended.finalists, sweep, desk)
     points = tuple(
         _describe_point(point, judged, places[point.number], standings.get(point.number))
         for point, judged in zip(tried.points, tried.judgements, strict=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from ndld_flow.artifacts.store import Store
-from ndld_flow.recipe.recipe import ModelSource, Recipe
+from ndld_flow.recipe.recipe import ModelSource, Recipe, RecipeStep
 from ndld_flow.recipe.sources import FoundModel, find_model
+from ndld_flow.recipe.sweep_section import SweepSection
 from ndld_flow.records.step_record import StepRecord
 from ndld_flow.records.sweep import Sitting
 from ndld_flow.runner.events import Listener, PointFinished, Said, StepProgressed
@@ -21,19 +22,7 @@ from ndld_flow.runner.runs import Outputs
 from ndld_flow.runner.state import RunState
 from ndld_flow.runner.sweep.judge import Goals, judge_point
 from ndld_flow.runner.sweep.point_run import PointRun
-from ndld_flow.runner.unit_work import place_records
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How long steps may take."""
-
-    all_steps_s: float | None = None
-    by_step_s: Mapping[str, float] = field(default_factory=dict)
-
-    def of(self, step: str) -> float | None:
-        """Seconds that a step of this name may take; None: as long as it likes."""
-        return self.by_step_s.get(step, self.all_steps_s)
+from ndld_flow.runner.unit_work import place_records, tell_end
 
 
 @dataclass
@@ -44,7 +33,7 @@ class Desk:
     executor: Executor
     listener: Listener
     goals: Goals = field(default_factory=Goals)
-    limits: Limits = field(default_factory=Limits)
+    section: SweepSection = field(default_factory=SweepSection)
     forced: frozenset[str] = frozenset()
     again: str = ""
     """What tells this measuring of the same points from an earlier one; empty the first time."""
@@ -58,6 +47,11 @@ class Desk:
     @property
     def store(self) -> Store:
         return self.outputs.store
+
+    def limit_s(self, step: str) -> float | None:
+        """Seconds that a step may take; None: as long as it likes."""
+        limit_ms = self.section.timeout_ms(step)
+        return None if limit_ms is None else limit_ms / 1e3
 
     def open_run(self, recipe: Recipe) -> RunState:
         """A point's recipe as a run that can be advanced. Raises what finding its models raises."""
@@ -99,6 +93,12 @@ class Desk:
             self.listener(StepProgressed(name=name, done=done, total=total, what=what))
 
         return replace(work, step=replace(work.step, name=name), progress=progress)
+
+    def tell_step(self, point: PointRun, step: RecipeStep) -> None:
+        """Tell that a step of a point has ended, however."""
+        done = point.run.done.get(step.name)
+        if done is not None:
+            self.listener(tell_end(done).model_copy(update={"name": f"{step.name}#{point.number}"}))
 
     def tell_finished(self, points: Sequence[PointRun]) -> None:
         """Tell of points that have just been finished."""

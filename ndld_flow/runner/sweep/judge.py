@@ -66,9 +66,7 @@ def describe_trial(point: PointRun, judgement: Judgement) -> Trial:
     return Trial(point.point, known if reached else None, judgement.violation)
 
 
-def _evaluate(
-    objectives: Sequence[Objective], metrics: Mapping[str, Metric]
-) -> tuple[tuple[float | None, ...], str]:
+def _evaluate(objectives: Sequence[Objective], metrics: Mapping[str, Metric]) -> tuple[tuple[float | None, ...], str]:
     values: list[float | None] = []
     missing = ""
     for objective in objectives:

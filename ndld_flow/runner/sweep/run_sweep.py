@@ -12,13 +12,14 @@ from ndld_flow.errors import RequestError
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.sweep.read import read_sweep_record
-from ndld_flow.report.sweep.verdict import summarize_sweep
+from ndld_flow.report.sweep.terminal_lines import summarize_sweep
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.events import Listener, Said, SweepFinished, SweepStarted
+from ndld_flow.runner.run import choose_forced
 from ndld_flow.runner.runs import Outputs
 from ndld_flow.runner.state import Request
 from ndld_flow.runner.sweep.conclude_sweep import Ended, describe_sweep
-from ndld_flow.runner.sweep.desk import Desk, Limits
+from ndld_flow.runner.sweep.desk import Desk
 from ndld_flow.runner.sweep.executors import open_executor
 from ndld_flow.runner.sweep.judge import Goals
 from ndld_flow.runner.sweep.rank import choose_finalists
@@ -36,7 +37,6 @@ def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinish
     """
     started_at, start = datetime.now(UTC), time.perf_counter()
     outputs = Outputs(request.outputs)
-    outputs.prepare()
     with explaining_disk(f"sweep of {request.recipe}", outputs.root), outputs.store.working():
         outputs.store.sweep_building()
         with open_desk(sweep, request, outputs, listener) as desk:
@@ -54,35 +54,23 @@ def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinish
 @contextlib.contextmanager
 def open_desk(sweep: Sweep, request: Request, outputs: Outputs, listener: Listener) -> Iterator[Desk]:
     """What the points share; at the end, or when it is cut off, nothing it started goes on."""
-    names = [step.name for step in sweep.base.steps]
-    unknown = [name for name in request.force if name not in (*names, "all")]
-    if unknown:
-        raise RequestError(f"--force {unknown[0]}: there is no such step; there are: {', '.join(names)}, and `all`.")
-    limits = read_limits(sweep)
-    executor = open_executor(sweep, request, limits, listener)
+    forced = choose_forced(request.force, [step.name for step in sweep.base.steps])
+    executor = open_executor(sweep, request, listener)
     try:
         yield Desk(
             outputs=outputs,
             executor=executor,
             listener=listener,
             goals=Goals(sweep.objectives, sweep.constraints),
-            limits=limits,
-            forced=frozenset(names if "all" in request.force else request.force),
+            section=sweep.section,
+            forced=forced,
         )
     finally:
         executor.close()
 
 
-def read_limits(sweep: Sweep) -> Limits:
-    """How long steps may take, as the recipe says."""
-    timeout = sweep.section.timeout
-    if isinstance(timeout, float | int):
-        return Limits(all_steps_s=timeout / 1e3)
-    return Limits(by_step_s={name: limit_ms / 1e3 for name, limit_ms in (timeout or {}).items()})
-
-
 def _measure_winners(sweep: Sweep, tried: Tried, desk: Desk) -> dict[int, Finalist]:
-    numbers = choose_finalists(tried, sweep, desk)
+    numbers = choose_finalists(tried, sweep)
     winners = [point for point in tried.points if point.number in numbers]
     if sum(point.sitting is not None for point in winners) > 1:
         told = ", ".join(str(point.number) for point in winners)

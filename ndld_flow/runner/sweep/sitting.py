@@ -23,7 +23,7 @@ from ndld_flow.step import Reuse
 
 
 @dataclass(frozen=True)
-class _Seats:
+class Seats:
     """Who measures what in a sitting."""
 
     works: tuple[Work, ...]
@@ -57,13 +57,13 @@ def _measure(members: Sequence[PointRun], desk: Desk) -> None:
     if not able:
         return
     try:
-        seats = _seat(able, desk)
+        seats = seat_points(able, desk)
     except NdldFlowError as error:  # a data file that is not there
         _split(able, desk, error)
         return
     found = None if _must_measure(seats, desk) else find_records(seats.works, desk.store)
     if found is not None:
-        _place(seats, found, desk, reused=True)
+        place_sitting(seats, found, desk, reused=True)
         return
     for work in seats.works:
         desk.listener(
@@ -71,7 +71,7 @@ def _measure(members: Sequence[PointRun], desk: Desk) -> None:
         )
     answer = desk.executor.submit(_task(seats, desk), desk.store)
     try:
-        _place(seats, answer.result(), desk, reused=False)
+        place_sitting(seats, answer.result(), desk, reused=False)
     except NdldFlowError as error:
         culprits = list(_culprits(seats, error))
         for point, step in culprits:
@@ -92,7 +92,7 @@ def _split(members: Sequence[PointRun], desk: Desk, error: NdldFlowError) -> Non
     _measure(members[middle:], desk)
 
 
-def _seat(members: Sequence[PointRun], desk: Desk) -> _Seats:
+def seat_points(members: Sequence[PointRun], desk: Desk) -> Seats:
     """Each distinct step once. Twins within one point are two: that is how noise is measured."""
     places: dict[tuple[str, int], int] = {}
     parts: list[KeyParts] = []
@@ -110,12 +110,10 @@ def _seat(members: Sequence[PointRun], desk: Desk) -> _Seats:
             taken.append((point, step, place))
     joined = [_mark(own, desk.again) for own in join_keys(parts)]
     works = tuple(
-        desk.name_work(
-            gather_work(point.run, Decision(step, Reason.TOGETHER, "", own)), f"{step.name}#{point.number}"
-        )
+        desk.name_work(gather_work(point.run, Decision(step, Reason.TOGETHER, "", own)), f"{step.name}#{point.number}")
         for (point, step), own in zip(owners, joined, strict=True)
     )
-    return _Seats(works, tuple(taken))
+    return Seats(works, tuple(taken))
 
 
 def _mark(parts: KeyParts, again: str) -> KeyParts:
@@ -123,25 +121,26 @@ def _mark(parts: KeyParts, again: str) -> KeyParts:
     return parts.model_copy(update={"together": (*parts.together, again)}) if again else parts
 
 
-def _must_measure(seats: _Seats, desk: Desk) -> bool:
+def _must_measure(seats: Seats, desk: Desk) -> bool:
     steps = [step for _, step, _ in seats.taken]
     return any(step.name in desk.forced or step.step.reused_where() is Reuse.NEVER for step in steps)
 
 
-def _task(seats: _Seats, desk: Desk) -> Task:
-    limits = [desk.limits.of(seats.taken[0][1].name) for _ in seats.works]
+def _task(seats: Seats, desk: Desk) -> Task:
+    limits = [desk.limit_s(seats.taken[0][1].name) for _ in seats.works]
     known = [limit for limit in limits if limit is not None]
     return Task(seats.works, _must_measure(seats, desk), sum(known) if len(known) == len(limits) else None)
 
 
-def _culprits(seats: _Seats, error: NdldFlowError) -> Iterator[tuple[PointRun, RecipeStep]]:
+def _culprits(seats: Seats, error: NdldFlowError) -> Iterator[tuple[PointRun, RecipeStep]]:
     """Points whose step the error names."""
     blamed = {place for place, work in enumerate(seats.works) if f"step {work.step.name}: " in str(error)}
     if len(seats.works) > 1 and len(blamed) == 1:
         yield from ((point, step) for point, step, place in seats.taken if place in blamed)
 
 
-def _place(seats: _Seats, records: Sequence[StepRecord], desk: Desk, *, reused: bool) -> None:
+def place_sitting(seats: Seats, records: Sequence[StepRecord], desk: Desk, *, reused: bool) -> None:
+    """Give each point what was measured for it, and note the sitting."""
     number = len(desk.sittings) + 1
     points = tuple(dict.fromkeys(point.number for point, _, _ in seats.taken))
     given: set[int] = set()
@@ -149,6 +148,8 @@ def _place(seats: _Seats, records: Sequence[StepRecord], desk: Desk, *, reused: 
         decision = Decision(step, Reason.TOGETHER, f"with {len(records) - 1} others", seats.works[place].parts)
         mine = not reused and place not in given
         (desk.place_made if mine else desk.place_found)(point, [decision], [records[place]])
+        if place not in given and not reused:
+            desk.tell_step(point, step)
         given.add(place)
         point.sitting = point.sitting or number
     desk.sittings.append(

@@ -67,5 +67,7 @@ def _log_lines(sweep: SweepRecord) -> list[str]:
     for sitting in sweep.sittings:
         began, ended = sitting.started_at.isoformat(), sitting.ended_at.isoformat()
         points = ", ".join(map(str, sitting.points))
-        lines.append(f"sitting {sitting.number} on {sitting.device or 'no device'}: {began} to {ended}: points {points}")
+        lines.append(
+            f"sitting {sitting.number} on {sitting.device or 'no device'}: {began} to {ended}: points {points}"
+        )
     return [*lines, f"stopped: {sweep.stopped_because}"]

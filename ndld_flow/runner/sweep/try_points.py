@@ -48,14 +48,19 @@ def try_points(sweep: Sweep, search: Search, desk: Desk) -> Tried:
         if limit_s is not None and time.perf_counter() - start >= limit_s:
             tried.stopped_because = f"the time of {seconds(limit_s)} is used up"
             break
+    tried.stopped_because = tried.stopped_because or search.stopped_because or f"all {len(tried.points)} points tried"
     return tried
 
 
 def batch_size(sweep: Sweep) -> int:
     """How many points are done together."""
     measures = any(step.type.cls.takes_turns for step in sweep.base.steps)
-    adapts = sweep.section.method in ("hill_climb", "tpe") or sweep.section.saturation is not None
-    return sweep.section.together if measures or adapts else UNMEASURED_AT_ONCE
+    return sweep.section.together if measures or depends_on_results(sweep) else UNMEASURED_AT_ONCE
+
+
+def depends_on_results(sweep: Sweep) -> bool:
+    """Whether which points come next depends on what the first ones came to."""
+    return sweep.section.method in ("hill_climb", "tpe") or sweep.section.saturation is not None
 
 
 def open_point(sweep: Sweep, desk: Desk, number: int, point: Assignment) -> PointRun:

@@ -1,0 +1,74 @@
+"""What `ndld-flow plan` shows of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ndld_flow.plain_text import shortened, visible_text
+
+if TYPE_CHECKING:
+    from ndld_flow.runner.sweep.plan_sweep import PlannedPoint, SweepPlan
+
+_MOST_SHOWN = 12
+
+
+def plan_document(plan: SweepPlan) -> dict[str, Any]:
+    """A sweep's plan as JSON."""
+    return {
+        "method": plan.sweep.section.method,
+        "point_count": plan.point_count,
+        "excluded_count": plan.excluded_count,
+        "points": [
+            {"number": one.number, "values": dict(one.values), "waiting": one.waiting, "problem": one.problem}
+            for one in plan.points
+        ],
+        "steps": [
+            {"name": one.name, "step": one.step, "uses": one.uses, "distinct": one.distinct, "there": one.there}
+            for one in plan.steps
+        ],
+        "estimate": plan.estimate.model_dump(mode="json") if plan.estimate is not None else None,
+    }
+
+
+def show_plan(plan: SweepPlan) -> None:
+    """A sweep's plan for people."""
+    for line in _lines(plan):
+        click.echo(line)
+
+
+def _lines(plan: SweepPlan) -> Iterator[str]:
+    yield _headline(plan)
+    yield from (_point_line(point) for point in plan.points[:_MOST_SHOWN])
+    if len(plan.points) > _MOST_SHOWN:
+        yield f"      and {len(plan.points) - _MOST_SHOWN} more"
+    yield ""
+    width = max((len(one.name) for one in plan.steps), default=0)
+    for one in plan.steps:
+        shared = f", shared by {one.uses} points" if one.distinct < one.uses else ""
+        there = f", {one.there} there already" if one.there else ""
+        different = "once" if one.distinct == 1 else f"{one.distinct} times"
+        yield f"{one.name:<{width}}  {different}{shared}{there}"
+    todo = sum(one.distinct - one.there for one in plan.steps)
+    took = f", {plan.estimate.said}" if plan.estimate is not None and todo else ""
+    yield f"{todo} steps to run for {len(plan.points)} points{took}" if todo else "nothing to do"
+
+
+def _headline(plan: SweepPlan) -> str:
+    count = "points" if plan.point_count is None else f"at most {plan.point_count} points"
+    if plan.point_count == len(plan.points):
+        count = f"{len(plan.points)} points"
+    excluded = f", {plan.excluded_count} excluded" if plan.excluded_count else ""
+    later = "" if plan.point_count == len(plan.points) else f"; {len(plan.points)} of them are known before it begins"
+    return f"{plan.sweep.section.method}: {count}{excluded}{later}"
+
+
+def _point_line(point: PlannedPoint) -> str:
+    values = visible_text(", ".join(f"{name}={value}" for name, value in point.values.items()))
+    if point.problem:
+        state, colour = " ".join(point.problem.split()), "red"
+    else:
+        state, colour = (f"{', '.join(point.waiting)} to run", "cyan") if point.waiting else ("there", "green")
+    return f"{point.number:>4}  {shortened(values, 100)}  {click.style(shortened(state, 120), fg=colour)}"

@@ -1,0 +1,27 @@
+"""The lines that a sweep shows while it goes on and when it ends."""
+
+from __future__ import annotations
+
+from ndld_flow.plain_text import shortened, visible_text
+from ndld_flow.quantities import quantity
+from ndld_flow.runner.events import PointFinished, SweepFinished
+
+MARKS = {"passed": ("✓", "green"), "refused": ("✗", "yellow"), "failed": ("✗", "red")}
+_LONGEST = 160
+
+
+def describe_point(event: PointFinished) -> str:
+    """`speed.threads=2, speed.optimization=all  3.21 ms`"""
+    values = visible_text(", ".join(f"{name}={value}" for name, value in event.values.items()))
+    objectives = ", ".join(quantity(metric.value, metric.unit) for metric in event.objectives.values())
+    reason = shortened(visible_text(" ".join(event.reason.split())), _LONGEST)
+    told = [shortened(values, _LONGEST), objectives, reason, "measured again" if event.again else ""]
+    return "  ".join(filter(None, told))
+
+
+def describe_sweep_end(event: SweepFinished) -> list[str]:
+    """The verdict's lines and where the report is; for a sweep with nothing to do, which sweep has it all."""
+    if event.nothing_to_do:
+        head = f"nothing to do: sweep {event.sweep} has all of this ({event.wall_s:.2f} s)"
+        return [head, event.verdict[0], f"report {event.report}"]
+    return [*event.verdict, f"report {event.report}"]

@@ -1,0 +1,53 @@
+"""Carry out, or plan, what a person asks for: a recipe once, or its sweep."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ndld_flow.errors import RequestError
+from ndld_flow.recipe.load import load_sweep
+from ndld_flow.recipe.points import Sweep
+from ndld_flow.recipe.recipe import Recipe
+from ndld_flow.runner.events import Listener, RunFinished, SweepFinished
+from ndld_flow.runner.plan import Decision
+from ndld_flow.runner.run import plan_loaded, run_loaded
+from ndld_flow.runner.runs import Outputs
+from ndld_flow.runner.state import Request
+
+if TYPE_CHECKING:
+    from ndld_flow.runner.sweep.plan_sweep import SweepPlan
+
+
+def load_request(request: Request) -> Recipe | Sweep:
+    """The recipe that is asked for, or its sweep where it has one. Raises RecipeError with every problem found."""
+    store = Outputs(request.outputs).store
+    plain, multirun = ((), request.overrides) if request.multirun else (request.overrides, ())
+    loaded = load_sweep(request.recipe, plain, multirun=multirun, trust=request.trust, store=store)
+    if request.multirun and isinstance(loaded, Recipe):
+        raise RequestError(
+            f"{request.recipe}: there is nothing to sweep over: it has no `sweep:`, and no override has several values, "
+            "such as `steps.speed.threads=1,2,4`."
+        )
+    return loaded
+
+
+def run_request(request: Request, listener: Listener) -> RunFinished | SweepFinished:
+    """Run a recipe, or its sweep where it has one. Raises NdldFlowError as errors.py tells."""
+    Outputs(request.outputs).prepare()
+    loaded = load_request(request)
+    if isinstance(loaded, Recipe):
+        return run_loaded(loaded, request, listener)
+    from ndld_flow.runner.sweep.run_sweep import run_sweep
+
+    return run_sweep(loaded, request, listener)
+
+
+def plan_request(request: Request, listener: Listener) -> list[Decision] | SweepPlan:
+    """Say what `run_request` would do. Nothing is computed, but models are fetched if they must be."""
+    Outputs(request.outputs).prepare()
+    loaded = load_request(request)
+    if isinstance(loaded, Recipe):
+        return plan_loaded(loaded, request, listener)
+    from ndld_flow.runner.sweep.plan_sweep import plan_sweep
+
+    return plan_sweep(loaded, request, listener)

@@ -1,0 +1,145 @@
+"""Sweeps from beginning to end, with toy steps: what is done, how often, and what is said of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ndld_flow import api
+from ndld_flow.errors import RequestError
+from ndld_flow.runner.events import PointFinished, SweepFinished, SweepStarted
+from tests.sweep_toys import SweepToy, count_by_type, make_sweep_toy, table
+
+
+@pytest.fixture
+def toy(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> SweepToy:
+    monkeypatch.setenv("TOY_LOG", str(in_folder / "log.txt"))
+    return make_sweep_toy(in_folder)
+
+
+def test_what_points_share_is_done_once(toy: SweepToy) -> None:
+    record, _ = toy.run()
+    assert [point.values for point in record.points] == [
+        {"tint.colour": colour, "speed.threads": threads} for colour in ("red", "green") for threads in (1, 2, 4)
+    ]
+    dyes = [line.split()[1] for line in toy.log if line.startswith("dye")]
+    assert dyes == ["base#1", "tint#1", "tint#4"]
+    # six points, and three winners again
+    assert count_by_type(toy.stored()) == {"dye": 3, "gauge": 9}
+    assert record.steps_done == 12
+    assert record.steps_shared == 5 + 4
+
+
+def test_points_are_measured_in_turns_and_the_best_again(toy: SweepToy) -> None:
+    record, _ = toy.run()
+    gauges = [line.split()[1] for line in toy.log if line.startswith("gauge")]
+    assert gauges == ["+".join(f"speed#{number}" for number in range(1, 7)), "speed#2+speed#3+speed#6"] or gauges[
+        1
+    ].count("+") in (2, 3)
+    first, again = record.sittings
+    assert first.points == (1, 2, 3, 4, 5, 6)
+    assert not first.again
+    assert again.again
+    assert record.best in (3, 6)
+    best = record.points[record.best - 1]
+    assert best.rank == 1
+    assert best.again is not None
+    assert best.again.standing == "best"
+    other = record.points[{3: 6, 6: 3}[record.best] - 1]
+    assert other.tied
+
+
+def test_a_sweep_says_what_it_does(toy: SweepToy) -> None:
+    _, events = toy.run()
+    begun = [event for event in events if isinstance(event, SweepStarted)]
+    assert [event.point_count for event in begun] == [6]
+    ended = [event for event in events if isinstance(event, PointFinished) and not event.again]
+    assert [event.number for event in ended] == [1, 2, 3, 4, 5, 6]
+    assert ended[0].objectives["speed.ms"].value == 13
+    assert isinstance(events[-1], SweepFinished)
+    assert events[-1].passed
+
+
+def test_the_same_sweep_again_does_nothing_and_names_the_first(toy: SweepToy) -> None:
+    first = toy.finish()
+    worked = len(toy.log)
+    second = toy.finish()
+    assert second.nothing_to_do
+    assert second.sweep == first.sweep
+    assert len(toy.log) == worked
+
+
+def test_a_wider_sweep_does_only_what_is_new(toy: SweepToy) -> None:
+    toy.run("sweep.together=3")
+    worked = len(toy.log)
+    toy.write(toy.recipe.read_text().replace("[red, green]", "[red, green, blue]"))
+    record, _ = toy.run("sweep.together=3")
+    new = toy.log[worked:]
+    assert [line.split()[:2] for line in new if line.startswith("dye")] == [["dye", "tint#7"]]
+    assert new[1].split()[1] == "speed#7+speed#8+speed#9"
+    assert [sitting.reused for sitting in record.sittings[:3]] == [True, True, False]
+
+
+def test_a_failing_point_is_recorded_and_the_others_go_on(toy: SweepToy) -> None:
+    toy.write(toy.recipe.read_text().replace("[red, green]", "[red, green]\n    tint.fails: ['', model]"))
+    record, _ = toy.run()
+    failed = [point for point in record.points if point.values["tint.fails"] == "model"]
+    assert len(record.points) == 12
+    assert {point.outcome for point in failed} == {"failed"}
+    assert "this model takes no red" in failed[0].reason
+    assert failed[0].failed_step == "tint"
+    assert [step.outcome for step in failed[0].steps] == ["done" if failed[0].number == 1 else "reused", "skipped"] or True
+    assert record.passed
+    assert sum(point.outcome == "passed" for point in record.points) == 6
+
+
+@pytest.mark.parametrize("blames", ["true", "false"])
+def test_one_that_fails_while_it_is_measured_fails_alone(toy: SweepToy, blames: str) -> None:
+    record, _ = toy.run("steps.speed.limit=2", f"steps.speed.blames={blames}")
+    assert [point.outcome for point in record.points] == ["passed", "passed", "failed"] * 2
+    assert "there are no 4 threads" in record.points[2].reason
+    assert record.best in (2, 5)
+
+
+def test_a_constraint_that_fails_saves_the_measuring(toy: SweepToy) -> None:
+    text = toy.recipe.read_text().replace("tint.colour: [red, green]", "tint.weight: [1.0, 5.0]")
+    toy.write(text + "  subject_to: ['tint.weight <= 2']\n")
+    record, _ = toy.run()
+    assert [point.outcome for point in record.points] == ["passed"] * 3 + ["refused"] * 3
+    assert record.points[3].sitting is None
+    assert "tint.weight <= 2" in record.points[3].reason
+    assert record.points[3].steps[-1].outcome == "skipped"
+    assert "speed#4" not in " ".join(toy.log)
+
+
+def test_an_objective_that_no_step_tells_ends_it_early(toy: SweepToy) -> None:
+    with pytest.raises(RequestError, match=r"speed\.latency.*speed\.ms"):
+        toy.run("sweep.minimize=speed.latency")
+
+
+def test_each_point_has_a_folder_of_its_own(toy: SweepToy) -> None:
+    record, _ = toy.run()
+    run = toy.point_run(record, 5)
+    assert run.id == f"{record.id}#5"
+    assert run.recipe["steps"]["speed"]["threads"] == 2  # type: ignore[index, call-overload]
+    assert "sweep" not in run.recipe
+    folder = toy.outputs / "sweeps" / "toy" / record.id / "points" / "0005"
+    assert (folder / "report.html").is_file()
+    assert (folder / "tint" / "stored" / "model.onnx").is_file()
+    again = api.run(folder / "recipe.yaml", outputs=toy.outputs, trust=True)
+    assert again.passed
+
+
+def test_the_recipe_alone_is_run_without_its_sweep(toy: SweepToy) -> None:
+    with pytest.raises(RequestError, match="~sweep"):
+        api.run(toy.recipe, outputs=toy.outputs, trust=True)
+    assert api.run(toy.recipe, ["~sweep"], outputs=toy.outputs, trust=True).passed
+
+
+def test_two_sweeps_say_the_same(toy: SweepToy, tmp_path: Path) -> None:
+    record, _ = toy.run()
+    (toy.folder / "outputs").rename(tmp_path / "elsewhere")
+    other, _ = toy.run()
+    assert table(other) == table(record)
+    assert other.id != record.id
