@@ -1,6 +1,7 @@
 """Compose a recipe with Hydra and hand over a plain dictionary.
 
-Hydra and OmegaConf stay inside this file. They compose, interpolate and override; they validate nothing.
+Hydra and OmegaConf stay inside this file. They compose, interpolate and override; they validate nothing. (Only
+override_grammar.py, beside it, uses Hydra too: its parser of values.)
 
 A recipe may have a `defaults:` list that names other recipes (beside it, or in `pipelines/`) and config groups from
 `configs/`. Folders named `configs` are looked for beside the recipe, above it, and where the user stands.
@@ -26,6 +27,8 @@ from ndld_flow.recipe.yaml_file import YamlFile, read_yaml, refuse_explosive_ali
 PRIMARY = "ndld_flow_recipe"
 """Hydra wants a directory and a stem; the recipe, whatever its name, is handed over under this one."""
 
+SEVERAL = "add `-m` to sweep over them; write [1,2] for one list, or quote text that holds commas"
+
 DEPENDS_ON_SURROUNDINGS = re.compile(r"\$\{\s*(oc\.env|now|hydra|python_version)\b")
 """Interpolations whose value is not in any file: what holds one is composed anew each time."""
 
@@ -37,6 +40,8 @@ class Composed:
     file: YamlFile
     overrides: tuple[str, ...]
     values: dict[str, Any]
+    written: dict[str, Any]
+    """The same with its `${...}` as they were written."""
 
     def where(self, dotted: str) -> str:
         """The override or `file:line` that gave a dotted path its value."""
@@ -57,18 +62,47 @@ def compose_recipe(path: Path, overrides: Sequence[str] = (), memory: Path | Non
 
     Raises RecipeError for unreadable files, wrong overrides, unknown defaults and broken interpolations.
     """
-    file = read_yaml(path)
-    folders = _find_folders(path)
+    return compose_file(read_yaml(path), overrides, memory)
+
+
+def compose_file(file: YamlFile, overrides: Sequence[str] = (), memory: Path | None = None) -> Composed:
+    """Compose a recipe whose text was read already. As `compose_recipe`, which see."""
+    folders = _find_folders(file.path)
     overrides = tuple(overrides)
     key = _digest_sources(file, overrides, folders)
     note = memory / f"{key}.json" if memory is not None and key is not None else None
-    values = _recall(note)
-    if values is None:
-        values = _compose(file, [_normalise(override, folders) for override in overrides], folders)
-        values["steps"] = _order_steps(values.get("steps"), file, folders)
+    both = _recall(note)
+    if both is None:
+        both = _compose(file, [_normalise(override, folders) for override in overrides], folders)
+        for values in both:
+            values["steps"] = _order_steps(values.get("steps"), file, folders)
         if note is not None:
-            write_text_atomically(note, json.dumps(values))
-    return Composed(file, overrides, values)
+            write_text_atomically(note, json.dumps(both if both[0] != both[1] else both[:1]))
+    return Composed(file, overrides, both[0], both[-1])
+
+
+def resolve_interpolations(composed: Composed, written: dict[str, Any]) -> dict[str, Any]:
+    """The values of a composed recipe in which something was changed as it is written, before `${...}` is followed.
+
+    Raises RecipeError for an interpolation that leads nowhere.
+    """
+    if not holds_interpolation(written):
+        return written
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        values = OmegaConf.to_container(OmegaConf.create(written), resolve=True)
+    except OmegaConfBaseException as error:
+        raise RecipeError([_explain(composed.file, (), error)]) from None
+    return {str(key): value for key, value in values.items()} if isinstance(values, dict) else {}
+
+
+def holds_interpolation(value: object) -> bool:
+    """Whether `${...}` stands anywhere in plain data."""
+    if isinstance(value, dict):
+        return any(map(holds_interpolation, value.values()))
+    return any(map(holds_interpolation, value)) if isinstance(value, list) else isinstance(value, str) and "${" in value
 
 
 def _find_folders(path: Path) -> list[Path]:
@@ -132,17 +166,19 @@ def _digest_sources(file: YamlFile, overrides: Sequence[str], folders: Sequence[
             texts += [str(config), config.read_text(encoding="utf-8", errors="replace")]
     if any(DEPENDS_ON_SURROUNDINGS.search(text) for text in texts):
         return None
-    return digest_json([version("hydra-core"), version("ndld-flow"), str(file.path.absolute()), *texts])
+    return digest_json(
+        ["as written too", version("hydra-core"), version("ndld-flow"), str(file.path.absolute()), *texts]
+    )
 
 
-def _recall(note: Path | None) -> dict[str, Any] | None:
+def _recall(note: Path | None) -> list[dict[str, Any]] | None:
     if note is None:
         return None
     try:
-        values = json.loads(note.read_bytes())
+        both = json.loads(note.read_bytes())
     except (OSError, ValueError):
         return None
-    return values if isinstance(values, dict) else None
+    return both if isinstance(both, list) and all(isinstance(values, dict) for values in both) else None
 
 
 def _chooses_group(override: str, folders: Sequence[Path]) -> bool:
@@ -158,7 +194,8 @@ def _normalise(override: str, folders: Sequence[Path]) -> str:
     return f"++{override}"
 
 
-def _compose(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) -> dict[str, Any]:
+def _compose(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """The recipe's values with interpolations followed, and as written."""
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
@@ -173,12 +210,12 @@ def _compose(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) 
         try:
             with initialize_config_dir(config_dir=aside, version_base="1.3"):
                 config = compose(PRIMARY, overrides=[*overrides, f"hydra.searchpath=[{search}]"])
-                values = OmegaConf.to_container(config, resolve=True)
+                both = [OmegaConf.to_container(config, resolve=resolve) for resolve in (True, False)]
         except (HydraException, OmegaConfBaseException) as error:
             raise RecipeError([_explain(file, overrides, error)]) from None
         finally:
             GlobalHydra.instance().clear()
-    return {str(key): value for key, value in values.items()} if isinstance(values, dict) else {}
+    return [{str(key): value for key, value in values.items()} for values in both if isinstance(values, dict)]
 
 
 def _quote(text: str) -> str:
@@ -193,6 +230,8 @@ def _explain(file: YamlFile, overrides: Sequence[str], error: Exception) -> Prob
     text = re.sub(r"\s*(Config search path:|Set the environment variable|See https?://).*", "", text)
     for override in overrides:
         shown = override.removeprefix("++")
+        if override in text and "--multirun" in text:
+            return Problem(f'override "{shown}"', "", "this names several values", SEVERAL)
         if override in text or shown.partition("=")[0].lstrip("+~") in re.findall(r"'([^']+)'", text):
             hint = "write KEY=VALUE, ~KEY to remove, +KEY=VALUE to add; quote values that hold commas or spaces"
             return Problem(f'override "{shown}"', "", text.replace("++", ""), hint)

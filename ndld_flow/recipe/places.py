@@ -28,3 +28,49 @@ def _holder(data: Any, place: Place) -> Any:  # noqa: ANN401
         inside = key in data if isinstance(data, dict) else isinstance(data, list) and key in range(len(data))
         data = data[key] if inside else None
     return data
+
+
+def change_value(data: Any, dotted: Sequence[str], value: object) -> Any:  # noqa: ANN401
+    """Data with the value at a dotted path changed, or added; the data that was given stays as it was.
+
+    A key that has dots in it, such as the input `images.0`, is found by its whole name. Raises ValueError, with a
+    sentence, where the way there leads through something that holds no values.
+    """
+    if not dotted:
+        return value
+    if data is None:
+        data = {}
+    if isinstance(data, list):
+        place = _item(dotted[0])
+        if place not in range(len(data)):
+            raise ValueError(f"there is no item `{dotted[0]}`: this is a list of {len(data)}, counted from 0")
+        return [*data[:place], change_value(data[place], dotted[1:], value), *data[place + 1 :]]
+    if not isinstance(data, dict):
+        raise ValueError(f"there is nothing to set in {str(data)[:60]!r}: it holds no `{dotted[0]}`")
+    key, rest = split_key(data, dotted)
+    return {**data, key: change_value(data.get(key), rest, value)}
+
+
+def find_value(data: Any, dotted: Sequence[str]) -> Any:  # noqa: ANN401
+    """The value at a dotted path; None where there is none."""
+    while dotted and isinstance(data, dict | list):
+        if isinstance(data, list):
+            place = _item(dotted[0])
+            data, dotted = (data[place], dotted[1:]) if place in range(len(data)) else (None, ())
+        else:
+            key, dotted = split_key(data, dotted)
+            data = data.get(key)
+    return None if dotted else data
+
+
+def split_key(data: dict[str, Any], dotted: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """The key of a mapping that a dotted path begins with, and what is left of the path."""
+    for count in range(len(dotted), 1, -1):
+        if ".".join(dotted[:count]) in data:
+            return ".".join(dotted[:count]), dotted[count:]
+    return dotted[0], dotted[1:]
+
+
+def _item(word: str) -> int:
+    """The place in a list that a word says; -1 where it says none."""
+    return int(word) if word.isascii() and word.isdigit() and len(word) < 10 else -1

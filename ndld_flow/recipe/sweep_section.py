@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, JsonValue, Tag, model_validator
 
@@ -45,22 +44,13 @@ class NumberRange(_Settings):
         if self.log and self.low <= 0:
             raise ValueError("`log: true` needs a `from` above 0")
         if self.step is not None and not (self.high - self.low) / self.step <= MAX_STEPS:
-            raise ValueError(f"a range has at most {MAX_STEPS:.0e} steps; make `step` larger")
+            raise ValueError(f"a range has at most {MAX_STEPS:,} steps; make `step` larger")
         return self
 
     @property
     def integer(self) -> bool:
         """Whether all its numbers are whole."""
         return all(isinstance(part, int) for part in (self.low, self.high, self.step) if part is not None)
-
-    @property
-    def last(self) -> int | float:
-        """The largest number that its steps reach."""
-        if self.step is None:
-            return self.high
-        count = math.floor((self.high - self.low) / self.step * (1 + 1e-12) + 1e-9)
-        reached = self.low + count * self.step
-        return reached if isinstance(reached, int) else min(float(f"{reached:.12g}"), self.high)
 
 
 def _axis_form(given: object) -> str:
@@ -72,7 +62,7 @@ def _axis_form(given: object) -> str:
     return "variants" if given and all(isinstance(value, dict) for value in given.values()) else "range"
 
 
-AxisValues = Annotated[
+AxisForm = Annotated[
     Annotated[list[JsonValue], Field(min_length=1, max_length=MAX_LISTED), Tag("list")]
     | Annotated[str, Field(max_length=20_000), Tag("text")]
     | Annotated[NumberRange, Tag("range")]
@@ -94,7 +84,7 @@ class SaturationSettings(_Settings):
     points: int = Field(default=2, ge=1)
     """So many points in a row that do not reach it end the search."""
     along: str = ""
-    """An axis: for each combination of the others its values are tried in order, and each such series stops by itself."""
+    """An axis: for each combination of the others its values are tried in order, and each series stops by itself."""
 
 
 class Needs(_Settings):
@@ -111,23 +101,23 @@ class Needs(_Settings):
 class SweepSection(_Settings):
     """What turns one recipe into many points."""
 
-    over: dict[str, AxisValues] = {}
-    """What varies. A key is a setting (`speed.threads`; also `inputs.x.shape`, `model`, `speed.from`) with its values: a
-    list; `{from: 10, to: 1000, log: true}`, or `step: 10`; text such as `1,2,4`, `range(1,9)`, `interval(0.1,2)`. Or it is
-    a name of your own, with named variants that set several keys together: `variant: {fp16: {speed.from: half}}`."""
+    over: dict[str, AxisForm] = {}
+    """What varies. A key is a setting (`speed.threads`, `speed.from`, `inputs.x.shape`, `model`) with its values: a
+    list; `{from: 10, to: 1000, log: true}`, or with `step: 10`; text such as `1,2,4`, `range(1,9)`, `interval(0.1,2)`.
+    Or it is a name of your own, with variants that set several keys together: `variant: {fp16: {speed.from: half}}`."""
     method: Method = "grid"
-    """`grid`: all combinations; `one_at_a_time`: each setting alone, from the recipe's own; `random`; `hill_climb`: better
-    neighbours, step by step; `tpe`: Bayesian optimisation (Optuna)."""
+    """`grid`: all combinations; `one_at_a_time`: each setting alone, from the recipe's own; `random`; `hill_climb`:
+    better neighbours, step by step; `tpe`: Bayesian optimisation (Optuna)."""
     points: int | None = Field(default=None, ge=1)
     """Points to try, at most."""
     time: Duration | None = None
     """No further points are begun after this long: `20 min`."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """The same seed tries the same points."""
-    exclude: list[dict[str, JsonValue]] = []
+    exclude: list[dict[str, JsonValue]] = Field(default=[], max_length=100)
     """Combinations to leave out: for each axis named, a value or a list of values."""
     minimize: Sentences = []
-    """What should be small: a metric such as `speed.latency.min`, or arithmetic over metrics as in gates; or several."""
+    """What should be small: a metric such as `speed.latency.min`, or arithmetic as in gates; or several."""
     maximize: Sentences = []
     """What should be large, likewise. With several objectives, those to minimize come first."""
     subject_to: Sentences = []
@@ -141,7 +131,7 @@ class SweepSection(_Settings):
     timeout: Duration | dict[str, Duration] | None = None
     """How long a step may take: for each, or by step: `{engine: 20 min}`."""
     needs: dict[str, Needs] = {}
-    """What a step needs of the machine it is placed on: `{speed: {gpus: 1, device: A100}}`. Only for machines beyond this."""
+    """What a step needs where it may be placed on other machines: `{speed: {gpus: 1, device: A100}}`."""
 
     def timeout_ms(self, step: str) -> float | None:
         """How long a step may take; None: as long as it likes."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -15,23 +16,32 @@ from ndld_flow.discovery import StepType, StepTypes, find_step_files
 from ndld_flow.errors import Problem, RecipeError, RequestError
 from ndld_flow.nearest import say_nearest
 from ndld_flow.recipe.compose import Composed
-from ndld_flow.recipe.gates import Gate, GateError, parse_gate
+from ndld_flow.recipe.gates import Expression, Gate, GateError, parse_gate
 from ndld_flow.recipe.messages import explain_mistakes
 from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeFile, RecipeStep
 from ndld_flow.step import Held, Reads, RunsCode
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
+Sentence = TypeVar("Sentence", Gate, Expression)
+_StepPlace = tuple[int, str, str, tuple[Path, ...]]
+"""All that decides whether a step is sound: number of what it may read, its name, its settings, files of step types."""
+
 
 @dataclass
-class _Mistakes:
+class Mistakes:
     """Collects problems, each with the place it stands."""
 
-    composed: Composed
+    where: Callable[[str], str]
+    """Dotted path -> `file:line` or `override "..."`."""
     problems: list[Problem] = field(default_factory=list)
 
     def add(self, dotted: str, what: str, hint: str = "") -> None:
-        self.problems.append(Problem(self.composed.where(dotted), dotted, what, hint))
+        self.problems.append(Problem(self.where(dotted), dotted, what, hint))
+
+    def in_order(self) -> list[Problem]:
+        """As they stand in the file; those of the same line as they were found."""
+        return sorted(self.problems, key=_line)
 
 
 def validate_recipe(composed: Composed, trust: bool = False) -> Recipe:
@@ -40,20 +50,57 @@ def validate_recipe(composed: Composed, trust: bool = False) -> Recipe:
     `trust` allows the code that the recipe names: `steps_from:` and settings marked `RunsCode`. Raises RecipeError with
     every problem found.
     """
-    mistakes = _Mistakes(composed)
-    values = _expand_shorthands(composed.values)
-    file = _check_top_level(values, mistakes)
-    types = _find_types(values, composed, trust, mistakes)
-    models = _check_model_names(values, mistakes)
-    steps = _check_steps(values.get("steps"), models, types, mistakes)
-    if not trust:
-        _refuse_code(steps, mistakes)
-    gates = _check_gates(values.get("gates"), values.get("steps"), mistakes)
-    if mistakes.problems or file is None:
-        order = {problem: index for index, problem in enumerate(mistakes.problems)}
-        raise RecipeError(sorted(mistakes.problems, key=lambda problem: (_line(problem), order[problem])))
-    name = file.name or re.sub(r"[^A-Za-z0-9._-]+", "-", composed.file.path.stem).strip("-.") or "recipe"
-    return Recipe(name, composed.file.path, file, tuple(steps), tuple(gates))
+    return Checker(composed.file.path, trust).check(composed.values, composed.where)
+
+
+@dataclass(frozen=True)
+class Checker:
+    """Checks a file's recipe with these or those values. A step that stands as it did before is not checked again."""
+
+    path: Path
+    trust: bool = False
+    _sound: dict[_StepPlace, RecipeStep] = field(default_factory=dict)
+    _places: dict[tuple[int, str, type[Artifact] | None], int] = field(default_factory=dict)
+    """Number of the steps before, a step and what it makes -> number of the steps up to it."""
+
+    def check(self, values: Mapping[str, Any], where: Callable[[str], str]) -> Recipe:
+        """The recipe that these values make. Raises RecipeError with every problem found."""
+        mistakes = Mistakes(where)
+        values = expand_shorthands(values)
+        file = _check_top_level(values, mistakes)
+        types = _find_types(values, self, mistakes)
+        models = _check_model_names(values, mistakes)
+        steps = self._check_steps(values.get("steps"), models, types, mistakes)
+        if not self.trust:
+            _refuse_code(steps, mistakes)
+        gates = _check_gates(values.get("gates"), values.get("steps"), mistakes)
+        if mistakes.problems or file is None:
+            raise RecipeError(mistakes.in_order())
+        name = file.name or re.sub(r"[^A-Za-z0-9._-]+", "-", self.path.stem).strip("-.") or "recipe"
+        return Recipe(name, self.path, file, tuple(steps), tuple(gates))
+
+    def _check_steps(
+        self, entries: object, models: Sequence[str], types: StepTypes, mistakes: Mistakes
+    ) -> list[RecipeStep]:
+        steps: list[RecipeStep] = []
+        made: dict[str, type[Artifact] | None] = dict.fromkeys(models, Onnx)
+        before = self._number_of(0, made)
+        for name, entry in entries.items() if isinstance(entries, dict) else ():
+            if isinstance(entry, dict):
+                place = (before, str(name), json.dumps(entry, default=str), types.files)
+                step = self._sound.get(place) or _check_step(str(name), dict(entry), types, made, mistakes)
+                if step:
+                    self._sound[place] = step
+                    steps.append(step)
+                made[str(name)] = step.step.kinds()[1] if step else None
+                before = self._number_of(before, {str(name): made[str(name)]})
+        return steps
+
+    def _number_of(self, before: int, made: Mapping[str, type[Artifact] | None]) -> int:
+        """A number for what steps may read: equal where names and kinds are, in the same order."""
+        for name, kind in made.items():
+            before = self._places.setdefault((before, name, kind), len(self._places) + 1)
+        return before
 
 
 def _line(problem: Problem) -> int:
@@ -61,7 +108,7 @@ def _line(problem: Problem) -> int:
     return int(line) if line.isdigit() else 10**9
 
 
-def _expand_shorthands(values: Mapping[str, Any]) -> dict[str, Any]:
+def expand_shorthands(values: Mapping[str, Any]) -> dict[str, Any]:
     """`model: path` means `model: {source: path}`; a step without settings may be left empty."""
     expanded = dict(values)
     if isinstance(expanded.get("model"), str):
@@ -74,7 +121,7 @@ def _expand_shorthands(values: Mapping[str, Any]) -> dict[str, Any]:
     return expanded
 
 
-def _check_top_level(values: dict[str, Any], mistakes: _Mistakes) -> RecipeFile | None:
+def _check_top_level(values: dict[str, Any], mistakes: Mistakes) -> RecipeFile | None:
     try:
         # JSON, because strict validation of JSON takes a list for a tuple and still refuses "10" for 10
         return RecipeFile.model_validate_json(json.dumps(values, default=str))
@@ -93,25 +140,25 @@ def _hint_at_step(problem: Problem, values: Mapping[str, Any]) -> Problem:
 
 
 def _add_all(
-    error: ValidationError, model: type[BaseModel], data: object, prefix: Sequence[str], mistakes: _Mistakes
+    error: ValidationError, model: type[BaseModel], data: object, prefix: Sequence[str], mistakes: Mistakes
 ) -> None:
     for dotted, what, hint in explain_mistakes(error, model, data):
         mistakes.add(".".join([*prefix, dotted] if dotted else prefix), what, hint)
 
 
-def _find_types(values: Mapping[str, Any], composed: Composed, trust: bool, mistakes: _Mistakes) -> StepTypes:
+def _find_types(values: Mapping[str, Any], checker: Checker, mistakes: Mistakes) -> StepTypes:
     names = values.get("steps_from")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return StepTypes()
-    files = find_step_files(names, composed.file.path.absolute().parent)
-    if files and not trust:
+    files = find_step_files(names, checker.path.absolute().parent)
+    if files and not checker.trust:
         what = f"this recipe runs Python code of its own: {', '.join(str(file) for file in files)}"
         mistakes.add("steps_from", what, "read that code, then allow it with --trust")
         return StepTypes()
     return StepTypes(files)
 
 
-def _check_model_names(values: Mapping[str, Any], mistakes: _Mistakes) -> list[str]:
+def _check_model_names(values: Mapping[str, Any], mistakes: Mistakes) -> list[str]:
     """Names of the recipe's models; `source`, which steps read unless told otherwise, is the last."""
     named, steps = values.get("models"), values.get("steps")
     names = [str(name) for name in named] if isinstance(named, dict) else []
@@ -123,23 +170,12 @@ def _check_model_names(values: Mapping[str, Any], mistakes: _Mistakes) -> list[s
     return [*names, SOURCE]
 
 
-def _check_steps(entries: object, models: Sequence[str], types: StepTypes, mistakes: _Mistakes) -> list[RecipeStep]:
-    steps: list[RecipeStep] = []
-    made: dict[str, type[Artifact] | None] = dict.fromkeys(models, Onnx)
-    for name, entry in entries.items() if isinstance(entries, dict) else ():
-        if isinstance(entry, dict):
-            step = _check_step(str(name), dict(entry), types, made, mistakes)
-            made[str(name)] = step.step.kinds()[1] if step else None
-            steps += [step] if step else []
-    return steps
-
-
 def _check_step(
     name: str,
     entry: dict[str, Any],
     types: StepTypes,
     made: Mapping[str, type[Artifact] | None],
-    mistakes: _Mistakes,
+    mistakes: Mistakes,
 ) -> RecipeStep | None:
     prefix = f"steps.{name}"
     if not NAME.fullmatch(name) or name == SOURCE:
@@ -162,14 +198,14 @@ def _check_step(
     return RecipeStep(name, found, step, reads) if sound else None
 
 
-def _add_read(dotted: str, held: Held[Reads], made: Mapping[str, type[Artifact] | None], mistakes: _Mistakes) -> bool:
+def _add_read(dotted: str, held: Held[Reads], made: Mapping[str, type[Artifact] | None], mistakes: Mistakes) -> bool:
     trouble = _check_read(str(held.place[-1]), held.mark.kind, held.value, made)
     if trouble:
         mistakes.add(dotted, *trouble)
     return not trouble
 
 
-def _refuse_code(steps: Sequence[RecipeStep], mistakes: _Mistakes) -> None:
+def _refuse_code(steps: Sequence[RecipeStep], mistakes: Mistakes) -> None:
     for step in steps:
         for held in step.step.held(RunsCode):
             shown = ", ".join(map(str, held.value)) if isinstance(held.value, tuple) else held.value
@@ -177,7 +213,7 @@ def _refuse_code(steps: Sequence[RecipeStep], mistakes: _Mistakes) -> None:
             mistakes.add(f"steps.{step.name}.{held.dotted}", what, "make sure of that code, then allow it with --trust")
 
 
-def _find_type(name: str, entry: Mapping[str, Any], types: StepTypes, mistakes: _Mistakes) -> StepType | None:
+def _find_type(name: str, entry: Mapping[str, Any], types: StepTypes, mistakes: Mistakes) -> StepType | None:
     word = entry.get("step", name)
     try:
         found = types.find(word) if isinstance(word, str) else None
@@ -199,7 +235,7 @@ def _resolve_reads(
     entry: Mapping[str, Any],
     found: StepType,
     made: Mapping[str, type[Artifact] | None],
-    mistakes: _Mistakes,
+    mistakes: Mistakes,
 ) -> tuple[dict[str, str], bool]:
     """What the step reads -> the step that makes it; and whether all of it is there."""
     wanted: dict[str, tuple[type[Artifact], Any]] = {}
@@ -241,25 +277,30 @@ def _check_read(
     return None
 
 
-def _check_gates(gates: object, steps: object, mistakes: _Mistakes) -> list[Gate]:
+def _check_gates(gates: object, steps: object, mistakes: Mistakes) -> list[Gate]:
     if not isinstance(gates, list):
         return []
     known = list(steps) if isinstance(steps, dict) else []
     return [gate for index, text in enumerate(gates) if (gate := _check_gate(index, text, known, mistakes))]
 
 
-def _check_gate(index: int, text: object, steps: Sequence[str], mistakes: _Mistakes) -> Gate | None:
-    dotted = f"gates.{index}"
-    if not isinstance(text, str):
-        return None  # the top level's check tells
+def _check_gate(index: int, text: object, steps: Sequence[str], mistakes: Mistakes) -> Gate | None:
+    # what is no text, the top level's check tells
+    return check_sentence(f"gates.{index}", text, parse_gate, steps, mistakes) if isinstance(text, str) else None
+
+
+def check_sentence(
+    dotted: str, text: str, parse: Callable[[str], Sentence], steps: Sequence[str], mistakes: Mistakes
+) -> Sentence | None:
+    """A parsed gate or objective; None, and a mistake, where it cannot be read or names a step that is not there."""
     try:
-        gate = parse_gate(text)
+        sentence = parse(text)
     except GateError as error:
         mistakes.add(dotted, f"{text!r}: {error}")
         return None
-    for name in gate.names:
+    for name in sentence.names:
         step = name.partition(".")[0]
         if step not in steps:
             mistakes.add(dotted, f"{text!r}: there is no step `{step}`", say_nearest(step, steps))
             return None
-    return gate
+    return sentence

@@ -1,0 +1,105 @@
+"""What a sweep's settings must have in common: methods, budgets, names of axes and of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from pydantic import JsonValue
+
+from ndld_flow.nearest import say_nearest
+from ndld_flow.recipe.sweep_axes import SweptAxis
+from ndld_flow.recipe.sweep_section import SweepSection, sentences
+from ndld_flow.recipe.validate import Mistakes
+from ndld_flow.sweeping.axis_values import values_of
+from ndld_flow.sweeping.space import Choices
+
+LOOKS = "say what to look for with `minimize:` or `maximize:`"
+
+
+def find_axis_named(name: str, axes: Sequence[SweptAxis]) -> SweptAxis | None:
+    """The axis of this name, or the one that sets this key alone."""
+    named = [axis for axis in axes if axis.name == name]
+    keyed = [axis for axis in axes if axis.keys in ((name,), (f"steps.{name}",)) and not axis.variants]
+    return next(iter([*named, *keyed]), None)
+
+
+def check_section(section: SweepSection, axes: Sequence[SweptAxis], steps: Sequence[str], mistakes: Mistakes) -> None:
+    """Add what is wrong with a section whose axes are these, in a recipe with these steps."""
+    if not section.over:
+        mistakes.add("sweep", "nothing varies", "name settings and their values in `over:`, or give them after `-m`")
+    _check_objectives(section, axes, mistakes)
+    _check_counting(section, axes, mistakes)
+    if isinstance(section.timeout, dict):
+        _check_steps("sweep.timeout", section.timeout, steps, mistakes)
+    _check_steps("sweep.needs", section.needs, steps, mistakes)
+
+
+def read_exclusions(
+    section: SweepSection, axes: Sequence[SweptAxis], mistakes: Mistakes
+) -> tuple[Mapping[str, tuple[JsonValue, ...]], ...]:
+    """What is excluded: for each axis named, the values of it."""
+    return tuple(
+        _read_exclusion(f"sweep.exclude.{index}", rule, axes, mistakes) for index, rule in enumerate(section.exclude)
+    )
+
+
+def _check_objectives(section: SweepSection, axes: Sequence[SweptAxis], mistakes: Mistakes) -> None:
+    count = len([*sentences(section.minimize), *sentences(section.maximize)])
+    if section.method in ("tpe", "hill_climb") and not count:
+        mistakes.add("sweep.method", f"`{section.method}` looks for the best", LOOKS)
+    if section.method == "hill_climb" and count > 1:
+        mistakes.add("sweep.method", "`hill_climb` climbs towards one objective", "give one, or use `method: tpe`")
+    if section.saturation is None:
+        return
+    if not count:
+        mistakes.add("sweep.saturation", "there is no objective that could saturate", LOOKS)
+    along = section.saturation.along
+    if along and find_axis_named(along, axes) is None:
+        names = [axis.name for axis in axes]
+        mistakes.add("sweep.saturation.along", f"there is no axis `{along}`", say_nearest(along, names))
+
+
+def _check_counting(section: SweepSection, axes: Sequence[SweptAxis], mistakes: Mistakes) -> None:
+    """Axes of any number between two bounds have no next value, and no last one."""
+    endless = [axis for axis in axes if values_of(axis.axis).count is None]
+    if section.method in ("random", "tpe"):
+        if endless and section.points is None and section.time is None:
+            what = f"`{endless[0].name}` takes any number, so there is no last point"
+            mistakes.add("sweep.method", what, "give a budget: `points:` or `time:`")
+        return
+    for axis in endless:
+        what = f"any number between two bounds is too many for `{section.method}`"
+        mistakes.add(axis.place, what, "give a `step`, or use `method: random` or `method: tpe`")
+
+
+def _check_steps(place: str, named: Iterable[str], steps: Sequence[str], mistakes: Mistakes) -> None:
+    for name in named:
+        if name not in steps:
+            mistakes.add(f"{place}.{name}", f"there is no step `{name}`", say_nearest(name, steps))
+
+
+def _read_exclusion(
+    place: str, rule: Mapping[str, JsonValue], axes: Sequence[SweptAxis], mistakes: Mistakes
+) -> dict[str, tuple[JsonValue, ...]]:
+    if not rule:
+        mistakes.add(place, "this names no axis, so it would exclude everything", "name axes and their values")
+    found: dict[str, tuple[JsonValue, ...]] = {}
+    for name, given in rule.items():
+        axis = find_axis_named(name, axes)
+        if axis is None:
+            names = [axis.name for axis in axes]
+            mistakes.add(f"{place}.{name}", f"there is no axis `{name}`", say_nearest(name, names))
+            continue
+        one = not isinstance(given, list) or values_of(axis.axis).position(given) is not None
+        values = [given] if one or not isinstance(given, list) else given
+        for value in values:
+            if values_of(axis.axis).position(value) is None:
+                mistakes.add(f"{place}.{name}", f"{value!r} is no value of `{name}`", _say_values(axis, value))
+        found[axis.name] = tuple(values)
+    return found
+
+
+def _say_values(axis: SweptAxis, value: JsonValue) -> str:
+    if not isinstance(axis.axis, Choices):
+        return ""
+    return say_nearest(str(value), [str(known) for known in axis.axis.values])

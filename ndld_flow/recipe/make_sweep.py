@@ -1,0 +1,166 @@
+"""From a composed recipe to a checked sweep, or to all of its mistakes at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from pydantic import ValidationError
+
+from ndld_flow.errors import RecipeError
+from ndld_flow.recipe.check_section import check_section, find_axis_named, read_exclusions
+from ndld_flow.recipe.check_values import ValueCheck
+from ndld_flow.recipe.compose import Composed
+from ndld_flow.recipe.gates import Gate, parse_expression, parse_gate
+from ndld_flow.recipe.override_grammar import AxisError
+from ndld_flow.recipe.places import find_value
+from ndld_flow.recipe.points import Objective, Sweep
+from ndld_flow.recipe.recipe import Recipe
+from ndld_flow.recipe.sweep_axes import SweptAxis, find_root_key, read_axes
+from ndld_flow.recipe.sweep_section import Sentences, SweepSection
+from ndld_flow.recipe.validate import Checker, Mistakes, check_sentence
+from ndld_flow.recipe.variations import Variations, open_variations
+from ndld_flow.sweeping.search import Direction, Saturation, SearchOptions
+from ndld_flow.sweeping.space import Assignment, Space
+
+
+@dataclass(frozen=True)
+class GivenAxis:
+    """An axis from the command line."""
+
+    key: str
+    values: str
+    """In Hydra's grammar."""
+    override: str
+
+
+def make_sweep(composed: Composed, given: Sequence[GivenAxis], trust: bool) -> Sweep:
+    """Check a recipe's sweep together with the axes of the command line.
+
+    `trust` as in `validate_recipe`. Raises RecipeError with every problem found, those of the recipe itself included.
+    """
+    composed, where = _add_axes(composed, given)
+    mistakes = Mistakes(where)
+    checker = Checker(composed.file.path, trust)
+    base = _check_base(composed, checker, mistakes)
+    known = frozenset((problem.path, problem.what) for problem in mistakes.problems)
+    section = _read_section(composed.values["sweep"])
+    if section is None:  # checking the recipe told what is wrong with it
+        raise RecipeError(mistakes.in_order())
+    variations = open_variations(composed, checker)
+    axes = read_axes(section.over, variations.written, mistakes)
+    goals = _read_goals(section, variations, mistakes)
+    space = Space(tuple(axis.axis for axis in axes), read_exclusions(section, axes, mistakes))
+    check_section(section, axes, _step_names(variations), mistakes)
+    start = None
+    if len(axes) == len(section.over):
+        start = ValueCheck(axes, space, variations, base, known).check(mistakes)
+    if mistakes.problems or base is None:
+        raise RecipeError(mistakes.in_order())
+    options = _options(section, axes, goals, start)
+    return Sweep(base, section, space, options, *goals, tuple(axes), variations, where)
+
+
+def _add_axes(composed: Composed, given: Sequence[GivenAxis]) -> tuple[Composed, Callable[[str], str]]:
+    """The recipe with the command line's axes in its `sweep:`, and what tells where something stands."""
+    section = composed.values.get("sweep") or {}
+    over = section.get("over", {}) if isinstance(section, dict) else None
+    if not isinstance(over, dict):
+        return composed, composed.where
+    written = find_value(composed.written, ("sweep", "over"))
+    over = {str(name): _as_written(form, written, name) for name, form in over.items()}
+    overrides: dict[str, str] = {}
+    for axis in given:
+        same = [name for name in over if _root_key(name, composed) == _root_key(axis.key, composed)]
+        name = same[0] if same else axis.key
+        over[name] = axis.values
+        overrides[f"sweep.over.{name}"] = axis.override
+    values = {**composed.values, "sweep": {**section, "over": over}}
+
+    def where(dotted: str) -> str:
+        for place, override in overrides.items():
+            if f"{dotted}.".startswith(f"{place}."):
+                return f'override "{override}"'
+        return composed.where(dotted)
+
+    return replace(composed, values=values), where
+
+
+def _root_key(key: str, composed: Composed) -> str:
+    try:
+        return find_root_key(key, composed.values)
+    except AxisError:
+        return key
+
+
+def _as_written(form: object, written: object, name: object) -> object:
+    """An axis whose values keep their `${...}`: each point follows them by itself."""
+    other = written.get(name) if isinstance(written, dict) else None
+    if isinstance(form, dict) and isinstance(other, dict) and all(isinstance(value, dict) for value in form.values()):
+        return {key: other[key] if isinstance(other.get(key), dict) else value for key, value in form.items()}
+    return other if isinstance(form, list) and isinstance(other, list) else form
+
+
+def _check_base(composed: Composed, checker: Checker, mistakes: Mistakes) -> Recipe | None:
+    try:
+        return checker.check(composed.values, mistakes.where)
+    except RecipeError as error:
+        mistakes.problems += error.problems
+        return None
+
+
+def _read_section(values: object) -> SweepSection | None:
+    try:
+        return SweepSection.model_validate_json(json.dumps(values, default=str))
+    except ValidationError:
+        return None
+
+
+Goals = tuple[tuple[Objective, ...], tuple[Gate, ...]]
+
+
+def _read_goals(section: SweepSection, variations: Variations, mistakes: Mistakes) -> Goals:
+    """Objectives, those to minimize first, and constraints."""
+    steps = _step_names(variations)
+    both: list[tuple[Direction, Sentences]] = [("minimize", section.minimize), ("maximize", section.maximize)]
+    objectives = [
+        Objective(text, direction, expression)
+        for direction, given in both
+        for place, text in _placed(f"sweep.{direction}", given)
+        if (expression := check_sentence(place, text, parse_expression, steps, mistakes))
+    ]
+    constraints = [
+        gate
+        for place, text in _placed("sweep.subject_to", section.subject_to)
+        if (gate := check_sentence(place, text, parse_gate, steps, mistakes))
+    ]
+    return tuple(objectives), tuple(constraints)
+
+
+def _step_names(variations: Variations) -> list[str]:
+    entries = variations.written.get("steps")
+    return list(entries) if isinstance(entries, dict) else []
+
+
+def _placed(place: str, given: Sentences) -> Iterator[tuple[str, str]]:
+    """Each sentence with its place in the recipe."""
+    if isinstance(given, str):
+        yield place, given
+    else:
+        yield from ((f"{place}.{index}", text) for index, text in enumerate(given))
+
+
+def _options(section: SweepSection, axes: Sequence[SweptAxis], goals: Goals, start: Assignment | None) -> SearchOptions:
+    saturation = None
+    if section.saturation is not None:
+        along = find_axis_named(section.saturation.along, axes)
+        saturation = Saturation(section.saturation.gain, section.saturation.points, along.name if along else "")
+    return SearchOptions(
+        method=section.method,
+        directions=tuple(objective.direction for objective in goals[0]),
+        points=section.points,
+        seed=section.seed,
+        start=start,
+        saturation=saturation,
+    )

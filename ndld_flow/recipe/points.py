@@ -1,0 +1,58 @@
+"""A checked sweep: its space of points, and the recipe that each point is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from ndld_flow.recipe.gates import Expression, Gate
+from ndld_flow.recipe.recipe import Recipe
+from ndld_flow.recipe.sweep_axes import SweptAxis, overlap
+from ndld_flow.recipe.sweep_section import SweepSection
+from ndld_flow.recipe.variations import Variations
+from ndld_flow.sweeping.search import Direction, SearchOptions
+from ndld_flow.sweeping.space import Assignment, Space
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is looked for."""
+
+    text: str
+    """As written in the recipe."""
+    direction: Direction
+    expression: Expression
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep whose every word has been checked."""
+
+    base: Recipe
+    """The recipe itself, its own values in it; `base.file.sweep` is the section, axes of the command line included."""
+    section: SweepSection
+    space: Space
+    options: SearchOptions
+    objectives: tuple[Objective, ...]
+    """Those to minimize first."""
+    constraints: tuple[Gate, ...]
+    axes: tuple[SweptAxis, ...]
+    """In the order of `space.axes`."""
+    variations: Variations
+    where: Callable[[str], str]
+    """Dotted path -> `file:line` or `override "..."`."""
+
+    def changes(self, point: Assignment) -> dict[str, JsonValue]:
+        """What a point sets: key from the recipe's root, such as `steps.speed.threads` -> value."""
+        return {key: value for axis in self.axes for key, value in axis.changes(point[axis.name]).items()}
+
+    def point(self, point: Assignment) -> Recipe:
+        """The checked recipe of a point; it has no sweep. Raises RecipeError when its values do not go together."""
+        return self.variations.recipe(self.changes(point), self._where)
+
+    def _where(self, dotted: str) -> str:
+        """Where the recipe says what a point has at a dotted path: at its axis, if one sets it."""
+        setting = [axis for axis in self.axes if any(overlap(dotted, key) for key in axis.keys)]
+        return self.where(setting[0].place if setting else dotted)

@@ -1,0 +1,49 @@
+"""One recipe with other values in it. It is composed once; each variation sets values and is checked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import JsonValue
+
+from ndld_flow.errors import Problem, RecipeError
+from ndld_flow.recipe.compose import Composed, resolve_interpolations
+from ndld_flow.recipe.places import change_value
+from ndld_flow.recipe.recipe import Recipe
+from ndld_flow.recipe.validate import Checker, expand_shorthands
+
+Changes = Mapping[str, JsonValue]
+"""Key from the recipe's root, such as `steps.speed.threads` -> value. A value replaces what stands there as a whole."""
+
+
+@dataclass(frozen=True)
+class Variations:
+    """A composed recipe, its sweep left aside, that can be had with other values."""
+
+    composed: Composed
+    checker: Checker
+    written: dict[str, Any]
+    """Its values, interpolations as written: one that refers to a changed value follows it."""
+
+    def values(self, changes: Changes) -> dict[str, Any]:
+        """The values with changes in them. Raises RecipeError where a change, or an interpolation, finds no place."""
+        values: Any = self.written
+        for key, value in changes.items():
+            try:
+                values = change_value(values, key.split("."), value)
+            except ValueError as error:
+                raise RecipeError([Problem(self.composed.where(key), key, str(error))]) from None
+        return resolve_interpolations(self.composed, values)
+
+    def recipe(self, changes: Changes, where: Callable[[str], str] | None = None) -> Recipe:
+        """The checked recipe with changes in it. Raises RecipeError with every problem found."""
+        return self.checker.check(self.values(changes), where or self.composed.where)
+
+
+def open_variations(composed: Composed, checker: Checker) -> Variations:
+    """The variations of a recipe. What a person may write in two ways (`model: path`) is written one way first."""
+    values = {key: value for key, value in composed.written.items() if key != "sweep"}
+    return Variations(composed, checker, expand_shorthands(json.loads(json.dumps(values, default=str))))
