@@ -38,10 +38,7 @@ class _Traffic:
     by_key: dict[str, _Flight] = field(default_factory=dict)
 
     def start(self, point: PointRun, decision: Decision) -> None:
-        """Have a step computed, or wait for the point that has it computed already."""
-        if decision.key in self.by_key:
-            self.by_key[decision.key].waiting.append(point)
-            return
+        """Have a step computed."""
         name = f"{decision.step.name}#{point.number}"
         self.desk.listener(
             StepStarted(name=name, step=decision.step.type.name, reason=decision.reason.text, detail=decision.detail)
@@ -97,6 +94,9 @@ def _advance(point: PointRun, traffic: _Traffic) -> None:
             [decision] = point.run.planner.decide(unit, point.run.digests)
         except NdldFlowError as error:
             point.fail(step, error)
+            return
+        if decision.key in traffic.by_key:  # even when its record is there: whose work it was is told when it lands
+            traffic.by_key[decision.key].waiting.append(point)
             return
         if decision.record is None:
             traffic.start(point, decision)
