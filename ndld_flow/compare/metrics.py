@@ -58,10 +58,11 @@ def _exact(name: str, measured: Sequence[Measured]) -> ComparedMetric:
     metrics = [one.metrics.get(name) for one in measured]
     unit = next((metric.unit for metric in metrics if metric is not None), "")
     values = tuple(metric.value if metric is not None and math.isfinite(metric.value) else None for metric in metrics)
-    return ComparedMetric(metric=name, unit=unit, better=_better(name, unit), values=values)
+    return ComparedMetric(metric=name, unit=unit, better=which_is_better(name, unit), values=values)
 
 
-def _better(name: str, unit: str) -> Better:
+def which_is_better(name: str, unit: str) -> Better:
+    """Whether less or more of a metric is better, by the last part of its name and by its unit."""
     last = name.rpartition(".")[2]
     if last in _HIGHER_IS_BETTER or unit == "1/s":
         return "higher"

@@ -22,25 +22,4 @@ function chooser(name, label, options, choose) {
   return { element, show };
 }
 
-// What a metric is worth with its unit; the same rules as quantities.py.
-function quantityText(value, unit) {
-  if (value === null || value === undefined) return "–";
-  if (unit === "ms") return milliseconds(value);
-  if (unit === "bytes") return size(value);
-  return `${threeDigits(value)} ${unit === "1/s" ? "/s" : unit}`.trim();
-}
-
 const signedMs = (value) => (value === 0 ? "±0" : `${value < 0 ? "−" : "+"}${milliseconds(Math.abs(value))}`);
-
-function ratioText(ratio) {
-  if (ratio === null || ratio === undefined) return "–";
-  return `${ratio >= 0.9 && ratio <= 1.1 ? ratio.toFixed(3) : threeDigits(ratio)}×`;
-}
-
-function changeText(ratio) {
-  if (ratio === null || ratio === undefined) return "";
-  const percent = (ratio - 1) * 100;
-  if (Math.abs(percent) < 0.05) return "±0 %";
-  const digits = Math.abs(percent) >= 9.95 ? count(Math.round(Math.abs(percent))) : Math.abs(percent).toFixed(1);
-  return `${percent < 0 ? "−" : "+"}${digits} %`;
-}

@@ -40,3 +40,48 @@ function amount(value) {
   }
   return count(value);
 }
+
+// A duration given in s: `12 ms`, `8.2 s`, `1 min 12 s`, `2 h 05 min`, `3 days`.
+function seconds(value) {
+  if (value < 0.95) return `${(value * 1000).toFixed(0)} ms`;
+  if (value < 59.95) return `${value.toFixed(1)} s`;
+  const whole = Math.round(value);
+  const two = (part) => String(part).padStart(2, "0");
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${two(whole % 60)} s`;
+  if (whole < 172800) return `${Math.floor(whole / 3600)} h ${two(Math.floor((whole % 3600) / 60))} min`;
+  return `${Math.round(whole / 86400)} days`;
+}
+
+// A bare number: as many nines as it has (0.9999998 is not 1), scientific when tiny or huge.
+function plainNumber(value) {
+  const magnitude = Math.abs(value);
+  if (Number.isInteger(value) && magnitude < 1e15) return count(value);
+  if (value > 0.999 && value < 1) {
+    const nines = Math.ceil(-Math.log10(1 - value));
+    return nines < 9 ? value.toFixed(nines + 1) : "1";
+  }
+  if (magnitude < 1e-3 || magnitude >= 1e6) return value.toExponential(1).replace(".0e", "e").replace(/e([+-])(\d)$/, "e$10$2");
+  return magnitude < 1000 ? String(Number(value.toPrecision(4))) : value.toLocaleString("en-US", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
+}
+
+// What a metric is worth with its unit.
+function quantityText(value, unit) {
+  if (value === null || value === undefined) return "–";
+  const scaled = { ms: milliseconds, bytes: size, s: seconds }[unit];
+  if (scaled) return scaled(value);
+  if (unit === "1/s") return `${threeDigits(value)} /s`;
+  return `${plainNumber(value)} ${unit}`.trim();
+}
+
+function ratioText(ratio) {
+  if (ratio === null || ratio === undefined) return "–";
+  return `${ratio >= 0.9 && ratio <= 1.1 ? ratio.toFixed(3) : threeDigits(ratio)}×`;
+}
+
+function changeText(ratio) {
+  if (ratio === null || ratio === undefined) return "";
+  const percent = (ratio - 1) * 100;
+  if (Math.abs(percent) < 0.05) return "±0 %";
+  const digits = Math.abs(percent) >= 9.95 ? count(Math.round(Math.abs(percent))) : Math.abs(percent).toFixed(1);
+  return `${percent < 0 ? "−" : "+"}${digits} %`;
+}

@@ -12,8 +12,31 @@ from ndld_flow.report.write_page import write_page
 
 SWEEP_PAGE = PageParts(
     template="sweep.html.j2",
-    styles=("tokens.css", "page.css", "charts.css", "tables.css", "print.css"),
-    scripts=(*WIDGETS, "keys.js", "conveniences.js", "sweep_page.js"),
+    styles=(
+        "tokens.css",
+        "page.css",
+        "charts.css",
+        "tables.css",
+        "profile.css",
+        "compare.css",
+        "sweep.css",
+        "print.css",
+    ),
+    scripts=(
+        *WIDGETS,
+        "sweep_data.js",
+        "sweep_copy.js",
+        "sweep_spots.js",
+        "sweep_scatter.js",
+        "sweep_brush.js",
+        "sweep_parallel.js",
+        "sweep_curves.js",
+        "sweep_columns.js",
+        "sweep_table.js",
+        "keys.js",
+        "conveniences.js",
+        "sweep_page.js",
+    ),
 )
 
 

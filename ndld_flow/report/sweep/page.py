@@ -2,27 +2,125 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ndld_flow.plain_text import short_name
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
-from ndld_flow.report.json_values import packed
+from ndld_flow.report.sweep.collect_curves import Curve, collect_curves
+from ndld_flow.report.sweep.collect_effects import EffectsView, collect_effects
+from ndld_flow.report.sweep.collect_head import HeadView, RepeatView, collect_head, collect_repeat
+from ndld_flow.report.sweep.collect_sittings import SittingView, collect_sittings
+from ndld_flow.report.sweep.collect_troubles import TroubleView, collect_troubles
+from ndld_flow.report.sweep.collect_winners import WinnersView, collect_winners
+from ndld_flow.report.sweep.dimensions import collect_dimensions
+from ndld_flow.report.sweep.payload import sweep_payload
+from ndld_flow.report.sweep.point_words import link, objective_words, value_words
+from ndld_flow.report.sweep.verdict_words import sweep_verdict
+
+_PLAIN_ROWS = 100
+
+
+@dataclass(frozen=True)
+class PlainRow:
+    """A point where no script runs, and on paper."""
+
+    number: int
+    report: str
+    values: tuple[str, ...]
+    objectives: tuple[str, ...]
+    outcome: str
+    reason: str
+    rank: str
 
 
 @dataclass(frozen=True)
 class SweepPage:
     """The page of one sweep."""
 
-    title: str
-    points: tuple[SweepPoint, ...]
+    head: HeadView
+    axes: tuple[str, ...]
+    objectives: tuple[str, ...]
+    point_count: int
+    plain: tuple[PlainRow, ...]
+    """The best first, the first so many."""
+    winners: WinnersView | None
+    has_pictures: bool
+    """Whether there is anything to draw: two points with something measured."""
+    curves: tuple[Curve, ...]
+    effects: tuple[EffectsView, ...]
+    searched: bool
+    """Whether the method looks where it is good, so that points are not drawn evenly."""
+    troubles: tuple[TroubleView, ...]
+    sittings: tuple[SittingView, ...]
+    repeat: RepeatView
     payload: str
 
     @property
     def sections(self) -> tuple[tuple[str, str], ...]:
         """(anchor, title) of the sections this page has, in order."""
-        return (("points", "Points"),)
+        present = {
+            "winners": self.winners is not None,
+            "trade": self.has_pictures,
+            "parallel": self.has_pictures,
+            "points": bool(self.point_count),
+            "effects": bool(self.effects),
+            "curves": bool(self.curves),
+            "troubles": bool(self.troubles),
+            "sittings": bool(self.sittings),
+            "repeat": True,
+        }
+        return tuple((name, _TITLES[name]) for name, there in present.items() if there)
+
+
+_TITLES = {
+    "winners": "Best",
+    "trade": "Trade-off",
+    "parallel": "Parallel",
+    "points": "Points",
+    "effects": "Effects",
+    "curves": "Curves",
+    "troubles": "Failures",
+    "sittings": "Sittings",
+    "repeat": "Repeat",
+}
 
 
 def collect_page(record: SweepRecord) -> SweepPage:
     """Turn a record into page data."""
-    return SweepPage(short_name(record.recipe_name), record.points, packed({}))
+    dimensions = collect_dimensions(record)
+    curves = collect_curves(record, dimensions)
+    measured = [point for point in record.points if point.metrics]
+    return SweepPage(
+        head=collect_head(record, sweep_verdict(record)),
+        axes=tuple(short_name(axis.name, 60) for axis in record.axes),
+        objectives=tuple(short_name(one.text, 60) for one in record.objectives),
+        point_count=len(record.points),
+        plain=_plain(record.points, record),
+        winners=collect_winners(record),
+        has_pictures=len(measured) > 1,
+        curves=curves,
+        effects=collect_effects(record),
+        searched=record.method in ("hill_climb", "tpe"),
+        troubles=collect_troubles(record),
+        sittings=collect_sittings(record),
+        repeat=collect_repeat(record),
+        payload=sweep_payload(record, dimensions, curves),
+    )
+
+
+def _plain(points: Sequence[SweepPoint], record: SweepRecord) -> tuple[PlainRow, ...]:
+    ordered = sorted(points, key=lambda point: (point.rank is None, point.rank or 0, point.number))
+    return tuple(_plain_row(point, record) for point in ordered[:_PLAIN_ROWS])
+
+
+def _plain_row(point: SweepPoint, record: SweepRecord) -> PlainRow:
+    return PlainRow(
+        number=point.number,
+        report=link(point),
+        values=tuple(value_words(point.values.get(axis.name)) for axis in record.axes),
+        objectives=tuple(objective_words(a, b) for a, b in zip(point.objectives, record.objectives, strict=False)),
+        outcome=point.outcome,
+        reason=short_name(point.reason, 200),
+        rank=str(point.rank or ""),
+    )

@@ -1,0 +1,73 @@
+// Columns of the table of points, from SweepData.
+
+function dimensionColumn(one, hidden) {
+  const wide = one.isText ? "minmax(96px, 1fr)" : "minmax(92px, 0.8fr)";
+  const spread = /\.latency\.(spread|cov)$/.test(one.label);
+  const format = (_, row) => (spread && one.numbers[row] !== null ? share(one.numbers[row]) : shortened(one.text(row), 60));
+  const shared = { key: one.key, label: shortened(one.short, 26), longLabel: shortened(one.label, 60), csvLabel: one.unit ? `${one.label} ${one.unit}` : one.label, width: wide, hidden };
+  if (one.kind === "axis" && one.isText) {
+    return { ...shared, tally: true, value: (row) => one.text(row), format: (value) => shortened(value, 60) };
+  }
+  const csv = (row) => (one.kind === "axis" ? one.text(row) : one.numbers[row] ?? "");
+  return {
+    ...shared, numeric: true, right: true, position: one.direction === "minimize" || one.kind === "axis",
+    measure: one.kind === "axis" ? undefined : "mean", value: (row) => one.numbers[row], format, csv,
+    summaryLabel: shortened(one.short, 40),
+  };
+}
+
+// What was measured again, beside what was measured at first.
+function againColumns(data) {
+  if (!data.again.some(Boolean)) return [];
+  const columns = data.of("objective").map((one, place) => ({
+    key: `again_${place}`, label: `${shortened(one.short, 18)} again`, longLabel: `${shortened(one.label, 50)} again`, csvLabel: `${one.label} again${one.unit ? ` ${one.unit}` : ""}`,
+    width: "minmax(92px, 0.8fr)", numeric: true, right: true, position: one.direction === "minimize", hidden: data.objectives > 2,
+    value: (row) => data.again[row]?.objectives[place] ?? null,
+    format: (value) => (value === null ? "" : quantityText(value, one.unit)), csv: (row) => data.again[row]?.objectives[place] ?? "",
+  }));
+  const interval = (row) => data.again[row]?.ratio ?? [null, null, null];
+  const said = (row) => {
+    const [ratio, low, high] = interval(row);
+    return ratio === null ? "" : low === null ? ratioText(ratio) : `${ratioText(low)} to ${ratioText(high)}`;
+  };
+  columns.push({
+    key: "interval", label: "To the best", longLabel: "Ratio to the best, 95 % interval", width: "minmax(118px, 0.7fr)", hidden: false, right: true,
+    value: (row) => said(row),
+  });
+  return columns;
+}
+
+function constraintColumn(data) {
+  const broken = (row) => data.constraints[row].filter(([, holds]) => !holds).map(([gate]) => data.texts[gate]);
+  const value = (row) => {
+    const { length } = data.constraints[row];
+    return length === 0 ? "" : broken(row).length ? `broken: ${broken(row).join("; ")}` : "hold";
+  };
+  return { key: "constraints", label: "Constraints", width: "minmax(92px, 0.7fr)", value, tone: (row) => (broken(row).length ? "bad" : ""), hidden: !data.constraints.some((one) => one.length) };
+}
+
+const MARK_WORDS = { best: "best", tie: "tie", front: "front", "": "" };
+
+function pointColumns(data) {
+  const varies = (one) => (one.isText ? new Set(one.levels).size > 1 : one.low < one.high);
+  const axes = data.of("axis").map((one) => dimensionColumn(one, data.length > 1 && !varies(one)));
+  const goals = data.of("objective").map((one) => dimensionColumn(one, false));
+  const metrics = data.of("metric").map((one) => dimensionColumn(one, !(one.telling || /\.latency\.spread$/.test(one.label))));
+  const ranked = data.rank.some((rank) => rank !== null);
+  const number = {
+    key: "number", label: "#", width: "62px", numeric: true, position: true, right: true, hidden: false, value: (row) => data.number[row],
+    element: (value, row) => (data.said("report", row) ? make("a", { href: data.said("report", row), title: "This point's own report" }, String(value)) : String(value)),
+  };
+  return [
+    number,
+    { key: "rank", label: "Rank", width: "68px", numeric: true, position: true, right: true, hidden: !ranked, value: (row) => data.rank[row], format: (value) => value ?? "–", csv: (row) => data.rank[row] ?? "" },
+    { key: "mark", label: "Mark", width: "70px", hidden: !ranked, tally: true, value: (row) => MARK_WORDS[data.said("mark", row)], element: (value) => make("span", { class: `point-mark ${value}` }, value) },
+    ...axes, ...goals, ...againColumns(data), ...metrics.filter((one) => !one.hidden), constraintColumn(data),
+    {
+      key: "outcome", label: "Outcome", width: "100px", hidden: false, tally: true, value: (row) => data.said("outcome", row),
+      element: (value) => make("span", { class: `outcome ${value}` }, value),
+    },
+    { key: "reason", label: "Reason", width: "minmax(150px, 1.6fr)", hidden: !data.reason.some((place) => data.texts[place]), value: (row) => data.said("reason", row), tone: () => "aside" },
+    ...metrics.filter((one) => one.hidden),
+  ];
+}

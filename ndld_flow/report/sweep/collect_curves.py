@@ -1,0 +1,172 @@
+"""Objective and throughput along an axis of numbers: one line for each combination of the other axes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from ndld_flow.plain_text import short_name
+from ndld_flow.records.sweep import SweepAxis, SweepPoint, SweepRecord
+from ndld_flow.report.sweep.dimensions import AxisNumbers, Dimension, axis_numbers
+from ndld_flow.report.sweep.point_words import key_of, value_words
+from ndld_flow.units import parse_percent
+
+_LINES = 8
+_LEAST_POINTS = 3
+_GAIN, _POINTS = 0.02, 2
+"""Of saturation, where the recipe says nothing."""
+
+
+@dataclass(frozen=True)
+class CurveLine:
+    """Points that differ on the curve's axis only."""
+
+    label: str
+    """`speed.threads 2`; empty of the only line."""
+    rows: tuple[int, ...]
+    """Places of its points, in the axis' order."""
+    x: tuple[float, ...]
+    y: tuple[float | None, ...]
+    saturated: int | None
+    """Position in the line from which on more gains nothing; None where it gains to the end."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One quantity along one axis."""
+
+    axis: str
+    y: Dimension
+    lines: tuple[CurveLine, ...]
+    left_out: int
+    """Lines that are not shown."""
+    log: bool
+
+
+@dataclass(frozen=True)
+class _Saturation:
+    gain: float
+    points: int
+
+
+def collect_curves(record: SweepRecord, dimensions: Sequence[Dimension]) -> tuple[Curve, ...]:
+    """Every axis of numbers with at least one line of three points, times the objectives and throughput."""
+    quantities = [one for one in dimensions if one.kind == "objective" or _is_throughput(one)]
+    found = []
+    for axis in record.axes:
+        numbers = axis_numbers(axis)
+        rows = _rows_of_lines(axis, numbers, record) if numbers and len(axis.values) >= _LEAST_POINTS else []
+        if numbers and rows:
+            found += [_curve(axis, numbers, quantity, rows, record) for quantity in quantities]
+    return tuple(found)
+
+
+def saturates_at(values: Sequence[float | None], direction: str, gain: float, points: int) -> int | None:
+    """Position of the best value before `points` values in a row that gain less than `gain` over the best so far."""
+    best: int | None = None
+    poor = 0
+    for position, value in enumerate(values):
+        if value is None:
+            continue
+        if best is None or _gains(value, values[best], direction, gain):
+            best, poor = position, 0
+            continue
+        poor += 1
+        if poor == points:
+            return best
+    return None
+
+
+def _gains(value: float, best: float | None, direction: str, gain: float) -> bool:
+    assert best is not None
+    better = best - value if direction == "minimize" else value - best
+    return better > 0 and better >= gain * abs(best)
+
+
+def _is_throughput(one: Dimension) -> bool:
+    return one.kind == "metric" and one.unit == "1/s" and one.label.endswith("throughput.median")
+
+
+def _rows_of_lines(axis: SweepAxis, numbers: AxisNumbers, record: SweepRecord) -> list[list[int]]:
+    """Rows that are equal on all other axes, ordered along this one; the longest lines first."""
+    lines: dict[str, list[int]] = defaultdict(list)
+    for row, point in enumerate(record.points):
+        if key_of(point.values.get(axis.name)) in numbers.of_key:
+            lines[key_of(_others(point, axis))].append(row)
+    ordered = [sorted(rows, key=lambda row: _x(record.points[row], axis, numbers)) for rows in lines.values()]
+    return sorted((rows for rows in ordered if len(rows) >= _LEAST_POINTS), key=lambda rows: -len(rows))
+
+
+def _others(point: SweepPoint, axis: SweepAxis) -> dict[str, JsonValue]:
+    return {name: value for name, value in point.values.items() if name != axis.name}
+
+
+def _x(point: SweepPoint, axis: SweepAxis, numbers: AxisNumbers) -> float:
+    return numbers.of_key[key_of(point.values.get(axis.name))]
+
+
+def _curve(
+    axis: SweepAxis, numbers: AxisNumbers, quantity: Dimension, lines: Sequence[Sequence[int]], record: SweepRecord
+) -> Curve:
+    """The lines that reach the best values; where there are many, most of them say the same."""
+    values = quantity.numbers or ()
+    sign = 1 if quantity.direction == "minimize" else -1
+    known = [rows for rows in lines if any(values[row] is not None for row in rows)]
+    best = sorted(known, key=lambda rows: min(sign * one for row in rows if (one := values[row]) is not None))
+    shown = best[:_LINES]
+    varying = {
+        name
+        for rows in shown
+        for name, value in _others(record.points[rows[0]], axis).items()
+        if key_of(value) != key_of(record.points[shown[0][0]].values.get(name))
+    }
+    x = [number for number in numbers.of_key.values() if number > 0]
+    return Curve(
+        axis=short_name(numbers.label, 100),
+        y=quantity,
+        lines=tuple(_line(rows, axis, numbers, quantity, record, varying) for rows in shown),
+        left_out=len(known) - len(shown),
+        log=axis.log or (len(x) == len(numbers.of_key) and max(x) / min(x) >= 8),
+    )
+
+
+def _line(
+    rows: Sequence[int],
+    axis: SweepAxis,
+    numbers: AxisNumbers,
+    quantity: Dimension,
+    record: SweepRecord,
+    varying: set[str],
+) -> CurveLine:
+    points = [record.points[row] for row in rows]
+    y = tuple((quantity.numbers or ())[row] for row in rows)
+    rule = _saturation(record.recipe)
+    others = _others(points[0], axis).items()
+    return CurveLine(
+        label=", ".join(f"{short_name(name, 60)} {value_words(value)}" for name, value in others if name in varying),
+        rows=tuple(rows),
+        x=tuple(_x(point, axis, numbers) for point in points),
+        y=y,
+        saturated=saturates_at(y, quantity.direction, rule.gain, rule.points),
+    )
+
+
+def _saturation(recipe: Mapping[str, JsonValue]) -> _Saturation:
+    """What the recipe calls saturated."""
+    sweep = recipe.get("sweep")
+    said = sweep.get("saturation") if isinstance(sweep, dict) else None
+    if not isinstance(said, dict):
+        return _Saturation(_GAIN, _POINTS)
+    gain, points = said.get("gain"), said.get("points")
+    return _Saturation(_fraction(gain), points if isinstance(points, int) else _POINTS)
+
+
+def _fraction(gain: JsonValue) -> float:
+    """0.02, or `2 %`."""
+    try:
+        return parse_percent(gain) if isinstance(gain, str) else float(str(gain))
+    except ValueError:
+        return _GAIN

@@ -1,0 +1,154 @@
+"""What each setting alone does to each objective, as dots and intervals on one scale."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ndld_flow.compare.intervals import median_interval
+from ndld_flow.plain_text import short_name
+from ndld_flow.quantities import share
+from ndld_flow.records.sweep import SweepObjective, SweepRecord
+from ndld_flow.report.sweep.point_words import objective_words, value_words
+from ndld_flow.sweeping.main_effects import Effect, Level, Observed, main_effects
+
+_OBJECTIVES, _AXES = 3, 12
+_DOTS = 12
+"""A value with more points shows its interval only."""
+_FEW = 6
+"""With fewer values no interval covers 95 %: the range is shown instead."""
+
+
+@dataclass(frozen=True)
+class LevelView:
+    """One value of an axis. Places are percent of the scale."""
+
+    label: str
+    count: int
+    median: str
+    interval: str
+    """`3.1 ms to 3.4 ms`; empty of a single point."""
+    is_range: bool
+    """Whether there are too few for a 95 % interval, so that it is the range of all."""
+    low: float
+    point: float
+    high: float
+    dots: tuple[float, ...]
+    is_best: bool
+
+
+@dataclass(frozen=True)
+class EffectView:
+    """One axis."""
+
+    axis: str
+    size: str
+    """`63.9 %`"""
+    paired: bool
+    levels: tuple[LevelView, ...]
+
+
+@dataclass(frozen=True)
+class EffectsView:
+    """All axes for one objective."""
+
+    objective: str
+    direction: str
+    effects: tuple[EffectView, ...]
+    ticks: tuple[tuple[float, str], ...]
+    paired: bool
+    """Whether all are."""
+
+
+def collect_effects(record: SweepRecord) -> tuple[EffectsView, ...]:
+    """One view for each objective that points of at least two values of an axis have."""
+    axes = {axis.name: axis.values for axis in record.axes}
+    found = []
+    for place, objective in enumerate(record.objectives[:_OBJECTIVES]):
+        effects = main_effects(axes, _observed(record, place))[:_AXES]
+        if effects:
+            found.append(_view(objective, effects))
+    return tuple(found)
+
+
+def _observed(record: SweepRecord, place: int) -> list[Observed]:
+    """Points that were measured, as first measured: the same conditions for all. Also those that were refused."""
+    values = ((point, point.objectives[place : place + 1]) for point in record.points)
+    return [
+        Observed(point.values, value[0])
+        for point, value in values
+        if value and value[0] is not None and math.isfinite(value[0]) and len(point.values) == len(record.axes)
+    ]
+
+
+def _view(objective: SweepObjective, effects: Sequence[Effect]) -> EffectsView:
+    ends = [end for effect in effects for level in effect.levels for end in _shown_values(level)]
+    scale = _Scale(min(ends), max(ends))
+    return EffectsView(
+        objective=short_name(objective.text, 100),
+        direction=objective.direction,
+        effects=tuple(_effect(effect, objective, scale) for effect in effects),
+        ticks=scale.ticks(objective),
+        paired=all(effect.paired for effect in effects),
+    )
+
+
+def _shown_values(level: Level) -> Sequence[float]:
+    return level.observed if len(level.observed) <= _DOTS else median_interval(level.observed)
+
+
+def _effect(effect: Effect, objective: SweepObjective, scale: _Scale) -> EffectView:
+    medians = [level.median for level in effect.levels]
+    best = min(medians) if objective.direction == "minimize" else max(medians)
+    return EffectView(
+        axis=short_name(effect.axis, 100),
+        size=share(effect.size),
+        paired=effect.paired,
+        levels=tuple(_level(level, objective, scale, best) for level in effect.levels),
+    )
+
+
+def _level(level: Level, objective: SweepObjective, scale: _Scale, best: float) -> LevelView:
+    low, high = median_interval(level.observed)
+    ends = f"{objective_words(low, objective)} to {objective_words(high, objective)}"
+    return LevelView(
+        label=" to ".join(value_words(value) for value in level.values),
+        count=len(level.observed),
+        median=objective_words(level.median, objective),
+        interval=ends if len(level.observed) > 1 else "",
+        is_range=len(level.observed) < _FEW,
+        low=scale.place(low),
+        point=scale.place(level.median),
+        high=scale.place(high),
+        dots=tuple(scale.place(value) for value in level.observed) if len(level.observed) <= _DOTS else (),
+        is_best=level.median == best,
+    )
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """A linear axis, a little wider than what is on it."""
+
+    low: float
+    high: float
+
+    def place(self, value: float) -> float:
+        """In percent."""
+        span = self.high - self.low
+        return round(4 + 92 * (value - self.low) / span, 2) if span > 0 else 50.0
+
+    def ticks(self, objective: SweepObjective) -> tuple[tuple[float, str], ...]:
+        """(place, text) of about four round numbers."""
+        span = self.high - self.low
+        if span <= 0:
+            return ((50.0, objective_words(self.low, objective)),)
+        step = _round_step(span / 4)
+        first = math.ceil(self.low / step)
+        places = [first + place for place in range(12) if (first + place) * step <= self.high]
+        return tuple((self.place(place * step), objective_words(place * step, objective)) for place in places)
+
+
+def _round_step(rough: float) -> float:
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))

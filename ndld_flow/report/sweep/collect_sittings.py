@@ -1,0 +1,45 @@
+"""Who was measured in turns with whom, where, when, and what ran beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from ndld_flow.plain_text import short_name
+from ndld_flow.quantities import seconds
+from ndld_flow.records.sweep import Sitting, SweepRecord
+from ndld_flow.report.sweep.point_words import points_words
+
+
+@dataclass(frozen=True)
+class SittingView:
+    """One sitting."""
+
+    number: int
+    points: str
+    steps: str
+    device: str
+    started_at: datetime
+    took: str
+    why: str
+    """`again` for winners, `there already` for what was not measured now."""
+    beside: str
+
+
+def collect_sittings(record: SweepRecord) -> tuple[SittingView, ...]:
+    """All of them, in order."""
+    return tuple(map(_view, record.sittings))
+
+
+def _view(sitting: Sitting) -> SittingView:
+    said = [text for text, there in (("winners again", sitting.again), ("there already", sitting.reused)) if there]
+    return SittingView(
+        number=sitting.number,
+        points=points_words(sitting.points) if sitting.points else "",
+        steps=", ".join(short_name(name, 60) for name in sitting.steps),
+        device=short_name(sitting.device, 80),
+        started_at=sitting.started_at,
+        took=seconds((sitting.ended_at - sitting.started_at).total_seconds()),
+        why=", ".join(said),
+        beside="; ".join(short_name(one, 200) for one in sitting.beside[:10]),
+    )

@@ -1,0 +1,136 @@
+"""The best points: what each came to at first and again, how it stands to the best, and how to have it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ndld_flow.records.sweep import SweepPoint, SweepRecord
+from ndld_flow.report.comparison.collect_verdicts import ratio_text
+from ndld_flow.report.comparison.interval_scale import IntervalPlot, IntervalScale
+from ndld_flow.report.settings_text import Setting
+from ndld_flow.report.sweep.point_words import link, objectives_words, points_words, value_words
+from ndld_flow.report.sweep.recipe_lines import recipe_lines
+
+_SHOWN = 5
+"""And all that were measured again, and the front."""
+_MOST = 12
+_MARKS = {"best": "improved", "tie": "unchanged", "worse": "regressed", "inconclusive": "inconclusive"}
+
+
+@dataclass(frozen=True)
+class WinnerView:
+    """One of the best points."""
+
+    number: int
+    rank: int
+    settings: tuple[Setting, ...]
+    first: str
+    """Objectives as first measured."""
+    again: str
+    """As measured again; empty where it was not."""
+    standing: str
+    """`best`, `tie`, `worse`, `inconclusive`; empty where it was not measured again."""
+    mark: str
+    """How its interval is coloured."""
+    ratio: str
+    interval: str
+    """`0.99x to 1.02x`; empty without one."""
+    plot: IntervalPlot | None
+    on_front: bool
+    lines: str
+    """What to write into the recipe to have this point."""
+    report: str
+    """Address of its own report; empty without one."""
+
+
+@dataclass(frozen=True)
+class WinnersView:
+    """The best points on one axis of ratios."""
+
+    rows: tuple[WinnerView, ...]
+    ticks: tuple[tuple[float, str], ...]
+    measured_again: bool
+    said: str
+    """What measuring again decided."""
+    objective: str
+    """Whose ratio it is."""
+
+
+def collect_winners(record: SweepRecord) -> WinnersView | None:
+    """None where no point has a rank."""
+    ranked = sorted((point for point in record.points if point.rank is not None), key=lambda point: point.rank or 0)
+    chosen = [point for place, point in enumerate(ranked) if place < _SHOWN or point.again or point.on_front][:_MOST]
+    if not chosen:
+        return None
+    scale = _scale(chosen)
+    return WinnersView(
+        rows=tuple(_winner(point, record, scale) for point in chosen),
+        ticks=scale.ticks(),
+        measured_again=any(point.again for point in chosen),
+        said=_said(chosen),
+        objective=record.objectives[0].text,
+    )
+
+
+def _winner(point: SweepPoint, record: SweepRecord, scale: IntervalScale) -> WinnerView:
+    again = point.again
+    ratio = again.ratio if again is not None and again.ratio is not None and math.isfinite(again.ratio) else None
+    low, high = _ends(point) or (None, None)
+    return WinnerView(
+        number=point.number,
+        rank=point.rank or 0,
+        settings=tuple(Setting(name, value_words(value)) for name, value in point.values.items()),
+        first=objectives_words(point.objectives, record.objectives),
+        again=objectives_words(again.objectives, record.objectives) if again else "",
+        standing=again.standing if again else "",
+        mark=_MARKS[again.standing] if again else "",
+        ratio=ratio_text(ratio) if ratio is not None else "",
+        interval=f"{ratio_text(low)} to {ratio_text(high)}" if low is not None and high is not None else "",
+        plot=_plot(ratio, low, high, scale) if ratio is not None and ratio > 0 else None,
+        on_front=point.on_front,
+        lines=recipe_lines(point, record.recipe),
+        report=link(point),
+    )
+
+
+def _ends(point: SweepPoint) -> tuple[float, float] | None:
+    again = point.again
+    if again is None or again.ratio_low is None or again.ratio_high is None:
+        return None
+    both = (again.ratio_low, again.ratio_high)
+    return both if all(math.isfinite(one) and one > 0 for one in both) else None
+
+
+def _scale(points: list[SweepPoint]) -> IntervalScale:
+    """Around 1, with a margin, never so narrow that noise fills it."""
+    held = [1 / 1.02, 1.02]
+    for point in points:
+        ratio = point.again.ratio if point.again else None
+        held += [one for one in (ratio, *(_ends(point) or ())) if one is not None and 1e-3 <= one <= 1e3]
+    margin = (max(held) / min(held)) ** 0.06
+    return IntervalScale(min(held) / margin, max(held) * margin)
+
+
+def _plot(ratio: float, low: float | None, high: float | None, scale: IntervalScale) -> IntervalPlot:
+    ends = (low or ratio, ratio, high or ratio, 1.0, 1.0)
+    return IntervalPlot(*(round(scale.place(one), 2) for one in ends))
+
+
+def _said(points: list[SweepPoint]) -> str:
+    """Ties in words."""
+    again = [point for point in points if point.again is not None]
+    if not again:
+        return "These were not measured again: that the first is best is said by its first measurement alone."
+    numbers = {word: [one.number for one in again if one.again and one.again.standing == word] for word in _MARKS}
+    if not numbers["best"]:
+        return f"Measured again in turns: {points_words([one.number for one in again])}."
+    said = [f"Measured again in turns, point {numbers['best'][0]} is best"]
+    if numbers["tie"]:
+        said.append(f"{points_words(numbers['tie'])} cannot be told from it: the difference is inside the noise")
+    if numbers["inconclusive"]:
+        verb = "are" if len(numbers["inconclusive"]) > 1 else "is"
+        said.append(f"{points_words(numbers['inconclusive'])} {verb} inconclusive: more process runs would tell")
+    if numbers["worse"]:
+        said.append(f"{points_words(numbers['worse'])} {'are' if len(numbers['worse']) > 1 else 'is'} worse")
+    return "; ".join(said) + "."

@@ -1,0 +1,174 @@
+"""Everything that points of a sweep differ in, each as one column: axes, objectives, metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pydantic import JsonValue
+
+from ndld_flow.compare.metrics import which_is_better
+from ndld_flow.plain_text import short_name
+from ndld_flow.records.sweep import SweepAxis, SweepPoint, SweepRecord
+from ndld_flow.report.json_values import rounded
+from ndld_flow.report.sweep.point_words import key_of, value_words
+
+_TELLING = (
+    "latency.min",
+    "latency.median",
+    "throughput.median",
+    "cosine",
+    "engine_bytes",
+    "build_s",
+    "memory.peak_bytes",
+)
+"""Ends of the names of metrics that people look at first, in this order."""
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One column: a number for each point, or the place of its text."""
+
+    key: str
+    label: str
+    kind: Literal["axis", "objective", "metric"]
+    numbers: tuple[float | None, ...] | None
+    """None for an axis whose values are no numbers."""
+    unit: str = ""
+    direction: str = ""
+    """`minimize` or `maximize`; empty where neither is better."""
+    log: bool = False
+    texts: tuple[str, ...] = ()
+    """Values of an axis as the recipe says them, in its order."""
+    levels: tuple[int, ...] = ()
+    """Place of each point's value among them."""
+    telling: bool = False
+    """Whether it is shown before anybody asks for it."""
+
+
+@dataclass(frozen=True)
+class AxisNumbers:
+    """The values of an axis as numbers."""
+
+    label: str
+    """What they are: the axis' name, or of a list which part of it: `inputs.x.shape[0]`."""
+    of_key: dict[str, float]
+    """By the value's key."""
+
+
+def collect_dimensions(record: SweepRecord) -> tuple[Dimension, ...]:
+    """Axes, objectives, metrics; a metric that is an objective is told once, one that is the same everywhere last."""
+    axes = [_axis(place, axis, record.points) for place, axis in enumerate(record.axes)]
+    return (*axes, *_objectives(record), *_metrics(record))
+
+
+def axis_numbers(axis: SweepAxis) -> AxisNumbers | None:
+    """Numbers of an axis: its values, or the one number in which lists of them differ, such as a batch; else None."""
+    if axis.numeric:
+        return AxisNumbers(axis.name, {key_of(value): float(str(value)) for value in axis.values})
+    lists = [value for value in axis.values if isinstance(value, list)]
+    if len(lists) < 2 or len(lists) < len(axis.values) or len({len(one) for one in lists}) > 1:
+        return None
+    differing = [place for place in range(len(lists[0])) if len({key_of(one[place]) for one in lists}) > 1]
+    if len(differing) != 1 or not all(_is_number(one[differing[0]]) for one in lists):
+        return None
+    place = differing[0]
+    return AxisNumbers(f"{axis.name}[{place}]", {key_of(one): float(str(one[place])) for one in lists})
+
+
+def _axis(place: int, axis: SweepAxis, points: Sequence[SweepPoint]) -> Dimension:
+    keys = {key_of(value): position for position, value in enumerate(axis.values)}
+    texts = [value_words(value) for value in axis.values]
+    levels = []
+    for point in points:
+        value = point.values.get(axis.name)
+        key = key_of(value)
+        if key not in keys:
+            keys[key] = len(texts)
+            texts.append(value_words(value))
+        levels.append(keys[key])
+    found = axis_numbers(axis)
+    numbers = tuple(found.of_key.get(key_of(point.values.get(axis.name))) for point in points) if found else None
+    return Dimension(
+        key=f"axis_{place}",
+        label=short_name(axis.name, 100),
+        kind="axis",
+        numbers=numbers,
+        log=axis.log or (numbers is not None and _is_wide(numbers)),
+        texts=tuple(texts),
+        levels=tuple(levels),
+        telling=len(set(levels)) > 1,
+    )
+
+
+def _objectives(record: SweepRecord) -> list[Dimension]:
+    found = []
+    for place, objective in enumerate(record.objectives):
+        numbers = tuple(_finite(point.objectives[place : place + 1]) for point in record.points)
+        found.append(
+            Dimension(
+                key=f"objective_{place}",
+                label=short_name(objective.text, 100),
+                kind="objective",
+                numbers=numbers,
+                unit=short_name(objective.unit, 20),
+                direction=objective.direction,
+                log=_is_wide(numbers),
+                telling=True,
+            )
+        )
+    return found
+
+
+def _metrics(record: SweepRecord) -> list[Dimension]:
+    taken = {objective.text for objective in record.objectives}
+    names = dict.fromkeys(name for point in record.points for name in point.metrics if name not in taken)
+    found = [_metric(name, record.points) for name in names]
+    telling = sorted((rank, place) for place, one in enumerate(found) if (rank := _rank(one)) is not None)
+    chosen = {place for _, place in telling[: 2 if record.objectives else 4]}
+    marked = [replace(one, key=f"metric_{place}", telling=place in chosen) for place, one in enumerate(found)]
+    return sorted(marked, key=lambda one: (not one.telling, not _varies(one)))
+
+
+def _metric(name: str, points: Sequence[SweepPoint]) -> Dimension:
+    metrics = [point.metrics.get(name) for point in points]
+    unit = next((metric.unit for metric in metrics if metric is not None), "")
+    numbers = tuple(_finite((metric.value,)) if metric is not None else None for metric in metrics)
+    better = which_is_better(name, unit)
+    return Dimension(
+        key="",
+        label=short_name(name, 100),
+        kind="metric",
+        numbers=numbers,
+        unit=short_name(unit, 20),
+        direction={"lower": "minimize", "higher": "maximize"}.get(better, ""),
+        log=_is_wide(numbers),
+    )
+
+
+def _rank(one: Dimension) -> int | None:
+    """How much people want to see it; None for what is the same everywhere, or not well known."""
+    if not _varies(one):
+        return None
+    return next((place for place, end in enumerate(_TELLING) if one.label.endswith(end)), None)
+
+
+def _varies(one: Dimension) -> bool:
+    return len({number for number in one.numbers or () if number is not None}) > 1
+
+
+def _finite(values: Sequence[float | None]) -> float | None:
+    (value,) = values or (None,)
+    return rounded(value) if value is not None and math.isfinite(value) else None
+
+
+def _is_wide(numbers: Sequence[float | None]) -> bool:
+    """Whether a linear scale would press most of them together."""
+    known = [number for number in numbers if number is not None]
+    return bool(known) and min(known) > 0 and max(known) / min(known) >= 16
+
+
+def _is_number(value: JsonValue) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,107 @@
+"""The data that the page of a sweep reads: columns over all points, each text once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ndld_flow.plain_text import short_name
+from ndld_flow.records.sweep import SweepPoint, SweepRecord
+from ndld_flow.report.json_values import Json, packed, rounded
+from ndld_flow.report.sweep.collect_curves import Curve
+from ndld_flow.report.sweep.dimensions import Dimension
+from ndld_flow.report.sweep.point_words import link
+from ndld_flow.report.sweep.recipe_lines import recipe_lines
+from ndld_flow.report.texts import Texts
+
+
+def sweep_payload(record: SweepRecord, dimensions: Sequence[Dimension], curves: Sequence[Curve]) -> str:
+    """All data of the page, compressed. Rows are points, in the record's order."""
+    texts = Texts()
+    points = record.points
+    data: dict[str, Json] = {
+        "id": record.id,
+        "name": short_name(record.recipe_name, 100),
+        "objectives": len(record.objectives),
+        "number": [point.number for point in points],
+        "outcome": texts.places(point.outcome for point in points),
+        "mark": texts.places(_mark(point, record.best) for point in points),
+        "reason": texts.places(short_name(point.reason, 600) for point in points),
+        "failed_step": texts.places(short_name(point.failed_step, 80) for point in points),
+        "report": texts.places(link(point) for point in points),
+        "lines": texts.places(recipe_lines(point, record.recipe) for point in points),
+        "rank": [point.rank for point in points],
+        "sitting": [point.sitting for point in points],
+        "wall_s": [rounded(point.wall_s) for point in points],
+        "steps": [_steps(point, texts) for point in points],
+        "constraints": [_constraints(point, texts) for point in points],
+        "again": [_again(point) for point in points],
+        "dimensions": [_dimension(one, texts) for one in dimensions],
+        "curves": [_curve(one, dimensions) for one in curves],
+    }
+    data["texts"] = texts.as_list()
+    return packed(data)
+
+
+def _mark(point: SweepPoint, best: int | None) -> str:
+    if best is not None and point.number == best:
+        return "best"
+    return "tie" if point.tied else "front" if point.on_front else ""
+
+
+def _steps(point: SweepPoint, texts: Texts) -> list[Json]:
+    """Name, outcome and why of each step, one after the other."""
+    told = ((short_name(step.name, 80), step.outcome, short_name(step.reason, 160)) for step in point.steps)
+    return list(texts.places(text for step in told for text in step))
+
+
+def _constraints(point: SweepPoint, texts: Texts) -> list[Json]:
+    """Gate, whether it holds, measured value, limit."""
+    return [
+        [*texts.places([short_name(one.gate, 160)]), int(one.passed), rounded(one.left), rounded(one.right)]
+        for one in point.constraints
+    ]
+
+
+def _again(point: SweepPoint) -> Json:
+    """Objectives, standing, ratio and its interval; null where nothing was measured again."""
+    if point.again is None:
+        return None
+    again = point.again
+    return {
+        "objectives": _numbers(again.objectives),
+        "standing": again.standing,
+        "ratio": _numbers((again.ratio, again.ratio_low, again.ratio_high)),
+    }
+
+
+def _dimension(one: Dimension, texts: Texts) -> dict[str, Json]:
+    shown: dict[str, Json] = {
+        "key": one.key,
+        "label": one.label,
+        "kind": one.kind,
+        "unit": one.unit,
+        "direction": one.direction,
+        "log": one.log,
+        "telling": one.telling,
+        "numbers": list(one.numbers) if one.numbers is not None else None,
+    }
+    if one.kind == "axis":
+        shown |= {"texts": texts.places(one.texts), "levels": list(one.levels)}
+    return shown
+
+
+def _curve(curve: Curve, dimensions: Sequence[Dimension]) -> dict[str, Json]:
+    return {
+        "axis": curve.axis,
+        "dimension": list(dimensions).index(curve.y),
+        "left_out": curve.left_out,
+        "log": curve.log,
+        "lines": [
+            {"label": line.label, "rows": list(line.rows), "x": list(line.x), "saturated": line.saturated}
+            for line in curve.lines
+        ],
+    }
+
+
+def _numbers(values: Iterable[float | None]) -> list[Json]:
+    return [rounded(value) if value is not None else None for value in values]

@@ -1,0 +1,72 @@
+"""Points of a sweep in words: their values, their numbers, what they came to."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from ndld_flow.plain_text import short_name
+from ndld_flow.quantities import quantity
+from ndld_flow.records.sweep import SweepObjective, SweepPoint
+from ndld_flow.report.settings_text import value_text
+
+NONE = "\N{EN DASH}"
+_OWN_FOLDER = re.compile(r"points/[\w-]+")
+
+
+def values_words(point: SweepPoint, most: int = 8) -> str:
+    """`speed.threads 2, speed.optimization all`"""
+    shown = [f"{short_name(name, 60)} {value_words(value)}" for name, value in list(point.values.items())[:most]]
+    left = len(point.values) - most
+    return ", ".join([*shown, f"{left} more"] if left > 0 else shown)
+
+
+def value_words(value: JsonValue) -> str:
+    """A value as the recipe says it, on one line that cannot fill a page."""
+    return short_name(value_text(value), 80)
+
+
+def points_words(numbers: Sequence[int], most: int = 12) -> str:
+    """`point 4`, `points 4 and 9`, `points 1, 2, 3 and 7 more`"""
+    if len(numbers) == 1:
+        return f"point {numbers[0]}"
+    shown = [str(number) for number in numbers[:most]]
+    left = len(numbers) - most
+    last = f"{left} more" if left > 0 else shown.pop()
+    return f"points {', '.join(shown)} and {last}"
+
+
+def objective_words(value: float | None, objective: SweepObjective) -> str:
+    """`3.21 ms`"""
+    return NONE if value is None else quantity(value, short_name(objective.unit, 20))
+
+
+def objectives_words(values: Sequence[float | None], objectives: Sequence[SweepObjective]) -> str:
+    """`3.21 ms` of one; of several with their names: `speed.latency.min 3.21 ms, engine.build_s 8.2 s`."""
+    shown = [objective_words(value, one) for value, one in zip(values, objectives, strict=False)]
+    if len(objectives) == 1:
+        return shown[0] if shown else NONE
+    return ", ".join(f"{short_name(one.text, 60)} {text}" for one, text in zip(objectives, shown, strict=False))
+
+
+def goal_words(objective: SweepObjective) -> str:
+    """`least speed.latency.min`"""
+    return f"{'least' if objective.direction == 'minimize' else 'most'} {short_name(objective.text, 100)}"
+
+
+def final(point: SweepPoint) -> tuple[float | None, ...]:
+    """Its objectives as measured again, where it was; else as first measured."""
+    return point.again.objectives if point.again is not None else point.objectives
+
+
+def link(point: SweepPoint) -> str:
+    """Its own report, from the sweep's; empty without one. A record can be edited: no link leads elsewhere."""
+    return f"./{point.folder}/report.html" if _OWN_FOLDER.fullmatch(point.folder) else ""
+
+
+def key_of(value: JsonValue) -> str:
+    """Equal for equal values."""
+    return json.dumps(value, sort_keys=True)

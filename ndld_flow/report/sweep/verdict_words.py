@@ -1,0 +1,102 @@
+"""What a sweep found, in one sentence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from ndld_flow.quantities import change
+from ndld_flow.records.sweep import PointOutcome, SweepObjective, SweepPoint, SweepRecord
+from ndld_flow.report.comparison.collect_verdicts import ratio_text
+from ndld_flow.report.sweep.point_words import final, objective_words, objectives_words, points_words, values_words
+from ndld_flow.report.sweep.recipe_lines import find_own_point
+
+_BETTER = {"ms": "faster", "s": "faster", "1/s": "faster", "bytes": "smaller"}
+
+
+@dataclass(frozen=True)
+class SweepVerdict:
+    """The sentence, and in parts what a picture at a glance needs."""
+
+    passed: bool
+    said: str
+    """`Point 17 is best: speed.threads 2; 3.21 ms, 1.42x faster than the recipe's own settings (point 1).`"""
+    gain: str = ""
+    """`1.42x faster than the recipe's own settings (point 1)`; empty where that is not known."""
+
+
+def sweep_verdict(record: SweepRecord) -> SweepVerdict:
+    """What was found."""
+    best = best_point(record)
+    if best is None:
+        return SweepVerdict(record.passed, _without_best(record))
+    own = find_own_point(record)
+    is_own = own is not None and own.number == best.number
+    gain = "" if own is None or is_own else _gain(best, own, record.objectives[0])
+    parts = [
+        f"Point {best.number} is best{', the recipe as it stands' if is_own else ''}: {values_words(best)}",
+        ", ".join(filter(None, [objectives_words(final(best), record.objectives), gain])),
+        _ties(record),
+        _front(record),
+    ]
+    return SweepVerdict(record.passed, "; ".join(filter(None, parts)) + ".", gain)
+
+
+def best_point(record: SweepRecord) -> SweepPoint | None:
+    """The best point; None where there is none."""
+    return next((point for point in record.points if point.number == record.best), None) if record.objectives else None
+
+
+def counts_words(record: SweepRecord) -> str:
+    """`22 passed, 1 refused, 1 failed`; what there is none of is left out."""
+    counted: Counter[PointOutcome] = Counter(point.outcome for point in record.points)
+    shown = (f"{counted[one]} {one}" for one in ("passed", "refused", "failed") if counted[one])
+    return ", ".join(shown)
+
+
+def _without_best(record: SweepRecord) -> str:
+    if not record.points:
+        return "No point was tried."
+    if not record.passed:
+        return f"No point passed: {counts_words(record)}."
+    if not record.objectives:
+        return f"Nothing was looked for, so that no point is best: {counts_words(record)}."
+    return f"No point is best, as none has all objectives: {counts_words(record)}."
+
+
+def _ties(record: SweepRecord) -> str:
+    tied = [point.number for point in record.points if point.tied]
+    return f"{points_words(tied)} {'tie' if len(tied) > 1 else 'ties'}" if tied else ""
+
+
+def _front(record: SweepRecord) -> str:
+    front = [point.number for point in record.points if point.on_front]
+    if len(record.objectives) < 2 or not front:
+        return ""
+    return f"no point beats {points_words(front)} in everything"
+
+
+def _gain(best: SweepPoint, own: SweepPoint, objective: SweepObjective) -> str:
+    """Against the recipe's own settings, both as measured again or both as first measured."""
+    name = f"the recipe's own settings (point {own.number})"
+    if own.tied:
+        return f"inside the noise of {name}"
+    if own.outcome != "passed":
+        return f"where {name} {'were refused' if own.outcome == 'refused' else 'failed'}"
+    values = (final(best), final(own)) if best.again and own.again else (best.objectives, own.objectives)
+    new, old = (one[0] if one else None for one in values)
+    if new is None or old is None:
+        return ""
+    ratio = _ratio(new, old, objective.direction)
+    if ratio is None or change(1, ratio) == "±0 %":
+        return f"against {objective_words(old, objective)} of {name}"
+    word = _BETTER.get(objective.unit, "lower" if objective.direction == "minimize" else "higher")
+    return f"{ratio_text(ratio)} {word} than {name}"
+
+
+def _ratio(new: float, old: float, direction: str) -> float | None:
+    """Above 1 when the new one is better; None for what has no ratio, or is not better."""
+    if min(new, old) <= 0:
+        return None
+    ratio = old / new if direction == "minimize" else new / old
+    return ratio if ratio >= 1 else None

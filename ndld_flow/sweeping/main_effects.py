@@ -1,0 +1,153 @@
+"""What each setting alone does to an objective."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+_MOST_LEVELS = 8
+_GROUPS = 5
+"""A numeric axis of more values than `_MOST_LEVELS` is cut into so many groups of neighbours."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A point that has the objective."""
+
+    values: Mapping[str, JsonValue]
+    """Axis -> value, all axes."""
+    objective: float
+
+
+@dataclass(frozen=True)
+class Level:
+    """One value of an axis, or neighbouring values where there are many."""
+
+    values: tuple[JsonValue, ...]
+    """One; of a group of numbers the least and the largest."""
+    observed: tuple[float, ...]
+    """The objective of each point that has it, ascending; of a paired effect freed from what the other axes do."""
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.observed)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What an axis does to the objective."""
+
+    axis: str
+    levels: tuple[Level, ...]
+    """In the axis' order, those with points only."""
+    paired: bool
+    """Whether points were compared that are equal otherwise; if not, what the other axes do is mixed in."""
+
+    @property
+    def size(self) -> float:
+        """Range of the levels' medians, relative to the middle of them: 0.5 is half of it."""
+        medians = [level.median for level in self.levels]
+        middle = abs(statistics.median(medians))
+        reach = max(medians) - min(medians)
+        return reach / middle if middle else reach
+
+
+def main_effects(axes: Mapping[str, Sequence[JsonValue]], points: Sequence[Observed]) -> tuple[Effect, ...]:
+    """The effect of every axis that has at least two values with points, the largest first.
+
+    `axes`: name -> the values that points have, in the axis' order.
+
+    Where the points allow it an effect is *paired*: a block is points that are equal on all other axes and together
+    have each value of this one. With y the objective and g the geometric mean of a block, the level of a value is the
+    median over the blocks of G * y / g, where G is the geometric mean of all g: the blocks' own differences cancel out
+    (the main effect of a complete block design: Montgomery, Design and Analysis of Experiments, chapters 4 and 5; with
+    medians, so that one odd point does not decide). Where a y is not above 0, differences stand for ratios: the median
+    of A + y - a, with arithmetic means. Blocks are used when they hold at least half of the points of every value but
+    the commonest: all of a full grid, and the points that one-at-a-time varies. Otherwise a level is the median over
+    all points with the value. That mixes in what the other axes do, evenly if points were drawn at random; a search
+    that looks where it is good does not draw evenly.
+    """
+    found = [_effect(name, values, points) for name, values in axes.items()]
+    return tuple(sorted((one for one in found if len(one.levels) > 1), key=lambda one: -one.size))
+
+
+def _effect(axis: str, values: Sequence[JsonValue], points: Sequence[Observed]) -> Effect:
+    there = {_text(point.values[axis]) for point in points}
+    present = [value for value in values if _text(value) in there]
+    if len(present) > _MOST_LEVELS and all(_is_number(value) for value in present):
+        return Effect(axis, _grouped(axis, points), paired=False)
+    blocks = _complete_blocks(axis, len(present), points)
+    paired = _are_enough(axis, blocks, points)
+    observed = _paired(axis, blocks) if paired else _plain(axis, points)
+    return Effect(axis, tuple(Level((value,), tuple(sorted(observed[_text(value)]))) for value in present), paired)
+
+
+def _complete_blocks(axis: str, levels: int, points: Sequence[Observed]) -> list[list[Observed]]:
+    """Points that are equal otherwise, where every value that any point has is among them."""
+    blocks: dict[str, list[Observed]] = defaultdict(list)
+    for point in points:
+        blocks[_text({name: value for name, value in point.values.items() if name != axis})].append(point)
+    return [block for block in blocks.values() if len(block) == levels]
+
+
+def _are_enough(axis: str, blocks: Sequence[Sequence[Observed]], points: Sequence[Observed]) -> bool:
+    counted = Counter(_text(point.values[axis]) for point in points)
+    paired = Counter(_text(point.values[axis]) for block in blocks for point in block)
+    if not blocks:
+        return False
+    ((commonest, _),) = counted.most_common(1)
+    return all(2 * paired[one] >= counted[one] for one in counted if one != commonest)
+
+
+def _paired(axis: str, blocks: Sequence[Sequence[Observed]]) -> dict[str, list[float]]:
+    """Text of a value -> the objective in each block, freed from what is the block's own."""
+    # With logarithms, differences are ratios.
+    ratios = min(point.objective for block in blocks for point in block) > 0
+    there, back = (math.log, math.exp) if ratios else (float, float)
+    means = [statistics.fmean(there(point.objective) for point in block) for block in blocks]
+    middle = statistics.fmean(means)
+    observed: dict[str, list[float]] = defaultdict(list)
+    for block, mean in zip(blocks, means, strict=True):
+        for point in block:
+            observed[_text(point.values[axis])].append(back(there(point.objective) + middle - mean))
+    return observed
+
+
+def _plain(axis: str, points: Sequence[Observed]) -> dict[str, list[float]]:
+    observed: dict[str, list[float]] = defaultdict(list)
+    for point in points:
+        observed[_text(point.values[axis])].append(point.objective)
+    return observed
+
+
+def _grouped(axis: str, points: Sequence[Observed]) -> tuple[Level, ...]:
+    """Neighbouring numbers together, about as many points in each group; equal numbers are never parted."""
+    numbered = [(float(str(point.values[axis])), point) for point in points]
+    ordered = sorted(numbered, key=lambda one: one[0])
+    groups: list[list[tuple[float, Observed]]] = []
+    for place, one in enumerate(ordered):
+        begins = place * _GROUPS // len(ordered) >= len(groups)
+        if not groups or (begins and one[0] != groups[-1][-1][0]):
+            groups.append([])
+        groups[-1].append(one)
+    return tuple(
+        Level(
+            tuple({group[0][0]: group[0][1].values[axis], group[-1][0]: group[-1][1].values[axis]}.values()),
+            tuple(sorted(point.objective for _, point in group)),
+        )
+        for group in groups
+    )
+
+
+def _is_number(value: JsonValue) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _text(value: JsonValue | Mapping[str, JsonValue]) -> str:
+    return json.dumps(value, sort_keys=True)
