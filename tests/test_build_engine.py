@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from ndld_flow.artifacts.kinds import Engine
+from ndld_flow.backends.engines.build_settings import ShapeSetting
 from ndld_flow.backends.engines.building import build_engine
 from ndld_flow.backends.engines.library import find_library
 from ndld_flow.backends.processes import parent
@@ -411,6 +412,9 @@ def test_ignored_constraints_are_in_the_steps_own_line(tmp_path: Path) -> None:
 
 def test_where_an_engine_may_be_used_again() -> None:
     assert BuildEngine(backend="tensorrt_rtx").reused_where() is Reuse.ANYWHERE
+    assert BuildEngine(backend="tensorrt_rtx").needs_inputs()
+    one = ShapeSetting(min=(1,), opt=(1,), max=(1,))
+    assert not BuildEngine(backend="tensorrt_rtx", profiles=({"x": one},)).needs_inputs(), "profiles say all shapes"
     assert BuildEngine(backend="tensorrt_rtx").device == ""
     assert BuildEngine(backend="tensorrt").reused_where() is Reuse.THIS_MACHINE
     assert BuildEngine(backend="tensorrt", gpu=1).device == "gpu-1"

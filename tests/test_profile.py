@@ -75,6 +75,7 @@ def test_metrics_that_gates_may_name(tmp_path: Path) -> None:
     assert metrics["latency.median"].unit == "ms"
     assert metrics["throughput.median"].value == pytest.approx(1e3 / found.latency.median_ms)
     assert metrics["throughput.median"].unit == "1/s"
+    assert metrics["throughput.items"].value == metrics["throughput.median"].value, "a batch of 1"
     assert metrics["layers.count"].value == 3
     expected = {f"latency.{word}" for word in ("min", "max", "mean", "p90", "p95", "p99", "std", "cov")}
     assert expected | {"load_ms", "layers.sum", "profiler.overhead"} <= set(metrics)
@@ -216,6 +217,16 @@ def test_a_batch_sweep(tmp_path: Path) -> None:
     assert len(found.batches[1].latency_ms) == 5
     median = ran.result.metrics["batch_4.latency.median"].value
     assert ran.result.metrics["batch_4.throughput.median"].value == pytest.approx(4e3 / median)
+
+
+def test_items_a_second_count_the_batch(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "m.onnx", CHAIN)
+    metrics = profile(model, tmp_path, {"x": {"shape": [4, 8]}})[0].result.metrics
+    assert metrics["throughput.items"].value == pytest.approx(4 * metrics["throughput.median"].value)
+    pair = "g (float[n, 8] x, float[1, 8] z) => (float[n, 8] y) { y = Add(x, z) }"
+    two = write_model(tmp_path / "two.onnx", pair)
+    metrics = profile(two, tmp_path / "of two", {"x": {"shape": [4, 8]}})[0].result.metrics
+    assert "throughput.items" not in metrics, "inputs that differ in their first dimension have no batch"
 
 
 def test_free_dimensions_are_fixed_before_optimising(tmp_path: Path) -> None:

@@ -116,11 +116,13 @@ def test_less_throughput_is_worse(text: str) -> None:
     assert found.ratio == pytest.approx(0.8)
 
 
-def test_streams_that_run_side_by_side_count_in_the_throughput() -> None:
+@pytest.mark.parametrize("name", ["speed.throughput.median", "speed.throughput.items"])
+def test_what_runs_side_by_side_counts_in_the_throughput(name: str) -> None:
+    """Streams, and the items of a batch."""
     base, other = measured(*STEADY), measured(*STEADY, scale=1.25)
-    of_two = Metric(value=2 * other.metrics["speed.throughput.median"].value, unit="1/s")
-    doubled = Finalist({**other.metrics, "speed.throughput.median": of_two}, other.profiles)
-    found = stand(doubled, base, "speed.throughput.median", "maximize")
+    of_one, of_other = (one.metrics["speed.throughput.median"] for one in (base, other))
+    doubled = Finalist({name: Metric(value=2 * of_other.value, unit="1/s")}, other.profiles)
+    found = stand(doubled, Finalist({name: of_one}, base.profiles), name, "maximize")
     assert found.standing == "worse"
     assert found.ratio == pytest.approx(1 / 1.6)
 

@@ -33,7 +33,7 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
             model=source.path,
             label=source.label,
             digest=source.digest,
-            inputs=context.inputs,
+            inputs=context.inputs if self.needs_inputs() else {},
             settings=self._settings(),
             out=out,
             caches=context.caches,
@@ -43,6 +43,10 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
         for said in (*build.notes, *build.warnings):
             context.log.info("%s", said)
         return Result(_summary(build), metrics=_metrics(build))
+
+    def needs_inputs(self) -> bool:
+        """Profiles that are given say all shapes."""
+        return not self.profiles
 
     def foresee(self) -> Foresight:
         from ndld_flow.backends.engines.foreseen import foresee_build

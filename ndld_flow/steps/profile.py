@@ -56,7 +56,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     that sees layers slows the model down.
     """
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
     libraries: ClassVar[tuple[str, ...]] = ("onnxruntime", "numpy", "pillow")
     uses_inputs: ClassVar[bool] = True

@@ -23,6 +23,9 @@ def metrics_of(profile: Profile) -> dict[str, Metric]:
     }
     found["latency.cov"] = Metric(value=latency.cov)
     found["throughput.median"] = Metric(value=latency.throughput_per_s * _side_by_side(profile), unit="1/s")
+    batch = _batch(profile)
+    if batch is not None:
+        found["throughput.items"] = Metric(value=found["throughput.median"].value * batch, unit="1/s")
     found["latency.runs"] = Metric(value=len(profile.runs))
     reached = _spread(profile)
     if reached is not None:
@@ -46,6 +49,12 @@ def _side_by_side(profile: Profile) -> int:
     """Inferences that are done in one pass."""
     streams = profile.options.get("streams", 1)
     return streams if isinstance(streams, int) else 1
+
+
+def _batch(profile: Profile) -> int | None:
+    """The first dimension that all inputs share: the items of one inference. None where they differ in it."""
+    firsts = {info.shape[0] for info in profile.inputs if info.shape}
+    return firsts.pop() if len(firsts) == 1 else None
 
 
 def _device_metrics(profile: Profile) -> dict[str, Metric]:

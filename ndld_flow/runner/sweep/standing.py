@@ -26,7 +26,8 @@ from ndld_flow.runner.learn_noise import find_noise
 from ndld_flow.runner.runs import Outputs
 from ndld_flow.sweeping.search import Direction
 
-_IN_RUNS = {"load_ms": "load", "memory.peak_bytes": "memory.peak", "throughput.median": "throughput"}
+_THROUGHPUTS = ("throughput.median", "throughput.items")
+_IN_RUNS = {"load_ms": "load", "memory.peak_bytes": "memory.peak", **dict.fromkeys(_THROUGHPUTS, "throughput")}
 """What the step `profile` tells of a whole profile -> what it is called in each process run, where that differs."""
 _STANDINGS: dict[Verdict, Standing] = {"unchanged": "tie", "regressed": "worse"}
 _TIMES = ("ns", "us", "ms", "s", "1/s")
@@ -151,9 +152,9 @@ def _metric_in_runs(name: str, finalist: Finalist) -> tuple[float, ...]:
     if profile is None:
         return ()
     values = run_values(profile, _IN_RUNS.get(metric, metric))
-    if metric != "throughput.median" or not values:
+    if metric not in _THROUGHPUTS or not values:
         return values
-    # of a profile whose streams run side by side, the metric counts what all of them do
+    # the metric counts what all streams do that run side by side, and of a batch every item
     side_by_side = finalist.metrics[name].value / profile.latency.throughput_per_s
     return tuple(value * side_by_side for value in values)
 
