@@ -146,3 +146,11 @@ def test_two_sweeps_say_the_same(toy: SweepToy, tmp_path: Path) -> None:
     other, _ = toy.run()
     assert table(other) == table(record)
     assert other.id != record.id
+
+
+def test_a_step_that_says_no_saves_the_measuring_too(toy: SweepToy) -> None:
+    text = toy.recipe.read_text().replace("tint.colour: [red, green]", "tint.passed: [true, false]")
+    record, _ = toy.write(text).run()
+    assert [point.outcome for point in record.points] == ["passed"] * 3 + ["refused"] * 3
+    assert record.points[3].reason == "tint said no: dyed red"
+    assert "speed#4" not in " ".join(toy.log)

@@ -33,8 +33,8 @@ class PointRun:
     """Steps that are not done yet."""
     failure: NdldFlowError | None = None
     failed_step: str = ""
-    refused: str = ""
-    """The constraint that said no before anything was measured."""
+    refused: bool = False
+    """Something said no before anything was measured."""
     sitting: int | None = None
     told: bool = False
     """Whether a listener knows that it is finished."""
@@ -74,14 +74,15 @@ class PointRun:
         self._skip(f"{step.name} failed")
 
     def refuse_by(self, constraints: Sequence[Gate]) -> bool:
-        """Whether a constraint that can be decided by now says no: then nothing more is done for this point."""
+        """Whether a step or a constraint that can be decided by now said no: then measuring it would tell nothing."""
+        said_no = next((step.name for step in self.run.steps if step.outcome == "failed"), "")
         metrics = self.metrics
-        known = [gate for gate in constraints if all(name in metrics for name in gate.names)]
-        broken = [gate for gate in known if not gate.decide(metrics).passed]
-        if broken:
-            self.refused = broken[0].text
-            self._skip(f"{broken[0].text} does not hold")
-        return bool(broken)
+        known = (gate for gate in constraints if all(name in metrics for name in gate.names))
+        broken = next((gate.text for gate in known if not gate.decide(metrics).passed), "")
+        if said_no or broken:
+            self.refused = True
+            self._skip(f"{said_no} said no" if said_no else f"{broken} does not hold")
+        return self.refused
 
     def _skip(self, reason: str) -> None:
         for unit in self.waiting:
