@@ -9,6 +9,7 @@ import pkgutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -51,16 +52,15 @@ class StepTypes:
 
     def names(self) -> list[str]:
         """All words a recipe may use, sorted. Imports no step."""
-        built_in = (module.name for module in pkgutil.iter_modules(steps.__path__))
         installed = (point.name for point in entry_points(group=ENTRY_POINTS))
-        return sorted({*built_in, *installed, *(file.stem for file in self.files)})
+        return sorted({*_built_in_names(), *installed, *(file.stem for file in self.files)})
 
     def find(self, name: str) -> StepType | None:
         """The step type with a name, or None. Raises RequestError when its file is no step."""
         for file in self.files:
             if file.stem == name:
                 return _load_file(file)
-        if name in {module.name for module in pkgutil.iter_modules(steps.__path__)}:
+        if name in _built_in_names():
             cls = _only_step(importlib.import_module(f"{steps.__name__}.{name}"), "built in")
             return StepType(name, cls, "built in", str(cls.version))
         return _find_installed(name)
@@ -70,6 +70,11 @@ class StepTypes:
             found = self.find(name)
             if found is not None:
                 yield found
+
+
+@cache
+def _built_in_names() -> frozenset[str]:
+    return frozenset(module.name for module in pkgutil.iter_modules(steps.__path__))
 
 
 def _find_installed(name: str) -> StepType | None:

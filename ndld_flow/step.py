@@ -24,6 +24,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, get_args
 
@@ -269,11 +270,16 @@ class Held(Generic[Mark]):
 
 def marked_settings(model: type[BaseModel], mark: type[Mark]) -> dict[str, Mark]:
     """Settings of a model annotated with a mark -> that mark."""
-    found: dict[str, Mark] = {}
-    for name, info in model.model_fields.items():
-        marks = [*info.metadata, *(m for arg in get_args(info.annotation) for m in get_args(arg))]
-        found.update((name, candidate) for candidate in marks if isinstance(candidate, mark))
-    return found
+    return {name: found for name, marks in _annotations(model).items() for found in marks if isinstance(found, mark)}
+
+
+@cache
+def _annotations(model: type[BaseModel]) -> dict[str, list[object]]:
+    """Settings of a model -> what their annotations hold besides types."""
+    return {
+        name: [*info.metadata, *(each for argument in get_args(info.annotation) for each in get_args(argument))]
+        for name, info in model.model_fields.items()
+    }
 
 
 def _held_in(value: object, mark: type[Mark], place: tuple[str | int, ...]) -> Iterator[Held[Mark]]:

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ndld_flow.nearest import say_nearest
 from ndld_flow.records.metric import Metric
@@ -96,6 +97,7 @@ class Gate:
         return max(distance, sys.float_info.min) if math.isfinite(distance) else math.inf
 
 
+@lru_cache
 def parse_gate(text: str) -> Gate:
     """Parse `<expression> <= <expression>` with + - * / and parentheses over metrics, numbers and quantities.
 

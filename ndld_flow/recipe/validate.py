@@ -71,8 +71,6 @@ class Checker:
         types = _find_types(values, self, mistakes)
         models = _check_model_names(values, mistakes)
         steps = self._check_steps(values.get("steps"), models, types, mistakes)
-        if not self.trust:
-            _refuse_code(steps, mistakes)
         gates = _check_gates(values.get("gates"), values.get("steps"), mistakes)
         if mistakes.problems or file is None:
             raise RecipeError(mistakes.in_order())
@@ -89,9 +87,9 @@ class Checker:
             if isinstance(entry, dict):
                 place = (before, str(name), json.dumps(entry, default=str), types.files)
                 step = self._sound.get(place) or _check_step(str(name), dict(entry), types, made, mistakes)
-                if step:
+                steps += [step] if step else []
+                if step and place not in self._sound and (self.trust or _refuse_code(step, mistakes)):
                     self._sound[place] = step
-                    steps.append(step)
                 made[str(name)] = step.step.kinds()[1] if step else None
                 before = self._number_of(before, {str(name): made[str(name)]})
         return steps
@@ -205,12 +203,14 @@ def _add_read(dotted: str, held: Held[Reads], made: Mapping[str, type[Artifact] 
     return not trouble
 
 
-def _refuse_code(steps: Sequence[RecipeStep], mistakes: Mistakes) -> None:
-    for step in steps:
-        for held in step.step.held(RunsCode):
-            shown = ", ".join(map(str, held.value)) if isinstance(held.value, tuple) else held.value
-            what = f"this step runs code that the recipe names: {shown}"
-            mistakes.add(f"steps.{step.name}.{held.dotted}", what, "make sure of that code, then allow it with --trust")
+def _refuse_code(step: RecipeStep, mistakes: Mistakes) -> bool:
+    """Whether a step runs no code that the recipe names."""
+    named = step.step.held(RunsCode)
+    for held in named:
+        shown = ", ".join(map(str, held.value)) if isinstance(held.value, tuple) else held.value
+        what = f"this step runs code that the recipe names: {shown}"
+        mistakes.add(f"steps.{step.name}.{held.dotted}", what, "make sure of that code, then allow it with --trust")
+    return not named
 
 
 def _find_type(name: str, entry: Mapping[str, Any], types: StepTypes, mistakes: Mistakes) -> StepType | None:
