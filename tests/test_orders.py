@@ -68,6 +68,9 @@ def test_settings_of_real_recipes_survive_the_way(path: Path) -> None:
         assert survives(step.step), step.name
 
 
+def unheard(*_: object) -> None: ...
+
+
 def make_task(folder: Path, *overrides: str) -> tuple[Task, Store]:
     """The toy's steps as one task: that they would not be done together does not matter here."""
     toy, store = make_toy(folder), Store(folder / "outputs" / "store")
@@ -84,7 +87,7 @@ def make_task(folder: Path, *overrides: str) -> tuple[Task, Store]:
 def there_and_back(order: TaskOrder) -> TaskOrder:
     line = order.to_line()
     assert line.count("\n") == 1
-    return TaskOrder.from_line(line.encode())
+    return TaskOrder.from_line(line)
 
 
 def test_a_task_comes_back_as_it_was(in_folder: Path) -> None:
@@ -109,7 +112,7 @@ def test_what_is_in_the_store_is_found_wherever_the_store_is(in_folder: Path) ->
     work = Work(step, describe_key(step, {"from": "cd" * 32}, {}, store), {"from": inside}, {}, lambda *_: None)
     order = there_and_back(write_order(Task((work,)), Store(Path("outputs/store")), trust=True))
     elsewhere = Store(in_folder / "elsewhere")
-    back = read_order(order, elsewhere, lambda *_: None)
+    back = read_order(order, elsewhere, unheard)
     assert back.works[0].source.path == elsewhere.object_folder("cd" * 32) / "model.onnx"
 
 
@@ -139,7 +142,7 @@ def test_nothing_is_computed_under_a_key_that_is_not_its_own(
     task, store = make_task(in_folder)
     order = changed(write_order(task, store, trust=True), **parts)
     with pytest.raises(BackendError, match=told):
-        read_order(there_and_back(order), store, lambda *_: None)
+        read_order(there_and_back(order), store, unheard)
 
 
 def test_a_steps_file_that_changed_meanwhile_is_refused(in_folder: Path) -> None:
@@ -148,22 +151,22 @@ def test_a_steps_file_that_changed_meanwhile_is_refused(in_folder: Path) -> None
     file = in_folder / "stamp.py"
     file.write_text(file.read_text() + "\n# changed\n")
     with pytest.raises(BackendError, match="the step's version"):
-        read_order(order, store, lambda *_: None)
+        read_order(order, store, unheard)
 
 
 def test_a_step_that_is_not_there_is_refused(in_folder: Path) -> None:
     task, store = make_task(in_folder)
     order = write_order(task, store, trust=True).model_copy(update={"step_files": ()})
     with pytest.raises(BackendError, match="has no step type 'stamp'"):
-        read_order(order, store, lambda *_: None)
+        read_order(order, store, unheard)
 
 
 def test_code_needs_trust_there_too(in_folder: Path) -> None:
     task, store = make_task(in_folder)
     order = write_order(task, store, trust=False)
     with pytest.raises(RequestError, match="read that code"):
-        read_order(order, store, lambda *_: None)
+        read_order(order, store, unheard)
     step = TYPES["profile"].cls.model_validate_json('{"backend": "tensorrt", "engine_file": "a", "library": "lib"}')
     first = order.works[0].model_copy(update={"step": "profile", "settings": step.model_dump(mode="json")})
     with pytest.raises(RequestError, match="runs code"):
-        read_order(order.model_copy(update={"works": (first,), "step_files": ()}), store, lambda *_: None)
+        read_order(order.model_copy(update={"works": (first,), "step_files": ()}), store, unheard)

@@ -50,8 +50,10 @@ class _Done:
     wall_s: float
 
 
-def execute_steps(works: Sequence[Work], store: Store) -> list[StepRecord]:
-    """Run a step, or several that take turns, and keep what they made.
+def execute_steps(
+    works: Sequence[Work], store: Store, tell_begin: Callable[[], None] = lambda: None
+) -> list[StepRecord]:
+    """Run a step, or several that take turns, and keep what they made; `tell_begin` hears when their device is held.
 
     Those that took turns have the same `started_at` and `ended_at`, and equal shares of the time; waiting for the
     device is not counted. Raises what the steps raise, and OutputsError when the disk is full or may not be written.
@@ -60,6 +62,7 @@ def execute_steps(works: Sequence[Work], store: Store) -> list[StepRecord]:
         turns = [_prepare(work, folder / str(place), store) for place, work in enumerate(works)]
         wait = partial(works[0].progress, 0, 0)
         with working_steps([work.step for work in works], store, folder, wait) as logs:
+            tell_begin()
             started_at, start = datetime.now(UTC), time.perf_counter()
             results = works[0].step.type.cls.run_together(turns)
             share_s, ended_at = (time.perf_counter() - start) / len(works), datetime.now(UTC)

@@ -7,22 +7,28 @@ import threading
 import time
 from collections.abc import Callable
 
+from ndld_flow.backends.processes.keeper import ORPHANED
+
 Tell = Callable[[int, int, str], None]
 
 _TOLD_EVERY_S = 0.1
-_ORPHANED = 3
 
 
 def begin() -> Tell:
     """Call this first: the process ends when its standard input does, and standard output becomes ours alone.
 
-    What libraries print goes to standard error. The result writes `DONE TOTAL WHAT`, at most ten lines a second unless
-    they begin something: `WHAT` up to the word `pass`.
+    What libraries print goes to standard error. The result writes `DONE TOTAL WHAT`, as `seldom` tells.
     """
+    told = claim_output()
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    return seldom(lambda done, total, what: os.write(told, f"{done} {total} {what}\n".encode()))
+
+
+def claim_output() -> int:
+    """A descriptor that is standard output; what libraries print goes to standard error from here on."""
     told = os.dup(1)
     os.dup2(2, 1)
-    threading.Thread(target=_end_with_stdin, daemon=True).start()
-    return _make_teller(told)
+    return told
 
 
 def end() -> None:
@@ -33,10 +39,11 @@ def end() -> None:
 def _end_with_stdin() -> None:
     while os.read(0, 64):
         pass
-    os._exit(_ORPHANED)
+    os._exit(ORPHANED)
 
 
-def _make_teller(told: int) -> Tell:
+def seldom(say: Callable[[int, int, str], object]) -> Tell:
+    """Say how far the work is at most ten times a second, unless it begins something: `what` up to the word `pass`."""
     last, busy_with = 0.0, ""
 
     def tell(done: int, total: int, what: str) -> None:
@@ -45,6 +52,6 @@ def _make_teller(told: int) -> Tell:
         if doing == busy_with and now - last < _TOLD_EVERY_S:
             return
         last, busy_with = now, doing
-        os.write(told, f"{done} {total} {what}\n".encode())
+        say(done, total, what)
 
     return tell

@@ -12,8 +12,11 @@ from ndld_flow.runner.executors.executor import Task
 from ndld_flow.runner.keys import make_key
 
 
-def compute_steps(task: Task, store: Store, tell_wait: Callable[[str], None]) -> Sequence[StepRecord]:
-    """The records of a task's steps; `tell_wait` hears the names of those that another process is working on.
+def compute_steps(
+    task: Task, store: Store, tell_wait: Callable[[str], None], tell_begin: Callable[[], None] = lambda: None
+) -> Sequence[StepRecord]:
+    """The records of a task's steps; `tell_wait` hears the names of those that another process is working on, and
+    `tell_begin` when all is held and the work begins.
 
     Raises what `execute_steps` raises.
     """
@@ -25,7 +28,7 @@ def compute_steps(task: Task, store: Store, tell_wait: Callable[[str], None]) ->
                 tell_wait(work.step.name)
             held.enter_context(store.hold(key))
         found = None if task.fresh else find_records(task.works, store)
-        return found if found is not None else execute_steps(task.works, store)
+        return found if found is not None else execute_steps(task.works, store, tell_begin)
 
 
 def find_records(works: Sequence[Work], store: Store) -> list[StepRecord] | None:

@@ -20,6 +20,7 @@ from ndld_flow.records.base import Record
 from ndld_flow.records.step_record import KeyParts
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Task
+from ndld_flow.runner.executors.line import Line
 from ndld_flow.runner.keys import describe_key
 from ndld_flow.step import RunsCode
 
@@ -51,7 +52,7 @@ class WorkOrder(Record):
     recipe: str
 
 
-class TaskOrder(Record):
+class TaskOrder(Line):
     """Steps to compute, against which store, and by whose leave."""
 
     works: tuple[WorkOrder, ...]
@@ -64,15 +65,6 @@ class TaskOrder(Record):
     """Python files that the steps come from, besides the built-in and the installed ones."""
     trust: bool
     """Whether the user allows these files, and the code that settings name."""
-
-    def to_line(self) -> str:
-        """The order as JSON in one line, with its line end. Settings may be infinite: JSON as Python writes it."""
-        return json.dumps(self.model_dump(mode="json")) + "\n"
-
-    @classmethod
-    def from_line(cls, line: str | bytes) -> TaskOrder:
-        """The order that `to_line` wrote. Raises pydantic's ValidationError."""
-        return cls.model_validate_json(line)
 
 
 def write_order(task: Task, store: Store, *, trust: bool) -> TaskOrder:

@@ -1,0 +1,136 @@
+"""One worker as the driver sees it: it is given orders, heard, and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from ndld_flow.backends.processes.parent import end_group
+from ndld_flow.plain_text import shortened, visible_text
+from ndld_flow.runner.executors.line import Answer, Begins, Done, Failed, Progressed, Refused, Waits, read_message
+from ndld_flow.runner.executors.orders import TaskOrder
+
+# -P: a file `json.py` where the user stands must not be imported.
+COMMAND = (sys.executable, "-P", "-m", "ndld_flow.runner.executors.worker")
+_END_S = 5.0
+_LAST_BYTES = 4096
+_LAST_LINES = 3
+
+
+class Ear(Protocol):
+    """Who hears what a worker says while it is at work."""
+
+    def progress(self, place: int, done: int, total: int, what: str) -> None: ...
+
+    def waits(self, name: str) -> None: ...
+
+
+class WorkerDiedError(Exception):
+    """A worker ended without an answer; the text says how, and what it said last."""
+
+
+class WorkerStoppedError(Exception):
+    """A worker was ended because its task took longer than it may."""
+
+
+class WorkerProcess:
+    """A process that does one order after another, until it is ended."""
+
+    def __init__(self, command: Sequence[str] = COMMAND) -> None:
+        with contextlib.ExitStack() as opened:
+            self._said = opened.enter_context(tempfile.TemporaryFile())
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._said,
+                start_new_session=True,  # Ctrl-C is the driver's to handle
+            )
+            opened.pop_all()
+        self._stopped = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def do(self, order: TaskOrder, ear: Ear) -> Answer:
+        """Give an order and wait for the answer.
+
+        Raises WorkerDiedError, WorkerStoppedError after the order's time, and what `ear` raises.
+        """
+        self._forget()
+        with contextlib.ExitStack() as watch:
+            with contextlib.suppress(OSError, ValueError):  # it has died; its code says why
+                assert self._process.stdin is not None
+                self._process.stdin.write(order.to_line().encode())
+                self._process.stdin.flush()
+            for line in self._process.stdout or ():
+                message = read_message(line)
+                if isinstance(message, Done | Refused | Failed):
+                    return message
+                if isinstance(message, Begins) and order.timeout_s is not None:
+                    watch.enter_context(_alarm(order.timeout_s, self._stop))
+                elif isinstance(message, Progressed):
+                    ear.progress(message.place, message.done, message.total, message.what)
+                elif isinstance(message, Waits):
+                    ear.waits(message.name)
+        self.end()
+        if self._stopped:
+            raise WorkerStoppedError
+        raise WorkerDiedError(f"{self._how_it_ended()}{self._last_words()}")
+
+    def _forget(self) -> None:
+        """What was said before this order is of no interest; the offset is the worker's too."""
+        self._said.seek(0)
+        self._said.truncate()
+
+    def _stop(self) -> None:
+        self._stopped = True
+        self.end()
+
+    def end(self) -> None:
+        """End it and all that it started, at once. Any thread may call this, and often."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError, ValueError):
+                self._process.stdin.close()
+        try:
+            self._process.wait(_END_S)  # its keeper ends all, as far as it has sessions of its own too
+        except subprocess.TimeoutExpired:
+            end_group(self._process)
+
+    def release(self) -> None:
+        """End it, and give back what it took here. Only who gives it orders may call this."""
+        self.end()
+        end_group(self._process)
+        self._said.close()
+
+    def _how_it_ended(self) -> str:
+        code = self._process.returncode
+        number = -code if code < 0 else code - 128
+        known = [one.name for one in signal.Signals if one == number]
+        return f"was killed by {known[0]}" if known else f"ended with code {code}"
+
+    def _last_words(self) -> str:
+        size = self._said.seek(0, 2)
+        self._said.seek(max(0, size - _LAST_BYTES))
+        lines = visible_text(self._said.read().decode(errors="replace")).split("\n")
+        last = [shortened(line.strip(), 300) for line in lines if line.strip()][-_LAST_LINES:]
+        return f"; it said last: {' / '.join(last)}" if last else ""
+
+
+@contextlib.contextmanager
+def _alarm(after_s: float, ring: Callable[[], None]) -> Iterator[None]:
+    """Ring after some time, unless this has ended before."""
+    timer = threading.Timer(after_s, ring)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

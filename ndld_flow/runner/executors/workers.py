@@ -1,0 +1,216 @@
+"""The executor with worker processes: they last, so that libraries are imported once, and may die."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from ndld_flow import errors
+from ndld_flow.artifacts.store import Store
+from ndld_flow.errors import BackendError, RequestError
+from ndld_flow.quantities import seconds
+from ndld_flow.records.step_record import StepRecord
+from ndld_flow.runner.events import Listener, StepWaits, ignore
+from ndld_flow.runner.executors.executor import StepTimeoutError, Task
+from ndld_flow.runner.executors.line import Answer, Done, Refused
+from ndld_flow.runner.executors.orders import TaskOrder, write_order
+from ndld_flow.runner.executors.worker_process import COMMAND, Ear, WorkerDiedError, WorkerProcess, WorkerStoppedError
+
+_TRIES = 2
+
+
+class WorkerBugError(Exception):
+    """What went wrong in a worker and no person can act on: a mistake in ndld_flow or in a step.
+
+    Its cause tells the worker's traceback.
+    """
+
+
+class _WorkersTraceback(Exception):
+    """The traceback as the worker saw it, as text."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+@dataclass(frozen=True)
+class _Job:
+    task: Task
+    order: TaskOrder
+    store: Store
+    future: Future[Sequence[StepRecord]]
+
+    @property
+    def steps(self) -> str:
+        return f"step {' and '.join(work.step.name for work in self.task.works)}"
+
+
+class Workers:
+    """Computes tasks in up to `count` processes, each started when it is first needed.
+
+    A task whose worker dies is tried once more. What steps tell of their progress comes to their `Work.progress`, from
+    other threads but one call at a time, as do the calls of `listener`, which hears what waits for other processes.
+    `command` starts a worker, which may be on another machine that has the store under the same path:
+    `ssh HOST python -m ndld_flow.runner.executors.worker`.
+    """
+
+    def __init__(
+        self, count: int, listener: Listener = ignore, *, trust: bool = False, command: Sequence[str] = COMMAND
+    ) -> None:
+        self.slots = count
+        self._listener = listener
+        self._trust = trust
+        self._staff = _Staff(command)
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._telling = threading.Lock()
+        self._threads: list[threading.Thread] = []
+
+    def submit(self, task: Task, store: Store) -> Future[Sequence[StepRecord]]:
+        """Compute a task as soon as a worker is free; until then it can be cancelled.
+
+        Besides what `Executor` says, the future raises WorkerBugError.
+        """
+        future: Future[Sequence[StepRecord]] = Future()
+        self._jobs.put(_Job(task, write_order(task, store, trust=self._trust), store, future))
+        if not self._idle.acquire(blocking=False) and len(self._threads) < self.slots:
+            # A daemon: a driver that ends without closing must not wait; its workers end with it.
+            self._threads.append(threading.Thread(target=self._work, daemon=True))
+            self._threads[-1].start()
+        return future
+
+    def close(self) -> None:
+        """End what is still going on, at once, and leave nothing behind."""
+        self._staff.dismiss()
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        """Do jobs, with a worker of its own."""
+        bench = _Bench(self._staff)
+        while (job := self._jobs.get()) is not None:
+            outcome = self._do(job, bench) if job.future.set_running_or_notify_cancel() else None
+            self._idle.release()  # before anyone can know and submit more
+            if isinstance(outcome, BaseException):
+                job.future.set_exception(outcome)
+            elif outcome is not None:
+                job.future.set_result(outcome)
+        bench.leave()
+
+    def _do(self, job: _Job, bench: _Bench) -> Sequence[StepRecord] | BaseException:
+        try:
+            return _read_answer(bench.do(job, _Hearing(job.task, self._listener, self._telling)))
+        except BaseException as error:
+            return error
+
+
+@dataclass(frozen=True)
+class _Hearing:
+    """Who hears what a worker says of a task."""
+
+    task: Task
+    listener: Listener
+    telling: threading.Lock
+
+    def progress(self, place: int, done: int, total: int, what: str) -> None:
+        with self.telling:
+            self.task.works[place].progress(done, total, what)
+
+    def waits(self, name: str) -> None:
+        with self.telling:
+            self.listener(StepWaits(name=name, waits_for="another run computes this step"))
+
+
+class _Staff:
+    """All workers that live, to be dismissed in one go."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+        self._lock = threading.Lock()
+        self._living: set[WorkerProcess] | None = set()
+
+    def hire(self) -> WorkerProcess:
+        """A new worker. Raises BackendError where none can be started, or none is wanted any more."""
+        with self._lock:
+            if self._living is None:
+                raise BackendError("the work was ended before it was done.")
+            try:
+                worker = WorkerProcess(self._command)
+            except OSError as error:
+                raise BackendError(f"a worker cannot be started by {self._command[0]!r}: {error.strerror}.") from None
+            self._living.add(worker)
+        return worker
+
+    def part_with(self, worker: WorkerProcess) -> None:
+        """End a worker that is of no more use."""
+        worker.release()
+        with self._lock:
+            if self._living is not None:
+                self._living.discard(worker)
+
+    def dismiss(self) -> None:
+        """End all, for good."""
+        with self._lock:
+            living, self._living = self._living or set(), None
+        for worker in living:
+            worker.end()
+
+
+class _Bench:
+    """A worker's place: who sits there changes when workers die."""
+
+    def __init__(self, staff: _Staff) -> None:
+        self._staff = staff
+        self._worker: WorkerProcess | None = None
+
+    def do(self, job: _Job, ear: Ear) -> Answer:
+        """The answer to a job. Raises BackendError when two workers died of it, and StepTimeoutError."""
+        died = ""
+        for _ in range(_TRIES):
+            try:
+                with self._seated(job.store) as worker:
+                    return worker.do(job.order, ear)
+            except WorkerDiedError as error:
+                died = str(error)
+            except WorkerStoppedError:
+                raise StepTimeoutError(
+                    f"{job.steps}: it took longer than {seconds(job.task.timeout_s or 0)} and was stopped. Allow it "
+                    "more by `timeout`."
+                ) from None
+        raise BackendError(
+            f"{job.steps}: the process that worked on it {died}. A second try ended alike. If it is short of memory, "
+            "let fewer steps work at once (`--jobs`)."
+        )
+
+    @contextlib.contextmanager
+    def _seated(self, store: Store) -> Iterator[WorkerProcess]:
+        """The worker who sits here; whoever is interrupted at work is no more of use."""
+        self._worker = self._worker or self._staff.hire()
+        try:
+            yield self._worker
+        except BaseException:
+            self.leave()
+            with contextlib.suppress(OSError):
+                store.sweep_building()  # what it was making
+            raise
+
+    def leave(self) -> None:
+        if self._worker is not None:
+            self._staff.part_with(self._worker)
+        self._worker = None
+
+
+def _read_answer(answer: Answer) -> Sequence[StepRecord]:
+    """The records, or what went wrong, raised here as it was there."""
+    if isinstance(answer, Done):
+        return answer.records
+    if isinstance(answer, Refused):
+        kind: type[RequestError] = getattr(errors, answer.error)
+        raise kind(answer.text)
+    raise WorkerBugError(f"{answer.error}: {answer.text}") from _WorkersTraceback(answer.traceback)
