@@ -12,6 +12,7 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
+from ndld_flow.plain_text import visible_name
 from ndld_flow.sweeping.space import Axis, Choices, Numbers
 
 Position = int | float
@@ -30,6 +31,10 @@ class AxisValues(Protocol):
     def ordered(self) -> bool:
         """Whether values near each other are alike."""
 
+    @property
+    def log(self) -> bool:
+        """Whether doubling counts alike everywhere."""
+
     def value(self, position: Position) -> JsonValue:
         """What stands there."""
 
@@ -41,6 +46,9 @@ class AxisValues(Protocol):
 
     def nearest(self, share: float) -> Position:
         """The position nearest to so far along the axis."""
+
+    def beside(self, position: Position) -> list[Position]:
+        """The next smaller and the next larger value; every other one where there is no order, none between bounds."""
 
 
 def values_of(axis: Axis) -> AxisValues:
@@ -61,6 +69,8 @@ def key_of(value: JsonValue) -> str:
 
 class Listed:
     """Values as they were listed, without repetition. Numbers are ordered, whatever order they were listed in."""
+
+    log = False
 
     def __init__(self, values: Iterable[JsonValue]) -> None:
         unique: dict[str, JsonValue] = {}
@@ -86,6 +96,12 @@ class Listed:
     def nearest(self, share: float) -> int:
         return self._ascending[round(share * (self.count - 1))]
 
+    def beside(self, position: Position) -> list[Position]:
+        if not self.ordered:
+            return [other for other in range(self.count) if other != position]
+        rank = self._ascending.index(int(position))
+        return [*self._ascending[max(0, rank - 1) : rank], *self._ascending[rank + 1 : rank + 2]]
+
     @cached_property
     def _ascending(self) -> list[int]:
         places = range(self.count)
@@ -100,9 +116,9 @@ class Stepped:
     step: Decimal
     ordered = True
 
-    @cached_property
-    def _low(self) -> Decimal:
-        return Decimal(str(self.axis.low))
+    @property
+    def log(self) -> bool:
+        return self.axis.log
 
     @cached_property
     def count(self) -> int:
@@ -131,6 +147,13 @@ class Stepped:
         number = _log_number(share, self.axis.low, self.value(self.count - 1))
         return round((number - self.axis.low) / float(self.step))
 
+    def beside(self, position: Position) -> list[Position]:
+        return [other for other in (position - 1, position + 1) if 0 <= other < self.count]
+
+    @cached_property
+    def _low(self) -> Decimal:
+        return Decimal(str(self.axis.low))
+
 
 @dataclass(frozen=True)
 class Between:
@@ -139,6 +162,10 @@ class Between:
     axis: Numbers
     count = None
     ordered = True
+
+    @property
+    def log(self) -> bool:
+        return self.axis.log
 
     def value(self, position: Position) -> float:
         return float(position)
@@ -159,16 +186,21 @@ class Between:
         number = round(number, _DIGITS - 1 - math.floor(math.log10(finest)))
         return min(high, max(low, number))
 
+    def beside(self, position: Position) -> list[Position]:
+        return []
+
 
 def _check_bounds(axis: Numbers) -> None:
     if not (math.isfinite(axis.low) and math.isfinite(axis.high) and axis.low <= axis.high):
-        raise ValueError(f"{axis.name}: goes from {axis.low:g} to {axis.high:g}; give the smaller number first.")
+        raise ValueError(
+            f"{visible_name(axis.name)}: goes from {axis.low:g} to {axis.high:g}; give the smaller number first."
+        )
     if axis.log and axis.low <= 0:
-        raise ValueError(f"{axis.name}: begins at {axis.low:g}, and a logarithmic axis begins above 0.")
+        raise ValueError(f"{visible_name(axis.name)}: begins at {axis.low:g}, and a logarithmic axis begins above 0.")
     if axis.step is not None and not (math.isfinite(axis.step) and axis.step > 0):
-        raise ValueError(f"{axis.name}: its step is {axis.step:g}; a step is a number above 0.")
+        raise ValueError(f"{visible_name(axis.name)}: its step is {axis.step:g}; a step is a number above 0.")
     if axis.integer and not all(float(number).is_integer() for number in (axis.low, axis.step or 1)):
-        raise ValueError(f"{axis.name}: whole numbers begin at a whole number and have a whole step.")
+        raise ValueError(f"{visible_name(axis.name)}: whole numbers begin at a whole number and have a whole step.")
 
 
 def _log_share(number: float, low: float, high: float) -> float:

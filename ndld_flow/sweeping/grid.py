@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ndld_flow.plain_text import visible_name
 from ndld_flow.sweeping.numbered_space import NumberedSpace
 from ndld_flow.sweeping.search import Trial
 from ndld_flow.sweeping.space import Assignment, Numbers, Space
@@ -36,6 +37,6 @@ def check_countable(space: Space, method: str) -> None:
     for axis in space.axes:
         if isinstance(axis, Numbers) and axis.step is None and not axis.integer and axis.low < axis.high:
             raise ValueError(
-                f"{axis.name}: any number from {axis.low:g} to {axis.high:g} is too many for {method}; "
+                f"{visible_name(axis.name)}: any number from {axis.low:g} to {axis.high:g} is too many for {method}; "
                 "give a `step`, or use `method: random` or `method: tpe`."
             )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from ndld_flow.nearest import say_nearest
+from ndld_flow.plain_text import visible_name
 from ndld_flow.sweeping.axis_values import AxisValues, Position, values_of
 from ndld_flow.sweeping.space import Assignment, Space
 
@@ -57,6 +58,11 @@ class NumberedSpace:
         self.count = self._below(0, self._any)
         self.with_excluded = math.prod(_length(axis) for axis in self.axes)
 
+    @property
+    def size(self) -> int | None:
+        """Points; None when an axis takes any number between two bounds, and not everything is excluded."""
+        return self.count if self.finite or not self.count else None
+
     def place(self, number: int) -> Place:
         """Where the point of this number, from 0, is. On axes of any number: 0."""
         place, met = [], self._any
@@ -87,7 +93,7 @@ class NumberedSpace:
             met &= run.met
         return number
 
-    def point(self, place: Place) -> dict[str, JsonValue]:
+    def point(self, place: Place) -> Assignment:
         """Axis -> value."""
         values = (axis.value(position) for axis, position in zip(self.axes, place, strict=True))
         return dict(zip(self.names, values, strict=True))
@@ -97,10 +103,18 @@ class NumberedSpace:
         named = zip(self.names, self.axes, strict=True)
         return [axis.position(point[name]) if name in point else None for name, axis in named]
 
+    def start(self, point: Assignment | None) -> Place:
+        """Where a point is; on the first value of axes where it has none, or one that is not on the axis."""
+        positions = self.positions(point or {})
+        first = (axis.nearest(0.0) if axis.count is None else 0 for axis in self.axes)
+        return tuple(at if known is None else known for known, at in zip(positions, first, strict=True))
+
     def _exclusion(self, named: Mapping[str, tuple[JsonValue, ...]]) -> _Exclusion:
         for name in named:
             if name not in self.names:
-                raise ValueError(f'"{name}" is excluded, and no axis has this name; {say_nearest(name, self.names)}')
+                raise ValueError(
+                    f"{visible_name(name)} is excluded, and it is not swept; {say_nearest(name, self.names)}."
+                )
         depths = {name: depth for depth, name in enumerate(self.names)}
         return {
             depths[name]: {at for value in values if (at := self.axes[depths[name]].position(value)) is not None}

@@ -11,8 +11,7 @@ def count_points(space: Space) -> int | None:
 
     Raises ValueError, with a sentence, for bounds that make no axis and exclusions that name none.
     """
-    numbered = NumberedSpace(space)
-    return numbered.count if numbered.finite or numbered.count == 0 else None
+    return NumberedSpace(space).size
 
 
 def excluded_count(space: Space) -> int | None:
