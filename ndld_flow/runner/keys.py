@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -19,13 +19,18 @@ from ndld_flow.step import Reuse
 
 
 def describe_key(
-    step: RecipeStep, read_digests: Mapping[str, str], inputs: Mapping[str, InputSpec], store: Store
+    step: RecipeStep,
+    read_digests: Mapping[str, str],
+    inputs: Mapping[str, InputSpec],
+    store: Store,
+    machine_of: Callable[[RecipeStep], str] | None = None,
 ) -> KeyParts:
     """Everything a step's result depends on.
 
-    `read_digests`: what it reads (`from`, ...) -> digest of that artifact. Raises RequestError for a data file that is
-    not there.
+    `read_digests`: what it reads (`from`, ...) -> digest of that artifact. `machine_of` tells the fingerprint of the
+    machine that would do the step, where that is not this one. Raises RequestError for a data file that is not there.
     """
+    somewhere = step.step.reused_where() is Reuse.ANYWHERE
     files = step.data_files
     used = {name: spec for name, spec in inputs.items() if step.step.needs_inputs()}
     files |= {f"inputs.{name}": spec.data_file for name, spec in used.items() if spec.data_file is not None}
@@ -36,7 +41,7 @@ def describe_key(
         inputs={name: _without_path(spec) for name, spec in used.items()},
         reads={**read_digests, **{name: _digest_data(name, path, store) for name, path in files.items()}},
         libraries=step.step.library_versions(),
-        machine=fingerprint_machine() if step.step.reused_where() is not Reuse.ANYWHERE else "",
+        machine="" if somewhere else (machine_of(step) if machine_of is not None else fingerprint_machine()),
     )
 
 

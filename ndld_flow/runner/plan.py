@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ndld_flow.artifacts.store import Store
@@ -47,6 +47,8 @@ class Planner:
     forced: frozenset[str] = frozenset()
     known: Mapping[str, StepRecord] = field(default_factory=dict)
     """Records by key that need not be looked for, as other points of a sweep have just made or checked them."""
+    machine_of: Callable[[RecipeStep], str] | None = None
+    """The fingerprint of the machine that would do a step, where that is not this one."""
 
     def decide(self, unit: Unit, digests: Mapping[str, str | None]) -> list[Decision]:
         """Decide steps that are done together. `digests`: step name or `source` -> digest of its artifact, None while
@@ -71,7 +73,7 @@ class Planner:
         """What the keys of steps are made of, each for itself; everything they read is made."""
         reads = [{key: str(digests[name]) for key, name in step.reads.items()} for step in unit]
         return [
-            describe_key(step, read, self.recipe.file.inputs, self.store)
+            describe_key(step, read, self.recipe.file.inputs, self.store, self.machine_of)
             for step, read in zip(unit, reads, strict=True)
         ]
 

@@ -25,8 +25,8 @@ def load_request(request: Request) -> Recipe | Sweep:
     loaded = load_sweep(request.recipe, plain, multirun=multirun, trust=request.trust, store=store)
     if request.multirun and isinstance(loaded, Recipe):
         raise RequestError(
-            f"{request.recipe}: there is nothing to sweep over: it has no `sweep:`, and no override has several values, "
-            "such as `steps.speed.threads=1,2,4`."
+            f"{request.recipe}: there is nothing to sweep over: it has no `sweep:`, and no override has several values "
+            "as `steps.speed.threads=1,2,4` has."
         )
     return loaded
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -34,6 +34,8 @@ class Desk:
     listener: Listener
     goals: Goals = field(default_factory=Goals)
     section: SweepSection = field(default_factory=SweepSection)
+    machine_of: Callable[[RecipeStep], str] | None = None
+    """The fingerprint of the machine that would do a step, where that is not this one."""
     forced: frozenset[str] = frozenset()
     again: str = ""
     """What tells this measuring of the same points from an earlier one; empty the first time."""
@@ -55,7 +57,7 @@ class Desk:
 
     def open_run(self, recipe: Recipe) -> RunState:
         """A point's recipe as a run that can be advanced. Raises what finding its models raises."""
-        planner = Planner(recipe, self.store, {}, self.forced, self.known)
+        planner = Planner(recipe, self.store, {}, self.forced, self.known, self.machine_of)
         models = self._find_models(recipe)
         artifacts = {name: model.artifact for name, model in models.items()}
         started_at, start = datetime.now(UTC), time.perf_counter()

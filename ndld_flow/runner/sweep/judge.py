@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -46,7 +47,7 @@ def judge_point(point: PointRun, goals: Goals) -> Judgement:
     reason = "; ".join(_objections(point, goals, metrics))
     outcome: PointOutcome = "refused" if reason else "passed"
     if point.failure is not None:
-        outcome, reason = "failed", str(point.failure)
+        outcome, reason = "failed", _say_failure(point)
     elif missing and not reason:
         outcome, reason = "failed", missing
     return Judgement(
@@ -88,6 +89,12 @@ def _objections(point: PointRun, goals: Goals, metrics: Mapping[str, Metric]) ->
             result = gate.decide(metrics)
             if not result.passed:
                 yield f"{gate.text} does not hold: {_side(result.left, result)} against {_side(result.right, result)}"
+
+
+def _say_failure(point: PointRun) -> str:
+    """The error without the names by which points' steps are told apart: the point is told beside it."""
+    text = re.sub(r"^step (\w+#\d+ and )+\w+#\d+: (?=step )", "", str(point.failure))
+    return re.sub(r"\bstep (\w+)#\d+", r"step \1", text)
 
 
 def _side(value: float, result: GateResult) -> str:

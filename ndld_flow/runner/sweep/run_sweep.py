@@ -19,8 +19,8 @@ from ndld_flow.runner.run import choose_forced
 from ndld_flow.runner.runs import Outputs
 from ndld_flow.runner.state import Request
 from ndld_flow.runner.sweep.conclude_sweep import Ended, describe_sweep
+from ndld_flow.runner.sweep.crew import open_crew
 from ndld_flow.runner.sweep.desk import Desk
-from ndld_flow.runner.sweep.executors import open_executor
 from ndld_flow.runner.sweep.judge import Goals
 from ndld_flow.runner.sweep.rank import choose_finalists
 from ndld_flow.runner.sweep.sweep_folder import write_sweep_folder
@@ -55,18 +55,19 @@ def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinish
 def open_desk(sweep: Sweep, request: Request, outputs: Outputs, listener: Listener) -> Iterator[Desk]:
     """What the points share; at the end, or when it is cut off, nothing it started goes on."""
     forced = choose_forced(request.force, [step.name for step in sweep.base.steps])
-    executor = open_executor(sweep, request, listener)
+    crew = open_crew(sweep, request, outputs.store, listener)
     try:
         yield Desk(
             outputs=outputs,
-            executor=executor,
+            executor=crew.executor,
+            machine_of=crew.machine_of,
             listener=listener,
             goals=Goals(sweep.objectives, sweep.constraints),
             section=sweep.section,
             forced=forced,
         )
     finally:
-        executor.close()
+        crew.executor.close()
 
 
 def _measure_winners(sweep: Sweep, tried: Tried, desk: Desk) -> dict[int, Finalist]:

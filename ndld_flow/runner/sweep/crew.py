@@ -1,0 +1,44 @@
+"""Who computes a sweep's steps: this process, worker processes, or a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ndld_flow.artifacts.store import Store
+from ndld_flow.errors import RequestError
+from ndld_flow.recipe.points import Sweep
+from ndld_flow.recipe.recipe import RecipeStep
+from ndld_flow.runner.events import Listener
+from ndld_flow.runner.executors.choose_executor import choose_executor
+from ndld_flow.runner.executors.executor import Executor
+from ndld_flow.runner.state import Request
+
+
+@dataclass(frozen=True)
+class Crew:
+    """An executor, and on which machine it does what."""
+
+    executor: Executor
+    machine_of: Callable[[RecipeStep], str] | None = None
+    """The fingerprint of the machine that would do a step; None: this one does all."""
+
+
+def open_crew(sweep: Sweep, request: Request, store: Store, listener: Listener) -> Crew:
+    """Who was asked for.
+
+    Raises RequestError for a request that makes no sense, BackendError when what it needs is not there.
+    """
+    place = request.place
+    if not place.ray:
+        if place.remote_store:
+            raise RequestError("--remote-store carries artifacts between the machines of a cluster: name it by --ray.")
+        return Crew(choose_executor(place.jobs, sweep.section.timeout is not None, listener, request.trust))
+    if place.jobs is not None:
+        raise RequestError("--jobs is for this machine, and --ray has a cluster do the steps: choose one of them.")
+    from ndld_flow.artifacts.remote_store import RemoteStore
+    from ndld_flow.runner.executors.on_ray import OnRay
+
+    remote = RemoteStore(place.remote_store) if place.remote_store else None
+    cluster = OnRay(place.ray, sweep.section.needs, listener, trust=request.trust, remote_store=remote)
+    return Crew(cluster, lambda step: cluster.machine_for(step, store))
