@@ -274,6 +274,17 @@ def test_a_models_inputs_are_read_without_its_initializers(tmp_path: Path) -> No
     )
 
 
+def test_a_dimension_of_minus_one_is_free(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.onnx", "g (float[n, 2] x) => (float[n, 2] y) { y = Relu(x) }")
+    model = onnx.load(path)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = -1
+    onnx.save(model, path)
+    (spec,) = model_inputs(path)
+    assert spec.shape == (None, 2)
+    assert values(spec, shape=[4, 2]).shape == (4, 2)
+
+
 def test_fixed_dimensions_must_exist() -> None:
     assert fix_dimensions([X], {"h": 8})[0].shape == ("batch", 3, 8, "w")
     with pytest.raises(RequestError, match='no input has a dimension "bach"; did you mean "batch"'):

@@ -35,7 +35,10 @@ def _declared(value: ir.Value) -> TensorSpec:
 
 
 def _dimension(dim: int | ir.SymbolicDim) -> int | str | None:
-    return dim if isinstance(dim, int) else dim.value
+    """Old exporters write -1 for a free dimension, and ONNX Runtime takes it for one."""
+    if isinstance(dim, int):
+        return dim if dim >= 0 else None
+    return dim.value
 
 
 def _element(dtype: ir.DataType) -> str:
