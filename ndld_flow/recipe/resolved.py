@@ -20,7 +20,7 @@ def resolve_recipe(recipe: Recipe, digests: Mapping[str, str]) -> dict[str, Json
 
     `digests`: name of a model -> blake3 of the model with its external data.
     """
-    file: dict[str, Any] = recipe.file.model_dump(mode="json", exclude_defaults=True)
+    file: dict[str, Any] = recipe.file.model_dump(mode="json", exclude_defaults=True, by_alias=True)
     models = {name: _resolve_model(model, digests[name]) for name, model in recipe.models.items()}
     folder = recipe.path.absolute().parent
     resolved: dict[str, Any] = {

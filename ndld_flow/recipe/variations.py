@@ -28,15 +28,19 @@ class Variations:
     written: dict[str, Any]
     """Its values, interpolations as written: one that refers to a changed value follows it."""
 
-    def values(self, changes: Changes) -> dict[str, Any]:
-        """The values with changes in them. Raises RecipeError where a change, or an interpolation, finds no place."""
+    def written_with(self, changes: Changes) -> dict[str, Any]:
+        """The values with changes in them, as written. Raises RecipeError where a change finds no place."""
         values: Any = self.written
         for key, value in changes.items():
             try:
                 values = change_value(values, key.split("."), value)
             except ValueError as error:
                 raise RecipeError([Problem(self.composed.where(key), key, str(error))]) from None
-        return resolve_interpolations(self.composed, values)
+        return values  # type: ignore[no-any-return]
+
+    def values(self, changes: Changes) -> dict[str, Any]:
+        """The same with interpolations followed. Raises RecipeError also for one that leads nowhere."""
+        return resolve_interpolations(self.composed, self.written_with(changes))
 
     def recipe(self, changes: Changes, where: Callable[[str], str] | None = None) -> Recipe:
         """The checked recipe with changes in it. Raises RecipeError with every problem found."""

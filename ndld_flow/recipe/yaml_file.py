@@ -39,7 +39,11 @@ def read_yaml(path: Path) -> YamlFile:
 
     Raises RecipeError when the file is missing, not UTF-8, not YAML, not a mapping, or names a key twice.
     """
-    text = _read_text(path)
+    return parse_yaml(path, _read_text(path))
+
+
+def parse_yaml(path: Path, text: str) -> YamlFile:
+    """A text as if it were this file's. Raises as `read_yaml` does."""
     loader = _SafeLoader(text)
     try:
         root = loader.get_single_node()
@@ -57,6 +61,12 @@ def read_yaml(path: Path) -> YamlFile:
     if not isinstance(values, dict):
         raise _refuse(path, "", "a recipe is a mapping with keys such as `model:` and `steps:`")
     return YamlFile(path, text, values, lines)
+
+
+def compose_nodes(text: str) -> yaml.Node | None:
+    """A text's tree of nodes, each with the marks where it begins and ends. The text was read before: it is YAML."""
+    root: yaml.Node | None = yaml.compose(text, _SafeLoader)
+    return root
 
 
 def refuse_explosive_aliases(path: Path) -> None:
