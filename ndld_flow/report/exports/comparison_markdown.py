@@ -48,7 +48,7 @@ def comparison_markdown(comparison: Comparison, profiles: Sequence[Sequence[Prof
     for compared, measured in zip(comparison.profiles, profiles, strict=True):
         parts.extend(_profile(comparison, compared, measured))
     parts.extend(_remarks(comparison))
-    return "\n".join(_that_fit(part for part in parts if part))
+    return "\n".join(that_fit(part for part in parts if part))
 
 
 def _headline(comparison: Comparison) -> str:
@@ -62,7 +62,7 @@ def _headline(comparison: Comparison) -> str:
     return f"{SIGNS.get(worst, '')} {gates} {worst}. {verdict}"
 
 
-def _that_fit(parts: Iterable[str]) -> Iterator[str]:
+def that_fit(parts: Iterable[str]) -> Iterator[str]:
     """Parts in their order as far as a comment holds them; what comes first matters most."""
     left, is_whole = _LONGEST, True
     for part in parts:

@@ -1,8 +1,6 @@
 """The picture of a comparison for pull requests: process runs, ratios with their intervals, layers.
 
-It stands on paper of its own, so that it reads the same on light and dark pages. Colours are Okabe and Ito's; what is
-slower and what is quicker also differ in side and words. Everything is drawn by the Agg or SVG backend directly: no
-display, no state that other users of matplotlib would see.
+What is slower and what is quicker differ in side and words, not in colour alone.
 """
 
 from __future__ import annotations
@@ -16,16 +14,14 @@ from ndld_flow.quantities import MINUS, TIMES, change, milliseconds, quantity
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.exports.layer_changes import LayerChange
+from ndld_flow.report.exports.picture_file import INK, LINE, PAPER, QUIET, WIDTH_IN, new_figure, save_picture
 from ndld_flow.report.exports.picture_rows import Group, Row, largest_changes, picture_groups
-from ndld_flow.report.exports.picture_text import FONT, picture_text
+from ndld_flow.report.exports.picture_text import picture_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_WIDTH_IN, _DPI = 10.0, 200
-"""2,000 pixels, shown 1,000 wide: sharp on every screen."""
-_PAPER, _INK, _QUIET, _LINE = "#ffffff", "#1a1c1f", "#5c636b", "#d5d7d4"
 _VERDICTS = {"improved": "#00704f", "regressed": "#b04600", "inconclusive": "#8a5a00", "incomparable": "#a3123a"}
 _ROW_IN, _BETWEEN_IN = 0.30, 1.15
 _LEFT = 0.02
@@ -36,32 +32,18 @@ def comparison_picture(comparison: Comparison, profiles: Sequence[Sequence[Profi
 
     `profiles[i][j]` is the profile that `comparison.profiles[i]` has at position j of its subjects.
     """
-    import matplotlib as mpl
-
-    with mpl.rc_context():
-        mpl.rcdefaults()  # not what a person may have in their matplotlibrc
-        mpl.rcParams["font.family"] = [FONT]
-        mpl.rcParams["font.size"] = 11
-        mpl.rcParams["svg.hashsalt"] = "ndld-flow"
-        figure = _draw(comparison, profiles)
-        nothing = {"Date": None, "Creator": None} if path.suffix.lower() == ".svg" else {"Software": None}
-        figure.savefig(path, dpi=_DPI, facecolor=_PAPER, metadata=nothing)
-    return path
+    return save_picture(lambda: _draw(comparison, profiles), path)
 
 
 def _draw(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> Figure:
     """Panels have heights in inches, so that a row is as high in every picture."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     groups = picture_groups(comparison)
     changes = largest_changes(comparison, profiles)
     upper = 0.3 + _ROW_IN * sum(len(group.rows) + 0.9 for group in groups)
     lower = 0.3 + _ROW_IN * len(changes) if changes else 0.0
     heights = [0.95, upper, *([_BETWEEN_IN, lower] if changes else [])]
     total = sum(heights) + (0.2 if changes else 0.75)
-    figure = Figure(figsize=(_WIDTH_IN, total))
-    FigureCanvasAgg(figure)
+    figure = new_figure(total)
     _title(figure, comparison, total)
     top = 1 - heights[0] / total
     bottom = top - upper / total
@@ -74,15 +56,15 @@ def _draw(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> Figu
 
 
 def _title(figure: Figure, comparison: Comparison, total: float) -> None:
-    colour = _VERDICTS.get(comparison.verdict, _INK)
+    colour = _VERDICTS.get(comparison.verdict, INK)
     loud = {"size": 16, "weight": "bold", "color": colour, "va": "center"}
-    quiet = {"size": 9.5, "color": _QUIET, "va": "center"}
+    quiet = {"size": 9.5, "color": QUIET, "va": "center"}
     first, second = 1 - 0.28 / total, 1 - 0.58 / total
     figure.text(_LEFT, first, comparison.verdict, fontdict=loud)
     figure.text(1 - _LEFT, first, "ndld-flow compare", fontdict=quiet | {"ha": "right"})
     # Without formulas: a `$` in a name is a `$`, here and below.
     figure.text(
-        _LEFT, second, picture_text(comparison.why, _WIDTH_IN * (1 - 2 * _LEFT), 9.5), fontdict=quiet, parse_math=False
+        _LEFT, second, picture_text(comparison.why, WIDTH_IN * (1 - 2 * _LEFT), 9.5), fontdict=quiet, parse_math=False
     )
 
 
@@ -105,18 +87,18 @@ def _runs(axes: Axes, groups: Sequence[Group]) -> None:
     scales = [group.base or 1.0 if len(groups) > 1 else 1.0 for group in groups for _ in group.rows]
     for (at, row), scale in zip(placed, scales, strict=True):
         runs = [run / scale for run in row.runs]
-        axes.plot(runs, [at] * len(runs), "o", ms=5, mfc=row.colour, mec=_PAPER, mew=0.6, alpha=0.75, zorder=3)
+        axes.plot(runs, [at] * len(runs), "o", ms=5, mfc=row.colour, mec=PAPER, mew=0.6, alpha=0.75, zorder=3)
         if row.value is not None:
             axes.plot([row.value / scale] * 2, [at - 0.3, at + 0.3], "-", color=row.colour, lw=2.2, zorder=4)
     axes.margins(x=0.08)
     low, high = axes.get_xlim()
     axes.set_xlim(min(low, 0.0) if low < 0.25 * high else low, high)
     axes.set_yticks([at for at, _ in placed])
-    axes.set_yticklabels([_labelled(row) for _, row in placed], parse_math=False, color=_INK, size=10)
+    axes.set_yticklabels([_labelled(row) for _, row in placed], parse_math=False, color=INK, size=10)
     _titles(axes, groups)
     unit = next((row.unit for _, row in placed if row.unit), "")
     told = "over the base" if len(groups) > 1 else unit
-    axes.set_xlabel(f"each process run, {told}".rstrip(", "), color=_QUIET, size=9.5)
+    axes.set_xlabel(f"each process run, {told}".rstrip(", "), color=QUIET, size=9.5)
 
 
 def _labelled(row: Row) -> str:
@@ -140,7 +122,7 @@ def _heading(axes: Axes, at: float, text: str) -> None:
     figure = axes.get_figure()
     assert figure is not None
     place = blended_transform_factory(figure.transFigure, axes.transData)
-    style = {"size": 10.5, "weight": "bold", "color": _INK, "va": "center"}
+    style = {"size": 10.5, "weight": "bold", "color": INK, "va": "center"}
     axes.text(_LEFT, at, text, fontdict=style, transform=place, parse_math=False, clip_on=False)
 
 
@@ -148,22 +130,22 @@ def _ratios(axes: Axes, groups: Sequence[Group]) -> None:
     """The ratio to the base with its interval, and the band of differences that do not count."""
     placed = _places(groups)
     _plain(axes, placed)
-    axes.axvline(1, color=_QUIET, lw=1, zorder=1)
+    axes.axvline(1, color=QUIET, lw=1, zorder=1)
     for at, row in placed:
         if row.verdict is None or not math.isfinite(row.verdict.ratio):
-            _beside(axes, at, "base" if row.verdict is None else "", _QUIET)
+            _beside(axes, at, "base" if row.verdict is None else "", QUIET)
             continue
         verdict = row.verdict
-        colour = _VERDICTS.get(verdict.verdict, _INK)
-        axes.fill_betweenx([at - 0.42, at + 0.42], 1 - verdict.threshold, 1 + verdict.threshold, color=_LINE, lw=0)
+        colour = _VERDICTS.get(verdict.verdict, INK)
+        axes.fill_betweenx([at - 0.42, at + 0.42], 1 - verdict.threshold, 1 + verdict.threshold, color=LINE, lw=0)
         ends = [end if math.isfinite(end) else verdict.ratio for end in (verdict.low, verdict.high)]
         axes.plot(ends, [at, at], "-", color=colour, lw=3, solid_capstyle="butt", zorder=3)
-        axes.plot([verdict.ratio], [at], "D", ms=6, color=colour, mec=_PAPER, mew=0.8, zorder=4)
+        axes.plot([verdict.ratio], [at], "D", ms=6, color=colour, mec=PAPER, mew=0.8, zorder=4)
         _beside(axes, at, f"{verdict.ratio:.3f}{TIMES}  {verdict.verdict}", colour)
     axes.margins(x=0.1)
     axes.locator_params(axis="x", nbins=4)
     axes.set_yticks([])
-    axes.set_xlabel("ratio to the base, 95 % interval;\ngrey: too small to count", color=_QUIET, size=9.5)
+    axes.set_xlabel("ratio to the base, 95 % interval;\ngrey: too small to count", color=QUIET, size=9.5)
 
 
 def _beside(axes: Axes, at: float, text: str, colour: str) -> None:
@@ -175,11 +157,11 @@ def _plain(axes: Axes, placed: Sequence[tuple[float, Row]]) -> None:
     last = placed[-1][0] if placed else 0.0
     axes.set_ylim(last + 0.65, 0.0)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(_LINE)
+    axes.spines["bottom"].set_color(LINE)
     axes.tick_params(axis="y", length=0, pad=6)
-    axes.tick_params(axis="x", color=_LINE, labelcolor=_QUIET, labelsize=9.5)
+    axes.tick_params(axis="x", color=LINE, labelcolor=QUIET, labelsize=9.5)
     axes.locator_params(axis="x", nbins=5)
-    axes.grid(axis="x", color=_LINE, lw=0.6, alpha=0.7)
+    axes.grid(axis="x", color=LINE, lw=0.6, alpha=0.7)
     axes.set_axisbelow(True)
 
 
@@ -189,13 +171,13 @@ def _layers(axes: Axes, changes: Sequence[LayerChange]) -> None:
     places = range(len(changes))
     colours = [_VERDICTS["improved"] if delta < 0 else _VERDICTS["regressed"] for delta in deltas]
     axes.barh(places, deltas, height=0.62, color=colours, zorder=2)
-    axes.axvline(0, color=_QUIET, lw=1, zorder=3)
+    axes.axvline(0, color=QUIET, lw=1, zorder=3)
     axes.set_ylim(len(changes) - 0.4, -0.7)
     axes.spines[["top", "right", "left", "bottom"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     axes.set_xticks([])
     axes.set_yticks(list(places))
-    axes.set_yticklabels([picture_text(one.name, 3.65, 9.5) for one in changes], parse_math=False, color=_INK, size=9.5)
+    axes.set_yticklabels([picture_text(one.name, 3.65, 9.5) for one in changes], parse_math=False, color=INK, size=9.5)
     reach = max(map(abs, deltas))
     axes.set_xlim(min(0.0, *deltas) - 0.02 * reach, max(0.0, *deltas) + 0.02 * reach)
     for at, one in zip(places, changes, strict=True):

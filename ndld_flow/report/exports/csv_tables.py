@@ -60,13 +60,13 @@ def engine_layers_csv(label: str, layers: Sequence[Layer]) -> str:
         for layer in layers
         for cells in [_layer(layer, 0.0, 0.0)]
     )
-    return _written([("engine", *_OF_ENGINES, "output_format"), *rows])
+    return csv_text([("engine", *_OF_ENGINES, "output_format"), *rows])
 
 
 def layers_csv(profiles: Sequence[tuple[str, Profile]]) -> str:
     """Every layer of labelled profiles; times in ms over all passes of the layer pass."""
     rows = ([label, *row] for label, profile in profiles for row in layer_rows(profile))
-    return _written([("profile", *LAYER_COLUMNS), *rows])
+    return csv_text([("profile", *LAYER_COLUMNS), *rows])
 
 
 def layer_rows(profile: Profile) -> Iterator[list[Cell]]:
@@ -101,7 +101,7 @@ def comparison_csv(comparison: Comparison, profiles: Sequence[Sequence[Profile]]
         for compared, measured in zip(comparison.profiles, profiles, strict=True)
         for row in _compared(comparison, compared, measured)
     )
-    return _written([head, *rows])
+    return csv_text([head, *rows])
 
 
 def _compared(comparison: Comparison, compared: ProfileComparison, measured: Sequence[Profile]) -> Iterator[list[Cell]]:
@@ -161,7 +161,8 @@ def _layer(layer: Layer, median: float, part: float) -> list[Cell]:
     ]
 
 
-def _written(rows: Iterable[Sequence[Cell]]) -> str:
+def csv_text(rows: Iterable[Sequence[Cell]]) -> str:
+    """Rows as a file's text, every cell safe for a spreadsheet."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\r\n")
     writer.writerows([_field(cell) for cell in row] for row in rows)

@@ -1,10 +1,14 @@
 // Columns of the table of points, from SweepData.
 
+// A column shows all of its name, and the arrow of its order.
+const wideEnough = (label) => Math.max(88, Math.round(36 + 6.7 * label.length));
+
 function dimensionColumn(one, hidden) {
-  const wide = one.isText ? "minmax(96px, 1fr)" : "minmax(92px, 0.8fr)";
+  const label = shortened(one.short, 26);
+  const wide = `minmax(${wideEnough(label)}px, ${one.isText ? 1 : 0.8}fr)`;
   const spread = /\.latency\.(spread|cov)$/.test(one.label);
   const format = (_, row) => (spread && one.numbers[row] !== null ? share(one.numbers[row]) : shortened(one.text(row), 60));
-  const shared = { key: one.key, label: shortened(one.short, 26), longLabel: shortened(one.label, 60), csvLabel: one.unit ? `${one.label} ${one.unit}` : one.label, width: wide, hidden };
+  const shared = { key: one.key, label, longLabel: shortened(one.label, 60), csvLabel: one.unit ? `${one.label} ${one.unit}` : one.label, width: wide, hidden };
   if (one.kind === "axis" && one.isText) {
     return { ...shared, tally: true, value: (row) => one.text(row), format: (value) => shortened(value, 60) };
   }
@@ -20,8 +24,8 @@ function dimensionColumn(one, hidden) {
 function againColumns(data) {
   if (!data.again.some(Boolean)) return [];
   const columns = data.of("objective").map((one, place) => ({
-    key: `again_${place}`, label: `${shortened(one.short, 18)} again`, longLabel: `${shortened(one.label, 50)} again`, csvLabel: `${one.label} again${one.unit ? ` ${one.unit}` : ""}`,
-    width: "minmax(92px, 0.8fr)", numeric: true, right: true, position: one.direction === "minimize", hidden: data.objectives > 2,
+    key: `again_${place}`, label: `${shortened(one.short, 20)} again`, longLabel: `${shortened(one.label, 50)} again`, csvLabel: `${one.label} again${one.unit ? ` ${one.unit}` : ""}`,
+    width: `minmax(${wideEnough(`${shortened(one.short, 20)} again`)}px, 0.8fr)`, numeric: true, right: true, position: one.direction === "minimize", hidden: data.objectives > 2,
     value: (row) => data.again[row]?.objectives[place] ?? null,
     format: (value) => (value === null ? "" : quantityText(value, one.unit)), csv: (row) => data.again[row]?.objectives[place] ?? "",
   }));
@@ -31,7 +35,7 @@ function againColumns(data) {
     return ratio === null ? "" : low === null ? ratioText(ratio) : `${ratioText(low)} to ${ratioText(high)}`;
   };
   columns.push({
-    key: "interval", label: "To the best", longLabel: "Ratio to the best, 95 % interval", width: "minmax(118px, 0.7fr)", hidden: false, right: true,
+    key: "interval", label: "To the best", longLabel: "Ratio to the best, 95 % interval", width: "minmax(142px, 0.7fr)", hidden: false, right: true,
     value: (row) => said(row),
   });
   return columns;
@@ -62,12 +66,12 @@ function pointColumns(data) {
     number,
     { key: "rank", label: "Rank", width: "68px", numeric: true, position: true, right: true, hidden: !ranked, value: (row) => data.rank[row], format: (value) => value ?? "–", csv: (row) => data.rank[row] ?? "" },
     { key: "mark", label: "Mark", width: "70px", hidden: !ranked, tally: true, value: (row) => MARK_WORDS[data.said("mark", row)], element: (value) => make("span", { class: `point-mark ${value}` }, value) },
-    ...axes, ...goals, ...againColumns(data), ...metrics.filter((one) => !one.hidden), constraintColumn(data),
+    ...axes, ...goals, ...againColumns(data), constraintColumn(data),
     {
       key: "outcome", label: "Outcome", width: "100px", hidden: false, tally: true, value: (row) => data.said("outcome", row),
       element: (value) => make("span", { class: `outcome ${value}` }, value),
     },
     { key: "reason", label: "Reason", width: "minmax(150px, 1.6fr)", hidden: !data.reason.some((place) => data.texts[place]), value: (row) => data.said("reason", row), tone: () => "aside" },
-    ...metrics.filter((one) => one.hidden),
+    ...metrics,
   ];
 }

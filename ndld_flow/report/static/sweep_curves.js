@@ -20,6 +20,7 @@ class CurvePlot {
 
   draw(width) {
     const { lines, log } = this.curve;
+    this.said = [];
     const points = lines.map(({ rows, x }) => rows.map((row, place) => ({ row, x: x[place], y: this.one.numbers[row] })).filter(({ y }) => y !== null));
     const at = this.scales(points.flat(), width, log);
     const svg = draw("svg", {
@@ -72,14 +73,23 @@ class CurvePlot {
     ];
   }
 
+  // Rings may lie near each other: words stand where they do not cover others.
+  hasRoom(x, y) {
+    if (this.said.some((one) => Math.abs(one.y - y) < 14 && Math.abs(one.x - x) < 100)) return false;
+    this.said.push({ x, y });
+    return true;
+  }
+
   line(points, { rows, saturated }, place, at) {
     const path = points.map(({ x, y }, number) => `${number ? "L" : "M"}${at.x(x).toFixed(1)} ${at.y(y).toFixed(1)}`).join("");
     const dots = points.map(({ x, y }) => `M${at.x(x).toFixed(1)} ${at.y(y).toFixed(1)}h.01`).join("");
     const group = draw("g", { class: `series series-${place % SERIES}` }, draw("path", { class: "drift", d: path }), draw("path", { class: "dots", d: dots }));
     const end = saturated === null ? undefined : points.find(({ row }) => row === rows[saturated]);
     if (end) {
-      group.append(draw("circle", { class: "saturated", cx: at.x(end.x), cy: at.y(end.y), r: 8 }),
-        draw("text", { class: "saturated-text", x: at.x(end.x), y: at.y(end.y) - 13, "text-anchor": "middle" }, `saturated at ${plainNumber(end.x)}`));
+      group.append(draw("circle", { class: "saturated", cx: at.x(end.x), cy: at.y(end.y), r: 8 }));
+      if (this.hasRoom(at.x(end.x), at.y(end.y) - 13)) {
+        group.append(draw("text", { class: "saturated-text", x: at.x(end.x), y: at.y(end.y) - 13, "text-anchor": "middle" }, `saturated at ${plainNumber(end.x)}`));
+      }
     }
     return group;
   }

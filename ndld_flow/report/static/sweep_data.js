@@ -46,7 +46,7 @@ class Dimension {
     if (this.low > this.high) return [];
     const own = [...new Set(this.numbers)].filter((number) => number !== null);
     const values = this.kind === "axis" && own.length <= most ? own : roundMarks(this, most);
-    return values.map((value) => ({ value, text: quantityText(value, this.unit) }));
+    return values.map((value) => ({ value, text: shortened(quantityText(value, this.unit), 14) }));
   }
 }
 

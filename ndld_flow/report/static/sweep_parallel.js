@@ -1,6 +1,6 @@
 // Parallel coordinates: a line for each point through all its values; what is chosen on an axis filters the table.
 
-const PARALLEL = { height: 380, top: 54, bottom: 34, side: 60, least: 104 };
+const PARALLEL = { height: 380, top: 54, bottom: 34, side: 70, least: 104 };
 
 class Parallel {
   // `pick(row, more)` hears of a line that was clicked, `changed()` of other brushes.
@@ -103,7 +103,7 @@ class Parallel {
     },
     draw("title", {}, one.label),
     draw("line", { class: "axis-line", x1: x, x2: x, y1: top, y2: bottom }),
-    ...axisName(one.short + better, x, letters),
+    ...axisName(one.short + better, x, letters, this.width),
     mark, ...this.marks(one, x, letters), hit);
     this.brushMarks.set(one, { mark, group });
     hit.addEventListener("pointerdown", (event) => this.drag(one, event, hit));
@@ -170,13 +170,15 @@ class Parallel {
   }
 }
 
-// A long name on two lines, parted at a dot.
-function axisName(text, x, letters) {
-  if (text.length <= letters) return [draw("text", { class: "strong", x, y: PARALLEL.top - 16, "text-anchor": "middle" }, text)];
+// A long name on two lines, parted at a dot; at the edges it moves inwards.
+function axisName(text, x, letters, width) {
   const dot = text.lastIndexOf(".", text.length - 2);
-  const [first, second] = dot > 0 ? [text.slice(0, dot + 1), text.slice(dot + 1)] : [text.slice(0, letters), text.slice(letters)];
-  return [first, second].map((line, place) =>
-    draw("text", { class: "strong", x, y: PARALLEL.top - 31 + 15 * place, "text-anchor": "middle" }, shortened(line, letters)));
+  const parts = text.length <= letters ? [text] : dot > 0 ? [text.slice(0, dot + 1), text.slice(dot + 1)] : [text.slice(0, letters), text.slice(letters)];
+  return parts.map((part, place) => {
+    const line = shortened(part, letters);
+    const half = 3.9 * line.length;
+    return draw("text", { class: "strong", x: Math.min(Math.max(x, half), width - half), y: PARALLEL.top - 16 - 15 * (parts.length - 1 - place), "text-anchor": "middle" }, line);
+  });
 }
 
 // The better a point's rank, the stronger its line; what is filtered away stays as a shadow.
@@ -187,7 +189,7 @@ function paintLines(view) {
   canvas.height = PARALLEL.height * dots;
   const pen = canvas.getContext("2d");
   pen.scale(dots, dots);
-  const colors = colorsAt(view.room, ["series-0", "series-1", "strong-line", "fail", "ink"]);
+  const colors = colorsAt(view.room, ["series-0", "series-1", "series-7", "strong-line", "ink"]);
   const line = (row, color, alpha, width, dash = []) => {
     Object.assign(pen, { strokeStyle: color, globalAlpha: alpha, lineWidth: width, lineJoin: "round" });
     pen.setLineDash(dash);
@@ -197,14 +199,14 @@ function paintLines(view) {
   };
   const all = rows.map((_, row) => row);
   const alive = all.filter((row) => view.alive(row));
-  const shadow = Math.min(0.35, 40 / Math.max(1, data.length));
+  const shadow = Math.min(0.3, 40 / Math.max(1, data.length));
   if (alive.length < all.length) for (const row of all) if (!view.alive(row)) line(row, colors["strong-line"], Math.max(0.05, shadow), 1);
   const ranked = data.rank.filter((rank) => rank !== null).length;
-  const dense = Math.min(1, Math.sqrt(120 / Math.max(1, alive.length)));
+  const dense = Math.min(1, (80 / Math.max(1, alive.length)) ** 0.7);
   const strength = (row) => (ranked ? 0.14 + 0.66 * (1 - (data.rank[row] ?? ranked) / ranked) ** 2 : 0.5);
   for (const row of alive.sort((a, b) => (data.rank[b] ?? Infinity) - (data.rank[a] ?? Infinity))) {
     if (data.passed(row)) line(row, colors["series-0"], Math.max(0.03, strength(row) * dense), 1.3);
-    else line(row, colors.fail, Math.max(0.06, 0.5 * dense), 1.2, [4, 4]);
+    else line(row, colors["series-7"], Math.max(0.1, 0.6 * dense), 1.2, [2, 4]);
   }
   for (const row of alive) {
     const mark = data.said("mark", row);

@@ -142,6 +142,7 @@ class Scatter {
     const named = placed.filter(({ row }) => ["best", "tie"].includes(this.data.said("mark", row)) || this.selected.has(row));
     const taken = [];
     const texts = [];
+    named.sort((a, b) => (this.data.rank[a.row] ?? Infinity) - (this.data.rank[b.row] ?? Infinity));
     for (const { row, left, top } of [...named, ...front]) {
       const text = String(this.data.number[row]);
       const wide = 8 * text.length;

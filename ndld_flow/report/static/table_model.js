@@ -58,12 +58,12 @@ class TableModel {
 
   order() {
     const column = this.column(this.sorting.key);
-    // What is not known comes after what is, the largest first.
-    const values = Array.from({ length: this.length }, (_, row) => column.value(row) ?? -Infinity);
     const sign = this.sorting.descending ? -1 : 1;
+    // What is not known comes after what is, whichever way.
+    const values = Array.from({ length: this.length }, (_, row) => column.value(row) ?? sign * Infinity);
     const texts = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
     const compare = column.numeric
-      ? (a, b) => values[a] - values[b]
+      ? (a, b) => (values[a] === values[b] ? 0 : values[a] - values[b])
       : (a, b) => texts.compare(values[a], values[b]);
     this.shown.sort((a, b) => sign * compare(a, b) || a - b);
   }

@@ -11,10 +11,10 @@ from pydantic import JsonValue
 from ndld_flow.plain_text import short_name
 from ndld_flow.records.sweep import SweepAxis, SweepPoint, SweepRecord
 from ndld_flow.report.sweep.dimensions import AxisNumbers, Dimension, axis_numbers
-from ndld_flow.report.sweep.point_words import key_of, value_words
+from ndld_flow.report.sweep.point_words import key_of, short_names, value_words
 from ndld_flow.units import parse_percent
 
-_LINES = 8
+_LINES = 6
 _LEAST_POINTS = 3
 _GAIN, _POINTS = 0.02, 2
 """Of saturation, where the recipe says nothing."""
@@ -25,7 +25,7 @@ class CurveLine:
     """Points that differ on the curve's axis only."""
 
     label: str
-    """`speed.threads 2`; empty of the only line."""
+    """`threads 2`; empty of the only line."""
     rows: tuple[int, ...]
     """Places of its points, in the axis' order."""
     x: tuple[float, ...]
@@ -61,11 +61,14 @@ def collect_curves(record: SweepRecord, dimensions: Sequence[Dimension]) -> tupl
         rows = _rows_of_lines(axis, numbers, record) if numbers and len(axis.values) >= _LEAST_POINTS else []
         if numbers and rows:
             found += [_curve(axis, numbers, quantity, rows, record) for quantity in quantities]
-    return tuple(found)
+    return tuple(curve for curve in found if curve.lines)
 
 
 def saturates_at(values: Sequence[float | None], direction: str, gain: float, points: int) -> int | None:
-    """Position of the best value before `points` values in a row that gain less than `gain` over the best so far."""
+    """Position of the best value before `points` values in a row that gain less than `gain` over the best so far.
+
+    None where it gains to the end, and where it gains nothing from the first value on: that is no saturation.
+    """
     best: int | None = None
     poor = 0
     for position, value in enumerate(values):
@@ -76,7 +79,7 @@ def saturates_at(values: Sequence[float | None], direction: str, gain: float, po
             continue
         poor += 1
         if poor == points:
-            return best
+            return best or None
     return None
 
 
@@ -114,7 +117,7 @@ def _curve(
     """The lines that reach the best values; where there are many, most of them say the same."""
     values = quantity.numbers or ()
     sign = 1 if quantity.direction == "minimize" else -1
-    known = [rows for rows in lines if any(values[row] is not None for row in rows)]
+    known = [rows for rows in lines if sum(values[row] is not None for row in rows) >= _LEAST_POINTS]
     best = sorted(known, key=lambda rows: min(sign * one for row in rows if (one := values[row]) is not None))
     shown = best[:_LINES]
     varying = {
@@ -145,8 +148,9 @@ def _line(
     y = tuple((quantity.numbers or ())[row] for row in rows)
     rule = _saturation(record.recipe)
     others = _others(points[0], axis).items()
+    names = short_names(list(points[0].values))
     return CurveLine(
-        label=", ".join(f"{short_name(name, 60)} {value_words(value)}" for name, value in others if name in varying),
+        label=", ".join(f"{names[name]} {value_words(value)}" for name, value in others if name in varying),
         rows=tuple(rows),
         x=tuple(_x(point, axis, numbers) for point in points),
         y=y,

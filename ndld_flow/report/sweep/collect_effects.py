@@ -36,6 +36,7 @@ class LevelView:
     high: float
     dots: tuple[float, ...]
     is_best: bool
+    """Whether it is the best, and the worst could not be it."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,7 @@ def _shown_values(level: Level) -> Sequence[float]:
 
 
 def _effect(effect: Effect, objective: SweepObjective, scale: _Scale) -> EffectView:
-    medians = [level.median for level in effect.levels]
-    best = min(medians) if objective.direction == "minimize" else max(medians)
+    best = _best(effect, objective)
     return EffectView(
         axis=short_name(effect.axis, 100),
         size=share(effect.size),
@@ -109,7 +109,15 @@ def _effect(effect: Effect, objective: SweepObjective, scale: _Scale) -> EffectV
     )
 
 
-def _level(level: Level, objective: SweepObjective, scale: _Scale, best: float) -> LevelView:
+def _best(effect: Effect, objective: SweepObjective) -> float | None:
+    """The best median; None when the worst value's interval holds it too, so that nothing is said by it."""
+    ordered = sorted(effect.levels, key=lambda level: level.median)
+    first, last = (ordered[0], ordered[-1]) if objective.direction == "minimize" else (ordered[-1], ordered[0])
+    low, high = median_interval(last.observed)
+    return None if low <= first.median <= high else first.median
+
+
+def _level(level: Level, objective: SweepObjective, scale: _Scale, best: float | None) -> LevelView:
     low, high = median_interval(level.observed)
     ends = f"{objective_words(low, objective)} to {objective_words(high, objective)}"
     return LevelView(
@@ -139,11 +147,11 @@ class _Scale:
         return round(4 + 92 * (value - self.low) / span, 2) if span > 0 else 50.0
 
     def ticks(self, objective: SweepObjective) -> tuple[tuple[float, str], ...]:
-        """(place, text) of about four round numbers."""
+        """(place, text) of about five round numbers."""
         span = self.high - self.low
         if span <= 0:
             return ((50.0, objective_words(self.low, objective)),)
-        step = _round_step(span / 4)
+        step = _round_step(span / 5)
         first = math.ceil(self.low / step)
         places = [first + place for place in range(12) if (first + place) * step <= self.high]
         return tuple((self.place(place * step), objective_words(place * step, objective)) for place in places)

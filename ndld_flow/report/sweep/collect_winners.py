@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ndld_flow.records.sweep import SweepPoint, SweepRecord
+from ndld_flow.plain_text import short_name
+from ndld_flow.records.sweep import SweepObjective, SweepPoint, SweepRecord
 from ndld_flow.report.comparison.collect_verdicts import ratio_text
 from ndld_flow.report.comparison.interval_scale import IntervalPlot, IntervalScale
 from ndld_flow.report.settings_text import Setting
-from ndld_flow.report.sweep.point_words import link, objectives_words, points_words, value_words
+from ndld_flow.report.sweep.point_words import final, link, objective_words, points_words, short_names, value_words
 from ndld_flow.report.sweep.recipe_lines import recipe_lines
 
 _SHOWN = 5
 """And all that were measured again, and the front."""
-_MOST = 12
+_MOST = 10
 _MARKS = {"best": "improved", "tie": "unchanged", "worse": "regressed", "inconclusive": "inconclusive"}
+
+
+@dataclass(frozen=True)
+class GoalCell:
+    """One objective of one point."""
+
+    decides: str
+    """What counts: as measured again, where it was."""
+    first: str
+    """As first measured, where that does not count; else empty."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +37,8 @@ class WinnerView:
     number: int
     rank: int
     settings: tuple[Setting, ...]
-    first: str
-    """Objectives as first measured."""
-    again: str
-    """As measured again; empty where it was not."""
+    goals: tuple[GoalCell, ...]
+    """In the order of the objectives."""
     standing: str
     """`best`, `tie`, `worse`, `inconclusive`; empty where it was not measured again."""
     mark: str
@@ -53,14 +63,17 @@ class WinnersView:
     measured_again: bool
     said: str
     """What measuring again decided."""
-    objective: str
-    """Whose ratio it is."""
+    objectives: tuple[str, ...]
+    """The first is the one whose ratio is shown."""
+    left_out: int
+    """Points of the front, or measured again, that are not shown."""
 
 
 def collect_winners(record: SweepRecord) -> WinnersView | None:
     """None where no point has a rank."""
     ranked = sorted((point for point in record.points if point.rank is not None), key=lambda point: point.rank or 0)
-    chosen = [point for place, point in enumerate(ranked) if place < _SHOWN or point.again or point.on_front][:_MOST]
+    worth = [point for place, point in enumerate(ranked) if place < _SHOWN or point.again or point.on_front]
+    chosen = worth[:_MOST]
     if not chosen:
         return None
     scale = _scale(chosen)
@@ -69,20 +82,21 @@ def collect_winners(record: SweepRecord) -> WinnersView | None:
         ticks=scale.ticks(),
         measured_again=any(point.again for point in chosen),
         said=_said(chosen),
-        objective=record.objectives[0].text,
+        objectives=tuple(short_name(one.text, 60) for one in record.objectives),
+        left_out=len(worth) - len(chosen),
     )
 
 
 def _winner(point: SweepPoint, record: SweepRecord, scale: IntervalScale) -> WinnerView:
     again = point.again
+    names = short_names(list(point.values))
     ratio = again.ratio if again is not None and again.ratio is not None and math.isfinite(again.ratio) else None
     low, high = _ends(point) or (None, None)
     return WinnerView(
         number=point.number,
         rank=point.rank or 0,
-        settings=tuple(Setting(name, value_words(value)) for name, value in point.values.items()),
-        first=objectives_words(point.objectives, record.objectives),
-        again=objectives_words(again.objectives, record.objectives) if again else "",
+        settings=tuple(Setting(names[name], value_words(value)) for name, value in point.values.items()),
+        goals=_goals(point, record.objectives),
         standing=again.standing if again else "",
         mark=_MARKS[again.standing] if again else "",
         ratio=ratio_text(ratio) if ratio is not None else "",
@@ -92,6 +106,12 @@ def _winner(point: SweepPoint, record: SweepRecord, scale: IntervalScale) -> Win
         lines=recipe_lines(point, record.recipe),
         report=link(point),
     )
+
+
+def _goals(point: SweepPoint, objectives: Sequence[SweepObjective]) -> tuple[GoalCell, ...]:
+    first = [objective_words(value, one) for value, one in zip(point.objectives, objectives, strict=False)]
+    decides = [objective_words(value, one) for value, one in zip(final(point), objectives, strict=False)]
+    return tuple(GoalCell(a, b if point.again else "") for a, b in zip(decides, first, strict=False))
 
 
 def _ends(point: SweepPoint) -> tuple[float, float] | None:

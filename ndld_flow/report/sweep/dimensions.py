@@ -15,16 +15,17 @@ from ndld_flow.records.sweep import SweepAxis, SweepPoint, SweepRecord
 from ndld_flow.report.json_values import rounded
 from ndld_flow.report.sweep.point_words import key_of, value_words
 
+_FEW = 12
+"""An axis of so few values may be a geometric row, such as 1, 2, 4, 8."""
 _TELLING = (
-    "latency.min",
-    "latency.median",
-    "throughput.median",
-    "cosine",
-    "engine_bytes",
-    "build_s",
-    "memory.peak_bytes",
+    ("cosine", "top1", "accuracy", "snr_db"),
+    ("engine_bytes",),
+    ("build_s",),
+    ("memory.peak_bytes",),
+    ("throughput.median",),
+    ("latency.min", "latency.median"),
 )
-"""Ends of the names of metrics that people look at first, in this order."""
+"""Ends of the names of metrics that people weigh against each other; of one kind the first that differs is enough."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def _axis(place: int, axis: SweepAxis, points: Sequence[SweepPoint]) -> Dimensio
         label=short_name(axis.name, 100),
         kind="axis",
         numbers=numbers,
-        log=axis.log or (numbers is not None and _is_wide(numbers)),
+        log=axis.log or (len(texts) <= _FEW and numbers is not None and _is_wide(numbers)),
         texts=tuple(texts),
         levels=tuple(levels),
         telling=len(set(levels)) > 1,
@@ -126,10 +127,17 @@ def _metrics(record: SweepRecord) -> list[Dimension]:
     taken = {objective.text for objective in record.objectives}
     names = dict.fromkeys(name for point in record.points for name in point.metrics if name not in taken)
     found = [_metric(name, record.points) for name in names]
-    telling = sorted((rank, place) for place, one in enumerate(found) if (rank := _rank(one)) is not None)
-    chosen = {place for _, place in telling[: 2 if record.objectives else 4]}
-    marked = [replace(one, key=f"metric_{place}", telling=place in chosen) for place, one in enumerate(found)]
+    chosen = _telling(found, [objective.text for objective in record.objectives])
+    marked = [replace(one, key=f"metric_{place}", telling=one.label in chosen) for place, one in enumerate(found)]
     return sorted(marked, key=lambda one: (not one.telling, not _varies(one)))
+
+
+def _telling(metrics: Sequence[Dimension], objectives: Sequence[str]) -> list[str]:
+    """Names of a few metrics of kinds that the objectives do not tell of."""
+    kinds = [ends for ends in _TELLING if not any(text.endswith(ends) for text in objectives)]
+    names = [one.label for one in metrics if _varies(one)]
+    found = [next((name for end in ends for name in names if name.endswith(end)), None) for ends in kinds]
+    return [name for name in found if name is not None][: 2 if objectives else 4]
 
 
 def _metric(name: str, points: Sequence[SweepPoint]) -> Dimension:
@@ -148,13 +156,6 @@ def _metric(name: str, points: Sequence[SweepPoint]) -> Dimension:
     )
 
 
-def _rank(one: Dimension) -> int | None:
-    """How much people want to see it; None for what is the same everywhere, or not well known."""
-    if not _varies(one):
-        return None
-    return next((place for place, end in enumerate(_TELLING) if one.label.endswith(end)), None)
-
-
 def _varies(one: Dimension) -> bool:
     return len({number for number in one.numbers or () if number is not None}) > 1
 
@@ -167,7 +168,7 @@ def _finite(values: Sequence[float | None]) -> float | None:
 def _is_wide(numbers: Sequence[float | None]) -> bool:
     """Whether a linear scale would press most of them together."""
     known = [number for number in numbers if number is not None]
-    return bool(known) and min(known) > 0 and max(known) / min(known) >= 16
+    return bool(known) and min(known) > 0 and max(known) / min(known) >= 8
 
 
 def _is_number(value: JsonValue) -> bool:

@@ -15,7 +15,7 @@ from ndld_flow.report.sweep.collect_troubles import TroubleView, collect_trouble
 from ndld_flow.report.sweep.collect_winners import WinnersView, collect_winners
 from ndld_flow.report.sweep.dimensions import collect_dimensions
 from ndld_flow.report.sweep.payload import sweep_payload
-from ndld_flow.report.sweep.point_words import link, objective_words, value_words
+from ndld_flow.report.sweep.point_words import link, objective_words, short_names, value_words
 from ndld_flow.report.sweep.verdict_words import sweep_verdict
 
 _PLAIN_ROWS = 100
@@ -93,7 +93,7 @@ def collect_page(record: SweepRecord) -> SweepPage:
     measured = [point for point in record.points if point.metrics]
     return SweepPage(
         head=collect_head(record, sweep_verdict(record)),
-        axes=tuple(short_name(axis.name, 60) for axis in record.axes),
+        axes=tuple(short_names([axis.name for axis in record.axes]).values()),
         objectives=tuple(short_name(one.text, 60) for one in record.objectives),
         point_count=len(record.points),
         plain=_plain(record.points, record),

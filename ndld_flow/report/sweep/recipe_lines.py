@@ -66,13 +66,13 @@ class _Leaf:
     """A value, told apart from the mappings on the way to it."""
 
     def __init__(self, value: JsonValue) -> None:
-        self.text = _flow(key_of(value))
+        self.text = _flow(json.dumps(value)) if isinstance(value, dict | list) else _scalar(type(value).__name__, value)
 
 
 def _lines(tree: Mapping[str, object], depth: int) -> list[str]:
     found = []
     for name, inner in tree.items():
-        head = f"{'  ' * depth}{_flow(key_of(name))}:"
+        head = f"{'  ' * depth}{_scalar('str', name)}:"
         if isinstance(inner, _Leaf):
             found.append(f"{head} {inner.text}")
         elif isinstance(inner, dict):
@@ -80,10 +80,15 @@ def _lines(tree: Mapping[str, object], depth: int) -> list[str]:
     return found
 
 
+# Remembered: the points of a sweep share their values, and YAML's writer is slow.
 @lru_cache(maxsize=4096)
+def _scalar(kind: str, value: str | float | None) -> str:
+    """Of a kind, as 1 and true are equal to Python."""
+    return _flow(json.dumps(value))
+
+
 def _flow(as_json: str) -> str:
-    """A value on one line. Remembered: the points of a sweep share their few values, and YAML's writer is slow."""
-    text: str = yaml.safe_dump(
-        json.loads(as_json), default_flow_style=True, allow_unicode=True, width=10**9, sort_keys=False
-    )
+    """A value on one line."""
+    value = json.loads(as_json)
+    text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**9, sort_keys=False)
     return text.removesuffix("\n").removesuffix("\n...")

@@ -1,0 +1,116 @@
+"""A sweep for a pull request: what was found, the lines that reproduce it, the best points, long parts folded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+from urllib.parse import quote
+
+from ndld_flow.quantities import seconds
+from ndld_flow.records.sweep import SweepRecord
+from ndld_flow.report.exports.comparison_markdown import SIGNS, that_fit
+from ndld_flow.report.exports.github_markdown import code, details, prose, table
+from ndld_flow.report.sweep.collect_effects import EffectsView, collect_effects
+from ndld_flow.report.sweep.collect_head import looked_for
+from ndld_flow.report.sweep.collect_troubles import collect_troubles
+from ndld_flow.report.sweep.collect_winners import GoalCell, WinnersView, WinnerView, collect_winners
+from ndld_flow.report.sweep.point_words import points_words
+from ndld_flow.report.sweep.verdict_words import counts_words, sweep_verdict
+
+_ALT = {
+    "trade_off": "points by two quantities, the best and its ties marked",
+    "curve": "the objective along an axis, a line for each combination of the others",
+    "parallel": "a line for each point through its settings and what it came to",
+    "effects": "what each setting alone does to the objective",
+}
+_MOST_EFFECTS = 8
+
+
+def sweep_markdown(record: SweepRecord, pictures: Sequence[str] = ()) -> str:
+    """Markdown for a pull request's comment or a job's summary; `pictures` are their addresses."""
+    winners = collect_winners(record)
+    parts = [
+        _headline(record),
+        _facts(record),
+        _winners(winners) if winners else "",
+        *_pictures(pictures),
+        *map(_effects, collect_effects(record)),
+        _troubles(record),
+    ]
+    return "\n".join(that_fit(part for part in parts if part))
+
+
+def _headline(record: SweepRecord) -> str:
+    verdict = sweep_verdict(record)
+    sign = SIGNS["passed" if verdict.passed else "failed"]
+    return f"### {sign} {code(record.recipe_name)}: {prose(verdict.said, 900)}\n"
+
+
+def _facts(record: SweepRecord) -> str:
+    goals = prose(looked_for(record), 600)
+    tried = f"{len(record.points):,} points tried: {counts_words(record) or 'none'}"
+    took = f"{seconds(record.wall_s)}, {seconds(record.own_s)} of it the tool's own"
+    return f"Looked for {goals}. {tried}; {took}; {prose(record.stopped_because)}.\n"
+
+
+def _winners(view: WinnersView) -> str:
+    head = ["Rank", "Point", "Settings", *(code(name) for name in view.objectives)]
+    numbers = list(range(3, 3 + len(view.objectives)))
+    if view.measured_again:
+        head += ["Standing", f"Ratio of {code(view.objectives[0])}"]
+    rows = [_winner(one, view) for one in view.rows]
+    lines = "\n".join(f"Point {one.number}:\n\n{_block(one.lines)}" for one in view.rows[:3])
+    return f"{prose(view.said)}\n\n{table(head, rows, numbers)}\n{details('For the recipe', lines)}"
+
+
+def _winner(one: WinnerView, view: WinnersView) -> list[str]:
+    settings = ", ".join(f"{prose(setting.name, 60)} {code(setting.value)}" for setting in one.settings)
+    row = [str(one.rank), str(one.number), settings, *map(_goal, one.goals)]
+    if view.measured_again:
+        ratio = f"{one.ratio} ({one.interval})" if one.interval else one.ratio
+        row += [one.standing or "not again", ratio]
+    return row
+
+
+def _goal(cell: GoalCell) -> str:
+    return f"{prose(cell.decides)}, first {prose(cell.first)}" if cell.first else prose(cell.decides)
+
+
+def _block(lines: str) -> str:
+    """A code block that its lines cannot end."""
+    fence = "`" * max(3, 1 + max((len(run) for run in _runs(lines)), default=0))
+    return f"{fence}yaml\n{lines}\n{fence}\n"
+
+
+def _runs(text: str) -> Iterator[str]:
+    """Runs of backticks."""
+    run = ""
+    for letter in f"{text} ":
+        if letter == "`":
+            run += letter
+        elif run:
+            yield run
+            run = ""
+
+
+def _pictures(names: Sequence[str]) -> Iterator[str]:
+    for name in names:
+        yield f"![{_ALT.get(PurePath(name).stem, 'picture')}]({quote(name)})\n"
+
+
+def _effects(view: EffectsView) -> str:
+    rows = []
+    for effect in view.effects[:_MOST_EFFECTS]:
+        told = [f"{code(level.label)} {prose(level.median)} (n {level.count})" for level in effect.levels]
+        rows.append([code(effect.axis), effect.size, "<br>".join(told)])
+    how = "points that are equal otherwise" if view.paired else "all points with the value, other settings mixed in"
+    head = ["Setting", "Reach", f"Median of {code(view.objective)}, {how}"]
+    return details(f"What each setting does to {code(view.objective)}", table(head, rows, (1,)))
+
+
+def _troubles(record: SweepRecord) -> str:
+    groups = collect_troubles(record)
+    rows = [[one.outcome, code(one.step), prose(one.reason), points_words(one.points)] for one in groups]
+    count = sum(len(one.points) for one in groups)
+    summary = f"{count} {'point' if count == 1 else 'points'} did not pass"
+    return details(summary, table(["Outcome", "Step", "Reason", "Points"], rows)) if rows else ""

@@ -1,0 +1,315 @@
+"""Pictures of a sweep for pull requests: trade-off or curve, parallel coordinates, effects."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ndld_flow.quantities import number, quantity
+from ndld_flow.records.sweep import SweepRecord
+from ndld_flow.report.exports.picture_file import (
+    BLUE,
+    CRIMSON,
+    INK,
+    LINE,
+    ORANGE,
+    PAPER,
+    QUIET,
+    SERIES,
+    new_figure,
+    plain_axes,
+    save_picture,
+)
+from ndld_flow.report.exports.picture_text import picture_text
+from ndld_flow.report.sweep.collect_curves import Curve, collect_curves
+from ndld_flow.report.sweep.collect_effects import EffectsView, EffectView, collect_effects
+from ndld_flow.report.sweep.dimensions import Dimension, collect_dimensions
+from ndld_flow.report.sweep.point_words import short_names
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+_MOST_LINES = 300
+"""Of parallel coordinates: more make one blot, and a large file."""
+_MOST_AXES = 10
+_MOST_EFFECTS = 6
+_ROW_IN = 0.27
+
+
+def sweep_pictures(record: SweepRecord, folder: Path) -> list[Path]:
+    """Write what there is to draw as SVG into a folder; the pictures, in the order in which people want them."""
+    dimensions = collect_dimensions(record)
+    curves = collect_curves(record, dimensions)
+    effects = collect_effects(record)
+    pair = _pair(dimensions)
+    found = []
+    if curves and len(record.objectives) < 2:
+        found.append(save_picture(lambda: _curve(curves[0]), folder / "curve.svg"))
+    elif pair is not None:
+        found.append(save_picture(lambda: _trade_off(record, *pair), folder / "trade_off.svg"))
+    shown = [one for one in dimensions if one.telling][:_MOST_AXES]
+    if len(shown) > 1 and len(record.points) > 1:
+        found.append(save_picture(lambda: _parallel(record, shown), folder / "parallel.svg"))
+    if effects:
+        found.append(save_picture(lambda: _effects(effects[0]), folder / "effects.svg"))
+    return found
+
+
+# --- trade-off ---
+
+
+def _pair(dimensions: Sequence[Dimension]) -> tuple[Dimension, Dimension] | None:
+    """Across and up: the first two objectives, or the only one over a metric that is weighed against it."""
+    objectives = [one for one in dimensions if one.kind == "objective"]
+    metrics = [one for one in dimensions if one.kind == "metric" and one.telling]
+    if not objectives or len(objectives + metrics) < 2:
+        return None
+    across, up = [*objectives, *metrics][1], objectives[0]
+    rows = zip(across.numbers or (), up.numbers or (), strict=True)
+    return (across, up) if sum(None not in row for row in rows) > 1 else None
+
+
+def _trade_off(record: SweepRecord, across: Dimension, up: Dimension) -> Figure:
+    figure = new_figure(4.4)
+    axes = figure.add_axes((0.1, 0.15, 0.87, 0.76))
+    plain_axes(axes)
+    taken: list[tuple[float, float]] = []
+    xs, ys = _fractions(across), _fractions(up)
+    # The best first: where there is no room for all numbers, its own stands.
+    for row in sorted(range(len(record.points)), key=lambda row: record.points[row].rank or len(record.points) + 1):
+        x, y = (across.numbers or ())[row], (up.numbers or ())[row]
+        place = xs[row], ys[row]
+        if x is None or y is None or place[0] is None or place[1] is None:
+            continue
+        kind = _kind(record, row)
+        axes.plot([x], [y], ls="none", **_MARKS[kind])  # type: ignore[arg-type]
+        if kind in ("best", "tie", "front") and _has_room((place[0], place[1]), taken):
+            number_of = str(record.points[row].number)
+            axes.annotate(number_of, (x, y), (7, 4), textcoords="offset points", size=9, color=INK)
+    _scaled(axes.xaxis, across)
+    _scaled(axes.yaxis, up)
+    axes.margins(0.06)
+    figure.text(0.02, 0.95, _better(up), size=10.5, weight="bold", color=INK, parse_math=False)
+    figure.text(0.97, 0.02, _better(across), size=10.5, weight="bold", color=INK, ha="right", parse_math=False)
+    figure.text(0.97, 0.95, "◆ best  ◇ tie  ● on the front  ○ did not pass", size=9.5, color=QUIET, ha="right")
+    return figure
+
+
+def _kind(record: SweepRecord, row: int) -> str:
+    point = record.points[row]
+    if point.number == record.best:
+        return "best"
+    if point.tied:
+        return "tie"
+    return "refused" if point.outcome != "passed" else "front" if point.on_front else "plain"
+
+
+_MARKS: dict[str, dict[str, object]] = {
+    "best": {"marker": "D", "ms": 9, "mfc": ORANGE, "mec": PAPER, "zorder": 6},
+    "tie": {"marker": "D", "ms": 7, "mfc": PAPER, "mec": ORANGE, "mew": 1.6, "zorder": 5},
+    "front": {"marker": "o", "ms": 7, "mfc": BLUE, "mec": PAPER, "mew": 0.6, "zorder": 4},
+    "plain": {"marker": "o", "ms": 5, "mfc": BLUE, "mec": PAPER, "mew": 0.4, "alpha": 0.45, "zorder": 3},
+    "refused": {"marker": "o", "ms": 5, "mfc": "none", "mec": QUIET, "zorder": 3},
+}
+
+
+def _has_room(place: tuple[float, float], taken: list[tuple[float, float]]) -> bool:
+    """Whether a number can stand there; remembers it where it can."""
+    if any(abs(place[0] - one[0]) < 0.04 and abs(place[1] - one[1]) < 0.05 for one in taken):
+        return False
+    taken.append(place)
+    return True
+
+
+def _better(one: Dimension) -> str:
+    arrow = {"minimize": " (less is better)", "maximize": " (more is better)"}.get(one.direction, "")
+    return picture_text(one.label, 3.5, 10.5) + arrow
+
+
+def _scaled(axis: Axis, one: Dimension) -> None:
+    """Numbers with their unit."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    if one.log and min((value for value in one.numbers or () if value is not None), default=0) > 0:
+        axis._set_axes_scale("log")  # type: ignore[attr-defined]
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: picture_text(quantity(value, one.unit), 0.9, 9.5)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+# --- curve ---
+
+
+def _curve(curve: Curve) -> Figure:
+    figure = new_figure(4.0 + 0.22 * len(curve.lines))
+    height = 4.0 / (4.0 + 0.22 * len(curve.lines))
+    axes = figure.add_axes((0.1, 1 - 0.86 * height, 0.87, 0.75 * height))
+    plain_axes(axes)
+    for place, line in enumerate(curve.lines):
+        known = [(x, y) for x, y in zip(line.x, line.y, strict=True) if y is not None]
+        label = picture_text(line.label, 8.0, 9.5) or None
+        colour = SERIES[place % len(SERIES)]
+        axes.plot(*zip(*known, strict=True), "o-", color=colour, ms=5, lw=1.8, label=label)
+        if line.saturated is not None and (y := line.y[line.saturated]) is not None:
+            _ring(axes, line.x[line.saturated], y, colour)
+    if curve.log:
+        axes.set_xscale("log")
+    own = sorted({x for line in curve.lines for x in line.x})
+    axes.set_xticks(own, [number(x) for x in own])
+    axes.minorticks_off()
+    _scaled(axes.yaxis, curve.y)
+    axes.set_xlabel(picture_text(curve.axis, 6.0, 10), color=QUIET, size=10, parse_math=False)
+    if any(line.label for line in curve.lines):
+        figure.legend(loc="lower left", bbox_to_anchor=(0.08, 0.0), frameon=False, fontsize=9.5, labelcolor=INK)
+    figure.text(0.02, 1 - 0.05 * height, _better(curve.y), size=10.5, weight="bold", color=INK, parse_math=False)
+    return figure
+
+
+def _ring(axes: Axes, x: float, y: float, colour: str) -> None:
+    axes.plot([x], [y], "o", ms=14, mfc="none", mec=colour, mew=1.2)
+    axes.annotate(
+        f"saturated at {number(x)}", (x, y), (0, 12), textcoords="offset points", size=9, color=INK, ha="center"
+    )
+
+
+# --- parallel coordinates ---
+
+
+def _parallel(record: SweepRecord, shown: Sequence[Dimension]) -> Figure:
+    figure = new_figure(4.4)
+    axes = figure.add_axes((0.08, 0.06, 0.82, 0.76))
+    axes.axis("off")
+    axes.set_xlim(0, len(shown) - 1)
+    axes.set_ylim(-0.1, 1.02)
+    places = [_fractions(one) for one in shown]
+    # The best are drawn last, over the others.
+    order = sorted(range(len(record.points)), key=lambda row: -(record.points[row].rank or len(record.points) + 1))
+    for row in order[-_MOST_LINES:]:
+        heights = [column[row] if column[row] is not None else -0.08 for column in places]
+        axes.plot(range(len(shown)), heights, **_line_style(record, row))  # type: ignore[arg-type]
+    names = short_names([one.label for one in shown])
+    for place, one in enumerate(shown):
+        _parallel_axis(axes, place, one, names[one.label], len(shown))
+    if len(order) > _MOST_LINES:
+        figure.text(0.98, 0.01, f"the {_MOST_LINES} best of {len(order):,} points", size=9, color=QUIET, ha="right")
+    return figure
+
+
+def _line_style(record: SweepRecord, row: int) -> dict[str, object]:
+    point = record.points[row]
+    if point.number == record.best:
+        return {"color": ORANGE, "lw": 2.8, "zorder": 6}
+    if point.tied:
+        return {"color": ORANGE, "lw": 1.5, "ls": (0, (5, 3)), "zorder": 5}
+    if point.outcome != "passed":
+        return {"color": CRIMSON, "lw": 1, "ls": ":", "alpha": 0.6, "zorder": 2}
+    ranked = sum(one.rank is not None for one in record.points)
+    part = 1 - (point.rank or ranked) / ranked if ranked else 0.4
+    return {
+        "color": BLUE,
+        "lw": 1.2,
+        "alpha": max(0.05, (0.12 + 0.6 * part**2) * min(1.0, 120 / ranked if ranked else 1)),
+    }
+
+
+def _fractions(one: Dimension) -> list[float | None]:
+    """0 to 1 for every point; None for what is not known."""
+    values: Sequence[float | None] = one.levels if one.numbers is None else one.numbers
+    known = [value for value in values if value is not None]
+    log = one.log and min(known, default=0) > 0
+    turned = [None if value is None else math.log(value) if log else float(value) for value in values]
+    ends = [value for value in turned if value is not None]
+    if not ends or min(ends) == max(ends):
+        return [None if value is None else 0.5 for value in turned]
+    low, high = min(ends), max(ends)
+    return [None if value is None else (value - low) / (high - low) for value in turned]
+
+
+def _parallel_axis(axes: Axes, place: int, one: Dimension, name: str, count: int) -> None:
+    axes.axvline(place, ymin=0.09, ymax=0.985, color=INK if one.kind == "objective" else QUIET, lw=1, zorder=7)
+    room = 8.2 / max(1, count - 1)
+    # Bold is a sixth wider than what is measured.
+    axes.text(
+        place,
+        1.11,
+        picture_text(name, min(1.5, 0.84 * room), 9),
+        size=9,
+        weight="bold",
+        color=INK,
+        ha="center",
+        parse_math=False,
+    )
+    arrow = {"minimize": "less is better", "maximize": "more is better"}.get(one.direction, "")
+    if one.kind == "objective":
+        axes.text(place, 1.055, arrow, size=8, color=QUIET, ha="center")
+    halo = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.75, "pad": 0.5}
+    for height, text in _axis_ends(one):
+        shown = picture_text(text, min(1.0, room - 0.2), 8.5)
+        axes.text(
+            place + 0.03, height, shown, size=8.5, color=QUIET, va="center", zorder=8, bbox=halo, parse_math=False
+        )
+
+
+def _axis_ends(one: Dimension) -> list[tuple[float, str]]:
+    """All texts of a few, else the two ends."""
+    if one.numbers is None:
+        last = max(1, len(one.texts) - 1)
+        each = max(1, len(one.texts) // 8)
+        heights = [place / last if len(one.texts) > 1 else 0.5 for place in range(len(one.texts))]
+        return list(zip(heights, one.texts, strict=True))[::each]
+    known = sorted({value for value in one.numbers if value is not None})
+    if len(known) < 2:
+        return [(0.5, quantity(value, one.unit)) for value in known]
+    return [(0.0, quantity(known[0], one.unit)), (1.0, quantity(known[-1], one.unit))]
+
+
+# --- effects ---
+
+
+def _effects(view: EffectsView) -> Figure:
+    shown = view.effects[:_MOST_EFFECTS]
+    rows = sum(len(one.levels) for one in shown) + 1.2 * len(shown)
+    total = 0.95 + _ROW_IN * rows
+    figure = new_figure(total)
+    axes = figure.add_axes((0.3, 0.45 / total, 0.5, (_ROW_IN * rows) / total))
+    plain_axes(axes)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlim(0, 100)
+    axes.set_ylim(rows - 0.4, -0.2)
+    axes.set_yticks([])
+    axes.set_xticks([place for place, _ in view.ticks], [picture_text(text, 0.9, 9.5) for _, text in view.ticks])
+    at = 0.0
+    for one in shown:
+        at = _effect(axes, one, at)
+    told = "median with its 95 % interval (thin: range of fewer than six points)"
+    paired = ", points that are equal otherwise" if view.paired else ", all points with the value"
+    figure.text(
+        0.02, 1 - 0.27 / total, picture_text(view.objective, 4, 10.5), size=10.5, weight="bold", parse_math=False
+    )
+    figure.text(0.98, 1 - 0.27 / total, told + paired, size=9, color=QUIET, ha="right")
+    return figure
+
+
+def _effect(axes: Axes, one: EffectView, at: float) -> float:
+    """Draws one axis' rows from `at` on; where the next may begin."""
+    across = axes.get_yaxis_transform()
+    style = {"va": "center", "transform": across, "clip_on": False, "parse_math": False}
+    axes.text(-0.56, at + 0.4, picture_text(one.axis, 3.6, 10), size=10, weight="bold", color=INK, **style)  # type: ignore[arg-type]
+    axes.text(1.38, at + 0.4, one.size, size=9.5, color=QUIET, ha="right", **style)  # type: ignore[arg-type]
+    at += 1.2
+    for level in one.levels:
+        colour = ORANGE if level.is_best else BLUE
+        axes.plot([0, 100], [at, at], "-", color=LINE, lw=0.8, zorder=1)
+        axes.plot(level.dots, [at] * len(level.dots), "o", ms=3.5, mfc=BLUE, mec="none", alpha=0.3, zorder=2)
+        axes.plot([level.low, level.high], [at, at], "-", color=colour, lw=1 if level.is_range else 3, zorder=3)
+        axes.plot([level.point], [at], "o", ms=8, mfc=colour, mec=PAPER, mew=1, zorder=4)
+        label = picture_text(level.label, 2.4, 9.5)
+        axes.text(-0.02, at, label, size=9.5, color=INK, ha="right", **style)  # type: ignore[arg-type]
+        axes.text(1.2, at, picture_text(level.median, 0.9, 9.5), size=9.5, color=INK, ha="right", **style)  # type: ignore[arg-type]
+        axes.text(1.38, at, f"n {level.count}", size=9, color=QUIET, ha="right", **style)  # type: ignore[arg-type]
+        at += 1
+    return at
