@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +15,18 @@ from tests.samples import fetch_sample
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+
+def pytest_configure() -> None:
+    """Set what this process and the hundreds that it starts have in common.
+
+    Compiled modules are kept, also where the environment says no, as images of containers do: each process would
+    compile all of the package again. Devices are a user's, so that each worker is one: what tests measure does not
+    decide anything, and nobody has to wait for it.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+    os.environ["USER"] = f"ndld_flow-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
 
 
 @pytest.fixture(scope="session")
