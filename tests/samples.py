@@ -30,9 +30,21 @@ SAMPLES = {
 def fetch_sample(name: str) -> Path:
     """The path of a sample model. Raises SourceError when it cannot be fetched."""
     source, sha256 = SAMPLES[name]
+    return find_model(ModelSource(source=source, sha256=sha256), kept_samples(), print).artifact.path
+
+
+def kept_samples() -> Store:
+    """Where samples are kept from run to run."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    store = Store(Path(cache) / "ndld_flow-tests")
-    return find_model(ModelSource(source=source, sha256=sha256), store, print).artifact.path
+    return Store(Path(cache) / "ndld_flow-tests")
+
+
+def lend_samples(store: Path) -> None:
+    """Give a new store the samples, so that a recipe which names them by the same source fetches nothing."""
+    for name in SAMPLES:
+        fetch_sample(name)
+    for part in ("objects", "sources"):
+        shutil.copytree(kept_samples().root / part, store / part)
 
 
 def copy_samples(folder: Path) -> list[Path]:

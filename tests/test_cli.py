@@ -1,4 +1,4 @@
-"""The command line as a person meets it: real processes, their output and exit codes."""
+"""The command line as a person meets it: its output and exit codes, of real processes where that may matter."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from ndld_flow import __version__, api
 from ndld_flow.cli.app import VERBS
 from ndld_flow.machine import describe_machine
 from ndld_flow.recipe.load import load_recipe
+from tests.command_line import ndld_flow
 from tests.models import make_cnn
 from tests.toys import RECIPE, make_toy
 
 
-def ndld_flow(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def start(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`ndld-flow` as a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "ndld_flow", *arguments],
         cwd=cwd,
@@ -41,7 +43,7 @@ def refused(*arguments: str, cwd: Path) -> str:
 
 
 def test_help_teaches_and_imports_only_click(tmp_path: Path) -> None:
-    done = ndld_flow("--help", cwd=tmp_path)
+    done = start("--help", cwd=tmp_path)
     assert done.returncode == 0
     for verb, text in VERBS.items():
         assert verb in done.stdout
@@ -64,7 +66,7 @@ def test_every_verb_has_a_help_that_begins_with_its_sentence(verb: str, tmp_path
 
 
 def test_version(tmp_path: Path) -> None:
-    assert ndld_flow("--version", cwd=tmp_path).stdout == f"ndld-flow {__version__}\n"
+    assert start("--version", cwd=tmp_path).stdout == f"ndld-flow {__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -149,7 +151,7 @@ def test_a_model_that_lint_refuses_is_a_no_with_a_report(built_in: Path) -> None
 
 def test_plain_output_of_a_run_and_of_the_next(in_folder: Path) -> None:
     make_toy(in_folder)
-    first = ndld_flow("run", "toy.yaml", "--trust", cwd=in_folder)
+    first = start("run", "toy.yaml", "--trust", cwd=in_folder)
     assert first.returncode == 0, first
     lines = first.stdout.splitlines()
     assert lines[0] == "first: stamp starts, new"
@@ -165,7 +167,7 @@ def test_plain_output_of_a_run_and_of_the_next(in_folder: Path) -> None:
 
 def test_json_events_are_one_a_line(in_folder: Path) -> None:
     make_toy(in_folder)
-    done = ndld_flow("run", "toy.yaml", "--trust", "--json", cwd=in_folder)
+    done = start("run", "toy.yaml", "--trust", "--json", cwd=in_folder)
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert events[0]["event"] == "run_started"
     assert events[-1]["event"] == "run_finished"
@@ -177,7 +179,7 @@ def test_json_events_are_one_a_line(in_folder: Path) -> None:
 
 def test_a_refused_run_is_an_event_too(in_folder: Path) -> None:
     make_toy(in_folder)
-    done = ndld_flow("run", "toy.yaml", "--trust", "--json", "model=nowhere.onnx", cwd=in_folder)
+    done = start("run", "toy.yaml", "--trust", "--json", "model=nowhere.onnx", cwd=in_folder)
     event = json.loads(done.stdout.splitlines()[-1])
     assert (event["event"], event["exit_code"], done.returncode) == ("run_refused", 2, 2)
     assert "nowhere.onnx" in event["message"]
@@ -193,12 +195,12 @@ def test_a_bug_is_two_lines_and_a_file(in_folder: Path) -> None:
     toy = make_toy(in_folder)
     step = (in_folder / "stamp.py").read_text()
     (in_folder / "stamp.py").write_text(step.replace("context.log.info", "1 / 0\n        context.log.info"))
-    done = ndld_flow("run", str(toy.recipe), "--trust", cwd=in_folder, TMPDIR=str(in_folder))
+    done = start("run", str(toy.recipe), "--trust", cwd=in_folder, TMPDIR=str(in_folder))
     assert done.returncode == 3
     assert done.stderr.startswith("bug: ZeroDivisionError")
     assert "Traceback" not in done.stderr
     assert "ZeroDivisionError" in next(in_folder.glob("ndld-flow-bug-*.txt")).read_text()
-    assert "Traceback" in ndld_flow("--debug", "run", str(toy.recipe), "--trust", cwd=in_folder).stderr
+    assert "Traceback" in start("--debug", "run", str(toy.recipe), "--trust", cwd=in_folder).stderr
 
 
 def test_runs_tags_reports_verify_and_gc(in_folder: Path) -> None:
@@ -249,7 +251,7 @@ def test_steps_of_ones_own_have_help_and_schema(in_folder: Path) -> None:
 
 
 def test_doctor_tells_what_works(tmp_path: Path) -> None:
-    done = ndld_flow("doctor", "--json", cwd=tmp_path)
+    done = start("doctor", "--json", cwd=tmp_path)
     checks = {check["name"]: check for check in json.loads(done.stdout)}
     assert checks["onnxruntime cpu"]["state"] == "ok"
     assert checks["onnx"]["state"] == "ok"
@@ -268,7 +270,7 @@ def test_init_writes_a_recipe_that_runs_as_it_is(in_folder: Path) -> None:
     assert done.returncode == 0, done
     assert "exists" not in done.stderr
     assert "there is a file already" in refused("init", "my model.onnx", cwd=in_folder)
-    quick = ("steps.base.budget=1s", "steps.speed.budget=1s")
+    quick = ("steps.base.budget=300ms", "steps.speed.budget=300ms")
     run = ndld_flow("run", "my model.yaml", *quick, cwd=in_folder)
     assert run.returncode == 0, run
     assert "agree" in run.stdout
