@@ -14,7 +14,9 @@ from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.run_folder import read_run_record
 from ndld_flow.report.sweep.read import read_sweep_record
 from ndld_flow.runner.events import Event, SweepFinished
-from ndld_flow.runner.state import Placement
+from ndld_flow.runner.run_request import plan_request, run_request
+from ndld_flow.runner.state import Placement, Request
+from ndld_flow.runner.sweep.plan_sweep import SweepPlan
 from tests.models import make_cnn
 
 DYE = '''
@@ -60,7 +62,8 @@ class Dye(Step[Onnx, Onnx]):
         model = onnx.load(source.path)
         model.doc_string += f" {self.colour} {self.weight:g}"
         onnx.save(model, out / Onnx.main)
-        return Result(f"dyed {self.colour}", passed=self.passed, metrics={"weight": Metric(value=self.weight, unit="bytes")})
+        metrics = {"weight": Metric(value=self.weight, unit="bytes")}
+        return Result(f"dyed {self.colour}", passed=self.passed, metrics=metrics)
 '''
 
 GAUGE = '''
@@ -168,6 +171,17 @@ class SweepToy:
 
     def finish(self, *overrides: str) -> SweepFinished:
         return api.sweep(self.recipe, overrides, outputs=self.outputs, trust=True)
+
+    def apply(self, target: Path) -> SweepFinished:
+        """Run the sweep and write its best point as a recipe."""
+        finished = run_request(Request(self.recipe, (), self.outputs, trust=True, apply=target), lambda _: None)
+        assert isinstance(finished, SweepFinished)
+        return finished
+
+    def plan(self) -> SweepPlan:
+        planned = plan_request(Request(self.recipe, (), self.outputs, trust=True), lambda _: None)
+        assert isinstance(planned, SweepPlan)
+        return planned
 
     def point_run(self, record: SweepRecord, number: int) -> RunRecord:
         return read_run_record(self.outputs / "sweeps" / record.recipe_name / record.id / "points" / f"{number:04}")

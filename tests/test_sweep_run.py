@@ -154,3 +154,45 @@ def test_a_step_that_says_no_saves_the_measuring_too(toy: SweepToy) -> None:
     assert [point.outcome for point in record.points] == ["passed"] * 3 + ["refused"] * 3
     assert record.points[3].reason == "tint said no: dyed red"
     assert "speed#4" not in " ".join(toy.log)
+
+
+def test_the_best_point_becomes_a_recipe_of_its_own(toy: SweepToy) -> None:
+    toy.write("# A comment that stays.\n" + toy.recipe.read_text())
+    best = toy.folder / "best.yaml"
+    finished = toy.apply(best)
+    assert finished.applied == str(best)
+    text = best.read_text()
+    assert text.startswith("# The best of sweep toy/")
+    assert "# A comment that stays." in text
+    assert "speed: {step: gauge, threads: 4}" in text
+    assert "sweep:" not in text
+    assert api.run(best, outputs=toy.outputs, trust=True).passed
+    assert toy.apply(best).nothing_to_do  # a file of ours may be written anew
+
+
+def test_no_file_of_the_users_is_written_over(toy: SweepToy) -> None:
+    (toy.folder / "mine.yaml").write_text("name: mine\n")
+    with pytest.raises(RequestError, match=r"mine\.yaml: there is a file already"):
+        toy.apply(toy.folder / "mine.yaml")
+    with pytest.raises(RequestError, match="beside"):
+        toy.apply(toy.folder / "aside" / "best.yaml")
+    assert not toy.log
+
+
+def test_a_plan_tells_what_is_shared_and_what_is_there(toy: SweepToy) -> None:
+    before = toy.plan()
+    assert before.point_count == 6
+    assert {step.name: (step.uses, step.distinct, step.there) for step in before.steps} == {
+        "base": (6, 1, 0),
+        "tint": (6, 2, 0),
+        "speed": (6, 6, 0),
+    }
+    assert before.points[4].waiting == ("base", "tint", "speed")
+    assert not toy.log
+    toy.run()
+    after = toy.plan()
+    assert [(step.distinct, step.there) for step in after.steps] == [(1, 1), (2, 2), (6, 6)]
+    toy.write(toy.recipe.read_text().replace("[1, 2, 4]", "[1, 2, 4, 8]"))
+    wider = toy.plan()
+    assert [(step.distinct, step.there) for step in wider.steps] == [(1, 1), (2, 2), (8, 0)]
+    assert wider.estimate is not None

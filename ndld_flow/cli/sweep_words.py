@@ -23,5 +23,9 @@ def describe_sweep_end(event: SweepFinished) -> list[str]:
     """The verdict's lines and where the report is; for a sweep with nothing to do, which sweep has it all."""
     if event.nothing_to_do:
         head = f"nothing to do: sweep {event.sweep} has all of this ({event.wall_s:.2f} s)"
-        return [head, event.verdict[0], f"report {event.report}"]
-    return [*event.verdict, f"report {event.report}"]
+        return [head, event.verdict[0], *_applied(event), f"report {event.report}"]
+    return [*event.verdict, *_applied(event), f"report {event.report}"]
+
+
+def _applied(event: SweepFinished) -> list[str]:
+    return [f"the best point's recipe: {event.applied}"] if event.applied else []

@@ -122,6 +122,8 @@ class SweepFinished(Record):
     """Lines for people."""
     best: int | None
     """Number of the best point."""
+    applied: str = ""
+    """Path of the recipe that was written from the best point; empty when none was."""
     outcomes: dict[PointOutcome, int]
     wall_s: float
 

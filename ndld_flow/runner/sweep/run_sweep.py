@@ -18,6 +18,7 @@ from ndld_flow.runner.events import Listener, Said, SweepFinished, SweepStarted
 from ndld_flow.runner.run import choose_forced
 from ndld_flow.runner.runs import Outputs
 from ndld_flow.runner.state import Request
+from ndld_flow.runner.sweep.apply_best import apply_best, check_target
 from ndld_flow.runner.sweep.conclude_sweep import Ended, describe_sweep
 from ndld_flow.runner.sweep.crew import open_crew
 from ndld_flow.runner.sweep.desk import Desk
@@ -37,6 +38,7 @@ def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinish
     """
     started_at, start = datetime.now(UTC), time.perf_counter()
     outputs = Outputs(request.outputs)
+    check_target(sweep, request)
     with explaining_disk(f"sweep of {request.recipe}", outputs.root), outputs.store.working():
         outputs.store.sweep_building()
         with open_desk(sweep, request, outputs, listener) as desk:
@@ -47,6 +49,7 @@ def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinish
         ended = Ended(sweep, desk, tried, finalists, request.command, started_at, start)
         record = describe_sweep(ended)
         finished = _find_equal(record, outputs) or _conclude(record, ended)
+        finished = finished.model_copy(update={"applied": apply_best(record, request)})
     listener(finished)
     return finished
 
