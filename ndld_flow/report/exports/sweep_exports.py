@@ -1,4 +1,4 @@
-"""Write what leaves a sweep's report: the points for spreadsheets, a summary for pull requests, its pictures."""
+"""What leaves a sweep's report: the points for spreadsheets, a summary for pull requests, its pictures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ndld_flow.report.write_page import write_page
 POINTS, SUMMARY = "points.csv", "summary.md"
 
 
-def write_exports(record: SweepRecord, folder: Path) -> list[Path]:
+def write_sweep_exports(record: SweepRecord, folder: Path) -> list[Path]:
     """Write `points.csv`, `summary.md` and the pictures it shows into a sweep's folder; all that was written.
 
     Raises an `OutputsError` when they cannot be written.
