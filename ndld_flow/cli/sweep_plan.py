@@ -70,5 +70,5 @@ def _point_line(point: PlannedPoint) -> str:
     if point.problem:
         state, colour = " ".join(point.problem.split()), "red"
     else:
-        state, colour = (f"{', '.join(point.waiting)} to run", "cyan") if point.waiting else ("there", "green")
+        state, colour = (f"to run: {', '.join(point.waiting)}", "cyan") if point.waiting else ("there", "green")
     return f"{point.number:>4}  {shortened(values, 100)}  {click.style(shortened(state, 120), fg=colour)}"

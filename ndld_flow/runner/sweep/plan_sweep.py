@@ -154,15 +154,17 @@ def _count_steps(points: Sequence[PointRun]) -> dict[str, _Counted]:
         if point.failure is not None:
             continue
         known: dict[str, str] = {name: model.record.digest for name, model in point.run.models.items()}
-        waiting = {step.name for unit in point.waiting for step in unit}
         for step in point.run.recipe.steps:
             reads: dict[str, JsonValue] = {key: known[name] for key, name in step.reads.items()}
             inputs = point.run.recipe.file.model_dump(mode="json")["inputs"] if step.step.needs_inputs() else {}
             known[step.name] = digest_json([step.type.name, step.type.version, step.settings, reads, inputs])
+            done = point.run.done.get(step.name)
+            if done is not None and done.record is None:
+                continue  # a constraint said no: it will not be done
             one = counted.setdefault(step.name, _Counted(step.type.name))
             one.uses += 1
             one.distinct.add(known[step.name])
-            if step.name not in waiting:
+            if done is not None:
                 one.there.add(known[step.name])
     return counted
 
