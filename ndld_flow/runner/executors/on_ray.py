@@ -1,0 +1,176 @@
+"""The executor for many machines: Ray places tasks on its nodes, which compute them against the same store.
+
+The store is a folder that all nodes see under one path, with locks that hold across machines; or each node has a store
+of its own, and a remote store carries what they need and make. Ray only says "compute this key": an answer that is
+lost, or a task that is done twice, harms nothing, because whoever comes next looks into the store first.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from ndld_flow.artifacts.remote_store import RemoteStore
+from ndld_flow.artifacts.store import Store
+from ndld_flow.errors import BackendError
+from ndld_flow.recipe.recipe import RecipeStep
+from ndld_flow.recipe.sweep_section import Needs
+from ndld_flow.records.step_record import StepRecord
+from ndld_flow.runner.events import Listener
+from ndld_flow.runner.executors.executor import Task
+from ndld_flow.runner.executors.ray_cluster import RayCluster
+from ndld_flow.runner.executors.ray_placement import (
+    Demand,
+    Node,
+    explain_lack,
+    find_nodes,
+    make_demand,
+    make_options,
+    only_machine,
+    read_nodes,
+)
+from ndld_flow.runner.executors.ray_watch import LacksError, LostError, Watch, name_steps
+from ndld_flow.runner.executors.ray_ways import SharedFolder, ThroughRemote, Way
+from ndld_flow.runner.executors.workers import _Hearing as Hearing
+
+ATTEMPTS = 3
+"""How often a task is begun whose worker, node or answer is lost."""
+LOOK_EVERY_S = 10.0
+"""How often to look into the store for what a node has finished without being heard."""
+NODES_TIMEOUT_S = 120.0
+RETURN_WITHIN_S = 60.0
+"""A kind of node that was there may take so long to come back before it is missed."""
+
+
+class OnRay:
+    """Computes tasks on the nodes of a Ray cluster."""
+
+    slots = 32
+    """Ray queues what its nodes have no room for."""
+
+    def __init__(
+        self,
+        address: str,
+        needs: Mapping[str, Needs],
+        listener: Listener,
+        *,
+        trust: bool = False,
+        remote_store: RemoteStore | None = None,
+    ) -> None:
+        """Connect to a cluster.
+
+        `address`: `auto`, `HOST:PORT`, or `local`, which starts a Ray of its own on this machine. `needs`: step -> what
+        it needs of a node. `trust`: whether steps from files, and code that settings name, may run there.
+        `remote_store`: what carries artifacts where nodes do not see the store's folder.
+        Raises BackendError where Ray is missing, or does not answer.
+        """
+        self._address, self._needs, self._listener, self._trust = address, needs, listener, trust
+        self._way: Way = SharedFolder() if remote_store is None else ThroughRemote(remote_store)
+        self._cluster = RayCluster(address)
+        self._threads = ThreadPoolExecutor(self.slots)
+        self._closing = threading.Event()
+        self._connecting = threading.Lock()
+        self._telling = threading.Lock()
+        self._placed: set[Demand] = set()
+
+    def machine_for(self, step: RecipeStep, store: Store) -> str:
+        """The fingerprint of the machines that would compute a step, for its key.
+
+        Raises BackendError when no node fits its needs, or nodes of several kinds do, or they do not see the store.
+        """
+        return only_machine(self._find_fitting(make_demand([step], self._needs), store))
+
+    def submit(self, task: Task, store: Store) -> Future[Sequence[StepRecord]]:
+        self._way.ask(store)  # its lease belongs to the thread that closes it
+        return self._threads.submit(self._see_through, task, store)
+
+    def close(self) -> None:
+        self._closing.set()
+        self._cluster.close()
+        self._threads.shutdown(cancel_futures=True)
+        self._way.close()
+
+    def _see_through(self, task: Task, store: Store) -> Sequence[StepRecord]:
+        """A task's records, by whichever of its attempts gets there."""
+        before = self._way.find(task, store) if task.fresh else None
+        reason = ""
+        for _ in range(ATTEMPTS):
+            try:
+                return self._attempt(task, store, before)
+            except LostError as lost:
+                reason = str(lost)
+                if isinstance(lost, LacksError):
+                    self._way.distrust(lost.digests)
+            found = self._find_new(task, store, before)
+            if found is not None:
+                return found
+        raise BackendError(f"{name_steps(task)}: Ray lost it {ATTEMPTS} times; the last time: {reason}.")
+
+    def _attempt(self, task: Task, store: Store, before: Sequence[StepRecord] | None) -> Sequence[StepRecord]:
+        demand = make_demand([work.step for work in task.works], self._needs)
+        fitting = self._find_fitting(demand, store)
+        planned = next((work.parts.machine for work in task.works if work.parts.machine), "")
+        if planned and only_machine(fitting) != planned:
+            raise BackendError(
+                f"{name_steps(task)}: it was planned for {planned}, but Ray would do it on {only_machine(fitting)}. "
+                "Name the kind of node by `needs: {STEP: {device: NAME}}`, or run again."
+            )
+        order = self._way.write_order(task, store, trust=self._trust).to_line()
+        with self._connected().talk("compute", order, make_options(demand, fitting)) as talk:
+            watch = Watch(task, Hearing(task, self._listener, self._telling))
+            look_at = time.monotonic() + LOOK_EVERY_S
+            while True:
+                said = talk.hear(1.0)
+                records = watch.hear(said) if said is not None else None
+                if records is not None:
+                    return self._receive(records, store)
+                watch.check()
+                if time.monotonic() > look_at:
+                    found = self._find_new(task, store, before)
+                    if found is not None:
+                        return found
+                    if watch.heard is None and not find_nodes(demand, self._look(store)):
+                        raise LostError("the only node that could do it is gone")
+                    look_at = time.monotonic() + LOOK_EVERY_S
+
+    def _receive(self, records: Sequence[StepRecord], store: Store) -> Sequence[StepRecord]:
+        if not self._way.receive(records, store):
+            raise LostError("what it made did not arrive whole")
+        return records
+
+    def _find_new(self, task: Task, store: Store, before: Sequence[StepRecord] | None) -> Sequence[StepRecord] | None:
+        """Records that were not there before."""
+        found = self._way.find(task, store)
+        return found if found != before else None
+
+    def _find_fitting(self, demand: Demand, store: Store) -> list[Node]:
+        """The nodes that Ray may give such tasks to; those that were there before are waited for."""
+        patience_s = RETURN_WITHIN_S if demand in self._placed else 0.0
+        deadline = time.monotonic() + patience_s
+        while not (fitting := find_nodes(demand, nodes := self._look(store))):
+            if time.monotonic() > deadline:
+                raise BackendError(explain_lack(demand, nodes, self._address))
+            self._closing.wait(1.0)
+        self._placed.add(demand)
+        return fitting
+
+    def _look(self, store: Store) -> list[Node]:
+        question = self._way.ask(store).to_line()
+        with self._connected().talk("look", question) as talk:
+            answer = talk.hear(NODES_TIMEOUT_S)
+        if answer is None or answer.kind != "ended":
+            raise LostError("Ray does not say which nodes it has")
+        return read_nodes(json.loads(answer.text))
+
+    def _connected(self) -> RayCluster:
+        """The cluster; connected anew where the connection was lost."""
+        with self._connecting:
+            if self._closing.is_set():
+                raise BackendError("the sweep ended before this was done.")
+            if self._cluster.gone:
+                self._cluster.close()
+                self._cluster = RayCluster(self._address)
+            return self._cluster

@@ -1,0 +1,176 @@
+"""A process between a sweep and Ray: lines of JSON in, lines of JSON out. Nothing else of ndld_flow imports Ray.
+
+Ray prints to the terminal, takes signals, and ends the process whose node dies: so it has a process of its own. It ends
+when its standard input does; Ray then ends what its tasks were doing.
+
+::
+
+    python -P -m ndld_flow.runner.executors.ray_bridge ADDRESS
+    in    {"id": 3, "ask": "compute", "text": ..., "options": {"num_cpus": 1, ...}}    also `cancel`, `look`
+    out   {"id": 3, "kind": "said", "text": ...}       at last `ended`, `refused` or `lost`, with the reason
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import threading
+from typing import Any
+
+from ndld_flow.runner.executors import ray_node
+
+FIRST_WITHIN_S = 60.0
+OTHERS_WITHIN_S = 10.0
+"""Seconds in which nodes say what they are: a worker is started there, and a library or two imported."""
+_SHUTDOWN_S = 5.0
+
+
+class Bridge:
+    """Does what lines ask for, all at the same time."""
+
+    def __init__(self, told: int) -> None:
+        import ray
+
+        self._ray = ray
+        self._told = told
+        self._tasks: dict[int, Any] = {}
+        self._answers: dict[tuple[str, str], asyncio.Future[dict[str, str]]] = {}
+        self._doing: set[asyncio.Task[None]] = set()
+
+    def tell(self, number: int, kind: str, text: str = "") -> None:
+        line = json.dumps({"id": number, "kind": kind, "text": text}) + "\n"
+        data = line.encode()
+        while data:
+            data = data[os.write(self._told, data) :]
+
+    def hear(self, line: bytes) -> None:
+        """Begin what a line asks for."""
+        asked = json.loads(line)
+        if asked["ask"] == "cancel":
+            self._cancel(asked["id"])
+            return
+        work = self._compute(asked) if asked["ask"] == "compute" else self._look(asked)
+        doing = asyncio.get_running_loop().create_task(work)
+        self._doing.add(doing)
+        doing.add_done_callback(self._doing.discard)
+
+    async def _compute(self, asked: dict[str, Any]) -> None:
+        number = asked["id"]
+        try:
+            compute = self._ray.remote(ray_node.compute)
+            # No retries of Ray's own: whoever asked looks into the store first, and then asks again.
+            task = compute.options(num_returns="streaming", max_retries=0, **asked["options"]).remote(asked["text"])
+            self._tasks[number] = task
+            async for answer in task:
+                self.tell(number, "said", await answer)
+            self.tell(number, "ended")
+        except self._ray.exceptions.RayTaskError as error:
+            self.tell(number, "refused", _last_line(error))
+        except Exception as error:
+            self.tell(number, "lost", f"{type(error).__name__}: {_first_line(error)}")
+        finally:
+            self._tasks.pop(number, None)
+
+    def _cancel(self, number: int) -> None:
+        task = self._tasks.pop(number, None)
+        if task is not None:
+            self._ray.cancel(task, force=True)
+
+    async def _look(self, asked: dict[str, Any]) -> None:
+        """All nodes that compute anything, each with what it says of itself; who has said it is not asked again."""
+        living = [node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        places = [(node["NodeID"], asked["text"]) for node in living]
+        for node, question in places:
+            if (node, question) not in self._answers:
+                self._answers[node, question] = asyncio.ensure_future(self._describe(node, question))
+        await self._await_most([self._answers[place] for place in places])
+        described = [
+            {
+                "id": node["NodeID"],
+                "address": node["NodeManagerAddress"],
+                "resources": node["Resources"],
+                **answer.result(),
+            }
+            for node, place in zip(living, places, strict=True)
+            if (answer := self._answers[place]).done() and answer.result()
+        ]
+        for place in places:
+            if self._answers[place].done() and not self._answers[place].result():
+                del self._answers[place]  # it was going away; if it is still there, it is asked again
+        self.tell(asked["id"], "ended", json.dumps(described))
+
+    async def _await_most(self, answers: list[asyncio.Future[dict[str, str]]]) -> None:
+        """Until all have answered, or one has and the others take long: Ray counts nodes that are gone for a while."""
+        if answers:
+            await asyncio.wait(answers, timeout=FIRST_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(answers, timeout=OTHERS_WITHIN_S)
+
+    async def _describe(self, node: str, question: str) -> dict[str, str]:
+        """What a node says of itself; nothing where it is going away."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        there = NodeAffinitySchedulingStrategy(node, soft=False)
+        describe = self._ray.remote(ray_node.describe)
+        try:
+            asked = describe.options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(question)
+            return {"answer": await asked}
+        except self._ray.exceptions.RayTaskError as error:
+            return {"refusal": _last_line(error)}
+        except Exception:
+            return {}
+
+    def close(self) -> None:
+        for number in list(self._tasks):
+            self._cancel(number)
+        self._ray.shutdown()
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), "")
+
+
+def _last_line(error: Exception) -> str:
+    return next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
+
+
+def _connect(address: str) -> None:
+    import ray
+
+    options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+    ray.init(address=address, log_to_driver=False, configure_logging=False, **options)
+
+
+async def _serve(bridge: Bridge) -> None:
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+
+    def read() -> None:
+        for line in sys.stdin.buffer:
+            loop.call_soon_threadsafe(bridge.hear, line)
+        loop.call_soon_threadsafe(ended.set)
+
+    threading.Thread(target=read, daemon=True).start()
+    await ended.wait()
+
+
+def main() -> None:
+    """Connect, say so (or why not), and serve until standard input ends."""
+    told = os.dup(1)
+    os.dup2(2, 1)
+    bridge = Bridge(told)
+    try:
+        _connect(sys.argv[1])
+    except Exception as error:
+        bridge.tell(0, "refused", f"{type(error).__name__}: {_first_line(error)}")
+        os._exit(1)
+    bridge.tell(0, "ended")
+    asyncio.run(_serve(bridge))
+    threading.Timer(_SHUTDOWN_S, os._exit, (0,)).start()
+    bridge.close()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""What a Ray worker does: it takes text, has the work done against a store, and says text. It knows nothing of Ray.
+
+The work is done in a process of its own, which lasts as long as the Ray worker: Ray's threads do not disturb what is
+measured there, a crash has words, and all that steps have started ends with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import queue
+import threading
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from pydantic import JsonValue
+
+from ndld_flow.artifacts.remote_store import RemoteStore
+from ndld_flow.artifacts.store import Store
+from ndld_flow.errors import BackendError
+from ndld_flow.runner.executors.line import Done, Failed, Progressed, Refused, Waits
+from ndld_flow.runner.executors.orders import TaskOrder
+from ndld_flow.runner.executors.ray_words import (
+    Alive,
+    Died,
+    Lacks,
+    Last,
+    Mirror,
+    NodeAnswer,
+    NodeOrder,
+    NodeQuestion,
+    Stopped,
+    Word,
+)
+from ndld_flow.runner.executors.worker_process import WorkerDiedError, WorkerProcess, WorkerStoppedError
+from ndld_flow.runner.keys import fingerprint_machine
+
+ALIVE_EVERY_S = 5.0
+"""Seconds after which a node that has nothing to say says so: silence means that it, or the way to it, is gone."""
+
+_workers: dict[str, WorkerProcess] = {}
+"""This Ray worker's process, by the GPUs that it sees: Ray changes them from task to task."""
+
+
+def describe(question: str) -> str:
+    """A `NodeQuestion`'s `NodeAnswer`."""
+    asked = NodeQuestion.from_line(question)
+    complaint = find_fault(Store(Path(asked.store)), asked.witness) if asked.witness else ""
+    return NodeAnswer(machine=fingerprint_machine(), complaint=complaint).to_line()
+
+
+def compute(order: str) -> Iterator[str]:
+    """Do a `NodeOrder`; yields `Word`s as lines, the last of them a `Last`."""
+    desk = _Desk(queue.SimpleQueue())
+    threading.Thread(target=desk.work, args=(NodeOrder.from_line(order),), daemon=True).start()
+    word: Word = Alive()
+    while not isinstance(word, get_args(Last)):
+        try:
+            word = desk.said.get(timeout=ALIVE_EVERY_S)
+        except queue.Empty:
+            word = Alive()
+        yield word.to_line()
+
+
+def find_fault(store: Store, witness: str) -> str:
+    """Why a store's folder is not the driver's, or its locks hold nobody here; empty when all is well."""
+    where = f"Ray's node {platform.node()}"
+    if not (store.root / "locks" / f"{witness}.lock").exists():
+        return (
+            f"{where} does not see the store {store.root}: mount the outputs folder there under the same path, or let "
+            "artifacts go through a remote store"
+        )
+    if not store.is_held(witness):
+        return (
+            f"{where} sees the store {store.root}, but not that others hold locks in it: mount it with locks that hold "
+            "across machines (NFS 4, or NFS 3 without `nolock`)"
+        )
+    return ""
+
+
+@dataclass(frozen=True)
+class _Desk:
+    """Has one order done, and collects what is to be said."""
+
+    said: queue.SimpleQueue[Word]
+
+    def work(self, order: NodeOrder) -> None:
+        try:
+            task = TaskOrder.from_line(order.task)
+            self.said.put(self._mirrored(task, order.mirror) if order.mirror else self._shared(task, order.witness))
+        except BackendError as error:
+            self.said.put(Refused(error=BackendError.__name__, text=str(error)))
+        except BaseException as error:
+            self.said.put(Failed(error=type(error).__name__, text=str(error), traceback=traceback.format_exc()))
+
+    def _shared(self, order: TaskOrder, witness: str) -> Last:
+        store = Store(Path(order.store))
+        fault = find_fault(store, witness)
+        return Refused(error=BackendError.__name__, text=f"{fault}.") if fault else self._compute(order, store)
+
+    def _mirrored(self, order: TaskOrder, mirror: Mirror) -> Last:
+        """Work in a store of this node's own; what is read comes from the remote store, what is made goes there."""
+        remote, store = RemoteStore(mirror.url), Store(_own_folder())
+        remote.damaged |= set(mirror.damaged)
+        with store.working():
+            lacks = [artifact.digest for artifact in mirror.reads if not remote.pull_artifact(artifact, store)]
+            if lacks:
+                return Lacks(digests=tuple(lacks))
+            last = self._compute(_move(order, store), store)
+            if isinstance(last, Done):
+                remote.push(last.records, store)
+            return last
+
+    def _compute(self, order: TaskOrder, store: Store) -> Last:
+        gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        if gpus not in _workers:
+            _workers[gpus] = WorkerProcess()
+        try:
+            return _workers[gpus].do(order, self)
+        except (WorkerDiedError, WorkerStoppedError) as error:
+            _workers.pop(gpus).release()
+            store.sweep_building()  # what it was making
+            return Died(text=str(error)) if isinstance(error, WorkerDiedError) else Stopped()
+
+    def progress(self, place: int, done: int, total: int, what: str) -> None:
+        self.said.put(Progressed(place=place, done=done, total=total, what=what))
+
+    def waits(self, name: str) -> None:
+        self.said.put(Waits(name=name))
+
+
+def _own_folder() -> Path:
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(caches) / "ndld_flow" / "store"
+
+
+def _move(order: TaskOrder, store: Store) -> TaskOrder:
+    """The order with the paths of files in the driver's store as they are in this one."""
+    moved = _replace_start(json.loads(order.to_line()), order.store, str(store.root))
+    return TaskOrder.from_line(json.dumps(moved))
+
+
+def _replace_start(value: JsonValue, old: str, new: str) -> JsonValue:
+    if isinstance(value, dict):
+        return {name: _replace_start(inner, old, new) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_replace_start(inner, old, new) for inner in value]
+    if isinstance(value, str) and (value == old or value.startswith(f"{old}/")):
+        return new + value[len(old) :]
+    return value
