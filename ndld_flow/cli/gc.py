@@ -10,15 +10,17 @@ from ndld_flow import api
 from ndld_flow.cli.options import json_option, outputs_option, print_json
 
 
-@click.command("gc", short_help="Free what no kept run needs.")
-@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Keep only the N newest untagged runs a recipe.")
+@click.command("gc", short_help="Free what no kept run or sweep needs.")
+@click.option(
+    "--keep", type=click.IntRange(min=0), metavar="N", help="Keep only the N newest untagged runs and sweeps a recipe."
+)
 @click.option("--dry-run", "-n", is_flag=True, help="Only say what would be freed.")
 @outputs_option
 @json_option
 def command(keep: int | None, dry_run: bool, outputs: Path, as_json: bool) -> None:
-    """Free what no kept run needs.
+    """Free what no kept run or sweep needs.
 
-    Every run is kept unless --keep says otherwise; a tagged run always is.
+    All are kept unless --keep says otherwise; what is tagged always is, and a sweep of which a point is tagged.
     """
     freed = api.gc(outputs=outputs, keep=keep, dry_run=dry_run)
     if as_json:
@@ -26,5 +28,10 @@ def command(keep: int | None, dry_run: bool, outputs: Path, as_json: bool) -> No
         return
     for run in freed.runs:
         click.echo(f"run {run}")
+    for sweep in freed.sweeps:
+        click.echo(f"sweep {sweep}")
     verb = "would free" if dry_run else "freed"
-    click.echo(f"{verb} {freed.freed_bytes / 2**20:,.1f} MiB: {len(freed.runs)} runs, {len(freed.objects)} artifacts")
+    sweeps = f"{len(freed.sweeps)} sweeps, " if freed.sweeps else ""
+    click.echo(
+        f"{verb} {freed.freed_bytes / 2**20:,.1f} MiB: {len(freed.runs)} runs, {sweeps}{len(freed.objects)} artifacts"
+    )

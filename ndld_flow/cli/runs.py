@@ -10,12 +10,12 @@ from ndld_flow import api
 from ndld_flow.cli.options import json_option, outputs_option, print_json
 
 
-@click.command("runs", short_help="List finished runs.")
+@click.command("runs", short_help="List finished runs and sweeps.")
 @click.argument("recipe", default="*")
 @outputs_option
 @json_option
 def command(recipe: str, outputs: Path, as_json: bool) -> None:
-    """List finished runs, newest first; with RECIPE only those of one recipe."""
+    """List finished runs and sweeps, newest first; with RECIPE only those of one recipe."""
     found = api.runs(recipe, outputs=outputs)
     if as_json:
         print_json([run.model_dump(mode="json") for run in found])
@@ -26,4 +26,8 @@ def command(recipe: str, outputs: Path, as_json: bool) -> None:
     for run in found:
         word = click.style("passed", fg="green") if run.passed else click.style("FAILED", fg="red")
         tags = f"  [{', '.join(run.tags)}]" if run.tags else ""
-        click.echo(f"{run.run:<{width}}  {word}  {run.wall_s:8.1f} s  {run.started_at:%Y-%m-%d %H:%M} UTC{tags}")
+        best = f", best #{run.best}" if run.best is not None else ""
+        points = f"  sweep of {run.points} points{best}" if run.kind == "sweep" else ""
+        click.echo(
+            f"{run.run:<{width}}  {word}  {run.wall_s:8.1f} s  {run.started_at:%Y-%m-%d %H:%M} UTC{points}{tags}"
+        )

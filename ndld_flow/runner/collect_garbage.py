@@ -1,8 +1,8 @@
-"""Free what no kept run needs."""
+"""Free what no kept run or sweep needs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,14 +10,18 @@ from ndld_flow.artifacts.files import remove_folder
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import RequestError
 from ndld_flow.records.base import Record
-from ndld_flow.report.run_folder import read_run_record
-from ndld_flow.runner.runs import Outputs
+from ndld_flow.records.run_record import RunRecord
+from ndld_flow.records.sweep import SweepRecord
+from ndld_flow.report.run_folder import RUN_RECORD, read_run_record
+from ndld_flow.report.sweep.read import read_sweep_record
+from ndld_flow.runner.runs import POINTS, Outputs, name_folder
 
 
 class Freed(Record):
     """What `gc` removed, or would remove."""
 
     runs: tuple[str, ...]
+    sweeps: tuple[str, ...] = ()
     objects: tuple[str, ...]
     record_count: int
     freed_bytes: int
@@ -26,25 +30,42 @@ class Freed(Record):
 
 @dataclass
 class _Needed:
-    """Keys and digests that kept runs name."""
+    """Keys and digests that kept runs and sweeps name."""
 
     keys: set[str] = field(default_factory=set)
     digests: set[str] = field(default_factory=set)
 
+    def add_run(self, run: RunRecord) -> None:
+        self.digests |= {source.artifact.digest for source in (run.source, *run.models.values())}
+        records = [step.record for step in run.steps if step.record is not None]
+        self.keys |= {record.key for record in records}
+        self.digests |= {record.artifact.digest for record in records}
+
+    def add_sweep(self, sweep: SweepRecord, store: Store) -> None:
+        """What its points' own records do not name: of points that failed, and of what was measured twice."""
+        for key in {step.key for point in sweep.points for step in point.steps if step.key} - self.keys:
+            record = store.read_record(key)
+            if record is not None:
+                self.keys.add(key)
+                self.digests.add(record.artifact.digest)
+
 
 def collect_garbage(outputs: Outputs, keep: int | None = None, *, dry_run: bool = False) -> Freed:
-    """Remove objects and records that no kept run needs.
+    """Remove objects and records that no kept run or sweep needs.
 
-    All runs are kept unless `keep` says how many of the newest of each recipe to keep besides the tagged ones.
-    Raises RequestError while a run works in the store, or when a run's record cannot be read (what it needs is then
+    All are kept unless `keep` says how many of the newest runs, and of the newest sweeps, of each recipe to keep
+    besides the tagged ones; a sweep of which a point is tagged is kept whole.
+    Raises RequestError while a run works in the store, or when the record of one cannot be read (what it needs is then
     not known).
     """
     store = outputs.store
     with store.without_runs() as idle:
         if not idle:
             raise RequestError(f"{store.root}: a run works in this store. Wait for it to end, then run gc again.")
-        dropped = _choose_runs(outputs, keep)
-        needed = _find_needed(folder for folder in outputs.folders() if folder not in dropped)
+        runs, sweeps = list(outputs.folders()), list(outputs.sweep_folders())
+        dropped_runs, dropped_sweeps = (_choose(folders, keep, outputs) for folders in (runs, sweeps))
+        dropped = [*dropped_runs, *dropped_sweeps]
+        needed = _find_needed([folder for folder in (*runs, *sweeps) if folder not in dropped], store)
         objects = [folder for folder in (store.root / "objects").glob("*/*") if folder.name not in needed.digests]
         records = [path for path in (store.root / "records").glob("*/*.json") if path.stem not in needed.keys]
         leftovers = list((store.root / "damaged").glob("*"))
@@ -56,7 +77,8 @@ def collect_garbage(outputs: Outputs, keep: int | None = None, *, dry_run: bool 
                 remove_folder(folder)
             _drop_notes(store)
     return Freed(
-        runs=tuple(f"{folder.parent.name}/{folder.name}" for folder in dropped),
+        runs=tuple(map(name_folder, dropped_runs)),
+        sweeps=tuple(map(name_folder, dropped_sweeps)),
         objects=tuple(folder.name for folder in objects),
         record_count=len(records),
         freed_bytes=freed_bytes,
@@ -64,26 +86,27 @@ def collect_garbage(outputs: Outputs, keep: int | None = None, *, dry_run: bool 
     )
 
 
-def _choose_runs(outputs: Outputs, keep: int | None) -> list[Path]:
+def _choose(folders: Sequence[Path], keep: int | None, outputs: Outputs) -> list[Path]:
+    """Of each recipe those that are neither tagged nor among the newest; folders come oldest first."""
     if keep is None:
         return []
-    tagged = set(outputs.tagged().values())
-    recipes = sorted({folder.parent.name for folder in outputs.folders()})
-    dropped = []
-    for recipe in recipes:
-        loose = [folder for folder in outputs.folders(recipe) if folder.resolve() not in tagged]
-        dropped += loose[: max(len(loose) - keep, 0)]
-    return dropped
+    tagged = {kept for folder in outputs.tagged().values() for kept in (folder, *folder.parents)}
+    loose: dict[str, list[Path]] = {}
+    for folder in folders:
+        if folder.resolve() not in tagged:
+            loose.setdefault(folder.parent.name, []).append(folder)
+    return [folder for name in sorted(loose) for folder in loose[name][: max(len(loose[name]) - keep, 0)]]
 
 
-def _find_needed(folders: Iterable[Path]) -> _Needed:
+def _find_needed(folders: Sequence[Path], store: Store) -> _Needed:
     needed = _Needed()
     for folder in folders:
-        run = read_run_record(folder)
-        needed.digests |= {source.artifact.digest for source in (run.source, *run.models.values())}
-        records = [step.record for step in run.steps if step.record is not None]
-        needed.keys |= {record.key for record in records}
-        needed.digests |= {record.artifact.digest for record in records}
+        if (folder / RUN_RECORD).is_file():
+            needed.add_run(read_run_record(folder))
+            continue
+        for point in sorted((folder / POINTS).glob(f"*/{RUN_RECORD}")):
+            needed.add_run(read_run_record(point.parent))
+        needed.add_sweep(read_sweep_record(folder), store)
     return needed
 
 

@@ -12,7 +12,7 @@ from ndld_flow.records.model_diff import PARTS, ModelDiff, Part
 from ndld_flow.records.run_record import RunRecord, SourceRecord
 from ndld_flow.records.step_record import ArtifactRecord, RunStep
 from ndld_flow.report.run_folder import RUN_RECORD, read_run_record
-from ndld_flow.runner.runs import Outputs
+from ndld_flow.runner.runs import NoPointError, Outputs
 
 SOURCE = "source"
 
@@ -62,6 +62,8 @@ def find_model(reference: str, outputs: Outputs) -> Path:
 def _run_folder(reference: str, outputs: Outputs) -> Path:
     try:
         return outputs.find(reference)
+    except NoPointError:
+        raise
     except RequestError as error:
         if "/" in reference or reference.endswith(".onnx"):
             raise RequestError(f"{reference}: there is no such model file, and no such run. Check the path.") from None

@@ -1,4 +1,4 @@
-"""Draw the report of whatever a person names: a run, or a profile or an engine that belongs to none."""
+"""Draw the report of whatever a person names: a run, a sweep, or a profile or an engine that belongs to none."""
 
 from __future__ import annotations
 
@@ -9,20 +9,25 @@ from ndld_flow.errors import RequestError
 from ndld_flow.importing.read_profile import read_build
 from ndld_flow.report.draw import draw_report
 from ndld_flow.report.profile_page import draw_build, draw_profile
+from ndld_flow.report.sweep.draw import draw_sweep
+from ndld_flow.report.sweep.read import SWEEP_RECORD, read_sweep_record
 from ndld_flow.runner.runs import Outputs
 from ndld_flow.runner.subjects import find_subject, is_profile_file
 
 
 def draw_any(reference: str, outputs: Path, to: Path | None = None) -> Path:
-    """Draw a run's report into its folder, or the page of a profile or an engine to `to` (default: its name with
-    `.html`, here).
+    """Draw the report of a run, a sweep or a sweep's point into its folder, or the page of a profile or an engine to
+    `to` (default: its name with `.html`, here).
 
-    Raises RequestError where there is nothing of that name, or `to` is said of a run.
+    Raises RequestError where there is nothing of that name, or `to` is said of what has a folder.
     """
     if not is_profile_file(reference):
         if to is not None:
-            raise RequestError(f"{reference} is a run: its report lies in its folder. Leave --to out.")
-        return draw_report(Outputs(outputs).find(reference))
+            raise RequestError(f"{reference} is a run or a sweep: its report lies in its folder. Leave --to out.")
+        folder = Outputs(outputs).find_any(reference)
+        if (folder / SWEEP_RECORD).is_file():
+            return draw_sweep(read_sweep_record(folder), folder)
+        return draw_report(folder)
     subject = find_subject(reference, Outputs(outputs))
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", subject.label).strip("-.") or "profile"
     target = (to or Path(f"{name}.html")).absolute()

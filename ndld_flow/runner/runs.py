@@ -1,7 +1,8 @@
-"""The folders of finished runs: find them by id, tag, recipe or path; name them; list them."""
+"""The folders of finished runs and sweeps: find them by id, tag, recipe or path; name them; list them."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,14 +12,22 @@ from ndld_flow.artifacts.files import follow, point_to
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import OutputsError, RequestError
 from ndld_flow.report.run_folder import RUN_RECORD
+from ndld_flow.report.sweep.read import SWEEP_RECORD
 
+BEST = "best"
 LATEST = "latest"
+POINTS = "points"
+"""The folder, in a sweep's, of its points' folders: `0001`, `0002`, ..."""
 TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class NoPointError(RequestError):
+    """A sweep is there, and which of its points is meant is not told, or there is no such point."""
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """The folder that holds the store, the runs and their tags."""
+    """The folder that holds the store, the runs, the sweeps and their tags."""
 
     root: Path
 
@@ -29,6 +38,10 @@ class Outputs:
     @property
     def runs(self) -> Path:
         return self.root / "runs"
+
+    @property
+    def sweeps(self) -> Path:
+        return self.root / "sweeps"
 
     @property
     def tags(self) -> Path:
@@ -47,57 +60,73 @@ class Outputs:
             ) from None
 
     def folders(self, recipe: str = "*") -> Iterator[Path]:
-        """Folders of finished runs, oldest first."""
-        found = self.runs.glob(f"{recipe}/*/{RUN_RECORD}")
-        return iter(sorted((p.parent for p in found if not _is_link(p.parent)), key=lambda p: (p.name, p.parent.name)))
+        """Folders of finished runs, oldest first. Points of sweeps are not among them."""
+        return iter(_finished(self.runs, recipe, RUN_RECORD))
+
+    def sweep_folders(self, recipe: str = "*") -> Iterator[Path]:
+        """Folders of finished sweeps, oldest first."""
+        return iter(_finished(self.sweeps, recipe, SWEEP_RECORD))
 
     def latest(self, recipe: str) -> Path | None:
         """Folder of a recipe's newest run."""
-        folder = follow(self.runs / recipe / LATEST)
-        return folder.resolve() if folder is not None else None
+        return _target(self.runs / recipe / LATEST)
+
+    def latest_sweep(self, recipe: str) -> Path | None:
+        """Folder of a recipe's newest sweep."""
+        return _target(self.sweeps / recipe / LATEST)
 
     def tagged(self) -> dict[str, Path]:
-        """Tag -> run folder, for the tags whose run is still there."""
+        """Tag -> folder of a run, a sweep or a sweep's point, for the tags whose folder is still there."""
         names = sorted(path.name for path in self.tags.glob("*")) if self.tags.is_dir() else []
-        found = {name: follow(self.tags / name) for name in names}
-        return {name: folder.resolve() for name, folder in found.items() if folder is not None}
+        found = {name: _target(self.tags / name) for name in names}
+        return {name: folder for name, folder in found.items() if folder is not None}
 
     def find(self, reference: str) -> Path:
-        """The folder of the run that a tag, recipe, (shortened) id, `latest` or path names.
+        """The folder of the run that a tag, recipe, (shortened) id, `latest` or path names, or of a sweep's point:
+        `REFERENCE#NUMBER`, `REFERENCE#best`.
 
-        Raises RequestError when there is none, or more than one.
+        Raises RequestError when there is none, or more than one; NoPointError when a sweep is named without a point.
         """
-        tagged = self.tagged()
-        if reference in tagged:
-            return tagged[reference]
-        if (Path(reference) / RUN_RECORD).is_file():
+        found = self._find_in(self.runs, reference, RUN_RECORD)
+        if found is not None:
+            return found
+        head, sharp, point = reference.rpartition("#")
+        sweep = self._find_in(self.sweeps, head if sharp else reference, SWEEP_RECORD)
+        if sweep is None:
+            raise self._nothing_called(reference)
+        return _find_point(sweep, head if sharp else reference, point if sharp else "")
+
+    def find_any(self, reference: str) -> Path:
+        """The folder of the run, the sweep or the sweep's point that a reference names; of a recipe, or `latest`, the
+        newest of runs and sweeps. Raises RequestError as `find` does.
+        """
+        found = [
+            folder
+            for parent, record in ((self.runs, RUN_RECORD), (self.sweeps, SWEEP_RECORD))
+            if (folder := self._find_in(parent, reference, record)) is not None
+        ]
+        return max(found, key=lambda folder: folder.name) if found else self.find(reference)
+
+    def _find_in(self, parent: Path, reference: str, record: str) -> Path | None:
+        """A run, or a sweep, by tag, path, recipe or id; None when there is none."""
+        tagged = self.tagged().get(reference)
+        if tagged is not None and (tagged / record).is_file():
+            return tagged
+        if (Path(reference) / record).is_file():
             return Path(reference).resolve()
-        folders = list(self.folders())
+        folders = _finished(parent, "*", record)
         if reference == LATEST and folders:
             return folders[-1]
-        return self.latest(reference) or self._find_by_id(reference, folders)
+        return _target(parent / reference / LATEST) or _find_by_id(reference, folders)
 
-    def _find_by_id(self, reference: str, folders: list[Path]) -> Path:
-        recipe, _, start = reference.rpartition("/")
-        matches = [
-            folder
-            for folder in folders
-            if recipe in ("", folder.parent.name)
-            and start
-            and (folder.name.startswith(start) or folder.name.rpartition("-")[2].startswith(start))
-        ]
-        if len(matches) == 1:
-            return matches[0]
-        if matches:
-            shown = ", ".join(f"{folder.parent.name}/{folder.name}" for folder in matches[:5])
-            raise RequestError(f"run {reference}: {len(matches)} runs begin so ({shown}, ...). Give more of the id.")
-        raise RequestError(
-            f"run {reference}: there is no such run, tag or recipe in {self.runs}. `ndld-flow runs` lists them; "
+    def _nothing_called(self, reference: str) -> RequestError:
+        return RequestError(
+            f"run {reference}: there is no such run, tag or recipe in {self.root}. `ndld-flow runs` lists them; "
             "--outputs names another folder."
         )
 
     def set_tag(self, folder: Path, name: str) -> None:
-        """Give a run a lasting name, taking it from the run that had it. Raises RequestError for an unusable name."""
+        """Name a folder for good, taking the name from another that had it. Raises RequestError for an unusable one."""
         if not TAG.fullmatch(name) or name == LATEST:
             raise RequestError(f"tag {name!r}: use letters, digits, `.`, `_` and `-`, and not `{LATEST}`.")
         self.tags.mkdir(parents=True, exist_ok=True)
@@ -108,6 +137,65 @@ class Outputs:
         if not TAG.fullmatch(name) or name not in {path.name for path in self.tags.glob("*")}:
             raise RequestError(f"tag {name!r}: there is no such tag; there are: {', '.join(self.tagged()) or 'none'}.")
         (self.tags / name).unlink()
+
+
+def name_folder(folder: Path) -> str:
+    """How a person calls what lies there: `ppocr-det/20261121T093000Z-abcdef`, of a sweep's point with `#17` behind."""
+    if folder.parent.name == POINTS:
+        sweep = folder.parent.parent
+        return f"{sweep.parent.name}/{sweep.name}#{int(folder.name)}"
+    return f"{folder.parent.name}/{folder.name}"
+
+
+def _finished(parent: Path, recipe: str, record: str) -> list[Path]:
+    """Oldest first."""
+    found = parent.glob(f"{recipe}/*/{record}")
+    return sorted((p.parent for p in found if not _is_link(p.parent)), key=lambda p: (p.name, p.parent.name))
+
+
+def _target(link: Path) -> Path | None:
+    folder = follow(link)
+    return folder.resolve() if folder is not None else None
+
+
+def _find_by_id(reference: str, folders: list[Path]) -> Path | None:
+    """Raises RequestError when several begin so."""
+    recipe, _, start = reference.rpartition("/")
+    matches = [
+        folder
+        for folder in folders
+        if recipe in ("", folder.parent.name)
+        and start
+        and (folder.name.startswith(start) or folder.name.rpartition("-")[2].startswith(start))
+    ]
+    if len(matches) > 1:
+        shown = ", ".join(f"{folder.parent.name}/{folder.name}" for folder in matches[:5])
+        raise RequestError(f"run {reference}: {len(matches)} begin so ({shown}, ...). Give more of the id.")
+    return matches[0] if matches else None
+
+
+def _find_point(sweep: Path, reference: str, point: str) -> Path:
+    """The folder of a sweep's point; `reference` is how the sweep was called."""
+    numbers = sorted(int(path.name) for path in (sweep / POINTS).glob("*") if path.name.isdecimal())
+    best = _best_point(sweep)
+    wanted = best if point == BEST else int(point) if point.isdecimal() else None
+    if wanted in numbers:
+        return sweep / POINTS / f"{wanted:04}"
+    example = f"{reference}#{best if best is not None else numbers[0] if numbers else 1}"
+    if not point:
+        told = "its best" if best is not None else "its first"
+        raise NoPointError(f"{reference} is a sweep, not a run. Name a point of it: `{example}` is {told}.")
+    said = f"there is no such point in the sweep {name_folder(sweep)}" if wanted else "that is not a point's number"
+    raise NoPointError(f"{reference}#{point}: {said}. Name a point that has results, such as `{example}`.")
+
+
+def _best_point(sweep: Path) -> int | None:
+    """Without the whole record being checked: a sweep of another version has points, too."""
+    try:
+        best = json.loads((sweep / SWEEP_RECORD).read_bytes())["best"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return best if isinstance(best, int) else None
 
 
 def _is_link(folder: Path) -> bool:

@@ -15,6 +15,7 @@ from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import RunStep
 from ndld_flow.report.run_folder import RUN_RECORD, RunDocuments, read_run
+from ndld_flow.report.sweep.read import SWEEP_RECORD
 from ndld_flow.runner.runs import Outputs
 
 SubjectKind = Literal["run", "profile", "build", "trtexec", "trex", "onnxruntime"]
@@ -75,15 +76,20 @@ def find_subject(reference: str, outputs: Outputs) -> FoundSubject:
         return _read_file(reference, Path(reference))
     head, colon, step = reference.rpartition(":")
     # No tag, recipe or id holds a colon; the path of a run's folder may.
-    if not colon or (Path(reference) / RUN_RECORD).is_file():
+    if not colon or _is_folder(reference):
         return _read_run(reference, outputs.find(reference))
     return _read_step(reference, step, outputs.find(head))
 
 
 def is_profile_file(reference: str) -> bool:
-    """Whether it is the path of something other than a run's folder."""
+    """Whether it is the path of something other than the folder of a run or a sweep."""
     path = Path(reference)
-    return path.exists() and not (path / RUN_RECORD).is_file()
+    return path.exists() and not _is_folder(reference)
+
+
+def _is_folder(reference: str) -> bool:
+    """Whether it is the path of the folder of a run or a sweep."""
+    return any((Path(reference) / record).is_file() for record in (RUN_RECORD, SWEEP_RECORD))
 
 
 def find_profile(reference: str, outputs: Outputs) -> Profile:
