@@ -110,7 +110,8 @@ def plan(
 
 
 def report(run: str, *, outputs: str | Path = DEFAULT_OUTPUTS, to: str | Path | None = None) -> Path:
-    """Draw the report of a run (tag, recipe, id, path) again from its records; returns its path.
+    """Draw the report of a run or a sweep (tag, recipe, id, path), or of a sweep's point (`RUN#17`, `RUN#best`), again
+    from its records; returns its path.
 
     A profile file or a folder of exports gets a page of its own: at `to`, or beside where you stand.
     """
@@ -127,7 +128,8 @@ def compare(
     outputs: str | Path = DEFAULT_OUTPUTS,
     to: str | Path | None = None,
 ) -> Compared:
-    """Compare runs, tags, ids, `RUN:STEP`, profile files and folders of exports, the first being the base.
+    """Compare runs, tags, ids, points of sweeps (`SWEEP#17`), `RUN:STEP`, profile files and folders of exports, the
+    first being the base.
 
     `gates` are sentences such as `latency.min <= +5 %`; `rules` say which differences count; `to` is the folder to
     write instead of one below `outputs/comparisons/`.
@@ -258,7 +260,7 @@ def draw(
 
 
 def runs(recipe: str = "*", *, outputs: str | Path = DEFAULT_OUTPUTS) -> list[RunSummary]:
-    """Finished runs, newest first."""
+    """Finished runs and sweeps, newest first."""
     from ndld_flow.runner.list_runs import list_runs
     from ndld_flow.runner.runs import Outputs
 
@@ -266,11 +268,11 @@ def runs(recipe: str = "*", *, outputs: str | Path = DEFAULT_OUTPUTS) -> list[Ru
 
 
 def tag(run: str, name: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> Path:
-    """Give a run a lasting name; `gc` never removes it then. Returns the run's folder."""
+    """Give a run, a sweep or a sweep's point a lasting name; `gc` never removes it then. Returns its folder."""
     from ndld_flow.runner.runs import Outputs
 
     kept = Outputs(Path(outputs))
-    folder = kept.find(run)
+    folder = kept.find_any(run)
     kept.set_tag(folder, name)
     return folder
 
@@ -327,7 +329,7 @@ def verify(
 
 
 def gc(*, outputs: str | Path = DEFAULT_OUTPUTS, keep: int | None = None, dry_run: bool = False) -> Freed:
-    """Free what no kept run needs; `keep` limits the untagged runs kept of each recipe."""
+    """Free what no kept run or sweep needs; `keep` limits the untagged ones kept of each recipe."""
     from ndld_flow.runner.collect_garbage import collect_garbage
     from ndld_flow.runner.runs import Outputs
 
