@@ -1,4 +1,4 @@
-"""Sweeps as the runner records them, made up: ORT session settings, RTX builds, batches, variants, big and hostile ones."""
+"""Sweeps as the runner records them, made up: session settings, builds, batches, variants, big and hostile ones."""
 
 from __future__ import annotations
 
@@ -304,14 +304,12 @@ def session() -> SweepRecord:
                 "model": "models/ppocr_det.onnx",
                 "steps": {
                     "sanitize": {},
-                    "speed": {
-                        "step": "profile", "threads": 1, "optimization": "all", "execution": "sequential", "arena": True,
-                    },
+                    "speed": {"threads": 1, "optimization": "all", "execution": "sequential", "arena": True},
                 },
                 "sweep": {"over": {one.name: list(one.values) for one in axes}, "minimize": "speed.latency.min"},
             },
         )
-    )  # fmt: skip
+    )
 
 
 def builds() -> SweepRecord:
@@ -359,13 +357,18 @@ def builds() -> SweepRecord:
             ),
             points=grid(*axes),
             measure=measure,
-            steps=(("sanitize", "sanitize"), ("engine", "build_engine"), ("agree", "check_accuracy"), ("speed", "profile")),
+            steps=(
+                ("sanitize", "sanitize"),
+                ("engine", "build_engine"),
+                ("agree", "check_accuracy"),
+                ("speed", "profile"),
+            ),
             constraints=(AGREES,),
             device="gpu:0 NVIDIA RTX 6000",
             excluded_count=6,
-            recipe={"name": "rtx_build", "model": "models/ppocr_det.onnx", "steps": {"engine": {"optimization_level": 3}}},
+            recipe={"name": "rtx_build", "steps": {"engine": {"step": "build_engine", "optimization_level": 3}}},
         )
-    )  # fmt: skip
+    )
 
 
 def batches() -> SweepRecord:

@@ -73,12 +73,25 @@ def main_effects(axes: Mapping[str, Sequence[JsonValue]], points: Sequence[Obser
     all points with the value. That mixes in what the other axes do, evenly if points were drawn at random; a search
     that looks where it is good does not draw evenly.
     """
-    found = [_effect(name, values, points) for name, values in axes.items()]
+    told = [_Told(point, {name: _text(value) for name, value in point.values.items()}) for point in points]
+    found = [_effect(name, values, told) for name, values in axes.items()]
     return tuple(sorted((one for one in found if len(one.levels) > 1), key=lambda one: -one.size))
 
 
-def _effect(axis: str, values: Sequence[JsonValue], points: Sequence[Observed]) -> Effect:
-    there = {_text(point.values[axis]) for point in points}
+@dataclass(frozen=True)
+class _Told:
+    """A point, and its values as texts that are equal for equal ones."""
+
+    point: Observed
+    texts: Mapping[str, str]
+
+    @property
+    def objective(self) -> float:
+        return self.point.objective
+
+
+def _effect(axis: str, values: Sequence[JsonValue], points: Sequence[_Told]) -> Effect:
+    there = {point.texts[axis] for point in points}
     present = [value for value in values if _text(value) in there]
     if len(present) > _MOST_LEVELS and all(_is_number(value) for value in present):
         return Effect(axis, _grouped(axis, points), paired=False)
@@ -88,24 +101,24 @@ def _effect(axis: str, values: Sequence[JsonValue], points: Sequence[Observed]) 
     return Effect(axis, tuple(Level((value,), tuple(sorted(observed[_text(value)]))) for value in present), paired)
 
 
-def _complete_blocks(axis: str, levels: int, points: Sequence[Observed]) -> list[list[Observed]]:
+def _complete_blocks(axis: str, levels: int, points: Sequence[_Told]) -> list[list[_Told]]:
     """Points that are equal otherwise, where every value that any point has is among them."""
-    blocks: dict[str, list[Observed]] = defaultdict(list)
+    blocks: dict[tuple[str, ...], list[_Told]] = defaultdict(list)
     for point in points:
-        blocks[_text({name: value for name, value in point.values.items() if name != axis})].append(point)
+        blocks[tuple(text for name, text in sorted(point.texts.items()) if name != axis)].append(point)
     return [block for block in blocks.values() if len(block) == levels]
 
 
-def _are_enough(axis: str, blocks: Sequence[Sequence[Observed]], points: Sequence[Observed]) -> bool:
-    counted = Counter(_text(point.values[axis]) for point in points)
-    paired = Counter(_text(point.values[axis]) for block in blocks for point in block)
+def _are_enough(axis: str, blocks: Sequence[Sequence[_Told]], points: Sequence[_Told]) -> bool:
+    counted = Counter(point.texts[axis] for point in points)
+    paired = Counter(point.texts[axis] for block in blocks for point in block)
     if not blocks:
         return False
     ((commonest, _),) = counted.most_common(1)
     return all(2 * paired[one] >= counted[one] for one in counted if one != commonest)
 
 
-def _paired(axis: str, blocks: Sequence[Sequence[Observed]]) -> dict[str, list[float]]:
+def _paired(axis: str, blocks: Sequence[Sequence[_Told]]) -> dict[str, list[float]]:
     """Text of a value -> the objective in each block, freed from what is the block's own."""
     # With logarithms, differences are ratios.
     ratios = min(point.objective for block in blocks for point in block) > 0
@@ -115,39 +128,39 @@ def _paired(axis: str, blocks: Sequence[Sequence[Observed]]) -> dict[str, list[f
     observed: dict[str, list[float]] = defaultdict(list)
     for block, mean in zip(blocks, means, strict=True):
         for point in block:
-            observed[_text(point.values[axis])].append(back(there(point.objective) + middle - mean))
+            observed[point.texts[axis]].append(back(there(point.objective) + middle - mean))
     return observed
 
 
-def _plain(axis: str, points: Sequence[Observed]) -> dict[str, list[float]]:
+def _plain(axis: str, points: Sequence[_Told]) -> dict[str, list[float]]:
     observed: dict[str, list[float]] = defaultdict(list)
     for point in points:
-        observed[_text(point.values[axis])].append(point.objective)
+        observed[point.texts[axis]].append(point.objective)
     return observed
 
 
-def _grouped(axis: str, points: Sequence[Observed]) -> tuple[Level, ...]:
+def _grouped(axis: str, points: Sequence[_Told]) -> tuple[Level, ...]:
     """Neighbouring numbers together, about as many points in each group; equal numbers are never parted."""
-    numbered = [(float(str(point.values[axis])), point) for point in points]
-    ordered = sorted(numbered, key=lambda one: one[0])
-    groups: list[list[tuple[float, Observed]]] = []
-    for place, one in enumerate(ordered):
-        begins = place * _GROUPS // len(ordered) >= len(groups)
-        if not groups or (begins and one[0] != groups[-1][-1][0]):
-            groups.append([])
-        groups[-1].append(one)
-    return tuple(
-        Level(
-            tuple({group[0][0]: group[0][1].values[axis], group[-1][0]: group[-1][1].values[axis]}.values()),
-            tuple(sorted(point.objective for _, point in group)),
-        )
-        for group in groups
-    )
+    of_number: dict[float, list[_Told]] = defaultdict(list)
+    for point in points:
+        of_number[float(point.texts[axis])].append(point)
+    groups: dict[int, list[_Told]] = defaultdict(list)
+    before = 0
+    for _, members in sorted(of_number.items()):
+        # Where the middle of them lies among all.
+        groups[(2 * before + len(members)) * _GROUPS // (2 * len(points))] += members
+        before += len(members)
+    return tuple(_group_level(axis, group) for group in groups.values())
+
+
+def _group_level(axis: str, group: Sequence[_Told]) -> Level:
+    ends = {end.texts[axis]: end.point.values[axis] for end in (group[0], group[-1])}
+    return Level(tuple(ends.values()), tuple(sorted(point.objective for point in group)))
 
 
 def _is_number(value: JsonValue) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _text(value: JsonValue | Mapping[str, JsonValue]) -> str:
+def _text(value: JsonValue) -> str:
     return json.dumps(value, sort_keys=True)

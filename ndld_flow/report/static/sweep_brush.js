@@ -33,7 +33,7 @@ class Brushes {
   // `from 2 to 8`, as a screen reader says it.
   words(one) {
     const [low, high] = this.of(one);
-    if (!this.parts.has(one)) return "all";
+    if (!this.parts.has(one)) return "every value";
     const [from, to] = [one.at(low), one.at(high)];
     return from === to ? from : `${from} to ${to}`;
   }

@@ -59,7 +59,7 @@ class Scatter {
   // Points that are dimmed, and points that are selected, come from the table.
   follow(alive, selected) {
     Object.assign(this, { alive, selected: new Set(selected) });
-    this.again();
+    if (this.marks) this.paint();
   }
 
   points() {
@@ -82,7 +82,10 @@ class Scatter {
       height: SCATTER.height, viewBox: `0 0 ${width} ${SCATTER.height}`, role: "application", "aria-roledescription": "scatter plot", tabindex: 0,
       "aria-label": `${y.one.label} against ${x.one.label}, ${count(points.length)} points, ${count(front.length)} on the front: ${front.slice(0, 12).map(({ row }) => this.data.number[row]).join(", ")}. Arrow keys move through points, Enter selects.`,
     });
-    svg.append(...this.grid(width, at), frontPath(front, width, [x.sign, y.sign]), ...this.dots(placed, new Set(front.map(({ row }) => row))), ...this.labels(placed, front, width));
+    this.marks = draw("g");
+    Object.assign(this, { placed, front, width });
+    svg.append(...this.grid(width, at), frontPath(front, width, [x.sign, y.sign]), this.marks);
+    this.paint();
     const ordered = [...placed].sort((a, b) => a.left - b.left);
     new Spots(svg, ordered.map((point) => ({ x: point.left, y: point.top, row: point.row, text: this.tell(point.row) })), {
       start: Math.max(0, ordered.findIndex(({ row }) => row === front[0]?.row)), pick: this.pick,
@@ -92,6 +95,12 @@ class Scatter {
     this.about.textContent = front.length
       ? `${front.length === 1 ? "Point" : "Points"} ${numbers.slice(0, 20).join(", ")}${numbers.length > 20 ? ` and ${numbers.length - 20} more` : ""} ${front.length === 1 ? "is" : "are"} on the front: of the points that passed, none is better in one of these two and not worse in the other.`
       : "No point that passed has both.";
+  }
+
+  // What follows the table; the picture itself stays, and with it the keyboard's place in it.
+  paint() {
+    const { placed, front, width } = this;
+    this.marks.replaceChildren(...this.dots(placed, new Set(front.map(({ row }) => row))), ...this.labels(placed, front, width));
   }
 
   tell(row) {
