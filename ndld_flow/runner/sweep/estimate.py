@@ -69,8 +69,8 @@ def estimate_seconds(todo: Todo, recipe: str, outputs: Outputs) -> Estimate | No
 def add_up(todo: Todo, took: Took) -> Estimate | None:
     """The times of all steps together, with the bounds that their spread leaves.
 
-    The mean of `count` more of what took `n` times so and so long is off by the standard deviation times
-    sqrt(1 / count + 1 / n); steps are off independently of each other, and 19 times of 20 by less than twice as much.
+    The sum of `count` more of what took `n` times so and so long is off by the standard deviation times
+    sqrt(count + count² / n); steps are off independently of each other, and 19 times of 20 by less than twice as much.
     """
     total, variance = 0.0, 0.0
     types = {step for step, count in todo.values() if count > 0}
@@ -84,7 +84,7 @@ def add_up(todo: Todo, took: Took) -> Estimate | None:
             continue
         mean = statistics.fmean(times)
         total += count * mean
-        variance += (count * _spread(times, mean)) ** 2 * (1 / count + 1 / len(times))
+        variance += _spread(times, mean) ** 2 * (count + count**2 / len(times))
     if types == set(unknown):
         return None
     off = 2 * math.sqrt(variance)
