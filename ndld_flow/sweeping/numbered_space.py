@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from pydantic import JsonValue
 
@@ -113,7 +114,7 @@ class NumberedSpace:
         for name in named:
             if name not in self.names:
                 raise ValueError(
-                    f"{visible_name(name)} is excluded, and it is not swept; {say_nearest(name, self.names)}."
+                    f"{visible_name(name)} is excluded, and it is not swept; {say_nearest(name, self.names)}"
                 )
         depths = {name: depth for depth, name in enumerate(self.names)}
         return {
@@ -147,15 +148,13 @@ class NumberedSpace:
 
 
 def _runs_around(met: Mapping[int, int], count: int, elsewhere: int) -> list[_Run]:
-    """Positions that exclusions name one by one, and the stretches between them."""
-    runs, done = [], 0
-    for position in sorted(met):
-        if position > done:
-            runs.append(_Run(done, position - done, elsewhere))
-        runs.append(_Run(position, 1, met[position]))
-        done = position + 1
-    if done < count:
-        runs.append(_Run(done, count - done, elsewhere))
+    """Positions that exclusions name, and the stretches between them."""
+    ends = {0, *met, *(position + 1 for position in met)} - {count}
+    runs: list[_Run] = []
+    for first, end in pairwise((*sorted(ends), count)) if count else ():
+        alike = met.get(first, elsewhere)
+        begin = runs.pop().first if runs and runs[-1].met == alike else first
+        runs.append(_Run(begin, end - begin, alike))
     return runs
 
 

@@ -161,7 +161,7 @@ def _values_along(space: Space, name: str) -> list[JsonValue]:
     axis = next((axis for axis in space.axes if axis.name == name), None)
     if axis is None:
         nearest = say_nearest(name, (axis.name for axis in space.axes))
-        raise ValueError(f"saturation goes along {visible_name(name)}, which is not swept; {nearest}.")
+        raise ValueError(f"saturation goes along {visible_name(name)}, which is not swept; {nearest}")
     values = values_of(axis)
     if values.count is None:
         raise ValueError(f"saturation goes along {visible_name(name)} value by value: give it a `step`.")
