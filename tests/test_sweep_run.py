@@ -196,3 +196,24 @@ def test_a_plan_tells_what_is_shared_and_what_is_there(toy: SweepToy) -> None:
     wider = toy.plan()
     assert [(step.distinct, step.there) for step in wider.steps] == [(1, 1), (2, 2), (8, 0)]
     assert wider.estimate is not None
+
+
+def test_what_this_machine_lacks_is_said_before_anything_is_done(toy: SweepToy) -> None:
+    engine = "  engine: {step: build_engine, backend: tensorrt, from: tint}\n"
+    toy.write(toy.recipe.read_text().replace("sweep:", f"{engine}sweep:"))
+    with pytest.raises(RequestError, match="TensorRT"):
+        toy.run()
+    assert not toy.log
+
+
+def test_points_that_cannot_be_are_told_with_the_reason(toy: SweepToy) -> None:
+    quick = "layer_passes: 0, runs: 1, passes: 1, duration: 0 ms, warmup: 0 ms, stable: 0 %"
+    text = toy.recipe.read_text().replace("{step: gauge, threads: 1}", f"{{step: profile, {quick}}}")
+    axes = "speed.backend: [onnxruntime, tensorrt]\n    speed.threads: [0, 1]"
+    text = text.replace("tint.colour: [red, green]", axes).replace("    speed.threads: [1, 2, 4]\n", "")
+    record, _ = toy.write(text.replace("speed.ms", "speed.latency.min")).run()
+    assert [point.outcome for point in record.points] == ["passed", "passed", "failed", "failed"]
+    lacking, contradicting = record.points[2:]
+    assert "TensorRT" in lacking.reason
+    assert "threads" in contradicting.reason
+    assert not lacking.steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Literal
 
@@ -142,6 +143,17 @@ Event = (
     | SweepFinished
 )
 Listener = Callable[[Event], None]
+
+
+def one_at_a_time(listener: Listener) -> Listener:
+    """A listener that may be told from several threads."""
+    telling = threading.Lock()
+
+    def tell(event: Event) -> None:
+        with telling:
+            listener(event)
+
+    return tell
 
 
 def ignore(_: Event) -> None:

@@ -14,7 +14,7 @@ from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.sweep.read import read_sweep_record
 from ndld_flow.report.sweep.terminal_lines import summarize_sweep
 from ndld_flow.runner.disk import explaining_disk
-from ndld_flow.runner.events import Listener, Said, SweepFinished, SweepStarted
+from ndld_flow.runner.events import Listener, Said, SweepFinished, SweepStarted, one_at_a_time
 from ndld_flow.runner.run import choose_forced
 from ndld_flow.runner.runs import Outputs
 from ndld_flow.runner.state import Request
@@ -37,7 +37,7 @@ def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinish
     what is wrong with the whole; a point that fails is a result.
     """
     started_at, start = datetime.now(UTC), time.perf_counter()
-    outputs = Outputs(request.outputs)
+    outputs, listener = Outputs(request.outputs), one_at_a_time(listener)
     check_target(sweep, request)
     with explaining_disk(f"sweep of {request.recipe}", outputs.root), outputs.store.working():
         outputs.store.sweep_building()

@@ -6,9 +6,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ndld_flow.errors import NdldFlowError, RequestError
+from ndld_flow.errors import BackendError, NdldFlowError, RequestError
 from ndld_flow.quantities import seconds
 from ndld_flow.recipe.points import Sweep
+from ndld_flow.runner.foresight import refuse_hopeless_run
 from ndld_flow.runner.sweep.advance import advance_points
 from ndld_flow.runner.sweep.desk import Desk
 from ndld_flow.runner.sweep.judge import Judgement, describe_trial, judge_point
@@ -32,7 +33,8 @@ class Tried:
 def try_points(sweep: Sweep, search: Search, desk: Desk) -> Tried:
     """Try points until the search has no more, or time is up.
 
-    Raises RequestError when the objectives name what no step tells: then nothing can be found.
+    Raises RequestError when the objectives name what no step tells, BackendError when this machine lacks what the first
+    points need: then nothing can be found.
     """
     tried = Tried()
     start = time.perf_counter()
@@ -43,7 +45,7 @@ def try_points(sweep: Sweep, search: Search, desk: Desk) -> Tried:
         judgements = [judge_point(point, desk.goals) for point in points]
         tried.points += points
         tried.judgements += judgements
-        _refuse_hopeless(judgements)
+        _refuse_hopeless(points, judgements)
         search.tell([describe_trial(point, judged) for point, judged in zip(points, judgements, strict=True)])
         if limit_s is not None and time.perf_counter() - start >= limit_s:
             tried.stopped_because = f"the time of {seconds(limit_s)} is used up"
@@ -67,12 +69,18 @@ def open_point(sweep: Sweep, desk: Desk, number: int, point: Assignment) -> Poin
     """A point ready to be advanced; one whose settings contradict each other has failed already."""
     changes = sweep.changes(point)
     try:
-        return PointRun.begin(number, point, changes, desk.open_run(sweep.point(point)))
+        run = desk.open_run(sweep.point(point))
+        if desk.machine_of is None:  # what another machine lacks, only it can tell
+            refuse_hopeless_run(run.recipe, run.planner, run.digests)
+        return PointRun.begin(number, point, changes, run)
     except NdldFlowError as error:
         return PointRun(number, point, changes, desk.open_run(sweep.base), failure=error)
 
 
-def _refuse_hopeless(judgements: Sequence[Judgement]) -> None:
+def _refuse_hopeless(points: Sequence[PointRun], judgements: Sequence[Judgement]) -> None:
+    lacks = [point.failure for point in points if isinstance(point.failure, BackendError) and not point.run.done]
+    if lacks and len(lacks) == len(points):
+        raise lacks[0]
     missing = [judged.missing for judged in judgements]
     if missing and all(missing):
         raise RequestError(
