@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,19 +78,12 @@ def _trade_off(record: SweepRecord, across: Dimension, up: Dimension) -> Figure:
     figure = new_figure(4.4)
     axes = figure.add_axes((0.1, 0.15, 0.87, 0.76))
     plain_axes(axes)
-    taken: list[tuple[float, float]] = []
-    xs, ys = _fractions(across), _fractions(up)
-    # The best first: where there is no room for all numbers, its own stands.
-    for row in sorted(range(len(record.points)), key=lambda row: record.points[row].rank or len(record.points) + 1):
-        x, y = (across.numbers or ())[row], (up.numbers or ())[row]
-        place = xs[row], ys[row]
-        if x is None or y is None or place[0] is None or place[1] is None:
-            continue
-        kind = _kind(record, row)
-        axes.plot([x], [y], ls="none", **_MARKS[kind])  # type: ignore[arg-type]
-        if kind in ("best", "tie", "front") and _has_room((place[0], place[1]), taken):
-            number_of = str(record.points[row].number)
-            axes.annotate(number_of, (x, y), (7, 4), textcoords="offset points", size=9, color=INK)
+    rows = [row for row in range(len(record.points)) if None not in (across.at(row), up.at(row))]
+    kinds = [_kind(record, row) for row in rows]
+    for kind, style in _MARKS.items():
+        own = [row for row, one in zip(rows, kinds, strict=True) if one == kind]
+        axes.plot([across.at(row) for row in own], [up.at(row) for row in own], ls="none", **style)  # type: ignore[arg-type]
+    _number(axes, record, [row for row, kind in zip(rows, kinds, strict=True) if kind in _NUMBERED], across, up)
     _scaled(axes.xaxis, across)
     _scaled(axes.yaxis, up)
     axes.margins(0.06)
@@ -108,6 +102,7 @@ def _kind(record: SweepRecord, row: int) -> str:
     return "refused" if point.outcome != "passed" else "front" if point.on_front else "plain"
 
 
+_NUMBERED = ("best", "tie", "front")
 _MARKS: dict[str, dict[str, object]] = {
     "best": {"marker": "D", "ms": 9, "mfc": ORANGE, "mec": PAPER, "zorder": 6},
     "tie": {"marker": "D", "ms": 7, "mfc": PAPER, "mec": ORANGE, "mew": 1.6, "zorder": 5},
@@ -117,12 +112,24 @@ _MARKS: dict[str, dict[str, object]] = {
 }
 
 
-def _has_room(place: tuple[float, float], taken: list[tuple[float, float]]) -> bool:
-    """Whether a number can stand there; remembers it where it can."""
-    if any(abs(place[0] - one[0]) < 0.04 and abs(place[1] - one[1]) < 0.05 for one in taken):
-        return False
-    taken.append(place)
-    return True
+def _number(axes: Axes, record: SweepRecord, rows: Sequence[int], across: Dimension, up: Dimension) -> None:
+    """Numbers of points, where there is room; the best first."""
+    xs, ys = _fractions(across), _fractions(up)
+    taken: list[tuple[float, float]] = []
+    for row in sorted(rows, key=lambda row: record.points[row].rank or len(record.points) + 1):
+        x, y = xs[row] or 0.0, ys[row] or 0.0
+        if any(abs(x - one[0]) < 0.04 and abs(y - one[1]) < 0.05 for one in taken):
+            continue
+        taken.append((x, y))
+        place = (across.at(row), up.at(row))
+        axes.annotate(
+            str(record.points[row].number),
+            place,
+            (7, 4),
+            textcoords="offset points",
+            size=9,
+            color=INK,
+        )
 
 
 def _better(one: Dimension) -> str:
@@ -179,7 +186,20 @@ def _ring(axes: Axes, x: float, y: float, colour: str) -> None:
 # --- parallel coordinates ---
 
 
+@dataclass(frozen=True)
+class _LineStyle:
+    """How a point's line looks."""
+
+    colour: str
+    alpha: float
+    width: float
+    dashes: str | tuple[int, tuple[int, int]] = "-"
+
+
 def _parallel(record: SweepRecord, shown: Sequence[Dimension]) -> Figure:
+    from matplotlib.collections import LineCollection
+    from matplotlib.colors import to_rgba
+
     figure = new_figure(4.4)
     axes = figure.add_axes((0.08, 0.06, 0.82, 0.76))
     axes.axis("off")
@@ -188,32 +208,43 @@ def _parallel(record: SweepRecord, shown: Sequence[Dimension]) -> Figure:
     places = [_fractions(one) for one in shown]
     # The best are drawn last, over the others.
     order = sorted(range(len(record.points)), key=lambda row: -(record.points[row].rank or len(record.points) + 1))
-    for row in order[-_MOST_LINES:]:
-        heights = [column[row] if column[row] is not None else -0.08 for column in places]
-        axes.plot(range(len(shown)), heights, **_line_style(record, row))  # type: ignore[arg-type]
+    order = order[-_MOST_LINES:]
+    ranked = sum(point.rank is not None for point in record.points)
+    styles = [_line_style(record, row, ranked) for row in order]
+    axes.add_collection(
+        LineCollection(
+            [[(x, _none_below(column[row])) for x, column in enumerate(places)] for row in order],
+            colors=[to_rgba(style.colour, style.alpha) for style in styles],
+            linewidths=[style.width for style in styles],
+            linestyles=[style.dashes for style in styles],
+        )
+    )
     names = short_names([one.label for one in shown])
     for place, one in enumerate(shown):
         _parallel_axis(axes, place, one, names[one.label], len(shown))
-    if len(order) > _MOST_LINES:
-        figure.text(0.98, 0.01, f"the {_MOST_LINES} best of {len(order):,} points", size=9, color=QUIET, ha="right")
+    if len(record.points) > len(order):
+        figure.text(
+            0.98, 0.01, f"the {len(order)} best of {len(record.points):,} points", size=9, color=QUIET, ha="right"
+        )
     return figure
 
 
-def _line_style(record: SweepRecord, row: int) -> dict[str, object]:
+def _line_style(record: SweepRecord, row: int, ranked: int) -> _LineStyle:
+    """The better its rank, the stronger."""
     point = record.points[row]
     if point.number == record.best:
-        return {"color": ORANGE, "lw": 2.8, "zorder": 6}
+        return _LineStyle(ORANGE, 1, 2.8)
     if point.tied:
-        return {"color": ORANGE, "lw": 1.5, "ls": (0, (5, 3)), "zorder": 5}
+        return _LineStyle(ORANGE, 1, 1.5, (0, (5, 3)))
     if point.outcome != "passed":
-        return {"color": CRIMSON, "lw": 1, "ls": ":", "alpha": 0.6, "zorder": 2}
-    ranked = sum(one.rank is not None for one in record.points)
-    part = 1 - (point.rank or ranked) / ranked if ranked else 0.4
-    return {
-        "color": BLUE,
-        "lw": 1.2,
-        "alpha": max(0.05, (0.12 + 0.6 * part**2) * min(1.0, 120 / ranked if ranked else 1)),
-    }
+        return _LineStyle(CRIMSON, 0.6, 1, ":")
+    part = 1 - (point.rank or ranked) / ranked if ranked else 0.5
+    dense = min(1.0, 120 / ranked) if ranked else 1.0
+    return _LineStyle(BLUE, max(0.05, (0.12 + 0.6 * part**2) * dense), 1.2)
+
+
+def _none_below(height: float | None) -> float:
+    return -0.08 if height is None else height
 
 
 def _fractions(one: Dimension) -> list[float | None]:

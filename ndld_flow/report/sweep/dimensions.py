@@ -48,6 +48,10 @@ class Dimension:
     telling: bool = False
     """Whether it is shown before anybody asks for it."""
 
+    def at(self, row: int) -> float | None:
+        """The number of one point; None where it is not known, or is no number."""
+        return self.numbers[row] if self.numbers is not None else None
+
 
 @dataclass(frozen=True)
 class AxisNumbers:
