@@ -10,7 +10,6 @@ from typing import Any
 from ndld_flow.errors import RecipeError
 from ndld_flow.recipe.compose import compose_file
 from ndld_flow.recipe.edit_yaml import CannotEditError, Words, remove_key, set_value
-from ndld_flow.recipe.places import change_value
 from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.recipe.validate import Checker
 from ndld_flow.recipe.variations import Changes, Variations, open_variations
@@ -32,8 +31,12 @@ def apply_point(path: Path, changes: Changes, overrides: Sequence[str] = ()) -> 
     wanted = _open(path, text, overrides)
     values = wanted.values(changes)
     try:
-        edited = _edit(path, text, wanted, changes)
-        if not _is_same(_open(path, edited), wanted.written_with(changes), values):
+        edited = _edit(text, _open(path, text) if overrides else wanted, wanted, changes)
+        found = _open(path, edited)
+        if found.composed.values.get("sweep") is not None:  # another one comes from `defaults:`
+            edited = set_value(edited, ("sweep",), None)
+            found = _open(path, edited)
+        if not _is_same(found, wanted.written_with(changes), values):
             raise CannotEditError("its presets or aliases say otherwise")
     except (CannotEditError, RecipeError, RecursionError) as error:
         why = f"{path.name} could not be changed in these places alone ({' '.join(str(error).split())[:200]}),"
@@ -46,17 +49,15 @@ def _open(path: Path, text: str, overrides: Sequence[str] = ()) -> Variations:
     return open_variations(compose_file(parse_yaml(path, text), overrides), Checker(path))
 
 
-def _edit(path: Path, text: str, wanted: Variations, changes: Changes) -> str:
-    if "sweep" in parse_yaml(path, text).values:
+def _edit(text: str, own: Variations, wanted: Variations, changes: Changes) -> str:
+    """The text without its sweep, with what overrides change in the recipe's own values, then with changes."""
+    if "sweep" in own.composed.file.values:
         text = remove_key(text, ("sweep",))
-    now = _open(path, text)
-    if now.composed.values.get("sweep") is not None:  # it comes from `defaults:`
-        text = set_value(text, ("sweep",), None)
-    for words, value in _differences(now.written, wanted.written):
+    for words, value in _differences(own.written, wanted.written):
         text = remove_key(text, words) if value is REMOVED else set_value(text, words, value)  # type: ignore[arg-type]
-    written: Any = wanted.written
-    for key, value in changes.items():
-        changed = change_value(written, key.split("."), value)
+    written = wanted.written
+    for place, (key, value) in enumerate(changes.items(), 1):
+        changed = wanted.written_with(dict(list(changes.items())[:place]))
         if json.dumps(changed) != json.dumps(written):
             text = set_value(text, key.split("."), value)
         written = changed
@@ -80,7 +81,7 @@ def _differences(
 def _is_same(edited: Variations, written: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
     """Whether a text means what was wanted, its `${...}` and the order of its steps included."""
     both = ((edited.written, written), (edited.values({}), values))
-    return all(
+    return edited.composed.values.get("sweep") is None and all(
         json.dumps(found, sort_keys=True) == json.dumps(wanted, sort_keys=True)
         and list(found["steps"] or ()) == list(wanted["steps"] or ())
         for found, wanted in both

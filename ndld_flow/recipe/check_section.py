@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from pydantic import JsonValue
 
@@ -16,16 +17,31 @@ from ndld_flow.sweeping.space import Choices
 LOOKS = "say what to look for with `minimize:` or `maximize:`"
 
 
-def find_axis_named(name: str, axes: Sequence[SweptAxis]) -> SweptAxis | None:
-    """The axis of this name, or the one that sets this key alone."""
-    named = [axis for axis in axes if axis.name == name]
-    keyed = [axis for axis in axes if axis.keys in ((name,), (f"steps.{name}",)) and not axis.variants]
-    return next(iter([*named, *keyed]), None)
+@dataclass(frozen=True)
+class Axes:
+    """A sweep's axes, as far as they could be read."""
+
+    read: Sequence[SweptAxis]
+    named: Sequence[str]
+    """All that are named; what is wrong with those that could not be read was told."""
+
+    def find(self, name: str) -> SweptAxis | None:
+        """The axis of this name, or the one that sets this key alone."""
+        named = [axis for axis in self.read if axis.name == name]
+        keyed = [axis for axis in self.read if axis.keys in ((name,), (f"steps.{name}",)) and not axis.variants]
+        return next(iter([*named, *keyed]), None)
+
+    def find_or_tell(self, name: str, place: str, mistakes: Mistakes) -> SweptAxis | None:
+        """As `find`; a name that is none is a mistake at this place."""
+        axis = self.find(name)
+        if axis is None and name not in self.named:
+            mistakes.add(place, f"there is no axis `{name}`", say_nearest(name, self.named))
+        return axis
 
 
-def check_section(section: SweepSection, axes: Sequence[SweptAxis], steps: Sequence[str], mistakes: Mistakes) -> None:
+def check_section(section: SweepSection, axes: Axes, steps: Sequence[str], mistakes: Mistakes) -> None:
     """Add what is wrong with a section whose axes are these, in a recipe with these steps."""
-    if not section.over:
+    if not axes.named:
         mistakes.add("sweep", "nothing varies", "name settings and their values in `over:`, or give them after `-m`")
     _check_objectives(section, axes, mistakes)
     _check_counting(section, axes, mistakes)
@@ -35,15 +51,16 @@ def check_section(section: SweepSection, axes: Sequence[SweptAxis], steps: Seque
 
 
 def read_exclusions(
-    section: SweepSection, axes: Sequence[SweptAxis], mistakes: Mistakes
+    section: SweepSection, axes: Axes, mistakes: Mistakes
 ) -> tuple[Mapping[str, tuple[JsonValue, ...]], ...]:
     """What is excluded: for each axis named, the values of it."""
-    return tuple(
+    rules = [
         _read_exclusion(f"sweep.exclude.{index}", rule, axes, mistakes) for index, rule in enumerate(section.exclude)
-    )
+    ]
+    return tuple(rule for rule, given in zip(rules, section.exclude, strict=True) if len(rule) == len(given) > 0)
 
 
-def _check_objectives(section: SweepSection, axes: Sequence[SweptAxis], mistakes: Mistakes) -> None:
+def _check_objectives(section: SweepSection, axes: Axes, mistakes: Mistakes) -> None:
     count = len([*sentences(section.minimize), *sentences(section.maximize)])
     if section.method in ("tpe", "hill_climb") and not count:
         mistakes.add("sweep.method", f"`{section.method}` looks for the best", LOOKS)
@@ -53,15 +70,13 @@ def _check_objectives(section: SweepSection, axes: Sequence[SweptAxis], mistakes
         return
     if not count:
         mistakes.add("sweep.saturation", "there is no objective that could saturate", LOOKS)
-    along = section.saturation.along
-    if along and find_axis_named(along, axes) is None:
-        names = [axis.name for axis in axes]
-        mistakes.add("sweep.saturation.along", f"there is no axis `{along}`", say_nearest(along, names))
+    if section.saturation.along:
+        axes.find_or_tell(section.saturation.along, "sweep.saturation.along", mistakes)
 
 
-def _check_counting(section: SweepSection, axes: Sequence[SweptAxis], mistakes: Mistakes) -> None:
+def _check_counting(section: SweepSection, axes: Axes, mistakes: Mistakes) -> None:
     """Axes of any number between two bounds have no next value, and no last one."""
-    endless = [axis for axis in axes if values_of(axis.axis).count is None]
+    endless = [axis for axis in axes.read if values_of(axis.axis).count is None]
     if section.method in ("random", "tpe"):
         if endless and section.points is None and section.time is None:
             what = f"`{endless[0].name}` takes any number, so there is no last point"
@@ -79,16 +94,14 @@ def _check_steps(place: str, named: Iterable[str], steps: Sequence[str], mistake
 
 
 def _read_exclusion(
-    place: str, rule: Mapping[str, JsonValue], axes: Sequence[SweptAxis], mistakes: Mistakes
+    place: str, rule: Mapping[str, JsonValue], axes: Axes, mistakes: Mistakes
 ) -> dict[str, tuple[JsonValue, ...]]:
     if not rule:
         mistakes.add(place, "this names no axis, so it would exclude everything", "name axes and their values")
     found: dict[str, tuple[JsonValue, ...]] = {}
     for name, given in rule.items():
-        axis = find_axis_named(name, axes)
+        axis = axes.find_or_tell(name, f"{place}.{name}", mistakes)
         if axis is None:
-            names = [axis.name for axis in axes]
-            mistakes.add(f"{place}.{name}", f"there is no axis `{name}`", say_nearest(name, names))
             continue
         one = not isinstance(given, list) or values_of(axis.axis).position(given) is not None
         values = [given] if one or not isinstance(given, list) else given

@@ -54,7 +54,8 @@ class ValueCheck:
             recipe, problems = self._try(axis.changes(value))
             if problems and self._try_first(axis, value):
                 for problem in problems:
-                    found.setdefault(_of_value(problem, axis, value), []).append(place)
+                    told = _of_value(problem, axis, value)
+                    found.setdefault(replace(told, path=""), []).append(f"{place}{told.path}")
             elif recipe is not None and self.base is not None and _does_the_same(recipe, self.base):
                 own.append(value)
         for problem, places in found.items():
@@ -94,9 +95,10 @@ def _first(axis: SweptAxis) -> JsonValue:
 
 
 def _of_value(problem: Problem, axis: SweptAxis, value: JsonValue) -> Problem:
-    """A mistake that a value makes, told as that of the value."""
-    if any(overlap(problem.path, key) for key in axis.keys):
-        return replace(problem, where="", path="")
+    """A mistake that a value makes, told as that of the value; its path is what follows the value's place."""
+    for key in axis.keys:
+        if overlap(problem.path, key):  # of a variant, the key that is wrong
+            return replace(problem, where="", path=f".{key.removeprefix('steps.')}" if axis.variants else "")
     shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
     return replace(problem, where="", path="", what=f"with {shown}, {problem.path}: {problem.what}")
 

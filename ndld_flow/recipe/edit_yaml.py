@@ -77,7 +77,10 @@ def remove_key(text: str, words: Words) -> str:
 
 
 def _root(text: str) -> yaml.Node:
-    root = compose_nodes(text)
+    try:
+        root = compose_nodes(text)
+    except yaml.YAMLError:
+        raise CannotEditError("an alias elsewhere stands for what would go") from None
     if not isinstance(root, yaml.MappingNode):
         raise CannotEditError("the text is no mapping")
     return root

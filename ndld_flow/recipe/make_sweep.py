@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
-from ndld_flow.errors import RecipeError
-from ndld_flow.recipe.check_section import check_section, find_axis_named, read_exclusions
+from ndld_flow.errors import Problem, RecipeError
+from ndld_flow.recipe.check_section import Axes, check_section, read_exclusions
 from ndld_flow.recipe.check_values import ValueCheck
 from ndld_flow.recipe.compose import Composed
 from ndld_flow.recipe.gates import Gate, parse_expression, parse_gate
@@ -17,12 +17,13 @@ from ndld_flow.recipe.override_grammar import AxisError
 from ndld_flow.recipe.places import find_value
 from ndld_flow.recipe.points import Objective, Sweep
 from ndld_flow.recipe.recipe import Recipe
-from ndld_flow.recipe.sweep_axes import SweptAxis, find_root_key, read_axes
+from ndld_flow.recipe.sweep_axes import find_root_key, read_axes
 from ndld_flow.recipe.sweep_section import Sentences, SweepSection
 from ndld_flow.recipe.validate import Checker, Mistakes, check_sentence
 from ndld_flow.recipe.variations import Variations, open_variations
 from ndld_flow.sweeping.search import Direction, Saturation, SearchOptions
 from ndld_flow.sweeping.space import Assignment, Space
+from ndld_flow.sweeping.space_size import count_points
 
 
 @dataclass(frozen=True)
@@ -46,26 +47,41 @@ def make_sweep(composed: Composed, given: Sequence[GivenAxis], trust: bool) -> S
     base = _check_base(composed, checker, mistakes)
     known = frozenset((problem.path, problem.what) for problem in mistakes.problems)
     section = _read_section(composed.values["sweep"])
-    if section is None:  # checking the recipe told what is wrong with it
+    if section is None:
         raise RecipeError(mistakes.in_order())
     variations = open_variations(composed, checker)
-    axes = read_axes(section.over, variations.written, mistakes)
+    axes = Axes(read_axes(section.over, variations.written, mistakes), list(composed.values["sweep"]["over"]))
     goals = _read_goals(section, variations, mistakes)
-    space = Space(tuple(axis.axis for axis in axes), read_exclusions(section, axes, mistakes))
+    space = Space(tuple(axis.axis for axis in axes.read), read_exclusions(section, axes, mistakes))
     check_section(section, axes, _step_names(variations), mistakes)
-    start = None
-    if len(axes) == len(section.over):
-        start = ValueCheck(axes, space, variations, base, known).check(mistakes)
+    if not mistakes.problems and count_points(space) == 0:
+        mistakes.add("sweep.exclude", "everything is excluded", "leave a point to try")
+    start = ValueCheck(axes.read, space, variations, base, known).check(mistakes)
     if mistakes.problems or base is None:
-        raise RecipeError(mistakes.in_order())
-    options = _options(section, axes, goals, start)
-    return Sweep(base, section, space, options, *goals, tuple(axes), variations, where)
+        raise RecipeError([_of_override(problem) for problem in mistakes.in_order()])
+    return Sweep(
+        base=base,
+        section=section,
+        space=space,
+        options=_options(section, axes, goals, start),
+        objectives=goals[0],
+        constraints=goals[1],
+        axes=tuple(axes.read),
+        variations=variations,
+        where=where,
+    )
+
+
+def _of_override(problem: Problem) -> Problem:
+    """An axis of the command line is told by its key: it does not stand in the recipe."""
+    given = problem.where.startswith("override")
+    return replace(problem, path=problem.path.removeprefix("sweep.over.")) if given else problem
 
 
 def _add_axes(composed: Composed, given: Sequence[GivenAxis]) -> tuple[Composed, Callable[[str], str]]:
     """The recipe with the command line's axes in its `sweep:`, and what tells where something stands."""
     section = composed.values.get("sweep") or {}
-    over = section.get("over", {}) if isinstance(section, dict) else None
+    over = (section.get("over") or {}) if isinstance(section, dict) else None
     if not isinstance(over, dict):
         return composed, composed.where
     written = find_value(composed.written, ("sweep", "over"))
@@ -111,10 +127,20 @@ def _check_base(composed: Composed, checker: Checker, mistakes: Mistakes) -> Rec
 
 
 def _read_section(values: object) -> SweepSection | None:
+    """What of a section can be read. Checking the recipe told what is wrong with the rest."""
     try:
         return SweepSection.model_validate_json(json.dumps(values, default=str))
-    except ValidationError:
-        return None
+    except ValidationError as error:
+        places = [detail["loc"] for detail in error.errors(include_url=False)]
+        if not isinstance(values, dict) or not all(places):
+            return None
+        axes = {str(place[1]) for place in places if place[0] == "over" and len(place) > 1}
+        sound = {key: value for key, value in values.items() if key not in {place[0] for place in places} - {"over"}}
+        if not axes:
+            sound.pop("over", None)
+        elif isinstance(values.get("over"), dict):
+            sound["over"] = {name: form for name, form in values["over"].items() if name not in axes}
+        return _read_section(sound)
 
 
 Goals = tuple[tuple[Objective, ...], tuple[Gate, ...]]
@@ -151,10 +177,10 @@ def _placed(place: str, given: Sentences) -> Iterator[tuple[str, str]]:
         yield from ((f"{place}.{index}", text) for index, text in enumerate(given))
 
 
-def _options(section: SweepSection, axes: Sequence[SweptAxis], goals: Goals, start: Assignment | None) -> SearchOptions:
+def _options(section: SweepSection, axes: Axes, goals: Goals, start: Assignment | None) -> SearchOptions:
     saturation = None
     if section.saturation is not None:
-        along = find_axis_named(section.saturation.along, axes)
+        along = axes.find(section.saturation.along)
         saturation = Saturation(section.saturation.gain, section.saturation.points, along.name if along else "")
     return SearchOptions(
         method=section.method,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pydantic import JsonValue
 
 from ndld_flow.recipe.gates import Expression, Gate
 from ndld_flow.recipe.recipe import Recipe
+from ndld_flow.recipe.resolved import keep_interpolations, resolve_recipe
 from ndld_flow.recipe.sweep_axes import SweptAxis, overlap
 from ndld_flow.recipe.sweep_section import SweepSection
 from ndld_flow.recipe.variations import Variations
@@ -51,6 +52,16 @@ class Sweep:
     def point(self, point: Assignment) -> Recipe:
         """The checked recipe of a point; it has no sweep. Raises RecipeError when its values do not go together."""
         return self.variations.recipe(self.changes(point), self._where)
+
+    def resolve(self, digests: Mapping[str, str]) -> dict[str, JsonValue]:
+        """The recipe with its sweep as plain data that gives the same points from any folder.
+
+        `digests` as in `resolve_recipe`.
+        """
+        resolved: dict[str, JsonValue] = keep_interpolations(
+            resolve_recipe(self.base, digests), self.variations.written
+        )
+        return resolved
 
     def _where(self, dotted: str) -> str:
         """Where the recipe says what a point has at a dotted path: at its axis, if one sets it."""

@@ -10,6 +10,7 @@ import yaml
 from pydantic import JsonValue
 
 from ndld_flow.inputs import InputSpec
+from ndld_flow.recipe.compose import DEPENDS_ON_SURROUNDINGS
 from ndld_flow.recipe.places import put_value
 from ndld_flow.recipe.recipe import SOURCE, ModelSource, Recipe, RecipeStep
 from ndld_flow.step import DataFile, Reads
@@ -35,6 +36,20 @@ def resolve_recipe(recipe: Recipe, digests: Mapping[str, str]) -> dict[str, Json
     if recipe.file.steps_from:
         resolved["steps_from"] = [str((folder / name).resolve()) for name in recipe.file.steps_from]
     return resolved
+
+
+def keep_interpolations(resolved: Any, written: Any) -> Any:  # noqa: ANN401 - plain data
+    """Resolved values with `${...}` where they were written so, those that read the surroundings left out.
+
+    A sweep's recipe needs them: what refers to a value that varies follows each point. Where a whole mapping stands for
+    another one, its values stay.
+    """
+    if isinstance(resolved, dict) and isinstance(written, dict):
+        return {key: keep_interpolations(value, written.get(key)) for key, value in resolved.items()}
+    if isinstance(resolved, list) and isinstance(written, list) and len(resolved) == len(written):
+        return [keep_interpolations(*both) for both in zip(resolved, written, strict=True)]
+    refers = isinstance(written, str) and "${" in written and not DEPENDS_ON_SURROUNDINGS.search(written)
+    return written if refers and not isinstance(resolved, dict) else resolved
 
 
 def _resolve_model(model: ModelSource, digest: str) -> dict[str, JsonValue]:

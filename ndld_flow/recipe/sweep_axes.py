@@ -17,6 +17,7 @@ from ndld_flow.sweeping.space import Axis, Choices, Numbers
 
 ROOTS = ("model", "models", "inputs", "steps", "gates")
 """Keys at the recipe's root that a sweep may vary. Any other word that a key begins with is a step."""
+MAX_KEY = 300
 FIXED = ("name", "description", "steps_from", "defaults", "sweep")
 
 
@@ -67,6 +68,8 @@ def read_axes(over: Mapping[str, AxisForm], values: Mapping[str, Any], mistakes:
 
 def find_root_key(key: str, values: Mapping[str, Any]) -> str:
     """A key from the recipe's root: `speed.threads` -> `steps.speed.threads`. Raises AxisError for one of nothing."""
+    if len(key) > MAX_KEY:
+        raise AxisError(f"a key has at most {MAX_KEY} characters")
     head, _, rest = key.partition(".")
     steps = [str(name) for name in values["steps"]] if isinstance(values.get("steps"), dict) else []
     if head == "steps":
@@ -79,7 +82,7 @@ def find_root_key(key: str, values: Mapping[str, Any]) -> str:
     if head in steps:
         return f"steps.{key}"
     if head in FIXED:
-        raise AxisError(f"`{head}` cannot vary", f"a sweep varies steps and {', '.join(ROOTS)}")
+        raise AxisError(f"`{head}` cannot vary", f"a sweep varies {', '.join(ROOTS)}")
     raise AxisError(f"there is no step `{head}`", say_nearest(head, [*steps, *ROOTS]))
 
 

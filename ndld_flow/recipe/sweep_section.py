@@ -73,6 +73,10 @@ AxisForm = Annotated[
 `step` or `log`; or a mapping of names to what each sets."""
 
 Duration = Annotated[Milliseconds, Field(gt=0)]
+Durations = Annotated[
+    Annotated[Duration, Tag("one")] | Annotated[dict[str, Duration], Tag("each")],
+    Discriminator(lambda given: "each" if isinstance(given, dict) else "one"),
+]
 Sentences = str | list[str]
 
 
@@ -128,7 +132,7 @@ class SweepSection(_Settings):
     """Points measured in turns, so that drift of the machine meets all alike."""
     winners: int = Field(default=3, ge=0)
     """So many of the best are measured again in the end, in turns; that decides. 0: none."""
-    timeout: Duration | dict[str, Duration] | None = None
+    timeout: Durations | None = None
     """How long a step may take: for each, or by step: `{engine: 20 min}`."""
     needs: dict[str, Needs] = {}
     """What a step needs where it may be placed on other machines: `{speed: {gpus: 1, device: A100}}`."""

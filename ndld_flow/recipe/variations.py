@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import JsonValue
 
 from ndld_flow.errors import Problem, RecipeError
-from ndld_flow.recipe.compose import Composed, resolve_interpolations
-from ndld_flow.recipe.places import change_value
+from ndld_flow.recipe.compose import Composed, holds_interpolation, resolve_interpolations
+from ndld_flow.recipe.places import change_value, find_value
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.validate import Checker, expand_shorthands
 
@@ -32,11 +32,19 @@ class Variations:
         """The values with changes in them, as written. Raises RecipeError where a change finds no place."""
         values: Any = self.written
         for key, value in changes.items():
+            words = key.split(".")
             try:
-                values = change_value(values, key.split("."), value)
+                values = change_value(self._unfold(values, words), words, value)
             except ValueError as error:
                 raise RecipeError([Problem(self.composed.where(key), key, str(error))]) from None
-        return values  # type: ignore[no-any-return]
+        return expand_shorthands(values)
+
+    def _unfold(self, values: Any, words: Sequence[str]) -> Any:  # noqa: ANN401 - plain data
+        """The same where the way to a key leads through no `${...}`: what one stands for is written in its place."""
+        for count in range(1, len(words)):
+            if holds_interpolation(found := find_value(values, words[:count])) and isinstance(found, str):
+                values = change_value(values, words[:count], find_value(self.composed.values, words[:count]))
+        return values
 
     def values(self, changes: Changes) -> dict[str, Any]:
         """The same with interpolations followed. Raises RecipeError also for one that leads nowhere."""

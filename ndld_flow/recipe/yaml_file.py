@@ -54,6 +54,8 @@ def parse_yaml(path: Path, text: str) -> YamlFile:
         raise RecipeError([_syntax_problem(path, error)]) from None
     except RecursionError:
         raise _refuse(path, "", "is nested too deeply to be a recipe") from None
+    except ValueError as error:  # a date in the 13th month, a number of 5000 digits
+        raise _refuse(path, "", f"holds a value that cannot be read: {error}") from None
     finally:
         loader.dispose()
     if problems:
