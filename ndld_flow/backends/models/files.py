@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import onnx
@@ -186,7 +187,14 @@ def _constants(model: ir.Model) -> Iterator[ir.TensorProtocol]:
 
 def describe_change(before: Path, after: Path) -> GraphChange:
     """Two model files in numbers. Raises `ModelError` when one of them cannot be read."""
-    return GraphChange(before=summarize_model(load_model(before)), after=summarize_model(load_model(after)))
+    modified_ns = before.stat().st_mtime_ns if before.is_file() else 0
+    return GraphChange(before=_summarize_file(before, modified_ns), after=summarize_model(load_model(after)))
+
+
+@lru_cache(maxsize=16)
+def _summarize_file(path: Path, _modified_ns: int) -> GraphSummary:
+    """A model's file in numbers; what many points of a sweep change is read once."""
+    return summarize_model(load_model(path))
 
 
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
