@@ -13,16 +13,30 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.errors import RecipeError
-from ndld_flow.recipe.load import load_recipe
+from ndld_flow.recipe.load import load_recipe, load_sweep
+from ndld_flow.recipe.points import Sweep
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.build import Build
+from ndld_flow.records.sweep import SweepRecord
+from ndld_flow.report.sweep.collect_churn import collect_churn
+from ndld_flow.report.sweep.read import read_sweep_record
 from ndld_flow.runner.events import RunFinished
+from ndld_flow.sweeping.make_search import make_search
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "pipelines").glob("*.yaml"))
 MODELS = {"quickstart": "det", "ppocr_rec": "rec", "silero_vad": "silero"}
 EDITS = {"edit_cut": "det", "edit_camera": "det", "edit_fuse": "rec", "edit_blocks": "rec", "edit_branch": "silero"}
-MEASURING = [path for path in RECIPES if path.stem not in ("ppocr_det_rtx", *EDITS)]
+SWEEPS = {
+    "sweep_cpu": ("det", 24),
+    "sweep_variants": ("rec", 5),
+    "sweep_rtx_builds": ("det", 15),
+    "sweep_batch": ("cls", 14),
+    "sweep_profiles": ("rec", 5),
+    "sweep_profiles_gpu": ("rec", 9),
+}
+"""Recipe -> its model, and how many points it has."""
+MEASURING = [path for path in RECIPES if path.stem not in ("ppocr_det_rtx", *EDITS, *SWEEPS)]
 QUIET = ("~steps.base", "~steps.speed")
 """Measuring is tested elsewhere."""
 
@@ -43,9 +57,9 @@ def run(sample_model: Callable[[str], Path], recipe: str, *overrides: str) -> Ru
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_is_sound(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    recipe = load_recipe(path)
-    assert recipe.gates
-    assert recipe.file.description
+    recipe = load_sweep(path)
+    assert recipe.objectives if isinstance(recipe, Sweep) else recipe.gates
+    assert (recipe.base if isinstance(recipe, Sweep) else recipe).file.description
 
 
 @pytest.mark.parametrize("path", MEASURING, ids=lambda path: path.stem)
@@ -72,6 +86,70 @@ def test_every_recipe_passes(checkout: Path, sample_model: Callable[[str], Path]
 def test_every_recipe_of_edits_passes(checkout: Path, sample_model: Callable[[str], Path], recipe: str) -> None:
     done = api.run(Path("pipelines") / f"{recipe}.yaml", [f"model.source={sample_model(EDITS[recipe])}"])
     assert done.passed, done.verdict
+
+
+def sweep(sample_model: Callable[[str], Path], recipe: str, *overrides: str) -> SweepRecord:
+    """Run a shipped sweep, measuring as little as can be."""
+    source = f"model.source={sample_model(SWEEPS[recipe][0])}"
+    done = api.sweep(Path("pipelines") / f"{recipe}.yaml", [source, "sweep.winners=0", *overrides])
+    return read_sweep_record(Path(done.folder))
+
+
+LEAST = ("steps.speed.runs=1", "steps.speed.passes=1", "+steps.speed.warmup=0", "+steps.speed.warmup_passes=0")
+
+
+def test_every_sweep_is_known() -> None:
+    assert {path.stem for path in RECIPES if path.stem.startswith("sweep_")} == SWEEPS.keys()
+
+
+@pytest.mark.parametrize("recipe", SWEEPS)
+def test_every_sweep_has_its_points(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    found = load_sweep(Path("pipelines") / f"{recipe}.yaml")
+    assert isinstance(found, Sweep)
+    search = make_search(found.space, found.options)
+    assert search.size == SWEEPS[recipe][1]
+    for point in search.ask(1000):
+        assert found.point(point).steps
+
+
+def test_the_best_session_settings_are_found(checkout: Path, sample_model: Callable[[str], Path]) -> None:
+    record = sweep(sample_model, "sweep_cpu", *LEAST, "sweep.method=random", "+sweep.points=2")
+    assert [point.outcome for point in record.points] == ["passed"] * 2
+    assert record.best in {1, 2}
+    assert len(record.sittings) == 1
+
+
+def test_variants_are_checked_before_they_are_measured(checkout: Path, sample_model: Callable[[str], Path]) -> None:
+    bound = "sweep.subject_to='agree.max_abs <= 0.0001'"
+    record = sweep(sample_model, "sweep_variants", *LEAST, bound, "~sweep.over.variant.fixed")
+    outcomes = {str(point.values["variant"]): point for point in record.points}
+    assert {name for name, point in outcomes.items() if point.outcome == "passed"} == {"source", "clean"}
+    assert all("speed.latency.min" not in outcomes[name].metrics for name in ("fp16", "fp16 everywhere"))
+    cleaned = [step for point in record.points for step in point.steps if step.name == "clean" and step.wall_s]
+    assert len(cleaned) == 1, "what they share is done once"
+
+
+def test_a_batch_sweep_counts_items(checkout: Path, sample_model: Callable[[str], Path]) -> None:
+    points = "sweep.over={inputs.x.shape.0: [1, 4]}"
+    record = sweep(sample_model, "sweep_batch", *LEAST, "~sweep.over", f"+{points}")
+    for point in record.points:
+        batch, passes = point.values["inputs.x.shape.0"], point.metrics["speed.throughput.median"].value
+        assert point.metrics["speed.throughput.items"].value == pytest.approx(float(str(batch)) * passes)
+
+
+@pytest.mark.skipif(find_spec("tensorrt_rtx") is None, reason="TensorRT-RTX is not installed here")
+def test_the_same_engine_is_built_again(checkout: Path, sample_model: Callable[[str], Path]) -> None:
+    """And an engine whose profiles say all shapes is not built for every shape it is run at."""
+    points = "+sweep.over={engine.attempt: [1, 2], inputs.x.data: [random, zeros]}"
+    one = "{x: {min: [1, 3, 320, 320], opt: [1, 3, 320, 320], max: [1, 3, 320, 320]}}"
+    quick = ("steps.engine.compute_capabilities=['8.9']", f"+steps.engine.profiles=[{one}]", "sweep.method=grid")
+    record = sweep(sample_model, "sweep_rtx_builds", "~sweep.over", points, *quick)
+    assert len({step.key for point in record.points for step in point.steps if step.name == "engine"}) == 2
+    (churn,) = collect_churn(record, Path("outputs/sweeps/sweep-rtx-builds/latest"))
+    assert churn.labels == ("attempt 1", "attempt 2")
+    assert churn.said.startswith("2 builds, ")
+    assert "Tactic churn" in Path("outputs/sweeps/sweep-rtx-builds/latest/report.html").read_text()
 
 
 def test_a_block_is_written_once(checkout: Path, sample_model: Callable[[str], Path]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
@@ -50,6 +50,7 @@ def other_tactic(layers: Sequence[Layer], *places: int) -> tuple[Layer, ...]:
     )
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.sets(st.sampled_from(CONVOLUTIONS), max_size=4), min_size=1, max_size=4), st.randoms())
 def test_what_changed_is_what_was_changed(changes: list[set[int]], dice: random.Random) -> None:
     builds = [LAYERS, *(other_tactic(LAYERS, *places) for places in changes)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,10 @@ from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import count, quantity, share
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.records.tactic_churn import ChangedLayer, Spread, TacticChurn
-from ndld_flow.report.run_folder import read_run
+from ndld_flow.report.run_folder import read_documents, read_run_record, read_stored_documents
+
+Objects = Callable[[str], Path]
+"""Digest of an artifact -> the folder that holds it."""
 
 _LAYERS_SHOWN = 100
 _BUILDS_SHOWN = 12
@@ -91,28 +94,32 @@ class _Found:
     rebuild: Rebuild
 
 
-def collect_churn(record: SweepRecord, folder: Path) -> tuple[ChurnView, ...]:
-    """Engines of a sweep over `attempt`, read from the folders of its points; none for other sweeps."""
+def collect_churn(record: SweepRecord, folder: Path, objects: Objects | None = None) -> tuple[ChurnView, ...]:
+    """Engines of a sweep over `attempt`, read from the folders of its points; none for other sweeps.
+
+    `objects` tells where the store keeps an artifact, for a sweep's folder whose links do not lead there yet.
+    """
     if not any(key.endswith(".attempt") for axis in record.axes for key in axis.keys):
         return ()
     alike: dict[tuple[object, ...], list[_Found]] = defaultdict(list)
     known: set[str] = set()
     for point in record.points:
-        for step, key, found in _builds_of(point, folder):
+        for step, key, found in _builds_of(point, folder, objects):
             if key not in known:  # points that share an engine count once
                 known.add(key)
                 alike[step, *asked_alike(found.rebuild.build)].append(found)
     return tuple(_view(str(asked[0]), found) for asked, found in alike.items() if len(found) > 1)
 
 
-def _builds_of(point: SweepPoint, folder: Path) -> Iterator[tuple[str, str, _Found]]:
+def _builds_of(point: SweepPoint, folder: Path, objects: Objects | None) -> Iterator[tuple[str, str, _Found]]:
     """Step, key and build of each engine of a point; none where they cannot be read, as the point's own report says."""
     if not _OWN_FOLDER.fullmatch(point.folder):
         return
     try:
-        documents = read_run(folder / point.folder)
+        run = read_run_record(folder / point.folder)
     except RequestError:
         return
+    documents = read_stored_documents(run, objects) if objects else read_documents(run, folder / point.folder)
     keys = {step.name: step.key for step in point.steps}
     for step, build in documents.builds.items():
         asked = build.options.get("attempt")

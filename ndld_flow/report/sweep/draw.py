@@ -7,6 +7,7 @@ from pathlib import Path
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.collector_at_rest import collector_at_rest
 from ndld_flow.report.render import WIDGETS, PageParts, render
+from ndld_flow.report.sweep.collect_churn import Objects, collect_churn
 from ndld_flow.report.sweep.page import collect_page
 from ndld_flow.report.write_page import write_page
 
@@ -20,6 +21,7 @@ SWEEP_PAGE = PageParts(
         "profile.css",
         "compare.css",
         "sweep.css",
+        "sweep_churn.css",
         "print.css",
     ),
     scripts=(
@@ -40,11 +42,12 @@ SWEEP_PAGE = PageParts(
 )
 
 
-def draw_sweep(record: SweepRecord, folder: Path) -> Path:
+def draw_sweep(record: SweepRecord, folder: Path, objects: Objects | None = None) -> Path:
     """Write `report.html` into a sweep's folder, whole or not at all, and return its path.
 
+    `objects` tells where the store keeps an artifact, while the folder is not where its links count from.
     Raises an `OutputsError` when it cannot be written.
     """
     with collector_at_rest():
-        text = render(SWEEP_PAGE, collect_page(record))
+        text = render(SWEEP_PAGE, collect_page(record, collect_churn(record, folder, objects)))
     return write_page(folder / "report.html", text, "ndld-flow report")

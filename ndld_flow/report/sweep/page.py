@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ndld_flow.plain_text import short_name
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
+from ndld_flow.report.sweep.collect_churn import ChurnView
 from ndld_flow.report.sweep.collect_curves import Curve, collect_curves
 from ndld_flow.report.sweep.collect_effects import EffectsView, collect_effects
 from ndld_flow.report.sweep.collect_head import HeadView, RepeatView, collect_head, collect_repeat
@@ -51,6 +52,7 @@ class SweepPage:
     effects: tuple[EffectsView, ...]
     searched: bool
     """Whether the method looks where it is good, so that points are not drawn evenly."""
+    churn: tuple[ChurnView, ...]
     troubles: tuple[TroubleView, ...]
     sittings: tuple[SittingView, ...]
     repeat: RepeatView
@@ -66,6 +68,7 @@ class SweepPage:
             "points": bool(self.point_count),
             "effects": bool(self.effects),
             "curves": bool(self.curves),
+            "churn": bool(self.churn),
             "troubles": bool(self.troubles),
             "sittings": bool(self.sittings),
             "repeat": True,
@@ -80,14 +83,15 @@ _TITLES = {
     "points": "Points",
     "effects": "Effects",
     "curves": "Curves",
+    "churn": "Churn",
     "troubles": "Failures",
     "sittings": "Sittings",
     "repeat": "Repeat",
 }
 
 
-def collect_page(record: SweepRecord) -> SweepPage:
-    """Turn a record into page data."""
+def collect_page(record: SweepRecord, churn: Sequence[ChurnView] = ()) -> SweepPage:
+    """Turn a record into page data; `churn`: of engines that were built several times."""
     dimensions = collect_dimensions(record)
     curves = collect_curves(record, dimensions)
     measured = [point for point in record.points if point.metrics]
@@ -102,6 +106,7 @@ def collect_page(record: SweepRecord) -> SweepPage:
         curves=curves,
         effects=collect_effects(record),
         searched=record.method in ("hill_climb", "tpe"),
+        churn=tuple(churn),
         troubles=collect_troubles(record),
         sittings=collect_sittings(record),
         repeat=collect_repeat(record),

@@ -35,7 +35,7 @@ def write_sweep_folder(record: SweepRecord, ended: Ended) -> Path:
                 described = _describe_point_run(record, point, final.point if final is not None else run)
                 write_point(described, built / point.folder, folder / point.folder, outputs.store)
         _write_texts(record, built, folder)
-        draw_sweep(record, built)
+        draw_sweep(record, built, outputs.store.object_folder)
         built.rename(folder)
     point_to(parent / LATEST, folder)
     return folder
