@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ndld_flow.recipe.gates import GateError, parse_gate
+from ndld_flow.recipe.gates import GateError, parse_expression, parse_gate
 from ndld_flow.records.metric import Metric
 
 METRICS = {
@@ -52,6 +52,52 @@ def test_what_is_no_gate_is_refused(text: str) -> None:
 def test_division_by_zero_is_told() -> None:
     with pytest.raises(GateError, match="divides by zero"):
         parse_gate("agree.cosine / (1 - 1) > 2").decide(METRICS)
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "unit"),
+    [
+        ("speed.latency.median", 12.0, "ms"),
+        ("speed.latency.median + 2 * base.latency.median - 1 ms", 31.0, "ms"),
+        ("speed.latency.median / base.latency.median", 1.2, ""),
+        ("1 / base.latency.median", 0.1, ""),
+        ("-base.latency.median / 2", -5.0, "ms"),
+        ("speed.latency.median * agree.cosine", 11.994, ""),
+        ("speed.latency.median + half.initializer_bytes", 2060.0, ""),
+    ],
+)
+def test_an_expression_has_a_value_and_the_unit_its_arithmetic_keeps(text: str, value: float, unit: str) -> None:
+    found = parse_expression(text).evaluate(METRICS)
+    assert (found.value, found.unit) == (pytest.approx(value), unit)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "2", "speed", "a.b <= 1", "a.b if c.d else 1", "len(a.b)", "a.b ** 2", "a.b" * 200]
+)
+def test_what_is_no_expression_is_refused(text: str) -> None:
+    with pytest.raises(GateError):
+        parse_expression(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "violation"),
+    [
+        ("speed.latency.median <= 12 ms", 0.0),
+        ("speed.latency.median <= 10 ms", 0.2),
+        ("10 ms >= speed.latency.median", 0.2),
+        ("speed.latency.median <= base.latency.median", 0.2),
+        ("agree.cosine >= 1.9995", 1 / 1.9995),
+        ("speed.latency.median <= 0", 12.0),
+        ("half.initializer_bytes == 1024", 1.0),
+    ],
+)
+def test_a_violation_is_how_far_a_gate_is_from_holding(text: str, violation: float) -> None:
+    assert parse_gate(text).violation(METRICS) == pytest.approx(violation)
+
+
+def test_a_gate_that_just_does_not_hold_is_violated() -> None:
+    assert parse_gate("half.initializer_bytes < 2 KiB").violation(METRICS) > 0
+    assert parse_gate("speed.latency.median <= 1").violation({"speed.latency.median": Metric(value=float("nan"))}) > 1e9
 
 
 @given(st.text(max_size=100))

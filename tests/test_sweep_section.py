@@ -139,7 +139,7 @@ def test_text_is_hydras_grammar(text: str, axis: Choices | Numbers) -> None:
         ("tag(log,interval(0,1))", "`log` needs numbers above 0"),
         ("tag(fun,choice(1,2))", "the tag `fun` means nothing here"),
         ("1,", "not in Hydra's grammar"),
-        ("[" * 5000, "not in Hydra's grammar"),
+        ("[" * 1000, "not in Hydra's grammar"),
         ("str(range(1,4))", "can only be cast to int or float"),
     ],
 )
@@ -251,8 +251,9 @@ sweep:
         "\n    passed: What to say in the end",
         "toy.yaml:21: sweep.points: found 0, allowed is at least 1\n    points: Points to try, at most",
         'toy.yaml:22: sweep.minimise: there is no setting `minimise`\n    did you mean "minimize"?',
-        'toy.yaml:23: sweep.exclude.0.second.word: there is no axis `second.word`\n    did you mean "frist.word"?',
-        'toy.yaml:23: sweep.exclude.0.fyrst: there is no axis `fyrst`\n    did you mean "x"?',
+        'toy.yaml:23: sweep.exclude.0.second.word: there is no axis `second.word`\n    did you mean "second.seconds"?',
+        "toy.yaml:23: sweep.exclude.0.fyrst: there is no axis `fyrst`"
+        "\n    known: aside.word, first.seconds, first.wrod, frist.word, name, second.seconds, variant",
     ]
 
 
@@ -391,11 +392,11 @@ def test_code_of_a_point_needs_trust_too(folder: Path) -> None:
         ("first.seconds: {from: 0, to: 1000000000}, second.seconds: {from: 0, to: 1000000000}", ""),
         ("first.seconds: 'range(0,1000000000)'", ""),
         (f"first.seconds: {list(range(1001))}", "at most 1000 items"),
-        (f"first.word: '{','.join(map(str, range(8000)))}'", "at most 20000 characters"),
+        (f"first.word: '{','.join(map(str, range(8000)))}'", "at most 2000 characters"),
         ("first.word: " + "[" * 5000 + "]" * 5000, "nested"),
         ("first.seconds: {from: 0, to: 1" + "0" * 5000 + "}", "cannot be read"),
         ("first.seconds.a.b.c.d: [1]", "expected a number"),
-        ("first." + "x." * 5000 + "y: [1]", "a key has at most 300 characters"),
+        ("first." + "x." * 400 + "y: [1]", "a key has at most 300 characters"),
     ],
     ids=["billions", "range", "long list", "long text", "deep", "huge number", "below a number", "deep key"],
 )

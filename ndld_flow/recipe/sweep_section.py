@@ -11,6 +11,8 @@ from ndld_flow.units import Fraction, Milliseconds
 
 MAX_LISTED = 1000
 """Values that an axis may list: each is checked in the recipe before anything runs."""
+MAX_TEXT = 2000
+"""Characters of text in Hydra's grammar, whose parser is slow."""
 MAX_STEPS = 10**9
 """Steps between the ends of a range."""
 MAX_NUMBER = 2**53
@@ -64,7 +66,7 @@ def _axis_form(given: object) -> str:
 
 AxisForm = Annotated[
     Annotated[list[JsonValue], Field(min_length=1, max_length=MAX_LISTED), Tag("list")]
-    | Annotated[str, Field(max_length=20_000), Tag("text")]
+    | Annotated[str, Field(max_length=MAX_TEXT), Tag("text")]
     | Annotated[NumberRange, Tag("range")]
     | Annotated[dict[str, dict[str, JsonValue]], Field(min_length=1, max_length=MAX_LISTED), Tag("variants")],
     Discriminator(_axis_form),
