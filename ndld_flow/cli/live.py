@@ -49,6 +49,7 @@ class LiveDisplay:
         """Bars of the steps at work; steps that take turns work at the same time."""
         self.points: TaskID | None = None
         """The bar of a sweep's points: there, points get lines, and their steps only bars."""
+        self.point_count: int | None = None
         self._listeners: dict[type[Event], Callable[[Any], None]] = {
             RunStarted: self._begin_run,
             Said: self._say,
@@ -104,12 +105,14 @@ class LiveDisplay:
 
     def _begin_sweep(self, event: SweepStarted) -> None:
         self.points = self.progress.add_task(event.method, total=event.point_count, name="points")
+        self.point_count = event.point_count
 
     def _end_point(self, event: PointFinished) -> None:
         for name in [name for name in self.tasks if name.endswith(f"#{event.number}")]:
             self._remove(name)
         if self.points is not None and not event.again:
-            self.progress.advance(self.points)
+            of = "" if self.point_count is None else f" of {self.point_count}"
+            self.progress.update(self.points, advance=1, description=f"{event.number}{of} tried")
         mark, colour = POINT_MARKS[event.outcome]
         line = Text.assemble((f"{mark} ", colour), (f"{event.number:>4}", "bold"), f"  {describe_point(event)}")
         self.console.print(line, soft_wrap=True)

@@ -98,6 +98,7 @@ def _find_equal(record: SweepRecord, outputs: Outputs) -> SweepFinished | None:
 
 
 def _conclude(record: SweepRecord, ended: Ended) -> SweepFinished:
+    ended.desk.listener(Said(text=f"writing the reports of {len(record.points)} points"))
     folder = write_sweep_folder(record, ended)
     return _describe_end(record, str(folder), time.perf_counter() - ended.start, nothing_to_do=False)
 
