@@ -68,6 +68,12 @@ def test_the_front_is_told_where_there_are_several_objectives() -> None:
     assert re.search(r"no point beats points .* in everything\.$", text)
 
 
+def test_a_front_of_one_is_best_in_everything() -> None:
+    record = made.variants()
+    points = tuple(one.model_copy(update={"on_front": one.number == record.best}) for one in record.points)
+    assert said(record.model_copy(update={"points": points})).endswith("; no other is better in any of these.")
+
+
 def test_more_is_better_where_it_is_maximised() -> None:
     record = made.batches()
     own = find_own_point(record)
@@ -287,6 +293,20 @@ def test_columns_are_each_once_and_telling_ones_first() -> None:
     assert telling == ["engine.engine_bytes", "agree.cosine"], "not the latencies, which an objective tells already"
     assert len(payload["number"]) == 72
     assert payload["dimensions"][4]["numbers"].count(None) == 4
+
+
+def test_long_values_that_look_alike_are_numbered() -> None:
+    record = made.session()
+    long: list[JsonValue] = [{"x": {"min": [size, 3, 48, 320], "max": [size, 3, 48, 320]}} for size in (1, 4)]
+    axis = record.axes[0].model_copy(update={"values": (long[:1], long), "numeric": False})
+    points = tuple(
+        one.model_copy(update={"values": {**one.values, axis.name: axis.values[one.number % 2]}})
+        for one in record.points
+    )
+    payload = payload_of(collect_page(record.model_copy(update={"axes": (axis, *record.axes[1:]), "points": points})))
+    texts = [payload["texts"][place] for place in payload["dimensions"][0]["texts"]]
+    assert [text[:11] for text in texts] == ["1: [{x: {mi", "2: [{x: {mi"]
+    assert [payload["texts"][place] for place in payload["dimensions"][1]["texts"]] == ["basic", "extended", "all"]
 
 
 def test_links_lead_nowhere_but_to_points() -> None:

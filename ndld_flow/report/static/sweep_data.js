@@ -46,9 +46,14 @@ class Dimension {
     if (this.low > this.high) return [];
     const own = [...new Set(this.numbers)].filter((number) => number !== null);
     const values = this.kind === "axis" && own.length <= most ? own : roundMarks(this, most);
-    return values.map((value) => ({ value, text: shortened(quantityText(value, this.unit), 14) }));
+    const texts = values.map((value) => quantityText(value, this.unit));
+    const told = new Set(texts).size === texts.length ? texts : values.map((value) => exactText(value, this.unit));
+    return values.map((value, place) => ({ value, text: shortened(told[place], 14) }));
   }
 }
+
+// Where three digits cannot tell neighbours apart.
+const exactText = (value, unit) => `${value.toLocaleString("en-US", { maximumSignificantDigits: 7 })} ${{ bytes: "B", "1/s": "/s" }[unit] ?? unit}`.trim();
 
 // Bytes are round in their binary unit.
 function roundMarks({ low, high, isLog, unit }, most) {

@@ -54,7 +54,8 @@ class _Saturation:
 
 def collect_curves(record: SweepRecord, dimensions: Sequence[Dimension]) -> tuple[Curve, ...]:
     """Every axis of numbers with at least one line of three points, times the objectives and throughput."""
-    quantities = [one for one in dimensions if one.kind == "objective" or _is_throughput(one)]
+    objectives = [one for one in dimensions if one.kind == "objective"]
+    quantities = [*objectives, *_throughput(objectives, dimensions)]
     found = []
     for axis in record.axes:
         numbers = axis_numbers(axis)
@@ -89,8 +90,15 @@ def _gains(value: float, best: float | None, direction: str, gain: float) -> boo
     return better > 0 and better >= gain * abs(best)
 
 
-def _is_throughput(one: Dimension) -> bool:
-    return one.kind == "metric" and one.unit == "1/s" and one.label.endswith("throughput.median")
+def _throughput(objectives: Sequence[Dimension], dimensions: Sequence[Dimension]) -> list[Dimension]:
+    """Items a second of every step that tells it, else passes a second; none where it is looked for anyway."""
+    metrics = [one for one in dimensions if one.kind == "metric" and one.unit == "1/s"]
+    for end in ("throughput.items", "throughput.median"):
+        if any(one.label.endswith(end) for one in objectives):
+            return []
+        if found := [one for one in metrics if one.label.endswith(end)]:
+            return found[:2]
+    return []
 
 
 def _rows_of_lines(axis: SweepAxis, numbers: AxisNumbers, record: SweepRecord) -> list[list[int]]:

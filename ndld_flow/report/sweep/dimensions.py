@@ -10,11 +10,13 @@ from typing import Literal
 from pydantic import JsonValue
 
 from ndld_flow.compare.metrics import which_is_better
-from ndld_flow.plain_text import short_name
+from ndld_flow.plain_text import short_name, shortened
 from ndld_flow.records.sweep import SweepAxis, SweepPoint, SweepRecord
 from ndld_flow.report.json_values import rounded
 from ndld_flow.report.sweep.point_words import key_of, value_words
 
+_ROOM = 16
+"""Letters beside an axis of the parallel coordinates."""
 _FEW = 12
 """An axis of so few values may be a geometric row, such as 1, 2, 4, 8."""
 _TELLING = (
@@ -22,7 +24,7 @@ _TELLING = (
     ("engine_bytes",),
     ("build_s",),
     ("memory.peak_bytes",),
-    ("throughput.median",),
+    ("throughput.items", "throughput.median"),
     ("latency.min", "latency.median"),
 )
 """Ends of the names of metrics that people weigh against each other; of one kind the first that differs is enough."""
@@ -95,6 +97,8 @@ def _axis(place: int, axis: SweepAxis, points: Sequence[SweepPoint]) -> Dimensio
             texts.append(value_words(value))
         levels.append(keys[key])
     found = axis_numbers(axis)
+    if found is None:
+        texts = _told_apart(texts)
     numbers = tuple(found.of_key.get(key_of(point.values.get(axis.name))) for point in points) if found else None
     return Dimension(
         key=f"axis_{place}",
@@ -106,6 +110,13 @@ def _axis(place: int, axis: SweepAxis, points: Sequence[SweepPoint]) -> Dimensio
         levels=tuple(levels),
         telling=len(set(levels)) > 1,
     )
+
+
+def _told_apart(texts: Sequence[str]) -> list[str]:
+    """Long values may begin and end alike: numbered, they are told apart wherever there is little room."""
+    if len({shortened(text, _ROOM) for text in texts}) == len(texts):
+        return list(texts)
+    return [f"{place}: {text}" for place, text in enumerate(texts, 1)]
 
 
 def _objectives(record: SweepRecord) -> list[Dimension]:

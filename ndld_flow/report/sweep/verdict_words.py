@@ -73,6 +73,8 @@ def _front(record: SweepRecord) -> str:
     front = [point.number for point in record.points if point.on_front]
     if len(record.objectives) < 2 or not front:
         return ""
+    if len(front) == 1:
+        return "no other is better in any of these"
     return f"no point beats {points_words(front)} in everything"
 
 
