@@ -128,7 +128,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray's own
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("TOY_LOG", str(folder / "log.txt"))
         patch.setenv("XDG_CACHE_HOME", str(folder / "caches"))
         made = Cluster()
         yield made
@@ -148,7 +147,6 @@ def second(cluster: Cluster, hidden: Path) -> Node:
 
 @pytest.fixture
 def deeds(in_folder: Path) -> Deeds:
-    Path(os.environ["TOY_LOG"]).unlink(missing_ok=True)
     return Deeds(in_folder)
 
 

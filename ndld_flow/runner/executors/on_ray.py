@@ -11,7 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 from ndld_flow.artifacts.remote_store import RemoteStore
 from ndld_flow.artifacts.store import Store
@@ -34,7 +34,7 @@ from ndld_flow.runner.executors.ray_placement import (
 )
 from ndld_flow.runner.executors.ray_watch import LacksError, LostError, Watch, name_steps
 from ndld_flow.runner.executors.ray_ways import SharedFolder, ThroughRemote, Way
-from ndld_flow.runner.executors.workers import _Hearing as Hearing
+from ndld_flow.runner.executors.workers import Hearing
 
 ATTEMPTS = 3
 """How often a task is begun whose worker, node or answer is lost."""
@@ -70,7 +70,7 @@ class OnRay:
         self._address, self._needs, self._listener, self._trust = address, needs, listener, trust
         self._way: Way = SharedFolder() if remote_store is None else ThroughRemote(remote_store)
         self._cluster = RayCluster(address)
-        self._threads = ThreadPoolExecutor(self.slots)
+        self._threads: list[threading.Thread] = []
         self._closing = threading.Event()
         self._connecting = threading.Lock()
         self._telling = threading.Lock()
@@ -85,13 +85,26 @@ class OnRay:
 
     def submit(self, task: Task, store: Store) -> Future[Sequence[StepRecord]]:
         self._way.ask(store)  # its lease belongs to the thread that closes it
-        return self._threads.submit(self._see_through, task, store)
+        future: Future[Sequence[StepRecord]] = Future()
+        # A daemon: a driver that ends without closing must not wait.
+        self._threads.append(threading.Thread(target=self._do, args=(task, store, future), daemon=True))
+        self._threads[-1].start()
+        return future
 
     def close(self) -> None:
         self._closing.set()
         self._cluster.close()
-        self._threads.shutdown(cancel_futures=True)
+        for thread in self._threads:
+            thread.join()
         self._way.close()
+
+    def _do(self, task: Task, store: Store, future: Future[Sequence[StepRecord]]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(self._see_through(task, store))
+        except BaseException as error:
+            future.set_exception(error)
 
     def _see_through(self, task: Task, store: Store) -> Sequence[StepRecord]:
         """A task's records, by whichever of its attempts gets there."""
@@ -112,12 +125,7 @@ class OnRay:
     def _attempt(self, task: Task, store: Store, before: Sequence[StepRecord] | None) -> Sequence[StepRecord]:
         demand = make_demand([work.step for work in task.works], self._needs)
         fitting = self._find_fitting(demand, store)
-        planned = next((work.parts.machine for work in task.works if work.parts.machine), "")
-        if planned and only_machine(fitting) != planned:
-            raise BackendError(
-                f"{name_steps(task)}: it was planned for {planned}, but Ray would do it on {only_machine(fitting)}. "
-                "Name the kind of node by `needs: {STEP: {device: NAME}}`, or run again."
-            )
+        _refuse_other_machine(task, fitting)
         order = self._way.write_order(task, store, trust=self._trust).to_line()
         with self._connected().talk("compute", order, make_options(demand, fitting)) as talk:
             watch = Watch(task, Hearing(task, self._listener, self._telling))
@@ -174,3 +182,12 @@ class OnRay:
                 self._cluster.close()
                 self._cluster = RayCluster(self._address)
             return self._cluster
+
+
+def _refuse_other_machine(task: Task, fitting: Sequence[Node]) -> None:
+    planned = next((work.parts.machine for work in task.works if work.parts.machine), "")
+    if planned and planned != (there := only_machine(fitting)):
+        raise BackendError(
+            f"{name_steps(task)}: it was planned for {planned}, but Ray would do it on {there}. Name the kind of node "
+            "by `needs: {STEP: {device: NAME}}`, or run again."
+        )

@@ -15,14 +15,14 @@ from ndld_flow.runner.executors.line import Progressed, Waits
 from ndld_flow.runner.executors.ray_cluster import Said
 from ndld_flow.runner.executors.ray_words import Alive, Died, Lacks, Last, Stopped, read_word
 from ndld_flow.runner.executors.worker_process import Ear
-from ndld_flow.runner.executors.workers import _read_answer
+from ndld_flow.runner.executors.workers import read_answer
 
 SILENCE_S = 60.0
 """A node that works says something every few seconds; one that says nothing for so long is lost."""
 
 
-class LostError(Exception):
-    """Nobody knows what became of a task."""
+class LostError(BackendError):
+    """Nobody knows what became of a task; to be tried again."""
 
 
 class LacksError(LostError):
@@ -72,7 +72,7 @@ class Watch:
                 f"{name_steps(self.task)}: it took longer than {seconds(self.task.timeout_s or 0)} and was stopped. "
                 "Allow it more by `timeout`."
             )
-        return _read_answer(last)
+        return read_answer(last)
 
     def check(self) -> None:
         """Raises LostError when the node has been silent for long."""

@@ -105,13 +105,13 @@ class Workers:
 
     def _do(self, job: _Job, bench: _Bench) -> Sequence[StepRecord] | BaseException:
         try:
-            return _read_answer(bench.do(job, _Hearing(job.task, self._listener, self._telling)))
+            return read_answer(bench.do(job, Hearing(job.task, self._listener, self._telling)))
         except BaseException as error:
             return error
 
 
 @dataclass(frozen=True)
-class _Hearing:
+class Hearing:
     """Who hears what a worker says of a task."""
 
     task: Task
@@ -206,7 +206,7 @@ class _Bench:
         self._worker = None
 
 
-def _read_answer(answer: Answer) -> Sequence[StepRecord]:
+def read_answer(answer: Answer) -> Sequence[StepRecord]:
     """The records, or what went wrong, raised here as it was there."""
     if isinstance(answer, Done):
         return answer.records
