@@ -432,8 +432,9 @@ def test_names_mean_nothing_to_markdown() -> None:
     assert "<img" not in html
     assert "<a " not in html
     fenced = made.single()
-    breaking = "```\n# out\n<script>"
-    points = tuple(one.model_copy(update={"changes": {"steps.x": breaking}}) for one in fenced.points)
+    breaking = "```\n# out\n```\u2028```\x85<script>"
+    changes: dict[str, JsonValue] = {"```": breaking, "steps.x": breaking, "steps.```\n```": [breaking]}
+    points = tuple(one.model_copy(update={"changes": changes}) for one in fenced.points)
     text = sweep_markdown(fenced.model_copy(update={"points": points}))
     html = MarkdownIt("commonmark").render(text)
     assert "<script>" not in html

@@ -77,20 +77,8 @@ def _goal(cell: GoalCell) -> str:
 
 
 def _block(lines: str) -> str:
-    """A code block that its lines cannot end."""
-    fence = "`" * max(3, 1 + max((len(run) for run in _runs(lines)), default=0))
-    return f"{fence}yaml\n{lines}\n{fence}\n"
-
-
-def _runs(text: str) -> Iterator[str]:
-    """Runs of backticks."""
-    run = ""
-    for letter in f"{text} ":
-        if letter == "`":
-            run += letter
-        elif run:
-            yield run
-            run = ""
+    """A code block. Its lines cannot end it: each begins with a key, and YAML breaks no value."""
+    return f"```yaml\n{lines}\n```\n"
 
 
 def _pictures(names: Sequence[str]) -> Iterator[str]:

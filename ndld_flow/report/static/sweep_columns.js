@@ -25,7 +25,7 @@ function againColumns(data) {
   if (!data.again.some(Boolean)) return [];
   const columns = data.of("objective").map((one, place) => ({
     key: `again_${place}`, label: `${shortened(one.short, 20)} again`, longLabel: `${shortened(one.label, 50)} again`, csvLabel: `${one.label} again${one.unit ? ` ${one.unit}` : ""}`,
-    width: `minmax(${wideEnough(`${shortened(one.short, 20)} again`)}px, 0.8fr)`, numeric: true, right: true, position: one.direction === "minimize", hidden: data.objectives > 2,
+    width: `minmax(${wideEnough(`${shortened(one.short, 20)} again`)}px, 0.8fr)`, numeric: true, right: true, position: one.direction === "minimize", hidden: place > 0,
     value: (row) => data.again[row]?.objectives[place] ?? null,
     format: (value) => (value === null ? "" : quantityText(value, one.unit)), csv: (row) => data.again[row]?.objectives[place] ?? "",
   }));
