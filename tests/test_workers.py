@@ -166,6 +166,7 @@ def test_a_step_that_takes_too_long_is_stopped_with_all_it_started(deeds: Deeds,
 def test_waiting_for_another_is_told_and_not_counted(deeds: Deeds) -> None:
     told: list[Event] = []
     with closing(Workers(1, told.append, trust=True)) as workers:
+        assert workers.submit(deeds.task(name="zero"), deeds.store).result()  # it has imported what it needs
         task = deeds.task("word: fine", timeout_s=2)
         with deeds.store.hold(make_key(task.works[0].parts)):
             future = workers.submit(task, deeds.store)

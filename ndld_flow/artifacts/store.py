@@ -6,6 +6,7 @@
     store/records/ab/abcdef....json           a StepRecord, by the step's key
     store/sources/....json                    a fetched model's ArtifactRecord, by where it came from
     store/locks/  store/building/…/            work in progress
+    store/working/                            which steps are at work now
     store/caches/                             what only saves time, such as TensorRT's timing caches
     store/damaged/                            what did not match its digest, set aside
 
@@ -146,6 +147,11 @@ class Store:
         finally:
             Path(lock.lock_file).unlink(missing_ok=True)
             lock.release()
+
+    def leased(self, kind: str) -> set[str]:
+        """Names of the leases of a kind whose holders live."""
+        with self.hold("leases"):
+            return self._leases(kind)
 
     def _leases(self, kind: str) -> set[str]:
         """Names of the leases whose holders live; those of the dead are removed. Call it while holding `leases`."""

@@ -40,14 +40,22 @@ class Work:
 
 
 @dataclass(frozen=True)
+class _Sitting:
+    """When steps that took turns, or one, worked."""
+
+    started_at: datetime
+    ended_at: datetime
+    share_s: float
+    beside: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class _Done:
     """What a step came to, before it is kept."""
 
     result: Result
     log: str
-    started_at: datetime
-    ended_at: datetime
-    wall_s: float
+    sitting: _Sitting
 
 
 def execute_steps(
@@ -61,14 +69,15 @@ def execute_steps(
     with store.building() as folder:
         turns = [_prepare(work, folder / str(place), store) for place, work in enumerate(works)]
         wait = partial(works[0].progress, 0, 0)
-        with working_steps([work.step for work in works], store, folder, wait) as logs:
+        with working_steps([work.step for work in works], works[0].recipe, store, folder, wait) as around:
             tell_begin()
             started_at, start = datetime.now(UTC), time.perf_counter()
             results = works[0].step.type.cls.run_together(turns)
-            share_s, ended_at = (time.perf_counter() - start) / len(works), datetime.now(UTC)
+            share_s = (time.perf_counter() - start) / len(works)
+            sitting = _Sitting(started_at, datetime.now(UTC), share_s, around.end_watch())
             records = [
-                _keep(work, turn.out, _Done(result, "\n".join(lines), started_at, ended_at, share_s), store)
-                for work, turn, result, lines in zip(works, turns, results, logs, strict=True)
+                _keep(work, turn.out, _Done(result, "\n".join(lines), sitting), store)
+                for work, turn, result, lines in zip(works, turns, results, around.logs, strict=True)
             ]
             for record in records:
                 store.write_record(record)
@@ -109,9 +118,10 @@ def _keep(work: Work, out: Path, done: _Done, store: Store) -> StepRecord:
         metrics=dict(result.metrics),
         change=change,
         log=done.log,
-        started_at=done.started_at,
-        ended_at=done.ended_at,
-        wall_s=done.wall_s,
+        started_at=done.sitting.started_at,
+        ended_at=done.sitting.ended_at,
+        wall_s=done.sitting.share_s,
+        beside=done.sitting.beside,
     )
 
 

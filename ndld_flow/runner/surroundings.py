@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import re
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import RequestError
 from ndld_flow.recipe.recipe import RecipeStep
+from ndld_flow.runner.beside import Lookout, announcing
+from ndld_flow.runner.device_locks import Claim, holding
 from ndld_flow.runner.disk import explaining_disk
 
 
@@ -23,21 +24,43 @@ def step_logger(name: str) -> logging.Logger:
     return logging.getLogger(f"ndld_flow.step.{name}")
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """What steps have around them while they work."""
+
+    logs: Sequence[Sequence[str]]
+    """The lines of each step's log so far."""
+    lookout: Lookout | None
+    """Looks who else is at work, where a device is measured."""
+
+    def end_watch(self) -> tuple[str, ...]:
+        """What else was at work beside a measurement, in words; nothing of steps that measure nothing."""
+        return self.lookout.end() if self.lookout is not None else ()
+
+
 @contextlib.contextmanager
 def working_steps(
-    steps: Sequence[RecipeStep], store: Store, folder: Path, tell: Callable[[str], None]
-) -> Iterator[list[list[str]]]:
+    steps: Sequence[RecipeStep], recipe: str, store: Store, folder: Path, tell: Callable[[str], None]
+) -> Iterator[Surroundings]:
     """Hold what steps need alone while they build in `folder`, and collect the lines of each one's log.
 
     Several steps take turns on one device; `tell` says when they must wait for it. Raises what they raise, with their
     names; OutputsError when the disk is full or may not be written.
     """
-    name = " and ".join(step.name for step in steps)
+    name, device = " and ".join(step.name for step in steps), steps[0].step.device
     with contextlib.ExitStack() as stack:
         stack.enter_context(explaining_disk(f"step {name}", store.root))
         stack.enter_context(_naming_step(name, folder))
-        stack.enter_context(_holding(steps[0].step.device, tell))
-        yield [stack.enter_context(_logging(step.name)) for step in steps]
+        claim = Claim(f"step {name}{f' of {recipe}' if recipe else ''}", tell)
+        faults = stack.enter_context(holding(device, store, claim))
+        logs = [stack.enter_context(_logging(step.name)) for step in steps]
+        for fault in faults:
+            step_logger(steps[0].name).warning("%s", fault)
+        own = stack.enter_context(announcing(steps, recipe, store))
+        lookout = Lookout(store, own) if device else None
+        if lookout is not None:
+            stack.callback(lookout.end)
+        yield Surroundings(logs, lookout)
 
 
 @contextlib.contextmanager
@@ -48,28 +71,6 @@ def _naming_step(name: str, folder: Path) -> Iterator[None]:
     except RequestError as error:
         text = re.sub(rf"{re.escape(str(folder))}[/\\](\d+[/\\](out[/\\])?)?", "its ", str(error))
         raise type(error)(f"step {name}: {text.removeprefix(f'step {name}: ')}") from error
-
-
-@contextlib.contextmanager
-def _holding(device: str, tell: Callable[[str], None]) -> Iterator[None]:
-    """Hold a device alone against all measuring steps of this machine."""
-    if not device:
-        yield
-        return
-    from filelock import FileLock
-
-    user = os.environ.get("USER") or os.environ.get("USERNAME") or "anyone"
-    name = f"ndld_flow-{user}-{device.replace(os.sep, '-')}.lock"
-    lock = FileLock(Path(tempfile.gettempdir()) / name)
-    try:
-        lock.acquire(blocking=False)
-    except TimeoutError:
-        tell(f"waits: another measurement holds the {device}")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 class _Lines(logging.Handler):

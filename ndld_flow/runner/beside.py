@@ -1,0 +1,123 @@
+"""What else of ndld_flow works on this machine while a step measures."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from pydantic import ValidationError
+
+from ndld_flow.artifacts.store import Store
+from ndld_flow.plain_text import short_name
+from ndld_flow.recipe.recipe import RecipeStep
+from ndld_flow.records.base import Record
+
+_LEASE = "working"
+_LOOK_EVERY_S = 1.0
+_MOST_TOLD = 20
+
+
+class _AtWork(Record):
+    """What a working step says of itself, in a file of the store."""
+
+    host: str
+    pid: int
+    what: str
+    """`convert_fp16 half of ppocr`."""
+    since_s: float
+    """`time.time()` when it began."""
+
+
+def _folder(store: Store) -> Path:
+    return store.root / "working"
+
+
+@contextlib.contextmanager
+def announcing(steps: Sequence[RecipeStep], recipe: str, store: Store) -> Iterator[str]:
+    """Say in the store that steps are at work here, until they are done or killed. Gives the announcement's name."""
+    names = " and ".join(f"`{step.name}`" for step in steps)
+    what = f"{steps[0].type.name} {names}{f' of {recipe}' if recipe else ''}"
+    mine = _AtWork(host=platform.node(), pid=os.getpid(), what=what, since_s=time.time())
+    name = uuid4().hex[:12]
+    with store.lease(_LEASE, name):
+        path = _folder(store) / f"{name}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(mine.to_json(), encoding="utf-8")
+        try:
+            yield name
+        finally:
+            path.unlink(missing_ok=True)
+
+
+@dataclass
+class _Seen:
+    """Another's work, as far as it was seen."""
+
+    work: _AtWork
+    last_s: float
+
+
+class Lookout:
+    """Looks about once a second who else is at work, while something is measured in another process or thread."""
+
+    def __init__(self, store: Store, own: str) -> None:
+        """`own`: the name of our own announcement."""
+        self._store = store
+        self._own = own
+        self._began_s = time.time()
+        self._seen: dict[str, _Seen] = {}
+        self._over = threading.Event()
+        self._look()
+        self._thread = threading.Thread(target=self._look_on, daemon=True)
+        self._thread.start()
+
+    def end(self) -> tuple[str, ...]:
+        """What was at work meanwhile, in words: ``convert_fp16 `half` of ppocr (pid 812), for 3 s of 12 s``."""
+        self._over.set()
+        self._thread.join()
+        self._look()
+        whole_s = time.time() - self._began_s
+        together_s: dict[str, float] = {}
+        for seen in self._seen.values():
+            who = f"{short_name(seen.work.what)} (pid {seen.work.pid})"
+            share_s = seen.last_s - max(seen.work.since_s, self._began_s)
+            together_s[who] = together_s.get(who, 0.0) + max(share_s, 0.0)
+        told = [f"{who}, for {_say(share_s)} of {_say(whole_s)}" for who, share_s in together_s.items()]
+        return (*told[:_MOST_TOLD], *([f"and {len(told) - _MOST_TOLD} more"] if len(told) > _MOST_TOLD else []))
+
+    def _look_on(self) -> None:
+        while not self._over.wait(_LOOK_EVERY_S):
+            self._look()
+
+    def _look(self) -> None:
+        """Note who is at work now. A store that cannot be read for a moment ends no measurement."""
+        with contextlib.suppress(OSError):
+            others = {path.stem: path for path in _folder(self._store).glob("*.json") if path.stem != self._own}
+            alive = self._store.leased(_LEASE) if others else set()
+            now_s = time.time()
+            for name, path in others.items():
+                if name not in alive:
+                    path.unlink(missing_ok=True)  # its process was killed
+                elif work := self._read(name, path):
+                    self._seen[name] = _Seen(work, now_s)
+
+    def _read(self, name: str, path: Path) -> _AtWork | None:
+        """Another's announcement; None where it works on another machine, or has just ended."""
+        if name in self._seen:
+            return self._seen[name].work
+        try:
+            work = _AtWork.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError):
+            return None
+        return work if work.host == platform.node() else None
+
+
+def _say(span_s: float) -> str:
+    return f"{span_s:.0f} s" if span_s >= 1 else "less than 1 s"
