@@ -81,6 +81,10 @@ def test_numbers_between_bounds_have_few_digits_and_stay_inside(log: bool) -> No
     assert [axis.share(number) for number in numbers] == pytest.approx(shares, abs=1e-4)
 
 
+def test_an_exclusion_that_names_no_axis_leaves_nothing() -> None:
+    assert count_points(Space((Choices("a", (1, 2)),), ({},))) == 0
+
+
 def test_a_value_listed_twice_is_one_value() -> None:
     assert count_points(Space((Choices("a", (1, 2, 1, True, [1], [1.0])),))) == 4
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from ndld_flow.sweeping.make_search import make_search
+from ndld_flow.sweeping.saturation import Ladders
 from ndld_flow.sweeping.search import Direction, Method, Saturation, SearchOptions, Trial
 from ndld_flow.sweeping.space import Assignment, Choices, Numbers, Space
 from tests.search_spaces import play
@@ -126,6 +127,31 @@ def test_any_method_searches_the_others_by_the_best_of_each_ladder(method: Metho
     if method == "hill_climb":
         # 8 first, a quarter away from it, then half as far.
         assert list(dict.fromkeys(told))[:5] == ["8", "3", "13", "6", "10"]
+
+
+def test_the_search_over_the_others_hears_of_the_best_that_is_allowed() -> None:
+    class Others:
+        size = 1
+        stopped_because = ""
+        heard: Sequence[Trial] = ()
+
+        def ask(self, count: int) -> list[Assignment]:
+            return [] if self.heard else [{"model": "small"}]
+
+        def tell(self, trials: Sequence[Trial]) -> None:
+            self.heard = trials
+
+    answers = {
+        1: Trial({}, (1.0,), 0.5),
+        2: Trial({}, None),
+        4: Trial({}, (3.0,)),
+        8: Trial({}, (5.0,)),
+        16: Trial({}, (4.0,)),
+    }
+    others = Others()
+    ladders = Ladders(BATCHES, others, Saturation(along="batch"), "maximize")
+    play(ladders, lambda point: answers[int(str(point["batch"]))], itertools.repeat(8))
+    assert list(others.heard) == [Trial({"model": "small"}, (5.0,))]
 
 
 def test_it_needs_something_to_gain_and_an_axis_to_go_along() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import subprocess
 import sys
 
@@ -54,8 +53,10 @@ def test_a_finite_space_is_exhausted_and_the_same_answers_give_the_same_question
 @pytest.mark.parametrize("directions", [ONE, ("maximize", "minimize")])
 def test_no_point_is_asked_twice_or_excluded(directions: tuple[Direction, ...]) -> None:
     answer = answer_one if directions == ONE else some_answer
-    search = make_search(MIXED, SearchOptions("tpe", directions, points=60))
+    options = SearchOptions("tpe", directions, points=60)
+    search = make_search(MIXED, options)
     asked = play(search, answer, itertools.repeat(8))
+    assert asked == play(make_search(MIXED, options), answer, itertools.repeat(8))
     assert (len(set(identities(asked))), search.stopped_because) == (60, "60 points: the budget")
     assert not [point for point in asked if point["kind"] == [1, 3]]
     assert not [point for point in asked if point["kind"] in (True, "x") and point["threads"] == 8]
@@ -91,10 +92,24 @@ def test_it_stays_away_from_what_fails_and_from_what_is_refused() -> None:
     assert sum(passed[40:]) > 15
 
 
-def test_optuna_says_nothing(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG):
-        play(make_search(MIXED, SearchOptions("tpe", ONE, points=20)), answer_one, itertools.repeat(4))
-    assert capfd.readouterr() == ("", "")
+def test_it_prefers_what_is_nearly_allowed_to_what_fails() -> None:
+    space = Space((Numbers("n", 0, 199, integer=True),))
+
+    def answer(point: Assignment) -> Trial:
+        n = int(str(point["n"]))
+        return Trial(point, None, violation=1 + n / 100 if n < 100 else 0.0)
+
+    asked = play(make_search(space, SearchOptions("tpe", ONE, points=60)), answer, itertools.repeat(4))
+    # After 15 at random; later the best are used up.
+    assert sum(int(str(point["n"])) < 100 for point in asked[15:25]) > 7
+
+
+@pytest.mark.parametrize(("direction", "low", "high"), [("minimize", 0, 299), ("maximize", 700, 999)])
+def test_it_goes_where_it_is_sent(direction: Direction, low: int, high: int) -> None:
+    space = Space((Numbers("n", 0, 999, integer=True),))
+    search = make_search(space, SearchOptions("tpe", (direction,), points=60))
+    asked = play(search, lambda point: Trial(point, (float(str(point["n"])),)), itertools.repeat(4))
+    assert sum(low <= int(str(point["n"])) <= high for point in asked[15:25]) > 5
 
 
 def test_without_optuna_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,9 +123,18 @@ def test_without_an_objective_there_is_nothing_to_look_for() -> None:
         make_search(MIXED, SearchOptions("tpe"))
 
 
-def test_optuna_is_imported_only_when_it_is_used() -> None:
-    code = "import sys, ndld_flow.sweeping.tpe, ndld_flow.sweeping.make_search; sys.exit('optuna' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+def test_optuna_is_imported_only_when_it_is_used_and_says_nothing() -> None:
+    code = """if True:
+        import itertools, sys
+        from tests.test_tpe import MIXED, ONE, SearchOptions, answer_one, make_search, play
+        import ndld_flow.sweeping.tpe
+        assert "optuna" not in sys.modules
+        search = make_search(MIXED, SearchOptions("tpe", ONE, points=20))
+        assert len(play(search, answer_one, itertools.repeat(4))) == 20
+        assert "optuna" in sys.modules
+    """
+    ran = subprocess.run([sys.executable, "-W", "default", "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("name", ["session, noisy", "accuracy bound"])
