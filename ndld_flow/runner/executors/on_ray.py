@@ -160,7 +160,7 @@ class OnRay:
         deadline = time.monotonic() + patience_s
         while not (fitting := find_nodes(demand, nodes := self._look(store))):
             if time.monotonic() > deadline:
-                raise BackendError(explain_lack(demand, nodes, self._address))
+                raise explain_lack(demand, nodes, self._address)
             self._closing.wait(1.0)
         self._placed.add(demand)
         return fitting

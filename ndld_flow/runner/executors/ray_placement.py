@@ -127,7 +127,7 @@ def _device_of(demand: Demand, node: Node) -> str:
     return next((name for name in names if node.resources.get(name, 0) > 0), "")
 
 
-def explain_lack(demand: Demand, nodes: Sequence[Node], address: str) -> str:
+def explain_lack(demand: Demand, nodes: Sequence[Node], address: str) -> BackendError:
     """Why no node fits, and which there are."""
     known = sorted({name for node in nodes for name in node.devices})
     nearest = f" ({say_nearest(demand.device, known)})" if known else ""
@@ -136,4 +136,6 @@ def explain_lack(demand: Demand, nodes: Sequence[Node], address: str) -> str:
     wanted += [f"the device {demand.device!r}{nearest}"] if demand.device else []
     there = "; ".join(str(node) for node in nodes[:5]) or "none that answers"
     more = f" and {len(nodes) - 5} more" if len(nodes) > 5 else ""
-    return f"Ray at {address} has no node with {' and '.join(wanted) or 'a CPU'}. Its nodes: {there}{more}."
+    return BackendError(
+        f"Ray at {address} has no node with {' and '.join(wanted) or 'a CPU'}. Its nodes: {there}{more}."
+    )
