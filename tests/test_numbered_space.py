@@ -92,6 +92,7 @@ def test_a_value_listed_twice_is_one_value() -> None:
 @pytest.mark.parametrize(
     ("space", "told"),
     [
+        (Space((Choices("a", ()),)), "a: it has no values to try."),
         (Space((Numbers("a", 2, 1),)), "a: goes from 2 to 1; give the smaller number first."),
         (Space((Numbers("a", 0, float("inf")),)), "a: goes from 0 to inf; give the smaller number first."),
         (Space((Numbers("a", 0, 1, log=True),)), "a: begins at 0, and a logarithmic axis begins above 0."),

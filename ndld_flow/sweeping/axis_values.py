@@ -54,6 +54,8 @@ class AxisValues(Protocol):
 def values_of(axis: Axis) -> AxisValues:
     """The axis by position. Raises ValueError, with a sentence, for bounds that make no axis."""
     if isinstance(axis, Choices):
+        if not axis.values:
+            raise ValueError(f"{visible_name(axis.name)}: it has no values to try.")
         return Listed(axis.values)
     _check_bounds(axis)
     step = axis.step if axis.step is not None else 1 if axis.integer else None
@@ -182,7 +184,7 @@ class Between:
     def nearest(self, share: float) -> float:
         low, high = self.axis.low, self.axis.high
         number = _log_number(share, low, high) if self.axis.log else low + share * (high - low)
-        finest = min(high - low, number - low or high) if self.axis.log else high - low
+        finest = min(number, high - low) if self.axis.log else high - low
         number = round(number, _DIGITS - 1 - math.floor(math.log10(finest)))
         return min(high, max(low, number))
 
