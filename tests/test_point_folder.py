@@ -97,7 +97,7 @@ def test_its_documents_are_read_through_the_link_and_its_report_is_the_same_when
 
 
 def test_a_point_that_is_built_aside_has_its_profiles_in_its_report(points: Points) -> None:
-    aside = points.root / "store" / "building" / "aside" / "deeper" / "0001"
+    aside = points.root / "store" / "building" / "0001"
     write_point(points.runs[0], aside, points.folder(1), points.outputs.store)
     assert (aside / "report.html").read_bytes() == (points.folder(1) / "report.html").read_bytes()
     assert (aside / "speed" / "stored").readlink() == (points.folder(1) / "speed" / "stored").readlink()

@@ -104,6 +104,14 @@ def test_a_point_that_was_not_measured_again_does_not_push_one_that_was_off_the_
     assert {n for n, place in rank_points(points, BOTH).items() if place.on_front} == {1, 3}
 
 
+def test_a_point_that_was_beaten_when_measured_again_is_off_the_front() -> None:
+    points = [
+        Contender(1, True, (1.0, 5.0), again=(2.0, 5.0)),
+        Contender(2, True, (1.5, 6.0), again=(1.5, 6.0)),
+    ]
+    assert {n for n, place in rank_points(points, BOTH).items() if place.on_front} == {2}
+
+
 def test_one_goal_has_no_front() -> None:
     assert not any(place.on_front for place in rank_points(contenders(1.0, 2.0), LESS).values())
 

@@ -102,7 +102,7 @@ def choose_winners(points: Collection[Contender], goals: Sequence[Goal], count: 
 def _turned(objectives: Sequence[float | None], point: Contender, goals: Sequence[Goal]) -> _Values:
     """What a point is ranked by; empty when it is not ranked."""
     known = [value for value in objectives if value is not None and not math.isnan(value)]
-    if not point.passed or not goals or len(known) < len(goals):
+    if not point.passed or len(known) < len(goals):
         return ()
     return tuple(value if goal.direction == "minimize" else -value for value, goal in zip(known, goals, strict=True))
 
