@@ -1,6 +1,6 @@
 """How good a sweep's searches are, and what they cost: printed, not asserted.
 
-`python -m tests.benchmarks.bench_search [seeds] [batch]`, default 20 seeds, asked 8 at a time: a few minutes, nearly all of it TPE.
+`python -m tests.benchmarks.bench_search [seeds] [batch]`, default 20 seeds, asked 8 at a time: minutes, spent in TPE.
 
 For each landscape the regret (how much more than the best allowed point the best found takes) after a quarter and half
 of the grid, the mean over seeds; the share of seeds within 2 % of the best after a quarter; and milliseconds a point.
