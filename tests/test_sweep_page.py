@@ -170,7 +170,7 @@ def test_the_head_counts_points_steps_and_time() -> None:
     page = collect_page(made.builds())
     figures = {one.title: (one.figure, one.said) for one in page.head.figures}
     assert figures["Points tried"] == ("72", "60 passed, 8 refused, 4 failed, 6 excluded beforehand")
-    assert figures["Steps computed"] == ("213", "71 shared by points, 1 were there before")
+    assert figures["Steps computed"] == ("213", "71 shared by points, 1 was there before")
     assert figures["Time"] == ("49 min 48 s", "1.5 s of it the tool's own, 21 ms a point")
     assert page.head.looked_for == "least speed.latency.median and least engine.build_s, where agree.cosine >= 0.999"
     assert page.head.best is not None

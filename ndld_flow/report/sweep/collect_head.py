@@ -136,7 +136,8 @@ def _figures(record: SweepRecord, verdict: SweepVerdict) -> list[Figure]:
     excluded = f", {count(record.excluded_count)} excluded beforehand" if record.excluded_count else ""
     own = f"{seconds(record.own_s)} of it the tool's own"
     each = f", {seconds(record.own_s / tried)} a point" if tried else ""
-    there = f", {count(record.steps_reused)} were there before" if record.steps_reused else ""
+    verb = "was" if record.steps_reused == 1 else "were"
+    there = f", {count(record.steps_reused)} {verb} there before" if record.steps_reused else ""
     found = [
         Figure("Points tried", count(tried), f"{counts_words(record) or 'none'}{excluded}"),
         Figure("Steps computed", count(record.steps_done), f"{count(record.steps_shared)} shared by points{there}"),
