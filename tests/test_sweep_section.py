@@ -183,6 +183,7 @@ def test_without_a_sweep_it_is_a_recipe(folder: Path) -> None:
     ):
         assert isinstance(found, Recipe)
         assert found.file.sweep is None
+    assert isinstance(found, Recipe)
     assert found.steps[0].settings["word"] == "z"
 
 
@@ -201,7 +202,13 @@ def test_a_resolved_sweep_is_the_same_sweep(folder: Path) -> None:
     again = load(folder, "", recipe=write_yaml(resolved, "resolved"))
     assert again.section == sweep.section
     assert again.space == sweep.space
-    point = {"first.seconds": 1, "steps.second.word": "a,b", "aside.seconds": 3, "variant": "plain", "aside.word": "x"}
+    point: dict[str, Any] = {
+        "first.seconds": 1,
+        "steps.second.word": "a,b",
+        "aside.seconds": 3,
+        "variant": "plain",
+        "aside.word": "x",
+    }
     assert again.point(point).steps == sweep.point(point).steps
     assert "sweep" not in resolve_recipe(sweep.point(point), {"source": "0" * 64})
 
@@ -210,7 +217,7 @@ def test_a_kept_composition_serves_sweeps_too(folder: Path) -> None:
     store = Store(folder / "store")
     (folder / "toy.yaml").write_text(RECIPE.replace("word: b", "word: '${steps.first.word}'") + WHOLE)
     found = [load_sweep(folder / "toy.yaml", trust=True, store=store) for _ in range(2)]
-    point = {"first.seconds": 1, "steps.second.word": "basic", "aside.seconds": 3, "variant": "other"}
+    point: dict[str, Any] = {"first.seconds": 1, "steps.second.word": "basic", "aside.seconds": 3, "variant": "other"}
     assert isinstance(found[0], Sweep)
     assert isinstance(found[1], Sweep)
     assert found[0].point(point).steps == found[1].point(point).steps
