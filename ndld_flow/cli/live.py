@@ -112,7 +112,8 @@ class LiveDisplay:
             self._remove(name)
         if self.points is not None and not event.again:
             of = "" if self.point_count is None else f" of {self.point_count}"
-            self.progress.update(self.points, advance=1, description=f"{event.number}{of} tried")
+            tried = self.progress.tasks[self.progress.task_ids.index(self.points)].completed + 1
+            self.progress.update(self.points, completed=tried, description=f"{tried:.0f}{of} tried")
         mark, colour = POINT_MARKS[event.outcome]
         line = Text.assemble((f"{mark} ", colour), (f"{event.number:>4}", "bold"), f"  {describe_point(event)}")
         self.console.print(line, soft_wrap=True)

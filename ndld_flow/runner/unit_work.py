@@ -21,7 +21,7 @@ def gather_work(run: RunState, decision: Decision) -> Work:
         run.listener(StepProgressed(name=step.name, done=done, total=total, what=what))
 
     artifacts = {key: run.artifacts[name] for key, name in step.reads.items()}
-    return Work(step, parts, artifacts, run.recipe.file.inputs, progress)
+    return Work(step, parts, artifacts, run.recipe.file.inputs, progress, run.recipe.name)
 
 
 def place_records(
