@@ -130,6 +130,8 @@ def test_each_point_has_a_folder_of_its_own(toy: SweepToy) -> None:
     folder = toy.outputs / "sweeps" / "toy" / record.id / "points" / "0005"
     assert (folder / "report.html").is_file()
     assert (folder / "tint" / "stored" / "model.onnx").is_file()
+    names = {path.name for path in folder.parent.parent.iterdir()}
+    assert names >= {"sweep.json", "report.html", "points.csv", "summary.md", "recipe.yaml", "command.txt", "log.txt"}
     again = api.run(folder / "recipe.yaml", outputs=toy.outputs, trust=True)
     assert again.passed
 

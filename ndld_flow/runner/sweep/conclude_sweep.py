@@ -15,10 +15,9 @@ from ndld_flow.artifacts.digest import digest_json
 from ndld_flow.machine import describe_machine
 from ndld_flow.recipe.gates import GateError
 from ndld_flow.recipe.points import Objective, Sweep
-from ndld_flow.recipe.resolved import resolve_recipe
 from ndld_flow.records.step_record import RunStep
 from ndld_flow.records.sweep import MeasuredAgain, PointStep, SweepAxis, SweepObjective, SweepPoint, SweepRecord
-from ndld_flow.runner.conclude import library_versions, make_id
+from ndld_flow.runner.conclude import library_versions, make_id, model_digests
 from ndld_flow.runner.reasons import Reason
 from ndld_flow.runner.sweep.busy import busy_seconds
 from ndld_flow.runner.sweep.desk import Desk
@@ -142,8 +141,7 @@ def _describe_objective(objective: Objective, points: Sequence[PointRun]) -> Swe
 
 
 def _resolve(ended: Ended) -> dict[str, JsonValue]:
-    run = ended.desk.open_run(ended.sweep.base)
-    return resolve_recipe(ended.sweep.base, {name: model.record.digest for name, model in run.models.items()})
+    return ended.sweep.resolve(model_digests(ended.desk.open_run(ended.sweep.base)))
 
 
 def _identity(ended: Ended) -> str:

@@ -10,6 +10,7 @@ from ndld_flow.artifacts.kinds import LOG_FILE
 from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
+from ndld_flow.report.exports.sweep_exports import write_sweep_exports
 from ndld_flow.report.sweep.draw import draw_sweep
 from ndld_flow.report.sweep.read import SWEEP_RECORD
 from ndld_flow.runner.conclude import describe_run
