@@ -37,6 +37,7 @@ def write_sweep_folder(record: SweepRecord, ended: Ended) -> Path:
                 write_point(described, built / point.folder, folder / point.folder, outputs.store)
         _write_texts(record, built, folder)
         draw_sweep(record, built, outputs.store.object_folder)
+        write_sweep_exports(record, built)
         built.rename(folder)
     point_to(parent / LATEST, folder)
     return folder
