@@ -39,7 +39,7 @@ class Cluster:
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster as RayCluster
 
-        impatient = {"period_ms": 500, "timeout_ms": 2000, "failure_threshold": 3, "initial_delay_ms": 0}
+        impatient = {"period_ms": 500, "timeout_ms": 10_000, "failure_threshold": 5, "initial_delay_ms": 0}
         config = {f"health_check_{name}": value for name, value in impatient.items()}
         self._cluster = RayCluster()
         self._cluster.add_node(

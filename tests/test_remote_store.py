@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ndld_flow.artifacts import remote_store
 from ndld_flow.artifacts.digest import describe_files, digest_json
 from ndld_flow.artifacts.hidden_credentials import Credentials
 from ndld_flow.artifacts.remote_store import RemoteStore
@@ -23,13 +24,16 @@ from ndld_flow.records.step_record import ArtifactFile, KeyParts, StepRecord
 BEGAN = datetime(2026, 11, 1, tzinfo=UTC)
 
 
-@pytest.fixture(params=["file", "memory"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(params=["file", "memory", "bucket"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A folder, a place that shows files while they are written, and one that does not."""
     if request.param == "file":
         yield (tmp_path / "remote").as_uri()
         return
     from fsspec.implementations.memory import MemoryFileSystem
 
+    if request.param == "bucket":
+        monkeypatch.setattr(remote_store, "_SHOWS_WHOLE_FILES", {"memory"})
     yield f"memory://{tmp_path.name}"
     MemoryFileSystem.store.clear()
 
@@ -195,6 +199,8 @@ def test_names_that_leave_the_folder_are_refused(tmp_path: Path, store: Store, n
 def test_a_writer_that_dies_half_way_leaves_nothing_to_see(
     url: str, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if "memory" in remote_store._SHOWS_WHOLE_FILES:
+        pytest.skip("such a place keeps nothing of a writer that dies")
     record = make_record(store, "a")
     remote = RemoteStore(url)
     system = remote._place[0]
@@ -245,6 +251,7 @@ def test_credentials_are_not_told(store: Store, monkeypatch: pytest.MonkeyPatch)
     text = f"{caught.value} {remote} {caught.value.__cause__}"
     assert "pa%2Fssword" not in text and "pa/ssword" not in text and "abcdef" not in text
     assert "host/store" in text
+    assert Credentials(remote.url).hide("joe's pa/ssword") == "joe's ***"
 
 
 @given(st.from_regex(r"[!-9;<=>A-~]{4,20}", fullmatch=True), st.from_regex(r"[a-z0-9.]{1,10}", fullmatch=True))

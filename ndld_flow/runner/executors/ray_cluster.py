@@ -14,7 +14,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Literal
 
 from pydantic import JsonValue
@@ -77,7 +76,7 @@ class RayCluster:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # what Ray says of its trouble is in its own logs
             start_new_session=True,
-            env={**os.environ, **_QUIET, **_authentication(address)},
+            env={**os.environ, **_QUIET},
         )
         threading.Thread(target=self._read, daemon=True).start()
         self._await_connection()
@@ -147,18 +146,11 @@ def _end_of(number: int) -> Said:
     return Said(id=number, kind="lost", text="the connection to Ray ended")
 
 
-def _authentication(address: str) -> dict[str, str]:
-    """`ray start --head` wants a token of all who come, and `ray.init` shows the one it has only when it is told to."""
-    given = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
-    known = given or (Path.home() / ".ray" / "auth_token").is_file()
-    return {"RAY_AUTH_MODE": "token"} if known and address != "local" and "RAY_AUTH_MODE" not in os.environ else {}
-
-
 def _not_reached(address: str, said: str) -> BackendError:
     return BackendError(
         f"Ray at {visible_name(address)}: {shortened(visible_name(said), 300).rstrip('.')}. This machine must be a "
-        "node of the cluster (`ray start --address=HOST:PORT`), and have its token (RAY_AUTH_TOKEN, ~/.ray/auth_token) "
-        "where it wants one; `local` starts a Ray of its own."
+        "node of the cluster (`ray start --address=HOST:PORT`); where that wants a token, have it in ~/.ray/auth_token "
+        "and set RAY_AUTH_MODE=token. `local` starts a Ray of its own."
     )
 
 
