@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ndld_flow.artifacts.digest import digest_json
-from ndld_flow.artifacts.files import copy_file, follow, point_to, write_text_atomically
+from ndld_flow.artifacts.files import copy_file, follow, point_to, remove_folder, write_text_atomically
 from ndld_flow.artifacts.store import Store
 
 
@@ -56,6 +56,22 @@ def test_keeping_over_a_damaged_object_sets_it_aside(store: Store) -> None:
     store.keep("onnx", built(store, b"one"))
     assert store.is_intact(artifact)
     assert next((store.root / "damaged").glob("*/model.onnx")).read_bytes() == b"bad"
+
+
+def test_an_object_and_its_name_are_synced_and_nothing_beside_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = store.keep("onnx", built(store, b"one")).digest
+    kept = store.object_folder(digest)
+    remove_folder(kept.parent)
+    neighbour = kept.with_name("neighbour") / "model.onnx"
+    neighbour.parent.mkdir(parents=True)
+    neighbour.write_bytes(b"of another")
+    synced: set[int] = set()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.add(os.fstat(descriptor).st_ino))
+    store.keep("onnx", built(store, b"one"))
+    assert synced == {path.stat().st_ino for path in (kept.parent, kept, *kept.rglob("*"))}
+    remove_folder(kept.parent)
+    store.keep("onnx", built(store, b"one"))
+    assert kept.parent.parent.stat().st_ino in synced
 
 
 def test_a_broken_record_counts_as_none(store: Store) -> None:

@@ -59,14 +59,21 @@ def share_blocks(source: Path, target: Path) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the files below a folder, and their names, survive a power cut."""
-    for path in [*(p for p in folder.rglob("*") if p.is_file()), folder]:
-        with contextlib.suppress(OSError):  # some file systems refuse to sync a folder
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+    """Make the files and folders below a folder, and their names, survive a power cut."""
+    for place, _, files in os.walk(folder, topdown=False):
+        for name in files:
+            sync(Path(place, name))
+        sync(place)
+
+
+def sync(path: str | Path) -> None:
+    """Make a file's contents, or the names in a folder, survive a power cut."""
+    with contextlib.suppress(OSError):  # some file systems refuse to sync a folder
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def remove_folder(folder: Path) -> None:

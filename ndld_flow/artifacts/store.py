@@ -27,7 +27,7 @@ from uuid import uuid4
 from pydantic import ValidationError
 
 from ndld_flow.artifacts.digest import DigestMemory, describe_folder
-from ndld_flow.artifacts.files import remove_folder, sync_folder, write_text_atomically
+from ndld_flow.artifacts.files import remove_folder, sync, sync_folder, write_text_atomically
 from ndld_flow.records.step_record import ArtifactRecord, StepRecord
 
 if TYPE_CHECKING:
@@ -88,11 +88,13 @@ class Store:
         for file in artifact.files:
             (built / file.path).chmod(0o444)
         sync_folder(built)
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        if not folder.parent.exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            sync(folder.parent.parent)
         # OSError: another process put the same contents there in this very moment.
         with contextlib.suppress(OSError):
             built.rename(folder)
-        sync_folder(folder.parent)
+        sync(folder.parent)
         remove_folder(built)
         return artifact
 
