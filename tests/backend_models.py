@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import onnx
@@ -58,10 +59,18 @@ def one_of_each_set_of_operators() -> Iterator[BackendModel]:
             yield case
 
 
+def _unpooled(
+    padded: Any, x_shape: Sequence[int], kernel: Any, strides: Any, out_shape: Any, *_: Any, **__: Any
+) -> Any:
+    """The shape of what onnx pools, window by window in Python, for outputs that nobody reads here."""
+    return np.zeros([*x_shape[:2], *out_shape], padded.dtype)
+
+
 def _node_cases() -> Iterator[BackendModel]:
     from onnx.backend.test.case.node import collect_testcases
 
-    with warnings.catch_warnings():  # what onnx computes its expected outputs with
+    pool = mock.patch("onnx.reference.ops.op_pool_common.pool", _unpooled)
+    with pool, warnings.catch_warnings():  # what onnx computes its expected outputs with
         warnings.simplefilter("ignore")
         cases = collect_testcases(None)
     for case in cases:
