@@ -4,8 +4,8 @@ Usage: python -m tests.benchmarks.bench_sweep [--models det rec] [--passes 30] [
 
 On PP-OCR's detector and recogniser, from their pinned wheel: all 32 combinations of threads, optimisation level,
 execution mode and memory arena, measured as `pipelines/sweep_cpu.yaml` does, and TPE with 8 points, each into outputs
-of its own, so that nothing is reused. Then the winners are measured again in turns, `--runs` process runs each: the ratio
-and its 95 % interval are what decide, as what each search says of its own winner is the luckiest of many.
+of its own, so that nothing is reused. Then the winners are measured again in turns, `--runs` process runs each: the
+ratio and its 95 % interval are what decide, as what each search says of its own winner is the luckiest of many.
 
 Olive tunes the same model by the same number of points (OrtSessionParamsTuning, which has no memory arena) in an
 environment of its own: `--olive`, or the variable OLIVE_PYTHON, names its python. It needs `olive-ai onnxruntime psutil
@@ -62,7 +62,14 @@ def recipe(model: str, steps: Settings, **more: JsonValue) -> JsonValue:
 
 
 def measured(settings: Settings, runs: int, passes: int) -> JsonValue:
-    fixed = {"step": "profile", "runs": runs, "passes": passes, "duration": 0, "stable": 0, "layer_passes": 0}
+    fixed: dict[str, JsonValue] = {
+        "step": "profile",
+        "runs": runs,
+        "passes": passes,
+        "duration": 0,
+        "stable": 0,
+        "layer_passes": 0,
+    }
     return {**fixed, "budget": "10 min", **settings}
 
 
@@ -160,7 +167,7 @@ def tell(model: str, winners: Sequence[Winner], again: Mapping[str, Profile]) ->
     for name, profile in again.items():
         ratio = paired_ratio(grid, run_values(profile, "latency.min"))
         latency = f"{profile.latency.min_ms:7.2f} ms (median {profile.latency.median_ms:.2f})"
-        interval = f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
+        interval = f"{ratio.ratio:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
         print(f"  {name:9}{took.get(name, ''):20}  {latency}  {interval}  {said.get(name, '')}", flush=True)
 
 
