@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ndld_flow.backends.engines.building import build_engine
+from ndld_flow.compare.tactic_churn import Rebuild, find_churn
 from ndld_flow.errors import BackendError
 from ndld_flow.records.build import Build, TimingCacheUse
 from tests.engine_builds import Asked
@@ -133,6 +134,13 @@ def test_another_attempt_times_anew_and_leaves_the_cache_alone(
     assert "attempt 2 timed every tactic anew" in use_of(second).note
     assert len({tuple(tactics(one)) for one in (first, second, third)}) == 3
     assert tactics(attempt(1)) == tactics(first), "what attempts timed is nobody else's"
+    churn = find_churn([Rebuild(f"attempt {number}", one) for number, one in enumerate((first, second, third), 1)])
+    differing = [len(set(several)) > 1 for several in zip(*map(tactics, (first, second, third)), strict=True)]
+    assert {one.name for one in churn.changed} == {
+        layer.name for layer, differs in zip(first.layers, differing, strict=True) if differs
+    }
+    assert {one.change for one in churn.changed} == {"tactic"}
+    assert [one.read_timings for one in churn.builds] == [False, False, False]
 
 
 def test_killed_at_any_moment_the_file_is_whole(tmp_path: Path, library: Path) -> None:
