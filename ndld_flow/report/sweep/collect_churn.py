@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ndld_flow.compare.tactic_churn import Rebuild, asked_alike, find_churn
 from ndld_flow.errors import RequestError
-from ndld_flow.plain_text import short_name
+from ndld_flow.plain_text import short_name, shortened
 from ndld_flow.quantities import count, quantity, share
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.records.tactic_churn import ChangedLayer, Spread, TacticChurn
@@ -52,6 +52,11 @@ class Outcome:
     """`A`, `B`, ...: equal for equal outcomes of this layer; empty where the build has no such layer."""
     text: str
     """Tactic, formats, or names of layers."""
+
+    @property
+    def shown(self) -> str:
+        """Both ends: tactics differ at their ends."""
+        return shortened(self.text, 32)
 
 
 @dataclass(frozen=True)
