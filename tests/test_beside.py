@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from ndld_flow.artifacts.store import Store
 from ndld_flow.recipe.load import load_recipe
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.runner import beside
-from ndld_flow.runner.beside import Lookout, announcing
+from ndld_flow.runner.beside import Lookout, announce
 from ndld_flow.runner.executors.workers import Workers
 from tests.toys import make_toy
 from tests.worker_toys import Deeds, wait_until
@@ -31,10 +32,18 @@ def steps(in_folder: Path) -> tuple[RecipeStep, ...]:
     return load_recipe(make_toy(in_folder).recipe, trust=True).steps
 
 
+@contextmanager
+def announcing(steps: Sequence[RecipeStep], recipe: str, store: Store) -> Iterator[Path]:
+    """The folder of steps at work."""
+    with store.building() as folder:
+        announce(steps, recipe, folder)
+        yield folder
+
+
 @pytest.fixture
-def own(store: Store, steps: tuple[RecipeStep, ...]) -> Iterator[str]:
-    with announcing(steps[:1], "toy", store) as name:
-        yield name
+def own(store: Store, steps: tuple[RecipeStep, ...]) -> Iterator[Path]:
+    with announcing(steps[:1], "toy", store) as folder:
+        yield folder
 
 
 @pytest.fixture
@@ -43,14 +52,14 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def announced(store: Store) -> list[Path]:
-    return list((store.root / "working").glob("*"))
+    return list((store.root / "building").glob("*/at-work.json"))
 
 
-def test_alone_there_is_nothing_to_tell(store: Store, own: str) -> None:
+def test_alone_there_is_nothing_to_tell(store: Store, own: Path) -> None:
     assert Lookout(store, own).end() == ()
 
 
-def test_who_was_at_work_before_or_after_is_seen(store: Store, own: str, steps: tuple[RecipeStep, ...]) -> None:
+def test_who_was_at_work_before_or_after_is_seen(store: Store, own: Path, steps: tuple[RecipeStep, ...]) -> None:
     with announcing(steps[1:], "other", store):
         lookout = Lookout(store, own)
     assert lookout.end() == (
@@ -61,11 +70,19 @@ def test_who_was_at_work_before_or_after_is_seen(store: Store, own: str, steps: 
         (told,) = lookout.end()
     assert told.startswith(f"stamp `second` (pid {os.getpid()}), for ")
     assert len(announced(store)) == 1
-    assert len(list((store.root / "locks").glob("working-*"))) == 1
+    assert len(list((store.root / "locks").glob("building-*"))) == 1
+
+
+def test_what_was_killed_is_at_work_no_more(store: Store, own: Path) -> None:
+    shutil.copytree(own, own.with_name("killed"))
+    assert len(announced(store)) == 2
+    assert Lookout(store, own.with_name("other")).end() == (
+        f"stamp `first` of toy (pid {os.getpid()}), for less than 1 s of less than 1 s",
+    )
 
 
 @pytest.mark.usefixtures("often")
-def test_who_came_and_went_is_seen_and_told_once(store: Store, own: str, steps: tuple[RecipeStep, ...]) -> None:
+def test_who_came_and_went_is_seen_and_told_once(store: Store, own: Path, steps: tuple[RecipeStep, ...]) -> None:
     lookout = Lookout(store, own)
     for _ in range(2):
         with announcing(steps[1:2], "other", store):
@@ -75,7 +92,7 @@ def test_who_came_and_went_is_seen_and_told_once(store: Store, own: str, steps: 
     assert told.startswith(f"stamp `second` of other (pid {os.getpid()}), for 1 s of ")
 
 
-def test_many_are_cut_short(store: Store, own: str, steps: tuple[RecipeStep, ...]) -> None:
+def test_many_are_cut_short(store: Store, own: Path, steps: tuple[RecipeStep, ...]) -> None:
     with ExitStack() as stack:
         for number in range(23):
             stack.enter_context(announcing(steps[1:2], f"other{number}", store))
@@ -85,18 +102,18 @@ def test_many_are_cut_short(store: Store, own: str, steps: tuple[RecipeStep, ...
 
 
 def test_other_machines_and_half_written_announcements_do_not_count(
-    store: Store, own: str, steps: tuple[RecipeStep, ...], monkeypatch: pytest.MonkeyPatch
+    store: Store, own: Path, steps: tuple[RecipeStep, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ExitStack() as stack:
         with monkeypatch.context() as patch:
             patch.setattr("platform.node", lambda: "elsewhere")
             stack.enter_context(announcing(steps[1:2], "other", store))
-        name = stack.enter_context(announcing(steps[1:2], "other", store))
-        (store.root / "working" / f"{name}.json").write_text('{"host": ')
+        folder = stack.enter_context(announcing(steps[1:2], "other", store))
+        (folder / "at-work.json").write_text('{"host": ')
         assert Lookout(store, own).end() == ()
 
 
-def test_names_of_others_cannot_harm_a_terminal(store: Store, own: str, steps: tuple[RecipeStep, ...]) -> None:
+def test_names_of_others_cannot_harm_a_terminal(store: Store, own: Path, steps: tuple[RecipeStep, ...]) -> None:
     with announcing(steps[1:2], "\x1b[2Jboo", store):
         (told,) = Lookout(store, own).end()
     assert "\x1b" not in told
@@ -116,12 +133,10 @@ def test_a_record_tells_what_ran_beside_its_measurement(deeds: Deeds) -> None:
         assert len(record.beside) == 1
         assert record.beside[0].startswith(f"deed `busy` of toy (pid {busy}), for ")
         assert not other.done()
-    # What was killed is at work no more, though its announcement is there still.
-    assert len(announced(deeds.store)) == 1
+    assert announced(deeds.store) == []
     with closing(Workers(1, trust=True)) as workers:
         (record,) = workers.submit(deeds.task("measures: scales", name="again"), deeds.store).result()
         assert record.beside == ()
-    assert announced(deeds.store) == []
 
 
 def test_a_step_that_measures_nothing_looks_at_nobody(deeds: Deeds, steps: tuple[RecipeStep, ...]) -> None:
@@ -130,7 +145,7 @@ def test_a_step_that_measures_nothing_looks_at_nobody(deeds: Deeds, steps: tuple
         assert record.beside == ()
 
 
-def test_no_thread_is_left_behind(store: Store, own: str) -> None:
+def test_no_thread_is_left_behind(store: Store, own: Path) -> None:
     before = threading.active_count()
     lookout = Lookout(store, own)
     assert threading.active_count() == before + 1

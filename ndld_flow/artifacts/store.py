@@ -5,8 +5,7 @@
     store/objects/ab/abcdef.../model.onnx     an artifact's files, read-only
     store/records/ab/abcdef....json           a StepRecord, by the step's key
     store/sources/....json                    a fetched model's ArtifactRecord, by where it came from
-    store/locks/  store/building/…/            work in progress
-    store/working/                            which steps are at work now
+    store/locks/  store/building/…/            work in progress, and whose it is
     store/caches/                             what only saves time, such as TensorRT's timing caches
     store/damaged/                            what did not match its digest, set aside
 

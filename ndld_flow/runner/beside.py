@@ -7,10 +7,9 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
 
 from pydantic import ValidationError
 
@@ -19,13 +18,13 @@ from ndld_flow.plain_text import short_name
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.base import Record
 
-_LEASE = "working"
+_NOTE = "at-work.json"
 _LOOK_EVERY_S = 1.0
 _MOST_TOLD = 20
 
 
 class _AtWork(Record):
-    """What a working step says of itself, in a file of the store."""
+    """What a working step says of itself, in the folder where it builds."""
 
     host: str
     pid: int
@@ -35,25 +34,12 @@ class _AtWork(Record):
     """`time.time()` when it began."""
 
 
-def _folder(store: Store) -> Path:
-    return store.root / "working"
-
-
-@contextlib.contextmanager
-def announcing(steps: Sequence[RecipeStep], recipe: str, store: Store) -> Iterator[str]:
-    """Say in the store that steps are at work here, until they are done or killed. Gives the announcement's name."""
+def announce(steps: Sequence[RecipeStep], recipe: str, folder: Path) -> None:
+    """Say that steps are at work here, for as long as `folder` of the store is theirs: until they end or are killed."""
     names = " and ".join(f"`{step.name}`" for step in steps)
     what = f"{steps[0].type.name} {names}{f' of {recipe}' if recipe else ''}"
     mine = _AtWork(host=platform.node(), pid=os.getpid(), what=what, since_s=time.time())
-    name = uuid4().hex[:12]
-    with store.lease(_LEASE, name):
-        path = _folder(store) / f"{name}.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(mine.to_json(), encoding="utf-8")
-        try:
-            yield name
-        finally:
-            path.unlink(missing_ok=True)
+    (folder / _NOTE).write_text(mine.to_json(), encoding="utf-8")
 
 
 @dataclass
@@ -67,8 +53,8 @@ class _Seen:
 class Lookout:
     """Looks about once a second who else is at work, while something is measured in another process or thread."""
 
-    def __init__(self, store: Store, own: str) -> None:
-        """`own`: the name of our own announcement."""
+    def __init__(self, store: Store, own: Path) -> None:
+        """`own`: the folder of our own announcement."""
         self._store = store
         self._own = own
         self._began_s = time.time()
@@ -99,13 +85,12 @@ class Lookout:
     def _look(self) -> None:
         """Note who is at work now. A store that cannot be read for a moment ends no measurement."""
         with contextlib.suppress(OSError):
-            others = {path.stem: path for path in _folder(self._store).glob("*.json") if path.stem != self._own}
-            alive = self._store.leased(_LEASE) if others else set()
+            folders = self._store.root / "building"
+            others = {path.parent.name: path for path in folders.glob(f"*/{_NOTE}") if path.parent != self._own}
+            alive = self._store.leased("building") if others else set()  # not those that were killed
             now_s = time.time()
             for name, path in others.items():
-                if name not in alive:
-                    path.unlink(missing_ok=True)  # its process was killed
-                elif work := self._read(name, path):
+                if name in alive and (work := self._read(name, path)):
                     self._seen[name] = _Seen(work, now_s)
 
     def _read(self, name: str, path: Path) -> _AtWork | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import RequestError
 from ndld_flow.recipe.recipe import RecipeStep
-from ndld_flow.runner.beside import Lookout, announcing
+from ndld_flow.runner.beside import Lookout, announce
 from ndld_flow.runner.device_locks import Claim, holding
 from ndld_flow.runner.disk import explaining_disk
 
@@ -56,8 +56,8 @@ def working_steps(
         logs = [stack.enter_context(_logging(step.name)) for step in steps]
         for fault in faults:
             step_logger(steps[0].name).warning("%s", fault)
-        own = stack.enter_context(announcing(steps, recipe, store))
-        lookout = Lookout(store, own) if device else None
+        announce(steps, recipe, folder)
+        lookout = Lookout(store, folder) if device else None
         if lookout is not None:
             stack.callback(lookout.end)
         yield Surroundings(logs, lookout)
