@@ -32,7 +32,7 @@ from ndld_flow.report.sweep.draw import draw_sweep
 from ndld_flow.report.sweep.page import SweepPage, collect_page
 from ndld_flow.report.sweep.point_words import points_words
 from ndld_flow.report.sweep.read import SWEEP_RECORD, read_sweep_record
-from ndld_flow.report.sweep.recipe_lines import find_own_point, recipe_lines, split_key
+from ndld_flow.report.sweep.recipe_lines import find_own_point, recipe_lines
 from ndld_flow.report.sweep.verdict_words import sweep_verdict
 from tests import sweep_samples as made
 
@@ -58,20 +58,24 @@ def changed(record: SweepRecord, number: int, **values: object) -> SweepRecord:
 def test_the_verdict_names_the_best_the_gain_and_the_ties() -> None:
     assert said(made.session()) == (
         "Point 21 is best: speed.threads 2, speed.optimization all, speed.execution sequential, speed.arena true; "
-        "8.60 ms, 1.64× faster than the recipe's own settings (point 9); points 17 and 22 tie."
+        "8.60 ms, 1.64× faster than the recipe's own settings (point 9), as both were first measured; "
+        "points 17 and 22 tie."
     )
 
 
 def test_the_front_is_told_where_there_are_several_objectives() -> None:
     text = said(made.variants())
     assert "speed.latency.min 7." in text
-    assert re.search(r"no point beats points .* in everything\.$", text)
+    assert text.startswith("Point 20 is best in speed.latency.min: ")
+    assert re.search(r"no point beats points .* in everything; no point has the recipe's own settings\.$", text)
 
 
 def test_a_front_of_one_is_best_in_everything() -> None:
     record = made.variants()
     points = tuple(one.model_copy(update={"on_front": one.number == record.best}) for one in record.points)
-    assert said(record.model_copy(update={"points": points})).endswith("; no other is better in any of these.")
+    text = said(record.model_copy(update={"points": points}))
+    assert text.startswith("Point 20 is best: ")
+    assert "; no other is better in any of these; " in text
 
 
 def test_more_is_better_where_it_is_maximised() -> None:
@@ -98,7 +102,30 @@ def test_both_sides_of_a_gain_are_measured_under_the_same_conditions() -> None:
     best = next(point for point in record.points if point.number == 21)
     assert best.again is not None
     record = changed(record, 21, objectives=(8.59,), again=best.again.model_copy(update={"objectives": (4.0,)}))
-    assert "4.00 ms, 2.00× faster than" in said(record)
+    assert "4.00 ms, 2.00× faster than the recipe's own settings (point 9), as both were first measured" in said(record)
+
+
+WORSE = {"standing": "worse"}
+
+
+@pytest.mark.parametrize(
+    ("again", "direction", "words"),
+    [
+        ({**WORSE, "ratio": 1.25, "ratio_low": 1.1, "ratio_high": 1.5}, "minimize", "1.25× (1.100× to 1.50×) faster"),
+        ({**WORSE, "ratio": 0.8, "ratio_low": 0.5, "ratio_high": 0.9}, "maximize", "1.25× (1.11× to 2.00×) faster"),
+        ({**WORSE, "ratio": 2.0}, "minimize", "ms, 2.00× faster"),
+        (WORSE, "minimize", "ms, surely faster"),
+        ({"standing": "inconclusive", "ratio": 1.3}, "minimize", "ms, not surely faster"),
+    ],
+)
+def test_a_gain_over_a_recipe_that_was_measured_again_is_what_the_process_runs_say(
+    again: dict[str, Any], direction: str, words: str
+) -> None:
+    record = changed(made.session(), 9, again=MeasuredAgain(metrics={}, objectives=(99.0,), **again))
+    goal = record.objectives[0].model_copy(update={"direction": direction})
+    text = said(record.model_copy(update={"objectives": (goal,)}))
+    assert f"{words} than the recipe's own settings (point 9); points 17 and 22 tie" in text
+    assert text.endswith("; point 9 may be as good.") == (again["standing"] == "inconclusive")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +134,7 @@ def test_both_sides_of_a_gain_are_measured_under_the_same_conditions() -> None:
         (made.none_tried, "No point was tried."),
         (made.failed_only, "No point passed: 1 refused, 2 failed."),
         (made.no_objective, "Nothing was looked for, so that no point is best: 4 passed."),
-        (made.single, "Point 1 is best: speed.threads 2; 7.96 ms."),
+        (made.single, "Point 1 is best: speed.threads 2; 7.96 ms; no point has the recipe's own settings."),
     ],
 )
 def test_a_sweep_without_a_winner_says_why(make: Callable[[], SweepRecord], words: str) -> None:
@@ -133,9 +160,53 @@ def test_recipe_lines_are_what_the_recipe_takes() -> None:
 
 def test_names_with_dots_are_taken_whole_where_the_recipe_has_them() -> None:
     recipe: dict[str, JsonValue] = {"inputs": {"x.1": {"shape": [1]}, "x": {"shape": [2]}}}
-    assert split_key("inputs.x.1.shape", recipe) == ["inputs", "x.1", "shape"]
-    assert split_key("inputs.x.shape", recipe) == ["inputs", "x", "shape"]
-    assert split_key("steps.new.threads", recipe) == ["steps", "new", "threads"]
+    assert lines({"inputs.x.1.shape": [3]}, recipe) == {"inputs": {"x.1": {"shape": [3]}}}
+    assert lines({"inputs.x.shape": [3]}, recipe) == {"inputs": {"x": {"shape": [3]}}}
+    assert lines({"steps.new.threads": 2}, recipe) == {"steps": {"new": {"threads": 2}}}
+
+
+def test_of_a_list_of_which_items_are_changed_all_is_said() -> None:
+    recipe: dict[str, JsonValue] = {"inputs": {"x": {"shape": [1, 3, 48, 96]}}, "steps": {"e": {"block": [{"a": [1]}]}}}
+    changes: dict[str, JsonValue] = {"inputs.x.shape.0": 8, "inputs.x.shape.3": 32, "steps.e.block.0.a.0": 5}
+    assert lines(changes, recipe) == {
+        "inputs": {"x": {"shape": [8, 3, 48, 32]}}, "steps": {"e": {"block": [{"a": [5]}]}}
+    }  # fmt: skip
+    whole: dict[str, JsonValue] = {"inputs.x.shape": [4, 3, 2, 1], "inputs.x.shape.0": 9}
+    assert lines(whole, recipe) == {"inputs": {"x": {"shape": [9, 3, 2, 1]}}}
+    assert lines({"inputs.x.shape.7": 1}, recipe) == {"inputs": {"x": {"shape": 1}}}, (
+        "no traceback for an edited record"
+    )
+
+
+def lines(changes: dict[str, JsonValue], recipe: dict[str, JsonValue]) -> object:
+    return yaml.safe_load(recipe_lines(SweepPoint(number=1, values={}, changes=changes, outcome="passed"), recipe))
+
+
+@pytest.mark.parametrize(
+    ("value", "resolved", "is_own"),
+    [
+        ("16 MiB", 16777216, True),
+        ("2 %", 0.02, True),
+        ("2 s", 2000.0, True),
+        (1, 1.0, True),
+        (True, 1, False),
+        ("auto", 1, False),
+        ("17 MiB", 16777216, False),
+        (None, None, True),
+        (None, 0, False),
+        ("1", "1", True),
+        (1, "1", False),
+        ([1, 2], [1, 2], True),
+    ],
+)
+def test_the_recipes_own_point_is_found_by_what_its_values_mean(
+    value: JsonValue, resolved: JsonValue, is_own: bool
+) -> None:
+    record = made.single()
+    point = record.points[0].model_copy(update={"changes": {"steps.a.list.1.key": value}})
+    recipe: dict[str, JsonValue] = {"steps": {"a": {"list": [0, {"key": resolved}]}}}
+    found = find_own_point(record.model_copy(update={"points": (point,), "recipe": recipe}))
+    assert (found is not None) == is_own
 
 
 _JSON = st.recursive(

@@ -68,7 +68,7 @@ def _winner(one: WinnerView, view: WinnersView) -> list[str]:
     row = [str(one.rank), str(one.number), settings, *map(_goal, one.goals)]
     if view.measured_again:
         ratio = f"{one.ratio} ({one.interval})" if one.interval else one.ratio
-        row += [one.standing or "not again", ratio]
+        row += [one.standing or ("not again, tie at first" if one.tied else "not again"), ratio]
     return row
 
 

@@ -5,7 +5,9 @@ const wideEnough = (label) => Math.max(88, Math.round(36 + 6.7 * label.length));
 
 function dimensionColumn(one, hidden) {
   const label = shortened(one.short, 26);
-  const wide = `minmax(${wideEnough(label)}px, ${one.isText ? 1 : 0.8}fr)`;
+  // Of its values too, where they are texts: up to so many letters.
+  const longest = one.isText ? one.texts.reduce((most, text) => (text.length > most.length ? text : most), "").slice(0, 22) : "";
+  const wide = `minmax(${Math.max(wideEnough(label), wideEnough(longest))}px, ${one.isText ? 1 : 0.8}fr)`;
   const spread = /\.latency\.(spread|cov)$/.test(one.label);
   const format = (_, row) => (spread && one.numbers[row] !== null ? share(one.numbers[row]) : shortened(one.text(row), 60));
   const shared = { key: one.key, label, longLabel: shortened(one.label, 60), csvLabel: one.unit ? `${one.label} ${one.unit}` : one.label, width: wide, hidden };

@@ -62,7 +62,7 @@ class CurvePlot {
     const every = Math.ceil(own.length / Math.max(2, Math.floor(width / 70)));
     at.plain = at.x;
     at.x = (value) => at.plain(at.along(value));
-    const factor = this.one.unit === "bytes" ? 1024 ** Math.floor(Math.log2(Math.max(this.range[1], 1)) / 10) : 1;
+    const factor = this.one.unit === "bytes" ? binaryUnit(this.range[1]).factor : 1;
     return [
       ...ticks(this.range[0] / factor, this.range[1] / factor, 5).map((tick) => tick * factor).flatMap((tick) => [
         draw("line", { class: "grid", x1: CURVE.left, x2: width - CURVE.right, y1: at.y(tick), y2: at.y(tick) }),

@@ -52,8 +52,16 @@ class Dimension {
   }
 }
 
+function binaryUnit(value) {
+  const power = Math.min(4, Math.max(0, Math.floor(Math.log2(Math.max(Math.abs(value), 1)) / 10)));
+  return { factor: 1024 ** power, name: ["B", "KiB", "MiB", "GiB", "TiB"][power] };
+}
+
 // Where three digits cannot tell neighbours apart.
-const exactText = (value, unit) => `${value.toLocaleString("en-US", { maximumSignificantDigits: 7 })} ${{ bytes: "B", "1/s": "/s" }[unit] ?? unit}`.trim();
+function exactText(value, unit) {
+  const { factor, name } = unit === "bytes" ? binaryUnit(value) : { factor: 1, name: { "1/s": "/s" }[unit] ?? unit };
+  return `${(value / factor).toLocaleString("en-US", { maximumSignificantDigits: 7 })} ${name}`.trim();
+}
 
 // Bytes are round in their binary unit.
 function roundMarks({ low, high, isLog, unit }, most) {
@@ -67,7 +75,7 @@ function roundMarks({ low, high, isLog, unit }, most) {
     const kept = found.filter(inside);
     return kept.length > 1 ? kept.filter((_, place) => place % Math.ceil(kept.length / most) === 0) : [low, high];
   }
-  const factor = unit === "bytes" ? 1024 ** Math.min(4, Math.max(0, Math.floor(Math.log2(Math.max(high, 1)) / 10))) : 1;
+  const factor = unit === "bytes" ? binaryUnit(high).factor : 1;
   return ticks(low / factor, high / factor, most).map((value) => value * factor);
 }
 

@@ -176,7 +176,7 @@ function axisName(text, x, letters, width) {
   const parts = text.length <= letters ? [text] : dot > 0 ? [text.slice(0, dot + 1), text.slice(dot + 1)] : [text.slice(0, letters), text.slice(letters)];
   return parts.map((part, place) => {
     const line = shortened(part, letters);
-    const half = 3.9 * line.length;
+    const half = 4.3 * line.length;
     return draw("text", { class: "strong", x: Math.min(Math.max(x, half), width - half), y: PARALLEL.top - 16 - 15 * (parts.length - 1 - place), "text-anchor": "middle" }, line);
   });
 }
@@ -203,7 +203,8 @@ function paintLines(view) {
   if (alive.length < all.length) for (const row of all) if (!view.alive(row)) line(row, colors["strong-line"], Math.max(0.05, shadow), 1);
   const ranked = data.rank.filter((rank) => rank !== null).length;
   const dense = Math.min(1, (80 / Math.max(1, alive.length)) ** 0.7);
-  const strength = (row) => (ranked ? 0.14 + 0.66 * (1 - (data.rank[row] ?? ranked) / ranked) ** 2 : 0.5);
+  const least = alive.length <= 40 ? 0.35 : 0.14;
+  const strength = (row) => (ranked ? least + (0.8 - least) * (1 - (data.rank[row] ?? ranked) / ranked) ** 2 : 0.5);
   for (const row of alive.sort((a, b) => (data.rank[b] ?? Infinity) - (data.rank[a] ?? Infinity))) {
     if (data.passed(row)) line(row, colors["series-0"], Math.max(0.03, strength(row) * dense), 1.3);
     else line(row, colors["series-7"], Math.max(0.1, 0.6 * dense), 1.2, [2, 4]);

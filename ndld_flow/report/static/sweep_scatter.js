@@ -2,15 +2,17 @@
 
 const SCATTER = { height: 400, left: 74, right: 26, top: 18, bottom: 46 };
 
-// Latency against the first of what it is usually paid with; where there are two objectives, these.
+// What was looked for against the first of what it is usually paid with; where there are two objectives, these. An axis
+// is chosen by whoever swept: it may stand across, but of two axes nothing is the front.
 function scatterChoice(data) {
   const numeric = data.dimensions.filter((one) => !one.isText && one.low < one.high);
   const objectives = numeric.filter((one) => one.kind === "objective");
-  const others = numeric.filter((one) => one.kind !== "objective");
+  const metrics = numeric.filter((one) => one.kind === "metric");
   const paid = [/(^|\.)(cosine|top1|accuracy|snr_db)$/, /engine_bytes$/, /build_s$/, /initializer_bytes$/, /peak_bytes$/];
-  const found = paid.map((end) => others.find((one) => end.test(one.label))).find(Boolean) ?? others.find((one) => one.telling && one.kind === "metric") ?? others[0];
-  const [y, x] = objectives.length > 1 ? objectives : [objectives[0] ?? others.find((one) => one !== found) ?? found, found];
-  return x && y ? { x, y } : null;
+  const found = paid.map((end) => metrics.find((one) => end.test(one.label))).find(Boolean) ?? metrics.find((one) => one.telling) ?? metrics[0];
+  const [y, x] = objectives.length > 1 ? objectives : [objectives[0] ?? metrics.find((one) => one !== found) ?? found, found];
+  const across = x && x !== y ? x : numeric.find((one) => one.kind === "axis");
+  return y && across ? { x: across, y } : null;
 }
 
 class Scatter {
@@ -26,7 +28,7 @@ class Scatter {
     this.about = make("p", { class: "quiet small", "aria-live": "polite" });
     host.replaceChildren(
       make("div", { class: "tools scatter-tools" }, this.choice("y", "Up"), this.choice("x", "Across")),
-      make("figure", { class: "picture scatter" }, this.room), scatterLegend(), this.about);
+      make("figure", { class: "picture scatter" }, this.room), scatterLegend(data), this.about);
     this.picture = drawAtWidth(this.room, (width) => this.draw(width));
   }
 
@@ -174,9 +176,13 @@ const MARKS = {
   best: (x, y) => `M${x.toFixed(1)} ${(y - 8).toFixed(1)}l8 8l-8 8l-8 -8z`,
 };
 
-function scatterLegend() {
-  const key = (kind, text) => make("span", {}, draw("svg", { width: 20, height: 20, viewBox: "0 0 20 20", "aria-hidden": "true" }, draw("path", { class: `mark mark-${kind}`, d: MARKS[kind](10, 10) })), text);
-  return make("p", { class: "small quiet mark-keys" }, key("best", "best"), key("tie", "tie: inside the noise"), key("front", "on the front"), key("plain", "passed"), key("refused", "refused"));
+const MARK_KEYS = { best: "best", tie: "tie: inside the noise", front: "on the front", plain: "passed", refused: "refused", failed: "failed" };
+
+// Of what the points of this sweep are.
+function scatterLegend(data) {
+  const there = new Set(data.number.flatMap((_, row) => [data.said("mark", row), data.passed(row) ? "plain" : data.said("outcome", row)]).concat("front"));
+  const key = ([kind, text]) => make("span", {}, draw("svg", { width: 20, height: 20, viewBox: "0 0 20 20", "aria-hidden": "true" }, draw("path", { class: `mark mark-${kind}`, d: MARKS[kind](10, 10) })), text);
+  return make("p", { class: "small quiet mark-keys" }, ...Object.entries(MARK_KEYS).filter(([kind]) => there.has(kind)).map(key));
 }
 
 // From values to pixels, with room at both ends.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -60,8 +61,10 @@ def collect_curves(record: SweepRecord, dimensions: Sequence[Dimension]) -> tupl
     for axis in record.axes:
         numbers = axis_numbers(axis)
         rows = _rows_of_lines(axis, numbers, record) if numbers and len(axis.values) >= _LEAST_POINTS else []
-        if numbers and rows:
-            found += [_curve(axis, numbers, quantity, rows, record) for quantity in quantities]
+        if numbers and rows and quantities:
+            # A combination has the same colour in all pictures of an axis.
+            lines = _best_first(rows, quantities[0])
+            found += [_curve(axis, numbers, quantity, lines, record) for quantity in quantities]
     return tuple(curve for curve in found if curve.lines)
 
 
@@ -124,10 +127,8 @@ def _curve(
 ) -> Curve:
     """The lines that reach the best values; where there are many, most of them say the same."""
     values = quantity.numbers or ()
-    sign = 1 if quantity.direction == "minimize" else -1
     known = [rows for rows in lines if sum(values[row] is not None for row in rows) >= _LEAST_POINTS]
-    best = sorted(known, key=lambda rows: min(sign * one for row in rows if (one := values[row]) is not None))
-    shown = best[:_LINES]
+    shown = sorted(_best_first(known, quantity)[:_LINES], key=known.index)
     varying = {
         name
         for rows in shown
@@ -141,6 +142,14 @@ def _curve(
         lines=tuple(_line(rows, axis, numbers, quantity, record, varying) for rows in shown),
         left_out=len(known) - len(shown),
         log=axis.log or (len(x) == len(numbers.of_key) and max(x) / min(x) >= 8),
+    )
+
+
+def _best_first(lines: Sequence[Sequence[int]], quantity: Dimension) -> list[Sequence[int]]:
+    sign = 1 if quantity.direction == "minimize" else -1
+    values = quantity.numbers or ()
+    return sorted(
+        lines, key=lambda rows: min((sign * one for row in rows if (one := values[row]) is not None), default=math.inf)
     )
 
 

@@ -36,7 +36,7 @@ class LevelView:
     high: float
     dots: tuple[float, ...]
     is_best: bool
-    """Whether it is the best, and the worst could not be it."""
+    """Whether it is the best, and surely better than the worst."""
 
 
 @dataclass(frozen=True)
@@ -110,11 +110,13 @@ def _effect(effect: Effect, objective: SweepObjective, scale: _Scale) -> EffectV
 
 
 def _best(effect: Effect, objective: SweepObjective) -> float | None:
-    """The best median; None when the worst value's interval holds it too, so that nothing is said by it."""
+    """The best median; None unless its interval and the worst's lie apart, so that something is said by it."""
     ordered = sorted(effect.levels, key=lambda level: level.median)
     first, last = (ordered[0], ordered[-1]) if objective.direction == "minimize" else (ordered[-1], ordered[0])
-    low, high = median_interval(last.observed)
-    return None if low <= first.median <= high else first.median
+    if min(len(first.observed), len(last.observed)) < _FEW:
+        return None
+    (low, high), (worst_low, worst_high) = median_interval(first.observed), median_interval(last.observed)
+    return first.median if high < worst_low or worst_high < low else None
 
 
 def _level(level: Level, objective: SweepObjective, scale: _Scale, best: float | None) -> LevelView:

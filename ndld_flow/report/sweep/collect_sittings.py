@@ -37,7 +37,7 @@ def _view(sitting: Sitting) -> SittingView:
         number=sitting.number,
         points=points_words(sitting.points) if sitting.points else "",
         steps=", ".join(short_name(name, 60) for name in sitting.steps),
-        device=short_name(sitting.device, 80),
+        device=short_name(sitting.device, 80) + (f" on {short_name(sitting.machine, 200)}" if sitting.machine else ""),
         started_at=sitting.started_at,
         took=seconds((sitting.ended_at - sitting.started_at).total_seconds()),
         why=", ".join(said),

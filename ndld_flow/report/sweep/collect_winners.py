@@ -17,6 +17,9 @@ from ndld_flow.report.sweep.recipe_lines import recipe_lines
 _SHOWN = 5
 """And all that were measured again, and the front."""
 _MOST = 10
+_TIMES = ("ns", "us", "ms", "s", "1/s")
+_APART = 21.0
+"""Percent of the axis between two of its texts."""
 _MARKS = {"best": "improved", "tie": "unchanged", "worse": "regressed", "inconclusive": "inconclusive"}
 
 
@@ -48,6 +51,8 @@ class WinnerView:
     """`0.99x to 1.02x`; empty without one."""
     plot: IntervalPlot | None
     on_front: bool
+    tied: bool
+    """Inside the noise of the best, by what both were first measured as where it was not measured again."""
     lines: str
     """What to write into the recipe to have this point."""
     report: str
@@ -79,9 +84,9 @@ def collect_winners(record: SweepRecord) -> WinnersView | None:
     scale = _scale(chosen)
     return WinnersView(
         rows=tuple(_winner(point, record, scale) for point in chosen),
-        ticks=scale.ticks(),
+        ticks=_told_apart(scale.ticks()),
         measured_again=any(point.again for point in chosen),
-        said=_said(chosen),
+        said=_said(chosen, record.objectives[0].unit),
         objectives=tuple(short_name(one.text, 60) for one in record.objectives),
         left_out=len(worth) - len(chosen),
     )
@@ -103,6 +108,7 @@ def _winner(point: SweepPoint, record: SweepRecord, scale: IntervalScale) -> Win
         interval=f"{ratio_text(low)} to {ratio_text(high)}" if low is not None and high is not None else "",
         plot=_plot(ratio, low, high, scale) if ratio is not None and ratio > 0 else None,
         on_front=point.on_front,
+        tied=point.tied,
         lines=recipe_lines(point, record.recipe),
         report=link(point),
     )
@@ -132,14 +138,26 @@ def _scale(points: list[SweepPoint]) -> IntervalScale:
     return IntervalScale(min(held) / margin, max(held) * margin)
 
 
+def _told_apart(ticks: Sequence[tuple[float, str]]) -> tuple[tuple[float, str], ...]:
+    """`same`, and outwards from it those whose texts have room: this table leaves the axis a quarter of the page."""
+    same = next((place for place, text in ticks if text == "same"), 0.0)
+    kept: list[tuple[float, str]] = []
+    for place, text in sorted(ticks, key=lambda tick: abs(tick[0] - same)):
+        if all(abs(place - other) >= _APART for other, _ in kept):
+            kept.append((place, text))
+    return tuple(sorted(kept))
+
+
 def _plot(ratio: float, low: float | None, high: float | None, scale: IntervalScale) -> IntervalPlot:
     ends = (low or ratio, ratio, high or ratio, 1.0, 1.0)
     return IntervalPlot(*(round(scale.place(one), 2) for one in ends))
 
 
-def _said(points: list[SweepPoint]) -> str:
+def _said(points: list[SweepPoint], unit: str) -> str:
     """Ties in words."""
     again = [point for point in points if point.again is not None]
+    if not again and unit not in _TIMES and not any(point.sitting for point in points):
+        return "What decides is counted and not measured, so nothing was measured again."
     if not again:
         return "These were not measured again: that the first is best is said by its first measurement alone."
     numbers = {word: [one.number for one in again if one.again and one.again.standing == word] for word in _MARKS}

@@ -177,7 +177,10 @@ def _varies(one: Dimension) -> bool:
 
 def _finite(values: Sequence[float | None]) -> float | None:
     (value,) = values or (None,)
-    return rounded(value) if value is not None and math.isfinite(value) else None
+    if value is None or not math.isfinite(value):
+        return None
+    # Of a cosine, what matters is how far it is from one.
+    return round(1 - rounded(1 - value), 12) if 0.99 < value < 1 else rounded(value)
 
 
 def _is_wide(numbers: Sequence[float | None]) -> bool:

@@ -53,9 +53,9 @@ def objective_words(value: float | None, objective: SweepObjective) -> str:
 
 
 def objectives_words(values: Sequence[float | None], objectives: Sequence[SweepObjective]) -> str:
-    """`3.21 ms` of one; of several with their names: `speed.latency.min 3.21 ms, engine.build_s 8.2 s`."""
+    """`3.21 ms` of one; with their names of several, and of a bare number: `clean.nodes 239, engine.build_s 8.2 s`."""
     shown = [objective_words(value, one) for value, one in zip(values, objectives, strict=False)]
-    if len(objectives) == 1:
+    if len(objectives) == 1 and objectives[0].unit:
         return shown[0] if shown else NONE
     return ", ".join(f"{short_name(one.text, 60)} {text}" for one, text in zip(objectives, shown, strict=False))
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ndld_flow.quantities import seconds
 from ndld_flow.records.sweep import SweepRecord
+from ndld_flow.report.sweep.collect_troubles import collect_troubles
 from ndld_flow.report.sweep.verdict_words import counts_words, sweep_verdict
 
 _MOST_REASONS = 3
@@ -21,14 +22,11 @@ def summarize_sweep(record: SweepRecord) -> Iterator[str]:
 
 
 def _reasons(record: SweepRecord) -> Iterator[str]:
-    """The reasons that most points share, with the numbers of a few."""
-    points: dict[str, list[int]] = {}
-    for point in record.points:
-        if point.outcome == "failed":
-            points.setdefault(point.reason, []).append(point.number)
-    by_count = sorted(points.items(), key=lambda item: -len(item[1]))
-    for reason, numbers in by_count[:_MOST_REASONS]:
+    """The reasons that most points share, whatever the numbers in them, with the numbers of a few points."""
+    groups = [one for one in collect_troubles(record) if one.outcome == "failed"]
+    for one in groups[:_MOST_REASONS]:
+        numbers = one.points
         shown = ", ".join(map(str, numbers[:5])) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
-        yield f"failed: {shown}: {reason}"
-    if len(by_count) > _MOST_REASONS:
-        yield f"failed for {len(by_count) - _MOST_REASONS} more reasons; the report tells"
+        yield f"failed: {shown}: {one.reason}{'' if one.alike else ' (others with other numbers)'}"
+    if len(groups) > _MOST_REASONS:
+        yield f"failed for {len(groups) - _MOST_REASONS} more reasons; the report tells"

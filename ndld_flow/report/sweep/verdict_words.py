@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 
+from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import change
-from ndld_flow.records.sweep import PointOutcome, SweepObjective, SweepPoint, SweepRecord
+from ndld_flow.records.sweep import MeasuredAgain, PointOutcome, SweepObjective, SweepPoint, SweepRecord
 from ndld_flow.report.comparison.collect_verdicts import ratio_text
 from ndld_flow.report.sweep.point_words import final, objective_words, objectives_words, points_words, values_words
 from ndld_flow.report.sweep.recipe_lines import find_own_point
@@ -22,7 +24,7 @@ class SweepVerdict:
     said: str
     """`Point 17 is best: speed.threads 2; 3.21 ms, 1.42x faster than the recipe's own settings (point 1).`"""
     gain: str = ""
-    """`1.42x faster than the recipe's own settings (point 1)`; empty where that is not known."""
+    """`1.42x faster than the recipe's own settings (point 1)`, or why that is not known; empty of the recipe itself."""
 
 
 def sweep_verdict(record: SweepRecord) -> SweepVerdict:
@@ -32,12 +34,15 @@ def sweep_verdict(record: SweepRecord) -> SweepVerdict:
         return SweepVerdict(record.passed, _without_best(record))
     own = find_own_point(record)
     is_own = own is not None and own.number == best.number
-    gain = "" if own is None or is_own else _gain(best, own, record.objectives[0])
+    gain = "" if is_own else _gain(best, own, record.objectives[0]) if own else "no point has the recipe's own settings"
     parts = [
-        f"Point {best.number} is best{', the recipe as it stands' if is_own else ''}: {values_words(best)}",
-        ", ".join(filter(None, [objectives_words(final(best), record.objectives), gain])),
+        f"Point {best.number} is best{_in_what(record)}{', the recipe as it stands' if is_own else ''}: "
+        f"{values_words(best)}",
+        ", ".join(filter(None, [objectives_words(final(best), record.objectives), gain if own else ""])),
         _ties(record),
+        _unsure(record),
         _front(record),
+        "" if own else gain,
     ]
     return SweepVerdict(record.passed, "; ".join(filter(None, parts)) + ".", gain)
 
@@ -64,9 +69,21 @@ def _without_best(record: SweepRecord) -> str:
     return f"No point is best, as none has all objectives: {counts_words(record)}."
 
 
+def _in_what(record: SweepRecord) -> str:
+    """Where others are better in other objectives, the first decides."""
+    trade = len(record.objectives) > 1 and sum(point.on_front for point in record.points) > 1
+    return f" in {short_name(record.objectives[0].text, 60)}" if trade else ""
+
+
 def _ties(record: SweepRecord) -> str:
     tied = [point.number for point in record.points if point.tied]
     return f"{points_words(tied)} {'tie' if len(tied) > 1 else 'ties'}" if tied else ""
+
+
+def _unsure(record: SweepRecord) -> str:
+    """Winners of which measuring again did not tell whether they are as good."""
+    unsure = [one.number for one in record.points if one.again and one.again.standing == "inconclusive"]
+    return f"{points_words(unsure)} may be as good" if unsure else ""
 
 
 def _front(record: SweepRecord) -> str:
@@ -79,21 +96,34 @@ def _front(record: SweepRecord) -> str:
 
 
 def _gain(best: SweepPoint, own: SweepPoint, objective: SweepObjective) -> str:
-    """Against the recipe's own settings, both as measured again or both as first measured."""
+    """Against the recipe's own settings: over the process runs as measured again, else both as first measured."""
     name = f"the recipe's own settings (point {own.number})"
-    if own.tied:
-        return f"inside the noise of {name}"
+    word = _BETTER.get(objective.unit, "lower" if objective.direction == "minimize" else "higher")
     if own.outcome != "passed":
         return f"where {name} {'were refused' if own.outcome == 'refused' else 'failed'}"
-    values = (final(best), final(own)) if best.again and own.again else (best.objectives, own.objectives)
-    new, old = (one[0] if one else None for one in values)
+    if own.tied:
+        return f"inside the noise of {name}"
+    if best.again and own.again:
+        return _gain_again(own.again, objective.direction, f"{word} than {name}")
+    new, old = (one.objectives[0] if one.objectives else None for one in (best, own))
     if new is None or old is None:
         return ""
     ratio = _ratio(new, old, objective.direction)
     if ratio is None or change(1, ratio) == "±0 %":
-        return f"against {objective_words(old, objective)} of {name}"
-    word = _BETTER.get(objective.unit, "lower" if objective.direction == "minimize" else "higher")
-    return f"{ratio_text(ratio)} {word} than {name}"
+        return f"against {objective_words(old, objective)} of {name}, first measured"
+    return f"{ratio_text(ratio)} {word} than {name}, as both were first measured"
+
+
+def _gain_again(own: MeasuredAgain, direction: str, than: str) -> str:
+    """By the ratio that the best's table shows: `1.26x (1.07x to 1.66x) faster than ...`."""
+    if own.standing == "inconclusive":
+        return f"not surely {than}"
+    found = [one for one in (own.ratio, own.ratio_low, own.ratio_high) if one is not None and 0 < one < math.inf]
+    if not found:
+        return f"surely {than}"
+    ratio, *ends = found if direction == "minimize" else [1 / one for one in found]
+    told = f" ({ratio_text(min(ends))} to {ratio_text(max(ends))})" if len(ends) > 1 else ""
+    return f"{ratio_text(ratio)}{told} {than}"
 
 
 def _ratio(new: float, old: float, direction: str) -> float | None:
