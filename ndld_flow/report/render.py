@@ -126,17 +126,20 @@ def render(parts: PageParts, page: object, **also: object) -> str:
 
     The template finds the data as `page`, and whatever else it is given by its name.
     """
+    return environment().get_template(parts.template).render(page=page, **_equal_in_all(parts), **also)
+
+
+@lru_cache
+def _equal_in_all(parts: PageParts) -> dict[str, object]:
+    """What every page of a kind has: the many points of a sweep are drawn by one process."""
     early, late = _static_text(EARLY_SCRIPT), "\n".join(map(_static_text, parts.scripts))
-    template = environment().get_template(parts.template)
-    return template.render(
-        page=page,
-        style="\n".join(map(_static_text, parts.styles)),
-        early_script=early,
-        script=late,
+    return {
+        "style": "\n".join(map(_static_text, parts.styles)),
+        "early_script": early,
+        "script": late,
         # Only these two scripts may run: should a name ever slip through the escaping, it stays text.
-        script_hashes=(_csp_hash(early), _csp_hash(late)),
-        **also,
-    )
+        "script_hashes": (_csp_hash(early), _csp_hash(late)),
+    }
 
 
 def _csp_hash(script: str) -> str:
