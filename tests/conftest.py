@@ -29,6 +29,11 @@ def pytest_configure() -> None:
     os.environ["USER"] = f"ndld_flow-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs a cluster comes first: workers take tests from each other's ends, and one cluster is enough."""
+    items.sort(key=lambda item: "cluster" not in getattr(item, "fixturenames", ()))
+
+
 @pytest.fixture(scope="session")
 def sample_model() -> Callable[[str], Path]:
     """`sample_model("det")`: the path of a real model with trained weights; skips where none can be fetched."""

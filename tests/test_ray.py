@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,105 +20,20 @@ from ndld_flow.artifacts.remote_store import RemoteStore
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import BackendError, ModelError
 from ndld_flow.recipe.sweep_section import Needs
+from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.runner.events import Event, ignore
 from ndld_flow.runner.executors.executor import StepTimeoutError, Task
 from ndld_flow.runner.executors.on_ray import OnRay
 from ndld_flow.runner.executors.ray_node import find_fault
 from ndld_flow.runner.executors.workers import WorkerBugError
 from ndld_flow.runner.keys import fingerprint_machine, make_key
+from ndld_flow.runner.state import Placement
+from tests.ray_clusters import Cluster, Node, may_hide_folders, ray_worker
 from tests.ray_toys import make_task
+from tests.sweep_toys import RECIPE, SweepToy, make_sweep_toy, table
 from tests.worker_toys import Deeds, wait_until
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'ndld-flow[ray]'")
-
-
-class Cluster:
-    """A Ray of several nodes on this machine, which soon notices that one is gone."""
-
-    def __init__(self) -> None:
-        from ray.cluster_utils import Cluster as RayCluster
-
-        impatient = {"period_ms": 500, "timeout_ms": 10_000, "failure_threshold": 5, "initial_delay_ms": 0}
-        config = {f"health_check_{name}": value for name, value in impatient.items()}
-        self._cluster = RayCluster()
-        self._cluster.add_node(
-            num_cpus=2, resources={"orin": 1}, include_dashboard=False, include_log_monitor=False, _system_config=config
-        )
-        self.address = str(self._cluster.address)
-        self._nodes: list[Node] = []
-
-    def add(self, *, hidden: Path, **resources: float) -> Node:
-        """A node that does not see a folder, where a process may be given such a view."""
-        before = self._living()
-        node = Node(self.address, resources, hidden)
-        self._nodes.append(node)
-        wait_until(lambda: self._living() - before)
-        return node
-
-    def _living(self) -> set[str]:
-        return {node["NodeID"] for node in self._cluster.global_state.node_table() if node["Alive"]}
-
-    def close(self) -> None:
-        for node in self._nodes:
-            node.kill()
-        self._cluster.shutdown()
-
-
-def may_hide_folders() -> bool:
-    """Whether this user may give processes a view of the file system of their own."""
-    return (
-        shutil.which("unshare") is not None and subprocess.run(["unshare", "-m", "true"], check=False).returncode == 0
-    )
-
-
-class Node:
-    """A node beside the head."""
-
-    def __init__(self, address: str, resources: Mapping[str, float], hidden: Path) -> None:
-        start = [
-            sys.executable,
-            "-m",
-            "ray.scripts.scripts",
-            "start",
-            f"--address={address}",
-            "--num-cpus=2",
-            "--block",
-        ]
-        start += [f"--resources={json.dumps(resources)}"]
-        hide = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(hidden)]
-        command = hide + start if may_hide_folders() else start
-        quiet = subprocess.DEVNULL
-        self._process = subprocess.Popen(command, stdout=quiet, stderr=quiet, start_new_session=True)
-
-    def has(self, pid: int) -> bool:
-        """Whether a process, which may just have ended, runs on this node."""
-        return self._process.pid in ancestors(pid)
-
-    def kill(self) -> None:
-        """As if its plug were pulled."""
-        for pid in [pid for pid in _pids() if self.has(pid)]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self._process.wait()
-
-
-def _pids() -> list[int]:
-    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
-
-
-def ancestors(pid: int) -> list[int]:
-    """A process, its parent, and so on; none where it has ended."""
-    found = []
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        while pid > 1:
-            found.append(pid)
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return found
-
-
-def ray_worker(pid: int) -> int:
-    """The Ray worker whose process does a step."""
-    return next(one for one in ancestors(pid) if b"ray::" in Path(f"/proc/{one}/cmdline").read_bytes())
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +43,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         warnings.simplefilter("ignore")  # Ray's own
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("XDG_CACHE_HOME", str(folder / "caches"))
+        patch.setenv("TOY_LOG", str(folder / "toys.txt"))  # nodes have the environment that they are started in
         made = Cluster()
         yield made
         made.close()
@@ -219,55 +134,6 @@ def test_what_was_planned_for_another_machine_or_version_is_refused(deeds: Deeds
     assert deeds.done == []
 
 
-def test_a_killed_ray_worker_is_replaced(deeds: Deeds, on_ray: OnRay) -> None:
-    answer = on_ray.submit(make_task(deeds, "seconds: 1"), deeds.store)
-    wait_until(lambda: deeds.done)
-    os.kill(ray_worker(deeds.done[0][1]), signal.SIGKILL)
-    (record,) = answer.result(60)
-    assert deeds.store.read_record(record.key) == record
-    assert len(deeds.done) == 2
-
-
-def test_a_task_survives_its_node(cluster: Cluster, second: Node, hidden: Path, deeds: Deeds, on_ray: OnRay) -> None:
-    answer = on_ray.submit(make_task(deeds, "seconds: 2", name="there"), deeds.store)
-    wait_until(lambda: deeds.done)
-    second.kill()
-    third = cluster.add(hidden=hidden, A100=1)
-    (record,) = answer.result(90)
-    assert deeds.store.read_record(record.key) == record
-    assert third.has(deeds.done[-1][1])
-
-
-DRIVER = """
-import sys
-from pathlib import Path
-from ndld_flow.runner.executors.on_ray import OnRay
-from ndld_flow.runner.executors.ray_node import find_fault
-from ndld_flow.runner.executors.workers import WorkerBugError
-from tests.ray_toys import make_task
-from tests.worker_toys import Deeds
-
-deeds = Deeds(Path.cwd())
-on_ray = OnRay(sys.argv[1], {}, print, trust=True)
-for settings, name in (("word: a", "first"), ("seconds: 60", "second")):
-    print(on_ray.submit(make_task(deeds, settings, name=name), deeds.store).result()[0].key, flush=True)
-"""
-
-
-def test_what_a_killed_driver_had_done_is_done(cluster: Cluster, deeds: Deeds, on_ray: OnRay) -> None:
-    command = [sys.executable, "-c", DRIVER, cluster.address]
-    root = str(Path(__file__).parent.parent)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": root}) as driver:
-        wait_until(lambda: len(deeds.done) == 2)
-        driver.kill()
-        assert driver.stdout is not None
-        first = driver.stdout.read().decode().split()
-    wait_until(lambda: not Path(f"/proc/{deeds.done[1][1]}").exists())  # nothing goes on without a driver
-    again = [on_ray.submit(make_task(deeds, text), deeds.store) for text in ("word: a", "word: b")]
-    assert [future.result(60)[0].key for future in again][:1] == first
-    assert [name for name, _ in deeds.done] == ["first", "second", "one"]
-
-
 def test_a_node_that_does_not_see_the_store_is_told(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     assert "does not see the store" in find_fault(store, "ray-nobody")
@@ -300,3 +166,100 @@ def test_without_a_shared_folder_things_go_through_a_remote_store(
 def test_where_nothing_answers_it_is_told() -> None:
     with pytest.raises(BackendError, match=r"Ray at 127.0.0.1:1: nothing answers: .* must be a node of the cluster"):
         OnRay("127.0.0.1:1", {}, ignore)
+
+
+SWEEP = RECIPE.replace("tint: {step: dye}", "tint: {step: dye, seconds: 1}") + "  needs: {tint: {device: A100}}\n"
+
+
+@pytest.fixture
+def toy(cluster: Cluster, in_folder: Path) -> SweepToy:
+    Path(os.environ["TOY_LOG"]).write_text("")
+    return make_sweep_toy(in_folder, SWEEP)
+
+
+def undisturbed(toy: SweepToy, *overrides: str) -> list[tuple[object, ...]]:
+    """The table of the same sweep, done from the beginning in this process."""
+    toy.outputs.rename(toy.folder / "aside")
+    record, _ = toy.run("steps.tint.seconds=0", *overrides)
+    return table(record)
+
+
+def dyed() -> list[tuple[str, int]]:
+    """Step and process, for each time that one began to dye."""
+    lines = [line.split() for line in Path(os.environ["TOY_LOG"]).read_text().splitlines()]
+    return [(line[1], int(line[2])) for line in lines if line[0] == "dye"]
+
+
+def pids(step: str) -> list[int]:
+    return [pid for name, pid in dyed() if name == step]
+
+
+def gauged() -> list[str]:
+    """Who was measured with whom, each time."""
+    lines = Path(os.environ["TOY_LOG"]).read_text().splitlines()
+    return [line.removeprefix("gauge ") for line in lines if line.startswith("gauge ")]
+
+
+def test_a_sweep_survives_its_workers_and_nodes(cluster: Cluster, second: Node, hidden: Path, toy: SweepToy) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(toy.run, place=Placement(ray=cluster.address))
+        wait_until(lambda: pids("tint#1"))
+        os.kill(ray_worker(pids("tint#1")[0]), signal.SIGKILL)
+        wait_until(lambda: len(pids("tint#1")) == 2)
+        os.kill(pids("tint#1")[1], signal.SIGSTOP)  # it must not end before its node does
+        assert second.has(pids("tint#1")[1])  # as it needs
+        second.kill()
+        cluster.add(hidden=hidden, A100=1)
+        record, _ = running.result(120)
+    assert len(pids("base#1")) == 1
+    assert len(pids("tint#1")) == 3  # cut off twice
+    assert len(gauged()) == 2  # once, and the winners again
+    assert {sitting.machine for sitting in record.sittings} == {""}
+    assert table(record) == undisturbed(toy)
+
+
+def start(toy: SweepToy, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "ndld_flow", "run", str(toy.recipe), "--trust", "-o", str(toy.outputs), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_a_sweep_whose_driver_was_killed_goes_on(cluster: Cluster, second: Node, toy: SweepToy) -> None:
+    ray = ["--ray", cluster.address, "sweep.together=2", "steps.tint.seconds=2"]
+    with start(toy, *ray) as driver:
+        wait_until(lambda: pids("tint#4"))
+        driver.kill()
+    wait_until(lambda: not Path(f"/proc/{pids('tint#4')[0]}").exists())  # nothing goes on without a driver
+    measured = gauged()
+    with start(toy, *ray) as other:  # and two at once do not disturb each other
+        record, _ = toy.run(*ray[2:], place=Placement(ray=cluster.address))
+        said, _ = other.communicate(timeout=120)
+        assert other.returncode == 0, said
+    assert Counter(name for name, _ in dyed()) == {"base#1": 1, "tint#1": 1, "tint#4": 2}
+    assert measured == ["speed#1+speed#2"]
+    assert Counter(gauged())["speed#1+speed#2"] == 1
+    assert len(gauged()) == 3 + 1
+    assert table(record) == undisturbed(toy, "sweep.together=2")
+
+
+def test_a_sweep_is_whole_where_nodes_do_not_see_its_folder(
+    cluster: Cluster, second: Node, hidden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy: SweepToy
+) -> None:
+    monkeypatch.chdir(hidden)
+    unseen = make_sweep_toy(hidden, SWEEP)
+    place = Placement(ray=cluster.address, remote_store=(tmp_path / "remote").as_uri())
+    record, _ = unseen.run("steps.tint.seconds=0", place=place)
+    assert pids("tint#1")
+    for point in record.points:
+        _check_whole(unseen, record, point.number)
+    assert table(record) == undisturbed(unseen)
+
+
+def _check_whole(toy: SweepToy, record: SweepRecord, number: int) -> None:
+    folder = toy.outputs / "sweeps" / record.recipe_name / record.id / "points" / f"{number:04}"
+    assert (folder / "report.html").stat().st_size > 10_000
+    steps = toy.point_run(record, number).steps
+    assert [step.name for step in steps] == ["base", "tint", "speed"]
+    for step in steps:
+        assert step.record is not None
+        assert Store(toy.outputs / "store").is_intact(step.record.artifact)
+        assert (folder / step.name / "stored" / "model.onnx").stat().st_size

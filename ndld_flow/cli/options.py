@@ -65,7 +65,7 @@ def sweep_options(command: Command) -> Command:
             help="Of a sweep: N worker processes for steps that do not measure [default: all in this process].",
         ),
         click.option(
-            "--ray", default="", metavar="ADDRESS", help="Of a sweep: a Ray cluster does the steps: auto, HOST:PORT."
+            "--ray", default="", metavar="ADDRESS", help="Of a sweep: Ray does the steps: auto, HOST:PORT, local."
         ),
         click.option(
             "--remote-store",

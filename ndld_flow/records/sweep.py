@@ -121,7 +121,9 @@ class Sitting(Record):
     started_at: datetime
     ended_at: datetime
     beside: tuple[str, ...] = ()
-    """What else ran on this machine meanwhile, in words."""
+    """What else ran on its machine meanwhile, in words."""
+    machine: str = ""
+    """Fingerprint of the machine it was measured on, where that is not the one that ran the sweep."""
 
 
 class SweepRecord(Record):

@@ -32,12 +32,14 @@ from ndld_flow.runner.executors.ray_placement import (
     only_machine,
     read_nodes,
 )
-from ndld_flow.runner.executors.ray_watch import LacksError, LostError, Watch, name_steps
+from ndld_flow.runner.executors.ray_watch import LacksError, LostError, NotBegunError, Watch, name_steps
 from ndld_flow.runner.executors.ray_ways import SharedFolder, ThroughRemote, Way
 from ndld_flow.runner.executors.workers import Hearing
 
 ATTEMPTS = 3
 """How often a task is begun whose worker, node or answer is lost."""
+PLACINGS = 10
+"""How often it is given to Ray without that anybody begins."""
 LOOK_EVERY_S = 10.0
 """How often to look into the store for what a node has finished without being heard."""
 NODES_TIMEOUT_S = 120.0
@@ -109,18 +111,23 @@ class OnRay:
     def _see_through(self, task: Task, store: Store) -> Sequence[StepRecord]:
         """A task's records, by whichever of its attempts gets there."""
         before = self._way.find(task, store) if task.fresh else None
-        reason = ""
-        for _ in range(ATTEMPTS):
+        losses: list[LostError] = []
+        while not _is_hopeless(losses):
             try:
                 return self._attempt(task, store, before)
             except LostError as lost:
-                reason = str(lost)
-                if isinstance(lost, LacksError):
-                    self._way.distrust(lost.digests)
+                losses.append(lost)
             found = self._find_new(task, store, before)
             if found is not None:
                 return found
-        raise BackendError(f"{name_steps(task)}: Ray lost it {ATTEMPTS} times; the last time: {reason}.")
+            self._prepare_again(losses[-1])
+        raise BackendError(f"{name_steps(task)}: Ray lost it {len(losses)} times; the last time: {losses[-1]}.")
+
+    def _prepare_again(self, lost: LostError) -> None:
+        if isinstance(lost, LacksError):
+            self._way.distrust(lost.digests)
+        elif isinstance(lost, NotBegunError):
+            self._closing.wait(1.0)  # until Ray knows of it too
 
     def _attempt(self, task: Task, store: Store, before: Sequence[StepRecord] | None) -> Sequence[StepRecord]:
         demand = make_demand([work.step for work in task.works], self._needs)
@@ -141,7 +148,7 @@ class OnRay:
                     if found is not None:
                         return found
                     if watch.heard is None and not find_nodes(demand, self._look(store)):
-                        raise LostError("the only node that could do it is gone")
+                        raise NotBegunError("the only node that could do it is gone")
                     look_at = time.monotonic() + LOOK_EVERY_S
 
     def _receive(self, records: Sequence[StepRecord], store: Store) -> Sequence[StepRecord]:
@@ -170,7 +177,7 @@ class OnRay:
         with self._connected().talk("look", question) as talk:
             answer = talk.hear(NODES_TIMEOUT_S)
         if answer is None or answer.kind != "ended":
-            raise LostError("Ray does not say which nodes it has")
+            raise NotBegunError("Ray does not say which nodes it has")
         return read_nodes(json.loads(answer.text))
 
     def _connected(self) -> RayCluster:
@@ -182,6 +189,11 @@ class OnRay:
                 self._cluster.close()
                 self._cluster = RayCluster(self._address)
             return self._cluster
+
+
+def _is_hopeless(losses: Sequence[LostError]) -> bool:
+    begun = sum(not isinstance(lost, NotBegunError) for lost in losses)
+    return begun >= ATTEMPTS or len(losses) - begun >= PLACINGS
 
 
 def _refuse_other_machine(task: Task, fitting: Sequence[Node]) -> None:

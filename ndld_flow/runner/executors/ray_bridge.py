@@ -163,7 +163,9 @@ def main() -> None:
     try:
         _connect(sys.argv[1])
     except Exception as error:
-        bridge.tell(0, "refused", f"{type(error).__name__}: {_first_line(error)}")
+        # Two versions that differ stand in lines of their own; what to do is said in words of ours.
+        said = " ".join(str(error).split()).partition(" Please specify ")[0]
+        bridge.tell(0, "refused", f"{type(error).__name__}: {said}")
         os._exit(1)
     bridge.tell(0, "ended")
     asyncio.run(_serve(bridge))

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import queue
+import secrets
 import socket
 import subprocess
 import sys
@@ -76,7 +77,7 @@ class RayCluster:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # what Ray says of its trouble is in its own logs
             start_new_session=True,
-            env={**os.environ, **_QUIET},
+            env={**_own_token(address), **os.environ, **_QUIET},
         )
         threading.Thread(target=self._read, daemon=True).start()
         self._await_connection()
@@ -152,6 +153,13 @@ def _not_reached(address: str, said: str) -> BackendError:
         "node of the cluster (`ray start --address=HOST:PORT`); where that wants a token, have it in ~/.ray/auth_token "
         "and set RAY_AUTH_MODE=token. `local` starts a Ray of its own."
     )
+
+
+def _own_token(address: str) -> dict[str, str]:
+    """Makes a Ray of our own close to others. Ray would leave a token in ~/.ray, and by it change what the user's own
+    clusters ask for.
+    """
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)} if address == "local" else {}
 
 
 def _check_address(address: str) -> None:

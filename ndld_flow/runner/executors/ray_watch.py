@@ -25,6 +25,10 @@ class LostError(BackendError):
     """Nobody knows what became of a task; to be tried again."""
 
 
+class NotBegunError(LostError):
+    """It was lost before any node said that it works on it: Ray gave it to one that was going away."""
+
+
 class LacksError(LostError):
     """Its node could not read artifacts whole: those with these digests."""
 
@@ -51,7 +55,8 @@ class Watch:
         if said.kind == "refused":
             raise BackendError(f"Ray's node cannot work: {shortened(visible_name(said.text), 300)}.")
         if said.kind != "said":
-            raise LostError(said.text or "it ended without an answer")
+            lost = NotBegunError if self.heard is None else LostError
+            raise lost(said.text or "it ended without an answer")
         self.heard = time.monotonic()
         word = read_word(said.text)
         if isinstance(word, Progressed):

@@ -54,8 +54,13 @@ class Workers:
 
     A task whose worker dies is tried once more. What steps tell of their progress comes to their `Work.progress`, from
     other threads but one call at a time, as do the calls of `listener`, which hears what waits for other processes.
-    `command` starts a worker, which may be on another machine that has the store under the same path:
-    `ssh HOST python -m ndld_flow.runner.executors.worker`.
+    `command` starts a worker, which may be on another machine that has the store, and the models, under the same path::
+
+        ssh -o BatchMode=yes -o ServerAliveInterval=15 HOST python -P -m ndld_flow.runner.executors.worker
+
+    When ssh or the driver is killed, OpenSSH ends the worker's standard input, and by it the worker with all it has
+    started, within a second. Where the network just falls silent, it is the server's `ClientAliveInterval` that does.
+    Nobody looks whether that store is the driver's: `ray_node.find_fault` would tell.
     """
 
     def __init__(

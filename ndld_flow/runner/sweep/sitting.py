@@ -13,7 +13,7 @@ from ndld_flow.runner.events import StepStarted
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.compute import find_records
 from ndld_flow.runner.executors.executor import Task
-from ndld_flow.runner.keys import join_keys, make_key
+from ndld_flow.runner.keys import fingerprint_machine, join_keys, make_key
 from ndld_flow.runner.plan import Decision
 from ndld_flow.runner.reasons import Reason
 from ndld_flow.runner.sweep.desk import Desk
@@ -163,5 +163,12 @@ def place_sitting(seats: Seats, records: Sequence[StepRecord], desk: Desk, *, re
             started_at=min(record.started_at for record in records),
             ended_at=max(record.ended_at or record.started_at for record in records),
             beside=tuple(dict.fromkeys(said for record in records for said in record.beside)),
+            machine=_elsewhere(records),
         )
     )
+
+
+def _elsewhere(records: Sequence[StepRecord]) -> str:
+    """The machine that they were measured on; empty where it is this one, or they are the same anywhere."""
+    machine = records[0].parts.machine
+    return "" if machine == fingerprint_machine() else machine
