@@ -10,6 +10,7 @@ import io
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,13 @@ from pydantic import JsonValue
 
 from ndld_flow.errors import RequestError
 from ndld_flow.records.sweep import MeasuredAgain, SweepPoint, SweepRecord
+from ndld_flow.report.exports.picture_file import save_picture
 from ndld_flow.report.exports.sweep_csv import points_csv
 from ndld_flow.report.exports.sweep_exports import write_sweep_exports
 from ndld_flow.report.exports.sweep_markdown import sweep_markdown
-from ndld_flow.report.sweep.collect_curves import saturates_at
+from ndld_flow.report.exports.sweep_pictures import _curve
+from ndld_flow.report.sweep.collect_curves import collect_curves, saturates_at
+from ndld_flow.report.sweep.dimensions import collect_dimensions
 from ndld_flow.report.sweep.draw import draw_sweep
 from ndld_flow.report.sweep.page import SweepPage, collect_page
 from ndld_flow.report.sweep.point_words import points_words
@@ -532,6 +536,15 @@ def test_pictures_are_drawn_where_there_is_something_to_see(
         assert Xml.fromstring(path.read_text("utf-8")).tag.endswith("svg")  # noqa: S314  (our own)
         assert f"]({path.name})" in written[1].read_text("utf-8")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in written)
+
+
+def test_a_curve_over_many_values_tells_some_of_them(tmp_path: Path) -> None:
+    record = made.batches()
+    curve = collect_curves(record, collect_dimensions(record))[0]
+    x = tuple(map(float, range(1, 101)))
+    line = replace(curve.lines[0], x=x, y=x, saturated=None)
+    path = save_picture(lambda: _curve(replace(curve, lines=(line,))), tmp_path / "curve.svg")
+    assert 8 < path.read_text("utf-8").count('id="xtick_') <= 16
 
 
 def test_equal_records_leave_equal_bytes(tmp_path: Path) -> None:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _MOST_LINES = 300
 """Of parallel coordinates: more make one blot, and a large file."""
 _MOST_AXES = 10
+_MOST_TICKS = 16
+"""Of a curve's values: more run into each other, and each takes time."""
 _MOST_EFFECTS = 6
 _ROW_IN = 0.27
 
@@ -166,7 +168,8 @@ def _curve(curve: Curve) -> Figure:
     if curve.log:
         axes.set_xscale("log")
     own = sorted({x for line in curve.lines for x in line.x})
-    axes.set_xticks(own, [number(x) for x in own])
+    told = own[:: -(-len(own) // _MOST_TICKS)]
+    axes.set_xticks(told, [number(x) for x in told])
     axes.minorticks_off()
     _scaled(axes.yaxis, curve.y)
     axes.set_xlabel(picture_text(curve.axis, 6.0, 10), color=QUIET, size=10, parse_math=False)
