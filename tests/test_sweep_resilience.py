@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from ndld_flow.records.step_record import StepRecord
+from ndld_flow.report.sweep.collect_sittings import collect_sittings
 from ndld_flow.report.sweep.read import read_sweep_record
 from ndld_flow.runner.executors.workers import WorkerBugError
+from ndld_flow.runner.keys import fingerprint_machine
 from ndld_flow.runner.state import Placement
 from tests.sweep_toys import SweepToy, make_sweep_toy, table
 
@@ -147,3 +149,13 @@ def test_records_tell_when_a_sitting_was(toy: SweepToy) -> None:
     measured = [by_key[point.steps[-1].key] for point in record.points]
     assert {(one.started_at, one.ended_at) for one in measured} == {(first.started_at, first.ended_at)}
     assert first.device == "scales"
+
+
+def test_a_sitting_tells_its_machine_where_that_is_another(toy: SweepToy, monkeypatch: pytest.MonkeyPatch) -> None:
+    record, _ = toy.run()
+    assert {sitting.machine for sitting in record.sittings} == {""}
+    toy.outputs.rename(toy.folder / "aside")
+    monkeypatch.setattr("ndld_flow.runner.sweep.sitting.fingerprint_machine", lambda: "the driver's")
+    record, _ = toy.run()
+    assert {sitting.machine for sitting in record.sittings} == {fingerprint_machine()}
+    assert fingerprint_machine() in collect_sittings(record)[0].device
