@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -169,10 +169,21 @@ class Store:
         return alive
 
     @contextlib.contextmanager
-    def hold(self, name: str) -> Iterator[None]:
-        """Hold a lock by name (a key, `leases`) against all other processes; a killed holder's is free at once."""
-        with self._lock(name):
+    def hold(self, name: str, tell_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Hold a lock by name (a key, `leases`) against all other processes; a killed holder's is free at once.
+
+        `tell_wait` hears when another holds it.
+        """
+        lock = self._lock(name)
+        try:
+            lock.acquire(blocking=False)
+        except TimeoutError:
+            tell_wait()
+            lock.acquire()
+        try:
             yield
+        finally:
+            lock.release()
 
     def is_held(self, name: str) -> bool:
         """Whether another process holds a lock right now."""

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 from ndld_flow.artifacts.kinds import Artifact
 from ndld_flow.errors import RequestError
@@ -126,9 +127,8 @@ def _do_unit(run: RunState, unit: Unit) -> list[RunStep]:
     with contextlib.ExitStack() as held:
         # Steps in another order or company have other keys: two runs hold the same keys in the same order, or none.
         for decision in decisions:
-            if run.planner.store.is_held(decision.key):
-                run.listener(StepWaits(name=decision.step.name, waits_for="another run computes this step"))
-            held.enter_context(run.planner.store.hold(decision.key))
+            waits = StepWaits(name=decision.step.name, waits_for="another run computes this step")
+            held.enter_context(run.planner.store.hold(decision.key, partial(run.listener, waits)))
         decisions = run.planner.decide(unit, run.digests)  # another run may have made it while this one waited
         if _all_reused(decisions):
             return _place_reused(run, decisions, start)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from ndld_flow.artifacts.store import Store
 from ndld_flow.records.step_record import StepRecord
@@ -23,10 +24,7 @@ def compute_steps(
     with contextlib.ExitStack() as held:
         # Steps in another order or company have other keys: two processes hold the same keys in the same order, or none
         for work in task.works:
-            key = make_key(work.parts)
-            if store.is_held(key):
-                tell_wait(work.step.name)
-            held.enter_context(store.hold(key))
+            held.enter_context(store.hold(make_key(work.parts), partial(tell_wait, work.step.name)))
         found = None if task.fresh else find_records(task.works, store)
         return found if found is not None else execute_steps(task.works, store, tell_begin)
 
