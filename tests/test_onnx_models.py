@@ -14,9 +14,10 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ndld_flow.backends.models import external_data
+from ndld_flow.backends.models import external_data, files
 from ndld_flow.backends.models.files import (
     check_model,
+    describe_change,
     external_files,
     load_model,
     save_model,
@@ -149,6 +150,26 @@ BROKEN_FILES: dict[str, bytes] = {
     "no graph": onnx.ModelProto(ir_version=8).SerializeToString(),
     "random": bytes(range(256)) * 4,
 }
+
+
+def test_what_one_step_makes_and_the_next_reads_is_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, made, last = (models.make_cnn(tmp_path / f"{name}.onnx") for name in ("source", "made", "last"))
+    read: list[Path] = []
+
+    def load(path: Path) -> ir.Model:
+        read.append(path)
+        return load_model(path)
+
+    monkeypatch.setattr(files, "load_model", load)
+    change = describe_change(source, made)
+    assert change.before == change.after == summarize_model(load_model(source))
+    describe_change(made, last)
+    assert read == [source, made, last]
+    last.touch()
+    describe_change(last, made)
+    assert read == [source, made, last, last]
 
 
 @pytest.mark.parametrize("kind", BROKEN_FILES)

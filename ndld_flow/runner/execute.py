@@ -107,16 +107,17 @@ def _keep(work: Work, out: Path, done: _Done, store: Store) -> StepRecord:
             f"step {work.step.name}: `{work.step.type.name}` ({work.step.type.origin}) says it makes "
             f"{made.kind} but wrote no {made.main}. Write it to `out / {made.main!r}`."
         )
-    change = result.change or _describe_change(work, out)
+    artifact = store.keep(made.kind, out)
+    kept = made(store.object_folder(artifact.digest) / made.main, work.step.name, artifact.digest)
     return StepRecord(
         key=make_key(work.parts),
         parts=work.parts,
         parents=dict(work.step.reads),
-        artifact=store.keep(made.kind, out),
+        artifact=artifact,
         passed=result.passed,
         summary=result.summary,
         metrics=dict(result.metrics),
-        change=change,
+        change=result.change or _describe_change(work, kept),
         log=done.log,
         started_at=done.sitting.started_at,
         ended_at=done.sitting.ended_at,
@@ -125,10 +126,10 @@ def _keep(work: Work, out: Path, done: _Done, store: Store) -> StepRecord:
     )
 
 
-def _describe_change(work: Work, out: Path) -> GraphChange | None:
+def _describe_change(work: Work, made: Artifact) -> GraphChange | None:
     """What a step that changes a model did to it, where the step does not tell by itself."""
     if work.step.type.cls.kinds() != (Onnx, Onnx):
         return None
     from ndld_flow.backends.models.files import describe_change
 
-    return describe_change(work.source.path, out / Onnx.main)
+    return describe_change(work.source.path, made.path)

@@ -187,13 +187,15 @@ def _constants(model: ir.Model) -> Iterator[ir.TensorProtocol]:
 
 def describe_change(before: Path, after: Path) -> GraphChange:
     """Two model files in numbers. Raises `ModelError` when one of them cannot be read."""
-    modified_ns = before.stat().st_mtime_ns if before.is_file() else 0
-    return GraphChange(before=_summarize_file(before, modified_ns), after=summarize_model(load_model(after)))
+    counted = [_summarize_file(path, path.stat().st_mtime_ns if path.is_file() else 0) for path in (before, after)]
+    return GraphChange(before=counted[0], after=counted[1])
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=128)
 def _summarize_file(path: Path, _modified_ns: int) -> GraphSummary:
-    """A model's file in numbers; what many points of a sweep change is read once."""
+    """A model's file in numbers; what many points of a sweep change, or one step makes and the next reads, is read
+    once.
+    """
     return summarize_model(load_model(path))
 
 
