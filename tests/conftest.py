@@ -54,6 +54,12 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     yield tmp_path
 
 
+@pytest.fixture
+def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sweeps leave out what they draw for others to embed: that takes half of a toy sweep's time."""
+    monkeypatch.setattr("ndld_flow.runner.sweep.sweep_folder.write_sweep_exports", lambda record, folder: None)
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A real Chromium; skips where there is none. Of one module: two cannot run in one process at once."""

@@ -178,8 +178,14 @@ class SweepToy:
         assert isinstance(finished, SweepFinished)
         return finished
 
-    def plan(self) -> SweepPlan:
-        planned = plan_request(Request(self.recipe, (), self.outputs, trust=True), lambda _: None)
+    def force(self, *steps: str) -> SweepFinished:
+        """Run the sweep though these steps are there."""
+        finished = run_request(Request(self.recipe, (), self.outputs, force=steps, trust=True), lambda _: None)
+        assert isinstance(finished, SweepFinished)
+        return finished
+
+    def plan(self, *forced: str) -> SweepPlan:
+        planned = plan_request(Request(self.recipe, (), self.outputs, force=forced, trust=True), lambda _: None)
         assert isinstance(planned, SweepPlan)
         return planned
 

@@ -29,6 +29,7 @@ def plan_document(plan: SweepPlan) -> dict[str, Any]:
             {"name": one.name, "step": one.step, "uses": one.uses, "distinct": one.distinct, "there": one.there}
             for one in plan.steps
         ],
+        "again": list(plan.again) if plan.again is not None else None,
         "estimate": plan.estimate.model_dump(mode="json") if plan.estimate is not None else None,
     }
 
@@ -51,9 +52,17 @@ def _lines(plan: SweepPlan) -> Iterator[str]:
         there = f", {one.there} there already" if one.there else ""
         different = "once" if one.distinct == 1 else f"{one.distinct} times"
         yield f"{one.name:<{width}}  {different}{shared}{there}"
+    yield _work(plan)
+
+
+def _work(plan: SweepPlan) -> str:
     todo = sum(one.distinct - one.there for one in plan.steps)
-    took = f", {plan.estimate.said}" if plan.estimate is not None and todo else ""
-    yield f"{todo} steps to run for {len(plan.points)} points{took}" if todo else "nothing to do"
+    if not todo:
+        told = f"points {', '.join(map(str, plan.again))}" if plan.again else ""
+        return f"the best are to be measured again: {told}" if told else "nothing to do"
+    took = f", {plan.estimate.said}" if plan.estimate is not None else ""
+    then = "; then the best are measured again" if plan.again is None else ""
+    return f"{todo} steps to run for {len(plan.points)} points{took}{then}"
 
 
 def _headline(plan: SweepPlan) -> str:

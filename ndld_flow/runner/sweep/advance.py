@@ -60,7 +60,7 @@ class _Traffic:
         error = future.exception()
         if isinstance(error, NdldFlowError):
             for point in (flight.point, *flight.waiting):
-                point.fail(flight.decision.step, error)
+                point.fail(point.waiting[0][0], error)  # by its own name for it
         else:  # what is no error of ours is a bug, and raised
             self.desk.place_made(flight.point, [flight.decision], future.result())
         self.desk.tell_step(flight.point, flight.decision.step)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -47,11 +47,11 @@ class Ended:
 
 def describe_sweep(ended: Ended) -> SweepRecord:
     """The record of a sweep."""
-    sweep, desk, tried = ended.sweep, ended.desk, ended.tried
-    places, standings = rank_tried(tried, ended.finalists, sweep, desk)
+    sweep, desk, tried, finalists = ended.sweep, ended.desk, ended.tried, ended.finalists
+    places, standings = rank_tried(tried, finalists, sweep, desk)
     points = tuple(
         _describe_point(point, judged, places[point.number], standings.get(point.number))
-        for point, judged in zip(tried.points, tried.judgements, strict=True)
+        for point, judged in zip(tried.points, _judge_finally(tried, finalists), strict=True)
     )
     wall_s = time.perf_counter() - ended.start
     return SweepRecord(
@@ -102,8 +102,16 @@ def _describe_point(point: PointRun, judged: Judgement, place: Place, again: Mea
         tied=place.tied,
         on_front=place.on_front,
         wall_s=sum(step.wall_s for step in point.run.steps),
-        folder=f"points/{point.number:04}" if point.failure is None else "",
+        folder=f"points/{point.number:04}" if point.failure is None and not judged.missing else "",
     )
+
+
+def _judge_finally(tried: Tried, finalists: Mapping[int, Finalist]) -> Iterator[Judgement]:
+    """What the points came to; a winner that says no when it is measured again has not passed."""
+    for point, judged in zip(tried.points, tried.judgements, strict=True):
+        again = finalists[point.number].judgement if point.number in finalists else judged
+        said = f"measured again: {again.reason}" if again is not judged and again.outcome != "passed" else judged.reason
+        yield replace(judged, outcome=again.outcome, reason=said)
 
 
 def _describe_step(step: RunStep) -> PointStep:
@@ -151,5 +159,8 @@ def _identity(ended: Ended) -> str:
         [dict(point.point), {step.name: step.record.key if step.record else step.reason for step in point.run.steps}]
         for point in (*ended.tried.points, *(finalist.point for finalist in ended.finalists.values()))
     ]
+    judgements = [*ended.tried.judgements, *(finalist.judgement for finalist in ended.finalists.values())]
+    said: list[JsonValue] = [[judged.outcome, judged.reason] for judged in judgements]
+    gates: list[JsonValue] = [gate.text for gate in sweep.base.gates]
     section = sweep.section.model_dump(mode="json")
-    return digest_json([sweep.base.name, sweep.base.file.description, section, points])
+    return digest_json([sweep.base.name, sweep.base.file.description, section, gates, points, said])

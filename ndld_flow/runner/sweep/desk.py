@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from ndld_flow.artifacts.store import Store
+from ndld_flow.errors import ModelError
 from ndld_flow.recipe.recipe import ModelSource, Recipe, RecipeStep
 from ndld_flow.recipe.sources import FoundModel, find_model
 from ndld_flow.recipe.sweep_section import SweepSection
@@ -72,6 +73,16 @@ class Desk:
             model = self.models[source]
             found[name] = replace(model, artifact=replace(model.artifact, label=name))
         return found
+
+    def check_models(self) -> None:
+        """Raise ModelError when a model is no longer what it was when this sweep began."""
+        for source, found in self.models.items():
+            now = find_model(source, self.store, lambda text: self.listener(Said(text=text)))
+            if now.record.digest != found.record.digest:
+                raise ModelError(
+                    f"model {source.source}: it has changed while the sweep ran, so what the last points read is not "
+                    "known. Run again; should the earlier contents come back, with `--force all`."
+                )
 
     def place_made(self, point: PointRun, decisions: Sequence[Decision], records: Sequence[StepRecord]) -> None:
         """Give a point what was just made for it."""

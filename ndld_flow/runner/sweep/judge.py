@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ndld_flow.recipe.gates import Gate, GateError
@@ -11,7 +11,7 @@ from ndld_flow.recipe.points import Objective
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.run_record import GateResult
 from ndld_flow.records.sweep import PointOutcome
-from ndld_flow.runner.sweep.point_run import PointRun
+from ndld_flow.runner.sweep.point_run import PointRun, decide_gate
 from ndld_flow.sweeping.search import Trial
 
 
@@ -36,14 +36,15 @@ class Judgement:
     violation: float
     """0: all constraints hold."""
     missing: str = ""
-    """What the objectives need and no step of a finished point told."""
+    """What the objectives, constraints and gates need and no step told, though all were done."""
 
 
 def judge_point(point: PointRun, goals: Goals) -> Judgement:
     """What a finished point came to."""
     metrics = point.metrics
-    values, missing = _evaluate(goals.objectives, metrics)
-    decided = [gate for gate in goals.constraints if _is_known(gate, metrics)]
+    values = tuple(_evaluate(objective, metrics) for objective in goals.objectives)
+    missing = _say_missing(point, goals, metrics)
+    decided = [(gate, result) for gate in goals.constraints if (result := decide_gate(gate, metrics)) is not None]
     reason = "; ".join(_objections(point, goals, metrics))
     outcome: PointOutcome = "refused" if reason else "passed"
     if point.failure is not None:
@@ -54,9 +55,9 @@ def judge_point(point: PointRun, goals: Goals) -> Judgement:
         outcome=outcome,
         reason=reason,
         objectives=values,
-        constraints=tuple(gate.decide(metrics) for gate in decided),
-        violation=max((gate.violation(metrics) for gate in decided), default=0.0) or float(bool(reason)),
-        missing=missing if point.failure is None and not point.refused else "",
+        constraints=tuple(result for _, result in decided),
+        violation=max((gate.violation(metrics) for gate, _ in decided), default=0.0) or float(bool(reason)),
+        missing=missing,
     )
 
 
@@ -67,16 +68,27 @@ def describe_trial(point: PointRun, judgement: Judgement) -> Trial:
     return Trial(point.point, known if reached else None, judgement.violation)
 
 
-def _evaluate(objectives: Sequence[Objective], metrics: Mapping[str, Metric]) -> tuple[tuple[float | None, ...], str]:
-    values: list[float | None] = []
-    missing = ""
-    for objective in objectives:
+def _evaluate(objective: Objective, metrics: Mapping[str, Metric]) -> float | None:
+    try:
+        return objective.expression.evaluate(metrics).value
+    except GateError:
+        return None
+
+
+def _say_missing(point: PointRun, goals: Goals, metrics: Mapping[str, Metric]) -> str:
+    """What cannot be decided of a point whose steps are all done; empty when all can."""
+    if not point.is_whole:
+        return ""
+    asked: list[tuple[str, Callable[[Mapping[str, Metric]], object]]] = [
+        *((objective.text, objective.expression.evaluate) for objective in goals.objectives),
+        *((gate.text, gate.decide) for gate in (*goals.constraints, *point.run.recipe.gates)),
+    ]
+    for text, decide in asked:
         try:
-            values.append(objective.expression.evaluate(metrics).value)
+            decide(metrics)
         except GateError as error:
-            values.append(None)
-            missing = missing or f"{objective.text}: {error}"
-    return tuple(values), missing
+            return f"{text}: {error}"
+    return ""
 
 
 def _objections(point: PointRun, goals: Goals, metrics: Mapping[str, Metric]) -> Iterator[str]:
@@ -85,10 +97,9 @@ def _objections(point: PointRun, goals: Goals, metrics: Mapping[str, Metric]) ->
         if step.record is not None and not step.record.passed:
             yield f"{step.name} said no: {step.record.summary}"
     for gate in (*goals.constraints, *point.run.recipe.gates):
-        if _is_known(gate, metrics):
-            result = gate.decide(metrics)
-            if not result.passed:
-                yield f"{gate.text} does not hold: {_side(result.left, result)} against {_side(result.right, result)}"
+        result = decide_gate(gate, metrics)
+        if result is not None and not result.passed:
+            yield f"{gate.text} does not hold: {_side(result.left, result)} against {_side(result.right, result)}"
 
 
 def _say_failure(point: PointRun) -> str:
@@ -99,7 +110,3 @@ def _say_failure(point: PointRun) -> str:
 
 def _side(value: float, result: GateResult) -> str:
     return f"{value:.6g} {result.unit}".strip()
-
-
-def _is_known(gate: Gate, metrics: Mapping[str, Metric]) -> bool:
-    return all(name in metrics for name in gate.names)

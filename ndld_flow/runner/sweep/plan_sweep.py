@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import Future
+from dataclasses import dataclass
 
-from pydantic import JsonValue
-
-from ndld_flow.artifacts.digest import digest_json
+from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import NdldFlowError
 from ndld_flow.recipe.points import Sweep
-from ndld_flow.runner.events import Listener
-from ndld_flow.runner.executors.compute import find_records
-from ndld_flow.runner.executors.in_process import InProcess
+from ndld_flow.records.step_record import StepRecord
+from ndld_flow.runner.events import Listener, Said
+from ndld_flow.runner.executors.executor import Task
+from ndld_flow.runner.run import choose_forced
 from ndld_flow.runner.runs import Outputs
 from ndld_flow.runner.state import Request
+from ndld_flow.runner.sweep.count_steps import CountedStep, count_steps
 from ndld_flow.runner.sweep.desk import Desk
 from ndld_flow.runner.sweep.estimate import Estimate, estimate_seconds
 from ndld_flow.runner.sweep.judge import Goals, describe_trial, judge_point
 from ndld_flow.runner.sweep.point_run import PointRun
-from ndld_flow.runner.sweep.sitting import place_sitting, seat_points
-from ndld_flow.runner.sweep.try_points import batch_size, depends_on_results, open_point
+from ndld_flow.runner.sweep.rank import choose_finalists, is_measured
+from ndld_flow.runner.sweep.sitting import hold_sitting
+from ndld_flow.runner.sweep.try_points import Tried, batch_size, depends_on_results, open_point
+from ndld_flow.runner.sweep.winners import measure_again
 from ndld_flow.sweeping.make_search import make_search
 from ndld_flow.sweeping.space import Assignment
 from ndld_flow.sweeping.space_size import excluded_count
@@ -66,34 +69,49 @@ class SweepPlan:
     points: tuple[PlannedPoint, ...]
     """Those known now: what a search asks for next depends on what the first ones come to."""
     steps: tuple[PlannedStep, ...]
+    again: tuple[int, ...] | None
+    """Points that will be measured again at the end; empty where that is there or none will be, None where it is not
+    known yet which."""
     estimate: Estimate | None
     """Of what is not there; None when nothing like it ever ran here."""
 
 
-@dataclass
-class _Counted:
-    """A step over all points, by what its work depends on."""
+class _NotThereError(Exception):
+    """What a plan comes to is not in the store."""
 
-    step: str
-    uses: int = 0
-    distinct: set[str] = field(default_factory=set)
-    there: set[str] = field(default_factory=set)
+
+class _Nobody:
+    """An executor for plans: nothing is computed."""
+
+    slots = 1
+
+    def submit(self, task: Task, store: Store) -> Future[Sequence[StepRecord]]:
+        raise _NotThereError
+
+    def close(self) -> None:
+        """Nothing was begun."""
 
 
 def plan_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepPlan:
     """What a sweep would do. Nothing is computed, but models are fetched if they must be. Raises NdldFlowError."""
     outputs = Outputs(request.outputs)
-    desk = Desk(outputs, InProcess(), listener, Goals(sweep.objectives, sweep.constraints), sweep.section)
+    forced = choose_forced(request.force, [step.name for step in sweep.base.steps])
+    goals = Goals(sweep.objectives, sweep.constraints)
+    desk = Desk(outputs, _Nobody(), _hear_words(listener), goals, sweep.section, forced=forced)
+    desk.open_run(sweep.base)
     search = make_search(sweep.space, sweep.options)
+    batches: list[list[PointRun]] = []
     points: list[PointRun] = []
     while len(points) < MOST_POINTS and (batch := search.ask(batch_size(sweep))):
         opened = [open_point(sweep, desk, len(points) + place, point) for place, point in enumerate(batch, 1)]
         points += opened
+        batches.append(opened)
         _advance_over_store(opened, desk)
         if depends_on_results(sweep) and not all(point.finished for point in opened):
             break
         search.tell([describe_trial(point, judge_point(point, desk.goals)) for point in opened])
-    counted = _count_steps(points)
+    counted = count_steps(batches)
+    again = _plan_again(sweep, points, desk)
     return SweepPlan(
         sweep=sweep,
         point_count=search.size,
@@ -102,8 +120,14 @@ def plan_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepPlan:
         steps=tuple(
             PlannedStep(name, one.step, one.uses, len(one.distinct), len(one.there)) for name, one in counted.items()
         ),
+        again=again,
         estimate=_estimate(counted, len(points), search.size, outputs, sweep),
     )
+
+
+def _hear_words(listener: Listener) -> Listener:
+    """What is fetched is told; what nobody does is not."""
+    return lambda event: listener(event) if isinstance(event, Said) else None
 
 
 def _advance_over_store(points: Sequence[PointRun], desk: Desk) -> None:
@@ -112,7 +136,7 @@ def _advance_over_store(points: Sequence[PointRun], desk: Desk) -> None:
     while going:
         for point in points:
             _take_found(point, desk)
-        able = [point for point in points if not point.finished and not point.refuse_by(desk.goals.constraints)]
+        able = [point for point in points if not point.finished]
         going = bool(able) and all(_measures(point) for point in able) and _sit_again(able, desk)
 
 
@@ -130,12 +154,26 @@ def _take_found(point: PointRun, desk: Desk) -> None:
 
 def _sit_again(points: Sequence[PointRun], desk: Desk) -> bool:
     """Whether the sitting that these points come to is there."""
-    seats = seat_points(points, desk)
-    found = find_records(seats.works, desk.store)
-    if found is None:
+    try:
+        hold_sitting(points, desk)
+    except _NotThereError:
         return False
-    place_sitting(seats, found, desk, reused=True)
     return True
+
+
+def _plan_again(sweep: Sweep, points: Sequence[PointRun], desk: Desk) -> tuple[int, ...] | None:
+    if not sweep.section.winners or not any(is_measured(objective, sweep) for objective in sweep.objectives):
+        return ()
+    if len(points) >= MOST_POINTS or not all(point.finished for point in points):
+        return None
+    tried = Tried(list(points), [judge_point(point, desk.goals) for point in points])
+    numbers = choose_finalists(tried, sweep)
+    winners = [point for point in points if point.number in numbers]
+    try:
+        measure_again(winners, desk)
+    except _NotThereError:
+        return tuple(point.number for point in winners)
+    return ()
 
 
 def _measures(point: PointRun) -> bool:
@@ -147,30 +185,8 @@ def _describe(point: PointRun) -> PlannedPoint:
     return PlannedPoint(point.number, point.point, waiting, str(point.failure) if point.failure is not None else "")
 
 
-def _count_steps(points: Sequence[PointRun]) -> dict[str, _Counted]:
-    """What each step's work depends on, as far as it can be told without doing it."""
-    counted: dict[str, _Counted] = {}
-    for point in points:
-        if point.failure is not None:
-            continue
-        known: dict[str, str] = {name: model.record.digest for name, model in point.run.models.items()}
-        for step in point.run.recipe.steps:
-            reads: dict[str, JsonValue] = {key: known[name] for key, name in step.reads.items()}
-            inputs = point.run.recipe.file.model_dump(mode="json")["inputs"] if step.step.needs_inputs() else {}
-            known[step.name] = digest_json([step.type.name, step.type.version, step.settings, reads, inputs])
-            done = point.run.done.get(step.name)
-            if done is not None and done.record is None:
-                continue  # a constraint said no: it will not be done
-            one = counted.setdefault(step.name, _Counted(step.type.name))
-            one.uses += 1
-            one.distinct.add(known[step.name])
-            if done is not None:
-                one.there.add(known[step.name])
-    return counted
-
-
 def _estimate(
-    counted: Mapping[str, _Counted], known: int, point_count: int | None, outputs: Outputs, sweep: Sweep
+    counted: Mapping[str, CountedStep], known: int, point_count: int | None, outputs: Outputs, sweep: Sweep
 ) -> Estimate | None:
     """Of the steps that are not there; of points that are not known yet as many as of those that are."""
     scale = max(point_count or known, known) / known if known else 0.0

@@ -9,14 +9,23 @@ from dataclasses import dataclass, field
 from pydantic import JsonValue
 
 from ndld_flow.errors import NdldFlowError
-from ndld_flow.recipe.gates import Gate
+from ndld_flow.recipe.gates import Gate, GateError
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.metric import Metric
+from ndld_flow.records.run_record import GateResult
 from ndld_flow.records.step_record import RunStep
 from ndld_flow.runner.order import Unit, arrange_steps
 from ndld_flow.runner.state import RunState
 from ndld_flow.runner.unit_work import skip_step
 from ndld_flow.sweeping.space import Assignment
+
+
+def decide_gate(gate: Gate, metrics: Mapping[str, Metric]) -> GateResult | None:
+    """What a gate says; None where it cannot be decided: a metric is not there, or something is divided by zero."""
+    try:
+        return gate.decide(metrics)
+    except GateError:
+        return None
 
 
 @dataclass
@@ -49,6 +58,11 @@ class PointRun:
         return not self.waiting
 
     @property
+    def is_whole(self) -> bool:
+        """Whether every step was done."""
+        return not self.waiting and bool(self.run.done) and all(step.record is not None for step in self.run.steps)
+
+    @property
     def metrics(self) -> dict[str, Metric]:
         """`STEP.METRIC` -> value, of all steps that are done."""
         return {
@@ -76,9 +90,8 @@ class PointRun:
     def refuse_by(self, constraints: Sequence[Gate]) -> bool:
         """Whether a step or a constraint that can be decided by now said no: then measuring it would tell nothing."""
         said_no = next((step.name for step in self.run.steps if step.outcome == "failed"), "")
-        metrics = self.metrics
-        known = (gate for gate in constraints if all(name in metrics for name in gate.names))
-        broken = next((gate.text for gate in known if not gate.decide(metrics).passed), "")
+        decided = (decide_gate(gate, self.metrics) for gate in constraints)
+        broken = next((result.gate for result in decided if result is not None and not result.passed), "")
         if said_no or broken:
             self.refused = True
             self._skip(f"{said_no} said no" if said_no else f"{broken} does not hold")

@@ -41,10 +41,10 @@ def rank_tried(tried: Tried, finalists: Finalists, sweep: Sweep, desk: Desk) -> 
 
 
 def _goals(sweep: Sweep) -> list[Goal]:
-    return [Goal(one.direction, Rules.threshold if _is_measured(one, sweep) else 0.0) for one in sweep.objectives]
+    return [Goal(one.direction, Rules.threshold if is_measured(one, sweep) else 0.0) for one in sweep.objectives]
 
 
-def _is_measured(objective: Objective, sweep: Sweep) -> bool:
+def is_measured(objective: Objective, sweep: Sweep) -> bool:
     """Whether a measuring step tells it, so that it has noise."""
     measuring = {step.name for step in sweep.base.steps if step.type.cls.takes_turns}
     return any(name.partition(".")[0] in measuring for name in objective.expression.names)

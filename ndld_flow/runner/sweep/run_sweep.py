@@ -42,6 +42,7 @@ def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinish
     with explaining_disk(f"sweep of {request.recipe}", outputs.root), outputs.store.working():
         outputs.store.sweep_building()
         with open_desk(sweep, request, outputs, listener) as desk:
+            desk.open_run(sweep.base)  # its model is in the sweep's record: what is wrong with it is told now
             search = make_search(sweep.space, sweep.options)
             listener(SweepStarted(recipe=sweep.base.name, method=sweep.section.method, point_count=search.size))
             tried = try_points(sweep, search, desk)

@@ -67,16 +67,15 @@ def _measure(members: Sequence[PointRun], desk: Desk) -> None:
         return
     for work in seats.works:
         desk.listener(
-            StepStarted(name=work.step.name, step=work.step.type.name, reason=Reason.TOGETHER.text, detail="")
+            StepStarted(
+                name=work.step.name, step=work.step.type.name, reason=_reason(seats).text, detail=_company(seats)
+            )
         )
     answer = desk.executor.submit(_task(seats, desk), desk.store)
     try:
         place_sitting(seats, answer.result(), desk, reused=False)
     except NdldFlowError as error:
-        culprits = list(_culprits(seats, error))
-        for point, step in culprits:
-            point.fail(step, error)
-        if culprits:
+        if _fail_culprits(seats, desk, error):
             _measure(able, desk)
         else:
             _split(able, desk, error)
@@ -85,7 +84,9 @@ def _measure(members: Sequence[PointRun], desk: Desk) -> None:
 def _split(members: Sequence[PointRun], desk: Desk, error: NdldFlowError) -> None:
     """Nobody knows whose error it was: measure each half by itself."""
     if len(members) == 1:
-        members[0].fail(members[0].waiting[0][0], error)
+        step = members[0].waiting[0][0]
+        members[0].fail(step, error)
+        desk.tell_step(members[0], step)
         return
     middle = len(members) // 2
     _measure(members[:middle], desk)
@@ -126,16 +127,37 @@ def _must_measure(seats: Seats, desk: Desk) -> bool:
     return any(step.name in desk.forced or step.step.reused_where() is Reuse.NEVER for step in steps)
 
 
+def _reason(seats: Seats) -> Reason:
+    return Reason.TOGETHER if len(seats.works) > 1 else Reason.NEW
+
+
+def _company(seats: Seats) -> str:
+    others = len(seats.works) - 1
+    return f"with {others} other{'s' if others > 1 else ''}" if others else ""
+
+
 def _task(seats: Seats, desk: Desk) -> Task:
-    limits = [desk.limit_s(seats.taken[0][1].name) for _ in seats.works]
+    names = {place: step.name for _, step, place in seats.taken}
+    limits = [desk.limit_s(name) for name in names.values()]
     known = [limit for limit in limits if limit is not None]
     return Task(seats.works, _must_measure(seats, desk), sum(known) if len(known) == len(limits) else None)
 
 
+def _fail_culprits(seats: Seats, desk: Desk, error: NdldFlowError) -> bool:
+    """Whether the error names a step; the points that have it have failed then."""
+    culprits = list(_culprits(seats, error))
+    begun = {work.step.name for work in seats.works}
+    for point, step in culprits:
+        point.fail(step, error)
+        if f"{step.name}#{point.number}" in begun:
+            desk.tell_step(point, step)
+    return bool(culprits)
+
+
 def _culprits(seats: Seats, error: NdldFlowError) -> Iterator[tuple[PointRun, RecipeStep]]:
-    """Points whose step the error names."""
+    """Points whose step the error names; all, where all have the same one."""
     blamed = {place for place, work in enumerate(seats.works) if f"step {work.step.name}: " in str(error)}
-    if len(seats.works) > 1 and len(blamed) == 1:
+    if len(blamed) == 1:
         yield from ((point, step) for point, step, place in seats.taken if place in blamed)
 
 
@@ -145,7 +167,7 @@ def place_sitting(seats: Seats, records: Sequence[StepRecord], desk: Desk, *, re
     points = tuple(dict.fromkeys(point.number for point, _, _ in seats.taken))
     given: set[int] = set()
     for point, step, place in seats.taken:
-        decision = Decision(step, Reason.TOGETHER, f"with {len(records) - 1} others", seats.works[place].parts)
+        decision = Decision(step, _reason(seats), _company(seats), seats.works[place].parts)
         mine = not reused and place not in given
         (desk.place_made if mine else desk.place_found)(point, [decision], [records[place]])
         if place not in given and not reused:

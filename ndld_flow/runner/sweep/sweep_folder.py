@@ -33,7 +33,8 @@ def write_sweep_folder(record: SweepRecord, ended: Ended) -> Path:
         for point, run in zip(record.points, ended.tried.points, strict=True):
             if point.folder:
                 final = ended.finalists.get(point.number)
-                described = _describe_point_run(record, point, final.point if final is not None else run)
+                ended_well = final is not None and final.judgement.outcome != "failed"
+                described = _describe_point_run(record, point, final.point if final and ended_well else run)
                 write_point(described, built / point.folder, folder / point.folder, outputs.store)
         _write_texts(record, built, folder)
         draw_sweep(record, built, outputs.store.object_folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ndld_flow.errors import BackendError, NdldFlowError, RequestError
@@ -34,22 +33,24 @@ def try_points(sweep: Sweep, search: Search, desk: Desk) -> Tried:
     """Try points until the search has no more, or time is up.
 
     Raises RequestError when the objectives name what no step tells, BackendError when this machine lacks what the first
-    points need: then nothing can be found.
+    points need: then nothing can be found. Raises ModelError when a model changes meanwhile.
     """
     tried = Tried()
     start = time.perf_counter()
     limit_s = None if sweep.section.time is None else sweep.section.time / 1e3
     while batch := search.ask(batch_size(sweep)):
+        desk.check_models()
         points = [open_point(sweep, desk, len(tried.points) + place, point) for place, point in enumerate(batch, 1)]
         advance_points(points, desk)
         judgements = [judge_point(point, desk.goals) for point in points]
         tried.points += points
         tried.judgements += judgements
-        _refuse_hopeless(points, judgements)
+        _refuse_hopeless(tried)
         search.tell([describe_trial(point, judged) for point, judged in zip(points, judgements, strict=True)])
         if limit_s is not None and time.perf_counter() - start >= limit_s:
             tried.stopped_because = f"the time of {seconds(limit_s)} is used up"
             break
+    desk.check_models()
     tried.stopped_because = tried.stopped_because or search.stopped_because or f"all {len(tried.points)} points tried"
     return tried
 
@@ -77,13 +78,15 @@ def open_point(sweep: Sweep, desk: Desk, number: int, point: Assignment) -> Poin
         return PointRun(number, point, changes, desk.open_run(sweep.base), failure=error)
 
 
-def _refuse_hopeless(points: Sequence[PointRun], judgements: Sequence[Judgement]) -> None:
+def _refuse_hopeless(tried: Tried) -> None:
+    """Raise what every point so far has failed by, where no other point can do better."""
+    points = tried.points
     lacks = [point.failure for point in points if isinstance(point.failure, BackendError) and not point.run.done]
     if lacks and len(lacks) == len(points):
         raise lacks[0]
-    missing = [judged.missing for judged in judgements]
-    if missing and all(missing):
+    whole = [judged for point, judged in zip(points, tried.judgements, strict=True) if point.is_whole]
+    if whole and all(judged.missing for judged in whole):
         raise RequestError(
-            f"sweep: no point tells what is looked for: {missing[0]}. What was done is kept; mend the objective and "
-            "run again."
+            "sweep: no point tells all that it is asked for; what was done is kept, so mend that and run again: "
+            f"{whole[0].missing}"
         )
