@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from ndld_flow.records.sweep import SweepRecord
+from ndld_flow.records.metric import Metric
+from ndld_flow.records.sweep import SweepObjective, SweepRecord
 from ndld_flow.report.sweep.draw import draw_sweep
 from tests import sweep_samples as made
 from tests.report_browser import Watch, rows_of
+from tests.run_fixtures import MIB
 
 pytestmark = pytest.mark.browser
 
@@ -28,8 +30,23 @@ KINDS: dict[str, Callable[[], SweepRecord]] = {
     "failed": made.failed_only,
     "look": made.no_objective,
     "hostile": made.hostile,
+    "counted": lambda: bare(1.0, 1.0),
+    "costly": lambda: bare(1.0, 2.0),
+    "near": lambda: bare(12.9 * MIB, 12.94 * MIB, "bytes"),
     "large": lambda: made.large(2000, 12),
 }
+
+
+def bare(first: float, last: float, unit: str = "") -> SweepRecord:
+    """One metric over two axes of numbers, one of which is said to be logarithmic though its values are texts."""
+    axes = (made.axis("a.x", 1, 2, 3), made.axis("a.y", 1, 2), made.axis("a.z", "p", "q", log=True))
+    goal = (SweepObjective(text="a.cost", direction="minimize", unit=unit),)
+
+    def measure(values: made.Values) -> made.Measured:
+        part = (int(str(values["a.x"])) - 1) / 2
+        return made.Measured({"a.cost": Metric(value=first + part * (last - first), unit=unit)})
+
+    return made.record(made.Sketch("bare", axes, goal, made.grid(*axes), measure, winners=0))
 
 
 class Pages:
@@ -300,6 +317,36 @@ def test_a_point_is_selected_by_mouse_and_keyboard(pages: Pages) -> None:
     assert page.locator("#trade .chosen").count() == 2
     page.locator("#trade .scatter .mark-best").hover(force=True)
     expect(page.locator(".tooltip")).to_contain_text("best")
+
+
+def test_of_axes_alone_there_is_no_trade_off(pages: Pages) -> None:
+    """They are chosen by whoever swept: of two axes nothing is the front."""
+    page = pages.show("counted")
+    expect(page.locator("#trade")).to_contain_text("Nothing that was measured differs.")
+    page = pages.show("costly")
+    expect(page.get_by_label("Up: quantity")).to_have_value("objective_0")
+    expect(page.get_by_label("Across: quantity")).to_have_value("axis_0")
+
+
+def test_the_legend_tells_of_what_there_is(pages: Pages) -> None:
+    page = pages.show("builds")
+    expect(page.locator("#trade .mark-keys")).to_have_text("besttie: inside the noiseon the frontpassedrefusedfailed")
+    page = pages.show("look")
+    expect(page.locator("#trade .mark-keys")).to_have_text("on the frontpassed")
+
+
+def test_what_was_measured_again_is_told_beside_what_was_first(pages: Pages) -> None:
+    page = pages.show("session")
+    page.locator("#trade .scatter .mark-best").hover(force=True)
+    expect(page.locator(".tooltip")).to_contain_text("measured again: latency.min 8.60 ms")
+    expect(page.locator("#trade h2")).to_contain_text("though measuring again decided which is best")
+
+
+def test_bytes_that_lie_near_each_other_are_told_in_their_unit(pages: Pages) -> None:
+    page = pages.show("near")
+    texts = page.locator("#trade svg[role=application] text").all_text_contents()
+    assert {"12.91 MiB", "12.92 MiB"} <= set(texts), texts
+    assert not [text for text in texts if text.endswith(" B")]
 
 
 # --- curves ---

@@ -7,6 +7,7 @@ import base64
 import csv
 import gzip
 import io
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -24,7 +25,8 @@ from markdown_it import MarkdownIt
 from pydantic import JsonValue
 
 from ndld_flow.errors import RequestError
-from ndld_flow.records.sweep import MeasuredAgain, SweepPoint, SweepRecord
+from ndld_flow.records.metric import Metric
+from ndld_flow.records.sweep import MeasuredAgain, SweepObjective, SweepPoint, SweepRecord
 from ndld_flow.report.exports.picture_file import save_picture
 from ndld_flow.report.exports.sweep_csv import points_csv
 from ndld_flow.report.exports.sweep_exports import write_sweep_exports
@@ -37,6 +39,7 @@ from ndld_flow.report.sweep.page import SweepPage, collect_page
 from ndld_flow.report.sweep.point_words import points_words
 from ndld_flow.report.sweep.read import SWEEP_RECORD, read_sweep_record
 from ndld_flow.report.sweep.recipe_lines import find_own_point, recipe_lines
+from ndld_flow.report.sweep.terminal_lines import summarize_sweep
 from ndld_flow.report.sweep.verdict_words import sweep_verdict
 from tests import sweep_samples as made
 
@@ -329,6 +332,117 @@ def test_a_difference_inside_the_interval_has_no_best_value() -> None:
     view = collect_page(made.builds()).effects[0]
     streams = next(one for one in view.effects if one.axis == "engine.aux_streams")
     assert not any(level.is_best for level in streams.levels)
+
+
+def test_few_points_prove_no_value_best() -> None:
+    """Two blocks or five may lie apart by luck: only intervals that do not meet say something."""
+    for view in collect_page(made.batches()).effects:
+        assert not any(level.is_best for effect in view.effects for level in effect.levels)
+    first, second = [10.0, 10.1, 10.2, 10.3, 10.4, 10.5, 10.6, 12.0], [10.35, 10.45, 11, 11.1, 11.2, 11.3, 11.4, 11.5]
+    axes = (made.axis("s.threads", 1, 2), made.axis("s.seed", *range(16)))
+    spots: list[made.Values] = [{"s.threads": 1 + (place > 7), "s.seed": place} for place in range(16)]
+    goal = (SweepObjective(text="s.ms", direction="minimize", unit="ms"),)
+
+    def measure(values: made.Values) -> made.Measured:
+        return made.Measured({"s.ms": made.ms([*first, *second][int(str(values["s.seed"]))])})
+
+    (view,) = collect_page(made.record(made.Sketch("near", axes, goal, spots, measure))).effects
+    levels = next(one for one in view.effects if one.axis == "s.threads").levels
+    assert [one.is_best for one in levels] == [False, False], "the worst's interval lacks 10.35, but not 10.6"
+    second[:2] = [12.1, 12.2]
+    (view,) = collect_page(made.record(made.Sketch("far", axes, goal, spots, measure))).effects
+    assert [one.is_best for one in view.effects[-1].levels + view.effects[0].levels].count(True) > 0
+
+
+def test_a_combination_has_one_colour_in_all_curves_of_an_axis() -> None:
+    record = made.batches()
+    memory = SweepObjective(text="speed.memory.peak_bytes", direction="minimize", unit="bytes")
+    points = tuple(
+        one.model_copy(update={"objectives": (*one.objectives, 1e6 * (3 - int(str(one.values["speed.threads"]))))})
+        for one in record.points
+    )
+    both = record.model_copy(update={"objectives": (*record.objectives, memory), "points": points})
+    throughput, of_memory = collect_page(both).curves
+    assert of_memory.y.label == "speed.memory.peak_bytes"
+    assert (
+        [line.label for line in throughput.lines]
+        == [line.label for line in of_memory.lines]
+        == ["threads 2", "threads 1"]
+    )
+    worse_second = tuple(
+        one.model_copy(update={"objectives": (one.objectives[0], 1e6 * int(str(one.values["speed.threads"])))})
+        for one in points
+    )
+    turned = collect_page(both.model_copy(update={"points": worse_second})).curves[1]
+    assert [line.label for line in turned.lines] == ["threads 2", "threads 1"], "not the best in memory first"
+
+
+def test_how_far_a_cosine_is_from_one_is_kept() -> None:
+    record = made.variants()
+    points = tuple(
+        one.model_copy(
+            update={"objectives": (*one.objectives[:2], 1 - one.number * 1e-8), "metrics": {}, "again": None}
+        )
+        for one in record.points
+    )
+    payload = payload_of(collect_page(record.model_copy(update={"points": points})))
+    cosine = next(one for one in payload["dimensions"] if one["label"] == "agree.cosine")
+    assert cosine["numbers"][:3] == [0.99999999, 0.99999998, 0.99999997]
+
+
+def test_texts_of_the_ratio_axis_do_not_run_into_each_other() -> None:
+    record = changed(made.session(), 17, again=MeasuredAgain(
+        metrics={}, objectives=(50.0,), standing="worse", ratio=5.6, ratio_low=4.8, ratio_high=6.6
+    ))  # fmt: skip
+    winners = collect_page(record).winners
+    assert winners is not None
+    places = [place for place, _ in winners.ticks]
+    assert "same" in [text for _, text in winners.ticks]
+    assert len(places) > 2
+    assert min(b - a for a, b in itertools.pairwise(places)) >= 21
+
+
+def test_winners_tell_what_varies_and_how_many_more() -> None:
+    record = made.session()
+    same = record.axes[0].model_copy(update={"values": (2,), "numeric": True})
+    winners = collect_page(record.model_copy(update={"axes": (same, *record.axes[1:])})).winners
+    assert winners is not None
+    assert [one.name for one in winners.rows[0].settings] == ["optimization", "execution", "arena"]
+    names = [f"s.k{place}" for place in range(11)]
+    axes = tuple(made.axis(name, 1, 2) for name in names)
+    spots: list[made.Values] = [dict.fromkeys(names, 1), dict.fromkeys(names, 2)]
+    goal = (SweepObjective(text="s.n", direction="minimize"),)
+    many = made.record(
+        made.Sketch("many", axes, goal, spots, lambda _: made.Measured({"s.n": Metric(value=3)}), winners=0)
+    )
+    unmeasured = many.model_copy(
+        update={"points": tuple(one.model_copy(update={"sitting": None}) for one in many.points)}
+    )
+    view = collect_page(unmeasured).winners
+    assert view is not None
+    assert (len(view.rows[0].settings), view.rows[0].more) == (8, 3)
+    assert [row.tied for row in view.rows] == [False, True]
+    assert view.said == "What decides is counted and not measured, so nothing was measured again."
+    assert " and 3 more | " in sweep_markdown(unmeasured)
+    assert "; s.n 3; point 2 ties; " in said(unmeasured), "a bare number has its name"
+    assert collect_page(unmeasured.model_copy(update={"objectives": ()})).winners is None
+
+
+def test_a_winner_that_ties_at_first_but_was_not_measured_again_is_told() -> None:
+    text = sweep_markdown(changed(made.session(), 21, tied=True, again=None))
+    assert "| not again, tie at first |" in text
+
+
+def test_the_terminal_tells_reasons_whatever_the_numbers_in_them() -> None:
+    lines = list(summarize_sweep(made.builds()))
+    assert lines[1].startswith("72 points: 60 passed, 8 refused, 4 failed; ")
+    assert lines[2:] == [
+        "failed: 53, 59, 65, 71: engine: the builder needs 130 MiB of workspace and may use 64 MiB. Give it more by "
+        "`workspace`. (others with other numbers)"
+    ]
+    assert list(summarize_sweep(made.failed_only()))[2:] == [
+        "failed: 1, 2: sanitize: the graph has a cycle at node p2o.Conv.7."
+    ]
 
 
 def test_curves_follow_the_number_in_which_lists_differ() -> None:

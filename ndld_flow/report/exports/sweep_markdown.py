@@ -65,6 +65,7 @@ def _winners(view: WinnersView) -> str:
 
 def _winner(one: WinnerView, view: WinnersView) -> list[str]:
     settings = ", ".join(f"{prose(setting.name, 60)} {code(setting.value)}" for setting in one.settings)
+    settings += f" and {one.more} more" if one.more else ""
     row = [str(one.rank), str(one.number), settings, *map(_goal, one.goals)]
     if view.measured_again:
         ratio = f"{one.ratio} ({one.interval})" if one.interval else one.ratio

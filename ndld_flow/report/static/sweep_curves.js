@@ -30,7 +30,7 @@ class CurvePlot {
     svg.append(...this.grid(points.flat(), at, width), ...lines.map((line, place) => this.line(points[place], line, place, at)));
     const spots = points.flat().map((point) => ({
       x: at.x(point.x), y: at.y(point.y), row: point.row,
-      text: [this.data.title(point.row), this.data.settings(point.row), `${this.one.short} ${this.one.text(point.row)}`].join("\n"),
+      text: [this.data.title(point.row), this.data.settings(point.row), `${this.one.short} ${this.one.text(point.row)}`, ...this.data.againWords(point.row)].join("\n"),
     }));
     new Spots(svg, spots, { pick: this.pick });
     this.room.replaceChildren(svg);

@@ -10,7 +10,7 @@ class Dimension {
     const known = this.isText ? [] : this.numbers.filter((number) => number !== null);
     this.low = known.reduce((a, b) => Math.min(a, b), Infinity);
     this.high = known.reduce((a, b) => Math.max(a, b), -Infinity);
-    this.isLog = this.log && this.low > 0;
+    this.isLog = this.log && !this.isText && this.low > 0;
   }
 
   value(row) {
@@ -30,7 +30,9 @@ class Dimension {
   fractionOf(value) {
     const [low, high] = this.isText ? [0, this.texts.length - 1] : [this.low, this.high];
     if (high === low) return 0.5;
-    return this.isLog ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low);
+    if (this.isLog) return (Math.log(value) - Math.log(low)) / (Math.log(high) - Math.log(low));
+    if (Number.isFinite(high - low)) return (value - low) / (high - low);
+    return (value / 2 - low / 2) / (high / 2 - low / 2); // further apart than a number can be
   }
 
   // The value at a place between 0 and 1, in words.
@@ -66,6 +68,7 @@ function exactText(value, unit) {
 // Bytes are round in their binary unit.
 function roundMarks({ low, high, isLog, unit }, most) {
   if (low === high) return [low];
+  if (!(high - low > 1e-300 && high - low < 1e300)) return [low, high];
   const inside = (value) => value >= low * (1 - 1e-9) && value <= high * (1 + 1e-9);
   if (isLog) {
     const found = [];
@@ -115,6 +118,12 @@ class SweepData {
   title(row) {
     const mark = this.said("mark", row) || (this.passed(row) ? "" : this.said("outcome", row));
     return `point ${this.number[row]}${mark ? `: ${mark === "front" ? "on the front" : mark}` : ""}`;
+  }
+
+  // `measured again: latency.min 899 µs`, of what was.
+  againWords(row) {
+    const again = this.again[row];
+    return again ? [`measured again: ${this.of("objective").map((one, place) => `${one.short} ${quantityText(again.objectives[place], one.unit)}`).join(", ")}`] : [];
   }
 
   settings(row) {

@@ -149,7 +149,7 @@ class Parallel {
   }
 
   hoverAt(row, event) {
-    if (row >= 0) tooltip.show(event.clientX, event.clientY, [this.data.title(row), ...this.axes.map((one) => `${one.short} ${shortened(one.text(row), 40)}`)].join("\n"));
+    if (row >= 0) tooltip.show(event.clientX, event.clientY, [this.data.title(row), ...this.axes.map((one) => `${one.short} ${shortened(one.text(row), 40)}`), ...this.data.againWords(row)].join("\n"));
     else tooltip.hide();
     if (row === this.near) return;
     this.near = row;

@@ -107,7 +107,7 @@ class Scatter {
 
   tell(row) {
     const { x, y } = this.axes;
-    return [this.data.title(row), this.data.settings(row), `${y.one.short} ${y.one.text(row)}`, `${x.one.short} ${x.one.text(row)}`].join("\n");
+    return [this.data.title(row), this.data.settings(row), `${y.one.short} ${y.one.text(row)}`, `${x.one.short} ${x.one.text(row)}`, ...this.data.againWords(row)].join("\n");
   }
 
   grid(width, at) {

@@ -149,11 +149,11 @@ class _Scale:
         return round(4 + 92 * (value - self.low) / span, 2) if span > 0 else 50.0
 
     def ticks(self, objective: SweepObjective) -> tuple[tuple[float, str], ...]:
-        """(place, text) of about five round numbers."""
+        """(place, text) of about three round numbers: more have no room."""
         span = self.high - self.low
         if span <= 0:
             return ((50.0, objective_words(self.low, objective)),)
-        step = _round_step(span / 5)
+        step = _round_step(span / 3)
         first = math.ceil(self.low / step)
         places = [first + place for place in range(12) if (first + place) * step <= self.high]
         return tuple((self.place(place * step), objective_words(place * step, objective)) for place in places)

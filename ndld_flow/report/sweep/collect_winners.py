@@ -14,6 +14,7 @@ from ndld_flow.report.settings_text import Setting
 from ndld_flow.report.sweep.point_words import final, link, objective_words, points_words, short_names, value_words
 from ndld_flow.report.sweep.recipe_lines import recipe_lines
 
+_SETTINGS = 8
 _SHOWN = 5
 """And all that were measured again, and the front."""
 _MOST = 10
@@ -40,6 +41,9 @@ class WinnerView:
     number: int
     rank: int
     settings: tuple[Setting, ...]
+    """What the sweep varied, the first so many."""
+    more: int
+    """Settings that are not among them."""
     goals: tuple[GoalCell, ...]
     """In the order of the objectives."""
     standing: str
@@ -75,11 +79,11 @@ class WinnersView:
 
 
 def collect_winners(record: SweepRecord) -> WinnersView | None:
-    """None where no point has a rank."""
+    """None where no point has a rank, or nothing was looked for."""
     ranked = sorted((point for point in record.points if point.rank is not None), key=lambda point: point.rank or 0)
     worth = [point for place, point in enumerate(ranked) if place < _SHOWN or point.again or point.on_front]
     chosen = worth[:_MOST]
-    if not chosen:
+    if not chosen or not record.objectives:
         return None
     scale = _scale(chosen)
     return WinnersView(
@@ -95,12 +99,15 @@ def collect_winners(record: SweepRecord) -> WinnersView | None:
 def _winner(point: SweepPoint, record: SweepRecord, scale: IntervalScale) -> WinnerView:
     again = point.again
     names = short_names(list(point.values))
+    varied = [axis.name for axis in record.axes if len(axis.values) > 1 and axis.name in names]
+    shown = varied or list(names)
     ratio = again.ratio if again is not None and again.ratio is not None and math.isfinite(again.ratio) else None
     low, high = _ends(point) or (None, None)
     return WinnerView(
         number=point.number,
         rank=point.rank or 0,
-        settings=tuple(Setting(names[name], value_words(value)) for name, value in point.values.items()),
+        settings=tuple(Setting(names[name], value_words(point.values[name])) for name in shown[:_SETTINGS]),
+        more=max(0, len(shown) - _SETTINGS),
         goals=_goals(point, record.objectives),
         standing=again.standing if again else "",
         mark=_MARKS[again.standing] if again else "",
