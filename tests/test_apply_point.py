@@ -121,6 +121,7 @@ def test_overrides_of_the_command_line_are_written_too(tmp_path: Path) -> None:
         ("model: m\nsteps: {a: {}}\n\n# to sweep\nsweep:\n  over: {}\n  # end\n", "model: m\nsteps: {a: {}}\n"),
         ("{model: m, sweep: {over: {}}, steps: {a: {}}}", "{model: m, steps: {a: {}}}"),
         ("{model: m, steps: {a: {}}, sweep: {}}", "{model: m, steps: {a: {}}}"),
+        ("\ufeffmodel: m\nsweep: {}\nsteps: {a: {}}\n", "model: m\nsteps: {a: {}}\n"),
         ("model: m\r\nsweep: {}\r\nsteps: {a: {}}\r\n", "model: m\r\nsteps: {a: {}}\r\n"),
         ("model: m\nsteps:\n  a:\n  # of a step\nsweep: {}", "model: m\nsteps:\n  a:\n  # of a step\n"),
     ],

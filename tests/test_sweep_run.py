@@ -9,6 +9,8 @@ import pytest
 from ndld_flow import api
 from ndld_flow.errors import RequestError
 from ndld_flow.runner.events import PointFinished, SweepFinished, SweepStarted
+from ndld_flow.runner.run_request import run_request
+from ndld_flow.runner.state import Request
 from tests.sweep_toys import SweepToy, count_by_type, make_sweep_toy, table
 
 
@@ -178,7 +180,16 @@ def test_no_file_of_the_users_is_written_over(toy: SweepToy) -> None:
         toy.apply(toy.folder / "mine.yaml")
     with pytest.raises(RequestError, match="beside"):
         toy.apply(toy.folder / "aside" / "best.yaml")
+    with pytest.raises(RequestError, match="is run once, so no point will be best"):
+        run_request(Request(toy.recipe, ("~sweep",), toy.outputs, trust=True, apply=Path("x.yaml")), lambda _: None)
     assert not toy.log
+
+
+def test_a_best_point_is_written_only_where_its_presets_are_found(toy: SweepToy) -> None:
+    (toy.folder / "base.yaml").write_text(toy.recipe.read_text())
+    toy.write("defaults: [base, _self_]\n")
+    with pytest.raises(RequestError, match="`defaults:` names files relative"):
+        toy.apply(toy.folder / "aside" / "best.yaml")
 
 
 def test_a_plan_tells_what_is_shared_and_what_is_there(toy: SweepToy) -> None:

@@ -43,7 +43,7 @@ def load_any(
     folder: Path, sweep: str, *overrides: str, multirun: tuple[str, ...] = (), recipe: str = RECIPE
 ) -> Recipe | Sweep:
     (folder / "toy.yaml").write_text(recipe + sweep)
-    return load_sweep(folder / "toy.yaml", overrides, multirun=multirun, trust=True)
+    return load_sweep(folder / "toy.yaml", [*overrides, *multirun], multirun=bool(multirun), trust=True)
 
 
 def mistakes(folder: Path, sweep: str, *overrides: str, multirun: tuple[str, ...] = ()) -> list[str]:
@@ -172,6 +172,87 @@ def test_axes_of_the_command_line_replace_and_add(folder: Path) -> None:
     assert alone.options.method == "grid"
     plain = load(folder, "", multirun=("first.seconds=2,3", "sweep.minimize=second.length"))
     assert plain.options.directions == ("minimize",)
+
+
+PICKED = """\
+sweep:
+  over:
+    first.seconds: [1, 2]
+    aside.seconds: {from: 1, to: 9}
+    variant: {plain: {second.from: first}, other: {second.from: source}}
+  exclude: [{first.seconds: 2, variant: plain}, {variant: [other], first.seconds: [1, 2], aside.seconds: 3}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("multirun", "overrides", "axes", "start"),
+    [
+        (True, ["variant=plain,other", "first.seconds=2,3"], {"first.seconds": (2, 3)}, 0),
+        (True, ["variant=other"], {"variant": ("other",)}, 0),
+        (False, ["variant=plain"], {"variant": ("plain",)}, 0),
+        (False, ["steps.first.seconds=2"], {"first.seconds": (2,)}, 2),
+        (False, ["first.seconds=7", "first.seconds=2"], {"first.seconds": (2,)}, 2),
+        (True, ["first.seconds=7", "first.seconds=2,3"], {"first.seconds": (2, 3)}, 7),
+        (True, ["first.seconds=2,3", "first.seconds=7"], {"first.seconds": (7,)}, 7),
+        (False, ["sweep.over.first.seconds=[4, 5]"], {"first.seconds": (4, 5)}, 0),
+        (False, ["sweep.over.steps.first.seconds=4,5"], {"first.seconds": (4, 5)}, 0),
+        (False, ["sweep.over.second.word=[p]"], {"second.word": ("p",)}, 0),
+        (False, ["~sweep.over.aside.seconds"], {"aside.seconds": None}, 0),
+        (False, ["sweep.over.variant.third={second.word: z}"], {"variant": ("plain", "other", "third")}, 0),
+    ],
+)  # fmt: skip
+def test_an_axis_of_the_recipe_is_changed_on_the_command_line(
+    folder: Path, multirun: bool, overrides: list[str], axes: dict[str, Any], start: float
+) -> None:
+    (folder / "toy.yaml").write_text(RECIPE + PICKED)
+    if overrides[0].startswith("~"):
+        (folder / "toy.yaml").write_text(RECIPE + PICKED.replace(", aside.seconds: 3", ""))
+    sweep = load_sweep(folder / "toy.yaml", overrides, multirun=multirun, trust=True)
+    assert isinstance(sweep, Sweep)
+    found = {axis.name: axis.values for axis in sweep.space.axes if isinstance(axis, Choices)}
+    usual = {"first.seconds": (1, 2), "variant": ("plain", "other")}
+    assert found == {name: values for name, values in (usual | axes).items() if values}
+    assert sweep.base.steps[0].settings["seconds"] == start
+    if "aside.seconds" not in axes:
+        assert Numbers("aside.seconds", 1, 9, integer=True) in sweep.space.axes
+    (folder / "again.yaml").write_text(write_yaml(sweep.resolve({"source": "0" * 64}), "resolved"))
+    again = load_sweep(folder / "again.yaml", trust=True)
+    assert isinstance(again, Sweep)
+    assert again.space == sweep.space
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("variant=plian", '`variant` has no variant `plian`\n    did you mean "plain"?'),
+        ("variant=range(1,3)", "`variant` has variants with names"),
+        ("~sweep.over.frist.seconds", "there is no axis `frist.seconds`"),
+        ("sweep.over.aside.seconds.to=0", "`from` (1) is larger than `to` (0)"),
+        ("sweep.over.first.seconds=3", "expected a list, found 3"),
+        ("sweep.over.first.seconds=[", "not in Hydra's grammar"),
+        ("sweep.over.first={seconds: [1, 2]}", "each is a key with dots: `STEP.seconds`"),
+        ("hydra.sweeper.n_jobs=2", "a setting of Hydra's own"),
+        ("hydra/sweeper=optuna", "a setting of Hydra's own"),
+        ("seconds=1,2", "a key is STEP.SETTING, such as `speed.threads`"),
+    ],
+)
+def test_a_wrong_change_of_an_axis_is_told(folder: Path, override: str, message: str) -> None:
+    found = mistakes(folder, PICKED, multirun=(override,))
+    assert any(message in problem for problem in found), found
+    assert all(problem.startswith(f'override "{override}"') for problem in found), found
+
+
+def test_presets_of_sweeps_do_not_hinder_a_run_without_one(folder: Path) -> None:
+    (folder / "configs/sweep").mkdir(parents=True)
+    (folder / "configs/sweep/pace.yaml").write_text("over: {first.seconds: [1, 2]}\n")
+    assert isinstance(load_any(folder, PICKED, "~sweep"), Recipe)
+    swept = load(folder, "", recipe="defaults: [{sweep: pace}, _self_]\n" + RECIPE)
+    assert [axis.name for axis in swept.axes] == ["first.seconds"]
+
+
+def test_names_cannot_forge_lines(folder: Path) -> None:
+    [found] = mistakes(folder, 'sweep: {over: {"first\\n.\\e[31mx": [1]}}\n')
+    assert found.isprintable() or found.count("\n") == 1
 
 
 def test_without_a_sweep_it_is_a_recipe(folder: Path) -> None:

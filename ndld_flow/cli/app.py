@@ -15,6 +15,7 @@ import click
 
 from ndld_flow import __version__
 from ndld_flow.errors import NdldFlowError, RecipeError
+from ndld_flow.plain_text import visible_text
 
 VERBS = {
     "run": "Run a recipe; what is done already is not done again.",
@@ -127,5 +128,5 @@ def _explain(error: Exception) -> int:
 
 def _say(error: NdldFlowError) -> str:
     if isinstance(error, RecipeError) and len(error.problems) > 1:
-        return f"error: {len(error.problems)} mistakes\n{error}"
-    return f"error: {error}"
+        return f"error: {len(error.problems)} mistakes\n{visible_text(str(error))}"
+    return f"error: {visible_text(str(error))}"

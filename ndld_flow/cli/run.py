@@ -25,6 +25,8 @@ that was cut off goes on where it was:
 \b
   ndld-flow run pipelines/sweep_cpu.yaml --apply best.yaml
   ndld-flow run my.yaml -m steps.speed.threads=1,2,4 sweep.minimize=speed.latency.min
+  ndld-flow run my.yaml -m variant=plain,fp16 '~sweep.over.speed.threads'
+  ndld-flow run my.yaml '~sweep'
 
 The run's folder (report.html, run.json, each step's files) is written below outputs/runs/, a sweep's below
 outputs/sweeps/, and `latest` points to the newest. Exit code 1 means that the work was done and a check, gate or step

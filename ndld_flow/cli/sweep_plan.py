@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,7 @@ def _headline(plan: SweepPlan) -> str:
 
 
 def _point_line(point: PlannedPoint) -> str:
-    values = visible_text(", ".join(f"{name}={value}" for name, value in point.values.items()))
+    values = visible_text(", ".join(f"{name}={json.dumps(value)}" for name, value in point.values.items()))
     if point.problem:
         state, colour = " ".join(point.problem.split()), "red"
     else:

@@ -25,7 +25,7 @@ def apply_point(path: Path, changes: Changes, overrides: Sequence[str] = ()) -> 
     text without translating them. A recipe that cannot be changed in these places alone is written out whole, without
     comments, and its heading says so. Raises RecipeError for a file that is no recipe and changes that find no place.
     """
-    with path.open(encoding="utf-8", newline="") as stream:
+    with path.open(encoding="utf-8-sig", newline="") as stream:
         raw = stream.read()
     text = raw.replace("\r\n", "\n")
     wanted = _open(path, text, overrides)

@@ -29,6 +29,9 @@ PRIMARY = "ndld_flow_recipe"
 
 SEVERAL = "add `-m` to sweep over them; write [1,2] for one list, or quote text that holds commas"
 
+WITHOUT_SWEEP = "~sweep"
+"""The override that takes a recipe's sweep away. (Hydra would look for presets of sweeps, where `configs/` has any.)"""
+
 DEPENDS_ON_SURROUNDINGS = re.compile(r"\$\{\s*(oc\.env|now|hydra|python_version)\b")
 """Interpolations whose value is not in any file: what holds one is composed anew each time."""
 
@@ -69,12 +72,16 @@ def compose_file(file: YamlFile, overrides: Sequence[str] = (), memory: Path | N
     """Compose a recipe whose text was read already. As `compose_recipe`, which see."""
     folders = _find_folders(file.path)
     overrides = tuple(overrides)
+    _refuse_settings_of_hydra(file, overrides)
     key = _digest_sources(file, overrides, folders)
     note = memory / f"{key}.json" if memory is not None and key is not None else None
     both = _recall(note)
     if both is None:
-        both = _compose(file, [_normalise(override, folders) for override in overrides], folders)
+        followed = [_normalise(override, folders) for override in overrides if override != WITHOUT_SWEEP]
+        both = _compose(file, followed, folders)
         for values in both:
+            if WITHOUT_SWEEP in overrides:
+                values.pop("sweep", None)
             values["steps"] = _order_steps(values.get("steps"), file, folders)
         if note is not None:
             write_text_atomically(note, json.dumps(both if both[0] != both[1] else both[:1]))
@@ -103,6 +110,21 @@ def holds_interpolation(value: object) -> bool:
     if isinstance(value, dict):
         return any(map(holds_interpolation, value.values()))
     return any(map(holds_interpolation, value)) if isinstance(value, list) else isinstance(value, str) and "${" in value
+
+
+def _refuse_settings_of_hydra(file: YamlFile, overrides: Sequence[str]) -> None:
+    """Refuse what would say how Hydra runs something: here it only composes, and such settings would say nothing."""
+    what = "this is a setting of Hydra's own, which composes recipes here and runs nothing"
+    hint = "a sweep has `sweep.method`, `sweep.points`, `--jobs`; a run has `--outputs`"
+    problems = [
+        Problem(f'override "{override}"', "", what, hint)
+        for override in overrides
+        if re.match(r"[+~]*hydra([./@=]|$)", override)
+    ]
+    if "hydra" in file.values:
+        problems.append(Problem(file.where("hydra"), "hydra", what, hint))
+    if problems:
+        raise RecipeError(problems)
 
 
 def _find_folders(path: Path) -> list[Path]:
@@ -150,6 +172,11 @@ def _default_files(values: dict[str, Any], folders: Sequence[Path]) -> list[Path
             for choice in choices if isinstance(choices, list) else [choices]:
                 found += _find_config("/".join([*words[-1:], str(choice).partition("@")[0]]), folders)
     return found
+
+
+def finds_the_same(values: dict[str, Any], path: Path, other: Path) -> bool:
+    """Whether a recipe's `defaults:` name the same files when it lies at another path."""
+    return _default_files(values, _find_folders(path)) == _default_files(values, _find_folders(other))
 
 
 def _find_config(name: str, folders: Sequence[Path]) -> list[Path]:

@@ -122,7 +122,9 @@ _Dumper.add_representer(str, _represent_text)
 
 def _render(value: object) -> str:
     """A value as it may stand anywhere, inside brackets too."""
-    text: str = yaml.dump([value], Dumper=_Dumper, default_flow_style=True, allow_unicode=True, width=2**30)
+    text: str = yaml.dump(
+        [value], Dumper=_Dumper, default_flow_style=True, allow_unicode=True, width=2**30, sort_keys=False
+    )
     return text.strip()[1:-1]
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import Problem, RecipeError
 from ndld_flow.recipe.compose import compose_recipe
-from ndld_flow.recipe.make_sweep import GivenAxis, make_sweep
-from ndld_flow.recipe.override_grammar import AxisError, find_axis
+from ndld_flow.recipe.given_axes import GivenAxis, read_axis_override, read_pin
+from ndld_flow.recipe.make_sweep import make_sweep
+from ndld_flow.recipe.override_grammar import AxisError
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe
+from ndld_flow.recipe.sweep_axes import find_root_key
 from ndld_flow.recipe.validate import validate_recipe
 
 
@@ -29,43 +32,61 @@ def load_sweep(
     path: Path,
     overrides: Sequence[str] = (),
     *,
-    multirun: Sequence[str] = (),
+    multirun: bool = False,
     trust: bool = False,
     store: Store | None = None,
 ) -> Recipe | Sweep:
     """Compose and check a recipe that may have a `sweep:`; a recipe where nothing varies.
 
-    `multirun`: overrides after `-m`. One that names several values (`steps.speed.threads=1,2`) is an axis: it takes the
-    place of the recipe's axis of this key, or is one more. Any other is an override as without `-m`.
+    An override may be about an axis, and takes the place of the recipe's axis of this name or key, or is one more:
+    with `multirun` (`-m`) one that names several values (`steps.speed.threads=1,2`); `sweep.over.KEY=VALUES`; and one
+    that gives an axis of the recipe a single value. `variant=plain,fp16` chooses among variants.
     Raises RecipeError with every problem found.
     """
-    axes, plain = _split(multirun)
-    composed = compose_recipe(path, [*overrides, *plain], _memory(store))
-    if composed.values.get("sweep") is None and not axes:
+    axes, plain = _split(overrides, multirun)
+    composed = compose_recipe(path, [override for _, override in plain], _memory(store))
+    pins = [(place, pin) for place, override in plain if (pin := read_pin(override, composed.values))]
+    if pins:
+        left = [_compose_pin(override, dict(pins).get(place), composed.values) for place, override in plain]
+        composed = compose_recipe(path, [override for override in left if override], _memory(store))
+    given = [axis for _, axis in sorted([*axes, *pins], key=lambda one: one[0])]
+    if composed.values.get("sweep") is None and not given:
         return validate_recipe(composed, trust=trust)
-    return make_sweep(composed, axes, trust)
+    return make_sweep(composed, given, trust)
 
 
 def _memory(store: Store | None) -> Path | None:
     return store.root / "recipes" if store is not None else None
 
 
-def _split(multirun: Sequence[str]) -> tuple[list[GivenAxis], list[str]]:
-    """Overrides that name several values, and all others."""
-    axes, plain, problems = [], [], []
-    for override in multirun:
+def _split(overrides: Sequence[str], multirun: bool) -> tuple[list[tuple[int, GivenAxis]], list[tuple[int, str]]]:
+    """Overrides that are an axis by themselves, and all others, each with its place among all."""
+    axes: list[tuple[int, GivenAxis]] = []
+    plain: list[tuple[int, str]] = []
+    problems: list[Problem] = []
+    for place, override in enumerate(overrides):
         try:
-            found = find_axis(override)
-        except AxisError as error:
-            problems.append(Problem(f'override "{override}"', "", error.what, error.hint))
+            axis = read_axis_override(override, multirun)
+        except RecipeError as error:
+            problems += error.problems
             continue
-        if found is None:
-            plain.append(override)
-        elif found[0].partition(".")[0] == "sweep":
-            hint = "quote text that holds commas, and write several as [a,b]"
-            problems.append(Problem(f'override "{override}"', found[0], "this says how to sweep and cannot vary", hint))
+        if axis is not None:
+            axes.append((place, axis))
         else:
-            axes.append(GivenAxis(*found, override))
+            plain.append((place, override))
     if problems:
         raise RecipeError(problems)
     return axes, plain
+
+
+def _compose_pin(override: str, pin: GivenAxis | None, values: Mapping[str, Any]) -> str:
+    """An override as it is to be composed: the recipe itself has the value that its axis is pinned to.
+
+    None of one that chooses a variant: that is no setting of the recipe.
+    """
+    if pin is None:
+        return override
+    try:
+        return f"{find_root_key(pin.key, values)}={override.partition('=')[2]}"
+    except AxisError:
+        return ""

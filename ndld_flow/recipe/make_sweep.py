@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from pydantic import ValidationError
 
@@ -13,11 +13,10 @@ from ndld_flow.recipe.check_section import Axes, check_section, read_exclusions
 from ndld_flow.recipe.check_values import ValueCheck
 from ndld_flow.recipe.compose import Composed
 from ndld_flow.recipe.gates import Gate, parse_expression, parse_gate
-from ndld_flow.recipe.override_grammar import AxisError
-from ndld_flow.recipe.places import find_value
+from ndld_flow.recipe.given_axes import GivenAxis, add_axes
 from ndld_flow.recipe.points import Objective, Sweep
 from ndld_flow.recipe.recipe import Recipe
-from ndld_flow.recipe.sweep_axes import find_root_key, read_axes
+from ndld_flow.recipe.sweep_axes import read_axes
 from ndld_flow.recipe.sweep_section import Sentences, SweepSection
 from ndld_flow.recipe.validate import Checker, Mistakes, check_sentence
 from ndld_flow.recipe.variations import Variations, open_variations
@@ -26,22 +25,12 @@ from ndld_flow.sweeping.space import Assignment, Space
 from ndld_flow.sweeping.space_size import count_points
 
 
-@dataclass(frozen=True)
-class GivenAxis:
-    """An axis from the command line."""
-
-    key: str
-    values: str
-    """In Hydra's grammar."""
-    override: str
-
-
 def make_sweep(composed: Composed, given: Sequence[GivenAxis], trust: bool) -> Sweep:
     """Check a recipe's sweep together with the axes of the command line.
 
     `trust` as in `validate_recipe`. Raises RecipeError with every problem found, those of the recipe itself included.
     """
-    composed, where = _add_axes(composed, given)
+    composed, where = add_axes(composed, given)
     mistakes = Mistakes(where)
     checker = Checker(composed.file.path, trust)
     base = _check_base(composed, checker, mistakes)
@@ -76,46 +65,6 @@ def _of_override(problem: Problem) -> Problem:
     """An axis of the command line is told by its key: it does not stand in the recipe."""
     given = problem.where.startswith("override")
     return replace(problem, path=problem.path.removeprefix("sweep.over.")) if given else problem
-
-
-def _add_axes(composed: Composed, given: Sequence[GivenAxis]) -> tuple[Composed, Callable[[str], str]]:
-    """The recipe with the command line's axes in its `sweep:`, and what tells where something stands."""
-    section = composed.values.get("sweep") or {}
-    over = (section.get("over") or {}) if isinstance(section, dict) else None
-    if not isinstance(over, dict):
-        return composed, composed.where
-    written = find_value(composed.written, ("sweep", "over"))
-    over = {str(name): _as_written(form, written, name) for name, form in over.items()}
-    overrides: dict[str, str] = {}
-    for axis in given:
-        same = [name for name in over if _root_key(name, composed) == _root_key(axis.key, composed)]
-        name = same[0] if same else axis.key
-        over[name] = axis.values
-        overrides[f"sweep.over.{name}"] = axis.override
-    values = {**composed.values, "sweep": {**section, "over": over}}
-
-    def where(dotted: str) -> str:
-        for place, override in overrides.items():
-            if f"{dotted}.".startswith(f"{place}."):
-                return f'override "{override}"'
-        return composed.where(dotted)
-
-    return replace(composed, values=values), where
-
-
-def _root_key(key: str, composed: Composed) -> str:
-    try:
-        return find_root_key(key, composed.values)
-    except AxisError:
-        return key
-
-
-def _as_written(form: object, written: object, name: object) -> object:
-    """An axis whose values keep their `${...}`: each point follows them by itself."""
-    other = written.get(name) if isinstance(written, dict) else None
-    if isinstance(form, dict) and isinstance(other, dict) and all(isinstance(value, dict) for value in form.values()):
-        return {key: other[key] if isinstance(other.get(key), dict) else value for key, value in form.items()}
-    return other if isinstance(form, list) and isinstance(other, list) else form
 
 
 def _check_base(composed: Composed, checker: Checker, mistakes: Mistakes) -> Recipe | None:

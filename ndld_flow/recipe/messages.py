@@ -53,9 +53,9 @@ def _real_location(detail: Mapping[str, Any], data: object) -> Location:
         inside = part in data if isinstance(data, dict) else isinstance(data, list) and part in range(len(data))
         if inside:
             data = data[part]  # type: ignore[index]
-        if inside or detail["type"] == "missing":
+        if inside:
             kept.append(part)
-    return tuple(kept)
+    return (*kept, detail["loc"][-1]) if detail["type"] == "missing" else tuple(kept)
 
 
 def _explain_choice(details: Sequence[Mapping[str, Any]]) -> str:
@@ -71,7 +71,8 @@ def _explain_choice(details: Sequence[Mapping[str, Any]]) -> str:
 def _explain(detail: Mapping[str, Any], location: Location, model: type[BaseModel]) -> tuple[str, str]:
     kind, found, context = detail["type"], detail["input"], detail.get("ctx", {})
     if kind == "extra_forbidden":
-        known = _model_at(model, location[:-1]).model_fields
+        fields = _model_at(model, location[:-1]).model_fields
+        known = [info.alias or name for name, info in fields.items()]
         return f"there is no setting `{location[-1]}`", say_nearest(str(location[-1]), known)
     if kind == "missing":
         is_item = isinstance(location[-1], int)

@@ -49,6 +49,19 @@ def find_axis(override: str) -> tuple[str, str] | None:
     return parsed.key_or_group, text
 
 
+def read_one_value(override: str) -> JsonValue:
+    """The value of an override that has one. Raises AxisError with what is wrong."""
+    from hydra.errors import HydraException
+
+    try:
+        parsed = _parse(override)
+    except (HydraException, RecursionError) as error:
+        raise _no_grammar(override.partition("=")[2], error) from None
+    if parsed.is_sweep_override():
+        raise AxisError("this names several values", EXAMPLES)
+    return _plain(parsed.value())
+
+
 def read_axis(name: str, text: str) -> Axis:
     """The axis that a text describes. Raises AxisError with what is wrong."""
     from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, RangeSweep
@@ -57,8 +70,7 @@ def read_axis(name: str, text: str) -> Axis:
     try:
         parsed = _parse(f"key={text}")
     except (HydraException, RecursionError) as error:
-        what = " ".join(str(error).split()) if isinstance(error, HydraException) else "it is nested too deeply"
-        raise AxisError(f"{_shorten(text)!r} is not in Hydra's grammar: {_shorten(what, 160)}", EXAMPLES) from None
+        raise _no_grammar(text, error) from None
     swept = parsed._value
     if isinstance(swept, ChoiceSweep | RangeSweep) and swept.shuffle:
         raise AxisError("`shuffle` gives another order each time", "`method: random` with a `seed:` does not")
@@ -78,6 +90,11 @@ def _parse(override: str) -> Override:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     return OverridesParser.create().parse_override(override)
+
+
+def _no_grammar(text: str, error: Exception) -> AxisError:
+    what = "it is nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
+    return AxisError(f"{_shorten(text)!r} is not in Hydra's grammar: {_shorten(what, 160)}", EXAMPLES)
 
 
 def _interval(name: str, swept: IntervalSweep) -> Numbers:

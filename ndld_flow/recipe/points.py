@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -44,6 +45,12 @@ class Sweep:
     variations: Variations
     where: Callable[[str], str]
     """Dotted path -> `file:line` or `override "..."`."""
+
+    @property
+    def plain_overrides(self) -> tuple[str, ...]:
+        """The overrides that it was opened with, without those that say what varies and how."""
+        overrides = self.variations.composed.overrides
+        return tuple(one for one in overrides if not re.match(r"[+~]*sweep([.=@]|$)", one))
 
     def changes(self, point: Assignment) -> dict[str, JsonValue]:
         """What a point sets: key from the recipe's root, such as `steps.speed.threads` -> value."""

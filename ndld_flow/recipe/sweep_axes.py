@@ -83,7 +83,8 @@ def find_root_key(key: str, values: Mapping[str, Any]) -> str:
         return f"steps.{key}"
     if head in FIXED:
         raise AxisError(f"`{head}` cannot vary", f"a sweep varies {', '.join(ROOTS)}")
-    raise AxisError(f"there is no step `{head}`", say_nearest(head, [*steps, *ROOTS]))
+    form = "" if rest else "a key is STEP.SETTING, such as `speed.threads`; "
+    raise AxisError(f"there is no step `{head}`", form + say_nearest(head, [*steps, *ROOTS]))
 
 
 def _read_axis(name: str, form: AxisForm, values: Mapping[str, Any], mistakes: Mistakes) -> SweptAxis | None:

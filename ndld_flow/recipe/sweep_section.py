@@ -37,6 +37,14 @@ class NumberRange(_Settings):
     log: bool = False
     """Whether doubling counts alike everywhere, as with iterations or bytes; not together with `step`."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_nesting(cls, given: object) -> object:
+        if isinstance(given, dict) and any(isinstance(value, list | dict) for value in given.values()):
+            told = "this is no range with `from` and `to`; of settings inside, each is a key with dots: "
+            raise ValueError(f"{told}`STEP.{next(iter(given))}`")
+        return given
+
     @model_validator(mode="after")
     def _check(self) -> NumberRange:
         if self.low > self.high:

@@ -15,6 +15,7 @@ from ndld_flow.artifacts.kinds import Artifact, Onnx
 from ndld_flow.discovery import StepType, StepTypes, find_step_files
 from ndld_flow.errors import Problem, RecipeError, RequestError
 from ndld_flow.nearest import say_nearest
+from ndld_flow.plain_text import visible_name
 from ndld_flow.recipe.compose import Composed
 from ndld_flow.recipe.gates import Expression, Gate, GateError, parse_gate
 from ndld_flow.recipe.messages import explain_mistakes
@@ -37,7 +38,7 @@ class Mistakes:
     problems: list[Problem] = field(default_factory=list)
 
     def add(self, dotted: str, what: str, hint: str = "") -> None:
-        self.problems.append(Problem(self.where(dotted), dotted, what, hint))
+        self.problems.append(Problem(self.where(dotted), visible_name(dotted), visible_name(what), hint))
 
     def in_order(self) -> list[Problem]:
         """As they stand in the file; those of the same line as they were found."""

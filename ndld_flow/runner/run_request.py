@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 def load_request(request: Request) -> Recipe | Sweep:
     """The recipe that is asked for, or its sweep where it has one. Raises RecipeError with every problem found."""
     store = Outputs(request.outputs).store
-    plain, multirun = ((), request.overrides) if request.multirun else (request.overrides, ())
-    loaded = load_sweep(request.recipe, plain, multirun=multirun, trust=request.trust, store=store)
+    loaded = load_sweep(request.recipe, request.overrides, multirun=request.multirun, trust=request.trust, store=store)
     if request.multirun and isinstance(loaded, Recipe):
         raise RequestError(
             f"{request.recipe}: there is nothing to sweep over: it has no `sweep:`, and no override has several values "
             "as `steps.speed.threads=1,2,4` has."
+        )
+    if request.apply is not None and isinstance(loaded, Recipe):
+        raise RequestError(
+            f"--apply {request.apply}: {request.recipe} is run once, so no point will be best: sweep with `-m`."
         )
     return loaded
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from ndld_flow.artifacts.files import write_bytes_atomically
 from ndld_flow.errors import OutputsError, RequestError
 from ndld_flow.recipe.apply_point import apply_point
-from ndld_flow.recipe.override_grammar import find_axis
+from ndld_flow.recipe.compose import finds_the_same
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.runner.state import Request
@@ -28,15 +28,17 @@ def check_target(sweep: Sweep, request: Request) -> None:
     if target.exists() and not _is_ours(target):
         raise RequestError(f"--apply {target}: there is a file already, which no sweep wrote. Name another.")
     beside = request.recipe.absolute().parent
-    relative = [key for key in ("defaults", "steps_from") if key in sweep.variations.written]
-    if relative and target.absolute().parent != beside:
+    values = sweep.variations.composed.file.values
+    steps_from = "steps_from" in values and target.absolute().parent != beside
+    if steps_from or not finds_the_same(values, request.recipe, target):
+        key = "steps_from" if steps_from else "defaults"
         raise RequestError(
-            f"--apply {target}: the recipe's `{relative[0]}:` names files relative to it, so write it beside: "
+            f"--apply {target}: the recipe's `{key}:` names files relative to it, so write it beside: "
             f"{beside / target.name}."
         )
 
 
-def apply_best(record: SweepRecord, request: Request) -> str:
+def apply_best(record: SweepRecord, sweep: Sweep, request: Request) -> str:
     """The path of the recipe that was written; empty where none was asked for, or no point is best.
 
     Raises OutputsError when it cannot be written.
@@ -45,18 +47,12 @@ def apply_best(record: SweepRecord, request: Request) -> str:
     if request.apply is None or best is None:
         return ""
     heading = f"{MARK}{record.recipe_name}/{record.id}: point {best.number}, by `ndld-flow run ... --apply`.\n"
-    text = heading + apply_point(request.recipe, best.changes, _plain_overrides(request))
+    text = heading + apply_point(request.recipe, best.changes, sweep.plain_overrides)
     try:
         write_bytes_atomically(request.apply, text.encode())
     except OSError as error:
         raise OutputsError(f"--apply {request.apply}: it cannot be written: {error.strerror}.") from None
     return str(request.apply)
-
-
-def _plain_overrides(request: Request) -> list[str]:
-    """Overrides that say neither what varies nor how."""
-    others = [one for one in request.overrides if not one.lstrip("+~").startswith("sweep")]
-    return [one for one in others if find_axis(one) is None] if request.multirun else others
 
 
 def _is_ours(path: Path) -> bool:

@@ -3,30 +3,82 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from pydantic import JsonValue
 
+from ndld_flow.recipe.places import find_value, split_key
+
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 _WORDS = {"true", "false", "null", "nan", "inf"}
+_WORD_OF_PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*|0|[1-9][0-9]*")
+_KEY_OF_MAPPING = re.compile(r"[A-Za-z_/]([A-Za-z0-9_./: -]*[A-Za-z0-9_./:-])?")
 
 
-def point_overrides(changes: Mapping[str, JsonValue]) -> tuple[str, ...]:
-    """Overrides that give a recipe a point's values: `steps.speed.threads=2`."""
-    return tuple(f"{key}={_write_value(value)}" for key, value in changes.items())
+class NoOverrideError(ValueError):
+    """Hydra's grammar has no words for a key."""
 
 
-def _write_value(value: JsonValue) -> str:
-    """A value in Hydra's override grammar."""
+def point_overrides(changes: Mapping[str, JsonValue], recipe: dict[str, JsonValue]) -> tuple[str, ...]:
+    """Overrides that give a recipe a point's values: `steps.speed.threads=2`.
+
+    `recipe` tells which keys have dots of their own. Raises NoOverrideError for a key that cannot be written.
+    """
+    return tuple(override for key, value in changes.items() for override in _write_change(key, value, recipe))
+
+
+def write_value(value: JsonValue) -> str:
+    """A value in Hydra's override grammar. Raises NoOverrideError."""
     if isinstance(value, dict):
-        return "{" + ",".join(f"{_write_value(key)}:{_write_value(inner)}" for key, inner in value.items()) + "}"
+        return "{" + ",".join(f"{_write_key(key)}:{write_value(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(map(_write_value, value)) + "]"
+        return "[" + ",".join(map(write_value, value)) + "]"
     if isinstance(value, str):
         return _write_text(value)
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def _write_change(key: str, value: JsonValue, recipe: dict[str, JsonValue]) -> Iterator[str]:
+    path = list(_split_path(key.split("."), recipe))
+    plain = next((place for place, word in enumerate(path) if not _WORD_OF_PATH.fullmatch(word)), len(path))
+    inside = plain < len(path)
+    if not plain or (inside and (isinstance(value, dict) or not _leads_through_mappings(path, plain, recipe))):
+        raise NoOverrideError(key)
+    for word in reversed(path[plain:]):
+        value = {word: value}
+    written = ".".join(path[:plain])
+    if isinstance(value, dict) and not inside:
+        yield f"{written}=null"  # Hydra merges mappings; this one takes the place of what is there
+    yield f"{written}={write_value(value)}"
+
+
+def _split_path(words: list[str], recipe: JsonValue) -> Iterator[str]:
+    """The keys on the way, those with dots of their own as one."""
+    rest = words
+    while rest:
+        if isinstance(recipe, dict):
+            key, left = split_key(recipe, rest)
+        else:
+            key, left = rest[0], rest[1:]
+        yield key
+        recipe, rest = find_value(recipe, [key]), list(left)
+
+
+def _leads_through_mappings(path: list[str], begin: int, recipe: JsonValue) -> bool:
+    """Whether no list and no text is where a path goes on from `begin`: only mappings are merged."""
+    for place, word in enumerate(path[:-1]):
+        recipe = recipe.get(word) if isinstance(recipe, dict) else find_value(recipe, [word])
+        if place >= begin and not isinstance(recipe, dict | None):
+            return False
+    return True
+
+
+def _write_key(key: str) -> str:
+    if not _KEY_OF_MAPPING.fullmatch(key) or key.lower() in _WORDS:
+        raise NoOverrideError(key)
+    return re.sub("([: ])", r"\\\1", key)
 
 
 def _write_text(text: str) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ndld_flow.artifacts.files import point_to, write_text_atomically
 from ndld_flow.artifacts.kinds import LOG_FILE
+from ndld_flow.recipe.compose import WITHOUT_SWEEP
 from ndld_flow.recipe.resolved import write_yaml
-from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.exports.sweep_exports import write_sweep_exports
 from ndld_flow.report.sweep.draw import draw_sweep
@@ -16,9 +16,8 @@ from ndld_flow.report.sweep.read import SWEEP_RECORD
 from ndld_flow.runner.conclude import describe_run
 from ndld_flow.runner.runs import LATEST
 from ndld_flow.runner.sweep.conclude_sweep import Ended
-from ndld_flow.runner.sweep.point_command import point_overrides
+from ndld_flow.runner.sweep.point_command import NoOverrideError, point_overrides
 from ndld_flow.runner.sweep.point_folder import write_point
-from ndld_flow.runner.sweep.point_run import PointRun
 
 
 def write_sweep_folder(record: SweepRecord, ended: Ended) -> Path:
@@ -33,8 +32,10 @@ def write_sweep_folder(record: SweepRecord, ended: Ended) -> Path:
         for point, run in zip(record.points, ended.tried.points, strict=True):
             if point.folder:
                 final = ended.finalists.get(point.number)
+                command = _repeat_point(record, point, ended, folder)
                 ended_well = final is not None and final.judgement.outcome != "failed"
-                described = _describe_point_run(record, point, final.point if final and ended_well else run)
+                shown = final.point if final and ended_well else run
+                described = describe_run(shown.run, f"{record.id}#{point.number}", command)
                 write_point(described, built / point.folder, folder / point.folder, outputs.store)
         _write_texts(record, built, folder)
         draw_sweep(record, built, outputs.store.object_folder)
@@ -44,11 +45,17 @@ def write_sweep_folder(record: SweepRecord, ended: Ended) -> Path:
     return folder
 
 
-def _describe_point_run(sweep: SweepRecord, point: SweepPoint, run: PointRun) -> RunRecord:
-    overrides = point_overrides(point.changes)
+def _repeat_point(sweep: SweepRecord, point: SweepPoint, ended: Ended, folder: Path) -> tuple[str, ...]:
+    """The command that runs a point alone: with overrides, or by its own recipe where Hydra has no words for a key."""
+    repeated: tuple[str, ...] = (str(ended.sweep.base.path), WITHOUT_SWEEP, *ended.sweep.plain_overrides)
+    try:
+        repeated += point_overrides(point.changes, sweep.recipe)
+    except NoOverrideError:
+        repeated = (str(folder.absolute() / point.folder / "recipe.yaml"),)
+    outputs = ended.desk.outputs.root
+    elsewhere = ("--outputs", str(outputs)) if outputs != Path("outputs") else ()
     trust = ("--trust",) if "--trust" in sweep.command else ()
-    command = ("ndld-flow", "run", str(run.run.recipe.path), "~sweep", *overrides, *trust)
-    return describe_run(run.run, f"{sweep.id}#{point.number}", command)
+    return ("ndld-flow", "run", *repeated, *elsewhere, *trust)
 
 
 def _write_texts(sweep: SweepRecord, built: Path, folder: Path) -> None:
