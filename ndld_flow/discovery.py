@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import pkgutil
 import sys
@@ -20,6 +19,7 @@ from blake3 import blake3
 from ndld_flow import steps
 from ndld_flow.errors import RequestError
 from ndld_flow.failing_line import failing_line
+from ndld_flow.source_module import new_module, run_source
 from ndld_flow.step import Step
 
 ENTRY_POINTS = "ndld_flow.steps"
@@ -92,21 +92,18 @@ def _load_file(path: Path) -> StepType:
         raise RequestError(f"{path}: the step's file cannot be read: {error.strerror}.") from None
     digest = blake3(source).hexdigest()[:12]
     module_name = f"ndld_flow_step_{path.stem}_{digest}"
-    module = sys.modules.get(module_name) or _import_file(path, module_name)
+    module = sys.modules.get(module_name) or _import_file(path, source, module_name)
     cls = _only_step(module, str(path))
     return StepType(path.stem, cls, str(path), f"{cls.version}+{digest}")
 
 
-def _import_file(path: Path, module_name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    if spec is None or spec.loader is None:
+def _import_file(path: Path, source: bytes, module_name: str) -> ModuleType:
+    module = new_module(path, module_name)
+    if module is None:
         raise RequestError(f"{path}: a step's file is Python and ends in `.py`.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module  # pydantic looks annotations up here
     try:
-        spec.loader.exec_module(module)
+        run_source(module, source, path)
     except Exception as error:
-        del sys.modules[module_name]
         line = failing_line(error, path)
         raise RequestError(f"{path}{line}: importing this step failed: {type(error).__name__}: {error}") from error
     return module

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,14 @@ def test_a_step_of_ones_own_wins_over_a_built_in_one_of_the_same_name(tmp_path: 
     found = StepTypes((path,)).find("lint")
     assert found is not None
     assert found.origin == str(path)
+
+
+def test_a_file_that_changed_within_a_second_runs_its_new_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
+    path = tmp_path / "stamp.py"
+    for word in ("x", "y"):  # of one size and one time: Python's own cache cannot tell them apart
+        path.write_text(STAMP.replace('word: str = "x"', f'word: str = "{word}"'))
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+        found = StepTypes((path,)).find("stamp")
+        assert found is not None
+        assert found.cls.model_fields["word"].default == word

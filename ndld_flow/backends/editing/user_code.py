@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +12,7 @@ from blake3 import blake3
 from ndld_flow.backends.models.files import one_paragraph
 from ndld_flow.errors import RequestError
 from ndld_flow.failing_line import failing_line
+from ndld_flow.source_module import new_module, run_source
 
 
 def load_user_module(path: Path) -> ModuleType:
@@ -23,17 +22,11 @@ def load_user_module(path: Path) -> ModuleType:
     except OSError as error:
         raise RequestError(f"{path}: the file cannot be read ({error.strerror})") from None
     name = f"ndld_flow_edit_{path.stem}_{blake3(source).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    module = new_module(path, name)
+    if module is None:
         raise RequestError(f"{path}: it is not Python: its name does not end in `.py`")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look annotations up here
-    try:
-        with told_with_place(path):
-            spec.loader.exec_module(module)
-    except RequestError:
-        del sys.modules[name]
-        raise
+    with told_with_place(path):
+        run_source(module, source, path)
     return module
 
 
