@@ -5,18 +5,26 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ndld_flow.errors import BackendError
+from ndld_flow.errors import BackendError, RequestError
 from ndld_flow.runner.events import ignore
-from ndld_flow.runner.executors import on_ray, ray_node
+from ndld_flow.runner.executors import on_ray, ray_node, ray_ways
+from ndld_flow.runner.executors.carried_files import carry_files
+from ndld_flow.runner.executors.compute import compute_steps
+from ndld_flow.runner.executors.line import Failed
 from ndld_flow.runner.executors.on_ray import OnRay
 from ndld_flow.runner.executors.ray_cluster import Said, Talk
-from ndld_flow.runner.executors.ray_words import Alive
+from ndld_flow.runner.executors.ray_watch import SILENCE_S, LostError, Watch
+from ndld_flow.runner.executors.ray_ways import SharedFolder
+from ndld_flow.runner.executors.ray_words import Alive, NodeOrder, read_word
+from ndld_flow.runner.executors.workers import Hearing
 from tests.ray_toys import make_task
 from tests.worker_toys import Deeds
 
@@ -114,6 +122,38 @@ def test_what_was_done_unheard_is_not_done_again(compute: Callable[..., str]) ->
     assert compute(done_unheard) == "hello"
 
 
+def test_a_node_says_at_once_that_it_has_begun(in_folder: Path) -> None:
+    words = ray_node.compute(NodeOrder(task="not even an order").to_line())
+    assert read_word(next(words)) == Alive()
+    assert isinstance(read_word(list(words)[-1]), Failed)
+
+
 def test_a_node_that_cannot_work_is_not_asked_twice(compute: Callable[..., str]) -> None:
     with pytest.raises(BackendError, match=r"Ray's node cannot work: ModuleNotFoundError: No module named 'ndld_flow'"):
         compute(refused)
+
+
+def test_a_node_that_is_silent_for_long_is_lost(in_folder: Path) -> None:
+    task = make_task(Deeds(in_folder))
+    watch = Watch(task, Hearing(task, ignore, threading.Lock()))
+    watch.check()  # it is queued
+    watch.heard = time.monotonic() - SILENCE_S - 1
+    with pytest.raises(LostError, match="its node has said nothing for 60 s"):
+        watch.check()
+
+
+def test_what_has_not_arrived_is_not_received(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_ways, "SEEN_WITHIN_S", 0.0)
+    deeds = Deeds(in_folder)
+    records = compute_steps(make_task(deeds), deeds.store, lambda _: None)
+    assert SharedFolder().receive(records, deeds.store)
+    deeds.store.set_aside(records[0].artifact.digest)
+    assert not SharedFolder().receive(records, deeds.store)
+
+
+def test_a_model_that_was_changed_since_is_not_sent(in_folder: Path) -> None:
+    deeds = Deeds(in_folder)
+    task = make_task(deeds)
+    task.works[0].source.path.write_bytes(b"another model")
+    with pytest.raises(RequestError, match=r"model .*model.onnx: it was changed while it was worked on"):
+        carry_files(task, deeds.store, trust=True)

@@ -40,7 +40,7 @@ ATTEMPTS = 3
 """How often a task is begun whose worker, node or answer is lost."""
 PLACINGS = 10
 """How often it is given to Ray without that anybody begins."""
-LOOK_EVERY_S = 10.0
+LOOK_EVERY_S = 5.0
 """How often to look into the store for what a node has finished without being heard."""
 NODES_TIMEOUT_S = 120.0
 RETURN_WITHIN_S = 60.0

@@ -69,7 +69,7 @@ class Bridge:
         except self._ray.exceptions.RayTaskError as error:
             self.tell(number, "refused", _last_line(error))
         except Exception as error:
-            self.tell(number, "lost", f"{type(error).__name__}: {_first_line(error)}")
+            self.tell(number, "lost", f"{type(error).__name__}: {_first_sentence(error)}")
         finally:
             self._tasks.pop(number, None)
 
@@ -127,8 +127,9 @@ class Bridge:
         self._ray.shutdown()
 
 
-def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), "")
+def _first_sentence(error: Exception) -> str:
+    """Ray goes on with which of its own tools and logs tell more."""
+    return next((line for line in str(error).splitlines() if line.strip()), "").partition(". ")[0].rstrip(".")
 
 
 def _last_line(error: Exception) -> str:

@@ -54,10 +54,11 @@ def describe(question: str) -> str:
 
 
 def compute(order: str) -> Iterator[str]:
-    """Do a `NodeOrder`; yields `Word`s as lines, the last of them a `Last`."""
+    """Do a `NodeOrder`; yields `Word`s as lines: at once that it is there, and at last a `Last`."""
     desk = _Desk(queue.SimpleQueue())
     threading.Thread(target=desk.work, args=(NodeOrder.from_line(order),), daemon=True).start()
     word: Word = Alive()
+    yield word.to_line()
     while not isinstance(word, get_args(Last)):
         try:
             word = desk.said.get(timeout=ALIVE_EVERY_S)
