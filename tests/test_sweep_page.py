@@ -180,9 +180,9 @@ def test_of_a_list_of_which_items_are_changed_all_is_said() -> None:
     }  # fmt: skip
     whole: dict[str, JsonValue] = {"inputs.x.shape": [4, 3, 2, 1], "inputs.x.shape.0": 9}
     assert lines(whole, recipe) == {"inputs": {"x": {"shape": [9, 3, 2, 1]}}}
-    assert lines({"inputs.x.shape.7": 1}, recipe) == {"inputs": {"x": {"shape": 1}}}, (
-        "no traceback for an edited record"
-    )
+    for item in ("4", "7", "-1", "x", "9" * 5000):
+        edited = lines({f"inputs.x.shape.{item}": 1}, recipe)
+        assert edited == {"inputs": {"x": {"shape": 1}}}, "no traceback for an edited record"
 
 
 def lines(changes: dict[str, JsonValue], recipe: dict[str, JsonValue]) -> object:
@@ -351,7 +351,15 @@ def test_few_points_prove_no_value_best() -> None:
     assert [one.is_best for one in levels] == [False, False], "the worst's interval lacks 10.35, but not 10.6"
     second[:2] = [12.1, 12.2]
     (view,) = collect_page(made.record(made.Sketch("far", axes, goal, spots, measure))).effects
-    assert [one.is_best for one in view.effects[-1].levels + view.effects[0].levels].count(True) > 0
+    levels = next(one for one in view.effects if one.axis == "s.threads").levels
+    assert [one.is_best for one in levels] == [True, False]
+    most = (goal[0].model_copy(update={"direction": "maximize"}),)
+    (view,) = collect_page(made.record(made.Sketch("most", axes, most, spots, measure))).effects
+    levels = next(one for one in view.effects if one.axis == "s.threads").levels
+    assert [one.is_best for one in levels] == [False, True]
+    places = [place for place, _ in view.ticks]
+    assert 1 < len(places) <= 4
+    assert min(b - a for a, b in itertools.pairwise(places)) > 18, "the scale's texts have room"
 
 
 def test_a_combination_has_one_colour_in_all_curves_of_an_axis() -> None:
@@ -388,6 +396,9 @@ def test_how_far_a_cosine_is_from_one_is_kept() -> None:
     payload = payload_of(collect_page(record.model_copy(update={"points": points})))
     cosine = next(one for one in payload["dimensions"] if one["label"] == "agree.cosine")
     assert cosine["numbers"][:3] == [0.99999999, 0.99999998, 0.99999997]
+    points = (points[0].model_copy(update={"objectives": (1.0, 1.0, 0.9912345)}),)
+    payload = payload_of(collect_page(record.model_copy(update={"points": points})))
+    assert next(one for one in payload["dimensions"] if one["label"] == "agree.cosine")["numbers"] == [0.9912345]
 
 
 def test_texts_of_the_ratio_axis_do_not_run_into_each_other() -> None:
@@ -423,6 +434,10 @@ def test_winners_tell_what_varies_and_how_many_more() -> None:
     assert (len(view.rows[0].settings), view.rows[0].more) == (8, 3)
     assert [row.tied for row in view.rows] == [False, True]
     assert view.said == "What decides is counted and not measured, so nothing was measured again."
+    for other in (many, unmeasured.model_copy(update={"objectives": (goal[0].model_copy(update={"unit": "s"}),)})):
+        view = collect_page(other).winners
+        assert view is not None
+        assert view.said.startswith("These were not measured again: "), "what is measured once proves little"
     assert " and 3 more | " in sweep_markdown(unmeasured)
     assert "; s.n 3; point 2 ties; " in said(unmeasured), "a bare number has its name"
     assert collect_page(unmeasured.model_copy(update={"objectives": ()})).winners is None
