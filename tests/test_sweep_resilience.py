@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from ndld_flow.errors import OutputsError
 from ndld_flow.records.step_record import StepRecord
 from ndld_flow.report.sweep.collect_sittings import collect_sittings
 from ndld_flow.report.sweep.read import read_sweep_record
@@ -159,3 +160,12 @@ def test_a_sitting_tells_its_machine_where_that_is_another(toy: SweepToy, monkey
     record, _ = toy.run()
     assert {sitting.machine for sitting in record.sittings} == {fingerprint_machine()}
     assert fingerprint_machine() in collect_sittings(record)[0].device
+
+
+def test_a_full_disk_ends_the_sweep_and_is_no_failed_point(toy: SweepToy) -> None:
+    dye = toy.folder / "dye.py"
+    dye.write_text(dye.read_text().replace("import onnx\n", "raise OSError(28, 'No space left on device')\n"))
+    with pytest.raises(OutputsError, match="the disk of .* is full"):
+        toy.run()
+    with pytest.raises(OutputsError, match="the disk of .* is full"):
+        toy.run(place=Placement(jobs=2))

@@ -10,7 +10,7 @@ from ndld_flow import api
 from ndld_flow.errors import RequestError
 from ndld_flow.runner.events import PointFinished, SweepFinished, SweepStarted
 from ndld_flow.runner.run_request import run_request
-from ndld_flow.runner.state import Request
+from ndld_flow.runner.state import Placement, Request
 from tests.sweep_toys import SweepToy, count_by_type, make_sweep_toy, table
 
 
@@ -228,3 +228,8 @@ def test_points_that_cannot_be_are_told_with_the_reason(toy: SweepToy) -> None:
     assert [point.outcome for point in record.points] == ["passed", "passed", "failed", "failed"]
     assert "cuda" in record.points[2].reason
     assert not record.points[2].steps
+
+
+def test_what_is_for_sweeps_is_refused_for_a_single_run(toy: SweepToy) -> None:
+    with pytest.raises(RequestError, match="--jobs and --ray spread the points of a sweep"):
+        run_request(Request(toy.recipe, ("~sweep",), toy.outputs, trust=True, place=Placement(jobs=2)), lambda _: None)

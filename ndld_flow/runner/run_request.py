@@ -12,7 +12,7 @@ from ndld_flow.runner.events import Listener, RunFinished, SweepFinished
 from ndld_flow.runner.plan import Decision
 from ndld_flow.runner.run import plan_loaded, run_loaded
 from ndld_flow.runner.runs import Outputs
-from ndld_flow.runner.state import Request
+from ndld_flow.runner.state import Placement, Request
 
 if TYPE_CHECKING:
     from ndld_flow.runner.sweep.plan_sweep import SweepPlan
@@ -30,6 +30,11 @@ def load_request(request: Request) -> Recipe | Sweep:
     if request.apply is not None and isinstance(loaded, Recipe):
         raise RequestError(
             f"--apply {request.apply}: {request.recipe} is run once, so no point will be best: sweep with `-m`."
+        )
+    if request.place != Placement() and isinstance(loaded, Recipe):
+        raise RequestError(
+            f"--jobs and --ray spread the points of a sweep, and {request.recipe} is run once: leave them out, or sweep "
+            "with `-m`."
         )
     return loaded
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
-from ndld_flow.errors import NdldFlowError
+from ndld_flow.errors import NdldFlowError, OutputsError
 from ndld_flow.records.step_record import StepRecord
 from ndld_flow.runner.events import StepStarted
 from ndld_flow.runner.executors.executor import Task
@@ -17,6 +17,9 @@ from ndld_flow.runner.sweep.desk import Desk
 from ndld_flow.runner.sweep.point_run import PointRun
 from ndld_flow.runner.sweep.sitting import hold_sitting
 from ndld_flow.runner.unit_work import gather_work
+
+IN_FLIGHT = 2
+"""Steps for each worker: one it does, and one that waits, so that it need not."""
 
 
 @dataclass
@@ -58,10 +61,10 @@ class _Traffic:
         flight = self.flights.pop(future)
         del self.by_key[flight.decision.key]
         error = future.exception()
-        if isinstance(error, NdldFlowError):
+        if isinstance(error, NdldFlowError) and not isinstance(error, OutputsError):
             for point in (flight.point, *flight.waiting):
                 point.fail(point.waiting[0][0], error)  # by its own name for it
-        else:  # what is no error of ours is a bug, and raised
+        else:  # a full disk, or a bug: no point's error, and raised
             self.desk.place_made(flight.point, [flight.decision], future.result())
         self.desk.tell_step(flight.point, flight.decision.step)
         return [flight.point, *flight.waiting]
@@ -75,7 +78,7 @@ def advance_points(points: Sequence[PointRun], desk: Desk) -> None:
     traffic = _Traffic(desk)
     ready = deque(points)
     while True:
-        while ready:
+        while ready and len(traffic.flights) < IN_FLIGHT * desk.executor.slots:
             _advance(ready.popleft(), traffic)
         desk.tell_finished(points)
         if traffic.flights:

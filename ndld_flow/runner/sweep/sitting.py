@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ndld_flow.errors import NdldFlowError
+from ndld_flow.errors import NdldFlowError, OutputsError
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.step_record import KeyParts, StepRecord
 from ndld_flow.records.sweep import Sitting
@@ -74,6 +74,8 @@ def _measure(members: Sequence[PointRun], desk: Desk) -> None:
     answer = desk.executor.submit(_task(seats, desk), desk.store)
     try:
         place_sitting(seats, answer.result(), desk, reused=False)
+    except OutputsError:
+        raise  # a full disk is no point's fault
     except NdldFlowError as error:
         if _fail_culprits(seats, desk, error):
             _measure(able, desk)
