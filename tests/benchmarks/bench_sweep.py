@@ -139,7 +139,7 @@ def olive_config(model: str, folder: Path) -> JsonValue:
         "data_configs": [{"name": "data", "type": "DummyDataContainer", "load_dataset_config": data}],
         "evaluators": {"latency": {"type": "OnnxEvaluator", "metrics": [latency]}},
         "passes": {"tuning": tuning},
-        "search_strategy": {"execution_order": "joint", "sampler": "tpe", "max_samples": PART},
+        "search_strategy": {"execution_order": "joint", "sampler": "tpe", "max_iter": PART},
         "evaluator": "latency",
         "host": "here",
         "target": "here",
