@@ -165,7 +165,7 @@ def test_a_sitting_tells_its_machine_where_that_is_another(toy: SweepToy, monkey
 def test_a_full_disk_ends_the_sweep_and_is_no_failed_point(toy: SweepToy) -> None:
     dye = toy.folder / "dye.py"
     dye.write_text(dye.read_text().replace("import onnx\n", "raise OSError(28, 'No space left on device')\n"))
-    with pytest.raises(OutputsError, match="the disk of .* is full"):
+    with pytest.raises(OutputsError, match=r"the disk of .* is full"):
         toy.run()
-    with pytest.raises(OutputsError, match="the disk of .* is full"):
+    with pytest.raises(OutputsError, match=r"the disk of .* is full"):
         toy.run(place=Placement(jobs=2))

@@ -33,8 +33,8 @@ def load_request(request: Request) -> Recipe | Sweep:
         )
     if request.place != Placement() and isinstance(loaded, Recipe):
         raise RequestError(
-            f"--jobs and --ray spread the points of a sweep, and {request.recipe} is run once: leave them out, or sweep "
-            "with `-m`."
+            f"--jobs and --ray spread the points of a sweep, and {request.recipe} is run once: leave them out, or "
+            "sweep with `-m`."
         )
     return loaded
 
