@@ -78,8 +78,17 @@ def test_a_wider_sweep_does_only_what_is_new(toy: SweepToy) -> None:
     record, _ = toy.run("sweep.together=3")
     new = toy.log[worked:]
     assert [line.split()[:2] for line in new if line.startswith("dye")] == [["dye", "tint#7"]]
-    assert new[1].split()[1] == "speed#7+speed#8+speed#9"
-    assert [sitting.reused for sitting in record.sittings[:3]] == [True, True, False]
+    assert sorted(number for sitting in record.sittings[:3] for number in sitting.points) == list(range(1, 10))
+
+
+def test_sittings_mix_the_grid(toy: SweepToy) -> None:
+    record, _ = toy.run("sweep.together=3")
+    again, _ = toy.run("sweep.together=3", "sweep.winners=2")
+    first, second = record.sittings[:2]
+    assert first.points not in ((1, 2, 3), (4, 5, 6))  # else colour and time could not be told apart
+    assert sorted((*first.points, *second.points)) == [1, 2, 3, 4, 5, 6]
+    assert [sitting.reused for sitting in again.sittings[:2]] == [True, True]
+    assert [point.number for point in record.points] == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_failing_point_is_recorded_and_the_others_go_on(toy: SweepToy) -> None:

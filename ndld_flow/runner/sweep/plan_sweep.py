@@ -15,6 +15,7 @@ from ndld_flow.runner.executors.executor import Task
 from ndld_flow.runner.run import choose_forced
 from ndld_flow.runner.runs import Outputs
 from ndld_flow.runner.state import Request
+from ndld_flow.runner.sweep.batches import ask_batches, depends_on_results
 from ndld_flow.runner.sweep.count_steps import CountedStep, count_steps
 from ndld_flow.runner.sweep.desk import Desk
 from ndld_flow.runner.sweep.estimate import Estimate, estimate_seconds
@@ -22,7 +23,7 @@ from ndld_flow.runner.sweep.judge import Goals, describe_trial, judge_point
 from ndld_flow.runner.sweep.point_run import PointRun
 from ndld_flow.runner.sweep.rank import choose_finalists, is_measured
 from ndld_flow.runner.sweep.sitting import hold_sitting
-from ndld_flow.runner.sweep.try_points import Tried, batch_size, depends_on_results, open_point
+from ndld_flow.runner.sweep.try_points import Tried, open_point
 from ndld_flow.runner.sweep.winners import measure_again
 from ndld_flow.sweeping.make_search import make_search
 from ndld_flow.sweeping.space import Assignment
@@ -102,14 +103,16 @@ def plan_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepPlan:
     search = make_search(sweep.space, sweep.options)
     batches: list[list[PointRun]] = []
     points: list[PointRun] = []
-    while len(points) < MOST_POINTS and (batch := search.ask(batch_size(sweep))):
-        opened = [open_point(sweep, desk, len(points) + place, point) for place, point in enumerate(batch, 1)]
+    for batch in ask_batches(sweep, search):
+        opened = [open_point(sweep, desk, number, point) for number, point in batch]
         points += opened
         batches.append(opened)
         _advance_over_store(opened, desk)
-        if depends_on_results(sweep) and not all(point.finished for point in opened):
+        if len(points) >= MOST_POINTS or (depends_on_results(sweep) and not all(point.finished for point in opened)):
             break
-        search.tell([describe_trial(point, judge_point(point, desk.goals)) for point in opened])
+        if depends_on_results(sweep):
+            search.tell([describe_trial(point, judge_point(point, desk.goals)) for point in opened])
+    points.sort(key=lambda point: point.number)
     counted = count_steps(batches)
     again = _plan_again(sweep, points, desk)
     return SweepPlan(

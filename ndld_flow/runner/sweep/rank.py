@@ -13,6 +13,7 @@ from ndld_flow.runner.sweep.point_run import PointRun
 from ndld_flow.runner.sweep.standing import Stand, decide_standing
 from ndld_flow.runner.sweep.try_points import Tried
 from ndld_flow.runner.sweep.winners import Finalist
+from ndld_flow.sweeping.drift import steady_sittings
 from ndld_flow.sweeping.ranking import Contender, Goal, Place, choose_winners, find_best, rank_points
 
 Finalists = Mapping[int, Finalist]
@@ -24,7 +25,14 @@ def choose_finalists(tried: Tried, sweep: Sweep) -> list[int]:
     goals = _goals(sweep)
     if not any(goal.noise for goal in goals):
         return []
-    return choose_winners(_contenders(tried, {}, {}), goals, sweep.section.winners)
+    contenders, count = _contenders(tried, {}, {}), sweep.section.winners
+    chosen = choose_winners(contenders, goals, count)
+    sitting = {point.number: point.sitting for point in tried.points}
+    if len(goals) > 1 or len(set(sitting.values())) == 1:
+        return chosen
+    # A slow sitting hides its best: whoever is good among those it was measured with has a chance too.
+    steadied = choose_winners(steady_sittings(contenders, sitting), goals, count)
+    return list(dict.fromkeys([*chosen[:count], *steadied[:count], *chosen, *steadied]))[: 2 * count]
 
 
 def rank_tried(tried: Tried, finalists: Finalists, sweep: Sweep, desk: Desk) -> tuple[Mapping[int, Place], Standings]:

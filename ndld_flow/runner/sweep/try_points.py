@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ndld_flow.errors import BackendError, NdldFlowError, RequestError
@@ -10,14 +11,15 @@ from ndld_flow.quantities import seconds
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.runner.foresight import refuse_hopeless_run
 from ndld_flow.runner.sweep.advance import advance_points
+from ndld_flow.runner.sweep.batches import ask_batches, depends_on_results
 from ndld_flow.runner.sweep.desk import Desk
 from ndld_flow.runner.sweep.judge import Judgement, describe_trial, judge_point
 from ndld_flow.runner.sweep.point_run import PointRun
 from ndld_flow.sweeping.search import Search
 from ndld_flow.sweeping.space import Assignment
 
-UNMEASURED_AT_ONCE = 64
-"""Points done together where nothing is measured: enough to keep every worker busy."""
+ENOUGH_LACKING = 64
+"""So many points that this machine lacks something for, and no other, and the rest is not looked at."""
 
 
 @dataclass
@@ -27,6 +29,11 @@ class Tried:
     points: list[PointRun] = field(default_factory=list)
     judgements: list[Judgement] = field(default_factory=list)
     stopped_because: str = ""
+
+    def sort(self) -> None:
+        """Put points, which are done in a mixed order, into the order of their numbers."""
+        both = sorted(zip(self.points, self.judgements, strict=True), key=lambda pair: pair[0].number)
+        self.points, self.judgements = [point for point, _ in both], [judged for _, judged in both]
 
 
 def try_points(sweep: Sweep, search: Search, desk: Desk) -> Tried:
@@ -38,32 +45,24 @@ def try_points(sweep: Sweep, search: Search, desk: Desk) -> Tried:
     tried = Tried()
     start = time.perf_counter()
     limit_s = None if sweep.section.time is None else sweep.section.time / 1e3
-    while batch := search.ask(batch_size(sweep)):
+    for batch in ask_batches(sweep, search):
         desk.check_models()
-        points = [open_point(sweep, desk, len(tried.points) + place, point) for place, point in enumerate(batch, 1)]
+        points = [open_point(sweep, desk, number, point) for number, point in batch]
         advance_points(points, desk)
         judgements = [judge_point(point, desk.goals) for point in points]
         tried.points += points
         tried.judgements += judgements
         _refuse_hopeless(tried)
-        search.tell([describe_trial(point, judged) for point, judged in zip(points, judgements, strict=True)])
+        if depends_on_results(sweep):
+            search.tell([describe_trial(point, judged) for point, judged in zip(points, judgements, strict=True)])
         if limit_s is not None and time.perf_counter() - start >= limit_s:
             tried.stopped_because = f"the time of {seconds(limit_s)} is used up"
             break
     desk.check_models()
+    _refuse_lacking(tried.points)
+    tried.sort()
     tried.stopped_because = tried.stopped_because or search.stopped_because or f"all {len(tried.points)} points tried"
     return tried
-
-
-def batch_size(sweep: Sweep) -> int:
-    """How many points are done together."""
-    measures = any(step.type.cls.takes_turns for step in sweep.base.steps)
-    return sweep.section.together if measures or depends_on_results(sweep) else UNMEASURED_AT_ONCE
-
-
-def depends_on_results(sweep: Sweep) -> bool:
-    """Whether which points come next depends on what the first ones came to."""
-    return sweep.section.method in ("hill_climb", "tpe") or sweep.section.saturation is not None
 
 
 def open_point(sweep: Sweep, desk: Desk, number: int, point: Assignment) -> PointRun:
@@ -78,12 +77,17 @@ def open_point(sweep: Sweep, desk: Desk, number: int, point: Assignment) -> Poin
         return PointRun(number, point, changes, desk.open_run(sweep.base), failure=error)
 
 
+def _refuse_lacking(points: Sequence[PointRun], at_least: int = 1) -> None:
+    """Raise what this machine lacks for every point so far; finding that out has cost nothing."""
+    lacks = [point.failure for point in points if isinstance(point.failure, BackendError) and not point.run.done]
+    if len(lacks) == len(points) >= at_least:
+        raise lacks[0]
+
+
 def _refuse_hopeless(tried: Tried) -> None:
     """Raise what every point so far has failed by, where no other point can do better."""
     points = tried.points
-    lacks = [point.failure for point in points if isinstance(point.failure, BackendError) and not point.run.done]
-    if lacks and len(lacks) == len(points):
-        raise lacks[0]
+    _refuse_lacking(points, at_least=ENOUGH_LACKING)
     whole = [judged for point, judged in zip(points, tried.judgements, strict=True) if point.is_whole]
     if whole and all(judged.missing for judged in whole):
         raise RequestError(
