@@ -34,6 +34,7 @@ from ndld_flow.report.page import RunPage, collect_page
 from ndld_flow.report.render import EARLY_SCRIPT, MODEL_PAGE, PROFILE_REPORT, RUN_REPORT
 from ndld_flow.report.run_folder import read_run
 from ndld_flow.report.settings_text import settings_of
+from ndld_flow.report.sweep.draw import SWEEP_PAGE
 from ndld_flow.report.verdict import summarize_run
 from tests.run_fixtures import (
     HOSTILE_NAMES,
@@ -416,7 +417,7 @@ def test_a_sample_that_is_no_number_does_not_stop_a_report(tmp_path: Path) -> No
 
 def test_every_static_file_is_in_a_page() -> None:
     folder = resources.files("ndld_flow.report").joinpath("static")
-    parts = (RUN_REPORT, PROFILE_REPORT, COMPARISON_PAGE, MODEL_PAGE, DIFF_PAGE)
+    parts = (RUN_REPORT, PROFILE_REPORT, COMPARISON_PAGE, MODEL_PAGE, DIFF_PAGE, SWEEP_PAGE)
     used = {EARLY_SCRIPT, *(name for page in parts for name in (*page.styles, *page.scripts))}
     assert used == {file.name for file in folder.iterdir()}
     assert all(len(set(names)) == len(names) for page in parts for names in (page.styles, page.scripts))
