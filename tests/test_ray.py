@@ -225,18 +225,18 @@ def start(toy: SweepToy, *arguments: str) -> subprocess.Popen[str]:
 
 def test_a_sweep_whose_driver_was_killed_goes_on(cluster: Cluster, second: Node, toy: SweepToy) -> None:
     ray = ["--ray", cluster.address, "sweep.together=2", "steps.tint.seconds=2"]
-    with start(toy, *ray) as driver:
-        wait_until(lambda: pids("tint#4"))
+    with start(toy, *ray) as driver:  # whose sittings are of points 4 and 6, 1 and 3, 2 and 5
+        wait_until(lambda: pids("tint#1"))
         driver.kill()
-    wait_until(lambda: not Path(f"/proc/{pids('tint#4')[0]}").exists())  # nothing goes on without a driver
+    wait_until(lambda: not Path(f"/proc/{pids('tint#1')[0]}").exists())  # nothing goes on without a driver
     measured = gauged()
     with start(toy, *ray) as other:  # and two at once do not disturb each other
         record, _ = toy.run(*ray[2:], place=Placement(ray=cluster.address))
         said, _ = other.communicate(timeout=120)
         assert other.returncode == 0, said
-    assert Counter(name for name, _ in dyed()) == {"base#1": 1, "tint#1": 1, "tint#4": 2}
-    assert measured == ["speed#1+speed#2"]
-    assert Counter(gauged())["speed#1+speed#2"] == 1
+    assert Counter(name for name, _ in dyed()) == {"base#4": 1, "tint#4": 1, "tint#1": 2}
+    assert measured == ["speed#4+speed#6"]
+    assert Counter(gauged())["speed#4+speed#6"] == 1
     assert len(gauged()) == 3 + 1
     assert table(record) == undisturbed(toy, "sweep.together=2")
 

@@ -136,7 +136,7 @@ def test_two_sweeps_at_once_never_measure_together(toy: SweepToy, started: list[
     sweeps = [read_sweep_record(folder) for folder in (toy.outputs / "sweeps" / "toy").iterdir() if folder.is_dir()]
     assert {len(sweep.points) for sweep in sweeps} == {6}
     # the four steps that both need were done once
-    assert worked(toy)["base#1"] == 1
+    assert sum(count for name, count in worked(toy).items() if name.startswith("base#")) == 1
 
 
 def _overlapping(spans: Sequence[tuple[object, object]]) -> list[tuple[object, object]]:
