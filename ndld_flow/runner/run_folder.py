@@ -12,6 +12,7 @@ from ndld_flow.artifacts.store import Store
 from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import ArtifactRecord, RunStep, StepRecord
+from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.draw import draw_documents
 from ndld_flow.report.exports.chrome_trace import chrome_trace
 from ndld_flow.report.exports.csv_tables import engine_layers_csv, layers_csv
@@ -104,13 +105,18 @@ def _write_exports(documents: RunDocuments, built: Path) -> None:
 
 def write_texts(run: RunRecord, built: Path, folder: Path) -> None:
     """Write recipe, command and log of a run that will lie in `folder`."""
-    trust = " --trust" if "--trust" in run.command else ""
-    repeat = f"ndld-flow run {shlex.quote(str(folder.absolute() / 'recipe.yaml'))}{trust}"
-    heading = f"Resolved recipe of run {run.id}. It repeats the run from any folder:\n{repeat}"
-    (built / "recipe.yaml").write_text(write_yaml(run.recipe, heading), encoding="utf-8")
-    command = f"cd {shlex.quote(run.directory)}\n{shlex.join(run.command)}\n"
-    (built / "command.txt").write_text(command, encoding="utf-8")
+    write_recipe_and_command(run, "run", built, folder)
     (built / LOG_FILE).write_text(_join_logs(run), encoding="utf-8")
+
+
+def write_recipe_and_command(record: RunRecord | SweepRecord, kind: str, built: Path, folder: Path) -> None:
+    """Write what repeats a run or a sweep (`kind`) that will lie in `folder`."""
+    trust = " --trust" if "--trust" in record.command else ""
+    repeat = f"ndld-flow run {shlex.quote(str(folder.absolute() / 'recipe.yaml'))}{trust}"
+    heading = f"Resolved recipe of {kind} {record.id}. It repeats the {kind} from any folder:\n{repeat}"
+    (built / "recipe.yaml").write_text(write_yaml(record.recipe, heading), encoding="utf-8")
+    command = f"cd {shlex.quote(record.directory)}\n{shlex.join(record.command)}\n"
+    (built / "command.txt").write_text(command, encoding="utf-8")
 
 
 def _join_logs(run: RunRecord) -> str:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 from ndld_flow.artifacts.files import point_to, write_text_atomically
 from ndld_flow.artifacts.kinds import LOG_FILE
 from ndld_flow.recipe.compose import WITHOUT_SWEEP
-from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.exports.sweep_exports import write_sweep_exports
 from ndld_flow.report.sweep.draw import draw_sweep
 from ndld_flow.report.sweep.read import SWEEP_RECORD
 from ndld_flow.runner.conclude import describe_run
+from ndld_flow.runner.run_folder import write_recipe_and_command
 from ndld_flow.runner.runs import LATEST
 from ndld_flow.runner.sweep.conclude_sweep import Ended
 from ndld_flow.runner.sweep.point_command import NoOverrideError, point_overrides
@@ -59,12 +58,7 @@ def _repeat_point(sweep: SweepRecord, point: SweepPoint, ended: Ended, folder: P
 
 
 def _write_texts(sweep: SweepRecord, built: Path, folder: Path) -> None:
-    trust = " --trust" if "--trust" in sweep.command else ""
-    repeat = f"ndld-flow run {shlex.quote(str(folder.absolute() / 'recipe.yaml'))}{trust}"
-    heading = f"Resolved recipe of sweep {sweep.id}. It repeats the sweep from any folder:\n{repeat}"
-    (built / "recipe.yaml").write_text(write_yaml(sweep.recipe, heading), encoding="utf-8")
-    command = f"cd {shlex.quote(sweep.directory)}\n{shlex.join(sweep.command)}\n"
-    (built / "command.txt").write_text(command, encoding="utf-8")
+    write_recipe_and_command(sweep, "sweep", built, folder)
     (built / LOG_FILE).write_text("\n".join(_log_lines(sweep)) + "\n", encoding="utf-8")
     write_text_atomically(built / SWEEP_RECORD, sweep.to_json())
 
