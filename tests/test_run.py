@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import ModelError, OutputsError, RequestError
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.runner.events import StepProgressed
+from ndld_flow.runner.runs import Outputs
 from tests.models import make_ext
 from tests.toys import RECIPE, STAMP, make_toy, outcomes, started
 
@@ -300,3 +303,15 @@ def test_a_reused_run_imports_nothing_heavy(in_folder: Path) -> None:
         f"assert done.nothing_to_do; assert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=in_folder, check=True)
+
+
+def test_runs_of_one_second_are_in_the_order_they_ended_in(in_folder: Path) -> None:
+    outputs = Outputs(in_folder / "outputs")
+    toy = make_toy(in_folder)
+    toy.run()
+    made = next(outputs.folders())
+    second = made.name.partition("-")[0]
+    for age, end in enumerate("cab"):  # names say nothing about the order within a second
+        shutil.copytree(made, made.parent / f"{second}-{end}00000")
+        os.utime(made.parent / f"{second}-{end}00000" / "run.json", ns=(age, age))
+    assert [folder.name[-6] for folder in outputs.folders()][:3] == ["c", "a", "b"]

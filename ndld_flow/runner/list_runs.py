@@ -41,7 +41,7 @@ def list_runs(outputs: Outputs, recipe: str = "*") -> list[RunSummary]:
         *_read_all(((folder, folder / RUN_RECORD) for folder in outputs.folders(recipe)), tags),
         *_read_all(((folder, folder / SWEEP_RECORD) for folder in outputs.sweep_folders(recipe)), tags),
     ]
-    return sorted(found, key=lambda one: Path(one.folder).name, reverse=True)
+    return sorted(found, key=lambda one: one.started_at.timestamp(), reverse=True)
 
 
 def _read_all(records: Iterator[tuple[Path, Path]], tags: dict[str, Path]) -> Iterator[RunSummary]:

@@ -101,11 +101,11 @@ class Outputs:
         newest of runs and sweeps. Raises RequestError as `find` does.
         """
         found = [
-            folder
+            (_age(folder, record), folder)
             for parent, record in ((self.runs, RUN_RECORD), (self.sweeps, SWEEP_RECORD))
             if (folder := self._find_in(parent, reference, record)) is not None
         ]
-        return max(found, key=lambda folder: folder.name) if found else self.find(reference)
+        return max(found)[1] if found else self.find(reference)
 
     def _find_in(self, parent: Path, reference: str, record: str) -> Path | None:
         """A run, or a sweep, by tag, path, recipe or id; None when there is none."""
@@ -150,7 +150,13 @@ def name_folder(folder: Path) -> str:
 def _finished(parent: Path, recipe: str, record: str) -> list[Path]:
     """Oldest first."""
     found = parent.glob(f"{recipe}/*/{record}")
-    return sorted((p.parent for p in found if not _is_link(p.parent)), key=lambda p: (p.name, p.parent.name))
+    return sorted((p.parent for p in found if not _is_link(p.parent)), key=lambda folder: _age(folder, record))
+
+
+def _age(folder: Path, record: str) -> tuple[str, int, str]:
+    """Sorts older folders first: by the second in their names, within it by when the record was written."""
+    started, _, _ = folder.name.partition("-")
+    return started, (folder / record).stat().st_mtime_ns, folder.name
 
 
 def _target(link: Path) -> Path | None:
