@@ -32,11 +32,13 @@ from pydantic import BaseModel, ConfigDict
 
 from ndld_flow.artifacts.kinds import (
     AccuracyDocument,
+    ActivationsDocument,
     Artifact,
     ComparisonDocument,
     Engine,
     LintDocument,
     Onnx,
+    PrecisionDocument,
     ProfileDocument,
 )
 from ndld_flow.inputs import InputSpec
@@ -46,6 +48,7 @@ from ndld_flow.versions import read_version
 
 __all__ = [
     "AccuracyDocument",
+    "ActivationsDocument",
     "Artifact",
     "ComparisonDocument",
     "Context",
@@ -56,6 +59,7 @@ __all__ = [
     "LintDocument",
     "Metric",
     "Onnx",
+    "PrecisionDocument",
     "ProfileDocument",
     "Reads",
     "Result",

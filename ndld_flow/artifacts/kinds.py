@@ -75,6 +75,20 @@ class ComparisonDocument(Artifact):
     main = "comparison.json"
 
 
+class PrecisionDocument(Artifact):
+    """A `records.precision_search.PrecisionSearch` as JSON."""
+
+    kind = "precision"
+    main = "precision.json"
+
+
+class ActivationsDocument(Artifact):
+    """A `records.activations.Activations` as JSON, and beside it the maps, arrays and pictures it names."""
+
+    kind = "activations"
+    main = "activations.json"
+
+
 class Engine(Artifact):
     """A TensorRT engine: `model.engine`, and beside it how it came to be.
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from ndld_flow.records.base import Record
 
+HIGHER_IS_BETTER = ("cosine", "snr_db", "top1")
+"""Metrics where less is worse: their tolerance is a lower bound, and over several outputs the lowest is told."""
+
 
 class OutputAgreement(Record):
     """One output tensor of the candidate against the reference's."""

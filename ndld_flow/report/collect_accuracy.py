@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import TIMES, number
-from ndld_flow.records.accuracy import Accuracy, OutputAgreement
+from ndld_flow.records.accuracy import HIGHER_IS_BETTER, Accuracy, OutputAgreement
 
 # Metrics people look for first; others follow in the order they were recorded.
 _FIRST = ("cosine", "max_abs", "mean_abs", "max_rel", "snr_db", "mismatched")
@@ -84,7 +84,7 @@ def _view(step: str, accuracy: Accuracy) -> AccuracyView:
 
 def _bound(metric: str, value: float) -> str:
     # More is better for these; for an error, less is.
-    return f"{'≥' if metric in ('cosine', 'snr_db', 'top1') else '≤'} {number(value)}"
+    return f"{'≥' if metric in HIGHER_IS_BETTER else '≤'} {number(value)}"
 
 
 def _own_tolerance(bounds: dict[str, float]) -> str:

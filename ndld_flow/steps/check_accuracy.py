@@ -5,71 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
 
 from ndld_flow.artifacts.kinds import AccuracyDocument, Onnx
+from ndld_flow.backends.comparing.tolerance import Tolerance, outside
 from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
 from ndld_flow.quantities import number
-from ndld_flow.records.accuracy import Accuracy, OutputAgreement
+from ndld_flow.records.accuracy import HIGHER_IS_BETTER, Accuracy, OutputAgreement
 from ndld_flow.records.metric import Metric
 from ndld_flow.step import Context, Reads, Result, Reuse, Step
-from ndld_flow.units import Fraction
 
 if TYPE_CHECKING:
     from ndld_flow.backends.comparing.model_comparison import ComparedOutput, Comparison, Side
 
-AtLeast = Annotated[float, Field(ge=0)]
-_LOWEST_WINS = ("cosine", "snr_db", "top1")
-"""Metrics where less is worse: their tolerance is a lower bound, and over several outputs the lowest is told."""
 _UNITS = {"snr_db": "dB"}
-
-
-class Tolerance(BaseModel):
-    """How far outputs may be apart. Everything that is given must hold.
-
-    With `r` the reference and `c` the candidate, over all elements of an output, in float64.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
-
-    cosine: Annotated[float, Field(ge=-1, le=1)] | None = None
-    """Cosine similarity, at least: sum(r c) / (|r| |c|). It does not see a wrong scale."""
-    snr_db: float | None = None
-    """Signal-to-noise ratio in dB, at least: 10 log10(sum(r^2) / sum((c - r)^2)). It sees a wrong scale."""
-    max_abs: AtLeast | None = None
-    """Largest absolute difference, at most: max |c - r|."""
-    mean_abs: AtLeast | None = None
-    """Mean absolute difference, at most: mean |c - r|."""
-    max_rel: AtLeast | None = None
-    """Largest relative difference, at most: max |c - r| / |r|."""
-    rtol: AtLeast | None = None
-    """Relative part of the bound |c - r| <= atol + rtol |r|, as in numpy.allclose; see `mismatched`."""
-    atol: AtLeast | None = None
-    """Absolute part of the bound |c - r| <= atol + rtol |r|, as in numpy.allclose; see `mismatched`."""
-    mismatched: Annotated[Fraction, Field(le=1)] | None = None
-    """Fraction of elements outside the bound of `rtol` and `atol` (for integers: that differ), at most; 0 when only
-    the bound is given."""
-    top1: Annotated[Fraction, Field(le=1)] | None = None
-    """Fraction of rows (along the last axis) whose largest element is at the same place, at least."""
-
-    @model_validator(mode="after")
-    def _check_bound(self) -> Tolerance:
-        if not self.given():
-            raise ValueError("an empty tolerance checks nothing: give at least one bound")
-        return self
-
-    def given(self) -> dict[str, float]:
-        """The bounds that were given."""
-        return self.model_dump(exclude_none=True)
-
-    def bounds(self) -> dict[str, float]:
-        """Metric -> its bound. `rtol` and `atol` are a bound on `mismatched`."""
-        given = self.given()
-        elementwise = [given.pop(name, None) for name in ("rtol", "atol")]
-        if any(value is not None for value in elementwise):
-            given.setdefault("mismatched", 0.0)
-        return given
 
 
 class CheckAccuracy(Step[Onnx, AccuracyDocument]):
@@ -178,7 +128,7 @@ class CheckAccuracy(Step[Onnx, AccuracyDocument]):
             dtype=output.dtype,
             shape=output.shape,
             metrics=metrics,
-            failed=(*output.wrong, *_nonfinite(output), *_outside(metrics, bounds)),
+            failed=(*output.wrong, *_nonfinite(output), *outside(metrics, bounds)),
         )
 
 
@@ -191,21 +141,6 @@ def _nonfinite(output: ComparedOutput) -> list[str]:
     return said
 
 
-def _outside(metrics: dict[str, float], bounds: dict[str, float]) -> list[str]:
-    if not metrics:
-        return []
-    said = []
-    for metric, bound in bounds.items():
-        value = metrics.get(metric)
-        if value is None:
-            said.append(f"{metric} has no meaning for it, so it cannot be checked")
-        elif metric in _LOWEST_WINS and value < bound:
-            said.append(f"{metric} {value:.6g} is less than {bound:g}")
-        elif metric not in _LOWEST_WINS and value > bound:
-            said.append(f"{metric} {value:.6g} is more than {bound:g}")
-    return said
-
-
 def _worst(accuracy: Accuracy) -> dict[str, Metric]:
     """Each metric of the output where it is worst."""
     found: dict[str, list[float]] = {}
@@ -213,7 +148,7 @@ def _worst(accuracy: Accuracy) -> dict[str, Metric]:
         for name, value in output.metrics.items():
             found.setdefault(name, []).append(value)
     return {
-        name: Metric(value=min(values) if name in _LOWEST_WINS else max(values), unit=_UNITS.get(name, ""))
+        name: Metric(value=min(values) if name in HIGHER_IS_BETTER else max(values), unit=_UNITS.get(name, ""))
         for name, values in found.items()
     }
 

@@ -1,0 +1,76 @@
+"""How far two models' outputs may be apart: the settings, and what a metric outside them is told as."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ndld_flow.records.accuracy import HIGHER_IS_BETTER
+from ndld_flow.units import Fraction
+
+AtLeast = Annotated[float, Field(ge=0)]
+
+
+class Tolerance(BaseModel):
+    """How far outputs may be apart. Everything that is given must hold.
+
+    With `r` the reference and `c` the candidate, over all elements of an output, in float64.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    cosine: Annotated[float, Field(ge=-1, le=1)] | None = None
+    """Cosine similarity, at least: sum(r c) / (|r| |c|). It does not see a wrong scale."""
+    snr_db: float | None = None
+    """Signal-to-noise ratio in dB, at least: 10 log10(sum(r^2) / sum((c - r)^2)). It sees a wrong scale."""
+    max_abs: AtLeast | None = None
+    """Largest absolute difference, at most: max |c - r|."""
+    mean_abs: AtLeast | None = None
+    """Mean absolute difference, at most: mean |c - r|."""
+    max_rel: AtLeast | None = None
+    """Largest relative difference, at most: max |c - r| / |r|."""
+    rtol: AtLeast | None = None
+    """Relative part of the bound |c - r| <= atol + rtol |r|, as in numpy.allclose; see `mismatched`."""
+    atol: AtLeast | None = None
+    """Absolute part of the bound |c - r| <= atol + rtol |r|, as in numpy.allclose; see `mismatched`."""
+    mismatched: Annotated[Fraction, Field(le=1)] | None = None
+    """Fraction of elements outside the bound of `rtol` and `atol` (for integers: that differ), at most; 0 when only
+    the bound is given."""
+    top1: Annotated[Fraction, Field(le=1)] | None = None
+    """Fraction of rows (along the last axis) whose largest element is at the same place, at least."""
+
+    @model_validator(mode="after")
+    def _check_bound(self) -> Tolerance:
+        if not self.given():
+            raise ValueError("an empty tolerance checks nothing: give at least one bound")
+        return self
+
+    def given(self) -> dict[str, float]:
+        """The bounds that were given."""
+        return self.model_dump(exclude_none=True)
+
+    def bounds(self) -> dict[str, float]:
+        """Metric -> its bound. `rtol` and `atol` are a bound on `mismatched`."""
+        given = self.given()
+        elementwise = [given.pop(name, None) for name in ("rtol", "atol")]
+        if any(value is not None for value in elementwise):
+            given.setdefault("mismatched", 0.0)
+        return given
+
+
+def outside(metrics: Mapping[str, float], bounds: Mapping[str, float]) -> list[str]:
+    """A sentence for each bound that does not hold; none where there are no metrics at all."""
+    if not metrics:
+        return []
+    said = []
+    for metric, bound in bounds.items():
+        value = metrics.get(metric)
+        if value is None:
+            said.append(f"{metric} has no meaning for it, so it cannot be checked")
+        elif metric in HIGHER_IS_BETTER and value < bound:
+            said.append(f"{metric} {value:.6g} is less than {bound:g}")
+        elif metric not in HIGHER_IS_BETTER and value > bound:
+            said.append(f"{metric} {value:.6g} is more than {bound:g}")
+    return said

@@ -1,0 +1,1 @@
+"""Reduced precision as hardware has it, on a machine that computes in fp32."""

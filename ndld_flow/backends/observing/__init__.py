@@ -1,0 +1,1 @@
+"""Tensors inside a model: captured, measured, compared layer by layer."""

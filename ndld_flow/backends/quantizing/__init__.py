@@ -1,0 +1,1 @@
+"""Quantisation to Q/DQ nodes, with calibration data or without."""

@@ -1,0 +1,106 @@
+"""What a model computes inside, on given inputs: statistics, histograms, channels, and maps to look at."""
+
+from __future__ import annotations
+
+from ndld_flow.records.base import Record
+from ndld_flow.records.divergence import LayerDivergence, TensorRange
+
+
+class Histogram(Record):
+    """Counts of finite values in bins of equal width."""
+
+    low: float
+    high: float
+    counts: tuple[int, ...]
+
+
+class ChannelStatistics(Record):
+    """One channel (the second dimension of NCHW) of a tensor, first sample."""
+
+    channel: int
+    minimum: float
+    maximum: float
+    mean: float
+    rms: float
+    nonfinite: int = 0
+    saturated: int = 0
+    """Elements at the largest or smallest value of their dtype, or of the activation's bounds (Clip, Relu6, Sigmoid)."""
+
+
+class ActivationMap(Record):
+    """The values of one tensor for one sample, made small enough to look at.
+
+    `file` holds, row by row, channels x height x width unsigned 16-bit little-endian codes: 65535 NaN, 65534 +inf,
+    65533 -inf, else value = low + code * (high - low) / 65532.
+    """
+
+    sample: int
+    side: str
+    """`candidate` or `reference`."""
+    file: str
+    """Beside the document, such as `maps/0003-0-candidate.u16`."""
+    array_file: str = ""
+    """All values at full precision, `.npy`; empty where they were not asked for."""
+    channels: int
+    height: int
+    width: int
+    total_channels: int
+    """Of the tensor; more than `channels` where not all are shown."""
+    scale: int = 1
+    """Each element of the map is the mean of `scale x scale` of the tensor's (the largest by size where they differ)."""
+    low: float
+    high: float
+
+
+class CapturedTensor(Record):
+    """One tensor inside the model."""
+
+    tensor: str
+    node: str
+    op_type: str
+    position: int
+    dtype: str
+    shape: tuple[int, ...]
+    layout: str
+    """What the dimensions are taken for: `NCHW`, `NHWC`, `NC`, `NLC`, `flat`."""
+    range: TensorRange
+    reference_range: TensorRange | None = None
+    histogram: Histogram
+    reference_histogram: Histogram | None = None
+    saturated: int = 0
+    channels: tuple[ChannelStatistics, ...] = ()
+    maps: tuple[ActivationMap, ...] = ()
+
+
+class SampleShown(Record):
+    """One input the model was run on."""
+
+    label: str
+    """`receipt.png`, `clip.mp4 frame 12`, `random, seed 3`."""
+    inputs: dict[str, str]
+    """Input -> how its values came to be."""
+    picture: str = ""
+    """A PNG of it beside the document, such as `samples/0.png`; empty where it is none."""
+
+
+class Activations(Record):
+    """What was captured."""
+
+    format_version: int = 1
+    model: str
+    reference: str = ""
+    """The other model, where two are compared."""
+    provider: str
+    arithmetic: str = "native"
+    """`stored` where fp16 and bf16 tensors were rounded after every node."""
+    noise: str = ""
+    """What was added to the inputs: `normal, deviation 0.02, seed 0`."""
+    stopped_at: str = ""
+    """The tensor or node the run stopped behind."""
+    samples: tuple[SampleShown, ...]
+    tensors: tuple[CapturedTensor, ...]
+    divergence: tuple[LayerDivergence, ...] = ()
+    """Of the captured tensors that both models have."""
+    first_nonfinite: str = ""
+    """The first captured tensor, in order of execution, that holds NaN or infinity."""
+    notes: tuple[str, ...] = ()

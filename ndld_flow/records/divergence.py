@@ -1,0 +1,48 @@
+"""Values of tensors inside a model, and how far two runs of it diverge, layer by layer."""
+
+from __future__ import annotations
+
+from ndld_flow.records.base import Record
+
+
+class TensorRange(Record):
+    """The values of one tensor over all samples. Shares are fractions, 0 to 1, of all its elements."""
+
+    tensor: str
+    elements: int
+    minimum: float
+    """Smallest finite value; minimum, maximum and rms are 0 when nothing is finite."""
+    maximum: float
+    rms: float
+    """Root of the mean square of the finite values."""
+    smallest_abs: float
+    """Of the finite value other than 0 that is nearest to 0; 0 when all are 0."""
+    nan_count: int = 0
+    inf_count: int = 0
+    beyond_share: float = 0.0
+    """Finite values larger than the format's largest (65504 for fp16)."""
+    subnormal_share: float = 0.0
+    """Values other than 0 below the format's smallest normal number, where it has fewer bits."""
+    vanishing_share: float = 0.0
+    """Values other than 0 that the format rounds to 0."""
+
+    @property
+    def largest_abs(self) -> float:
+        return max(abs(self.minimum), abs(self.maximum))
+
+
+class LayerDivergence(Record):
+    """One tensor of the candidate against the same tensor of the reference."""
+
+    position: int
+    """Of the node that makes it, in the order of execution, from 0."""
+    node: str
+    op_type: str
+    tensor: str
+    shape: tuple[int, ...] = ()
+    metrics: dict[str, float]
+    """As in `records.accuracy`; `relative_rms` is rms(c - r) / rms(r)."""
+    nonfinite: int = 0
+    """Elements that are NaN or infinite in the candidate only."""
+    range: TensorRange | None = None
+    """The reference's values against the candidate's format."""

@@ -1,0 +1,96 @@
+"""Which nodes must keep a higher precision, why, and how that was found."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ndld_flow.records.base import Record
+from ndld_flow.records.divergence import LayerDivergence
+
+Cause = Literal["overflow", "underflow", "range", "sensitivity", "unsupported"]
+"""`overflow`: values beyond the format's largest. `underflow`: values other than 0 that become 0 or subnormal where it
+matters. `range`: weights or statistics that do not fit the format, or a scale that has to span too much. `sensitivity`:
+every value fits, rounding alone is too coarse. `unsupported`: the node cannot have the precision."""
+
+
+class Evidence(Record):
+    """One measured fact about a node, with what it is measured against."""
+
+    cause: Cause
+    sentence: str
+    """`its input W.var has 12 of 64 values beyond 65504 (largest 9.8e7)`."""
+    tensor: str = ""
+    value: float | None = None
+    limit: float | None = None
+    """Of the format; `value` is compared with it."""
+
+
+class KeptNode(Record):
+    """One node that stays at higher precision."""
+
+    node: str
+    op_type: str
+    outputs: tuple[str, ...]
+    """Names of its output tensors: a node is known by the first of them, for names may be empty or repeat."""
+    cause: Cause
+    evidence: tuple[Evidence, ...]
+    """Most telling first; never empty."""
+    without: dict[str, float] = {}
+    """Metrics, of the worst output, when all kept nodes but this one are kept: what it is worth."""
+
+
+class Trial(Record):
+    """One set of nodes that was tried."""
+
+    number: int
+    phase: Literal["whole", "suspects", "op_types", "regions", "nodes", "shrink", "verify"]
+    what: str
+    """`without Softmax`, `nodes 120 to 180`, ..."""
+    kept_count: int
+    kept: tuple[int, ...]
+    """Positions, in order of execution, of the nodes kept."""
+    metrics: dict[str, float]
+    """Of the worst output; empty when the model did not run."""
+    passed: bool
+    wall_s: float
+    remembered: bool = False
+    """Taken from an earlier search that did not end."""
+    trouble: str = ""
+    """Why it could not be run."""
+
+
+class PrecisionSearch(Record):
+    """A search for the nodes that a reduced precision breaks."""
+
+    format_version: int = 1
+    model: str
+    """Name of the step, or `source`, whose model was searched."""
+    precision: Literal["fp16", "bf16", "int8"]
+    kept_precision: str = "fp32"
+    tolerance: dict[str, float]
+    sample_count: int
+    inputs: dict[str, str]
+    """Input -> how its values came to be."""
+    settings: dict[str, bool | int | float | str] = {}
+    """Of the conversion that was tried, such as `keep_io`: a later step that uses the result has to be set alike."""
+    node_count: int
+    candidate_count: int
+    """Nodes that could have the precision."""
+    always_kept: dict[str, str] = {}
+    """Node -> why it stays at higher precision whatever is found (no kernel, sizes, sensitive operators)."""
+    kept: tuple[KeptNode, ...]
+    passed: bool
+    """The bound is met with the nodes kept."""
+    metrics_whole: dict[str, float]
+    """Of the worst output, with every candidate at the reduced precision; empty when that did not run."""
+    metrics_found: dict[str, float]
+    """Of the worst output, with the kept nodes."""
+    layers_whole: tuple[LayerDivergence, ...] = ()
+    layers_found: tuple[LayerDivergence, ...] = ()
+    first_divergent: str = ""
+    """The first layer, in order of execution, that is too far off with everything reduced; empty when none is."""
+    trials: tuple[Trial, ...]
+    kept_macs_share: float | None = None
+    """Fraction of the model's multiply-accumulates that the kept nodes do."""
+    wall_s: float
+    notes: tuple[str, ...] = ()
