@@ -24,7 +24,7 @@ class ChannelStatistics(Record):
     rms: float
     nonfinite: int = 0
     saturated: int = 0
-    """Elements at the largest or smallest value of their dtype, or of the activation's bounds (Clip, Relu6, Sigmoid)."""
+    """Elements at the largest or smallest value of their dtype, or of the activation's bounds (Clip, Sigmoid)."""
 
 
 class ActivationMap(Record):
@@ -47,7 +47,7 @@ class ActivationMap(Record):
     total_channels: int
     """Of the tensor; more than `channels` where not all are shown."""
     scale: int = 1
-    """Each element of the map is the mean of `scale x scale` of the tensor's (the largest by size where they differ)."""
+    """Each element of the map stands for `scale x scale` of the tensor's: the largest of them by size."""
     low: float
     high: float
 
