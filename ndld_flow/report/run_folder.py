@@ -14,10 +14,12 @@ from ndld_flow.diagnosis.believable import believable
 from ndld_flow.errors import RequestError
 from ndld_flow.plain_text import short_name
 from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.activations import Activations
 from ndld_flow.records.base import Record
 from ndld_flow.records.build import Build
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.finding import Findings
+from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import RunStep
@@ -48,6 +50,10 @@ class RunDocuments:
     comparisons: dict[str, Comparison]
     builds: dict[str, Build]
     """How engines were built."""
+    searches: dict[str, PrecisionSearch]
+    """Which nodes have to keep a higher precision."""
+    activations: dict[str, Activations]
+    """What was captured inside models."""
     unreadable: tuple[str, ...]
     """Sentences about documents that are damaged; the rest of the run can still be reported."""
 
@@ -133,6 +139,8 @@ def _gather(run: RunRecord, read: _Reader) -> RunDocuments:
         findings=_read_all(Findings, "findings.json", run, read, unreadable),
         comparisons=_read_all(Comparison, "comparison.json", run, read, unreadable),
         builds=_read_all(Build, "build.json", run, read, unreadable),
+        searches=_read_all(PrecisionSearch, "precision.json", run, read, unreadable),
+        activations=_read_all(Activations, "activations.json", run, read, unreadable),
         unreadable=tuple(unreadable),
     )
 
