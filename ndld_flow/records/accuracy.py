@@ -1,43 +1,113 @@
-"""How far two models' outputs agree."""
+"""How far two models' outputs agree, and how well each does on a labelled set."""
 
 from __future__ import annotations
 
-from ndld_flow.records.base import Record
+import re
+from typing import Literal
 
-HIGHER_IS_BETTER = ("cosine", "snr_db", "top1")
-"""Metrics where less is worse: their tolerance is a lower bound, and over several outputs the lowest is told."""
+from ndld_flow.records.base import Record
+from ndld_flow.records.divergence import LayerDivergence
+
+HIGHER_IS_BETTER = ("cosine", "snr_db", "psnr_db", "top1", "top5")
+"""Metrics where less is worse: their tolerance is a lower bound, and over several outputs the lowest is told. So is
+every other `topK`: ask `higher_is_better`."""
+_TOP = re.compile(r"top\d+")
+
+
+def higher_is_better(metric: str) -> bool:
+    """Whether less of a metric of agreement is worse; a user's own metrics are not known here."""
+    return metric in HIGHER_IS_BETTER or _TOP.fullmatch(metric) is not None
 
 
 class OutputAgreement(Record):
-    """One output tensor of the candidate against the reference's."""
+    """One output tensor of the candidate against the reference's, over all samples."""
 
     output: str
     dtype: str
     shape: tuple[int, ...]
     metrics: dict[str, float]
-    """`max_abs`, `mean_abs`, `max_rel`, `cosine`, `snr_db`, `mismatched` (fraction of elements outside), ..."""
+    """`max_abs`, `mean_abs`, `max_rel`, `rmse`, `relative_rms`, `cosine`, `snr_db` (dB), `psnr_db` (dB), `kl` (nats),
+    `top1`, `top5`, `mismatched` (fraction of elements outside), ...; only those that have a meaning for this output."""
+    worst_samples: dict[str, str] = {}
+    """Metric -> the sample where it is worst; empty for a single sample."""
     failed: tuple[str, ...] = ()
     """Metrics outside their tolerance, each as a sentence."""
 
 
-class Accuracy(Record):
-    """The comparison of two models on the same inputs."""
+class SampleAgreement(Record):
+    """Both models on one sample, as measured."""
 
-    format_version: int = 1
+    sample: str
+    """Its file's name, its place in a file, or its seed."""
+    outputs: dict[str, dict[str, float]]
+    """Output -> metric -> its value on this sample alone."""
+    label: str | None = None
+    """What the labelled set says of it, as text."""
+    scores_reference: dict[str, float] = {}
+    """The user's metric on the reference's outputs, where it is one of single samples."""
+    scores_candidate: dict[str, float] = {}
+
+
+class LabelledMetric(Record):
+    """A user's metric of both models on a labelled set."""
+
+    name: str
+    """`metric` when the user's function returns a plain number."""
+    reference: float
+    candidate: float
+    bounds: dict[str, float] = {}
+    """`min`, `max` of the candidate; `drop`, `rise` against the reference in the metric's own unit; `relative_drop`,
+    `relative_rise` as fractions of the reference's."""
+    failed: tuple[str, ...] = ()
+    """Bounds that do not hold, each as a sentence."""
+
+    @property
+    def drop(self) -> float:
+        """How much less the candidate has than the reference."""
+        return self.reference - self.candidate
+
+
+class Accuracy(Record):
+    """The comparison of two models on the same inputs.
+
+    Version 2 added what has a default below, besides `output_tolerance` and `notes`; version 1 is read as it is.
+    """
+
+    format_version: int = 2
     reference: str
     candidate: str
     provider_reference: str
     provider_candidate: str
+    arithmetic: Literal["stored", "native"] = "native"
+    """`stored`: every fp16 and bf16 tensor is rounded to its type, also where ONNX Runtime would compute in fp32.
+    `native`: whatever the execution provider does."""
+    emulated: tuple[Literal["reference", "candidate"], ...] = ()
+    """The models whose stored precision was emulated: those that have such tensors and ran on the CPU."""
     sample_count: int
     inputs: dict[str, str]
     """Input -> how its values came to be: `random uniform [0, 1), seed 0, float32 1x3x320x320`."""
     tolerance: dict[str, float]
+    """Metric -> bound; `rtol` and `atol` are a bound on `mismatched`."""
     output_tolerance: dict[str, dict[str, float]] = {}
     """Output -> its own tolerance, which replaces `tolerance` there."""
     outputs: tuple[OutputAgreement, ...]
+    samples: tuple[SampleAgreement, ...] = ()
+    """In the order they were run; empty in version 1."""
+    worst_sample: str | None = None
+    """The sample that is worst by the metric that says most; None for a single one."""
+    metric_file: str | None = None
+    """The name of the user's Python file; None where no metric was asked for."""
+    labelled: tuple[LabelledMetric, ...] = ()
+    layers: tuple[LayerDivergence, ...] = ()
+    """In the order of the reference's execution; not all of a huge model (`notes` say so)."""
+    layers_compared: int = 0
+    first_divergent: LayerDivergence | None = None
+    """The first layer beyond `divergence_bound`; it is in `layers` too."""
+    divergence_bound: float | None = None
+    """Of `relative_rms`, above which a layer counts as divergent; None where no layers were asked for."""
     notes: tuple[str, ...] = ()
     """What makes the comparison say less than it seems to: sizes assumed, outputs that are the same everywhere."""
 
     @property
     def passed(self) -> bool:
-        return not any(output.failed for output in self.outputs)
+        return not any(output.failed for output in self.outputs) and not any(one.failed for one in self.labelled)
