@@ -102,9 +102,9 @@ class Accuracy(Record):
     """In the order of the reference's execution; not all of a huge model (`notes` say so)."""
     layers_compared: int = 0
     first_divergent: LayerDivergence | None = None
-    """The first layer beyond `divergence_bound`; it is in `layers` too."""
-    divergence_bound: float | None = None
-    """Of `relative_rms`, above which a layer counts as divergent; None where no layers were asked for."""
+    """The first layer beyond `divergence_bounds`; it is in `layers` too."""
+    divergence_bounds: dict[str, float] = {}
+    """Metric -> bound, outside of which a layer counts as divergent; empty where no layers were asked for."""
     notes: tuple[str, ...] = ()
     """What makes the comparison say less than it seems to: sizes assumed, outputs that are the same everywhere."""
 
