@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 from ndld_flow.plain_text import short_name
-from ndld_flow.quantities import TIMES, number
+from ndld_flow.quantities import number
 from ndld_flow.records.accuracy import HIGHER_IS_BETTER, Accuracy, OutputAgreement
+from ndld_flow.report.shape_words import shape_text
 
 # Metrics people look for first; others follow in the order they were recorded.
 _FIRST = ("cosine", "max_abs", "mean_abs", "max_rel", "snr_db", "mismatched")
@@ -52,12 +52,6 @@ class AccuracyView:
     rows: tuple[OutputRow, ...]
     elementwise: str
     """The bound that `mismatched` counts by; empty when none was given."""
-
-
-@lru_cache(maxsize=4096)
-def shape_text(shape: tuple[int, ...]) -> str:
-    """`1x3x320x?` with real multiplication signs, free dimensions as `?`; `scalar` for no dimensions."""
-    return TIMES.join("?" if dim < 0 else str(dim) for dim in shape) or "scalar"
 
 
 def collect_accuracy(accuracies: dict[str, Accuracy]) -> tuple[AccuracyView, ...]:

@@ -12,7 +12,7 @@ from ndld_flow.diagnosis.engine_subject import EngineSubject
 from ndld_flow.plain_text import short_name, shortened, visible_name
 from ndld_flow.records.build import Build
 from ndld_flow.records.profile import Layer, Profile
-from ndld_flow.report.collect_accuracy import shape_text
+from ndld_flow.report.shape_words import shape_text
 from ndld_flow.report.collect_builds import BuiltView, collect_build
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
 from ndld_flow.report.collect_insights import InsightView, insight_view

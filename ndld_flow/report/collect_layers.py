@@ -10,7 +10,7 @@ from ndld_flow.diagnosis.asked_precision import missed_precisions
 from ndld_flow.diagnosis.subject import Subject
 from ndld_flow.plain_text import short_name, visible_name
 from ndld_flow.records.profile import Layer, Profile
-from ndld_flow.report.collect_accuracy import shape_text
+from ndld_flow.report.shape_words import shape_text
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
 from ndld_flow.report.collect_groups import LayerGroup, group_layers
 from ndld_flow.report.collect_insights import BoundView, InsightView, collect_diagnosis

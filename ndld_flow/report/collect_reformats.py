@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ndld_flow.plain_text import short_name
 from ndld_flow.records.profile import Layer, TensorInfo
-from ndld_flow.report.collect_accuracy import shape_text
+from ndld_flow.report.shape_words import shape_text
 
 _SHOWN = 40
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ndld_flow.plain_text import visible_name
 from ndld_flow.records.profile import TensorInfo
-from ndld_flow.report.collect_accuracy import shape_text
+from ndld_flow.report.shape_words import shape_text
 from ndld_flow.report.json_values import Json
 
 

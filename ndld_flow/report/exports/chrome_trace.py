@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from ndld_flow.plain_text import short_name
 from ndld_flow.records.profile import Layer, Profile, Span
-from ndld_flow.report.collect_accuracy import shape_text
+from ndld_flow.report.shape_words import shape_text
 from ndld_flow.report.json_values import Json
 
 _NAME = 200
