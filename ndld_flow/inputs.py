@@ -3,12 +3,35 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import PurePath
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ndld_flow.found_files import is_one_file
+
 Dimension = Annotated[int, Field(ge=0)]
 Shape = tuple[Dimension, ...]
+
+GENERATED = ("random", "zeros", "ones")
+Pattern = Annotated[str, Field(min_length=1)]
+Data = Pattern | Annotated[tuple[Pattern, ...], Field(min_length=1)] | int | float
+"""Where an input's values come from: one of `GENERATED`, a number that every element is, or files."""
+
+
+def patterns_of(data: Data) -> tuple[str, ...]:
+    """What names the files that values come from, or nothing when they are generated."""
+    if isinstance(data, tuple):
+        return data
+    return (data,) if isinstance(data, str) and data not in GENERATED else ()
+
+
+def without_names(data: Data) -> str | int | float:
+    """What `data` says besides its files, which count by their contents: the type of a single one, or `files`."""
+    patterns = patterns_of(data)
+    if isinstance(data, tuple) or (patterns and not is_one_file(patterns)):
+        return "files"
+    return PurePath(data).suffix if isinstance(data, str) and patterns else data
 
 
 class InputSpec(BaseModel):
@@ -24,9 +47,12 @@ class InputSpec(BaseModel):
     """Shape to run and to optimise for."""
     max: Shape | None = None
     """Largest shape an engine must accept."""
-    data: str | int | float = "random"
-    """`random`, `zeros`, `ones`, a number that every element is, or a file: `.npy`, `.pb` (a TensorProto), or an image
-    (`.png`, `.jpg`)."""
+    data: Data = "random"
+    """`random`, `zeros`, `ones`, a number that every element is, or files: a `.npy`, `.npz` or `.pb` (a TensorProto),
+    an image, a video, a folder of these, an ONNX test data set, a glob (`images/**/*.png`), or a list of these. Of
+    several, steps that run more than one sample use them all, others the first."""
+    every: Annotated[int, Field(ge=1)] = 1
+    """Of a video or an animation, every N-th frame is a sample."""
     range: tuple[float, float] = (0.0, 1.0)
     """Random floats are uniform in [low, high); random integers are drawn from the same half-open range."""
     layout: Literal["NCHW", "NHWC"] = "NCHW"
@@ -54,8 +80,6 @@ class InputSpec(BaseModel):
         return self.shape if self.shape is not None else self.opt
 
     @property
-    def data_file(self) -> str | None:
-        """The file the values come from, or None when they are generated."""
-        if not isinstance(self.data, str) or self.data in ("random", "zeros", "ones"):
-            return None
-        return self.data
+    def data_patterns(self) -> tuple[str, ...]:
+        """What names the files that the values come from; empty when they are generated."""
+        return patterns_of(self.data)

@@ -65,6 +65,7 @@ __all__ = [
     "Result",
     "Reuse",
     "RunsCode",
+    "SampleData",
     "Step",
     "Turn",
 ]
@@ -97,6 +98,12 @@ class Reads:
 @dataclass(frozen=True)
 class DataFile:
     """Marks a setting that is a file's path, or several; their contents, not their names, are in the step's key."""
+
+
+@dataclass(frozen=True)
+class SampleData:
+    """Marks a setting that is a mapping, input -> `Data`; of those that are files, contents and order are in the step's
+    key."""
 
 
 @dataclass(frozen=True)

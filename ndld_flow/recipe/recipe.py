@@ -9,11 +9,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from ndld_flow.discovery import StepType
-from ndld_flow.inputs import InputSpec
+from ndld_flow.inputs import InputSpec, patterns_of, without_names
 from ndld_flow.recipe.gates import Gate
-from ndld_flow.recipe.places import take_value
+from ndld_flow.recipe.places import put_value, take_value
 from ndld_flow.recipe.sweep_section import SweepSection
-from ndld_flow.step import DataFile, Reads, Step
+from ndld_flow.step import DataFile, Reads, SampleData, Step
 
 SOURCE = "source"
 """The name by which steps read the recipe's model."""
@@ -93,6 +93,8 @@ class RecipeStep:
         for mark in (DataFile, Reads):
             for held in self.step.held(mark):
                 take_value(values, held.place)
+        for samples in self.step.held(SampleData):
+            put_value(values, samples.place, {name: without_names(data) for name, data in samples.value.items()})
         return {name: value for name, value in values.items() if name not in self.reads}
 
     @property
@@ -105,6 +107,16 @@ class RecipeStep:
             else:
                 paths[held.dotted] = str(held.value)
         return paths
+
+    @property
+    def sample_patterns(self) -> dict[str, tuple[str, ...]]:
+        """`data.x` -> what names the files that the step's own samples come from."""
+        return {
+            f"{held.dotted}.{name}": patterns_of(data)
+            for held in self.step.held(SampleData)
+            for name, data in held.value.items()
+            if patterns_of(data)
+        }
 
 
 @dataclass(frozen=True)

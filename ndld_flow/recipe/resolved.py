@@ -9,11 +9,12 @@ from typing import Any
 import yaml
 from pydantic import JsonValue
 
-from ndld_flow.inputs import InputSpec
+from ndld_flow.found_files import absolute_pattern
+from ndld_flow.inputs import Data, InputSpec, patterns_of
 from ndld_flow.recipe.compose import DEPENDS_ON_SURROUNDINGS
 from ndld_flow.recipe.places import put_value
 from ndld_flow.recipe.recipe import SOURCE, ModelSource, Recipe, RecipeStep
-from ndld_flow.step import DataFile, Reads
+from ndld_flow.step import DataFile, Reads, SampleData
 
 
 def resolve_recipe(recipe: Recipe, digests: Mapping[str, str]) -> dict[str, JsonValue]:
@@ -64,6 +65,8 @@ def _resolve_step(step: RecipeStep) -> dict[str, JsonValue]:
         put_value(values, read.place, read.value)
     for file in step.step.held(DataFile):
         put_value(values, file.place, _absolute(file.value))
+    for samples in step.step.held(SampleData):
+        put_value(values, samples.place, {name: _absolute_data(data) for name, data in samples.value.items()})
     return values
 
 
@@ -71,9 +74,16 @@ def _absolute(held: object) -> JsonValue:
     return [_absolute(path) for path in held] if isinstance(held, tuple) else str(Path(str(held)).absolute())
 
 
+def _absolute_data(data: Data) -> JsonValue:
+    """Patterns stay patterns: a file that is added later belongs to them."""
+    if isinstance(data, tuple):
+        return [absolute_pattern(pattern) for pattern in data]
+    return absolute_pattern(data) if isinstance(data, str) and patterns_of(data) else data
+
+
 def _resolve_input(spec: InputSpec) -> dict[str, JsonValue]:
     values: dict[str, JsonValue] = spec.model_dump(mode="json", exclude_defaults=True)
-    return values if spec.data_file is None else {**values, "data": str(Path(spec.data_file).absolute())}
+    return {**values, "data": _absolute_data(spec.data)} if spec.data_patterns else values
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]

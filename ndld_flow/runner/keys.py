@@ -11,7 +11,8 @@ from pydantic import JsonValue
 from ndld_flow.artifacts.digest import digest_json
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import RequestError
-from ndld_flow.inputs import InputSpec
+from ndld_flow.found_files import find_files, is_one_file
+from ndld_flow.inputs import InputSpec, without_names
 from ndld_flow.machine import describe_machine
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.step_record import KeyParts
@@ -31,15 +32,19 @@ def describe_key(
     machine that would do the step, where that is not this one. Raises RequestError for a data file that is not there.
     """
     somewhere = step.step.reused_where() is Reuse.ANYWHERE
-    files = step.data_files
     used = {name: spec for name, spec in inputs.items() if step.step.needs_inputs()}
-    files |= {f"inputs.{name}": spec.data_file for name, spec in used.items() if spec.data_file is not None}
+    samples = {f"inputs.{name}": spec.data_patterns for name, spec in used.items() if spec.data_patterns}
+    samples |= step.sample_patterns
     return KeyParts(
         step=step.type.name,
         version=step.type.version,
         settings=step.settings,
-        inputs={name: _without_path(spec) for name, spec in used.items()},
-        reads={**read_digests, **{name: _digest_data(name, path, store) for name, path in files.items()}},
+        inputs={name: {**_plain(spec), "data": without_names(spec.data)} for name, spec in used.items()},
+        reads={
+            **read_digests,
+            **{name: _digest_file(name, path, store) for name, path in step.data_files.items()},
+            **{name: _digest_samples(name, patterns, store) for name, patterns in samples.items()},
+        },
         libraries=step.step.library_versions(),
         machine="" if somewhere else (machine_of(step) if machine_of is not None else fingerprint_machine()),
     )
@@ -73,13 +78,25 @@ def fingerprint_machine() -> str:
     return f"{machine.system} {machine.architecture}, {machine.cpu} x {machine.cpu_count}, {gpus}{driver}"
 
 
-def _without_path(spec: InputSpec) -> JsonValue:
-    """An input's description in which a data file counts by its contents, not by its name."""
+def _plain(spec: InputSpec) -> dict[str, JsonValue]:
     values: dict[str, JsonValue] = spec.model_dump(mode="json")
-    return values if spec.data_file is None else {**values, "data": Path(spec.data_file).suffix}
+    return values
 
 
-def _digest_data(name: str, path: str, store: Store) -> str:
+def _digest_samples(name: str, patterns: Sequence[str], store: Store) -> str:
+    """Of a file that is named, its contents; of several, their order and names too: samples are told by these."""
+    if is_one_file(patterns):
+        return _digest_file(name, patterns[0], store)
+    try:
+        found = find_files(patterns)
+    except RequestError as error:
+        raise RequestError(f"{name}: {error}") from None
+    return digest_json(
+        [[file.label, *(_digest_file(name, str(path), store) for path in file.contents.values())] for file in found]
+    )
+
+
+def _digest_file(name: str, path: str, store: Store) -> str:
     try:
         return store.digests.digest(Path(path))
     except OSError as error:

@@ -15,7 +15,6 @@ from ndld_flow.backends.running.generated_values import is_float, is_integer
 from ndld_flow.errors import RequestError
 from ndld_flow.inputs import InputSpec
 
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 _FORMATS = ("PNG", "JPEG", "BMP", "WEBP")
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 

@@ -14,12 +14,14 @@ from ndld_flow.artifacts.kinds import Artifact, Onnx
 from ndld_flow.artifacts.store import Store
 from ndld_flow.backends.models.external_files import external_files
 from ndld_flow.errors import RequestError
+from ndld_flow.found_files import find_files, is_one_file
+from ndld_flow.inputs import Data, patterns_of
 from ndld_flow.recipe.places import put_value
 from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Task
 from ndld_flow.runner.executors.orders import TaskOrder, WorkOrder, write_order
-from ndld_flow.step import DataFile
+from ndld_flow.step import DataFile, SampleData
 
 
 def carry_files(task: Task, store: Store, *, trust: bool) -> tuple[TaskOrder, list[ArtifactRecord]]:
@@ -55,6 +57,18 @@ class _Luggage:
         """Where the file lies in the store."""
         record = self._keep("file", {path.name: path.absolute()})
         return str(self.store.object_folder(record.digest).absolute() / path.name)
+
+    def take_samples(self, data: Data) -> Data:
+        """The same with its files in the store, each named, in folders as they lie in: their labels stay."""
+        patterns = patterns_of(data)
+        if not patterns:
+            return data
+        if isinstance(data, str) and is_one_file(patterns):
+            return self.take_file(Path(data))
+        found = find_files(patterns)
+        record = self._keep("files", {name: path for file in found for name, path in file.contents.items()})
+        folder = self.store.object_folder(record.digest).absolute()
+        return tuple(str(folder / file.label) for file in found)
 
     def _take_artifact(self, artifact: Artifact) -> Artifact:
         if artifact.path.absolute().is_relative_to(self.store.root.absolute()):
@@ -94,11 +108,12 @@ def _carry_data(order: WorkOrder, work: Work, luggage: _Luggage) -> WorkOrder:
         paths = held.value if isinstance(held.value, tuple) else (held.value,)
         carried = [luggage.take_file(Path(str(path))) for path in paths]
         put_value(settings, held.place, carried if isinstance(held.value, tuple) else carried[0])
+    for samples in work.step.step.held(SampleData):
+        carried_data = {name: luggage.take_samples(data) for name, data in samples.value.items()}
+        put_value(settings, samples.place, carried_data)
     inputs = {
-        name: spec
-        if spec.data_file is None
-        else spec.model_copy(update={"data": luggage.take_file(Path(spec.data_file))})
+        name: spec.model_copy(update={"data": luggage.take_samples(spec.data)})
         for name, spec in order.inputs.items()
-        if work.step.step.needs_inputs() or spec.data_file is None
+        if work.step.step.needs_inputs() or not spec.data_patterns
     }
     return order.model_copy(update={"settings": settings, "inputs": inputs})

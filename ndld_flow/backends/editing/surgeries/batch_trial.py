@@ -55,7 +55,7 @@ def _differing(path: Path, edited: EditedModel, batch: Batch, axes: Mapping[str,
     options.log_severity_level = 4
     session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     specs = [_sized(spec, edited, batch) for spec in model_inputs(path)]
-    given = {name: spec.model_copy(update=_FREE) for name, spec in edited.inputs.items() if spec.data_file is None}
+    given = {name: spec.model_copy(update=_FREE) for name, spec in edited.inputs.items() if not spec.data_patterns}
     feeds = {name: feed.values for name, feed in make_feeds(specs, given).items()}
     names = [output.name for output in session.get_outputs()]
     items = []

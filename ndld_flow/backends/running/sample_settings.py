@@ -1,0 +1,29 @@
+"""Settings of steps that run a model on several samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ndld_flow.inputs import Data
+from ndld_flow.step import DataFile, RunsCode, SampleData
+
+
+class SampleSettings(BaseModel):
+    """What a step runs its model on. `make_samples` reads it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    data: Annotated[dict[str, Data], SampleData()] = Field(default={})
+    """Input name -> its values for this step, in place of `inputs.NAME.data`, and of the same forms: sample i is the
+    i-th file, frame or row. Shape, `mean`, `std`, `layout` and `every` stay those of `inputs:`."""
+    samples: Annotated[int, Field(ge=1)] | None = None
+    """How many samples; when not given, all that `data` has, or one where all of it is generated."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of random inputs: sample i gets `seed` + i."""
+    loader: Annotated[Path | None, DataFile(), RunsCode()] = None
+    """A Python file whose `def samples():` yields one mapping, input -> array, for each sample, or a pair of its label
+    and that. Its contents are part of the step's key, what it imports or reads is not. It runs only when the recipe is
+    trusted."""
