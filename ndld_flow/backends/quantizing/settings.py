@@ -1,0 +1,99 @@
+"""How a model is quantised: the settings that `quantize` and a search for int8 share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ndld_flow.name_patterns import NamePattern
+
+Mode = Literal["static", "dynamic"]
+Method = Literal["minmax", "entropy", "percentile", "distribution"]
+Target = Literal["cpu", "tensorrt"]
+Activations = Literal["uint8", "int8", "uint16", "int16"]
+Weights = Literal["int8", "uint8", "int4"]
+
+CPU_OP_TYPES = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+TENSORRT_OP_TYPES = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+DYNAMIC_OP_TYPES = ("Gather", "Gemm", "LSTM", "MatMul")
+
+
+class Exclude(BaseModel):
+    """What stays as it is."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    op_types: tuple[str, ...] = ()
+    """Operators, such as `Softmax`."""
+    nodes: tuple[NamePattern, ...] = ()
+    """Names of nodes: globs (`head.*`), or `/.../` for a regular expression that is searched in the name."""
+
+
+class QuantizeSettings(BaseModel):
+    """How a model is quantised."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    mode: Mode = "static"
+    """`static`: ranges of activations are measured on samples, and Q/DQ pairs hold their scales. `dynamic`: weights
+    only; ranges of activations are taken anew in each pass, which needs no samples and suits MatMul and LSTM."""
+    target: Target = "cpu"
+    """What the result is for. `cpu`: ONNX Runtime's CPU kernels, activations uint8. `tensorrt`: symmetric int8, Q/DQ
+    on inputs only (what follows a layer is fused into it), biases in fp32."""
+    method: Method = "minmax"
+    """How a range is taken from samples. `minmax`: all values. `percentile`: but the `percentile` outermost. `entropy`:
+    the range whose histogram tells least less than that of all values. `distribution`: by mean and deviation, for
+    float 8."""
+    percentile: Annotated[float, Field(gt=50, le=100)] = 99.999
+    """For `percentile`: how many of a tensor's values, in percent, the range holds."""
+    activations: Activations | None = None
+    """Type of activations; when not given, the target's: uint8 on a CPU, int8 for TensorRT."""
+    weights: Weights = "int8"
+    """Type of weights."""
+    per_channel: bool = True
+    """A scale for each output channel of a weight, not one for all of it."""
+    symmetric: bool | None = None
+    """Ranges of activations reach as far below 0 as above; when not given, for TensorRT only."""
+    reduce_range: bool | Literal["auto"] = "auto"
+    """Weights use 7 of 8 bits, so that sums of two products stay within 16 bits: an x86 CPU without VNNI saturates
+    there without a word. `auto` asks the CPU it runs on, for the target `cpu`; say `true` for a model that is to run
+    on any."""
+    op_types: tuple[str, ...] = ()
+    """Operators to quantise; when not given, those that are worth it for the target."""
+    exclude: Exclude = Exclude()
+    """What to leave as it is."""
+
+    @model_validator(mode="after")
+    def _check_target(self) -> Self:
+        if self.target == "tensorrt":
+            if self.mode == "dynamic":
+                raise ValueError("`target: tensorrt` takes Q/DQ, which `mode: dynamic` does not make: use `static`")
+            if self.activations not in (None, "int8") or self.symmetric is False or self.weights == "uint8":
+                raise ValueError("`target: tensorrt` takes symmetric int8 only: leave activations and symmetric out")
+        if self.mode == "dynamic" and (self.activations not in (None, "uint8") or self.weights == "int4"):
+            raise ValueError("`mode: dynamic` has uint8 activations and int8 or uint8 weights")
+        return self
+
+    @property
+    def activation_type(self) -> Activations:
+        return self.activations or ("int8" if self.target == "tensorrt" else "uint8")
+
+    @property
+    def symmetric_activations(self) -> bool:
+        return self.target == "tensorrt" if self.symmetric is None else self.symmetric
+
+    @property
+    def wanted_op_types(self) -> tuple[str, ...]:
+        """The operators to quantise, given or not."""
+        if self.op_types:
+            return self.op_types
+        if self.mode == "dynamic":
+            return DYNAMIC_OP_TYPES
+        return TENSORRT_OP_TYPES if self.target == "tensorrt" else CPU_OP_TYPES
+
+    @property
+    def least_opset(self) -> int:
+        """Of the default domain, that the Q/DQ operators need: 13 has scales per channel, 21 has 4 and 16 bits."""
+        wide = self.activation_type in ("uint16", "int16") or self.weights == "int4"
+        return 21 if wide else 13
