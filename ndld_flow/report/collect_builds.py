@@ -13,9 +13,9 @@ from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import count, size
 from ndld_flow.records.build import Build, BuildMemory, BuiltProfile, Constraint, ShapeRange, TimingCacheUse
 from ndld_flow.records.profile import TensorInfo
-from ndld_flow.report.shape_words import shape_text
 from ndld_flow.report.collect_profiles import machine_settings
 from ndld_flow.report.settings_text import Setting, settings_of
+from ndld_flow.report.shape_words import shape_text
 
 LIBRARIES = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
 

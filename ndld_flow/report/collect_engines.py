@@ -12,12 +12,12 @@ from ndld_flow.diagnosis.engine_subject import EngineSubject
 from ndld_flow.plain_text import short_name, shortened, visible_name
 from ndld_flow.records.build import Build
 from ndld_flow.records.profile import Layer, Profile
-from ndld_flow.report.shape_words import shape_text
 from ndld_flow.report.collect_builds import BuiltView, collect_build
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
 from ndld_flow.report.collect_insights import InsightView, insight_view
 from ndld_flow.report.collect_layers import has_timed_layers
 from ndld_flow.report.collect_reformats import ReformatsView, collect_reformats
+from ndld_flow.report.shape_words import shape_text
 
 _ROWS_WITHOUT_SCRIPT = 20
 _TACTICS = 12

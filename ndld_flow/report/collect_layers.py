@@ -10,7 +10,6 @@ from ndld_flow.diagnosis.asked_precision import missed_precisions
 from ndld_flow.diagnosis.subject import Subject
 from ndld_flow.plain_text import short_name, visible_name
 from ndld_flow.records.profile import Layer, Profile
-from ndld_flow.report.shape_words import shape_text
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
 from ndld_flow.report.collect_groups import LayerGroup, group_layers
 from ndld_flow.report.collect_insights import BoundView, InsightView, collect_diagnosis
@@ -18,6 +17,7 @@ from ndld_flow.report.collect_profiles import short_provider
 from ndld_flow.report.collect_reformats import ReformatsView, collect_reformats
 from ndld_flow.report.collect_timeline import TimelineView, collect_timeline
 from ndld_flow.report.profile_titles import profile_titles
+from ndld_flow.report.shape_words import shape_text
 
 _TYPES_SHOWN = 12
 _ROWS_WITHOUT_SCRIPT = 20

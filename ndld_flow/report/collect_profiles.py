@@ -11,9 +11,9 @@ from ndld_flow.quantities import size
 from ndld_flow.records.latency import LatencySummary, percentile
 from ndld_flow.records.machine import Machine
 from ndld_flow.records.profile import BatchPoint, Profile, ProfileRun, TensorInfo
-from ndld_flow.report.shape_words import shape_text
 from ndld_flow.report.profile_titles import profile_titles
 from ndld_flow.report.settings_text import Setting, settings_of
+from ndld_flow.report.shape_words import shape_text
 
 _SERIES = 10  # colours in tokens.css
 

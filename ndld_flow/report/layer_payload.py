@@ -12,11 +12,11 @@ from operator import attrgetter
 
 from ndld_flow.plain_text import visible_name, visible_text
 from ndld_flow.records.profile import Layer, Profile, Roofs
-from ndld_flow.report.shape_words import shape_text
 from ndld_flow.report.collect_engines import EngineView
 from ndld_flow.report.collect_layers import LayersView, LayerTimes
 from ndld_flow.report.collect_profiles import short_provider
 from ndld_flow.report.json_values import Json, rounded
+from ndld_flow.report.shape_words import shape_text
 from ndld_flow.report.texts import Tensors, Texts, steps
 
 _KINDS = {"layer": 0, "overhead": 1, "transfer": 2, "pass": 3}

@@ -10,9 +10,9 @@ from pydantic import JsonValue
 from ndld_flow.plain_text import short_name
 from ndld_flow.records.comparison import Comparison, Difference, ProfileComparison
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.shape_words import shape_text
 from ndld_flow.report.collect_profiles import machine_settings, short_provider
 from ndld_flow.report.settings_text import value_text
+from ndld_flow.report.shape_words import shape_text
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from ndld_flow.plain_text import short_name, visible_name
 from ndld_flow.records.comparison import ComparedMetric, Comparison, ProfileComparison
 from ndld_flow.records.latency import LatencySummary, percentile
 from ndld_flow.records.profile import Layer, Profile
-from ndld_flow.report.shape_words import shape_text
 from ndld_flow.report.collect_graph import collect_graphs, graph_payload
 from ndld_flow.report.collect_profiles import short_provider
 from ndld_flow.report.comparison.collect_aligned import LayerTimes
 from ndld_flow.report.comparison.collect_subjects import SubjectView
 from ndld_flow.report.json_values import Json, packed
 from ndld_flow.report.layer_payload import timeline_payload
+from ndld_flow.report.shape_words import shape_text
 from ndld_flow.report.texts import Texts
 
 _SAMPLES = 4000
