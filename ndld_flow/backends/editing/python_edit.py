@@ -9,7 +9,7 @@ import onnx_ir as ir
 from pydantic import JsonValue
 
 from ndld_flow.backends.editing.edited_model import EditedModel
-from ndld_flow.backends.editing.user_code import load_user_module, told_with_place
+from ndld_flow.backends.user_code import load_user_module, told_with_place
 from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
 from ndld_flow.plain_text import short_name

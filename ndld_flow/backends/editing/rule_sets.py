@@ -14,10 +14,10 @@ import onnx_ir as ir
 from ndld_flow.backends.editing.edited_model import EditedModel
 from ndld_flow.backends.editing.function_names import Imports
 from ndld_flow.backends.editing.surgeries.rewriting import known_shapes
-from ndld_flow.backends.editing.user_code import load_user_module, told_with_place
 from ndld_flow.backends.models.files import all_graphs
 from ndld_flow.backends.models.node_precision import precision_of
 from ndld_flow.backends.sanitizing.edits import is_standard
+from ndld_flow.backends.user_code import load_user_module, told_with_place
 from ndld_flow.errors import RequestError
 
 _ROUNDS = 10

@@ -21,7 +21,7 @@ def load_user_module(path: Path) -> ModuleType:
         source = path.read_bytes()
     except OSError as error:
         raise RequestError(f"{path}: the file cannot be read ({error.strerror})") from None
-    name = f"ndld_flow_edit_{path.stem}_{blake3(source).hexdigest()[:12]}"
+    name = f"ndld_flow_user_{path.stem}_{blake3(source).hexdigest()[:12]}"
     module = new_module(path, name)
     if module is None:
         raise RequestError(f"{path}: it is not Python: its name does not end in `.py`")
