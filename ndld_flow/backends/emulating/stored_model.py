@@ -6,17 +6,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnx_ir as ir
+
+from ndld_flow.backends.emulating.native_nodes import native_nodes
+from ndld_flow.backends.emulating.retyping import Retyper
+from ndld_flow.backends.emulating.roundings import Rounder
+from ndld_flow.backends.fp16.convert import prepare
+from ndld_flow.backends.models.element_types import Types, dtype_of, element_of, infer_types
+from ndld_flow.backends.models.files import check_model, load_model, save_model
+from ndld_flow.backends.models.op_signatures import is_op
+from ndld_flow.errors import ModelError
+
+_STORED = frozenset({"float16", "bfloat16"})
+_FIRST_OPSET_OF_BF16 = 13
+_RECURRENT = ("GRU", "LSTM", "RNN")
+
 
 @dataclass(frozen=True)
 class EmulatedModel:
     """What was done to emulate a model's stored precisions."""
 
     outputs: Mapping[str, str]
-    """Output that is fp32 now -> the dtype it is stored in: `float16`, `bfloat16`. Names and inputs stay as they are."""
+    """Output that is fp32 now -> the dtype it is stored in: `float16`, `bfloat16`. All names stay, and all inputs."""
     roundings: int
-    """Tensors that are rounded to their stored type."""
+    """Tensors that are rounded to their stored type behind the node that computes them."""
     notes: tuple[str, ...]
-    """Sentences for people: what could not be emulated."""
+    """Sentences for people: what the emulation does otherwise than hardware may."""
 
 
 def emulate_stored(source: Path, target: Path) -> EmulatedModel | None:
@@ -24,7 +39,67 @@ def emulate_stored(source: Path, target: Path) -> EmulatedModel | None:
 
     ONNX Runtime computes fp16 models in fp32 on a CPU and never rounds in between: what overflows on a GPU is invisible
     there. Here a Cast to the stored type and one back to fp32 stand behind each node that computes such a tensor; the
-    tensor behind them has the original name. Inputs keep their dtypes. None, and nothing written, when no tensor of
-    the model is fp16 or bf16. Raises `ModelError` for a model that cannot be read or emulated.
+    tensor behind them has the original name. Inputs keep their dtypes. Weights are widened while they are written, so
+    that memory does not grow with the model. None, and nothing written, when no tensor of the model is fp16 or bf16.
+    Raises `ModelError` for a model that cannot be read or emulated.
     """
-    raise NotImplementedError
+    model = load_model(source)
+    try:
+        return _emulate(model, source, target)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        check_model(source, full_check=True)
+        raise
+
+
+def _emulate(model: ir.Model, source: Path, target: Path) -> EmulatedModel | None:
+    prepare(model, source)
+    types = infer_types(model)
+    stored = _stored_values(types)
+    if not stored:
+        return None
+    _check_opset(model, stored, source)
+    native = native_nodes(model, types, stored, source)
+    outputs = {str(v.name): str(stored[v].numpy().name) for v in model.graph.outputs if _changes(v, stored)}
+    Retyper(model, stored, native).retype()
+    rounder = Rounder(model, stored, native)
+    rounder.round_all()
+    save_model(model, target)
+    return EmulatedModel(outputs, rounder.roundings, tuple(_notes(model, stored, native)))
+
+
+def _stored_values(types: Types) -> dict[ir.Value, ir.DataType]:
+    """Values of fp16 and bf16, of sequences the type of their tensors."""
+    return {value: dtype_of(type_) for value, type_ in types.items() if element_of(type_) in _STORED}
+
+
+def _check_opset(model: ir.Model, stored: Mapping[ir.Value, ir.DataType], source: Path) -> None:
+    opset = model.opset_imports.get("", _FIRST_OPSET_OF_BF16)
+    if opset < _FIRST_OPSET_OF_BF16 and ir.DataType.BFLOAT16 in stored.values():
+        raise ModelError(
+            f"{source}: it has bf16 tensors, which ONNX knows from opset {_FIRST_OPSET_OF_BF16} on, and is opset "
+            f"{opset}. Convert the model it was made of to opset {_FIRST_OPSET_OF_BF16} or later first."
+        )
+
+
+def _notes(model: ir.Model, stored: Mapping[ir.Value, ir.DataType], native: set[ir.Node]) -> list[str]:
+    """What the emulation cannot know of hardware."""
+    inside = [node for node in model.graph.all_nodes() if is_op(node, *_RECURRENT) and _computes(node, stored)]
+    notes = []
+    if inside:
+        notes.append(
+            f"the state inside {len(inside)} recurrent nodes ({inside[0].name or inside[0].op_type}, ...) is rounded "
+            "once at the end, not at every step"
+        )
+    left = sorted({node.op_type for node in native if not is_op(node, "Cast", "BitCast", "Constant")})
+    if left:
+        notes.append(f"computed as ONNX Runtime has it at reduced precision: {', '.join(left)}")
+    return notes
+
+
+def _changes(output: ir.Value, stored: Mapping[ir.Value, ir.DataType]) -> bool:
+    """An input that is handed out as it is stays what it is."""
+    return output in stored and (not output.is_graph_input() or output.is_initializer())
+
+
+def _computes(node: ir.Node, stored: Mapping[ir.Value, ir.DataType]) -> bool:
+    return any(value in stored for value in node.outputs)

@@ -153,7 +153,7 @@ TYPE_ATTRIBUTES: Mapping[str, str] = {
 _TYPE_FROM_INPUT = frozenset({"Bernoulli", "DequantizeLinear", "EyeLike", "RandomNormalLike", "RandomUniformLike"})
 """Without the attribute, their output has their input's (or their scale's) type."""
 
-_MOVES = frozenset(
+MOVES = frozenset(
     {
         "Compress",
         "Concat",
@@ -292,7 +292,7 @@ class _GroupMaker:
         """Say of a group whether it follows its neighbours, and of a Cast of text that it stays."""
         computes = any(self._is_float(value) for value in node.outputs)
         made = not group.uses and node.op_type in TYPE_ATTRIBUTES
-        group.follows = not computes or made or node.op_type in _MOVES
+        group.follows = not computes or made or node.op_type in MOVES
         if not group.uses and not made:
             group.kept = group.kept or f"{node.op_type} always makes fp32"
         if node.op_type == "Cast" and node.inputs[0] is not None:
