@@ -29,7 +29,7 @@ class OutputAgreement(Record):
     """`max_abs`, `mean_abs`, `max_rel`, `rmse`, `relative_rms`, `cosine`, `snr_db` (dB), `psnr_db` (dB), `kl` (nats),
     `top1`, `top5`, `mismatched` (fraction of elements outside), ...; only those that have a meaning for this output."""
     worst_samples: dict[str, str] = {}
-    """Metric -> the sample where it is worst; empty for a single sample."""
+    """Metric -> the sample where it is worst; not those metrics that are equal on all samples."""
     failed: tuple[str, ...] = ()
     """Metrics outside their tolerance, each as a sentence."""
 
@@ -81,8 +81,9 @@ class Accuracy(Record):
     arithmetic: Literal["stored", "native"] = "native"
     """`stored`: every fp16 and bf16 tensor is rounded to its type, also where ONNX Runtime would compute in fp32.
     `native`: whatever the execution provider does."""
-    emulated: tuple[Literal["reference", "candidate"], ...] = ()
-    """The models whose stored precision was emulated: those that have such tensors and ran on the CPU."""
+    emulated_reference: bool = False
+    """Its stored precision was emulated: it has fp16 or bf16 tensors and ran on the CPU."""
+    emulated_candidate: bool = False
     sample_count: int
     inputs: dict[str, str]
     """Input -> how its values came to be: `random uniform [0, 1), seed 0, float32 1x3x320x320`."""
@@ -94,7 +95,7 @@ class Accuracy(Record):
     samples: tuple[SampleAgreement, ...] = ()
     """In the order they were run; empty in version 1."""
     worst_sample: str | None = None
-    """The sample that is worst by the metric that says most; None for a single one."""
+    """The sample that is worst by the first metric of `tolerance`; None when all are alike."""
     metric_file: str | None = None
     """The name of the user's Python file; None where no metric was asked for."""
     labelled: tuple[LabelledMetric, ...] = ()
