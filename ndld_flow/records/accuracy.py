@@ -81,9 +81,8 @@ class Accuracy(Record):
     arithmetic: Literal["stored", "native"] = "native"
     """`stored`: every fp16 and bf16 tensor is rounded to its type, also where ONNX Runtime would compute in fp32.
     `native`: whatever the execution provider does."""
-    emulated_reference: bool = False
-    """Its stored precision was emulated: it has fp16 or bf16 tensors and ran on the CPU."""
-    emulated_candidate: bool = False
+    emulated: tuple[Literal["reference", "candidate"], ...] = ()
+    """The models whose stored precision was emulated: those that have such tensors and ran on the CPU."""
     sample_count: int
     inputs: dict[str, str]
     """Input -> how its values came to be: `random uniform [0, 1), seed 0, float32 1x3x320x320`."""
