@@ -42,7 +42,7 @@ def _may_be_fp32(node: ir.Node, types: Types, stored: Stored, opsets: Mapping[st
         return True
     if is_op(node, "Constant"):
         return constant_tensor(node.outputs[0]) is not None
-    if is_op(node, "BitCast") or (is_op(node, "Cast") and types.get(node.outputs[0]) == "tensor(string)"):
+    if is_op(node, "BitCast"):
         return False
     signature = signature_of(node, opsets)
     return signature is not None and not any(subgraphs_of(node)) and _admits_fp32(node, signature, types, stored)

@@ -16,6 +16,7 @@ from ndld_flow.backends.models.element_types import Types, dtype_of, element_of,
 from ndld_flow.backends.models.files import check_model, load_model, save_model
 from ndld_flow.backends.models.op_signatures import is_op
 from ndld_flow.errors import ModelError
+from ndld_flow.plain_text import short_name
 
 _STORED = frozenset({"float16", "bfloat16"})
 _FIRST_OPSET_OF_BF16 = 13
@@ -86,9 +87,10 @@ def _notes(model: ir.Model, stored: Mapping[ir.Value, ir.DataType], native: set[
     inside = [node for node in model.graph.all_nodes() if is_op(node, *_RECURRENT) and _computes(node, stored)]
     notes = []
     if inside:
+        nodes = f"{len(inside)} recurrent node{'s' if len(inside) > 1 else ''}"
         notes.append(
-            f"the state inside {len(inside)} recurrent nodes ({inside[0].name or inside[0].op_type}, ...) is rounded "
-            "once at the end, not at every step"
+            f"the state in {nodes} ({short_name(inside[0].name or inside[0].op_type)}"
+            f"{', ...' if len(inside) > 1 else ''}) is rounded once at the end, not at every step"
         )
     left = sorted({node.op_type for node in native if not is_op(node, "Cast", "BitCast", "Constant")})
     if left:

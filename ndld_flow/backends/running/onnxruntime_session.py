@@ -40,6 +40,7 @@ _LEVELS = {
     "layout": "ORT_ENABLE_LAYOUT",
     "all": "ORT_ENABLE_ALL",
 }
+_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 _ABOUT_THE_MODEL = ("InvalidProtobuf", "InvalidGraph", "NoModel", "NoSuchFile")
 """ONNX Runtime's exceptions that no execution provider can be blamed for."""
 
@@ -156,9 +157,10 @@ class BoundRun:
         }
 
 
-def open_model(path: Path, settings: SessionSettings) -> OpenModel:
+def open_model(path: Path, settings: SessionSettings, changed: bytes | None = None) -> OpenModel:
     """Open a model on the provider that was asked for.
 
+    `changed` is opened instead of the file: a model that was made of it, whose external data lie beside the file.
     Raises `BackendError` when the provider is unknown, missing, or does not really load (ONNX Runtime would fall
     back to the CPU without a word), with the loader's reason; `ModelError` when ONNX Runtime refuses the model.
     """
@@ -166,11 +168,16 @@ def open_model(path: Path, settings: SessionSettings) -> OpenModel:
     options = {name: _option_text(value) for name, value in settings.provider_options.items()}
     memory = memory_of(provider, options)
     session_options = _session_options(settings)
+    if changed is not None:
+        session_options.add_session_config_entry(_DATA_FOLDER, str(path.parent.resolve()))
     started = time.perf_counter()
     try:
         with _watched(provider) as caught:
             session = ort.InferenceSession(
-                path, session_options, providers=with_fallbacks(provider, options), enable_fallback=0
+                path if changed is None else changed,
+                session_options,
+                providers=with_fallbacks(provider, options),
+                enable_fallback=0,
             )
     except Exception as error:
         raise _refused(path, provider, error, "\n".join(caught)) from None
