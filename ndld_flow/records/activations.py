@@ -7,7 +7,7 @@ from ndld_flow.records.divergence import LayerDivergence, TensorRange
 
 
 class Histogram(Record):
-    """Counts of finite values in bins of equal width."""
+    """Counts of finite values in bins of equal width. Both models' histograms of a tensor have the same edges."""
 
     low: float
     high: float
@@ -15,7 +15,10 @@ class Histogram(Record):
 
 
 class ChannelStatistics(Record):
-    """One channel (the second dimension of NCHW) of a tensor, first sample."""
+    """One channel (the second dimension of NCHW) of a tensor, first sample, all items of its batch.
+
+    Minimum, maximum, mean and rms are of the finite values, 0 where there are none.
+    """
 
     channel: int
     minimum: float
@@ -25,13 +28,19 @@ class ChannelStatistics(Record):
     nonfinite: int = 0
     saturated: int = 0
     """Elements at the largest or smallest value of their dtype, or of the activation's bounds (Clip, Sigmoid)."""
+    difference_rms: float | None = None
+    """Root of the mean square of candidate less reference, where both are finite; None without a reference."""
 
 
 class ActivationMap(Record):
-    """The values of one tensor for one sample, made small enough to look at.
+    """The values of one tensor for one sample (the first item of its batch), made small enough to look at.
 
     `file` holds, row by row, channels x height x width unsigned 16-bit little-endian codes: 65535 NaN, 65534 +inf,
     65533 -inf, else value = low + code * (high - low) / 65532.
+
+    Both sides of a tensor and sample have the same `low`, `high`, sizes and channels, and each place of both maps is
+    the same element of the tensor: candidate less reference is the difference of their codes times
+    (high - low) / 65532.
     """
 
     sample: int
@@ -46,9 +55,16 @@ class ActivationMap(Record):
     width: int
     total_channels: int
     """Of the tensor; more than `channels` where not all are shown."""
+    channel_numbers: tuple[int, ...] = ()
+    """Which channels of the tensor the map's are, rising; empty where it has all."""
+    full_height: int = 0
+    """Of the tensor; the last row and column of a map may stand for fewer elements."""
+    full_width: int = 0
     scale: int = 1
-    """Each element of the map stands for `scale x scale` of the tensor's: the largest of them by size."""
+    """Each element of the map stands for `scale x scale` of the tensor's: the one that is largest by size, on either
+    side, and NaN and infinity before all."""
     low: float
+    """Smallest finite value of the maps of both sides; 0 when nothing is finite."""
     high: float
 
 
@@ -57,18 +73,32 @@ class CapturedTensor(Record):
 
     tensor: str
     node: str
+    """Empty for an input of the model, whose `op_type` is `Input`."""
     op_type: str
     position: int
+    """Of the node, in the order of execution, from 0; -1 for an input."""
     dtype: str
+    """As the model has it; `stored` arithmetic rounds to it."""
+    reference_dtype: str = ""
     shape: tuple[int, ...]
+    """Of the first sample."""
     layout: str
-    """What the dimensions are taken for: `NCHW`, `NHWC`, `NC`, `NLC`, `flat`."""
+    """What the dimensions are taken for: `NCHW`, `NHWC`, `NCL`, `NLC`, `NCDHW`, `NC`, `flat`. Maps of
+    `NC`, `NLC`, `NCL` are one picture of their last two dimensions, and of `flat` one row."""
     range: TensorRange
     reference_range: TensorRange | None = None
     histogram: Histogram
     reference_histogram: Histogram | None = None
     saturated: int = 0
+    """Elements, over all samples, at the largest or smallest value of their dtype or of the activation's bounds."""
+    reference_saturated: int = 0
+    channel_count: int = 0
+    """Of the tensor; 0 where the layout has no channels."""
     channels: tuple[ChannelStatistics, ...] = ()
+    """Rising; where the tensor has more, those that `channels_by` ranks first."""
+    channels_by: str = ""
+    """How channels were chosen where not all are told or shown: `difference` (root of the mean square of candidate less
+    reference, first sample) or `energy` (mean square), largest first."""
     maps: tuple[ActivationMap, ...] = ()
 
 

@@ -1,0 +1,79 @@
+"""A model made ready to be looked into: cut where it should stop, its stored precisions emulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ndld_flow.backends.activations.cutting import cut_behind
+from ndld_flow.backends.activations.model_view import ModelView
+from ndld_flow.backends.emulating.stored_model import emulate_stored
+from ndld_flow.backends.models.tensors import Array
+from ndld_flow.backends.observing.capture import capture
+from ndld_flow.backends.running.onnxruntime_session import SessionSettings
+from ndld_flow.errors import RequestError
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the models."""
+
+    path: Path
+    label: str
+
+
+def cut_side(side: Side, until: str, scratch: Path) -> Side:
+    """The model as far as `until`; as it is where that is empty."""
+    if not until:
+        return side
+    target = scratch / "cut.onnx"
+    cut_behind(side.path, target, until)
+    return Side(target, side.label)
+
+
+def cut_reference(side: Side, until: str, scratch: Path) -> tuple[Side, tuple[str, ...]]:
+    """The same for the model beside, which runs whole where it has no such place; and a note about that."""
+    try:
+        return cut_side(side, until, scratch), ()
+    except RequestError:
+        return side, (f"{side.label} has nothing called {until} and ran to its end",)
+
+
+@dataclass(frozen=True)
+class OpenedSide:
+    """A side that is ready to run."""
+
+    view: ModelView
+    """Of the model as it is stored."""
+    running: Path
+    """The model that runs in its place."""
+    settings: SessionSettings
+    scratch: Path
+    emulated: bool
+    notes: tuple[str, ...]
+
+    def captured(self, names: Sequence[str], samples: Iterator[Mapping[str, Array]]) -> Iterator[dict[str, Array]]:
+        """Values of these tensors, inputs too, one dict a sample; what is no tensor is left out."""
+        inside = [name for name in names if name not in self.view.inputs]
+        outside = [name for name in names if name in self.view.inputs]
+        fed: list[Mapping[str, Array]] = []
+
+        def noted() -> Iterator[Mapping[str, Array]]:
+            for arrays in samples:
+                fed[:] = [arrays]
+                yield arrays
+
+        for found in capture(self.running, inside, noted(), self.settings, self.scratch):
+            yield {name: fed[0][name] for name in outside} | found
+
+
+def open_side(
+    side: Side, shapes: Mapping[str, tuple[int, ...]], stored: bool, settings: SessionSettings, scratch: Path
+) -> OpenedSide:
+    """Make a model ready to run on inputs of these shapes; `stored` rounds its fp16 and bf16 tensors at every node."""
+    target = scratch / "stored.onnx"
+    emulated = emulate_stored(side.path, target) if stored else None
+    running = side.path if emulated is None else target
+    notes = () if emulated is None else tuple(f"{side.label}: {note}" for note in emulated.notes)
+    return OpenedSide(ModelView(side.path, shapes), running, settings, scratch, emulated is not None, notes)

@@ -1,0 +1,213 @@
+"""Look at what a model computes inside, on real inputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ndld_flow.artifacts.kinds import ActivationsDocument, Onnx
+from ndld_flow.backends.running.sample_settings import SampleSettings
+from ndld_flow.name_patterns import NamePattern
+from ndld_flow.quantities import number
+from ndld_flow.records.accuracy import HIGHER_IS_BETTER
+from ndld_flow.records.activations import Activations, CapturedTensor
+from ndld_flow.records.divergence import LayerDivergence
+from ndld_flow.records.metric import Metric
+from ndld_flow.step import Context, Reads, Result, Reuse, Step
+from ndld_flow.units import Bytes, Fraction
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ndld_flow.backends.activations.look_inside import Request
+    from ndld_flow.backends.activations.noise import Noise as AddedNoise
+
+_UNITS = {"snr_db": "dB"}
+
+
+class Noise(BaseModel):
+    """Noise on inputs: the same for both models."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    kind: Literal["normal", "uniform", "salt_pepper"] = "normal"
+    """`normal` and `uniform` are added; `salt_pepper` makes elements the smallest or largest value of their input."""
+    deviation: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """`normal`: standard deviation, in the units of what the model is fed (behind `mean` and `std`)."""
+    amplitude: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """`uniform`: from less this to this."""
+    share: Annotated[Fraction, Field(gt=0, le=1)] | None = None
+    """`salt_pepper`: of the elements, half of them each."""
+    inputs: tuple[str, ...] = ()
+    """Which inputs get it; all of floats when empty."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Equal seeds give equal noise; sample i gets `seed` + i."""
+
+    @model_validator(mode="after")
+    def _check_amount(self) -> Noise:
+        amounts = {"normal": "deviation", "uniform": "amplitude", "salt_pepper": "share"}
+        mine = amounts.pop(self.kind)
+        if getattr(self, mine) is None:
+            raise ValueError(f"noise of kind `{self.kind}` needs `{mine}`")
+        extra = [name for name in amounts.values() if getattr(self, name) is not None]
+        if extra:
+            raise ValueError(f"`{extra[0]}` says nothing of noise of kind `{self.kind}`: it has `{mine}`")
+        return self
+
+    @property
+    def amount(self) -> float:
+        return self.deviation or self.amplitude or self.share or 0.0
+
+
+class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
+    """Run a model on real inputs and show the tensors inside it: maps, histograms, ranges, NaN, saturation.
+
+    With a `reference` both models run on the same inputs, and their tensors are compared one by one, matched by name.
+    Without `tensors`, `op_types` and `every`, up to 32 tensors over the whole model are chosen.
+    """
+
+    # Not `anywhere`: kernels differ between CPUs and between execution providers.
+    reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
+    libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy", "pillow")
+    uses_inputs: ClassVar[bool] = True
+
+    reference: Annotated[str | None, Reads(Onnx)] = None
+    """A step whose model runs beside, or `source`."""
+    tensors: tuple[NamePattern, ...] = ()
+    """Tensors to look at, by their names or those of nodes or inputs: globs (`conv*`), or `/.../` for a regular
+    expression that is searched in the name."""
+    op_types: tuple[str, ...] = ()
+    """All tensors that these operators give, such as `Conv`."""
+    every: Annotated[int, Field(ge=1)] | None = None
+    """Every so many-th tensor of floats."""
+    until: str | None = None
+    """A tensor or node behind which the run stops: what comes after does not run, and may be broken."""
+    noise: Noise | None = None
+    """Noise on inputs: how much of what the model says hangs on small differences."""
+    layout: dict[NamePattern, Literal["NCHW", "NHWC", "NCL", "NLC", "NCDHW", "NC", "flat"]] = Field(default={})
+    """Name or pattern -> what a tensor's dimensions are, where the guess from its operators is wrong."""
+    format: Literal["fp16", "bf16", "fp32", "fp8e4m3", "fp8e5m2"] = "fp16"
+    """Ranges are held against what this format can hold."""
+    arithmetic: Literal["stored", "native"] = "stored"
+    """`stored`: every fp16 and bf16 tensor is rounded to its type at the node that makes it, as hardware stores it,
+    whatever the execution provider would do. `native`: as the execution provider computes; on CPUs that is fp32."""
+    shown: Annotated[int, Field(ge=0)] = 4
+    """Samples of which maps are kept; statistics are of all."""
+    channels: Annotated[int, Field(ge=1)] = 64
+    """Channels of a tensor that are kept as maps, those that differ most from the reference's first, or without
+    reference those of the largest energy."""
+    map_side: Annotated[int, Field(ge=1, le=4096)] = 256
+    """Height and width of a map, at most: larger ones keep the largest value, by size, of several."""
+    map_bytes: Bytes = 32 * 2**20
+    """All maps together; each gets a fair share, and is made smaller until it fits."""
+    arrays: bool = False
+    """Keep all values of the samples shown too, as `.npy`."""
+    fail_on: tuple[Literal["nan", "inf", "saturated"], ...] = ()
+    """Say no when any tensor looked at holds one of these. Empty only looks."""
+    provider: str = "cpu"
+    """Execution provider that runs the models: `cpu`, `cuda`, `tensorrt`, or ONNX Runtime's full name."""
+    provider_options: dict[str, str | int | float | bool] = Field(default={})
+    """Options of that provider, such as `device_id`."""
+    threads: Annotated[int, Field(ge=0)] = 0
+    """Threads within an operator; 0 leaves it to ONNX Runtime."""
+
+    def run(self, source: Onnx, out: Path, context: Context) -> Result:
+        from ndld_flow.backends.activations.look_inside import look_inside
+        from ndld_flow.backends.activations.opened_side import Side
+
+        other = context.read("reference") if self.reference is not None else None
+        found = look_inside(
+            Side(source.path, source.label),
+            Side(other.path, other.label) if other is not None else None,
+            self._request(context),
+            out,
+            context.scratch,
+            context.progress,
+        )
+        (out / ActivationsDocument.main).write_text(found.to_json(), encoding="utf-8")
+        for note in found.notes:
+            context.log.info("%s", note)
+        layers = {layer.tensor: layer for layer in found.divergence}
+        for tensor in found.tensors:
+            context.log.info("%s", _line(tensor, layers.get(tensor.tensor)))
+        metrics = _metrics(found)
+        failed = [name for name in self.fail_on if metrics[name].value]
+        return Result(_summary(found, metrics), not failed, metrics)
+
+    def _request(self, context: Context) -> Request:
+        from ndld_flow.backends.activations.choosing import Wanted
+        from ndld_flow.backends.activations.look_inside import Request
+        from ndld_flow.backends.activations.map_files import MapLimits
+        from ndld_flow.backends.observing.ranges import FORMAT_LIMITS
+        from ndld_flow.backends.running.onnxruntime_session import SessionSettings
+
+        return Request(
+            settings=SessionSettings(
+                provider=self.provider, provider_options=self.provider_options, threads=self.threads
+            ),
+            given=context.inputs,
+            samples=self,
+            wanted=Wanted(self.tensors, self.op_types, self.every or 0),
+            limits=FORMAT_LIMITS[self.format],
+            maps=MapLimits(self.shown, self.channels, self.map_side, self.map_bytes, self.arrays),
+            until=self.until or "",
+            layouts=self.layout,
+            noise=self._noise(),
+            stored=self.arithmetic == "stored",
+        )
+
+    def _noise(self) -> AddedNoise | None:
+        from ndld_flow.backends.activations.noise import Noise as AddedNoise
+
+        noise = self.noise
+        return None if noise is None else AddedNoise(noise.kind, noise.amount, noise.inputs, noise.seed)
+
+
+def _metrics(found: Activations) -> dict[str, Metric]:
+    """Counts over all tensors, and each metric of the tensor where it is worst."""
+    worst: dict[str, list[float]] = {}
+    for layer in found.divergence:
+        for name, value in layer.metrics.items():
+            worst.setdefault(name, []).append(value)
+    counts = {
+        "tensors": len(found.tensors),
+        "nan": sum(tensor.range.nan_count for tensor in found.tensors),
+        "inf": sum(tensor.range.inf_count for tensor in found.tensors),
+        "saturated": sum(tensor.saturated for tensor in found.tensors),
+    }
+    if found.reference:
+        counts |= {"compared": len(found.divergence), "nonfinite": sum(layer.nonfinite for layer in found.divergence)}
+    return {name: Metric(value=value) for name, value in counts.items()} | {
+        f"worst.{name}": Metric(
+            value=min(values) if name in HIGHER_IS_BETTER else max(values), unit=_UNITS.get(name, "")
+        )
+        for name, values in worst.items()
+    }
+
+
+def _summary(found: Activations, metrics: dict[str, Metric]) -> str:
+    samples = len(found.samples)
+    parts = [f"{len(found.tensors)} tensors on {samples} sample{'s' if samples != 1 else ''}"]
+    parts += [f"{metrics[name].value:.0f} {word}" for name, word in _COUNTED.items() if metrics[name].value]
+    if found.first_nonfinite:
+        parts.append(f"first in {found.first_nonfinite}")
+    compared = [layer for layer in found.divergence if "cosine" in layer.metrics]
+    if compared:
+        far = min(compared, key=lambda layer: layer.metrics["cosine"])
+        parts.append(f"furthest from {found.reference}: {far.tensor}, cosine {number(far.metrics['cosine'])}")
+    return ", ".join(parts)
+
+
+_COUNTED = {"nan": "NaN", "inf": "infinite", "saturated": "saturated"}
+
+
+def _line(tensor: CapturedTensor, layer: LayerDivergence | None) -> str:
+    """One tensor on one line of the log."""
+    held = tensor.range
+    told = [f"{number(held.minimum)} to {number(held.maximum)}, rms {number(held.rms)}"]
+    counts = {"NaN": held.nan_count, "infinite": held.inf_count, "saturated": tensor.saturated}
+    told += [f"{count} {word}" for word, count in counts.items() if count]
+    if layer is not None:
+        told += [f"{name} {number(layer.metrics[name])}" for name in ("cosine", "max_abs") if name in layer.metrics]
+    return f"{tensor.position} {tensor.op_type} {tensor.tensor}: {', '.join(told)}"
