@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ndld_flow.artifacts.kinds import Onnx
+from ndld_flow.artifacts.kinds import Onnx, PrecisionDocument
 from ndld_flow.name_patterns import NamePattern
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.precision import Precision
-from ndld_flow.step import Context, DataFile, Result, Step
+from ndld_flow.records.precision_search import PrecisionSearch
+from ndld_flow.step import Context, DataFile, Reads, Result, Step
 
 if TYPE_CHECKING:
     from ndld_flow.backends.precision.selection import Rule
@@ -25,7 +26,7 @@ class ConstrainPrecision(Step[Onnx, Onnx]):
 
     The constraints are written into the nodes' metadata, and nothing else changes. What `"*"` in `layers` says comes
     first, then `list_file`, `op_types` and the other `layers`, each in its order; what comes later wins, and `none`
-    takes a constraint away. Patterns and operators take the nodes that can have the precision: no Shape becomes fp16,
+    takes a constraint away; last of all `found_by`. Patterns and operators take the nodes that can have the precision: no Shape becomes fp16,
     and nothing that computes with sizes. Patterns leave alone what `convert_fp16` calls sensitive, too.
     """
 
@@ -42,12 +43,17 @@ class ConstrainPrecision(Step[Onnx, Onnx]):
     """Let rules pass that select no node."""
     keep: bool = True
     """Keep constraints that the model has already."""
+    found_by: Annotated[str | None, Reads(PrecisionDocument)] = None
+    """A `find_precision` step: the nodes that it found get fp32, whatever else is said of them."""
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.backends.precision.constraining import constrain_file
+        from ndld_flow.backends.precision.found_nodes import settings_notes
 
-        done = constrain_file(source.path, out / Onnx.main, self._rules(), self.keep, self.allow_empty)
-        for note in done.change.notes:
+        found = self._found(context)
+        done = constrain_file(source.path, out / Onnx.main, self._rules(), self.keep, self.allow_empty, found)
+        told = [] if found is None else settings_notes(found, source.label, {})
+        for note in (*done.change.notes, *told):
             context.log.info("%s", note)
         for name, precision in done.constraints.items():
             context.log.info("%s: %s", precision, name)
@@ -58,6 +64,11 @@ class ConstrainPrecision(Step[Onnx, Onnx]):
             metrics={"nodes": Metric(value=nodes), "constrained": Metric(value=constrained)},
             change=done.change,
         )
+
+    def _found(self, context: Context) -> PrecisionSearch | None:
+        from ndld_flow.backends.precision.found_nodes import read_found
+
+        return None if self.found_by is None else read_found(context.read("found_by").path)
 
     def _rules(self) -> list[Rule]:
         from ndld_flow.backends.precision.precision_list import read_precision_list

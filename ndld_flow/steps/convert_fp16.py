@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ndld_flow.artifacts.kinds import Onnx
+from ndld_flow.artifacts.kinds import Onnx, PrecisionDocument
 from ndld_flow.name_patterns import NamePattern
 from ndld_flow.quantities import size_change
 from ndld_flow.records.metric import Metric
-from ndld_flow.step import Context, Result, Step
+from ndld_flow.step import Context, Reads, Result, Step
 from ndld_flow.units import Fraction
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 
 class ValuesOutside(BaseModel):
@@ -59,6 +63,8 @@ class ConvertFp16(Step[Onnx, Onnx]):
     """Keep the model's inputs and outputs in fp32. False makes them fp16."""
     block: Block = Block()
     """What to keep in fp32."""
+    found_by: Annotated[str | None, Reads(PrecisionDocument)] = None
+    """A `find_precision` step: the nodes that it found stay fp32 too."""
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.backends.fp16.block import Fp16Request, ValueLimits
@@ -71,6 +77,7 @@ class ConvertFp16(Step[Onnx, Onnx]):
             nodes=self.block.nodes,
             values_outside=None if outside is None else ValueLimits(outside.max_abs, outside.min_abs, outside.share),
             keep_sensitive=self.block.sensitive,
+            chosen=self._found(source, context),
         )
         target = out / Onnx.main
         done = convert_to_fp16(source.path, target, request, context.log, context.progress)
@@ -88,3 +95,20 @@ class ConvertFp16(Step[Onnx, Onnx]):
             },
             change=done.change,
         )
+
+    def _found(self, source: Onnx, context: Context) -> Callable[[ir.Model], Mapping[ir.Node, str]]:
+        """What picks the nodes that a search found."""
+        from ndld_flow.backends.precision.found_nodes import (
+            found_reasons,
+            read_found,
+            refuse_other_precision,
+            settings_notes,
+        )
+
+        if self.found_by is None:
+            return lambda model: {}
+        search = read_found(context.read("found_by").path)
+        refuse_other_precision(search, "fp16", "convert_fp16")
+        for note in settings_notes(search, source.label, {"keep_io": self.keep_io, "sensitive": self.block.sensitive}):
+            context.log.warning("%s", note)
+        return lambda model: found_reasons(model, search)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -33,11 +33,13 @@ class Fp16Request:
     nodes: Sequence[str] = ()
     values_outside: ValueLimits | None = None
     keep_sensitive: bool = True
+    chosen: Callable[[ir.Model], Mapping[ir.Node, str]] = lambda model: {}
+    """Nodes that something else chose, once functions are inlined and nodes in order -> why."""
 
 
 def blocked_nodes(model: ir.Model, request: Fp16Request, notes: list[str]) -> dict[ir.Node, str]:
     """Node -> why it was asked to stay fp32."""
-    reasons: dict[ir.Node, str] = {}
+    reasons: dict[ir.Node, str] = dict(request.chosen(model))
     for pattern, nodes in nodes_named(model, request.nodes, "block.nodes").items():
         reasons |= {node: f"block.nodes {pattern!r}" for node in nodes if node not in reasons}
     for op_type, nodes in nodes_of_types(model, request.op_types, "block.op_types").items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -69,11 +70,23 @@ def normalization_notes(model: ir.Model, kept: Collection[ir.Node]) -> list[str]
     return notes
 
 
-def _scale_note(node: ir.Node) -> list[str]:
-    """Whether 1 / sqrt(variance + epsilon) survives fp16."""
-    variance = _values(node, 4)
+@dataclass(frozen=True)
+class ScaleInHalf:
+    """What fp16 makes of the channel of a BatchNormalization that it changes most."""
+
+    variance: float
+    epsilon: float
+    half: float
+    """variance + epsilon in fp16."""
+    factor: float
+    """How many times what it was the channel becomes."""
+
+
+def scale_in_half(node: ir.Node) -> ScaleInHalf | None:
+    """What becomes of 1 / sqrt(variance + epsilon) in fp16; None where it survives or is not known."""
+    variance = _values(node, 4) if is_op(node, "BatchNormalization") else None
     if variance is None:
-        return []
+        return None
     epsilon = node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5
     exact = variance + epsilon
     half = np.minimum(variance, MAX_HALF).astype(np.float16).astype(np.float64) + float(np.float16(epsilon))
@@ -81,11 +94,18 @@ def _scale_note(node: ir.Node) -> list[str]:
         ratio = np.sqrt(exact / half)
     worst = int(np.argmax(np.abs(np.nan_to_num(ratio, nan=np.inf) - 1.0)))
     if 0.95 < ratio[worst] < 1.05:
+        return None
+    return ScaleInHalf(float(variance[worst]), epsilon, float(half[worst]), float(ratio[worst]))
+
+
+def _scale_note(node: ir.Node) -> list[str]:
+    changed = scale_in_half(node)
+    if changed is None:
         return []
     return [
-        f"BatchNormalization {node.name!r}: variance {variance[worst]:.3g} + epsilon {epsilon:.1g} becomes "
-        f"{half[worst]:.3g} in fp16, which makes a channel {ratio[worst]:.3g} times what it was; keep the node in fp32 "
-        "(`block.nodes` or `block.values_outside`)"
+        f"BatchNormalization {node.name!r}: variance {changed.variance:.3g} + epsilon {changed.epsilon:.1g} becomes "
+        f"{changed.half:.3g} in fp16, which makes a channel {changed.factor:.3g} times what it was; keep the node in "
+        "fp32 (`block.nodes` or `block.values_outside`)"
     ]
 
 

@@ -14,12 +14,14 @@ from ndld_flow.backends.models.node_precision import constraints_of, precision_o
 from ndld_flow.backends.models.node_selection import op_name
 from ndld_flow.backends.models.unique_names import UniqueNames
 from ndld_flow.backends.precision.constraints import check_precision
+from ndld_flow.backends.precision.found_nodes import match_found
 from ndld_flow.backends.precision.selection import Rule, select_all
 from ndld_flow.errors import RequestError
 from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import count
 from ndld_flow.records.graph_change import GraphChange
 from ndld_flow.records.precision import PRECISION_KEY
+from ndld_flow.records.precision_search import PrecisionSearch
 
 _SHOWN = 20
 """So many problems are told; more would bury them."""
@@ -41,8 +43,17 @@ class Constrained:
         return dict(Counter(self.constraints.values()).most_common())
 
 
-def constrain_file(source: Path, target: Path, rules: Sequence[Rule], keep: bool, allow_empty: bool) -> Constrained:
+def constrain_file(
+    source: Path,
+    target: Path,
+    rules: Sequence[Rule],
+    keep: bool,
+    allow_empty: bool,
+    found: PrecisionSearch | None = None,
+) -> Constrained:
     """Write `source` with the rules' constraints to `target`; later rules win. Weights on disk are not read.
+
+    What a search found gets its precision after all rules.
 
     `keep` leaves constraints that are there already; `allow_empty` makes a note of rules that select nothing.
     Raises `RequestError` with all such rules otherwise, and `ModelError` for a model that cannot be read.
@@ -52,6 +63,8 @@ def constrain_file(source: Path, target: Path, rules: Sequence[Rule], keep: bool
         before = summarize_model(model)
         notes = _name_nodes(model)
         chosen, problems = select_all(model, rules)
+        if found is not None:
+            chosen |= dict.fromkeys(match_found(model, found), found.kept_precision)
     except (LookupError, TypeError, ValueError, AttributeError):
         check_model(source, full_check=True)
         raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
@@ -13,14 +13,6 @@ from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
 from ndld_flow.plain_text import short_name
 from ndld_flow.records.precision_search import KeptNode, PrecisionSearch
-
-NodeKey = tuple[str, str]
-"""Operator and first output: what a node is known by, for names may be empty or repeat."""
-
-
-def node_key(node: ir.Node) -> NodeKey:
-    """What a node is known by in a `PrecisionSearch`."""
-    return op_name(node), first_output(node)
 
 
 def first_output(node: ir.Node) -> str:
@@ -45,37 +37,61 @@ def refuse_other_precision(search: PrecisionSearch, wanted: str, step: str) -> N
         )
 
 
+def settings_notes(search: PrecisionSearch, model: str, settings: Mapping[str, object]) -> list[str]:
+    """Sentences on what is set otherwise than it was for the search, whose set may not be right then."""
+    notes = [
+        f"found_by: the search had `{name}: {_yaml(theirs)}`, here it is {_yaml(settings[name])}: what was found may "
+        "be too little"
+        for name, theirs in search.settings.items()
+        if name in settings and settings[name] != theirs
+    ]
+    if search.model != model:
+        notes.append(f"found_by: the search was made on the model of {search.model}, this is the model of {model}")
+    if not search.passed:
+        notes.append("found_by: the search found nothing that meets its bound; this is the best set it tried")
+    return notes
+
+
+def _yaml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def found_reasons(model: ir.Model, search: PrecisionSearch) -> dict[ir.Node, str]:
+    """The nodes of `model` that a search keeps -> why. Raises `RequestError` when one is not there."""
+    return {
+        node: f"found by search: {kept.cause}, {kept.evidence[0].sentence}"
+        for kept in search.kept
+        for node in _matching(model, search, kept)
+    }
+
+
 def match_found(model: ir.Model, search: PrecisionSearch) -> list[ir.Node]:
     """The nodes of `model` that a search keeps, bodies included: by operator and first output, then by name.
 
     Raises `RequestError` when one is not there.
     """
-    by_key: dict[NodeKey, list[ir.Node]] = defaultdict(list)
-    by_name: dict[tuple[str, str], list[ir.Node]] = defaultdict(list)
-    for node in model.graph.all_nodes():
-        by_key[node_key(node)].append(node)
-        by_name[op_name(node), node.name or ""].append(node)
-    found = []
-    for kept in search.kept:
-        nodes = by_key.get((kept.op_type, _key_output(kept))) or by_name.get((kept.op_type, kept.node), [])
-        if not nodes or not (kept.node or kept.outputs):
-            raise RequestError(_missing(model, search, kept))
-        found += nodes
-    return list(dict.fromkeys(found))
+    return list(found_reasons(model, search))
+
+
+def _matching(model: ir.Model, search: PrecisionSearch, kept: KeptNode) -> list[ir.Node]:
+    same_type = [node for node in model.graph.all_nodes() if op_name(node) == kept.op_type]
+    output = _key_output(kept)
+    by_output = [node for node in same_type if output and first_output(node) == output]
+    found = by_output or [node for node in same_type if kept.node and node.name == kept.node]
+    if not found:
+        raise RequestError(_missing(same_type, search, kept))
+    return found
 
 
 def _key_output(kept: KeptNode) -> str:
     return next((name for name in kept.outputs if name), "")
 
 
-def _missing(model: ir.Model, search: PrecisionSearch, kept: KeptNode) -> str:
-    names = [node.name for node in model.graph.all_nodes() if op_name(node) == kept.op_type and node.name]
-    near = say_nearest(kept.node, names)
-    said = (
-        f" (of this operator here: {near.removeprefix('known: ')})" if near else f" (there is no {kept.op_type} here)"
-    )
+def _missing(same_type: Sequence[ir.Node], search: PrecisionSearch, kept: KeptNode) -> str:
+    near = say_nearest(kept.node, [node.name for node in same_type if node.name])
+    here = near.replace("known:", "this one has", 1) if same_type else f"this one has no {kept.op_type}"
+    name = short_name(kept.node or _key_output(kept))
     return (
-        f"`found_by`: the search was made on the model of {search.model}, and its {kept.op_type} "
-        f'"{short_name(kept.node or _key_output(kept))}" is not in this one{said}. Search on the model that is '
-        "converted: give both steps the same `from`."
+        f'`found_by`: the search was made on the model of {search.model}, and its {kept.op_type} "{name}" is not in '
+        f"the model of this step; {here or 'none has a name'}. Give both steps the same `from`."
     )

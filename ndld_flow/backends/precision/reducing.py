@@ -10,6 +10,7 @@ from typing import Protocol
 import onnx_ir as ir
 
 from ndld_flow.backends.models.node_selection import op_name
+from ndld_flow.records.precision_search import PrecisionSearch
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,9 @@ class Reducer(Protocol):
 
     def write(self, kept: frozenset[int], target: Path) -> None:
         """Write the model to `target` with all candidates but these reduced. Raises `ModelError` where it cannot be."""
+
+    def write_found(self, search: PrecisionSearch, target: Path) -> None:
+        """Write the model as the step that uses a search's result writes it."""
 
 
 def searched_nodes(model: ir.Model) -> tuple[SearchedNode, ...]:

@@ -1,0 +1,160 @@
+"""How far a model at reduced precision is from the reference, on samples whose right outputs are computed once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from ndld_flow.backends.comparing.agreement import Agreement, Measuring
+from ndld_flow.backends.comparing.model_matching import shared_inputs
+from ndld_flow.backends.comparing.tolerance import Tolerance, outside
+from ndld_flow.backends.emulating.stored_model import emulate_stored
+from ndld_flow.backends.models.declared_inputs import model_inputs
+from ndld_flow.backends.models.tensors import Array
+from ndld_flow.backends.running.generated_values import is_float
+from ndld_flow.backends.running.onnxruntime_session import SessionSettings, open_model
+from ndld_flow.backends.running.sample_feeds import Sample
+from ndld_flow.errors import ModelError
+from ndld_flow.records.accuracy import higher_is_better
+
+_NONFINITE = -50.0
+"""Score where NaN or infinity came up; no metric is that bad."""
+_DECADES = 30.0
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What running a model came to."""
+
+    outputs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Output -> its metrics."""
+    nonfinite: Mapping[str, int] = field(default_factory=dict)
+    """Output -> elements that are NaN or infinite in one of the two only."""
+    trouble: str = ""
+    """Why it could not be run."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What is asked of every output of floats; others must be equal."""
+
+    tolerance: Tolerance
+    exact: frozenset[str]
+    """Outputs of integers, bools and strings."""
+
+    def of(self, output: str) -> dict[str, float]:
+        """Metric -> bound."""
+        return {"mismatched": 0.0} if output in self.exact else self.tolerance.bounds()
+
+    def passed(self, judged: Judged) -> bool:
+        """Whether everything that was asked holds."""
+        if judged.trouble or any(judged.nonfinite.values()):
+            return False
+        return not any(outside(metrics, self.of(output)) for output, metrics in judged.outputs.items())
+
+    def score(self, judged: Judged) -> float:
+        """How good it is, 0 at the bound: minus the decades by which the worst metric is too far off."""
+        if judged.trouble:
+            return -math.inf
+        bad = sum(judged.nonfinite.values())
+        if bad:
+            return _NONFINITE - math.log10(bad)
+        return min((self._score(name, metrics) for name, metrics in judged.outputs.items()), default=-math.inf)
+
+    def worst(self, judged: Judged) -> dict[str, float]:
+        """Metrics of the output that is worst."""
+        scores = {name: self._score(name, metrics) for name, metrics in judged.outputs.items() if metrics}
+        return dict(judged.outputs[min(scores, key=scores.__getitem__)]) if scores else {}
+
+    def _score(self, output: str, metrics: Mapping[str, float]) -> float:
+        excess = (_decades(name, metrics[name], bound) for name, bound in self.of(output).items() if name in metrics)
+        return -max(excess, default=-_DECADES)
+
+
+def _decades(metric: str, value: float, bound: float) -> float:
+    """How far a metric is beyond its bound, as the logarithm of the error; less than 0 within it."""
+    if metric.endswith("_db"):
+        return max(-_DECADES, min((bound - value) / 20, _DECADES))
+    if higher_is_better(metric):
+        value, bound = 1.0 - value, 1.0 - bound
+    return max(-_DECADES, min(math.log10(max(value, 1e-30)) - math.log10(max(bound, 1e-30)), _DECADES))
+
+
+class Judge:
+    """Knows what the reference gives, and measures what others give."""
+
+    def __init__(
+        self, reference: Path, samples: Iterable[Sample], tolerance: Tolerance, settings: SessionSettings, scratch: Path
+    ) -> None:
+        self._reference = reference
+        self._samples = samples
+        self._settings = settings
+        self._scratch = scratch
+        rtol, atol = tolerance.elementwise()
+        self._measuring = Measuring(rtol, atol)
+        self._kept: list[dict[str, Path]] = []
+        self.notes: tuple[str, ...] = ()
+        """What makes agreement say less than it seems to."""
+        exact = self._run_reference()
+        self.bounds = Bounds(tolerance, exact)
+
+    def _run_reference(self) -> frozenset[str]:
+        """Write the reference's outputs aside; returns those that are no floats."""
+        model = open_model(self._reference, self._settings)
+        exact = set()
+        for i, sample in enumerate(self._samples):
+            bound = model.bind({name: feed.values for name, feed in sample.feeds.items()})
+            bound.once()
+            kept = {}
+            for number, (name, array) in enumerate(bound.outputs().items()):
+                if array is None:
+                    continue
+                exact.update([] if is_float(array.dtype) else [name])
+                kept[name] = self._scratch / f"reference-{i}-{number}.npy"
+                np.save(kept[name], _plain(array), allow_pickle=False)
+            self._kept.append(kept)
+        return frozenset(exact)
+
+    def judge(self, reduced: Path) -> Judged:
+        """Run a model as hardware would that stores tensors in their types and computes in fp32."""
+        emulated = reduced.with_name("emulated.onnx")
+        try:
+            runnable = reduced if emulate_stored(reduced, emulated) is None else emulated
+            return self._run(runnable)
+        except ModelError as error:
+            return Judged(trouble=str(error))
+
+    def _run(self, path: Path) -> Judged:
+        inputs = shared_inputs(model_inputs(self._reference), model_inputs(path))
+        model = open_model(path, self._settings)
+        agreements: dict[str, Agreement] = {}
+        for kept, sample in zip(self._kept, self._samples, strict=True):
+            bound = model.bind(inputs.for_candidate(sample.feeds))
+            bound.once()
+            outputs = bound.outputs()
+            for name, file in kept.items():
+                array = outputs.get(name)
+                reference = np.load(file, mmap_mode="r", allow_pickle=False)
+                if array is None or array.shape != reference.shape:
+                    return Judged(trouble=f'its output "{name}" has another shape than the reference\'s')
+                agreements.setdefault(name, Agreement(self._measuring)).add(reference, _plain(array))
+        flat = [name for name, one in agreements.items() if one.says_little]
+        if flat:
+            self.notes = (
+                f"the reference gives the same number everywhere in {', '.join(flat)}: agreement says little",
+            )
+        return Judged(
+            {name: one.metrics() for name, one in agreements.items()},
+            {name: one.only_candidate_nonfinite + one.only_reference_nonfinite for name, one in agreements.items()},
+        )
+
+
+def _plain(array: Array) -> Array:
+    """Strings of one length, and fp16 and bf16 as fp32 (which is exact): what can be stored and compared."""
+    if array.dtype.kind == "O":
+        return array.astype(str)
+    return array.astype(np.float32) if is_float(array.dtype) and array.dtype.itemsize < 4 else array

@@ -1,0 +1,115 @@
+"""Search for the nodes that a reduced precision breaks, and say why each is kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ndld_flow.backends.fp16.convert import prepare
+from ndld_flow.backends.models.files import load_model
+from ndld_flow.backends.models.node_selection import nodes_of_types
+from ndld_flow.backends.precision.evidence import Suspect
+from ndld_flow.backends.precision.findings import Findings, Subject, Wanted, say_metrics
+from ndld_flow.backends.precision.judging import Judge
+from ndld_flow.backends.precision.observations import Observer
+from ndld_flow.backends.precision.remembered import TrialFile
+from ndld_flow.backends.precision.suspicion import severities
+from ndld_flow.backends.precision.trials import Trials
+from ndld_flow.backends.running.onnxruntime_session import SessionSettings
+from ndld_flow.bisecting.attempts import Attempt, Budget, Candidate
+from ndld_flow.bisecting.search import search
+from ndld_flow.errors import RequestError
+from ndld_flow.records.precision_search import PrecisionSearch, Trial
+
+SETTINGS = SessionSettings()
+"""Trials run on the CPU, where storage is emulated and arithmetic is fp32."""
+
+
+@dataclass(frozen=True)
+class Rooms:
+    """Where a search works."""
+
+    scratch: Path
+    trials: TrialFile
+    progress: Callable[[int, int, str], None]
+
+
+class PrecisionSearching:
+    """One search. Raises `RequestError` when there is nothing to search, `ModelError` when the model does not run."""
+
+    def __init__(self, wanted: Wanted, subject: Subject, rooms: Rooms) -> None:
+        self._wanted = wanted
+        self._subject = subject
+        self._rooms = rooms
+        self._started = time.monotonic()
+        self._told: list[Trial] = []
+        self._positions = self._allowed()
+        self._observer = Observer(subject.path, wanted.precision, subject.samples, SETTINGS, rooms.scratch)
+        judge = Judge(subject.path, subject.samples, wanted.tolerance, SETTINGS, rooms.scratch)
+        before = rooms.trials.read()
+        self._trials = Trials(subject.reducer, judge, rooms.trials, rooms.scratch, before=before)
+
+    def run(self) -> PrecisionSearch:
+        """Search, verify, and tell."""
+        fine = self._trials.try_keeping(frozenset()).passed
+        candidates = () if fine else self._candidates()
+        deadline = self._started + self._wanted.time_s
+        budget = Budget(self._wanted.trials, lambda: time.monotonic() > deadline)
+        found = search(candidates, self._trials.try_keeping, budget, self._tell)
+        self._rooms.progress(len(self._told), 0, "writing down what was found")
+        findings = Findings(self._subject, self._wanted, found, self._trials, self._observer)
+        told = findings.record(tuple(self._told), self._positions, self._suspects if found.kept else {})
+        if found.kept:
+            last = self._trials.verify(told, found.kept)
+            told = told.model_copy(update={"trials": (*told.trials, last), "passed": told.passed and last.passed})
+        self._rooms.trials.forget()
+        return told.model_copy(update={"wall_s": time.monotonic() - self._started})
+
+    @cached_property
+    def _suspects(self) -> dict[int, Suspect]:
+        """Position of a node -> what is known of it."""
+        model = load_model(self._subject.path)
+        prepare(model, self._subject.path)
+        errors = self._observer.errors()
+        nodes = zip(self._subject.reducer.nodes, model.graph.all_nodes(), strict=True)
+        return {
+            known.position: Suspect(node, errors.get(known.output), self._wanted.precision) for known, node in nodes
+        }
+
+    def _allowed(self) -> tuple[int, ...]:
+        """Positions of the nodes that may be kept."""
+        reducer = self._subject.reducer
+        if not reducer.candidates:
+            raise RequestError(
+                f"there is nothing to search: no node of the model of {self._subject.label} would become "
+                f"{self._wanted.precision} (it has none in fp32, or all of them are kept)."
+            )
+        if not self._wanted.op_types:
+            return tuple(reducer.candidates)
+        nodes_of_types(load_model(self._subject.path), self._wanted.op_types, "op_types")
+        wanted = set(self._wanted.op_types)
+        allowed = tuple(place for place in reducer.candidates if reducer.nodes[place].op_type in wanted)
+        if not allowed:
+            raise RequestError(
+                f"`op_types`: no {', '.join(wanted)} of the model of {self._subject.label} would become "
+                f"{self._wanted.precision}, so there is nothing to search."
+            )
+        return allowed
+
+    def _candidates(self) -> tuple[Candidate, ...]:
+        self._rooms.progress(0, 0, "measuring what each node alone does wrong")
+        severity = severities(self._suspects.values())
+        nodes = self._subject.reducer.nodes
+        return tuple(
+            Candidate(place, nodes[place].op_type, nodes[place].called, severity[self._suspects[place].node])
+            for place in self._positions
+        )
+
+    def _tell(self, attempt: Attempt) -> None:
+        trial = self._trials.record(attempt)
+        self._told.append(trial)
+        said = say_metrics(trial.metrics, self._wanted.tolerance)
+        self._rooms.progress(trial.number, 0, f"trial {trial.number}: {trial.what}, {said or 'it does not run'}")

@@ -1,0 +1,143 @@
+"""Find the nodes that a reduced precision breaks."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from ndld_flow.artifacts.digest import digest_json
+from ndld_flow.artifacts.kinds import Onnx, PrecisionDocument
+from ndld_flow.backends.comparing.tolerance import Tolerance
+from ndld_flow.backends.quantizing.settings import QuantizeSettings
+from ndld_flow.backends.running.sample_settings import SampleSettings
+from ndld_flow.name_patterns import NamePattern
+from ndld_flow.plain_text import short_name
+from ndld_flow.quantities import count, number
+from ndld_flow.records.metric import Metric
+from ndld_flow.records.precision_search import PrecisionSearch
+from ndld_flow.step import Context, Result, Reuse, Step
+from ndld_flow.units import Milliseconds
+
+if TYPE_CHECKING:
+    from ndld_flow.backends.precision.reducing import Reducer
+    from ndld_flow.backends.running.sample_feeds import Samples
+
+_NOT_SHAPING = {"tolerance", "trials", "time"}
+"""Settings that change which trials are made, and not what comes of one."""
+_UNITS = {"snr_db": "dB", "psnr_db": "dB"}
+_NAMED = 3
+
+
+class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
+    """Find a small set of nodes to keep in fp32, and say why each is in it.
+
+    The model is converted again and again with other nodes kept, run on the samples with every tensor rounded as
+    hardware stores it, and compared with the model as it is. First comes what each node alone does wrong and what its
+    values and weights are against the format's limits, then bisection over operators, regions and nodes; in the end
+    no node can be left out. Says no when the bound is not met; the best set is delivered all the same. `found_by` of
+    `convert_fp16`, `constrain_precision` and `quantize` takes the result.
+    """
+
+    reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
+    libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy", "ml-dtypes", "pillow")
+    uses_inputs: ClassVar[bool] = True
+
+    precision: Literal["fp16", "bf16", "int8"] = "fp16"
+    """The precision that the rest of the model is to have."""
+    tolerance: Tolerance = Tolerance(cosine=0.999, snr_db=25.0)
+    """How far outputs may be apart; when not given, cosine at least 0.999 and snr_db at least 25."""
+    keep_io: bool = True
+    """For fp16: keep the model's inputs and outputs in fp32, as `convert_fp16` is told."""
+    sensitive: bool = True
+    """For fp16: keep what `block.sensitive` of `convert_fp16` keeps."""
+    keep: tuple[NamePattern, ...] = ()
+    """Names of nodes that are kept from the start and not searched: globs (`head.*`), or `/.../` for a regular
+    expression."""
+    op_types: tuple[str, ...] = ()
+    """Search among nodes of these operators only; all others get the precision. Empty: among all."""
+    trials: Annotated[int, Field(ge=1)] = 200
+    """How many sets may be tried."""
+    time: Milliseconds = 600_000.0
+    """How long trials may go on; the best set is delivered then, and told to be no more than that."""
+    int8: QuantizeSettings = QuantizeSettings()
+    """For int8: how to quantise, as `quantize` is told."""
+
+    @model_validator(mode="after")
+    def _check_precision(self) -> FindPrecision:
+        if self.precision != "fp16" and not (self.keep_io and self.sensitive):
+            raise ValueError("`keep_io` and `sensitive` are settings of fp16: leave them out for other precisions")
+        return self
+
+    def run(self, source: Onnx, out: Path, context: Context) -> Result:
+        from ndld_flow.backends.models.declared_inputs import model_inputs
+        from ndld_flow.backends.precision.findings import Subject, Wanted
+        from ndld_flow.backends.precision.remembered import TrialFile
+        from ndld_flow.backends.precision.sample_digest import digest_samples
+        from ndld_flow.backends.precision.searching import PrecisionSearching, Rooms
+        from ndld_flow.backends.running.sample_feeds import make_samples
+
+        samples = make_samples(model_inputs(source.path), context.inputs, self, source.label)
+        subject = Subject(source.path, source.label, samples, self._reducer(source, samples, context))
+        wanted = Wanted(self.precision, self.tolerance, self.op_types, self.trials, self.time / 1000)
+        key = digest_json([self._shaping(), source.digest, digest_samples(samples), self.library_versions()])
+        file = TrialFile(context.caches / "precision" / f"{key}.jsonl")
+        found = PrecisionSearching(wanted, subject, Rooms(context.scratch, file, context.progress)).run()
+        (out / PrecisionDocument.main).write_text(found.to_json(), encoding="utf-8")
+        _log(found, context)
+        return Result(_summary(found), found.passed, _metrics(found))
+
+    def _reducer(self, source: Onnx, samples: Samples, context: Context) -> Reducer:
+        if self.precision == "int8":
+            from ndld_flow.backends.quantizing.int8_reducer import Int8Reducer
+
+            return Int8Reducer(source.path, self.int8, self.keep, samples, context.scratch)
+        if self.precision == "bf16":
+            from ndld_flow.backends.precision.bf16_reducer import Bf16Reducer
+
+            return Bf16Reducer(source.path, self.keep)
+        from ndld_flow.backends.precision.fp16_reducer import Fp16Reducer
+
+        return Fp16Reducer(source.path, self.keep, self.keep_io, self.sensitive)
+
+    def _shaping(self) -> dict[str, object]:
+        """What shapes the outcome of a trial; of the tolerance, what elements are counted by."""
+        settings = json.loads(self.model_dump_json(exclude=_NOT_SHAPING))
+        return {**settings, "version": type(self).version, "elementwise": list(self.tolerance.elementwise())}
+
+
+def _log(found: PrecisionSearch, context: Context) -> None:
+    for note in found.notes:
+        context.log.warning("%s", note)
+    for trial in found.trials:
+        context.log.info("trial %d (%s): %s: %s", trial.number, trial.phase, trial.what, trial.metrics or trial.trouble)
+    for node in found.kept:
+        name = short_name(node.node or node.outputs[0])
+        context.log.info("kept: %s %s: %s", node.op_type, name, "; ".join(one.sentence for one in node.evidence))
+
+
+def _metrics(found: PrecisionSearch) -> dict[str, Metric]:
+    counts = {"kept": len(found.kept), "candidates": found.candidate_count, "trials": len(found.trials)}
+    metrics = {name: Metric(value=value) for name, value in counts.items()}
+    for prefix, values in (("", found.metrics_found), ("whole.", found.metrics_whole)):
+        metrics |= {f"{prefix}{name}": Metric(value=value, unit=_UNITS.get(name, "")) for name, value in values.items()}
+    return metrics
+
+
+def _summary(found: PrecisionSearch) -> str:
+    """`keeps 3 of 331 nodes in fp32 (BatchNormalization): cosine 0.77 -> 0.99999, 9 trials`."""
+    metric = next((name for name in ("cosine", *found.tolerance) if name in found.metrics_found), "")
+    trials = f"{count(len(found.trials))} trial{'s' if len(found.trials) > 1 else ''}"
+    if not found.kept and found.passed:
+        said = f": {metric} {number(found.metrics_found[metric])}" if metric else ""
+        return f"{found.precision} needs no node kept{said}, {trials}"
+    operators = [name for name, _ in Counter(node.op_type for node in found.kept).most_common()]
+    more = f" and {len(operators) - _NAMED} more" if len(operators) > _NAMED else ""
+    kept = f"keeps {count(len(found.kept))} of {count(found.candidate_count)} nodes in {found.kept_precision}"
+    named = f" ({', '.join(operators[:_NAMED])}{more})" if operators else ""
+    before = number(found.metrics_whole[metric]) if metric in found.metrics_whole else "does not run"
+    change = f": {metric} {before} -> {number(found.metrics_found[metric])}" if metric else ""
+    return f"{kept}{named}{change}, {trials}{'' if found.passed else '; the bound is not met'}"
