@@ -13,7 +13,8 @@ from ndld_flow.errors import RequestError
 from ndld_flow.plain_text import visible_name
 
 VALUE_SUFFIXES = (".npy", ".npz", ".pb")
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif")
+ANIMATION_SUFFIXES = (".gif", ".webp")
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", *ANIMATION_SUFFIXES)
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mkv", ".mov", ".webm")
 KNOWN_SUFFIXES = (*VALUE_SUFFIXES, *IMAGE_SUFFIXES, *VIDEO_SUFFIXES)
 

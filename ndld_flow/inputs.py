@@ -4,18 +4,31 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import PurePath
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from ndld_flow.found_files import is_one_file
 
+T = TypeVar("T")
 Dimension = Annotated[int, Field(ge=0)]
 Shape = tuple[Dimension, ...]
 
 GENERATED = ("random", "zeros", "ones")
-Pattern = Annotated[str, Field(min_length=1)]
-Data = Pattern | Annotated[tuple[Pattern, ...], Field(min_length=1)] | int | float
+
+
+def _check_named(data: T) -> T:
+    if data in ("", ()):
+        raise ValueError("it names no file")
+    return data
+
+
+Data = Annotated[
+    Annotated[tuple[Annotated[str, Field(min_length=1)], ...], AfterValidator(_check_named), Tag("several")]
+    | Annotated[str | int | float, AfterValidator(_check_named), Tag("one")],
+    # So that a mistake in a list is told of its item, and of the item only.
+    Discriminator(lambda data: "several" if isinstance(data, list | tuple) else "one"),
+]
 """Where an input's values come from: one of `GENERATED`, a number that every element is, or files."""
 
 

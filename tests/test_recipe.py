@@ -68,7 +68,7 @@ gates: ["second.length ~ 2"]
         (("model: model.onnx", "model: {source: https://x.org/m.onnx}"), "needs its `sha256:`"),
         (("model: model.onnx", "model: {source: m.onnx, sha256: abc}"), "does not have the form"),
         (("from: source", "from: nowhere"), "there is no step `nowhere`"),
-        (("steps:", "inputs: {x: {data: [1]}}\nsteps:"), "expected text, a whole number or a number, found [1]"),
+        (("steps:", "inputs: {x: {data: [1]}}\nsteps:"), "inputs.x.data.0: expected text, found 1"),
         (("steps:", "inputs: {x: {range: [1]}}\nsteps:"), "inputs.x.range.1: needs 2 values"),
         (("steps:", "inputs: {x: {shape: [1, a]}}\nsteps:"), "inputs.x.shape.1: expected a whole number, found 'a'"),
         (("name: toy", "name: ../toy"), "does not have the form"),

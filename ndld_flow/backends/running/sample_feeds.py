@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ndld_flow.backends.models.tensors import TensorSpec
-from ndld_flow.backends.running.feeds import Feed, WantedInput, complete_feeds, note_assumed, read_feed, want_inputs
+from ndld_flow.backends.running.feeds import complete_feeds, note_assumed
+from ndld_flow.backends.running.input_files import InputFiles, open_files
 from ndld_flow.backends.running.sample_settings import SampleSettings
+from ndld_flow.backends.running.user_samples import UserSamples
+from ndld_flow.backends.running.wanted_inputs import Feed, WantedInput, check_names, want_inputs
 from ndld_flow.errors import RequestError
-from ndld_flow.found_files import FoundFile, find_files
 from ndld_flow.inputs import InputSpec
-from ndld_flow.nearest import say_nearest
 
 
 @dataclass(frozen=True)
@@ -24,28 +25,32 @@ class Sample:
 
 
 class Samples:
-    """Samples in their order. Each round reads them again: no more than one is in memory."""
+    """Samples in their order. Each round reads them again: no more than one is in memory.
 
-    def __init__(
-        self, wanted: Sequence[WantedInput], files: Mapping[str, Sequence[FoundFile]], count: int, seed: int
-    ) -> None:
-        self._wanted, self._files, self._count, self._seed = wanted, files, count, seed
-        self.notes: tuple[str, ...] = ()
-        """What makes the samples say less than it seems, once they have been read."""
+    Going through them raises `RequestError` for one that turns out not to fit.
+    """
+
+    def __init__(self, wanted: Sequence[WantedInput], source: InputFiles | UserSamples, count: int, seed: int) -> None:
+        self._wanted, self._source, self._count, self._seed = wanted, source, count, seed
+        self._label_seeds = any(one.given.data == "random" for one in wanted) and not source.tells_apart(count)
+        self.notes = note_assumed(next(iter(self)).feeds)
+        """What makes the samples say less than it seems."""
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[Sample]:
+        rounds = self._source.feeds()
         for i in range(self._count):
-            chosen = {name: files[i % len(files)] for name, files in self._files.items()}
-            read = {
-                one.spec.name: read_feed(one, chosen[one.spec.name]) for one in self._wanted if one.spec.name in chosen
-            }
+            label, read = next(rounds, (None, {}))
+            if label is None:
+                raise RequestError(f"there were {self._count} samples, and {i} of them are left: their files changed.")
             feeds = complete_feeds(self._wanted, read, self._seed + i)
-            self.notes = self.notes or note_assumed(feeds)
-            labels = dict.fromkeys(file.label for file in chosen.values())
-            yield Sample(", ".join(labels) or f"random, seed {self._seed + i}", feeds)
+            yield Sample(self._label(label, i), feeds)
+
+    def _label(self, read: str, i: int) -> str:
+        seeded = f"random, seed {self._seed + i}" if self._label_seeds else ""
+        return ", ".join(word for word in (read, seeded) if word) or f"sample {i}"
 
 
 def make_samples(
@@ -53,18 +58,15 @@ def make_samples(
 ) -> Samples:
     """The samples that the recipe's `inputs:` and a step's settings say, for a model with these inputs.
 
-    Raises `RequestError` naming the input and the file, what was found and what is expected.
+    The first is read at once, of the others what their files say of themselves. Raises `RequestError` naming the input
+    and the file, what was found and what is expected; of several files that do not fit it names the first ones.
     """
-    for name in wanted.data:
-        if name not in [spec.name for spec in specs]:
-            raise RequestError(
-                f'data: "{name}" is no input of {model}; {say_nearest(name, [spec.name for spec in specs])}'
-            )
-    given = {
-        **given,
-        **{name: given.get(name, InputSpec()).model_copy(update={"data": data}) for name, data in wanted.data.items()},
-    }
-    inputs = want_inputs(specs, given, model)
-    files = {one.spec.name: find_files(one.given.data_patterns) for one in inputs if one.given.data_patterns}
-    count = wanted.samples or max(map(len, files.values()), default=1)
+    check_names(wanted.data, specs, "data", model)
+    own = {name: given.get(name, InputSpec()).model_copy(update={"data": data}) for name, data in wanted.data.items()}
+    inputs = want_inputs(specs, {**given, **own}, model)
+    if wanted.loader is not None:
+        loaded = UserSamples(wanted.loader, inputs, model, wanted.samples)
+        return Samples(inputs, loaded, len(loaded), wanted.seed)
+    files = open_files(inputs, wanted.samples)
+    count = wanted.samples or max(files.counts.values(), default=1)
     return Samples(inputs, files, count, wanted.seed)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ndld_flow.inputs import Data
+from ndld_flow.inputs import Data, patterns_of
 from ndld_flow.step import DataFile, RunsCode, SampleData
 
 
@@ -24,6 +24,13 @@ class SampleSettings(BaseModel):
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of random inputs: sample i gets `seed` + i."""
     loader: Annotated[Path | None, DataFile(), RunsCode()] = None
-    """A Python file whose `def samples():` yields one mapping, input -> array, for each sample, or a pair of its label
-    and that. Its contents are part of the step's key, what it imports or reads is not. It runs only when the recipe is
-    trusted."""
+    """A Python file whose function `samples()` yields for each sample a mapping, input -> array, or a pair of its label
+    and that; no more of them than `samples`. Its contents are part of the step's key, what it imports or reads is not.
+    It runs only when the recipe is trusted."""
+
+    @model_validator(mode="after")
+    def _check_loader(self) -> SampleSettings:
+        files = [name for name, data in self.data.items() if patterns_of(data)]
+        if self.loader is not None and files:
+            raise ValueError(f"give either `loader` or files in `data` ({files[0]}), not both")
+        return self

@@ -1,10 +1,14 @@
-"""Values of a model's inputs read from `.npy` and `.pb` files."""
+"""Values of a model's inputs read from `.npy`, `.npz` and `.pb` files."""
 
 from __future__ import annotations
 
+import math
+import zipfile
+import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal
 
 import numpy as np
 import onnx
@@ -14,16 +18,49 @@ from onnx import numpy_helper
 from ndld_flow.backends.models.tensors import Array
 from ndld_flow.backends.running.generated_values import is_float, is_integer
 from ndld_flow.errors import RequestError
+from ndld_flow.plain_text import short_name
+from ndld_flow.quantities import size
+
+MOST_UNPACKED_BYTES = 4 * 2**30
+"""An archive's array is unpacked as a whole; a small file may say it is any size."""
+_MAPPED_FROM_BYTES = 64 * 2**20
+
+_UNREADABLE = (ValueError, TypeError, EOFError, DecodeError, zipfile.BadZipFile, zlib.error, RuntimeError)
 
 
-def read_npy(path: Path, name: str) -> Array:
-    """The array in a `.npy` file. Pickled objects are refused: reading them would run their code."""
-    return _read(path, name, "a .npy file of numbers", lambda: _load_npy(path))
+@dataclass(frozen=True)
+class StoredArray:
+    """An array in a file: what it says of itself, its values when they are asked for."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    load: Callable[[], Array]
+    """Raises `RequestError` where the file is not what its beginning says."""
 
 
-def read_tensor_proto(path: Path, name: str) -> Array:
-    """The array in a file that holds an `onnx.TensorProto`. External data is refused."""
-    return _read(path, name, "an ONNX TensorProto with its data inside", lambda: _load_tensor_proto(path))
+def open_array(path: Path, name: str) -> StoredArray:
+    """The array for an input in a `.npy`, `.npz` or `.pb` file; raises `RequestError` when there is none.
+
+    Pickled objects are refused: reading them would run their code. So are external data of a TensorProto. Of an
+    archive of several arrays the one that has the input's name is meant.
+    """
+    what, opened = {
+        ".npy": ("a .npy file of numbers", _open_npy),
+        ".npz": ("a .npz archive of numbers", _open_npz),
+        ".pb": ("an ONNX TensorProto with its data inside", _open_tensor_proto),
+    }[path.suffix.lower()]
+
+    def read(load: Callable[[], Any]) -> Any:  # noqa: ANN401 - what `load` returns
+        return _read(path, name, what, load)
+
+    stored: StoredArray = read(lambda: opened(path, name))
+    return StoredArray(stored.shape, stored.dtype, lambda: read(stored.load))
+
+
+def check_family(found: np.dtype[Any], dtype: np.dtype[Any], name: str, origin: str) -> None:
+    """Raises `RequestError` unless both are floats, both integers, or both the same."""
+    if found != dtype and not any(family(found) and family(dtype) for family in (is_float, is_integer)):
+        raise RequestError(f'input "{name}": {origin} holds {found.name}, the model expects {dtype.name}.')
 
 
 def cast_to_model(values: Array, dtype: np.dtype[Any], name: str, origin: str) -> Array:
@@ -33,9 +70,7 @@ def cast_to_model(values: Array, dtype: np.dtype[Any], name: str, origin: str) -
     """
     if values.dtype == dtype:
         return values
-    same = any(family(values.dtype) and family(dtype) for family in (is_float, is_integer))
-    if not same:
-        raise RequestError(f'input "{name}": {origin} holds {values.dtype.name}, the model expects {dtype.name}.')
+    check_family(values.dtype, dtype, name, origin)
     with np.errstate(over="ignore"):
         cast: Array = values.astype(dtype)
     if _lost_range(values, cast):
@@ -51,7 +86,7 @@ def _lost_range(before: Array, after: Array) -> bool:
     return bool(np.any(np.isfinite(before) & ~np.isfinite(after)))
 
 
-def _read(path: Path, name: str, what: str, load: Callable[[], Array]) -> Array:
+def _read(path: Path, name: str, what: str, load: Callable[[], Any]) -> Any:  # noqa: ANN401 - what `load` returns
     try:
         return load()
     except FileNotFoundError:
@@ -59,22 +94,71 @@ def _read(path: Path, name: str, what: str, load: Callable[[], Array]) -> Array:
     except OSError as error:
         reason = error.strerror or str(error)
         raise RequestError(f'input "{name}": {path} cannot be read: {reason}.') from None
-    except (ValueError, TypeError, EOFError, DecodeError) as error:
+    except MemoryError:
+        raise RequestError(f'input "{name}": {path} does not fit into memory.') from None
+    except _UNREADABLE as error:
         raise RequestError(f'input "{name}": {path} is not {what}: {" ".join(str(error).split())}') from None
 
 
-def _load_npy(path: Path) -> Array:
-    loaded = np.load(path, allow_pickle=False)
-    if not isinstance(loaded, np.ndarray):
-        loaded.close()
-        raise ValueError("it is an archive of several arrays")
-    return loaded
+def _open_npy(path: Path, name: str) -> StoredArray:
+    del name
+    with path.open("rb") as file:
+        shape, dtype, stored_bytes = _header(file)
+        left = path.stat().st_size - file.tell()
+    if stored_bytes > left:
+        raise ValueError(f"it is cut off: it says {size(stored_bytes)} and holds {size(left)}")
+    mode: Literal["r"] | None = "r" if stored_bytes >= _MAPPED_FROM_BYTES else None
+    return StoredArray(shape, dtype, lambda: np.asarray(np.load(path, mmap_mode=mode, allow_pickle=False)))
 
 
-def _load_tensor_proto(path: Path) -> Array:
+def _open_npz(path: Path, name: str) -> StoredArray:
+    with zipfile.ZipFile(path) as archive:
+        chosen = _choose(archive, name)
+        with archive.open(chosen) as file:
+            shape, dtype, stored_bytes = _header(file)
+            if stored_bytes > chosen.file_size - file.tell():
+                raise ValueError(f"{short_name(chosen.filename)} in it is cut off")
+    if stored_bytes > MOST_UNPACKED_BYTES:
+        raise ValueError(
+            f"{short_name(chosen.filename)} in it unpacks to {size(stored_bytes)}, more than "
+            f"{size(MOST_UNPACKED_BYTES)}. Save it as .npy: that is read a row at a time"
+        )
+
+    def load() -> Array:
+        with zipfile.ZipFile(path) as archive, archive.open(chosen) as file:
+            return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
+
+    return StoredArray(shape, dtype, load)
+
+
+def _choose(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
+    arrays = {info.filename.removesuffix(".npy"): info for info in archive.infolist() if not info.is_dir()}
+    if name not in arrays and len(arrays) != 1:
+        held = ", ".join(short_name(one, 40) for one in list(arrays)[:5]) or "nothing"
+        raise ValueError(f"it holds {held}{', ...' if len(arrays) > 5 else ''}, and one must be called {name!r}")
+    return arrays[name] if name in arrays else next(iter(arrays.values()))
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """Shape, dtype and bytes of an array in numpy's format; the file then stands where its values begin."""
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"its format is {version[0]}.{version[1]}, which arrays of numbers do not need")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are not unpickled")
+    if any(dim < 0 for dim in shape):
+        raise ValueError(f"its shape is {shape}")
+    return tuple(shape), dtype, math.prod(shape) * dtype.itemsize
+
+
+def _open_tensor_proto(path: Path, name: str) -> StoredArray:
+    del name
     tensor = onnx.TensorProto.FromString(path.read_bytes())
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         raise ValueError("its data is external")
     if tensor.data_type == onnx.TensorProto.UNDEFINED:
         raise ValueError("it has no data type")
-    return np.asarray(numpy_helper.to_array(tensor))
+    values = np.asarray(numpy_helper.to_array(tensor))
+    return StoredArray(tuple(values.shape), values.dtype, lambda: values)
