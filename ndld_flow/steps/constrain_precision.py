@@ -25,9 +25,10 @@ class ConstrainPrecision(Step[Onnx, Onnx]):
     """Ask for a precision of layers; engines and `apply_precision` carry it out.
 
     The constraints are written into the nodes' metadata, and nothing else changes. What `"*"` in `layers` says comes
-    first, then `list_file`, `op_types` and the other `layers`, each in its order; what comes later wins, and `none`
-    takes a constraint away; last of all `found_by`. Patterns and operators take the nodes that can have the precision: no Shape becomes fp16,
-    and nothing that computes with sizes. Patterns leave alone what `convert_fp16` calls sensitive, too.
+    first, then `list_file`, `op_types` and the other `layers`, each in its order, and `found_by` last; what comes later
+    wins, and `none` takes a constraint away. Patterns and operators take the nodes that can have the precision: no
+    Shape becomes fp16, and nothing that computes with sizes. Patterns leave alone what `convert_fp16` calls sensitive,
+    too.
     """
 
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir")

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from ndld_flow.artifacts.digest import digest_json
 from ndld_flow.artifacts.kinds import Onnx, PrecisionDocument
@@ -83,7 +83,7 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
         samples = make_samples(model_inputs(source.path), context.inputs, self, source.label)
         subject = Subject(source.path, source.label, samples, self._reducer(source, samples, context))
         wanted = Wanted(self.precision, self.tolerance, self.op_types, self.trials, self.time / 1000)
-        key = digest_json([self._shaping(), source.digest, digest_samples(samples), self.library_versions()])
+        key = digest_json([self._shaping(), source.digest, digest_samples(samples)])
         file = TrialFile(context.caches / "precision" / f"{key}.jsonl")
         found = PrecisionSearching(wanted, subject, Rooms(context.scratch, file, context.progress)).run()
         (out / PrecisionDocument.main).write_text(found.to_json(), encoding="utf-8")
@@ -103,10 +103,12 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
 
         return Fp16Reducer(source.path, self.keep, self.keep_io, self.sensitive)
 
-    def _shaping(self) -> dict[str, object]:
+    def _shaping(self) -> JsonValue:
         """What shapes the outcome of a trial; of the tolerance, what elements are counted by."""
         settings = json.loads(self.model_dump_json(exclude=_NOT_SHAPING))
-        return {**settings, "version": type(self).version, "elementwise": list(self.tolerance.elementwise())}
+        libraries: dict[str, JsonValue] = {**self.library_versions()}
+        elementwise = list(self.tolerance.elementwise())
+        return {**settings, "version": type(self).version, "libraries": libraries, "elementwise": elementwise}
 
 
 def _log(found: PrecisionSearch, context: Context) -> None:

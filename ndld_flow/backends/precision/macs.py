@@ -6,11 +6,15 @@ from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
+from ndld_flow.backends.fp16.type_groups import constant_tensor
 from ndld_flow.importing.multiply_accumulates import Shape, count_macs
 
 
 def macs_share(nodes: Collection[ir.Node], graph: ir.Graph, shapes: Mapping[str, Shape]) -> float | None:
-    """Fraction that `nodes` do of what their graph does; None where no node has a count. `shapes` are of its tensors."""
+    """Fraction that `nodes` do of what their graph does; None where no node has a count.
+
+    `shapes` are those of its tensors by name.
+    """
     counted = {node: _macs(node, shapes) for node in graph}
     total = sum(counted.values())
     return sum(counted.get(node, 0) for node in nodes) / total if total else None
@@ -26,6 +30,7 @@ def _macs(node: ir.Node, shapes: Mapping[str, Shape]) -> int:
 def _shape(value: ir.Value | None, shapes: Mapping[str, Shape]) -> Shape | None:
     if value is None:
         return None
-    if value.const_value is not None:
-        return tuple(value.const_value.shape.numpy())
+    tensor = constant_tensor(value)
+    if tensor is not None:
+        return tuple(tensor.shape.numpy())
     return shapes.get(value.name or "")
