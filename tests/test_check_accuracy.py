@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 from onnxruntime.transformers.float16 import convert_float_to_float16
 from pydantic import ValidationError
 
 from ndld_flow.artifacts.kinds import AccuracyDocument, Onnx
-from ndld_flow.backends.comparing.agreement import SAME_DB, Agreement
+from ndld_flow.backends.comparing.agreement import SAME_DB
 from ndld_flow.backends.comparing.model_matching import pair_names
 from ndld_flow.errors import BackendError, ModelError, RequestError
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.metric import Metric
+from ndld_flow.report.collect_accuracy import collect_accuracy
 from ndld_flow.steps.check_accuracy import CheckAccuracy
 from tests.models_run import Given, Ran, run_step, write_model
 
@@ -82,6 +78,12 @@ def test_a_wrong_scale_fails_though_its_cosine_is_one(tmp_path: Path) -> None:
         ({"top1": 1}, True),
         ({"max_rel": 1.0}, True),
         ({"max_rel": 1e-5}, False),
+        ({"rmse": 0.0101}, True),
+        ({"rmse": 0.0099}, False),
+        ({"relative_rms": "2 %"}, True),
+        ({"relative_rms": "1 %"}, False),
+        ({"psnr_db": 20}, True),
+        ({"psnr_db": 90}, False),
     ],
 )
 def test_each_tolerance_says_yes_and_no(tolerance: dict[str, Any], passed: bool, tmp_path: Path) -> None:
@@ -241,7 +243,12 @@ def test_several_samples_tell_the_worst(tmp_path: Path) -> None:
         worst.append(ran.result.metrics["max_abs"].value)
     assert worst[0] < worst[2]
     assert worst == sorted(worst)
-    assert len(list((folder / "ran" / "scratch").iterdir())) == 8
+    assert [one.sample for one in accuracy.samples] == [f"random, seed {i}" for i in range(8)]
+    errors = {one.sample: one.outputs["y"]["max_abs"] for one in accuracy.samples}
+    assert max(errors.values()) == accuracy.outputs[0].metrics["max_abs"]
+    assert accuracy.outputs[0].worst_samples["max_abs"] == max(errors, key=lambda sample: errors[sample])
+    assert accuracy.worst_sample == accuracy.outputs[0].worst_samples["cosine"]
+    assert f"(worst of 8 samples: {accuracy.worst_sample})" in ran.result.summary
 
 
 def test_models_that_cannot_run_are_told(tmp_path: Path) -> None:
@@ -274,67 +281,126 @@ def test_state_inputs_of_a_real_model(sample_model: Callable[[str], Path], tmp_p
     assert accuracy.inputs["sr"] == "random integers [16000, 16001), seed 0, int64 scalar"
 
 
-FLOATS = st.floats(-1e3, 1e3, width=32)
+OVERFLOWS = """g (float[n, 4] x) => (float[n, 4] y) <float k = {30000}, float down = {0.0000152587890625}> {
+    h = Cast<to = 10>(x) hk = Cast<to = 10>(k) hdown = Cast<to = 10>(down)
+    big = Mul(h, hk) bigger = Add(big, big) small = Mul(bigger, hdown) y = Cast<to = 1>(small) }"""
+EXACT = """g (float[n, 4] x) => (float[n, 4] y) <float k = {30000}, float down = {0.0000152587890625}> {
+    big = Mul(x, k) bigger = Add(big, big) small = Mul(bigger, down) y = Identity(small) }"""
+"""The sum in the middle is up to 120000, which fp16 cannot hold."""
+TO_TWO: Given = {"x": {"shape": [8, 4], "range": [0, 2]}}
 
 
-@settings(deadline=None)
-@given(data=st.data(), shape=hnp.array_shapes(max_dims=3, max_side=6))
-def test_metrics_are_what_numpy_says(data: st.DataObject, shape: tuple[int, ...]) -> None:
-    r = data.draw(hnp.arrays(np.float32, shape, elements=FLOATS)).astype(np.float64)
-    c = data.draw(hnp.arrays(np.float32, shape, elements=FLOATS)).astype(np.float64)
-    agreement = Agreement(rtol=0.1, atol=0.5)
-    agreement.add(r, c)
-    found = agreement.metrics()
-    assert found["max_abs"] == pytest.approx(np.abs(c - r).max())
-    assert found["mean_abs"] == pytest.approx(np.abs(c - r).mean())
-    assert found["mismatched"] == np.mean(~np.isclose(c, r, rtol=0.1, atol=0.5))
-    if np.linalg.norm(r) > 1e-9 and np.linalg.norm(c) > 1e-9:
-        cosine = np.vdot(r, c) / np.linalg.norm(r) / np.linalg.norm(c)
-        assert found["cosine"] == pytest.approx(cosine, abs=1e-9)
-    if np.abs(r).min() > 1e-6:
-        assert found["max_rel"] == pytest.approx((np.abs(c - r) / np.abs(r)).max())
-    noise, signal = np.sum((c - r) ** 2), np.sum(r**2)
-    if noise > 1e-9 and signal > 1e-9:
-        assert found["snr_db"] == pytest.approx(10 * math.log10(signal / noise))
-    if shape[-1] > 1:
-        assert found["top1"] == pytest.approx(np.mean(r.argmax(-1) == c.argmax(-1)))
+def test_a_hidden_overflow_is_seen_as_stored_and_not_natively(tmp_path: Path) -> None:
+    (tmp_path / "native").mkdir()
+    ran, accuracy = compare(tmp_path / "native", EXACT, OVERFLOWS, TO_TWO, arithmetic="native")
+    assert ran.result.passed
+    assert (accuracy.arithmetic, accuracy.emulated) == ("native", ())
+    assert "emulated" not in ran.result.summary
+    ran, accuracy = compare(tmp_path, EXACT, OVERFLOWS, TO_TWO)
+    assert not ran.result.passed
+    assert (accuracy.arithmetic, accuracy.emulated) == ("stored", ("candidate",))
+    assert "NaN or infinite where the reference is not" in accuracy.outputs[0].failed[0]
+    assert "(stored precision emulated)" in ran.result.summary
 
 
-def test_zeros_have_a_direction_of_their_own() -> None:
-    zeros, ones = np.zeros(4), np.ones(4)
-    for reference, candidate, cosine, snr in (
-        (zeros, zeros, 1, SAME_DB),
-        (zeros, ones, 0, -SAME_DB),
-        (ones, zeros, 0, 0),
-    ):
-        agreement = Agreement()
-        agreement.add(reference, candidate)
-        assert agreement.metrics()["cosine"] == cosine
-        assert agreement.metrics()["snr_db"] == snr
+def test_the_reference_is_rounded_as_stored_too(tmp_path: Path) -> None:
+    ran, accuracy = compare(tmp_path, OVERFLOWS, OVERFLOWS, TO_TWO)
+    assert ran.result.passed
+    assert accuracy.emulated == ("reference", "candidate")
 
 
-def test_extremes_stay_finite_and_empty_outputs_agree() -> None:
-    huge = Agreement()
-    huge.add(np.array([0.0, 1e308]), np.array([1e308, -1e308]))
-    assert all(math.isfinite(value) for value in huge.metrics().values())
-    empty = Agreement()
-    empty.add(np.zeros((0, 4)), np.zeros((0, 4)))
-    assert empty.metrics() == {}
+def test_layers_tell_where_values_part(tmp_path: Path) -> None:
+    ran, accuracy = compare(tmp_path, EXACT, OVERFLOWS, TO_TWO, layers=True)
+    assert accuracy.first_divergent is not None
+    assert (accuracy.first_divergent.tensor, accuracy.first_divergent.op_type) == ("bigger", "Add")
+    assert "values part at bigger" in ran.result.summary
+    assert {"big", "bigger", "small"} <= {layer.tensor for layer in accuracy.layers}
+    assert accuracy.layers_compared == len(accuracy.layers)
+    assert accuracy.divergence_bounds == {"cosine": 0.999, "snr_db": 25.0}
+    again = tmp_path / "again"
+    again.mkdir()
+    ran, accuracy = compare(again, EXACT, OVERFLOWS, TO_TWO, layers=["big*"])
+    assert [layer.tensor for layer in accuracy.layers] == ["big", "bigger"]
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(RequestError, match='layers: "bigg" fits no tensor or node of source; did you mean "big"'):
+        compare(other, EXACT, OVERFLOWS, TO_TWO, layers=["bigg"])
 
 
-def test_large_integers_are_not_rounded_away() -> None:
-    agreement = Agreement()
-    agreement.add(np.array([2**53], np.int64), np.array([2**53 + 1], np.int64))
-    assert agreement.metrics()["mismatched"] == 1.0
+def test_a_huge_models_layers_are_the_worst_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ndld_flow.backends.comparing.layers.MOST_LAYERS", 2)
+    _, accuracy = compare(tmp_path, EXACT, OVERFLOWS, TO_TWO, layers=True)
+    assert "bigger" in {layer.tensor for layer in accuracy.layers}
+    assert len(accuracy.layers) < accuracy.layers_compared
+    assert "layers that were compared, the record keeps the" in accuracy.notes[-1]
 
 
-def test_many_chunks_are_one_output() -> None:
-    r = np.random.default_rng(0).random(2_500_000, dtype=np.float32)
-    agreement = Agreement()
-    agreement.add(r, r.astype(ml_dtypes.bfloat16).astype(np.float32))
-    rounded = np.abs(r.astype(ml_dtypes.bfloat16).astype(np.float64) - r)
-    assert agreement.metrics()["max_abs"] == rounded.max()
-    assert agreement.metrics()["mean_abs"] == pytest.approx(rounded.mean())
+def test_logits_diverge_by_their_softmax(tmp_path: Path) -> None:
+    logits = "g (float[n, 8] x) => (float[n, 8] scores, float[n, 8] boxes) { scores = Exp(x) boxes = Relu(x) }"
+    off = """g (float[n, 8] x) => (float[n, 8] scores, float[n, 8] boxes) <float d = {0.5}> {
+        e = Exp(x) m = Mul(x, d) scores = Add(e, m) boxes = Relu(x) }"""
+    given: Given = {"x": {"shape": [16, 8]}}
+    own = {"scores": {"kl": 1e-6, "topk": 1, "top1": "1 %"}}
+    ran, accuracy = compare(tmp_path, logits, off, given, output_tolerance=own, softmax=["score*"], topk=3)
+    assert accuracy.output_tolerance["scores"] == {"kl": 1e-6, "top1": 0.01, "top3": 1.0}
+    failed = {output.output: output.failed for output in accuracy.outputs}
+    assert failed["boxes"] == ()
+    assert failed["scores"][0].startswith("kl 0.0")
+    assert not ran.result.passed
+    # Of several outputs gates may name one, or none and mean the worst.
+    assert ran.result.metrics["scores.kl"] == ran.result.metrics["kl"]
+    assert ran.result.metrics["boxes.cosine"] == Metric(value=1.0)
+    assert ran.result.metrics["boxes.psnr_db"] == Metric(value=SAME_DB, unit="dB")
+    assert "boxes.kl" not in ran.result.metrics
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(RequestError, match='softmax: "score" fits no output; did you mean "scores"'):
+        compare(other, logits, off, given, softmax=["score"])
+
+
+def test_without_a_tolerance_only_what_is_no_number_fails(tmp_path: Path) -> None:
+    other = "g (float[n, 4] x) => (float[n, 4] y) { y = Neg(x) }"
+    ran, accuracy = compare(tmp_path, SAME, other, tolerance=None)
+    assert ran.result.passed
+    assert accuracy.tolerance == {}
+    assert accuracy.outputs[0].metrics["cosine"] < 0
+
+
+def test_samples_from_files_are_all_compared(tmp_path: Path) -> None:
+    for i in range(3):
+        np.save(tmp_path / f"row{i}.npy", np.full((1, 4), 10.0 * i, np.float32))
+    off = "g (float[n, 4] x) => (float[n, 4] y) <float d = {0.01}> { s = Sigmoid(x) e = Mul(x, d) y = Add(s, e) }"
+    data = {"x": str(tmp_path / "*.npy")}
+    ran, accuracy = compare(tmp_path, SAME, off, {"x": {"shape": [1, 4]}}, data=data, tolerance={"max_abs": 0.1})
+    assert [one.sample for one in accuracy.samples] == ["row0.npy", "row1.npy", "row2.npy"]
+    assert accuracy.worst_sample == "row2.npy"
+    assert accuracy.sample_count == 3
+    assert "worst of 3 samples: row2.npy" in ran.result.summary
+
+
+def test_empty_outputs_are_compared(tmp_path: Path) -> None:
+    ran, accuracy = compare(tmp_path, SAME, SAME, {"x": {"shape": [0, 4]}})
+    assert ran.result.passed
+    assert ran.result.summary == "nothing to compare: within tolerance"
+    assert accuracy.outputs[0].metrics == {}
+
+
+def test_records_of_version_1_are_read() -> None:
+    accuracy = Accuracy.model_validate_json(VERSION_1)
+    assert accuracy.format_version == 1
+    assert accuracy.passed
+    assert (accuracy.arithmetic, accuracy.samples, accuracy.labelled, accuracy.layers) == ("native", (), (), ())
+    assert Accuracy.model_validate_json(accuracy.to_json()) == accuracy
+    assert collect_accuracy({"agree": accuracy})[0].rows[0].output == "y"
+
+
+VERSION_1 = """{"format_version": 1, "reference": "source", "candidate": "half",
+ "provider_reference": "CPUExecutionProvider", "provider_candidate": "CPUExecutionProvider", "sample_count": 1,
+ "inputs": {"x": "random uniform [0, 1), seed 0, float32 1x4"}, "tolerance": {"cosine": 0.999, "snr_db": 25.0},
+ "output_tolerance": {}, "outputs": [{"output": "y", "dtype": "float32", "shape": [1, 4],
+ "metrics": {"cosine": 0.9999, "max_abs": 0.001, "mean_abs": 0.0005, "max_rel": 0.01, "snr_db": 60.0, "top1": 1.0},
+ "failed": []}], "notes": []}"""
+"""As 0.1 wrote it."""
 
 
 def test_names_are_paired_by_name_then_by_order() -> None:

@@ -5,48 +5,73 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ndld_flow.artifacts.kinds import AccuracyDocument, Onnx
-from ndld_flow.backends.comparing.tolerance import Tolerance, outside
-from ndld_flow.errors import RequestError
-from ndld_flow.nearest import say_nearest
-from ndld_flow.quantities import number
-from ndld_flow.records.accuracy import HIGHER_IS_BETTER, Accuracy, OutputAgreement
-from ndld_flow.records.metric import Metric
-from ndld_flow.step import Context, Reads, Result, Reuse, Step
+from ndld_flow.backends.comparing.metric_tolerance import MetricTolerance
+from ndld_flow.backends.comparing.tolerance import Tolerance
+from ndld_flow.backends.running.sample_settings import SampleSettings
+from ndld_flow.name_patterns import NamePattern
+from ndld_flow.step import Context, DataFile, Reads, Result, Reuse, RunsCode, Step
 
 if TYPE_CHECKING:
-    from ndld_flow.backends.comparing.model_comparison import ComparedOutput, Comparison, Side
+    from ndld_flow.backends.comparing.judging import Asked
+    from ndld_flow.backends.comparing.labelled_comparison import LabelledComparison
+    from ndld_flow.backends.comparing.layers import ComparedLayers
+    from ndld_flow.backends.comparing.model_comparison import ModelPair
+    from ndld_flow.backends.comparing.sides import Side
 
-_UNITS = {"snr_db": "dB"}
+# cosine 0.999 alone would let a wrong scale pass; 25 dB is an error of about 5 % of the signal.
+_TOLERANCE = Tolerance(cosine=0.999, snr_db=25.0)
 
 
-class CheckAccuracy(Step[Onnx, AccuracyDocument]):
+class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
     """Run two models on the same inputs and compare every output; say no when they are too far apart.
 
     NaN or infinity that only one of the two has is always too far. Integers, bools and strings must be equal unless
-    the output has a tolerance of its own.
+    the output has a tolerance of its own. With `metric` and `labels` both models are judged by a metric of your own on
+    a labelled set, too.
     """
 
+    # 2: fp16 and bf16 tensors are rounded as stored on the CPU; more metrics, and those of each sample.
+    version: ClassVar[int] = 2
     # Not `anywhere`: kernels differ between CPUs (int8 saturates on some, bfloat16 is emulated on others) and between
     # execution providers, so "within tolerance" holds where it was checked. Checking again is cheap.
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
-    libraries: ClassVar[tuple[str, ...]] = ("onnxruntime", "numpy", "pillow")
+    libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy", "pillow")
     read_key: ClassVar[str] = "candidate"
     uses_inputs: ClassVar[bool] = True
 
     reference: Annotated[str, Reads(Onnx)] = "source"
     """The step whose model is right, or `source`."""
-    # cosine 0.999 alone would let a wrong scale pass; 25 dB is an error of about 5 % of the signal.
-    tolerance: Tolerance = Tolerance(cosine=0.999, snr_db=25.0)
-    """How far outputs may be apart; when not given, cosine at least 0.999 and snr_db at least 25."""
+    tolerance: Tolerance | None = _TOLERANCE
+    """How far outputs may be apart; when not given, cosine at least 0.999 and snr_db at least 25. With `null`, outputs
+    that have no tolerance of their own are measured and not judged, save for NaN and infinity."""
     output_tolerance: dict[str, Tolerance] = Field(default={})
     """Output name -> its own tolerance, which replaces `tolerance` there."""
-    samples: Annotated[int, Field(ge=1)] = 1
-    """How many inputs to compare on; random ones are seeded with `seed`, `seed + 1`, ..."""
-    seed: Annotated[int, Field(ge=0)] = 0
-    """Seed of random inputs."""
+    arithmetic: Literal["stored", "native"] = "stored"
+    """`stored`: on a CPU every fp16 and bf16 tensor is rounded to its type, as a GPU stores it: ONNX Runtime computes
+    such models in fp32 there and hides what overflows. `native`: whatever the execution provider does."""
+    topk: Annotated[int, Field(ge=2)] = 5
+    """k of the metric `topK`: the share of rows whose largest element is among the candidate's k largest."""
+    softmax: tuple[NamePattern, ...] = ()
+    """Outputs that are logits, by names or patterns: the metric `kl` is of their softmax."""
+    axis: int = -1
+    """Along which outputs are probabilities or logits, for `kl`."""
+    layers: bool | tuple[NamePattern, ...] = False
+    """Compare the tensors inside both models too, and tell where their values part: all, or those that names or
+    patterns of tensors or nodes choose. What is outside the tolerance counts as parted; it is told, not judged."""
+    metric: Annotated[Path | None, DataFile(), RunsCode()] = None
+    """A Python file with a metric of your own on a labelled set: `def metric(outputs, label)` for one sample, of which
+    the mean is taken, or `def evaluate(predictions)` for the whole set, an iterable of pairs of both. `outputs` are
+    arrays by the reference's names. Either returns a number, called `metric`, or several by name. The file's contents
+    are part of the step's key, what it imports or reads is not. It runs only when the recipe is trusted."""
+    labels: Annotated[Path | None, DataFile()] = None
+    """What `metric` gets as label: a .csv with the columns `file` and `label`, a .json object (file -> label), or a
+    .npy with one label a row, in the order of the samples. Labels without a sample are refused unless `samples` says
+    how many to take."""
+    metric_tolerance: dict[str, MetricTolerance] = Field(default={})
+    """Name of a metric of your own -> its bounds, such as `{accuracy: {min: 90 %, drop: 1 %}}`."""
     provider: str = "cpu"
     """Execution provider that runs the candidate: `cpu`, `cuda`, `tensorrt`, or ONNX Runtime's full name."""
     provider_options: dict[str, str | int | float | bool] = Field(default={})
@@ -58,30 +83,48 @@ class CheckAccuracy(Step[Onnx, AccuracyDocument]):
     threads: Annotated[int, Field(ge=0)] = 0
     """Threads within an operator; 0 leaves it to ONNX Runtime."""
 
-    def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.backends.comparing.model_comparison import Samples, compare_models
+    @model_validator(mode="after")
+    def _check_metric(self) -> CheckAccuracy:
+        if (self.metric is None) != (self.labels is None):
+            given, lacking = ("labels", "metric") if self.metric is None else ("metric", "labels")
+            raise ValueError(f"`{given}` needs `{lacking}`: a metric of your own judges outputs by their labels")
+        if self.metric_tolerance and self.metric is None:
+            raise ValueError("`metric_tolerance` bounds a metric of your own: give `metric` and `labels` too")
+        return self
 
-        reference = context.read("reference")
-        compared = compare_models(
-            self._side(Path(reference.path), reference.label, self.reference_provider),
-            self._side(source.path, source.label, None),
-            Samples(context.inputs, self.samples, self.seed),
-            self._elementwise,
-            context.scratch,
-            context.progress,
-        )
-        for said in (*compared.notes, *compared.log.splitlines()):
+    def run(self, source: Onnx, out: Path, context: Context) -> Result:
+        from ndld_flow.backends.comparing.accuracy_record import compose_accuracy
+        from ndld_flow.backends.comparing.accuracy_summary import metrics_of, summarise
+        from ndld_flow.backends.comparing.model_comparison import compare_models
+
+        asked, pair = self._asked(), self._pair(source, context)
+        labelled = self._labelled(pair)
+        compared = compare_models(pair, asked.measuring, labelled is not None, context.scratch, context.progress)
+        asked.check_names([output.name for output in compared.outputs])
+        judged = labelled.judge(compared) if labelled is not None else None
+        accuracy = compose_accuracy(asked, compared, judged, self._compare_layers(pair, context))
+        for said in (*accuracy.notes, *compared.log.splitlines()):
             context.log.info("%s", said)
-        self._check_output_names(compared)
-        accuracy = self._record(compared, reference.label, source.label)
         (out / AccuracyDocument.main).write_text(accuracy.to_json(), encoding="utf-8")
         for output in accuracy.outputs:
             context.log.info("%s: %s %s", output.output, output.metrics, "; ".join(output.failed) or "ok")
-        metrics = _worst(accuracy)
-        return Result(_summary(accuracy, metrics), accuracy.passed, metrics)
+        return Result(summarise(accuracy), accuracy.passed, metrics_of(accuracy))
+
+    def _asked(self) -> Asked:
+        from ndld_flow.backends.comparing.judging import Asked
+
+        return Asked(self.tolerance, self.output_tolerance, self.topk, self.axis, self.softmax)
+
+    def _pair(self, source: Onnx, context: Context) -> ModelPair:
+        from ndld_flow.backends.comparing.model_comparison import pair_models
+
+        reference = context.read("reference")
+        mine = self._side(Path(reference.path), reference.label, self.reference_provider)
+        theirs = self._side(source.path, source.label, None)
+        return pair_models(mine, theirs, context.inputs, self, self.arithmetic).emulated(context.scratch)
 
     def _side(self, path: Path, label: str, provider: str | None) -> Side:
-        from ndld_flow.backends.comparing.model_comparison import Side
+        from ndld_flow.backends.comparing.sides import Side
         from ndld_flow.backends.running.onnxruntime_session import SessionSettings
 
         # The options belong to the candidate's provider; another one would not know them.
@@ -94,77 +137,19 @@ class CheckAccuracy(Step[Onnx, AccuracyDocument]):
         )
         return Side(path, label, settings)
 
-    def _elementwise(self, output: str) -> tuple[float | None, float | None]:
-        tolerance = self.output_tolerance.get(output, self.tolerance)
-        return tolerance.rtol, tolerance.atol if tolerance.mismatched is None else tolerance.atol or 0.0
+    def _labelled(self, pair: ModelPair) -> LabelledComparison | None:
+        from ndld_flow.backends.comparing.labelled_comparison import prepare_labelled
 
-    def _check_output_names(self, compared: Comparison) -> None:
-        names = [output.name for output in compared.outputs]
-        for name in self.output_tolerance:
-            if name not in names:
-                raise RequestError(f'output_tolerance: the model has no output "{name}"; {say_nearest(name, names)}')
+        if self.metric is None or self.labels is None:
+            return None
+        samples = [sample.label for sample in pair.samples]
+        spare = self.samples is not None
+        return prepare_labelled(self.metric, self.labels, self.metric_tolerance, samples, spare=spare)
 
-    def _record(self, compared: Comparison, reference: str, candidate: str) -> Accuracy:
-        return Accuracy(
-            reference=reference,
-            candidate=candidate,
-            provider_reference=compared.provider_reference,
-            provider_candidate=compared.provider_candidate,
-            sample_count=self.samples,
-            inputs=compared.inputs,
-            tolerance=self.tolerance.given(),
-            output_tolerance={name: tolerance.given() for name, tolerance in self.output_tolerance.items()},
-            outputs=tuple(self._agreement(output) for output in compared.outputs),
-            notes=compared.notes,
-        )
+    def _compare_layers(self, pair: ModelPair, context: Context) -> ComparedLayers | None:
+        from ndld_flow.backends.comparing.layers import compare_layers
 
-    def _agreement(self, output: ComparedOutput) -> OutputAgreement:
-        metrics = output.agreement.metrics()
-        bounds = self.output_tolerance.get(output.name, self.tolerance).bounds()
-        if output.exact and output.name not in self.output_tolerance:
-            bounds = {"mismatched": 0.0}
-        return OutputAgreement(
-            output=output.name,
-            dtype=output.dtype,
-            shape=output.shape,
-            metrics=metrics,
-            failed=(*output.wrong, *_nonfinite(output), *outside(metrics, bounds)),
-        )
-
-
-def _nonfinite(output: ComparedOutput) -> list[str]:
-    said = []
-    if count := output.agreement.only_candidate_nonfinite:
-        said.append(f"{count} elements are NaN or infinite where the reference is not")
-    if count := output.agreement.only_reference_nonfinite:
-        said.append(f"{count} elements are not the NaN or infinity that the reference has there")
-    return said
-
-
-def _worst(accuracy: Accuracy) -> dict[str, Metric]:
-    """Each metric of the output where it is worst."""
-    found: dict[str, list[float]] = {}
-    for output in accuracy.outputs:
-        for name, value in output.metrics.items():
-            found.setdefault(name, []).append(value)
-    return {
-        name: Metric(value=min(values) if name in HIGHER_IS_BETTER else max(values), unit=_UNITS.get(name, ""))
-        for name, values in found.items()
-    }
-
-
-def _summary(accuracy: Accuracy, metrics: dict[str, Metric]) -> str:
-    parts = []
-    if "cosine" in metrics:
-        parts.append(f"cosine {number(metrics['cosine'].value)}, max abs {number(metrics['max_abs'].value)}")
-    elif "mismatched" in metrics:
-        parts.append(f"{metrics['mismatched'].value:.2%} of elements differ")
-    failed = [output for output in accuracy.outputs if output.failed]
-    if not failed:
-        hollow = "; ".join(note for note in accuracy.notes if "says little" in note)
-        said = f"{', '.join(parts) or 'nothing to compare'}: within tolerance"
-        return f"{said} ({hollow})" if hollow else said
-    worst = failed[0]
-    more = f" (and {len(failed) - 1} more outputs)" if len(failed) > 1 else ""
-    parts.append(f'output "{worst.output}": {"; ".join(worst.failed)}{more}')
-    return f"outside tolerance: {', '.join(parts)}"
+        if not self.layers:
+            return None
+        patterns = self.layers if isinstance(self.layers, tuple) else ()
+        return compare_layers(pair, patterns, (self.tolerance or _TOLERANCE).bounds(self.topk), context.progress)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -11,8 +12,8 @@ from ndld_flow.backends.models.tensors import Array, TensorSpec, numpy_dtype
 from ndld_flow.backends.running.feeds import Feed
 from ndld_flow.backends.running.value_files import cast_to_model
 from ndld_flow.errors import ModelError
-from ndld_flow.inputs import InputSpec
 
+Given = TypeVar("Given")
 Pair = tuple[str | None, str | None]
 """A name of the reference's and the candidate's; None where the other has no counterpart."""
 
@@ -38,11 +39,11 @@ class SharedInputs:
     """The reference's name -> the candidate's."""
     candidate_dtypes: Mapping[str, str]
 
-    def named_as_reference(self, given: Mapping[str, InputSpec]) -> dict[str, InputSpec]:
+    def named_as_reference(self, given: Mapping[str, Given]) -> dict[str, Given]:
         """A recipe's `inputs:` may use either model's names."""
         back = {theirs: mine for mine, theirs in self.candidate_names.items()}
         known = {spec.name for spec in self.specs}
-        return {name if name in known else back.get(name, name): spec for name, spec in given.items()}
+        return {name if name in known else back.get(name, name): value for name, value in given.items()}
 
     def for_candidate(self, feeds: Mapping[str, Feed]) -> dict[str, Array]:
         """The reference's values under the candidate's names and in its dtypes."""

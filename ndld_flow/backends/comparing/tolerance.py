@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ndld_flow.records.accuracy import HIGHER_IS_BETTER
+from ndld_flow.records.accuracy import higher_is_better
 from ndld_flow.units import Fraction
 
 AtLeast = Annotated[float, Field(ge=0)]
@@ -31,6 +31,15 @@ class Tolerance(BaseModel):
     """Mean absolute difference, at most: mean |c - r|."""
     max_rel: AtLeast | None = None
     """Largest relative difference, at most: max |c - r| / |r|."""
+    rmse: AtLeast | None = None
+    """Root of the mean square error, at most: sqrt(mean (c - r)^2)."""
+    relative_rms: Annotated[Fraction, Field(le=1e9)] | None = None
+    """Error relative to the signal, at most: rms(c - r) / rms(r); `5 %` is 26 dB of `snr_db`."""
+    psnr_db: float | None = None
+    """Peak signal-to-noise ratio in dB, at least: 10 log10(peak^2 / mean (c - r)^2), peak = max(r) - min(r)."""
+    kl: AtLeast | None = None
+    """Kullback-Leibler divergence in nats, at most: mean over rows of sum r log(r / c). For outputs that are
+    probabilities along `axis`, and for logits that are named in `softmax`."""
     rtol: AtLeast | None = None
     """Relative part of the bound |c - r| <= atol + rtol |r|, as in numpy.allclose; see `mismatched`."""
     atol: AtLeast | None = None
@@ -40,6 +49,9 @@ class Tolerance(BaseModel):
     the bound is given."""
     top1: Annotated[Fraction, Field(le=1)] | None = None
     """Fraction of rows (along the last axis) whose largest element is at the same place, at least."""
+    topk: Annotated[Fraction, Field(le=1)] | None = None
+    """Fraction of rows whose largest element in the reference is among the candidate's k largest, at least; k is 5
+    where a step's `topk` says nothing else."""
 
     @model_validator(mode="after")
     def _check_bound(self) -> Tolerance:
@@ -47,17 +59,22 @@ class Tolerance(BaseModel):
             raise ValueError("an empty tolerance checks nothing: give at least one bound")
         return self
 
-    def given(self) -> dict[str, float]:
-        """The bounds that were given."""
-        return self.model_dump(exclude_none=True)
+    def given(self, topk: int = 5) -> dict[str, float]:
+        """The bounds that were given; that of `topk` by the name of its metric, such as `top5`."""
+        given: dict[str, float] = self.model_dump(exclude_none=True)
+        return {f"top{topk}" if name == "topk" else name: bound for name, bound in given.items()}
 
-    def bounds(self) -> dict[str, float]:
+    def bounds(self, topk: int = 5) -> dict[str, float]:
         """Metric -> its bound. `rtol` and `atol` are a bound on `mismatched`."""
-        given = self.given()
+        given = self.given(topk)
         elementwise = [given.pop(name, None) for name in ("rtol", "atol")]
         if any(value is not None for value in elementwise):
             given.setdefault("mismatched", 0.0)
         return given
+
+    def elementwise(self) -> tuple[float | None, float | None]:
+        """(rtol, atol) that `mismatched` counts by; (None, None) where nothing is to be counted."""
+        return self.rtol, self.atol if self.mismatched is None else self.atol or 0.0
 
 
 def outside(metrics: Mapping[str, float], bounds: Mapping[str, float]) -> list[str]:
@@ -68,9 +85,17 @@ def outside(metrics: Mapping[str, float], bounds: Mapping[str, float]) -> list[s
     for metric, bound in bounds.items():
         value = metrics.get(metric)
         if value is None:
-            said.append(f"{metric} has no meaning for it, so it cannot be checked")
-        elif metric in HIGHER_IS_BETTER and value < bound:
+            said.append(f"{metric} has no meaning for it{_why(metric)}, so it cannot be checked")
+        elif higher_is_better(metric) and value < bound:
             said.append(f"{metric} {value:.6g} is less than {bound:g}")
-        elif metric not in HIGHER_IS_BETTER and value > bound:
+        elif not higher_is_better(metric) and value > bound:
             said.append(f"{metric} {value:.6g} is more than {bound:g}")
     return said
+
+
+def _why(metric: str) -> str:
+    if metric == "kl":
+        return " (the reference's values are no probabilities; are they logits that `softmax` should name?)"
+    if metric.startswith("top"):
+        return f" (its rows have too few elements for {metric})"
+    return ""

@@ -1,0 +1,100 @@
+"""What a comparison says in one line, and the metrics that gates may name."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Sequence
+
+from ndld_flow.plain_text import short_name
+from ndld_flow.quantities import number
+from ndld_flow.records.accuracy import Accuracy, OutputAgreement, higher_is_better
+from ndld_flow.records.metric import Metric
+
+UNITS = {"snr_db": "dB", "psnr_db": "dB"}
+_MOST_OUTPUTS = 16
+"""Models with more have no metrics of single outputs: nobody would find anything among them."""
+
+
+def metrics_of(accuracy: Accuracy) -> dict[str, Metric]:
+    """`cosine`: each metric of the output where it is worst; `logits.cosine`: of one of several outputs, where a gate
+    can say its name; `accuracy`, `reference.accuracy`, `drop.accuracy`: a user's own metric.
+    """
+    found = {name: _metric(name, value) for name, value in _worst(accuracy.outputs).items()}
+    if 1 < len(accuracy.outputs) <= _MOST_OUTPUTS:
+        for output in accuracy.outputs:
+            if output.output.isidentifier() and not keyword.iskeyword(output.output):
+                found |= {f"{output.output}.{name}": _metric(name, value) for name, value in output.metrics.items()}
+    for one in accuracy.labelled:
+        found[one.name] = Metric(value=one.candidate)
+        found[f"reference.{one.name}"] = Metric(value=one.reference)
+        found[f"drop.{one.name}"] = Metric(value=one.drop)
+    return found
+
+
+def worst_sample(outputs: Sequence[OutputAgreement], bounded: Sequence[str]) -> str | None:
+    """The sample that is worst by the first of the metrics that are bounded, else by `cosine` or `mismatched`, of the
+    output where that metric is worst; None where all samples are alike.
+    """
+    for metric in (*bounded, "cosine", "mismatched"):
+        having = [output for output in outputs if metric in output.worst_samples]
+        if having:
+            pick = min if higher_is_better(metric) else max
+            return pick(having, key=lambda output: output.metrics[metric]).worst_samples[metric]
+    return None
+
+
+def summarise(accuracy: Accuracy) -> str:
+    """`cosine 0.9998, max abs 0.002, accuracy 0.91 (reference 0.92): within tolerance`, and what else matters."""
+    said = [*_agreement(accuracy), *_labelled(accuracy)]
+    remarks = _remarks(accuracy)
+    if accuracy.passed:
+        text = f"{', '.join(said) or 'nothing to compare'}: within tolerance"
+    else:
+        text = f"outside tolerance: {', '.join([*said, *_failed(accuracy)])}"
+    return f"{text} ({'; '.join(remarks)})" if remarks else text
+
+
+def _metric(name: str, value: float) -> Metric:
+    return Metric(value=value, unit=UNITS.get(name, ""))
+
+
+def _worst(outputs: Sequence[OutputAgreement]) -> dict[str, float]:
+    """Each metric of the output where it is worst."""
+    found: dict[str, list[float]] = {}
+    for output in outputs:
+        for name, value in output.metrics.items():
+            found.setdefault(name, []).append(value)
+    return {name: min(values) if higher_is_better(name) else max(values) for name, values in found.items()}
+
+
+def _agreement(accuracy: Accuracy) -> list[str]:
+    worst = _worst(accuracy.outputs)
+    if "cosine" in worst:
+        return [f"cosine {number(worst['cosine'])}", f"max abs {number(worst['max_abs'])}"]
+    return [f"{worst['mismatched']:.2%} of elements differ"] if "mismatched" in worst else []
+
+
+def _labelled(accuracy: Accuracy) -> list[str]:
+    return [f"{one.name} {number(one.candidate)} (reference {number(one.reference)})" for one in accuracy.labelled]
+
+
+def _failed(accuracy: Accuracy) -> list[str]:
+    said = [sentence for one in accuracy.labelled for sentence in one.failed]
+    failed = [output for output in accuracy.outputs if output.failed]
+    if failed:
+        more = f" (and {len(failed) - 1} more outputs)" if len(failed) > 1 else ""
+        said.append(f'output "{failed[0].output}": {"; ".join(failed[0].failed)}{more}')
+    return said
+
+
+def _remarks(accuracy: Accuracy) -> list[str]:
+    said = []
+    if accuracy.emulated:
+        said.append("stored precision emulated")
+    if accuracy.worst_sample is not None:
+        said.append(f"worst of {accuracy.sample_count} samples: {short_name(accuracy.worst_sample)}")
+    if accuracy.first_divergent is not None:
+        said.append(f"values part at {short_name(accuracy.first_divergent.tensor)}")
+    if accuracy.passed:
+        said += [note for note in accuracy.notes if "says little" in note]
+    return said

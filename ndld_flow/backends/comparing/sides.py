@@ -1,0 +1,58 @@
+"""The two models of a comparison, and the arithmetic they are run with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from ndld_flow.backends.emulating.stored_model import emulate_stored
+from ndld_flow.backends.models.tensors import Array
+from ndld_flow.backends.running.execution_providers import CPU, full_name
+from ndld_flow.backends.running.onnxruntime_session import SessionSettings, open_model
+
+Arithmetic = Literal["stored", "native"]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two models."""
+
+    path: Path
+    label: str
+    settings: SessionSettings
+    is_emulated: bool = False
+    """`path` is the model that emulates the stored precision of another."""
+    stored_dtypes: Mapping[str, str] = field(default_factory=dict)
+    """Outputs that the emulation gives as fp32 -> the dtype they are stored in."""
+    notes: tuple[str, ...] = ()
+
+    def emulated(self, target: Path) -> Side:
+        """The same with its fp16 and bf16 tensors rounded as stored, by a model in `target`, if it has such tensors and
+        runs on a CPU: ONNX Runtime would compute them in fp32 and hide what overflows.
+        """
+        if full_name(self.settings.provider) != CPU:
+            return self
+        done = emulate_stored(self.path, target)
+        if done is None:
+            return self
+        return replace(self, path=target, is_emulated=True, stored_dtypes=done.outputs, notes=done.notes)
+
+
+@dataclass
+class Run:
+    """A model being run, sample after sample."""
+
+    side: Side
+    provider: str = ""
+    log: str = ""
+
+    def over(self, feeds: Iterator[dict[str, Array]]) -> Iterator[dict[str, Array | None]]:
+        """Its outputs by name, None for what is no tensor. The session is open as long as this is iterated."""
+        model = open_model(self.side.path, self.side.settings)
+        self.provider, self.log = model.providers[0], model.log
+        for arrays in feeds:
+            bound = model.bind(arrays)
+            bound.once()
+            yield bound.outputs()
