@@ -1,12 +1,16 @@
-"""How far outputs agree, one table for each comparison."""
+"""How far outputs agree: tables of metrics, limits, samples and labelled sets for each comparison."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import number
-from ndld_flow.records.accuracy import HIGHER_IS_BETTER, Accuracy, OutputAgreement
+from ndld_flow.records.accuracy import Accuracy, LabelledMetric, OutputAgreement, higher_is_better
+from ndld_flow.report.collect_divergence import DepthView, bound_of, collect_depth
+from ndld_flow.report.collect_samples import SamplesView, collect_samples
 from ndld_flow.report.shape_words import shape_text
 
 # Metrics people look for first; others follow in the order they were recorded.
@@ -36,6 +40,33 @@ class OutputRow:
 
 
 @dataclass(frozen=True)
+class LimitRow:
+    """One metric of one output against its bound."""
+
+    output: str
+    metric: str
+    value: str
+    bound: str
+    used: float
+    """How much of what is allowed is used up: 1 at the bound, more beyond it."""
+    passed: bool
+    worst_sample: str
+
+
+@dataclass(frozen=True)
+class LabelledRow:
+    """A user's metric on a labelled set."""
+
+    name: str
+    reference: str
+    candidate: str
+    drop: str
+    bounds: str
+    passed: bool
+    failed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class AccuracyView:
     """One comparison of two models."""
 
@@ -43,6 +74,8 @@ class AccuracyView:
     reference: str
     candidate: str
     providers: tuple[str, str]
+    arithmetic: str
+    """In words, how reduced precision was computed; empty where the document does not tell."""
     passed: bool
     sample_count: int
     inputs: tuple[tuple[str, str], ...]
@@ -50,65 +83,108 @@ class AccuracyView:
     tolerances: tuple[str, ...]
     """For each metric; empty where none was asked."""
     rows: tuple[OutputRow, ...]
+    limits: tuple[LimitRow, ...]
+    """The nearest to its bound, or the furthest beyond it, first."""
     elementwise: str
     """The bound that `mismatched` counts by; empty when none was given."""
+    samples: SamplesView | None
+    metric_file: str
+    labelled: tuple[LabelledRow, ...]
+    depth: DepthView | None
+    """Layer by layer; None where only outputs were compared."""
+    first_divergent: str
+    """`Conv conv_3`; empty where no layer is."""
+    layers_compared: int
+    notes: tuple[str, ...]
 
 
-def collect_accuracy(accuracies: dict[str, Accuracy]) -> tuple[AccuracyView, ...]:
+def collect_accuracy(accuracies: Mapping[str, Accuracy]) -> tuple[AccuracyView, ...]:
     """Every comparison of a run, in recipe order."""
     return tuple(_view(step, accuracy) for step, accuracy in accuracies.items())
 
 
 def _view(step: str, accuracy: Accuracy) -> AccuracyView:
     metrics = _metric_names(accuracy)
+    first = accuracy.first_divergent
     return AccuracyView(
         step=short_name(step),
         reference=short_name(accuracy.reference),
         candidate=short_name(accuracy.candidate),
         providers=(short_name(accuracy.provider_reference), short_name(accuracy.provider_candidate)),
+        arithmetic=_arithmetic(accuracy),
         passed=accuracy.passed,
         sample_count=accuracy.sample_count,
         inputs=tuple((short_name(a), short_name(b)) for a, b in accuracy.inputs.items()),
         metrics=metrics,
         tolerances=tuple(_tolerance(accuracy, metric) for metric in metrics),
         rows=tuple(_row(output, metrics, accuracy) for output in accuracy.outputs),
+        limits=_limits(accuracy),
         elementwise=_elementwise(accuracy.tolerance),
+        samples=collect_samples(accuracy),
+        metric_file=short_name(accuracy.metric_file or ""),
+        labelled=tuple(map(_labelled, accuracy.labelled)),
+        depth=accuracy_depth(accuracy),
+        first_divergent=short_name(f"{first.op_type} {first.node or first.tensor}") if first else "",
+        layers_compared=accuracy.layers_compared,
+        notes=tuple(short_name(note, 1000) for note in accuracy.notes),
     )
 
 
-def _bound(metric: str, value: float) -> str:
-    # More is better for these; for an error, less is.
-    return f"{'≥' if metric in HIGHER_IS_BETTER else '≤'} {number(value)}"
+def accuracy_depth(accuracy: Accuracy) -> DepthView | None:
+    """Layer by layer; None where only outputs were compared."""
+    first = accuracy.first_divergent
+    return collect_depth(
+        {short_name(accuracy.candidate, 40): accuracy.layers},
+        kept=lambda layer: False,
+        first=first.tensor if first else "",
+        bound=bound_of(accuracy.divergence_bounds),
+    )
 
 
-def _own_tolerance(bounds: dict[str, float]) -> str:
+def _arithmetic(accuracy: Accuracy) -> str:
+    if accuracy.emulated:
+        return f"stored: fp16 and bf16 tensors of the {' and the '.join(accuracy.emulated)} were rounded as stored"
+    if accuracy.format_version < 2:
+        return ""
+    return "native: whatever the execution provider computes with" if accuracy.arithmetic == "native" else "stored"
+
+
+def bound_text(metric: str, value: float) -> str:
+    """More is better for some, such as cosine: `≥ 0.999`; for an error, less is."""
+    return f"{'≥' if higher_is_better(metric) else '≤'} {number(value)}"
+
+
+def _own_tolerance(bounds: Mapping[str, float]) -> str:
     """An output's own bounds in one line; empty where the common ones hold."""
-    return ", ".join(f"{short_name(metric)} {_bound(metric, value)}" for metric, value in bounds.items())
+    return ", ".join(f"{short_name(metric)} {bound_text(metric, value)}" for metric, value in bounds.items())
 
 
 def _metric_names(accuracy: Accuracy) -> tuple[str, ...]:
     recorded = dict.fromkeys(
-        [metric for output in accuracy.outputs for metric in output.metrics]
-        # These two are a bound on `mismatched`, not metrics.
-        + [metric for metric in accuracy.tolerance if metric not in ("rtol", "atol")]
+        [metric for output in accuracy.outputs for metric in output.metrics] + list(metric_bounds(accuracy.tolerance))
     )
     return tuple([m for m in _FIRST if m in recorded] + [m for m in recorded if m not in _FIRST])
+
+
+def metric_bounds(tolerance: Mapping[str, float]) -> dict[str, float]:
+    """Metric -> bound, without `rtol` and `atol`: these two are a bound on `mismatched`, not metrics."""
+    return {metric: bound for metric, bound in tolerance.items() if metric not in ("rtol", "atol")}
 
 
 def _tolerance(accuracy: Accuracy, metric: str) -> str:
     if metric not in accuracy.tolerance:
         return ""
-    return _bound(metric, accuracy.tolerance[metric])
+    return bound_text(metric, accuracy.tolerance[metric])
 
 
-def _elementwise(tolerance: dict[str, float]) -> str:
+def _elementwise(tolerance: Mapping[str, float]) -> str:
     if "rtol" not in tolerance and "atol" not in tolerance:
         return ""
     atol, rtol = (number(tolerance.get(name, 0.0)) for name in ("atol", "rtol"))
     return f"mismatched: elements where |candidate - reference| > {atol} + {rtol} |reference|"
 
 
-def _row(output: OutputAgreement, metrics: tuple[str, ...], accuracy: Accuracy) -> OutputRow:
+def _row(output: OutputAgreement, metrics: Iterable[str], accuracy: Accuracy) -> OutputRow:
     return OutputRow(
         output=short_name(output.output),
         tensor=f"{short_name(output.dtype, 40)} {shape_text(output.shape)}",
@@ -121,5 +197,85 @@ def _row(output: OutputAgreement, metrics: tuple[str, ...], accuracy: Accuracy) 
 def _cell(output: OutputAgreement, metric: str) -> Cell | None:
     if metric not in output.metrics:
         return None
-    failed = any(metric in sentence for sentence in output.failed)
-    return Cell(value=number(output.metrics[metric]), failed=failed)
+    return Cell(value=number(output.metrics[metric]), failed=_is_broken(output, metric))
+
+
+def _is_broken(output: OutputAgreement, metric: str) -> bool:
+    return any(metric in sentence for sentence in output.failed)
+
+
+# --- limits ---
+
+
+def _limits(accuracy: Accuracy) -> tuple[LimitRow, ...]:
+    found = [
+        _limit(output, metric, bound)
+        for output in accuracy.outputs
+        for metric, bound in metric_bounds(accuracy.output_tolerance.get(output.output, accuracy.tolerance)).items()
+        if metric in output.metrics
+    ]
+    return tuple(sorted(found, key=lambda row: (row.passed, -row.used)))
+
+
+def _limit(output: OutputAgreement, metric: str, bound: float) -> LimitRow:
+    value = output.metrics[metric]
+    return LimitRow(
+        output=short_name(output.output),
+        metric=short_name(metric, 40),
+        value=number(value),
+        bound=bound_text(metric, bound),
+        used=used_part(metric, value, bound),
+        passed=not _is_broken(output, metric),
+        worst_sample=short_name(output.worst_samples.get(metric, ""), 80),
+    )
+
+
+def used_part(metric: str, value: float, bound: float) -> float:
+    """How much of what a bound allows is used up: 1 at the bound, endless where nothing is allowed or NaN came out.
+
+    Of a cosine or a share of agreement that is how far it is from 1, of decibels the noise that they stand for.
+    """
+    if math.isnan(value):
+        return math.inf
+    if metric.endswith("_db"):
+        return 10 ** min(20.0, (bound - value) / 20)
+    off, allowed = (1 - value, 1 - bound) if higher_is_better(metric) else (value, bound)
+    if off <= 0:
+        return 0.0
+    return off / allowed if allowed > 0 else math.inf
+
+
+# --- labelled sets ---
+
+_BOUND_WORDS = {
+    "min": "at least {}",
+    "max": "at most {}",
+    "drop": "may drop by {}",
+    "rise": "may rise by {}",
+    "relative_drop": "may drop by {:.3g} %",
+    "relative_rise": "may rise by {:.3g} %",
+}
+
+
+def _labelled(one: LabelledMetric) -> LabelledRow:
+    return LabelledRow(
+        name=short_name(one.name, 80),
+        reference=number(one.reference),
+        candidate=number(one.candidate),
+        drop=_change(one),
+        bounds=", ".join(_labelled_bound(name, value) for name, value in one.bounds.items()),
+        passed=not one.failed,
+        failed=tuple(short_name(sentence, 400) for sentence in one.failed),
+    )
+
+
+def _change(one: LabelledMetric) -> str:
+    if one.drop == 0:
+        return "as before"
+    relative = f" ({abs(one.drop / one.reference):.1%})" if one.reference else ""
+    return f"{'drops' if one.drop > 0 else 'rises'} by {number(abs(one.drop))}{relative.replace('%', ' %')}"
+
+
+def _labelled_bound(name: str, value: float) -> str:
+    words = _BOUND_WORDS.get(name, f"{short_name(name, 40)} {{}}")
+    return words.format(100 * value if "%" in words else number(value))

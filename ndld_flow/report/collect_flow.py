@@ -49,7 +49,7 @@ def parent_names(step: RunStep, given: JsonValue) -> dict[str, str]:
     if step.record is not None:
         return step.record.parents
     asked = given if isinstance(given, dict) else {}
-    named = {key: asked.get(key) for key in ("from", "reference", "candidate", "base")}
+    named = {key: asked.get(key) for key in ("from", "reference", "candidate", "base", "found_by")}
     return {key: name for key, name in named.items() if isinstance(name, str)}
 
 

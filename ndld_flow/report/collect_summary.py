@@ -21,6 +21,7 @@ from ndld_flow.report.collect_builds import library_name
 from ndld_flow.report.collect_gates import collect_gates
 from ndld_flow.report.profile_titles import profile_titles
 from ndld_flow.report.run_folder import RunDocuments
+from ndld_flow.report.search_outcome import SearchOutcome, outcomes_of
 
 # Profiles made one after the other start within minutes; further apart, a machine may have drifted.
 _SAME_SITTING = timedelta(minutes=30)
@@ -160,6 +161,8 @@ class Summary:
     outcomes: dict[str, int]
     """Outcome of a step -> how many steps."""
     graph: GraphOutcome
+    searches: tuple[SearchOutcome, ...]
+    """Searches for the nodes that reduced precision breaks, those that failed first."""
     accuracy: AccuracyOutcome | None
     latency: LatencyOutcome | None
     engines: tuple[EngineOutcome, ...]
@@ -180,6 +183,7 @@ def collect_summary(documents: RunDocuments) -> Summary:
         wall_s=run.wall_s,
         outcomes=dict(Counter(step.outcome for step in run.steps)),
         graph=graph,
+        searches=outcomes_of(documents.searches),
         accuracy=_accuracy_outcome(documents.accuracies),
         latency=_latency_outcome(documents),
         engines=tuple(_engine_outcome(step, build) for step, build in documents.builds.items()),

@@ -13,6 +13,7 @@ from ndld_flow.report.collect_gates import GateView, collect_gates
 from ndld_flow.report.collect_layers import LayersView, collect_layers, has_timed_layers
 from ndld_flow.report.collect_profiles import ProfileView, collect_profiles
 from ndld_flow.report.collect_repeat import RepeatView, collect_repeat
+from ndld_flow.report.collect_search import SearchView, collect_searches
 from ndld_flow.report.collect_steps import StepView, collect_steps
 from ndld_flow.report.collect_summary import LatencyOutcome, Summary, collect_summary
 from ndld_flow.report.comparison.section import ComparisonSection, collect_comparisons
@@ -30,6 +31,7 @@ class RunPage:
     source_flow: FlowRow
     steps: tuple[StepView, ...]
     findings: FindingsView | None
+    searches: tuple[SearchView, ...]
     accuracy: tuple[AccuracyView, ...]
     profiles: tuple[ProfileView, ...]
     layers: tuple[LayersView, ...]
@@ -61,6 +63,7 @@ class RunPage:
             "gates": bool(self.gates),
             "steps": True,
             "findings": self.findings is not None,
+            "precision": bool(self.searches),
             "accuracy": bool(self.accuracy),
             "comparisons": bool(self.comparisons),
             "engines": bool(self.engines),
@@ -80,13 +83,15 @@ def collect_page(documents: RunDocuments) -> RunPage:
     layered = filter(has_timed_layers, documents.profiles.values())
     engines = (*collect_engines(documents.builds), *collect_untimed(documents.profiles))
     steps = collect_steps(run)
+    searches, accuracy = collect_searches(documents), collect_accuracy(documents.accuracies)
     return RunPage(
         summary=collect_summary(documents),
         gates=collect_gates(run),
         source_flow=collect_flow(run)[0],
         steps=steps,
         findings=findings,
-        accuracy=collect_accuracy(documents.accuracies),
+        searches=searches,
+        accuracy=accuracy,
         profiles=profiles,
         layers=layers,
         engines=engines,
@@ -99,6 +104,7 @@ def collect_page(documents: RunDocuments) -> RunPage:
             engines,
             findings,
             [step.change.diff if step.change else None for step in steps],
+            (searches, accuracy),
         ),
     )
 

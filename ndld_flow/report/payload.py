@@ -7,15 +7,18 @@ from dataclasses import fields
 from operator import attrgetter
 
 from ndld_flow.records.profile import Profile
+from ndld_flow.report.collect_accuracy import AccuracyView
 from ndld_flow.report.collect_engines import EngineView
 from ndld_flow.report.collect_findings import FindingRow, FindingsView
 from ndld_flow.report.collect_graph import collect_graphs, graph_payload
 from ndld_flow.report.collect_layers import LayersView
 from ndld_flow.report.collect_profiles import ProfileView
+from ndld_flow.report.collect_search import SearchView
 from ndld_flow.report.diff.collect_diff import DiffView
 from ndld_flow.report.diff.payload import diff_payload
 from ndld_flow.report.json_values import Json, packed, rounded
 from ndld_flow.report.layer_payload import engine_payload, layers_payload, nanoseconds
+from ndld_flow.report.search_payload import precision_payload
 from ndld_flow.report.texts import Tensors, Texts
 
 
@@ -25,6 +28,7 @@ def page_payload(
     engines: Sequence[EngineView],
     findings: FindingsView | None,
     diffs: Sequence[DiffView | None] = (),
+    precision: tuple[Sequence[SearchView], Sequence[AccuracyView]] = ((), ()),
 ) -> str:
     """All data of a report; what is seen of layers comes with the profile that holds the rest.
 
@@ -43,6 +47,7 @@ def page_payload(
         "diffs": [diff_payload(view, texts) if view else None for view in diffs],
         "graphs": [graph_payload(picture) for picture in graphs.pictures],
         "graph_of": list(graphs.of_profile),
+        **precision_payload(*precision, texts),
         "tensors": tensors.as_columns(texts),
     }
     data["texts"] = texts.as_list()

@@ -67,6 +67,9 @@ GRAPH = (
 )
 """The view of a graph, however it is coloured."""
 
+DIVERGENCE = ("divergence_data.js", "divergence_panels.js", "divergence_chart.js", "divergence_table.js")
+"""Errors of two models layer by layer."""
+
 DIFF_TABLE = ("diff_table.js",)
 """What is different between two models, as a table."""
 
@@ -74,7 +77,7 @@ _STYLES = ("tokens.css", "page.css", "flow.css", "charts.css", "tables.css", "pr
 
 RUN_REPORT = PageParts(
     template="report.html.j2",
-    styles=(*_STYLES, "compare.css", "diff.css", "print.css"),
+    styles=(*_STYLES, "compare.css", "diff.css", "precision.css", "print.css"),
     scripts=(
         *WIDGETS,
         "latency_samples.js",
@@ -92,6 +95,9 @@ RUN_REPORT = PageParts(
         "exports.js",
         *GRAPH,
         "layers.js",
+        "sweep_spots.js",
+        *DIVERGENCE,
+        "search_trials.js",
         "keys.js",
         "conveniences.js",
         "page.js",

@@ -23,23 +23,26 @@ from ndld_flow.report.collect_summary import (
 )
 from ndld_flow.report.collector_at_rest import collector_at_rest
 from ndld_flow.report.run_folder import read_documents
+from ndld_flow.report.search_outcome import search_words
 
 
 def summarize_run(run: RunRecord, folder: Path) -> list[str]:
     """The verdict on a run whose documents lie in `folder`: five lines, each with its word first, and one more for
-    each engine that was built.
+    each engine that was built and each precision search.
     """
     with collector_at_rest():
         return verdict_lines(collect_summary(read_documents(run, folder)))
 
 
 def verdict_lines(summary: Summary) -> list[str]:
-    """Outcome, graph, engines if there are some, accuracy, latency, gates."""
+    """Outcome, graph, engines and precision searches if there are some, accuracy, latency, gates."""
     engines = [f"engine {engine_words(one)}" for one in summary.engines]
+    searches = [f"precision {search_words(one)}" for one in summary.searches]
     return [
         outcome_line(summary),
         f"graph {graph_words(summary.graph)}",
         *engines,
+        *searches,
         f"accuracy {accuracy_words(summary.accuracy)}",
         f"latency {latency_words(summary.latency)}",
         f"gates {gate_words(summary)}",

@@ -172,7 +172,7 @@ class EnginePart extends LayersPart {
   }
 }
 
-// A part is built when its tab is first opened: ten of 5,000 layers cost no more than one.
+// A part is built when its tab is first opened: ten of 5,000 layers cost no more than one. Returns what shows a layer.
 function layerTabs(payload, whole, Part) {
   const sections = [...whole.querySelectorAll("[data-layers]")];
   const tensors = new TensorTable(payload.tensors, payload.texts);
@@ -215,6 +215,12 @@ function layerTabs(payload, whole, Part) {
   else bar.remove();
   open(0);
   printAll(sections, build);
+  return (place, row) => {
+    const number = places.indexOf(place);
+    if (number < 0) return;
+    open(number);
+    parts.get(number)?.choose([row]);
+  };
 }
 
 // On paper all profiles are there.

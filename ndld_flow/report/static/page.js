@@ -10,10 +10,13 @@ async function start() {
   }
   if (payload.findings?.severity.length) findingsTable(live("findings"), payload.findings, payload.texts);
   diffTables(payload);
+  let showLayer;
   for (const [id, Part] of [["engines", EnginePart], ["layers", ProfilePart]]) {
     const whole = document.getElementById(id);
-    if (whole) layerTabs(payload, whole, Part);
+    if (whole) showLayer = layerTabs(payload, whole, Part);
   }
+  searchTrials(payload);
+  searchLinks(depthParts(payload), showLayer);
   document.documentElement.dataset.ready = performance.now().toFixed(0);
 }
 

@@ -1,0 +1,224 @@
+"""How far two runs of a model diverge along its depth: the charts' data, and the layers that tables name first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ndld_flow.plain_text import visible_name
+from ndld_flow.quantities import count, number
+from ndld_flow.records.divergence import LayerDivergence, TensorRange
+from ndld_flow.report.json_values import Json
+from ndld_flow.report.shape_words import shape_text
+from ndld_flow.report.texts import Texts, steps
+
+NOT_FINITE = -1.0
+"""Stands in a payload for an error that is NaN or infinite: no error is negative."""
+
+WORST_SHOWN = 20
+"""Of all layers, where no script draws the rest."""
+
+
+@dataclass(frozen=True)
+class FormatLimits:
+    """The sizes that a floating-point format can hold."""
+
+    subnormal: float
+    """Smallest of all."""
+    normal: float
+    """Smallest with all its bits."""
+    largest: float
+
+
+LIMITS = {
+    "fp16": FormatLimits(2.0**-24, 2.0**-14, 65504.0),
+    "bf16": FormatLimits(2.0**-133, 2.0**-126, (2 - 2.0**-7) * 2.0**127),
+}
+"""IEEE 754 binary16; bfloat16, whose exponent is that of float32."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Where a chart draws its line."""
+
+    error: float
+    """Relative rms."""
+    words: str
+
+
+@dataclass(frozen=True)
+class DepthLayer:
+    """One tensor, in the order of execution."""
+
+    layer: LayerDivergence
+    """Of the first curve that has it."""
+    of_curves: tuple[LayerDivergence | None, ...]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Its error on each curve."""
+        return tuple(map(_error_words, self.of_curves))
+
+    @property
+    def range(self) -> TensorRange | None:
+        return next((one.range for one in self.of_curves if one is not None and one.range is not None), None)
+
+
+@dataclass(frozen=True)
+class DepthView:
+    """Layers with one error for each curve."""
+
+    curves: tuple[str, ...]
+    """What was run, in words: `all in fp16`."""
+    layers: tuple[DepthLayer, ...]
+    kept: tuple[int, ...] = ()
+    """Positions in `layers` of what stays at higher precision."""
+    first: int | None = None
+    """Position of the first divergent layer."""
+    bound: Bound | None = None
+    precision: str = ""
+    """Format whose limits the ranges are drawn against; empty without."""
+
+    @property
+    def has_ranges(self) -> bool:
+        return any(layer.range is not None for layer in self.layers)
+
+    @property
+    def worst(self) -> tuple[DepthLayer, ...]:
+        """Those that are furthest off on the first curve, the worst first."""
+        by_error = sorted(self.layers, key=lambda one: (-_order(error_of(one.of_curves[0])), one.layer.position))
+        return tuple(by_error[:WORST_SHOWN])
+
+
+def collect_depth(
+    curves: Mapping[str, Sequence[LayerDivergence]],
+    kept: Callable[[LayerDivergence], bool],
+    first: str,
+    bound: Bound | None,
+    precision: str = "",
+) -> DepthView | None:
+    """Put curves above each other, by tensor. `first` names the first divergent layer: its node or its tensor.
+
+    None where nothing was compared.
+    """
+    by_tensor: dict[str, LayerDivergence] = {}
+    for one in (layer for curve in curves.values() for layer in curve):
+        by_tensor.setdefault(one.tensor, one)
+    if not by_tensor:
+        return None
+    found = [{layer.tensor: layer for layer in curve} for curve in curves.values()]
+    layers = tuple(
+        DepthLayer(layer, tuple(curve.get(tensor) for curve in found))
+        for tensor, layer in sorted(by_tensor.items(), key=lambda item: item[1].position)
+    )
+    return DepthView(
+        curves=tuple(curves),
+        layers=layers,
+        kept=tuple(place for place, one in enumerate(layers) if kept(one.layer)),
+        first=_place_of(first, layers),
+        bound=bound,
+        precision=precision,
+    )
+
+
+def _place_of(name: str, layers: Collection[DepthLayer]) -> int | None:
+    if not name:
+        return None
+    return next((place for place, one in enumerate(layers) if name in (one.layer.node, one.layer.tensor)), None)
+
+
+def bound_of(tolerance: Mapping[str, float]) -> Bound | None:
+    """Bounds as one relative rms: exact for SNR, and for a cosine where the error is at right angles."""
+    if "relative_rms" in tolerance:
+        return Bound(tolerance["relative_rms"], f"relative rms {tolerance['relative_rms']:g}")
+    if "snr_db" in tolerance:
+        return Bound(10 ** (-tolerance["snr_db"] / 20), f"SNR {tolerance['snr_db']:g} dB")
+    cosine = tolerance.get("cosine", 0.0)
+    if not 0 < cosine < 1:
+        return None
+    return Bound(math.sqrt(1 / cosine**2 - 1), f"cosine {cosine:g}")
+
+
+def error_of(layer: LayerDivergence | None) -> float | None:
+    """Relative rms; `NOT_FINITE` where either is no number, None where it was not measured."""
+    if layer is None:
+        return None
+    value = layer.metrics.get("relative_rms")
+    if layer.nonfinite or (value is not None and not math.isfinite(value)):
+        return NOT_FINITE
+    if value is None and "snr_db" in layer.metrics:
+        value = 10 ** (-layer.metrics["snr_db"] / 20)
+    return value
+
+
+def _distance(layer: LayerDivergence | None) -> float | None:
+    """1 - cosine, which keeps the digits that a cosine near 1 has."""
+    if layer is None or "cosine" not in layer.metrics:
+        return None
+    cosine = layer.metrics["cosine"]
+    return NOT_FINITE if layer.nonfinite or not math.isfinite(cosine) else max(0.0, 1 - cosine)
+
+
+def _error_words(layer: LayerDivergence | None) -> str:
+    error = error_of(layer)
+    if error is None:
+        return "\N{EN DASH}"
+    if error != NOT_FINITE:
+        return number(error)
+    return f"{count(layer.nonfinite)} NaN or infinite" if layer and layer.nonfinite else "not finite"
+
+
+def _order(error: float | None) -> float:
+    if error is None:
+        return -1.0
+    return math.inf if error == NOT_FINITE else error
+
+
+# --- payload ---
+
+
+def depth_payload(view: DepthView, texts: Texts) -> dict[str, Json]:
+    """Columns, one place for each layer; `divergence_data.js` reads them."""
+    records = [one.layer for one in view.layers]
+    nonfinite = [[one.nonfinite if one else 0 for one in curve] for curve in _by_curve(view)]
+    limits = LIMITS.get(view.precision)
+    return {
+        "curves": list(view.curves),
+        "node": texts.places((one.node for one in records), visible_name),
+        "op_type": texts.places((one.op_type for one in records), visible_name),
+        "tensor": texts.places((one.tensor for one in records), visible_name),
+        "dims": texts.places(shape_text(one.shape) if one.shape else "" for one in records),
+        "position": steps([one.position for one in records]),
+        "error": [_short(map(error_of, curve)) for curve in _by_curve(view)],
+        "distance": [_short(map(_distance, curve)) for curve in _by_curve(view)],
+        "nonfinite": list(nonfinite) if any(map(any, nonfinite)) else None,
+        "ranges": _ranges(view) if view.has_ranges else None,
+        "kept": list(view.kept),
+        "first": view.first,
+        "bound": {"error": view.bound.error, "words": view.bound.words} if view.bound else None,
+        "precision": view.precision,
+        "limits": [limits.subnormal, limits.normal, limits.largest] if limits else None,
+    }
+
+
+def _by_curve(view: DepthView) -> list[list[LayerDivergence | None]]:
+    return [[one.of_curves[place] for one in view.layers] for place in range(len(view.curves))]
+
+
+def _ranges(view: DepthView) -> dict[str, Json]:
+    ranges = [one.range for one in view.layers]
+    columns: dict[str, Json] = {
+        name: _short(None if one is None else getattr(one, name) for one in ranges)
+        for name in ("largest_abs", "smallest_abs", "rms", "beyond_share", "subnormal_share", "vanishing_share")
+    }
+    return columns | {"nonfinite": [one.nan_count + one.inf_count if one else 0 for one in ranges]}
+
+
+def _short(values: Iterable[float | None]) -> list[float | None]:
+    """Three digits: more than a pixel tells. Files of the run hold all of them."""
+    return [None if value is None or not math.isfinite(value) else _three_digits(value) for value in values]
+
+
+def _three_digits(value: float) -> float:
+    return int(value) if value in (0, 1, NOT_FINITE) else float(f"{value:.3g}")

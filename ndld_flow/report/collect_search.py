@@ -1,0 +1,211 @@
+"""What a precision search found, as a person reads it: what breaks, where it starts, what mends it, what that costs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ndld_flow.plain_text import short_name
+from ndld_flow.quantities import number
+from ndld_flow.records.divergence import LayerDivergence
+from ndld_flow.records.precision_search import KeptNode, PrecisionSearch, Trial
+from ndld_flow.records.profile import Profile
+from ndld_flow.report.collect_accuracy import bound_text
+from ndld_flow.report.collect_cost import Cost, collect_cost, cost_words
+from ndld_flow.report.collect_divergence import DepthView, bound_of, collect_depth
+from ndld_flow.report.collect_insights import Passage, passages
+from ndld_flow.report.collect_layers import has_timed_layers
+from ndld_flow.report.run_folder import RunDocuments
+from ndld_flow.report.search_outcome import SearchOutcome, search_outcome
+from ndld_flow.report.search_story import search_story
+from ndld_flow.report.settings_text import Setting, settings_of
+
+_KEPT_SHOWN = 200
+_NAMES_SHOWN = 40
+
+
+@dataclass(frozen=True)
+class KeptRow:
+    """One node that stays at higher precision."""
+
+    node: str
+    op_type: str
+    cause: str
+    evidence: tuple[tuple[str, str], ...]
+    """(sentence, tensor it speaks of)"""
+    without: tuple[str, ...]
+    """What the bound's metrics come to without it: `cosine 0.9132`."""
+    depth_row: int | None
+    """Its place in the chart."""
+    layer: tuple[int, int] | None
+    """Where the page shows it as a layer: position of the profile among those with layers, and of the layer."""
+
+
+@dataclass(frozen=True)
+class AlwaysKept:
+    """Nodes that stay at higher precision for one reason, whatever is found."""
+
+    reason: str
+    names: tuple[str, ...]
+    more: int
+    """How many are not named."""
+
+
+@dataclass(frozen=True)
+class SearchView:
+    """One search."""
+
+    step: str
+    model: str
+    precision: str
+    outcome: SearchOutcome
+    story: tuple[tuple[Passage, ...], ...]
+    cost: Cost
+    cost_words: tuple[Passage, ...]
+    metrics: tuple[tuple[str, str, str, str], ...]
+    """(metric, everything reduced, with the kept nodes, bound)"""
+    kept: tuple[KeptRow, ...]
+    kept_count: int
+    causes: tuple[tuple[str, int], ...]
+    """Cause -> how many kept nodes have it."""
+    trial_metrics: tuple[str, ...]
+    trials: tuple[Trial, ...]
+    always_kept: tuple[AlwaysKept, ...]
+    always_count: int
+    node_count: int
+    candidate_count: int
+    wall_s: float
+    sample_count: int
+    inputs: tuple[tuple[str, str], ...]
+    settings: tuple[Setting, ...]
+    notes: tuple[str, ...]
+    depth: DepthView | None
+
+
+def collect_searches(documents: RunDocuments) -> tuple[SearchView, ...]:
+    """Every search of a run, in recipe order."""
+    return tuple(_view(step, search, documents) for step, search in documents.searches.items())
+
+
+def _view(step: str, search: PrecisionSearch, documents: RunDocuments) -> SearchView:
+    outcome = search_outcome(step, search)
+    depth = search_depth(search)
+    cost = collect_cost(step, search, documents)
+    trial_metrics = tuple(dict.fromkeys(metric for trial in search.trials for metric in trial.metrics))
+    causes: dict[str, int] = defaultdict(int)
+    for node in search.kept:
+        causes[node.cause] += 1
+    return SearchView(
+        step=short_name(step),
+        model=short_name(search.model),
+        precision=search.precision,
+        outcome=outcome,
+        story=tuple(map(passages, search_story(search, outcome))),
+        cost=cost,
+        cost_words=passages(cost_words(cost, len(search.kept))),
+        metrics=_metrics(search),
+        kept=_kept_rows(search, documents.profiles, depth),
+        kept_count=len(search.kept),
+        causes=tuple(sorted(causes.items(), key=lambda item: -item[1])),
+        trial_metrics=trial_metrics,
+        trials=search.trials,
+        always_kept=_always_kept(search.always_kept),
+        always_count=len(search.always_kept),
+        node_count=search.node_count,
+        candidate_count=search.candidate_count,
+        wall_s=search.wall_s,
+        sample_count=search.sample_count,
+        inputs=tuple((short_name(name), short_name(data, 300)) for name, data in search.inputs.items()),
+        settings=settings_of(dict(search.settings)),
+        notes=tuple(short_name(note, 1000) for note in search.notes),
+        depth=depth,
+    )
+
+
+def search_depth(search: PrecisionSearch) -> DepthView | None:
+    """The search's layers, with everything reduced and with the kept nodes; None where it compared none."""
+    outputs = {name for node in search.kept for name in node.outputs}
+    names = {node.node for node in search.kept if node.node}
+
+    def is_kept(layer: LayerDivergence) -> bool:
+        return layer.tensor in outputs or layer.node in names
+
+    curves = {f"all in {search.precision}": search.layers_whole}
+    if search.kept:
+        stay = f"{len(search.kept)} in {short_name(search.kept_precision, 20)}"
+        curves[stay] = search.layers_found
+    there = {words: layers for words, layers in curves.items() if layers}
+    return collect_depth(there, is_kept, search.first_divergent, bound_of(search.tolerance), search.precision)
+
+
+def _metrics(search: PrecisionSearch) -> tuple[tuple[str, str, str, str], ...]:
+    names = dict.fromkeys([*search.tolerance, *search.metrics_found, *search.metrics_whole])
+    return tuple(
+        (
+            short_name(name, 60),
+            _number(search.metrics_whole.get(name)),
+            _number(search.metrics_found.get(name)),
+            bound_text(name, search.tolerance[name]) if name in search.tolerance else "",
+        )
+        for name in names
+    )
+
+
+def _number(value: float | None) -> str:
+    return "\N{EN DASH}" if value is None else number(value).replace("nan", "NaN")
+
+
+# --- kept nodes ---
+
+
+def _kept_rows(
+    search: PrecisionSearch, profiles: Mapping[str, Profile], depth: DepthView | None
+) -> tuple[KeptRow, ...]:
+    shown = search.kept[:_KEPT_SHOWN]
+    layers = _layer_places({node.node for node in shown if node.node}, list(profiles.values()))
+    rows = {depth.layers[row].layer.tensor: row for row in depth.kept} if depth else {}
+    of_node = [next((rows[name] for name in node.outputs if name in rows), None) for node in shown]
+    return tuple(_kept_row(node, search, row, layers.get(node.node)) for node, row in zip(shown, of_node, strict=True))
+
+
+def _layer_places(names: set[str], profiles: Sequence[Profile]) -> dict[str, tuple[int, int]]:
+    """Node -> the first layer on the page that holds it."""
+    found: dict[str, tuple[int, int]] = {}
+    layered = filter(has_timed_layers, profiles)
+    for place, profile in enumerate(layered):
+        for position, layer in enumerate(profile.layers):
+            for name in names.intersection(layer.onnx_nodes):
+                found.setdefault(name, (place, position))
+    return found
+
+
+def _kept_row(node: KeptNode, search: PrecisionSearch, depth_row: int | None, layer: tuple[int, int] | None) -> KeptRow:
+    told = [metric for metric in search.tolerance if metric in node.without] or list(node.without)
+    return KeptRow(
+        node=short_name(node.node or next(iter(node.outputs), "")),
+        op_type=short_name(node.op_type, 60),
+        cause=node.cause,
+        evidence=tuple((short_name(one.sentence, 400), short_name(one.tensor, 120)) for one in node.evidence[:6]),
+        without=tuple(f"{short_name(metric, 40)} {number(node.without[metric])}" for metric in told[:3]),
+        depth_row=depth_row,
+        layer=layer,
+    )
+
+
+def _always_kept(always: Mapping[str, str]) -> tuple[AlwaysKept, ...]:
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for node, reason in always.items():
+        by_reason[reason].append(node)
+    return tuple(
+        AlwaysKept(short_name(reason, 300), tuple(map(short_name, names[:_NAMES_SHOWN])), len(names[_NAMES_SHOWN:]))
+        for reason, names in sorted(by_reason.items(), key=lambda item: -len(item[1]))
+    )
+
+
+# --- trials ---
+
+
+def trial_note(trial: Trial) -> str:
+    """Why it was not run, or that an earlier search ran it."""
+    return short_name(trial.trouble, 400) or ("taken from an earlier search" if trial.remembered else "")

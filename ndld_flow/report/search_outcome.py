@@ -1,0 +1,104 @@
+"""A precision search in one line: what it keeps, and what that mends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ndld_flow.plain_text import short_name
+from ndld_flow.quantities import count, number
+from ndld_flow.records.accuracy import higher_is_better
+from ndld_flow.records.precision_search import PrecisionSearch
+
+
+@dataclass(frozen=True)
+class SearchOutcome:
+    """One search at a glance."""
+
+    step: str
+    passed: bool
+    precision: str
+    kept_precision: str
+    kept: int
+    metric: str
+    """The one that the bound is on; empty where nothing ran."""
+    bound: float | None
+    whole: float | None
+    """With everything at the reduced precision; None where that did not run."""
+    found: float | None
+    """With the kept nodes."""
+
+    @property
+    def whole_passed(self) -> bool:
+        """Whether nothing had to be kept."""
+        return self.passed and self.kept == 0
+
+    @property
+    def standing(self) -> str:
+        """`bound 0.999 met`, `bound 0.999 not met`."""
+        told = "bound" if self.bound is None else f"bound {number(self.bound)}"
+        return f"{told} {'met' if self.passed else 'not met'}"
+
+
+def search_outcome(step: str, search: PrecisionSearch) -> SearchOutcome:
+    """The search by the metric that its bound is on: of several the first that everything reduced does not meet."""
+    metric = _telling_metric(search)
+    return SearchOutcome(
+        step=short_name(step),
+        passed=search.passed,
+        precision=search.precision,
+        kept_precision=short_name(search.kept_precision, 20),
+        kept=len(search.kept),
+        metric=short_name(metric, 40),
+        bound=_bounds(search.tolerance).get(metric),
+        whole=search.metrics_whole.get(metric),
+        found=search.metrics_found.get(metric),
+    )
+
+
+def outcomes_of(searches: Mapping[str, PrecisionSearch]) -> tuple[SearchOutcome, ...]:
+    """All searches of a run, those that failed first."""
+    found = [search_outcome(step, search) for step, search in searches.items()]
+    return tuple(sorted(found, key=lambda one: one.passed))
+
+
+def _bounds(tolerance: Mapping[str, float]) -> dict[str, float]:
+    """Metric -> bound: `rtol` and `atol` are a bound on `mismatched`."""
+    bounds = {metric: bound for metric, bound in tolerance.items() if metric not in ("rtol", "atol")}
+    return bounds if len(bounds) == len(tolerance) else {"mismatched": 0.0} | bounds
+
+
+def _telling_metric(search: PrecisionSearch) -> str:
+    bounds = _bounds(search.tolerance)
+    metrics = {**search.metrics_found, **search.metrics_whole}
+    bounded = [metric for metric in bounds if metric in metrics]
+    broken = [metric for metric in bounded if is_outside(metric, metrics[metric], bounds[metric])]
+    return next(iter([*broken, *bounded, *metrics]), "")
+
+
+def is_outside(metric: str, value: float, bound: float) -> bool:
+    """Whether a metric breaks its bound; a NaN does."""
+    if math.isnan(value):
+        return True
+    return value < bound if higher_is_better(metric) else value > bound
+
+
+def nodes_word(times: int) -> str:
+    """`1 node`, `12 nodes`."""
+    return "1 node" if times == 1 else f"{count(times)} nodes"
+
+
+def search_words(one: SearchOutcome) -> str:
+    """`search keeps 3 nodes in fp32: cosine 0.7712 -> 0.99998 (bound 0.999 met)`."""
+    kept = (
+        f"keeps {nodes_word(one.kept)} in {one.kept_precision}" if one.kept else f"keeps nothing out of {one.precision}"
+    )
+    return f"{one.step} {kept}{_change(one)} ({one.standing})"
+
+
+def _change(one: SearchOutcome) -> str:
+    values = [number(value) for value in (one.whole, one.found) if value is not None]
+    if one.whole_passed:
+        values = values[:1]
+    return f": {one.metric} {' -> '.join(values)}" if values else ""

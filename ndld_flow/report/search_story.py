@@ -1,0 +1,66 @@
+"""The few sentences that a person should take away from a precision search."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ndld_flow.plain_text import short_name
+from ndld_flow.quantities import number
+from ndld_flow.records.precision_search import KeptNode, PrecisionSearch
+from ndld_flow.report.search_outcome import SearchOutcome, is_outside, nodes_word
+
+_DESTROYED = 0.9
+"""A cosine below this has little to do with the reference any more."""
+
+
+def search_story(search: PrecisionSearch, outcome: SearchOutcome) -> Iterator[str]:
+    """What breaks, where it starts, what mends it; code stands between backticks."""
+    yield _as_it_comes(search, outcome)
+    if search.first_divergent:
+        yield _start(search)
+    if search.kept or not outcome.whole_passed:
+        yield _mended(outcome)
+
+
+def _as_it_comes(search: PrecisionSearch, outcome: SearchOutcome) -> str:
+    whole = f"In {search.precision} as it comes"
+    value, bound = outcome.whole, outcome.bound
+    if value is None:
+        return f"{whole} this model does not run."
+    asked = "" if bound is None else f" (bound {number(bound)})"
+    told = f"{outcome.metric} {number(value)}{asked}"
+    if not math.isfinite(value):
+        return (
+            f"{whole} this model is destroyed: its outputs hold NaN or infinity, and have no {outcome.metric}{asked}."
+        )
+    if bound is not None and not is_outside(outcome.metric, value, bound):
+        return f"{whole} this model meets its bound: {told}."
+    destroyed = outcome.metric == "cosine" and value < _DESTROYED
+    return f"{whole} this model is {'destroyed' if destroyed else 'outside its bound'}: {told}."
+
+
+def _start(search: PrecisionSearch) -> str:
+    layers = [one for one in search.layers_whole if search.first_divergent in (one.node, one.tensor)]
+    called = f"`{short_name(search.first_divergent, 80)}`"
+    if not layers:
+        return f"It starts at {called}."
+    first = layers[0]
+    called = f"{short_name(first.op_type, 60)} `{short_name(first.node or first.tensor, 80)}`"
+    kept = next((one for one in search.kept if _is(one, first.node, first.tensor)), None)
+    if kept is None or not kept.evidence:
+        return f"It starts at {called}."
+    return f"It starts at {called}: {short_name(kept.evidence[0].sentence, 300).rstrip('.')}."
+
+
+def _is(kept: KeptNode, node: str, tensor: str) -> bool:
+    return tensor in kept.outputs or (node != "" and node == kept.node)
+
+
+def _mended(outcome: SearchOutcome) -> str:
+    stay = "stays" if outcome.kept == 1 else "stay"
+    kept = f"{nodes_word(outcome.kept)} {stay} in {outcome.kept_precision}"
+    told = "" if outcome.found is None else f": {outcome.metric} {number(outcome.found)}"
+    if outcome.passed:
+        return f"{kept}{told}."
+    return f"The bound is not met. The best that was found: {kept}{told}."
