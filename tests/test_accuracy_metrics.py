@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from ndld_flow.backends.comparing.agreement import SAME_DB, Agreement, Measuring
 from ndld_flow.backends.comparing.tolerance import Tolerance, outside
+from ndld_flow.compare.metrics import which_is_better
 from ndld_flow.records.accuracy import higher_is_better
 
 Values = npt.NDArray[np.float64]
@@ -253,6 +254,22 @@ def test_each_bound_holds_or_not(tolerance: dict[str, float], holds: bool) -> No
     r = np.array([[-2.0, -2.0, 2.0, 2.0, -2.0, 2.0, -2.0, 2.0]])
     c = r + np.array([[1.0, 1.0, -1.0, 1.0, 1.0, -1.0, 1.0, -1.0]])
     assert (not outside(measure(r, c), Tolerance(**tolerance).bounds())) is holds
+
+
+@pytest.mark.parametrize(
+    ("metric", "better"),
+    [
+        ("psnr_db", "higher"),
+        ("top7", "higher"),
+        ("kl", "lower"),
+        ("y.rmse", "lower"),
+        ("relative_rms", "lower"),
+        ("reference.accuracy", "higher"),
+        ("drop.accuracy", "neither"),
+    ],
+)
+def test_comparisons_know_which_way_is_better(metric: str, better: str) -> None:
+    assert which_is_better(f"agree.{metric}", "") == better
 
 
 def test_topk_is_told_by_its_k() -> None:

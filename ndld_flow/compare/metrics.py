@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, pairwise
 
 from ndld_flow.compare.measured import LARGEST, SMALLEST, Measured
+from ndld_flow.records.accuracy import higher_is_better
 from ndld_flow.records.comparison import Better, ComparedMetric
 from ndld_flow.records.latency import percentile
 from ndld_flow.records.profile import Profile, ProfileRun
@@ -23,8 +24,9 @@ _OF_SAMPLES: dict[str, Callable[[Samples], float]] = {
     "p99": lambda samples: percentile(samples, 99),
 }
 _PHASES = ("enqueue", "h2d", "compute", "d2h")
-_HIGHER_IS_BETTER = ("cosine", "snr_db", "top1", "accuracy", "throughput")
-_LOWER_IS_BETTER = ("bytes", "nodes", "max_abs", "mean_abs", "max_rel", "mismatched", "macs", "parameters")
+_HIGHER_IS_BETTER = ("accuracy", "throughput")
+_LOWER_IS_BETTER = ("bytes", "nodes", "macs", "parameters")
+_ERRORS = ("max_abs", "mean_abs", "max_rel", "rmse", "relative_rms", "mismatched", "kl")
 
 
 def compare_metrics(measured: Sequence[Measured]) -> tuple[ComparedMetric, ...]:
@@ -63,10 +65,12 @@ def _exact(name: str, measured: Sequence[Measured]) -> ComparedMetric:
 
 def which_is_better(name: str, unit: str) -> Better:
     """Whether less or more of a metric is better, by the last part of its name and by its unit."""
-    last = name.rpartition(".")[2]
-    if last in _HIGHER_IS_BETTER or unit == "1/s":
+    rest, _, last = name.rpartition(".")
+    if rest.rpartition(".")[2] == "drop":  # of a metric of the user's own: nobody says which way is better
+        return "neither"
+    if last in _HIGHER_IS_BETTER or higher_is_better(last) or unit == "1/s":
         return "higher"
-    return "lower" if last in _LOWER_IS_BETTER or unit in ("ms", "s", "bytes") else "neither"
+    return "lower" if last in (*_LOWER_IS_BETTER, *_ERRORS) or unit in ("ms", "s", "bytes") else "neither"
 
 
 def _run_metrics(profile: Profile) -> dict[str, tuple[float, ...]]:
