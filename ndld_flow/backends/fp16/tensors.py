@@ -32,15 +32,19 @@ class Format:
     """Largest finite value."""
     smallest: float
     """Smallest positive value (subnormal)."""
+    smallest_normal: float
+    """Numbers nearer to 0 have fewer bits."""
 
 
-def _format(precision: str, dtype: ir.DataType) -> Format:
+def format_of(precision: str, dtype: ir.DataType) -> Format:
+    """The limits of a floating-point type of numpy or ml_dtypes."""
     limits = ml_dtypes.finfo(dtype.numpy())
-    return Format(precision, dtype.numpy(), float(limits.max), float(limits.smallest_subnormal))
+    smallest, normal = float(limits.smallest_subnormal), float(limits.smallest_normal)
+    return Format(precision, dtype.numpy(), float(limits.max), smallest, normal)
 
 
 FORMATS: Mapping[ir.DataType, Format] = {
-    dtype: _format(precision, dtype)
+    dtype: format_of(precision, dtype)
     for dtype, precision in (
         (ir.DataType.FLOAT16, "fp16"),
         (ir.DataType.BFLOAT16, "bf16"),
