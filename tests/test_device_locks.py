@@ -228,7 +228,7 @@ def intervals(stores: Sequence[Path]) -> list[tuple[float, float]]:
     return sorted(ends)
 
 
-@pytest.mark.parametrize("names", [("store", "store"), ("store", "other")])
+@pytest.mark.parametrize("names", [pytest.param(("store", "store"), marks=pytest.mark.slow), ("store", "other")])
 def test_two_sweeps_at_once_never_measure_on_one_device_together(tmp_path: Path, names: Sequence[str]) -> None:
     runs = []
     for number, name in enumerate(names):

@@ -200,6 +200,7 @@ def gauged() -> list[str]:
     return [line.removeprefix("gauge ") for line in lines if line.startswith("gauge ")]
 
 
+@pytest.mark.slow
 def test_a_sweep_survives_its_workers_and_nodes(cluster: Cluster, second: Node, hidden: Path, toy: SweepToy) -> None:
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(toy.run, place=Placement(ray=cluster.address))
@@ -223,6 +224,7 @@ def start(toy: SweepToy, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+@pytest.mark.slow
 def test_a_sweep_whose_driver_was_killed_goes_on(cluster: Cluster, second: Node, toy: SweepToy) -> None:
     ray = ["--ray", cluster.address, "sweep.together=2", "steps.tint.seconds=2"]
     with start(toy, *ray) as driver:  # whose sittings are of points 4 and 6, 1 and 3, 2 and 5

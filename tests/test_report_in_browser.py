@@ -365,6 +365,7 @@ def test_hostile_names_stay_text_in_every_part(open_report: Open, reports: dict[
     expect(page.locator("#layers-0 .detail, #layers-1 .detail").first).to_be_visible()
 
 
+@pytest.mark.slow
 def test_fifty_thousand_layers_are_ready_and_quick(
     open_report: Open, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
