@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ndld_flow.artifacts.kinds import ActivationsDocument, Onnx
 from ndld_flow.backends.running.sample_settings import SampleSettings
 from ndld_flow.name_patterns import NamePattern
+from ndld_flow.plain_text import short_name, visible_name
 from ndld_flow.quantities import number
 from ndld_flow.records.accuracy import HIGHER_IS_BETTER
 from ndld_flow.records.activations import Activations, CapturedTensor
@@ -127,7 +128,7 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
         )
         (out / ActivationsDocument.main).write_text(found.to_json(), encoding="utf-8")
         for note in found.notes:
-            context.log.info("%s", note)
+            context.log.info("%s", visible_name(note))
         layers = {layer.tensor: layer for layer in found.divergence}
         for tensor in found.tensors:
             context.log.info("%s", _line(tensor, layers.get(tensor.tensor)))
@@ -191,11 +192,13 @@ def _summary(found: Activations, metrics: dict[str, Metric]) -> str:
     parts = [f"{len(found.tensors)} tensors on {samples} sample{'s' if samples != 1 else ''}"]
     parts += [f"{metrics[name].value:.0f} {word}" for name, word in _COUNTED.items() if metrics[name].value]
     if found.first_nonfinite:
-        parts.append(f"first in {found.first_nonfinite}")
+        parts.append(f"first in {short_name(found.first_nonfinite)}")
     compared = [layer for layer in found.divergence if "cosine" in layer.metrics]
     if compared:
         far = min(compared, key=lambda layer: layer.metrics["cosine"])
-        parts.append(f"furthest from {found.reference}: {far.tensor}, cosine {number(far.metrics['cosine'])}")
+        parts.append(
+            f"furthest from {found.reference}: {short_name(far.tensor)}, cosine {number(far.metrics['cosine'])}"
+        )
     return ", ".join(parts)
 
 
@@ -210,4 +213,4 @@ def _line(tensor: CapturedTensor, layer: LayerDivergence | None) -> str:
     told += [f"{count} {word}" for word, count in counts.items() if count]
     if layer is not None:
         told += [f"{name} {number(layer.metrics[name])}" for name in ("cosine", "max_abs") if name in layer.metrics]
-    return f"{tensor.position} {tensor.op_type} {tensor.tensor}: {', '.join(told)}"
+    return f"{tensor.position} {tensor.op_type} {short_name(tensor.tensor)}: {', '.join(told)}"

@@ -19,9 +19,9 @@ from ndld_flow.backends.activations.noise import Noise
 from ndld_flow.backends.activations.opened_side import OpenedSide, Side, cut_reference, cut_side, open_side
 from ndld_flow.backends.activations.tensor_meter import Looked, TensorMeter
 from ndld_flow.backends.comparing.model_matching import shared_inputs
+from ndld_flow.backends.fp16.tensors import Format
 from ndld_flow.backends.models.declared_inputs import model_inputs
 from ndld_flow.backends.models.tensors import Array, shape_text
-from ndld_flow.backends.observing.ranges import FormatLimits
 from ndld_flow.backends.running.execution_providers import full_name
 from ndld_flow.backends.running.generated_values import is_float
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings
@@ -43,7 +43,7 @@ class Request:
     given: Mapping[str, InputSpec]
     samples: SampleSettings
     wanted: Wanted
-    limits: FormatLimits
+    limits: Format
     maps: MapLimits
     until: str = ""
     layouts: Mapping[str, Layout] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 import ml_dtypes
@@ -38,17 +39,21 @@ def dtype_bounds(dtype: str) -> Bounds:
     found = numpy_dtype(dtype)
     if found is None or not (is_float(found) or is_integer(found)):
         return ()
-    info = ml_dtypes.finfo(found) if is_float(found) else ml_dtypes.iinfo(found)
-    return float(info.min), float(info.max)
+    if is_integer(found):
+        return int(ml_dtypes.iinfo(found).min), int(ml_dtypes.iinfo(found).max)
+    return float(ml_dtypes.finfo(found).min), float(ml_dtypes.finfo(found).max)
 
 
 def count_saturated(values: Array, bounds: Bounds) -> int:
     """Elements that are one of the bounds, as the array's dtype has them."""
-    if not bounds or not (is_float(values.dtype) or is_integer(values.dtype)):
+    if is_integer(values.dtype):
+        ends = {int(bound) for bound in bounds if math.isfinite(bound)}
+        return sum(int(np.count_nonzero(values == end)) for end in ends)
+    if not is_float(values.dtype):
         return 0
     with np.errstate(over="ignore"):
-        ends = {float(np.asarray(bound).astype(values.dtype)) for bound in bounds}
-    return sum(int(np.count_nonzero(values == values.dtype.type(end))) for end in ends if np.isfinite(end))
+        rounded = {values.dtype.type(bound) for bound in bounds}
+    return sum(int(np.count_nonzero(values == end)) for end in rounded if np.isfinite(end))
 
 
 def _clip_bounds(node: ir.Node) -> Iterator[float]:

@@ -10,8 +10,9 @@ from ndld_flow.backends.activations.map_codes import PlaneShape
 from ndld_flow.backends.activations.saturation import Bounds, count_saturated, dtype_bounds
 from ndld_flow.backends.activations.shared_histogram import SharedHistogram
 from ndld_flow.backends.comparing.agreement import Agreement
+from ndld_flow.backends.fp16.tensors import Format
 from ndld_flow.backends.models.tensors import Array, shape_text
-from ndld_flow.backends.observing.ranges import FormatLimits, RangeMeter
+from ndld_flow.backends.observing.ranges import RangeMeter
 from ndld_flow.errors import ModelError, RequestError
 from ndld_flow.records.activations import ActivationMap, CapturedTensor, ChannelStatistics
 from ndld_flow.records.divergence import LayerDivergence
@@ -48,7 +49,7 @@ class TensorMeter:
     Values of the reference are None where it has no such tensor. Raises `RequestError` for a layout of another rank.
     """
 
-    def __init__(self, looked: Looked, limits: FormatLimits, first: Array, reference: Array | None) -> None:
+    def __init__(self, looked: Looked, limits: Format, first: Array, reference: Array | None) -> None:
         self.looked = looked
         self.shape = tuple(first.shape)
         self.layout: Layout = looked.layout or guess_layout(first.ndim, looked.channels)
