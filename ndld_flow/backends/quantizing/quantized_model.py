@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnxruntime.quantization import QuantType
+from onnxruntime.quantization.calibrate import TensorData
+from onnxruntime.quantization.onnx_quantizer import ONNXQuantizer
+from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+from onnxruntime.quantization.quant_utils import QuantizationMode, add_infer_metadata
+
+from ndld_flow.backends.models.files import save_model
 from ndld_flow.backends.quantizing.calibration import Ranges
-from ndld_flow.backends.quantizing.prepared_model import PreparedModel
+from ndld_flow.backends.quantizing.hearing import heard
+from ndld_flow.backends.quantizing.prepared_model import PreparedModel, QuantizableNode
 from ndld_flow.backends.quantizing.settings import QuantizeSettings
+from ndld_flow.backends.quantizing.vnni import saturates
+from ndld_flow.errors import RequestError
+
+_QUOTED = re.compile(r"'[^']*'|`[^`]*`")
+_TYPES = {
+    "uint8": QuantType.QUInt8,
+    "int8": QuantType.QInt8,
+    "uint16": QuantType.QUInt16,
+    "int16": QuantType.QInt16,
+    "int4": QuantType.QInt4,
+}
 
 
 @dataclass(frozen=True)
 class QuantizedModel:
     """What was written."""
 
-    nodes: int
-    """How many nodes compute in the quantised type."""
+    nodes: tuple[QuantizableNode, ...]
+    """Those that were quantised."""
     notes: tuple[str, ...]
     """Sentences for people: what ONNX Runtime's quantizer had to say."""
 
@@ -26,6 +49,88 @@ def write_quantized(
 ) -> QuantizedModel:
     """Write the prepared model to `target`, quantised but for the nodes whose first outputs are in `exclude`.
 
-    The same settings give the same bytes. Raises `RequestError` when the quantizer cannot do it.
+    The same settings give the same bytes. Weights are read into memory. Raises `RequestError` when the quantizer
+    cannot do it.
     """
-    raise NotImplementedError
+    spoilt = ranges.spoilt(prepared)
+    nodes = prepared.chosen(spoilt.union(exclude))
+    proto = onnx.load(prepared.path)
+    lines: list[str] = []
+    if nodes:
+        add_infer_metadata(proto)
+        try:
+            with heard() as lines:
+                proto = _quantized(proto, nodes, ranges, settings)
+        except (ValueError, TypeError, RuntimeError, KeyError, AttributeError, AssertionError) as error:
+            raise RequestError(
+                f"ONNX Runtime's quantizer cannot quantise this model: {' '.join(str(error).split())}. Leave the nodes "
+                "it names as they are (`exclude`), or choose fewer `op_types`."
+            ) from None
+    model = ir.serde.deserialize_model(proto)
+    model.metadata_props.pop("onnx.infer", None)
+    model.graph.sort()  # the quantizer appends what it makes
+    save_model(model, target)
+    infinite = [f"{len(spoilt)} nodes stay as they are: NaN or infinity on the samples"] if spoilt else []
+    return QuantizedModel(tuple(nodes), (*infinite, *_together(lines)))
+
+
+def _together(lines: Sequence[str]) -> list[str]:
+    """Lines that differ in names only are told once."""
+    alike: dict[str, list[str]] = {}
+    for line in dict.fromkeys(lines):
+        alike.setdefault(_QUOTED.sub("", line), []).append(line)
+    return [some[0] if len(some) == 1 else f"{some[0]} (and {len(some) - 1} more like it)" for some in alike.values()]
+
+
+def _quantized(
+    proto: onnx.ModelProto, nodes: Sequence[QuantizableNode], ranges: Ranges, settings: QuantizeSettings
+) -> onnx.ModelProto:
+    names, op_types = [node.name for node in nodes], sorted({node.op_type for node in nodes})
+    shared = (settings.per_channel, _reduces(settings))
+    weights = _TYPES[settings.weights]
+    if settings.mode == "dynamic":
+        # A Gemm is made a MatMul and an Add before it is looked at.
+        names += [f"{node.name}_MatMul" for node in nodes if node.op_type == "Gemm"]
+        op_types = sorted({*op_types, "MatMul"})
+        options = {"MatMulConstBOnly": True}
+        quantizer = ONNXQuantizer(
+            proto,
+            *shared,
+            QuantizationMode.IntegerOps,
+            False,
+            weights,
+            QuantType.QUInt8,
+            None,
+            names,
+            [],
+            op_types,
+            options,
+        )
+    else:
+        spans = {name: _tensor_data(one.low, one.high) for name, one in ranges.tensors.items()}
+        activations = _TYPES[settings.activation_type]
+        quantizer = QDQQuantizer(
+            proto, *shared, weights, activations, spans, names, [], op_types, _options(settings, op_types)
+        )
+    quantizer.quantize_model()
+    made: onnx.ModelProto = quantizer.model.model
+    return made
+
+
+def _tensor_data(low: float, high: float) -> TensorData:
+    return TensorData(lowest=np.float32(low), highest=np.float32(high))
+
+
+def _reduces(settings: QuantizeSettings) -> bool:
+    if settings.reduce_range != "auto":
+        return settings.reduce_range
+    return settings.target == "cpu" and settings.weights == "int8" and saturates()
+
+
+def _options(settings: QuantizeSettings, op_types: Sequence[str]) -> Mapping[str, object]:
+    """What ONNX Runtime calls extra options."""
+    common = {"ActivationSymmetric": settings.symmetric_activations}
+    if settings.target == "cpu":
+        return common
+    # TensorRT fuses what follows a layer into it and keeps biases in fp32.
+    return common | {"QuantizeBias": False, "OpTypesToExcludeOutputQuantization": list(op_types)}
