@@ -119,7 +119,9 @@ def _say_default(schema: dict[str, Any]) -> str:
 
 
 def _inner(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """Settings of the mapping that a schema refers to."""
+    """Settings of the mapping that a schema refers to, or that it has by default where it may be something else."""
+    if isinstance(schema.get("default"), dict) and "anyOf" in schema:
+        return next(filter(None, (_inner(choice, definitions) for choice in schema["anyOf"])), {})
     settings: dict[str, Any] = definitions.get(schema.get("$ref", "").rpartition("/")[2], {}).get("properties", {})
     return settings
 

@@ -71,7 +71,9 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
     .npy with one label a row, in the order of the samples. Labels without a sample are refused unless `samples` says
     how many to take."""
     metric_tolerance: dict[str, MetricTolerance] = Field(default={})
-    """Name of a metric of your own -> its bounds, such as `{accuracy: {min: 90 %, drop: 1 %}}`."""
+    """Name of a metric of your own -> its bounds, such as `{accuracy: {min: 90 %, drop: 1 %}}`. `min` and `max` bound
+    the candidate's; `drop` and `rise` how much less or more it has than the reference, in the metric's own unit, and
+    `relative_drop` and `relative_rise` as a part of the reference's. `1 %` is 0.01."""
     provider: str = "cpu"
     """Execution provider that runs the candidate: `cpu`, `cuda`, `tensorrt`, or ONNX Runtime's full name."""
     provider_options: dict[str, str | int | float | bool] = Field(default={})

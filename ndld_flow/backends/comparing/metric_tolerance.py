@@ -5,11 +5,17 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
-from ndld_flow.units import Fraction
+from ndld_flow.units import Fraction, parse_percent
 
-Amount = Annotated[float, Field(allow_inf_nan=False)] | Fraction
+Amount = Annotated[
+    float,
+    Field(allow_inf_nan=False),
+    BeforeValidator(lambda given: parse_percent(given) if isinstance(given, str) else given),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string", "examples": ["90 %"]}]}),
+]
+"""What a metric comes to: `0.9`, `90 %`; unlike a fraction it may be less than 0."""
 
 
 class MetricTolerance(BaseModel):
