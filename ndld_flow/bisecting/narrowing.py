@@ -22,7 +22,7 @@ def needed_pieces(pieces: Sequence[Piece], reaches: Reaches) -> list[Piece]:
     """Pieces that together reach the goal, given that all of them do; pieces to be avoided stand last."""
     needed: list[Piece] = []
     rest = list(pieces)
-    while rest and not (needed and reaches(together(needed), _named(needed))):
+    while rest and not reaches(together(needed), _named(needed)):
         low, high = 0, len(rest)
         while high - low > 1:
             middle = (low + high) // 2
@@ -47,4 +47,4 @@ _NAMED = 3
 def _named(pieces: Sequence[Piece]) -> str:
     names = [name for name, _ in pieces]
     rest = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+    return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "") or "nothing"

@@ -140,6 +140,6 @@ def _summary(found: PrecisionSearch) -> str:
     more = f" and {len(operators) - _NAMED} more" if len(operators) > _NAMED else ""
     kept = f"keeps {count(len(found.kept))} of {count(found.candidate_count)} nodes in {found.kept_precision}"
     named = f" ({', '.join(operators[:_NAMED])}{more})" if operators else ""
-    before = number(found.metrics_whole[metric]) if metric in found.metrics_whole else "does not run"
+    before = "NaN" if "nonfinite" in found.metrics_whole else number(found.metrics_whole.get(metric, float("nan")))
     change = f": {metric} {before} -> {number(found.metrics_found[metric])}" if metric else ""
     return f"{kept}{named}{change}, {trials}{'' if found.passed else '; the bound is not met'}"

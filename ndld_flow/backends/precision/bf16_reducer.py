@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ndld_flow.backends.fp16.choice import why_sensitive
 from ndld_flow.backends.fp16.convert import prepare
 from ndld_flow.backends.fp16.rewrite import Rewriter
-from ndld_flow.backends.models.element_types import infer_types
+from ndld_flow.backends.models.element_types import infer_types, subgraphs_of
 from ndld_flow.backends.models.files import load_model, save_model
 from ndld_flow.backends.models.node_selection import nodes_named
 from ndld_flow.backends.precision.constraining import constrain_file
@@ -43,7 +43,9 @@ class Bf16Reducer:
         able = self._able(model)
         kept = {node for nodes in nodes_named(model, keep, "keep").values() for node in nodes}
         places = dict(enumerate(model.graph.all_nodes()))
-        self.candidates = tuple(place for place, node in places.items() if node in able and node not in kept)
+        self._reduced = frozenset(place for place, node in places.items() if node in able and node not in kept)
+        # Keeping a node with bodies says nothing of what is in them.
+        self.candidates = tuple(place for place in sorted(self._reduced) if not any(subgraphs_of(places[place])))
         self.always_kept = _reasons(places, able, kept)
 
     settings: Mapping[str, bool | int | float | str] = {}
@@ -58,7 +60,7 @@ class Bf16Reducer:
         """Write the model with these nodes in fp32."""
         model = load_model(self._source)
         prepare(model, self._source)
-        reduced = set(self.candidates) - kept
+        reduced = self._reduced - kept
         asked = {node: "bf16" for place, node in enumerate(model.graph.all_nodes()) if place in reduced}
         types = infer_types(model)
         verdicts = decide(model, types, asked)

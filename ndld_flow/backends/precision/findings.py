@@ -18,7 +18,7 @@ from ndld_flow.backends.running.sample_feeds import Samples
 from ndld_flow.bisecting.attempts import Kept
 from ndld_flow.bisecting.search import Found
 from ndld_flow.errors import ModelError
-from ndld_flow.quantities import number
+from ndld_flow.quantities import count, number
 from ndld_flow.records.divergence import LayerDivergence
 from ndld_flow.records.precision_search import KeptNode, PrecisionSearch, Trial
 
@@ -140,6 +140,8 @@ class Findings:
 
 
 def say_metrics(metrics: Mapping[str, float], tolerance: Tolerance) -> str:
-    """`cosine 0.9991, snr_db 27.2`: the first two that are bounded."""
+    """`12 values NaN or infinite`, or `cosine 0.9991, snr_db 27.2`: the first two that are bounded."""
+    if "nonfinite" in metrics:
+        return f"{count(metrics['nonfinite'])} values NaN or infinite"
     bounded = [name for name in tolerance.bounds() if name in metrics][:2]
     return ", ".join(f"{name} {number(metrics[name])}" for name in bounded)

@@ -13,7 +13,7 @@ from ndld_flow.backends.fp16.block import Fp16Request, blocked_nodes
 from ndld_flow.backends.fp16.choice import choose_fp32, keep_blocked, keep_shape_arithmetic
 from ndld_flow.backends.fp16.convert import convert_to_fp16, prepare, refuse_broken
 from ndld_flow.backends.fp16.type_groups import group_places
-from ndld_flow.backends.models.element_types import infer_types
+from ndld_flow.backends.models.element_types import infer_types, subgraphs_of
 from ndld_flow.backends.models.files import load_model
 from ndld_flow.backends.models.node_selection import nodes_named
 from ndld_flow.backends.models.op_signatures import is_op
@@ -76,13 +76,15 @@ def _halved(model: ir.Model, request: Fp16Request) -> tuple[tuple[int, ...], dic
     keep_shape_arithmetic(model, groups)
     fp32 = choose_fp32(groups)
     of_node = groups.of_node()
-    candidates, kept = [], {}
+    candidates: list[int] = []
+    kept = {}
     for position, node in enumerate(model.graph.all_nodes()):
         members = of_node.get(node, [])
         if not members or is_op(node, "Cast"):
             continue
         if any(group not in fp32 for group in members):
-            candidates.append(position)
+            # Keeping a node with bodies would keep all that is in them: these nodes are candidates themselves.
+            candidates += [] if any(subgraphs_of(node)) else [position]
         else:
             kept[position] = members[0].kept
     return tuple(candidates), kept

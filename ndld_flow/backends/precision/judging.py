@@ -66,7 +66,10 @@ class Bounds:
         return min((self._score(name, metrics) for name, metrics in judged.outputs.items()), default=-math.inf)
 
     def worst(self, judged: Judged) -> dict[str, float]:
-        """Metrics of the output that is worst."""
+        """Metrics of the output that is worst; `nonfinite` of them where NaN or infinity came up."""
+        bad = max(judged.nonfinite, key=judged.nonfinite.__getitem__, default="")
+        if bad and judged.nonfinite[bad]:
+            return {"nonfinite": judged.nonfinite[bad], **judged.outputs[bad]}
         scores = {name: self._score(name, metrics) for name, metrics in judged.outputs.items() if metrics}
         return dict(judged.outputs[min(scores, key=scores.__getitem__)]) if scores else {}
 

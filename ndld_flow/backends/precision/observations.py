@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from ndld_flow.backends.emulating.stored_model import emulate_stored
 from ndld_flow.backends.models.tensors import Array
 from ndld_flow.backends.observing.divergence import Observed, diverge
 from ndld_flow.backends.observing.local_error import LocalError, local_errors
+from ndld_flow.backends.precision.taken_branches import write_taken
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings
 from ndld_flow.backends.running.sample_feeds import Samples
 from ndld_flow.records.divergence import LayerDivergence
@@ -46,16 +48,25 @@ class Observer:
     settings: SessionSettings
     scratch: Path
 
+    @cached_property
+    def _reference(self) -> Path:
+        return self._inside(self.reference, "reference_inside.onnx")
+
+    def _inside(self, path: Path, name: str) -> Path:
+        return write_taken(path, self.scratch / name, FewSamples(self.samples), self.settings)
+
     def errors(self) -> dict[str, LocalError]:
         """First output of a node -> what it alone does wrong; none for int8, whose errors depend on its scales."""
         if self.precision == "int8":
             return {}
-        return local_errors(self.reference, self.precision, FewSamples(self.samples), self.settings, self.scratch)
+        samples = FewSamples(self.samples)
+        return local_errors(self._reference, self.precision, samples, self.settings, self.scratch)
 
     def layers(self, reduced: Path) -> tuple[LayerDivergence, ...]:
         """How far each layer of a reduced model is from the reference's, in the order of execution."""
         emulated = self.scratch / "observed.onnx"
         path = reduced if emulate_stored(reduced, emulated) is None else emulated
+        candidate = self._inside(path, "observed_inside.onnx")
         precision = "" if self.precision == "int8" else self.precision
-        pair = Observed(self.reference, self.settings), Observed(path, self.settings)
+        pair = Observed(self._reference, self.settings), Observed(candidate, self.settings)
         return diverge(*pair, FewSamples(self.samples), precision=precision)

@@ -24,8 +24,8 @@ from ndld_flow.bisecting.search import search
 from ndld_flow.errors import RequestError
 from ndld_flow.records.precision_search import PrecisionSearch, Trial
 
-SETTINGS = SessionSettings()
-"""Trials run on the CPU, where storage is emulated and arithmetic is fp32."""
+SETTINGS = SessionSettings(memory_reuse=False)
+"""Trials run on the CPU, where storage is emulated and arithmetic is fp32; each model is run a few times only."""
 
 
 @dataclass(frozen=True)
