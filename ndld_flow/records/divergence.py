@@ -41,7 +41,10 @@ class LayerDivergence(Record):
     tensor: str
     shape: tuple[int, ...] = ()
     metrics: dict[str, float]
-    """As in `records.accuracy`; `relative_rms` is rms(c - r) / rms(r)."""
+    """As in `records.accuracy`: `cosine`, `snr_db`, `max_abs` and `relative_rms`, which is rms(c - r) / rms(r). Empty
+    where nothing is finite in both."""
+    reads: tuple[str, ...] = ()
+    """Tensors of the other layers that it is computed from, with none of the layers between."""
     nonfinite: int = 0
     """Elements that are NaN or infinite in the candidate only."""
     range: TensorRange | None = None

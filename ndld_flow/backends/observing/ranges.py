@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -102,8 +103,8 @@ def _chunks(flat: Array) -> Iterator[Array]:
 
 
 def _smallest_above_zero(size: Array) -> float:
-    """Infinity when all are 0. The bits of positive floats are ordered as they are; those of 0, less 1, are the last."""
-    bits = size.view(np.uint32 if size.dtype == np.float32 else np.uint64)
+    """Infinity when all are 0. Bits of positive floats are ordered as the floats; those of 0, less 1, are the last."""
+    bits: Any = size.view(np.uint32 if size.dtype == np.float32 else np.uint64)
     least = int((bits - bits.dtype.type(1)).min())
     none = least == np.iinfo(bits.dtype).max
     return math.inf if none else float(np.array(least + 1, bits.dtype).view(size.dtype))

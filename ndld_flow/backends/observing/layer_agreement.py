@@ -1,0 +1,100 @@
+"""How far a tensor inside one model agrees with the same tensor inside another.
+
+The formulas are those of `backends.comparing.agreement`, of which these are the ones that have a meaning between any two
+layers. Models have hundreds of layers: this takes a tenth of the time, with chunks that stay in the processor's cache.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+
+from ndld_flow.backends.comparing.agreement import SAME_DB
+from ndld_flow.backends.models.tensors import Array
+
+_CHUNK = 8192
+"""Elements: below what BLAS would share among threads, which costs more than it saves."""
+_SMALLEST = 2.0**-126
+
+
+@dataclass
+class _Sums:
+    """Over the elements of one sample that are finite on both sides."""
+
+    finite: int = 0
+    dot: float = 0.0
+    signal: float = 0.0
+    energy: float = 0.0
+    noise: float = 0.0
+    max_abs: float = 0.0
+
+    def add(self, r: Array, c: Array) -> bool:
+        """Take float64 values in; False, and nothing taken, when some are not finite."""
+        difference = c - r
+        noise = float(difference @ difference)
+        if not math.isfinite(noise):
+            return False
+        self.finite += r.size
+        self.noise += noise
+        self.signal += float(r @ r)
+        self.energy += float(c @ c)
+        self.dot += float(r @ c)
+        self.max_abs = max(self.max_abs, float(difference.max()), -float(difference.min()))
+        return True
+
+    def metrics(self) -> dict[str, float]:
+        """Of this sample."""
+        smallest = _SMALLEST * math.sqrt(max(self.finite, 1))
+        return {
+            "cosine": 1.0 if self.noise == 0.0 else self._cosine(),
+            "snr_db": self._snr_db(),
+            "relative_rms": math.sqrt(self.noise) / max(math.sqrt(self.signal), smallest),
+            "max_abs": self.max_abs,
+        }
+
+    def _cosine(self) -> float:
+        length = math.sqrt(self.signal) * math.sqrt(self.energy)
+        return max(-1.0, min(1.0, self.dot / length)) if length else 0.0
+
+    def _snr_db(self) -> float:
+        if self.noise == 0.0:
+            return SAME_DB
+        return 10.0 * (math.log10(self.signal) - math.log10(self.noise)) if self.signal else -SAME_DB
+
+
+class LayerAgreement:
+    """One tensor's agreement over all samples: of each metric the worst sample's."""
+
+    def __init__(self) -> None:
+        self.nonfinite = 0
+        """Elements that are NaN or infinite in the candidate only."""
+        self._worst: dict[str, float] = {}
+
+    def add(self, reference: Array, candidate: Array) -> None:
+        """Take one sample in: floats of one shape."""
+        sums = _Sums()
+        flat_r, flat_c = reference.reshape(-1), candidate.reshape(-1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start in range(0, flat_r.size, _CHUNK):
+                r = flat_r[start : start + _CHUNK].astype(np.float64)
+                c = flat_c[start : start + _CHUNK].astype(np.float64)
+                if not sums.add(r, c):
+                    self._add_finite(sums, r, c)
+        if sums.finite:
+            for name, value in sums.metrics().items():
+                worse = min if name in ("cosine", "snr_db") else max
+                self._worst[name] = worse(self._worst.get(name, value), value)
+
+    def metrics(self) -> dict[str, float]:
+        """`cosine`, `snr_db`, `relative_rms` and `max_abs`; empty where nothing was finite on both sides."""
+        return {name: min(value, sys.float_info.max) for name, value in self._worst.items()}
+
+    def _add_finite(self, sums: _Sums, r: Array, c: Array) -> None:
+        in_reference, in_candidate = np.isfinite(r), np.isfinite(c)
+        self.nonfinite += int(np.count_nonzero(in_reference & ~in_candidate))
+        both = in_reference & in_candidate
+        if both.any():
+            sums.add(r[both], c[both])
