@@ -17,6 +17,7 @@ from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 from onnxruntime.quantization.quant_utils import QuantizationMode, add_infer_metadata
 
 from ndld_flow.backends.models.files import save_model
+from ndld_flow.backends.models.op_signatures import is_op
 from ndld_flow.backends.quantizing.calibration import Ranges
 from ndld_flow.backends.quantizing.hearing import heard
 from ndld_flow.backends.quantizing.prepared_model import PreparedModel, QuantizableNode
@@ -68,10 +69,27 @@ def write_quantized(
             ) from None
     model = ir.serde.deserialize_model(proto)
     model.metadata_props.pop("onnx.infer", None)
+    _spare_others(model, {node.name for node in nodes})
     model.graph.sort()  # the quantizer appends what it makes
     save_model(model, target)
     infinite = [f"{len(spoilt)} nodes stay as they are: NaN or infinity on the samples"] if spoilt else []
     return QuantizedModel(tuple(nodes), (*infinite, *_together(lines)))
+
+
+def _spare_others(model: ir.Model, quantized: Collection[str]) -> None:
+    """Let nodes that are not quantised read what they read before: the quantizer rounds it for all readers.
+
+    Only what quantised nodes make stays rounded for all, as then it never exists otherwise.
+    """
+    for node in model.graph:
+        rounded = node.inputs[0].producer() if is_op(node, "DequantizeLinear") and node.inputs[0] else None
+        whole = rounded.inputs[0] if rounded is not None and is_op(rounded, "QuantizeLinear") else None
+        maker = whole.producer() if whole is not None else None
+        if whole is None or (maker is not None and maker.name in quantized) or node.outputs[0].is_graph_output():
+            continue
+        for user, index in tuple(node.outputs[0].uses()):
+            if user.name not in quantized:
+                user.replace_input_with(index, whole)
 
 
 def _together(lines: Sequence[str]) -> list[str]:
