@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ndld_flow.artifacts.kinds import ActivationsDocument, Onnx
+from ndld_flow.backends.comparing.accuracy_summary import UNITS
 from ndld_flow.backends.running.sample_settings import SampleSettings
 from ndld_flow.name_patterns import NamePattern
 from ndld_flow.plain_text import short_name, visible_name
 from ndld_flow.quantities import number
-from ndld_flow.records.accuracy import HIGHER_IS_BETTER
+from ndld_flow.records.accuracy import higher_is_better
 from ndld_flow.records.activations import Activations, CapturedTensor
 from ndld_flow.records.divergence import LayerDivergence
 from ndld_flow.records.metric import Metric
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
     from ndld_flow.backends.activations.look_inside import Request
     from ndld_flow.backends.activations.noise import Noise as AddedNoise
-
-_UNITS = {"snr_db": "dB"}
 
 
 class Noise(BaseModel):
@@ -62,8 +61,9 @@ class Noise(BaseModel):
 
 
 class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
-    """Run a model on real inputs and show the tensors inside it: maps, histograms, ranges, NaN, saturation.
+    """Run a model on real inputs and look at the tensors inside it.
 
+    It keeps maps of channels, histograms, ranges, and counts of NaN, infinity and saturated values, for the report.
     With a `reference` both models run on the same inputs, and their tensors are compared one by one, matched by name.
     Without `tensors`, `op_types` and `every`, up to 32 tensors over the whole model are chosen.
     """
@@ -180,9 +180,7 @@ def _metrics(found: Activations) -> dict[str, Metric]:
     if found.reference:
         counts |= {"compared": len(found.divergence), "nonfinite": sum(layer.nonfinite for layer in found.divergence)}
     return {name: Metric(value=value) for name, value in counts.items()} | {
-        f"worst.{name}": Metric(
-            value=min(values) if name in HIGHER_IS_BETTER else max(values), unit=_UNITS.get(name, "")
-        )
+        f"worst.{name}": Metric(value=min(values) if higher_is_better(name) else max(values), unit=UNITS.get(name, ""))
         for name, values in worst.items()
     }
 

@@ -19,6 +19,8 @@ from ndld_flow.records.divergence import LayerDivergence
 
 MOST_CHANNELS = 256
 """Channels of a tensor that are told; a document is no place for all of 4096."""
+_METRICS = ("cosine", "snr_db", "relative_rms", "rmse", "max_abs", "mean_abs", "max_rel", "mismatched")
+"""What says something about a tensor inside a model: which element of a row is largest does not."""
 
 
 @dataclass(frozen=True)
@@ -125,15 +127,13 @@ class TensorMeter:
         if not self.compared:
             return None
         looked, metrics = self.looked, self._agreement.metrics()
-        if "snr_db" in metrics:
-            metrics["relative_rms"] = 10.0 ** (-metrics["snr_db"] / 20.0)
         return LayerDivergence(
             position=looked.position,
             node=looked.node,
             op_type=looked.op_type,
             tensor=looked.name,
             shape=self.shape,
-            metrics=metrics,
+            metrics={name: metrics[name] for name in _METRICS if name in metrics},
             nonfinite=self._agreement.only_candidate_nonfinite,
             range=self._ranges[1].range(),
         )
