@@ -1,11 +1,11 @@
 """Where what goes wrong in a model begins.
 
-A layer is off when it has NaN or infinities that the reference does not have there, or when its noise is larger than the
-bound on the outputs allows: a layer's noise is measured in parts of its own signal, and so are the bounds. That alone
-says little: a tensor of small values may be far off and add to large ones that are right, and a sum of errors
-may cancel out. So a layer counts only where what is wrong with it stays: where it is read by a layer that is off, which
-is read by another, down to one that nobody reads. The first of those in the order of execution is where it begins;
-but where NaN or infinities stay, the first layer that has them, for nothing that came before weighs as much.
+A layer is off when it has NaN or infinities that the reference does not have there, or when its noise is larger than
+the bound on the outputs allows: a layer's noise is measured in parts of its own signal, and so are the bounds. That
+alone says little: a tensor of small values may be far off and be added to large ones that are right, and errors may
+cancel out. So a layer counts only where what is wrong with it stays: where it is read by a layer that is off, which is
+read by another, down to one that nobody reads. The first of those in the order of execution is where it begins. But
+where NaN or infinities stay it is the first layer that has them, for nothing that came before weighs as much.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How far a tensor inside one model agrees with the same tensor inside another.
 
-The formulas are those of `backends.comparing.agreement`, of which these are the ones that have a meaning between any two
-layers. Models have hundreds of layers: this takes a tenth of the time, with chunks that stay in the processor's cache.
+The formulas are those of `backends.comparing.agreement`; these are the ones that have a meaning between any two layers.
+Models have hundreds of layers: this takes a tenth of the time.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import numpy as np
 
 from ndld_flow.backends.comparing.agreement import SAME_DB
 from ndld_flow.backends.models.tensors import Array
+from ndld_flow.backends.observing.ranges import CHUNK
 
-_CHUNK = 8192
-"""Elements: below what BLAS would share among threads, which costs more than it saves."""
 _SMALLEST = 2.0**-126
 
 
@@ -78,9 +77,9 @@ class LayerAgreement:
         sums = _Sums()
         flat_r, flat_c = reference.reshape(-1), candidate.reshape(-1)
         with np.errstate(over="ignore", invalid="ignore"):
-            for start in range(0, flat_r.size, _CHUNK):
-                r = flat_r[start : start + _CHUNK].astype(np.float64)
-                c = flat_c[start : start + _CHUNK].astype(np.float64)
+            for start in range(0, flat_r.size, CHUNK):
+                r = flat_r[start : start + CHUNK].astype(np.float64)
+                c = flat_c[start : start + CHUNK].astype(np.float64)
                 if not sums.add(r, c):
                     self._add_finite(sums, r, c)
         if sums.finite:
