@@ -55,9 +55,9 @@ def find_files(patterns: Sequence[str]) -> tuple[FoundFile, ...]:
     return tuple(map(FoundFile, paths, _labels(paths)))
 
 
-def is_one_file(patterns: Sequence[str]) -> bool:
-    """Whether a single file is named by its path, whether it is there or not."""
-    return len(patterns) == 1 and not is_glob(patterns[0]) and not Path(patterns[0]).is_dir()
+def is_several(pattern: str) -> bool:
+    """Whether a pattern is a glob or a folder, which may be any number of files."""
+    return is_glob(pattern) or Path(pattern).is_dir()
 
 
 def is_glob(pattern: str) -> bool:

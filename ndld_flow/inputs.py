@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from ndld_flow.found_files import is_one_file
+from ndld_flow.found_files import is_several
 
 T = TypeVar("T")
 Dimension = Annotated[int, Field(ge=0)]
@@ -39,12 +39,16 @@ def patterns_of(data: Data) -> tuple[str, ...]:
     return (data,) if isinstance(data, str) and data not in GENERATED else ()
 
 
+def names_one_file(data: Data) -> bool:
+    """Whether `data` is the path of a file, there or not: then its contents count, and not its name."""
+    return isinstance(data, str) and data not in GENERATED and not is_several(data)
+
+
 def without_names(data: Data) -> str | int | float:
-    """What `data` says besides its files, which count by their contents: the type of a single one, or `files`."""
-    patterns = patterns_of(data)
-    if isinstance(data, tuple) or (patterns and not is_one_file(patterns)):
-        return "files"
-    return PurePath(data).suffix if isinstance(data, str) and patterns else data
+    """What `data` says besides its files: the type of a single one, or `files`."""
+    if isinstance(data, str) and names_one_file(data):
+        return PurePath(data).suffix
+    return "files" if patterns_of(data) or isinstance(data, tuple) else data
 
 
 class InputSpec(BaseModel):

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from ndld_flow.discovery import StepType
-from ndld_flow.inputs import InputSpec, patterns_of, without_names
+from ndld_flow.inputs import Data, InputSpec, patterns_of, without_names
 from ndld_flow.recipe.gates import Gate
 from ndld_flow.recipe.places import put_value, take_value
 from ndld_flow.recipe.sweep_section import SweepSection
@@ -109,10 +109,10 @@ class RecipeStep:
         return paths
 
     @property
-    def sample_patterns(self) -> dict[str, tuple[str, ...]]:
-        """`data.x` -> what names the files that the step's own samples come from."""
+    def sample_data(self) -> dict[str, Data]:
+        """`data.x` -> the files that the step's own samples come from, for those that come from files."""
         return {
-            f"{held.dotted}.{name}": patterns_of(data)
+            f"{held.dotted}.{name}": data
             for held in self.step.held(SampleData)
             for name, data in held.value.items()
             if patterns_of(data)

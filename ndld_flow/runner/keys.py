@@ -11,9 +11,10 @@ from pydantic import JsonValue
 from ndld_flow.artifacts.digest import digest_json
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import RequestError
-from ndld_flow.found_files import find_files, is_one_file
-from ndld_flow.inputs import InputSpec, without_names
+from ndld_flow.found_files import find_files
+from ndld_flow.inputs import Data, InputSpec, names_one_file, patterns_of, without_names
 from ndld_flow.machine import describe_machine
+from ndld_flow.plain_text import visible_name
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.step_record import KeyParts
 from ndld_flow.step import Reuse
@@ -33,8 +34,7 @@ def describe_key(
     """
     somewhere = step.step.reused_where() is Reuse.ANYWHERE
     used = {name: spec for name, spec in inputs.items() if step.step.needs_inputs()}
-    samples = {f"inputs.{name}": spec.data_patterns for name, spec in used.items() if spec.data_patterns}
-    samples |= step.sample_patterns
+    samples = {f"inputs.{name}": spec.data for name, spec in used.items() if spec.data_patterns} | step.sample_data
     return KeyParts(
         step=step.type.name,
         version=step.type.version,
@@ -43,7 +43,7 @@ def describe_key(
         reads={
             **read_digests,
             **{name: _digest_file(name, path, store) for name, path in step.data_files.items()},
-            **{name: _digest_samples(name, patterns, store) for name, patterns in samples.items()},
+            **{name: _digest_samples(name, data, store) for name, data in samples.items()},
         },
         libraries=step.step.library_versions(),
         machine="" if somewhere else (machine_of(step) if machine_of is not None else fingerprint_machine()),
@@ -83,12 +83,12 @@ def _plain(spec: InputSpec) -> dict[str, JsonValue]:
     return values
 
 
-def _digest_samples(name: str, patterns: Sequence[str], store: Store) -> str:
+def _digest_samples(name: str, data: Data, store: Store) -> str:
     """Of a file that is named, its contents; of several, their order and names too: samples are told by these."""
-    if is_one_file(patterns):
-        return _digest_file(name, patterns[0], store)
+    if isinstance(data, str) and names_one_file(data):
+        return _digest_file(name, data, store)
     try:
-        found = find_files(patterns)
+        found = find_files(patterns_of(data))
     except RequestError as error:
         raise RequestError(f"{name}: {error}") from None
     return digest_json(
@@ -99,8 +99,9 @@ def _digest_samples(name: str, patterns: Sequence[str], store: Store) -> str:
 def _digest_file(name: str, path: str, store: Store) -> str:
     try:
         return store.digests.digest(Path(path))
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise RequestError(
-            f"{name}: the file {path} cannot be read: {error.strerror}. Paths are relative to where you stand "
+            f"{name}: the file {visible_name(path)} cannot be read: {reason}. Paths are relative to where you stand "
             f"({Path.cwd()})."
         ) from None

@@ -14,8 +14,8 @@ from ndld_flow.artifacts.kinds import Artifact, Onnx
 from ndld_flow.artifacts.store import Store
 from ndld_flow.backends.models.external_files import external_files
 from ndld_flow.errors import RequestError
-from ndld_flow.found_files import find_files, is_one_file
-from ndld_flow.inputs import Data, patterns_of
+from ndld_flow.found_files import find_files
+from ndld_flow.inputs import Data, names_one_file, patterns_of
 from ndld_flow.recipe.places import put_value
 from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord
 from ndld_flow.runner.execute import Work
@@ -63,7 +63,7 @@ class _Luggage:
         patterns = patterns_of(data)
         if not patterns:
             return data
-        if isinstance(data, str) and is_one_file(patterns):
+        if isinstance(data, str) and names_one_file(data):
             return self.take_file(Path(data))
         found = find_files(patterns)
         record = self._keep("files", {name: path for file in found for name, path in file.contents.items()})
