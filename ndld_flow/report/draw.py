@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ndld_flow.report import verdict
+from ndld_flow.report.activations.draw import draw_activations
 from ndld_flow.report.collector_at_rest import collector_at_rest
 from ndld_flow.report.page import collect_page
 from ndld_flow.report.render import RUN_REPORT, render
@@ -13,13 +14,18 @@ from ndld_flow.report.write_page import write_page
 
 
 def draw_report(run_folder: Path) -> Path:
-    """Write `report.html` into a run's folder, whole or not at all, and return its path.
+    """Write `report.html` into a run's folder, and the pages of activations into their steps', each whole or not at
+    all; return its path.
 
     Raises a `RequestError` when the folder holds no readable run, and an `OutputsError` when the
     report cannot be written.
     """
     with collector_at_rest():
-        return draw_documents(read_run(run_folder), run_folder)
+        documents = read_run(run_folder)
+        path = draw_documents(documents, run_folder)
+        for step in documents.activations:
+            draw_activations(run_folder / step)
+    return path
 
 
 def draw_documents(documents: RunDocuments, run_folder: Path) -> Path:

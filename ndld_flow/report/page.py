@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from ndld_flow.report.activations.section import ActivationsCard, collect_activations
 from ndld_flow.report.collect_accuracy import AccuracyView, collect_accuracy
 from ndld_flow.report.collect_engines import EngineView, collect_engines, collect_untimed
 from ndld_flow.report.collect_findings import FindingsView, collect_findings
@@ -36,6 +37,7 @@ class RunPage:
     profiles: tuple[ProfileView, ...]
     layers: tuple[LayersView, ...]
     engines: tuple[EngineView, ...]
+    activations: tuple[ActivationsCard, ...]
     comparisons: tuple[ComparisonSection, ...]
     repeat: RepeatView
     unreadable: tuple[str, ...]
@@ -65,6 +67,7 @@ class RunPage:
             "findings": self.findings is not None,
             "precision": bool(self.searches),
             "accuracy": bool(self.accuracy),
+            "activations": bool(self.activations),
             "comparisons": bool(self.comparisons),
             "engines": bool(self.engines),
             "latency": bool(self.profiles),
@@ -95,6 +98,7 @@ def collect_page(documents: RunDocuments) -> RunPage:
         profiles=profiles,
         layers=layers,
         engines=engines,
+        activations=collect_activations(documents.activations),
         comparisons=collect_comparisons(documents.comparisons, _comparison_pages(documents)),
         repeat=collect_repeat(run),
         unreadable=documents.unreadable,

@@ -13,6 +13,7 @@ from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import ArtifactRecord, RunStep, StepRecord
 from ndld_flow.records.sweep import SweepRecord
+from ndld_flow.report.activations.draw import draw_activations
 from ndld_flow.report.draw import draw_documents
 from ndld_flow.report.exports.chrome_trace import chrome_trace
 from ndld_flow.report.exports.csv_tables import engine_layers_csv, layers_csv
@@ -39,6 +40,7 @@ def write_run_folder(run: RunRecord, outputs: Outputs) -> Path:
         write_text_atomically(built / RUN_RECORD, run.to_json())
         documents = read_documents(run, built)
         draw_documents(documents, built)
+        draw_inspected(documents, built, outputs.store)
         _write_exports(documents, built)
         built.rename(folder)
     point_to(parent / LATEST, folder)
@@ -54,6 +56,13 @@ def _write_step(step: RunStep, built: Path, folder: Path, store: Store) -> None:
     if not write_artifact(step.record.artifact, kept, target):
         link_stored(kept, target, folder / step.name)
     write_step_texts(step.record, target)
+
+
+def draw_inspected(documents: RunDocuments, built: Path, store: Store) -> None:
+    """Draw the page of each step that looked inside a model. Its maps are read where the store keeps them."""
+    for step in documents.run.steps:
+        if step.name in documents.activations and step.record is not None:
+            draw_activations(built / step.name, store.object_folder(step.record.artifact.digest))
 
 
 def link_stored(kept: Path, target: Path, folder: Path) -> None:

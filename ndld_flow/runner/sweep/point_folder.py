@@ -9,7 +9,7 @@ from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import StepRecord
 from ndld_flow.report.draw import draw_documents
 from ndld_flow.report.run_folder import RUN_RECORD, read_stored_documents
-from ndld_flow.runner.run_folder import link_stored, write_artifact, write_step_texts, write_texts
+from ndld_flow.runner.run_folder import draw_inspected, link_stored, write_artifact, write_step_texts, write_texts
 
 
 def write_point(run: RunRecord, built: Path, folder: Path, store: Store) -> None:
@@ -24,7 +24,9 @@ def write_point(run: RunRecord, built: Path, folder: Path, store: Store) -> None
             _write_step(step.record, built / step.name, folder / step.name, store)
     write_texts(run, built, folder)
     (built / RUN_RECORD).write_text(run.to_json(), encoding="utf-8")
-    draw_documents(read_stored_documents(run, store.object_folder), built)
+    documents = read_stored_documents(run, store.object_folder)
+    draw_documents(documents, built)
+    draw_inspected(documents, built, store)
 
 
 def _write_step(record: StepRecord, target: Path, folder: Path, store: Store) -> None:

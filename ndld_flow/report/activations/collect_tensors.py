@@ -1,0 +1,98 @@
+"""Captured tensors as rows of a table: where no script runs, and on paper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from ndld_flow.plain_text import short_name, visible_name
+from ndld_flow.quantities import MINUS, count, number, share
+from ndld_flow.records.activations import Activations, CapturedTensor
+from ndld_flow.records.divergence import LayerDivergence
+from ndld_flow.report.shape_words import shape_text
+
+_UNBOUNDED_DB = 300.0
+"""Both sides are equal as far as anybody can tell."""
+
+
+@dataclass(frozen=True)
+class TensorRow:
+    """One captured tensor. Numbers are as people read them."""
+
+    name: str
+    link: str
+    """To its maps on this page."""
+    node: str
+    op_type: str
+    tensor: str
+    """dtype, shape and layout."""
+    low: str
+    high: str
+    rms: str
+    troubles: tuple[str, ...]
+    """`3 NaN`, `1.2 % beyond its format`."""
+    snr: str
+    """Against the reference; empty where there is none."""
+
+
+def collect_tensors(record: Activations) -> tuple[TensorRow, ...]:
+    """Every captured tensor, in order of execution."""
+    divergence = {one.tensor: one for one in record.divergence}
+    return tuple(_row(tensor, divergence.get(tensor.tensor)) for tensor in record.tensors)
+
+
+def link_to(tensor: str) -> str:
+    """The address of a tensor's maps, on its page."""
+    return f"#tensor={quote(visible_name(tensor), safe='')}"
+
+
+def snr_db(divergence: LayerDivergence | None) -> float | None:
+    """Signal to noise in dB; None where it was not measured or is not a number."""
+    value = None if divergence is None else divergence.metrics.get("snr_db")
+    return None if value is None or math.isnan(value) else value
+
+
+def snr_words(value: float | None) -> str:
+    """`61.2 dB`; `equal` where no noise is left."""
+    if value is None:
+        return ""
+    if value >= _UNBOUNDED_DB:
+        return "equal"
+    size = "∞" if value <= -_UNBOUNDED_DB else f"{abs(value):.1f}"
+    return f"{MINUS if value < 0 else ''}{size} dB"
+
+
+def troubles(tensor: CapturedTensor) -> Iterator[str]:
+    """What is wrong with a tensor's values, the worst first."""
+    found = tensor.range
+    if found.nan_count:
+        yield f"{count(found.nan_count)} NaN"
+    if found.inf_count:
+        yield f"{count(found.inf_count)} infinite"
+    if found.beyond_share:
+        yield f"{_share(found.beyond_share)} beyond its format"
+    if tensor.saturated:
+        yield f"{_share(tensor.saturated / max(found.elements, 1))} saturated"
+    if found.vanishing_share:
+        yield f"{_share(found.vanishing_share)} rounded to 0"
+
+
+def _share(fraction: float) -> str:
+    return share(fraction) if fraction >= 0.0005 else "< 0.1 %"
+
+
+def _row(tensor: CapturedTensor, divergence: LayerDivergence | None) -> TensorRow:
+    return TensorRow(
+        name=short_name(tensor.tensor),
+        link=link_to(tensor.tensor),
+        node=short_name(tensor.node, 80),
+        op_type=short_name(tensor.op_type, 60),
+        tensor=f"{short_name(tensor.dtype, 40)} {shape_text(tensor.shape)} {short_name(tensor.layout, 20)}",
+        low=number(tensor.range.minimum),
+        high=number(tensor.range.maximum),
+        rms=number(tensor.range.rms),
+        troubles=tuple(troubles(tensor)),
+        snr=snr_words(snr_db(divergence)),
+    )

@@ -1,0 +1,211 @@
+"""Maps and pictures as letters that a page holds, within a budget: it is read from a disk, and sent by mail."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ndld_flow.plain_text import short_name
+from ndld_flow.records.activations import ActivationMap, Activations, CapturedTensor
+from ndld_flow.report.activations.read import read_map, read_picture
+
+BUDGET = 11_500_000
+"""Letters of all maps and pictures of a page."""
+
+_FEWEST = 16
+"""Channels of a tensor that are kept before samples are left out."""
+_TRIED = 2**16
+"""Bytes of a map that tell how well all of it packs."""
+
+
+@dataclass(frozen=True)
+class PackedMap:
+    """One map that the page holds."""
+
+    tensor: int
+    """Position in the record."""
+    source: ActivationMap
+    chunk: int
+    """Position in `PackedMaps.chunks`."""
+    numbers: tuple[int, ...]
+    """Which channels of the tensor."""
+    over: int
+    """The chunk whose codes are to be XORed with these; -1 where these are the codes themselves."""
+
+
+@dataclass
+class PackedMaps:
+    """What of the maps and pictures is in the page, and what is not."""
+
+    chunks: list[str] = field(default_factory=list)
+    """base64: of a map gzip of all low bytes of its codes, then all high bytes; of a picture as it is."""
+    maps: list[PackedMap] = field(default_factory=list)
+    pictures: dict[int, int] = field(default_factory=dict)
+    """Sample -> chunk."""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def letters(self) -> int:
+        return sum(map(len, self.chunks))
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A map as it was read, and the reference's of the same elements."""
+
+    tensor: int
+    source: ActivationMap
+    codes: bytes
+    base: bytes | None
+    ranked: tuple[int, ...]
+    """Its channels, as positions in it, those people look for first."""
+
+    @property
+    def plane(self) -> int:
+        """Bytes of a channel."""
+        return self.source.height * self.source.width * 2
+
+    def letters(self, channels: Sequence[int]) -> str:
+        """These channels, by their positions."""
+        codes = self._cut(self.codes, channels)
+        if self.base is not None:
+            # Two models are nearly the same: what is left are small numbers, which pack far better.
+            mixed = int.from_bytes(codes) ^ int.from_bytes(self._cut(self.base, channels))
+            codes = mixed.to_bytes(len(codes))
+        return _packed(codes)
+
+    def letters_of_one(self) -> float:
+        """About how many letters a channel takes."""
+        channels = self.ranked[: max(1, _TRIED // self.plane)]
+        return len(self.letters(channels)) / len(channels)
+
+    def _cut(self, codes: bytes, channels: Sequence[int]) -> bytes:
+        if len(channels) == self.source.channels:
+            return codes
+        return b"".join(codes[place * self.plane : (place + 1) * self.plane] for place in channels)
+
+
+def pack_maps(record: Activations, folder: Path, budget: int = BUDGET) -> PackedMaps:
+    """Read and pack what fits: of all samples if there is room for enough channels of each tensor, else of the first.
+
+    What cannot be read is told in a note, and so is what does not fit.
+    """
+    packed = PackedMaps()
+    _pack_pictures(record, folder, packed)
+    found = list(_read_maps(record, folder, packed.notes))
+    samples = sorted({one.source.sample for one in found})
+    room = int(0.98 * (budget - packed.letters))  # what costs are told by is a part of each map
+    costs = [one.letters_of_one() for one in found]
+    most = max((one.source.channels for one in found), default=1)
+    for kept in range(len(samples), 0, -1):
+        shown = [(one, cost) for one, cost in zip(found, costs, strict=True) if one.source.sample in samples[:kept]]
+        limit = _fitting(shown, room, most)
+        if limit >= min(_FEWEST, most) or kept == 1:
+            _pack([one for one, _ in shown], limit, budget, packed)
+            _note_left_out(packed, (kept, len(samples)), limit if limit < most else None)
+            break
+    return packed
+
+
+def _packed(codes: bytes) -> str:
+    # High bytes hardly change from one element to the next, so that they stand together.
+    return base64.b64encode(gzip.compress(codes[0::2] + codes[1::2], compresslevel=4, mtime=0)).decode()
+
+
+def _read_maps(record: Activations, folder: Path, notes: list[str]) -> Iterator[_Read]:
+    """Maps of each tensor and sample, the reference's first."""
+    for place, tensor in enumerate(record.tensors):
+        base: _Read | None = None
+        for one in sorted(tensor.maps, key=lambda one: (one.sample, one.side != "reference")):
+            if base is not None and _elements(base.source) != _elements(one):
+                base = None
+            try:
+                codes = read_map(folder, one)
+            except ValueError as error:
+                notes.append(f"{short_name(one.file, 80)} is left out: {error}.")
+                continue
+            ranked = _ranked(tensor, one)
+            read = _Read(place, one, codes, base.codes if base else None, ranked)
+            base = base or read
+            yield read
+
+
+def _elements(one: ActivationMap) -> tuple[object, ...]:
+    return (one.sample, one.channels, one.height, one.width, one.channel_numbers)
+
+
+def _numbers(one: ActivationMap) -> Sequence[int]:
+    return one.channel_numbers if len(one.channel_numbers) == one.channels else range(one.channels)
+
+
+def _ranked(tensor: CapturedTensor, one: ActivationMap) -> tuple[int, ...]:
+    """Positions in the map: what differs most first, without a reference what is largest."""
+    weights = {
+        told.channel: told.rms if told.difference_rms is None else told.difference_rms for told in tensor.channels
+    }
+    numbers = _numbers(one)
+    return tuple(sorted(range(one.channels), key=lambda place: (-weights.get(numbers[place], 0.0), place)))
+
+
+def _fitting(shown: Iterable[tuple[_Read, float]], room: int, most: int) -> int:
+    """How many channels of each tensor there is room for; at least one."""
+    pairs = list(shown)
+
+    def needed(limit: int) -> float:
+        return sum(cost * min(limit, one.source.channels) for one, cost in pairs)
+
+    low, high = 1, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if needed(middle) <= room else (low, middle - 1)
+    return low
+
+
+def _pack(found: Sequence[_Read], limit: int, budget: int, packed: PackedMaps) -> None:
+    """Put the best channels of each map into the page while there is room. A candidate goes with its reference."""
+    chunks: dict[tuple[int, int], int] = {}
+    left_out = 0
+    for one in found:
+        key = (one.tensor, one.source.sample)
+        channels = sorted(one.ranked[:limit])
+        text = one.letters(channels)
+        if packed.letters + len(text) > budget or (one.base is not None and key not in chunks):
+            left_out += 1
+            continue
+        numbers = _numbers(one.source)
+        over = chunks[key] if one.base is not None else -1
+        chunks.setdefault(key, len(packed.chunks))
+        packed.maps.append(
+            PackedMap(one.tensor, one.source, len(packed.chunks), tuple(numbers[place] for place in channels), over)
+        )
+        packed.chunks.append(text)
+    if left_out:
+        packed.notes.append(f"{left_out:,} maps are left out to keep this page small; the files beside it have them.")
+
+
+def _pack_pictures(record: Activations, folder: Path, packed: PackedMaps) -> None:
+    for place, sample in enumerate(record.samples):
+        if not sample.picture:
+            continue
+        try:
+            picture = base64.b64encode(read_picture(folder, sample.picture)).decode()
+        except ValueError as error:
+            packed.notes.append(f"{short_name(sample.picture, 80)} is left out: {error}.")
+            continue
+        packed.pictures[place] = len(packed.chunks)
+        packed.chunks.append(picture)
+
+
+def _note_left_out(packed: PackedMaps, samples: tuple[int, int], limit: int | None) -> None:
+    kept, total = samples
+    said = [f"maps of {kept} of {total} samples, the first"] if kept < total else []
+    if limit is not None:
+        said.append(f"{limit:,} channel{'s' if limit != 1 else ''} of a tensor at most")
+    if said:
+        packed.notes.append(
+            f"To keep this page small, it has {' and '.join(said)}; statistics are of all, and the files beside it "
+            "have all maps."
+        )

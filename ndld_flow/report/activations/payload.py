@@ -1,0 +1,144 @@
+"""The data that the page of activations reads; its maps and pictures stand beside it, unpacked when looked at."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from ndld_flow.plain_text import short_name, visible_name
+from ndld_flow.records.activations import Activations, CapturedTensor, ChannelStatistics, Histogram
+from ndld_flow.records.divergence import LayerDivergence, TensorRange
+from ndld_flow.report.activations.pack_maps import PackedMap, PackedMaps
+from ndld_flow.report.activations.read import is_beside
+from ndld_flow.report.json_values import Json, packed
+from ndld_flow.report.shape_words import shape_text
+
+
+def activations_payload(record: Activations, maps: PackedMaps, files: str) -> str:
+    """All data of the page, compressed. `files`: where the document's files are, from the page."""
+    divergence = {one.tensor: one for one in record.divergence}
+    held: defaultdict[int, list[PackedMap]] = defaultdict(list)
+    for one in maps.maps:
+        held[one.tensor].append(one)
+    return packed(
+        {
+            "model": short_name(record.model, 60),
+            "reference": short_name(record.reference, 60),
+            "samples": [
+                {
+                    "label": short_name(sample.label, 120),
+                    "inputs": [[short_name(name, 80), short_name(how, 200)] for name, how in sample.inputs.items()],
+                    "picture": maps.pictures.get(place, -1),
+                }
+                for place, sample in enumerate(record.samples)
+            ],
+            "tensors": [
+                _tensor(tensor, divergence.get(tensor.tensor)) | {"maps": [_map(one, files) for one in held[place]]}
+                for place, tensor in enumerate(record.tensors)
+            ],
+        }
+    )
+
+
+def told(value: float | None) -> Json:
+    """Six digits that matter; what JSON cannot hold as a text that JavaScript's `Number` reads."""
+    if value is None or isinstance(value, int):
+        return value
+    if math.isfinite(value):
+        return float(f"{value:.6g}")
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _tensor(tensor: CapturedTensor, divergence: LayerDivergence | None) -> dict[str, Json]:
+    return {
+        "name": visible_name(tensor.tensor),
+        "node": visible_name(tensor.node),
+        "op": short_name(tensor.op_type, 60),
+        "position": tensor.position,
+        "dtype": short_name(tensor.dtype, 40),
+        "reference_dtype": short_name(tensor.reference_dtype, 40),
+        "shape": shape_text(tensor.shape),
+        "layout": short_name(tensor.layout, 20),
+        "range": _range(tensor.range),
+        "reference_range": _range(tensor.reference_range),
+        "histogram": _histogram(tensor.histogram),
+        "reference_histogram": _histogram(tensor.reference_histogram),
+        "saturated": tensor.saturated,
+        "reference_saturated": tensor.reference_saturated,
+        "channel_count": tensor.channel_count,
+        "channels_by": short_name(tensor.channels_by, 40),
+        "channels": _channels(tensor.channels),
+        "divergence": _divergence(divergence),
+    }
+
+
+def _range(found: TensorRange | None) -> Json:
+    if found is None:
+        return None
+    return {
+        "elements": found.elements,
+        "low": told(found.minimum),
+        "high": told(found.maximum),
+        "rms": told(found.rms),
+        "smallest": told(found.smallest_abs),
+        "nan": found.nan_count,
+        "inf": found.inf_count,
+        "beyond": told(found.beyond_share),
+        "subnormal": told(found.subnormal_share),
+        "vanishing": told(found.vanishing_share),
+    }
+
+
+def _histogram(found: Histogram | None) -> Json:
+    if found is None or not found.counts:
+        return None
+    return {"low": told(found.low), "high": told(found.high), "counts": list(found.counts)}
+
+
+def _channels(channels: Sequence[ChannelStatistics]) -> dict[str, Json]:
+    def column(values: Iterable[float | None]) -> list[Json]:
+        return list(map(told, values))
+
+    return {
+        "number": [one.channel for one in channels],
+        "minimum": column(one.minimum for one in channels),
+        "maximum": column(one.maximum for one in channels),
+        "mean": column(one.mean for one in channels),
+        "rms": column(one.rms for one in channels),
+        "nonfinite": [one.nonfinite for one in channels],
+        "saturated": [one.saturated for one in channels],
+        "difference": column(one.difference_rms for one in channels),
+    }
+
+
+def _divergence(found: LayerDivergence | None) -> Json:
+    if found is None:
+        return None
+    metrics = {short_name(name, 40): told(value) for name, value in found.metrics.items()}
+    return {"metrics": metrics, "nonfinite": found.nonfinite}
+
+
+def _map(one: PackedMap, files: str) -> dict[str, Json]:
+    source = one.source
+    return {
+        "sample": source.sample,
+        "side": source.side if source.side == "reference" else "candidate",
+        "chunk": one.chunk,
+        "over": one.over,
+        "channels": len(one.numbers),
+        "numbers": list(one.numbers),
+        "total": source.total_channels,
+        "height": source.height,
+        "width": source.width,
+        "full": [source.full_height, source.full_width],
+        "scale": source.scale,
+        "low": _bound(source.low),
+        "high": _bound(source.high),
+        "array": files + source.array_file if is_beside(source.array_file) else "",
+    }
+
+
+def _bound(value: float) -> float:
+    """As it is: what the codes stand for is told to all their digits. A record may hold NaN, a bound is none."""
+    return value if math.isfinite(value) else 0.0

@@ -1,0 +1,48 @@
+"""Activations as a part of a run's report: what was found, and the way to the page.
+
+In the page: `activations = collect_activations(documents.activations)`; in its template::
+
+    {% from "activations_macros.html.j2" import activations_section %}
+    {{ activations_section(page.activations) }}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from ndld_flow.plain_text import short_name
+from ndld_flow.records.activations import Activations
+from ndld_flow.report.activations.draw import PAGE
+from ndld_flow.report.activations.page import Figure, figures, not_finite, said, title
+
+
+@dataclass(frozen=True)
+class ActivationsCard:
+    """What one step saw inside a model."""
+
+    step: str
+    page: str
+    """The way to its page, from the report."""
+    title: str
+    verdict: str
+    said: str
+    figures: tuple[Figure, ...]
+    """Links of these count from the page."""
+
+
+def collect_activations(documents: Mapping[str, Activations]) -> tuple[ActivationsCard, ...]:
+    """Every step that looked inside a model, in recipe order."""
+    return tuple(_card(step, record) for step, record in documents.items())
+
+
+def _card(step: str, record: Activations) -> ActivationsCard:
+    return ActivationsCard(
+        step=short_name(step),
+        page=f"./{quote(step)}/{PAGE}",
+        title=title(record),
+        verdict="failed" if not_finite(record) else "passed",
+        said=said(record),
+        figures=figures(record),
+    )

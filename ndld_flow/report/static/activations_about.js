@@ -1,0 +1,70 @@
+// What stands around the maps: of which tensor they are, what was fed, and how exact they are.
+
+function tensorHead(data, tensor) {
+  const place = tensor.position < 0 ? "an input of the model" : `node ${tensor.position} in order of execution`;
+  const facts = [tensor.op, tensor.node && tensor.node !== tensor.name ? shortened(tensor.node, 60) : "", place];
+  const dtype = tensor.reference_dtype && tensor.reference_dtype !== tensor.dtype ? `${tensor.dtype} (reference ${tensor.reference_dtype})` : tensor.dtype;
+  return [
+    make("h3", { class: "mono" }, make("bdi", {}, shortened(tensor.name, 120))),
+    make("p", { class: "small" }, make("bdi", {}, `${dtype} ${tensor.shape} ${tensor.layout}`), make("span", { class: "quiet" }, " · ", make("bdi", {}, facts.filter(Boolean).join(" · "))), " ", ...makeBadges(tensor)),
+  ];
+}
+
+function tensorAbout(data, state, maps, choose) {
+  return [samplePart(data, state, choose), tensorFacts(data, state.tensor), ...arrayLinks(maps, data.tensors[state.tensor], state.sample)];
+}
+
+// The sample that was fed, and the way to others.
+function samplePart(data, state, choose) {
+  const sample = data.samples[state.sample];
+  const figure = make("figure", { class: "fed" });
+  if (sample?.picture >= 0) figure.append(make("img", { src: `data:image/png;base64,${chunkText(sample.picture)}`, alt: `What was fed: ${sample.label}` }));
+  const samples = data.samplesOf(state.tensor);
+  const label = make("bdi", {}, sample?.label ?? "");
+  if (samples.length > 1) {
+    const select = make("select", { "aria-label": "Sample", title: "The next one: n", onchange: () => choose(Number(select.value)) },
+      ...samples.map((one) => make("option", { value: one, selected: one === state.sample }, shortened(data.samples[one]?.label ?? String(one), 40))));
+    figure.append(make("figcaption", {}, select, make("span", { class: "quiet small" }, ` ${samples.indexOf(state.sample) + 1} of ${samples.length}`)));
+  } else figure.append(make("figcaption", { class: "small" }, label));
+  const inputs = sample?.inputs.map(([name, how]) => make("p", { class: "quiet small" }, make("bdi", { class: "mono" }, name), " ", make("bdi", {}, how))) ?? [];
+  figure.append(...inputs);
+  return figure;
+}
+
+function tensorFacts(data, place) {
+  const tensor = data.tensors[place];
+  const { range, reference_range: reference } = tensor;
+  const sides = reference ? [reference, range] : [range];
+  const names = reference ? [data.reference, data.model] : [data.model];
+  const row = (label, of) => make("tr", {}, make("th", { scope: "row" }, label), ...sides.map((one) => make("td", { class: "n" }, of(one))));
+  const format = formatOf(tensor).name;
+  const rows = [row("Least", (one) => valueText(one.low, 5)), row("Most", (one) => valueText(one.high, 5)), row("RMS", (one) => valueText(one.rms, 5)), row("Nearest to 0", (one) => (one.smallest ? valueText(one.smallest, 3) : "–"))];
+  const optional = [["NaN", "nan", count], ["Infinite", "inf", count], [`Beyond ${format}`, "beyond", smallShare], ["Fewer bits", "subnormal", smallShare], ["Rounded to 0", "vanishing", smallShare]];
+  for (const [label, key, text] of optional) if (sides.some((one) => one[key] > 0)) rows.push(row(label, (one) => (one[key] > 0 ? text(one[key]) : "0")));
+  const table = make("table", { class: "dense tensor-facts" },
+    make("thead", {}, make("tr", {}, make("th", {}), ...names.map((name) => make("th", { scope: "col", class: "n" }, make("bdi", {}, shortened(name, 14)))))), make("tbody", {}, ...rows));
+  const metrics = Object.entries(tensor.divergence?.metrics ?? {}).map(([name, value]) => `${name.replaceAll("_", " ")} ${name === "snr_db" ? decibels(Number(value)) : plainMetric(Number(value))}`);
+  return make("div", {}, table, metrics.length ? make("p", { class: "small quiet" }, make("bdi", {}, `Against the reference: ${metrics.join(", ")}`)) : "");
+}
+
+const plainMetric = (value) => (Number.isFinite(value) ? plainNumber(value) : valueText(value));
+
+// All values at full precision, beside the page.
+function arrayLinks(maps, tensor, sample) {
+  const held = tensor.maps.filter((one) => one.sample === sample && one.array);
+  return held.map((one) => make("p", { class: "small" }, make("a", { href: `./${one.array.split("/").map(encodeURIComponent).join("/")}` }, `All values of the ${one.side}, .npy`)));
+}
+
+function mapsNote(data, maps, place, look) {
+  if (!maps) return "This page holds no map of this tensor.";
+  const said = [];
+  const { about } = maps;
+  if (about.scale > 1) said.push(`Each element is the largest by size of ${about.scale} × ${about.scale}, NaN and infinity first.`);
+  if (look.mode === "difference" && maps.reference && maps.candidate) {
+    const most = maps.largestDifference(maps.count > 1 ? place : -1);
+    said.push(most > 0 ? `The largest difference shown is ${valueText(most, 3)}; steps of ${valueText(maps.resolution, 2)} are as fine as this page's maps are.` : "Where both are finite, they are the same as far as this page's maps tell.");
+  } else if (data.two && !(maps.reference && maps.candidate)) {
+    said.push(`Only the ${maps.candidate ? "candidate" : "reference"} has this tensor.`);
+  }
+  return said.join(" ");
+}

@@ -1,0 +1,150 @@
+// Every captured tensor in a strip, in order of execution: how far it is off, and how large its values are.
+
+const DEPTH = { height: 210, left: 58, right: 8, top: 12, bottom: 24 };
+const DEPTH_VIEWS = {
+  snr_db: { label: "Signal to noise", value: (tensor) => metricOf(tensor, "snr_db"), unit: "dB", better: "↑" },
+  relative_rms: { label: "Relative RMS", value: (tensor) => metricOf(tensor, "relative_rms"), log: true, better: "↓" },
+  cosine: { label: "1 − cosine", value: (tensor) => Math.max(0, 1 - metricOf(tensor, "cosine")), log: true, better: "↓" },
+  sizes: { label: "Sizes of values", log: true },
+};
+
+class DepthStrip {
+  constructor(host, data, pick) {
+    Object.assign(this, { data, pick, chosen: -1 });
+    const views = Object.entries(DEPTH_VIEWS).filter(([name]) => name === "sizes" || data.tensors.some((one) => one.divergence?.metrics[name] !== undefined));
+    this.view = views[0][0];
+    const tools = make("div", { class: "tools" });
+    if (views.length > 1) {
+      tools.append(makeSwitch("Show", Object.fromEntries(views.map(([name, { label }]) => [name, label])), this.view, (view) => { this.view = view; this.picture.again(); }));
+    }
+    this.room = make("figure", { class: "picture depth" });
+    host.replaceChildren(tools, this.room);
+    this.picture = drawAtWidth(this.room, (width) => this.draw(width));
+  }
+
+  choose(place) {
+    this.chosen = place;
+    this.mark();
+  }
+
+  draw(width) {
+    const { tensors } = this.data;
+    const across = (width - DEPTH.left - DEPTH.right) / tensors.length;
+    this.across = across;
+    const x = (place) => DEPTH.left + (place + 0.5) * across;
+    const kind = DEPTH_VIEWS[this.view];
+    const axis = this.axis(kind);
+    this.band = draw("rect", { class: "chosen-band", y: DEPTH.top - 6, height: DEPTH.height - DEPTH.top - DEPTH.bottom + 12, rx: 3 });
+    this.hint = draw("rect", { class: "hint-band", y: DEPTH.top, height: DEPTH.height - DEPTH.top - DEPTH.bottom, visibility: "hidden" });
+    const svg = draw("svg", {
+      height: DEPTH.height, viewBox: `0 0 ${width} ${DEPTH.height}`, tabindex: 0, role: "slider", "aria-label": `${kind.label} of captured tensors, in order of execution`,
+      "aria-valuemin": 1, "aria-valuemax": tensors.length,
+    }, this.band, this.hint, ...axis.marks.flatMap(({ value, text }) => [
+      draw("line", { class: "grid", x1: DEPTH.left, x2: width - DEPTH.right, y1: axis.y(value), y2: axis.y(value) }),
+      draw("text", { x: DEPTH.left - 8, y: axis.y(value) + 4, "text-anchor": "end" }, text)]),
+    draw("text", { x: DEPTH.left, y: DEPTH.height - 6 }, shortened(tensors[0].name, Math.floor(width / 20))),
+    draw("text", { x: width - DEPTH.right, y: DEPTH.height - 6, "text-anchor": "end" }, shortened(tensors.at(-1).name, Math.floor(width / 20))),
+    ...(this.view === "sizes" ? this.sizes(x, axis, width) : this.line(x, axis, kind)));
+    this.listen(svg);
+    this.svg = svg;
+    this.room.replaceChildren(svg);
+    this.mark();
+  }
+
+  axis({ value, log, unit }) {
+    const [top, bottom] = [DEPTH.top, DEPTH.height - DEPTH.bottom];
+    if (this.view === "sizes") return logAxis(SIZE_AXIS.low, SIZE_AXIS.high, bottom, top);
+    const values = this.data.tensors.map(value).filter((one) => Number.isFinite(one) && Math.abs(one) < 300 && (!log || one > 0));
+    if (log) {
+      const powers = values.map(Math.log10);
+      return logAxis(Math.floor(Math.min(-4, ...powers)), Math.ceil(Math.max(0, ...powers)), bottom, top);
+    }
+    const [low, high] = [Math.min(0, ...values), Math.max(60, ...values)];
+    const y = scale(low, high, bottom, top);
+    return { y: (one) => within(y(one), top, bottom), marks: ticks(low, high, 5).map((one) => ({ value: one, text: `${valueText(one)} ${unit}` })) };
+  }
+
+  line(x, axis, { value, log }) {
+    const { tensors } = this.data;
+    // What is equal on both sides has no noise: it stands at the best end, on a log scale too.
+    const spots = tensors.map((tensor, place) => ({ tensor, x: x(place), at: value(tensor) })).filter(({ at }) => !Number.isNaN(at));
+    const y = ({ at }) => axis.y(log && at <= 0 ? 1e-300 : at);
+    const path = spots.map((spot, place) => `${place ? "L" : "M"}${spot.x.toFixed(1)} ${y(spot).toFixed(1)}`).join("");
+    const radius = within(this.across * 0.35, 1.5, 5);
+    const marks = spots.map((spot) => {
+      if (!notFinite(spot.tensor)) return draw("circle", { class: "spot", cx: spot.x, cy: y(spot), r: radius });
+      const r = radius + 1;
+      return draw("path", { class: "spot-bad", d: `M${spot.x - r} ${y(spot) - r}l${2 * r} ${2 * r}m0 ${-2 * r}l${-2 * r} ${2 * r}` });
+    });
+    return [draw("path", { class: "depth-line", d: path }), ...marks];
+  }
+
+  sizes(x, axis, width) {
+    const wide = within(this.across * 0.3, 1, 14);
+    const limit = (value, name, dy) => [
+      draw("line", { class: "border", x1: DEPTH.left, x2: width - DEPTH.right, y1: axis.y(value), y2: axis.y(value) }),
+      draw("text", { class: "limit-name", x: width - DEPTH.right, y: axis.y(value) + dy, "text-anchor": "end" }, name)];
+    const bar = (tensor, range, place, kind, shift) => {
+      const most = range.inf ? 1e300 : largestOf(range);
+      if (!(most > 0)) return [];
+      const [top, bottom] = [axis.y(most), axis.y(range.smallest || 1e-300)];
+      const beyond = most > formatOf(tensor).largest ? " beyond" : "";
+      return [draw("rect", { class: `${kind}${beyond}`, x: x(place) + shift * wide - wide / 2, width: wide, y: top, height: Math.max(1, bottom - top) }),
+        ...(range.rms > 0 ? [draw("rect", { class: "rms", x: x(place) + shift * wide - wide / 2, width: wide, y: axis.y(range.rms) - 1, height: 2 })] : [])];
+    };
+    return [
+      ...limit(HALF.largest, "fp16's largest", -4), ...limit(HALF.normal, "its smallest in full", -4), ...limit(HALF.smallest, "its smallest", 13),
+      ...this.data.tensors.flatMap((one, place) => (one.reference_range
+        ? [...bar(one, one.reference_range, place, "of-reference", -0.55), ...bar(one, one.range, place, "of-candidate", 0.55)]
+        : bar(one, one.range, place, "of-candidate", 0))),
+    ];
+  }
+
+  listen(svg) {
+    const { tensors } = this.data;
+    const at = (event) => within(Math.floor((event.clientX - svg.getBoundingClientRect().left - DEPTH.left) / this.across), 0, tensors.length - 1);
+    svg.addEventListener("pointermove", (event) => {
+      const place = at(event);
+      this.place(this.hint, place);
+      tooltip.show(event.clientX, event.clientY, this.tell(tensors[place]));
+    });
+    svg.addEventListener("pointerleave", () => {
+      this.hint.setAttribute("visibility", "hidden");
+      tooltip.hide();
+    });
+    svg.addEventListener("click", (event) => this.pick(at(event)));
+    svg.addEventListener("keydown", (event) => {
+      const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, Home: -tensors.length, End: tensors.length }[event.key];
+      if (!by || event.ctrlKey || event.metaKey || event.altKey) return;
+      event.preventDefault();
+      this.pick(within(this.chosen + by, 0, tensors.length - 1));
+    });
+  }
+
+  tell(tensor) {
+    const metrics = ["snr_db", "relative_rms", "cosine"].filter((name) => tensor.divergence?.metrics[name] !== undefined)
+      .map((name) => `${name}: ${name === "snr_db" ? decibels(metricOf(tensor, name)) : valueText(metricOf(tensor, name), 4)}`);
+    return [shortened(tensor.name, 80), `${tensor.op} ${tensor.shape}`, rangeText(tensor.range), ...metrics, ...tensorBadges(tensor).map(([word]) => word)].join("\n");
+  }
+
+  place(band, place) {
+    const wide = Math.max(this.across, 6);
+    for (const [name, value] of [["x", DEPTH.left + (place + 0.5) * this.across - wide / 2], ["width", wide], ["visibility", "visible"]]) band.setAttribute(name, value);
+  }
+
+  mark() {
+    if (!this.svg || this.chosen < 0) return;
+    this.place(this.band, this.chosen);
+    this.svg.setAttribute("aria-valuenow", this.chosen + 1);
+    this.svg.setAttribute("aria-valuetext", this.tell(this.data.tensors[this.chosen]).replaceAll("\n", ", "));
+  }
+}
+
+// Powers of ten from bottom to top; what lies beyond stands at the end.
+function logAxis(low, high, bottom, top) {
+  const place = scale(low, high, bottom, top);
+  const step = Math.max(1, Math.ceil((high - low) / 7));
+  const marks = [];
+  for (let power = low; power <= high; power += step) marks.push({ value: 10 ** power, text: `1e${power}`.replace("-", "−") });
+  return { y: (value) => within(place(Math.log10(value)), top, bottom), marks };
+}
