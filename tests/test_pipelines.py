@@ -16,6 +16,7 @@ from ndld_flow.errors import RecipeError
 from ndld_flow.recipe.load import load_recipe, load_sweep
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.activations import Activations
 from ndld_flow.records.build import Build
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.sweep.collect_churn import collect_churn
@@ -36,7 +37,7 @@ SWEEPS = {
     "sweep_profiles_gpu": ("rec", 9),
 }
 """Recipe -> its model, and how many points it has."""
-MEASURING = [path for path in RECIPES if path.stem not in ("ppocr_det_rtx", *EDITS, *SWEEPS)]
+MEASURING = [path for path in RECIPES if path.stem not in ("ppocr_det_rtx", "inspect_activations", *EDITS, *SWEEPS)]
 QUIET = ("~steps.base", "~steps.speed")
 """Measuring is tested elsewhere."""
 
@@ -177,6 +178,15 @@ def test_the_block_of_the_quickstart_is_what_saves_the_model(
     assert run(sample_model, "quickstart", "~steps.sanitize").passed
     assert run(sample_model, "quickstart", "steps.half.block={values_outside: {}}", "~steps.sanitize").passed
     assert run(sample_model, "quickstart", "steps.half.block.op_types=[]").passed, "sanitize cures it too"
+
+
+def test_where_the_model_breaks_is_seen_inside_it(checkout: Path, sample_model: Callable[[str], Path]) -> None:
+    few = "+steps.look.op_types=[BatchNormalization]"  # what is chosen without it takes longer
+    done = api.run("pipelines/inspect_activations.yaml", [f"model.source={sample_model('det')}", few])
+    assert done.passed, "no NaN, no infinity: only beside the source it is seen"
+    found = Activations.model_validate_json(Path(done.folder, "look", "activations.json").read_text())
+    first = next(layer for layer in found.divergence if layer.metrics["cosine"] < 0.99)
+    assert (first.op_type, first.tensor) == ("BatchNormalization", "batch_norm_0.tmp_3")
 
 
 @pytest.mark.skipif(find_spec("tensorrt_rtx") is None, reason="TensorRT-RTX is not installed here")
