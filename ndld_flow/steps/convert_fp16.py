@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -12,11 +11,12 @@ from ndld_flow.artifacts.kinds import Onnx, PrecisionDocument
 from ndld_flow.name_patterns import NamePattern
 from ndld_flow.quantities import size_change
 from ndld_flow.records.metric import Metric
+from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.step import Context, Reads, Result, Step
 from ndld_flow.units import Fraction
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
+    from ndld_flow.backends.fp16.block import Fp16Request
 
 
 class ValuesOutside(BaseModel):
@@ -67,21 +67,16 @@ class ConvertFp16(Step[Onnx, Onnx]):
     """A `find_precision` step: the nodes that it found stay fp32 too."""
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.backends.fp16.block import Fp16Request, ValueLimits
         from ndld_flow.backends.fp16.convert import convert_to_fp16, refuse_broken
+        from ndld_flow.backends.precision.found_nodes import settings_notes
 
-        outside = self.block.values_outside
-        request = Fp16Request(
-            keep_io=self.keep_io,
-            op_types=self.block.op_types,
-            nodes=self.block.nodes,
-            values_outside=None if outside is None else ValueLimits(outside.max_abs, outside.min_abs, outside.share),
-            keep_sensitive=self.block.sensitive,
-            chosen=self._found(source, context),
-        )
-        target = out / Onnx.main
-        done = convert_to_fp16(source.path, target, request, context.log, context.progress)
+        target, found = out / Onnx.main, self._found(context)
+        done = convert_to_fp16(source.path, target, self._request(found), context.log, context.progress)
         refuse_broken(target, source.path, done.functions_inlined, context.log)
+        here = {"keep_io": self.keep_io, "sensitive": self.block.sensitive}
+        notes = [] if found is None else settings_notes(found, source.label, here)
+        for note in notes:
+            context.log.warning("%s", note)
         nodes, casts, kept = done.change.after.node_count, done.change.casts_added, len(done.kept)
         size = size_change(done.size_before, done.size_after)
         return Result(
@@ -93,22 +88,28 @@ class ConvertFp16(Step[Onnx, Onnx]):
                 "casts_added": Metric(value=casts),
                 "kept_fp32": Metric(value=kept),
             },
-            change=done.change,
+            change=done.change.model_copy(update={"notes": (*done.change.notes, *notes)}),
         )
 
-    def _found(self, source: Onnx, context: Context) -> Callable[[ir.Model], Mapping[ir.Node, str]]:
-        """What picks the nodes that a search found."""
-        from ndld_flow.backends.precision.found_nodes import (
-            found_reasons,
-            read_found,
-            refuse_other_precision,
-            settings_notes,
-        )
+    def _found(self, context: Context) -> PrecisionSearch | None:
+        from ndld_flow.backends.precision.found_nodes import read_found, refuse_other_precision
 
         if self.found_by is None:
-            return lambda model: {}
+            return None
         search = read_found(context.read("found_by").path)
         refuse_other_precision(search, "fp16", "convert_fp16")
-        for note in settings_notes(search, source.label, {"keep_io": self.keep_io, "sensitive": self.block.sensitive}):
-            context.log.warning("%s", note)
-        return lambda model: found_reasons(model, search)
+        return search
+
+    def _request(self, found: PrecisionSearch | None) -> Fp16Request:
+        from ndld_flow.backends.fp16.block import Fp16Request, ValueLimits
+        from ndld_flow.backends.precision.found_nodes import found_reasons
+
+        outside = self.block.values_outside
+        return Fp16Request(
+            keep_io=self.keep_io,
+            op_types=self.block.op_types,
+            nodes=self.block.nodes,
+            values_outside=None if outside is None else ValueLimits(outside.max_abs, outside.min_abs, outside.share),
+            keep_sensitive=self.block.sensitive,
+            chosen=lambda model: {} if found is None else found_reasons(model, found),
+        )

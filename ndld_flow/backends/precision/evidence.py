@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import onnx_ir as ir
 
@@ -16,22 +17,44 @@ from ndld_flow.quantities import count, number
 from ndld_flow.records.divergence import TensorRange
 from ndld_flow.records.precision_search import Evidence
 
-USUAL: Mapping[str, float] = {"fp16": 2.0**-11, "bf16": 2.0**-8, "int8": 2.0**-7}
-"""Relative error of one rounding, at most: half of the last bit that the format has; of int8, one step in 128."""
+USUAL: Mapping[str, float] = {"fp16": 2.0**-11, "bf16": 2.0**-8}
+"""Relative error of one rounding, at most: half of the last bit that the format has."""
 _FAR = 20.0
 """So many roundings' error is more than a node should do alone."""
 _VANISHED = 0.1
 """Share of values that become 0 from which on underflow is told."""
 
 
-@dataclass(frozen=True)
-class Suspect:
+class Suspect(Protocol):
     """A node and what is known of it."""
+
+    @property
+    def node(self) -> ir.Node: ...
+
+    @property
+    def observed(self) -> bool:
+        """Whether what it computes was looked at."""
+
+    @property
+    def severity(self) -> float:
+        """How much speaks against it: 1 and more makes it a suspect."""
+
+    def evidence(self, without: str) -> tuple[Evidence, ...]:
+        """Most telling first, never empty. `without` says what leaving the node out alone comes to."""
+
+
+@dataclass(frozen=True)
+class FloatSuspect:
+    """A node, and what it alone does wrong in fp16 or bf16."""
 
     node: ir.Node
     error: LocalError | None
     """None where nothing was observed: in bodies, and of what only moves data."""
     precision: str
+
+    @property
+    def observed(self) -> bool:
+        return self.error is not None
 
     @property
     def severity(self) -> float:
@@ -44,8 +67,8 @@ class Suspect:
 
     def evidence(self, without: str) -> tuple[Evidence, ...]:
         """Most telling first. `without` says what leaving the node out alone comes to."""
-        if self.error is None or self.precision not in FORMAT_LIMITS:
-            return (self._unobserved(without),)
+        if self.error is None:
+            return (_unobserved(without),)
         limits = FORMAT_LIMITS[self.precision]
         found = [
             *self._overflow(self.error, limits),
@@ -100,7 +123,7 @@ class Suspect:
     def _sensitivity(self, error: LocalError, without: str) -> Evidence:
         usual = USUAL[self.precision]
         nonfinite = f"it makes {count(error.nonfinite)} NaN or infinite values" if error.nonfinite else ""
-        off = f"it alone is {_percent(error.relative_rms)} off (relative RMS; one rounding is {_percent(usual)})"
+        off = f"it alone is {percent(error.relative_rms)} off (relative RMS; one rounding is {percent(usual)})"
         more = "" if self.severity >= 1.0 or not without else f"; {without}"
         return Evidence(
             cause="sensitivity",
@@ -110,9 +133,10 @@ class Suspect:
             limit=usual,
         )
 
-    def _unobserved(self, without: str) -> Evidence:
-        why = "what it computes was not looked at" if self.error is None else f"{self.precision} is too coarse for it"
-        return Evidence(cause="sensitivity", sentence=f"{why}; {without or 'the bound is not met without it'}")
+
+def _unobserved(without: str) -> Evidence:
+    said = without or "nothing was tried without it"
+    return Evidence(cause="sensitivity", sentence=f"what it computes was not looked at; {said}")
 
 
 def _beyond(place: str, tensor: TensorRange, limits: FormatLimits) -> Evidence:
@@ -130,7 +154,7 @@ def _beyond(place: str, tensor: TensorRange, limits: FormatLimits) -> Evidence:
 
 def _vanishing(place: str, tensor: TensorRange, limits: FormatLimits) -> Evidence:
     name = short_name(tensor.tensor, 60)
-    gone = f"{_percent(tensor.vanishing_share)} of its values become 0, {_percent(tensor.subnormal_share)} lose bits"
+    gone = f"{percent(tensor.vanishing_share)} of its values become 0, {percent(tensor.subnormal_share)} lose bits"
     return Evidence(
         cause="underflow",
         sentence=f"{place} {name} is {tensor.rms:.1g} (RMS): {gone} ({limits.precision} has all its bits from "
@@ -141,5 +165,6 @@ def _vanishing(place: str, tensor: TensorRange, limits: FormatLimits) -> Evidenc
     )
 
 
-def _percent(fraction: float) -> str:
+def percent(fraction: float) -> str:
+    """`0.0123` -> `1.2 %`."""
     return f"{number(float(f'{fraction * 100:.2g}'))} %"

@@ -17,7 +17,6 @@ from ndld_flow.backends.precision.trials import Trials
 from ndld_flow.backends.running.sample_feeds import Samples
 from ndld_flow.bisecting.attempts import Kept
 from ndld_flow.bisecting.search import Found
-from ndld_flow.errors import ModelError
 from ndld_flow.quantities import count, number
 from ndld_flow.records.divergence import LayerDivergence
 from ndld_flow.records.precision_search import KeptNode, PrecisionSearch, Trial
@@ -61,7 +60,7 @@ class Findings:
     ) -> PrecisionSearch:
         """The record, but for the last check and the time it all took."""
         reducer, kept = self.subject.reducer, self.found.kept
-        whole = self._layers(frozenset())
+        whole = self.observer.layers(frozenset())
         first = first_divergent(whole, self.wanted.tolerance.bounds())
         sample = next(iter(self.subject.samples))
         return PrecisionSearch(
@@ -79,7 +78,7 @@ class Findings:
             metrics_whole=self.trials.metrics(frozenset()),
             metrics_found=self.trials.metrics(kept),
             layers_whole=whole,
-            layers_found=self._layers(kept) if kept else (),
+            layers_found=self.observer.layers(kept) if kept else (),
             first_divergent="" if first is None else first.tensor,
             trials=trials,
             kept_macs_share=self._macs_share(suspects, whole) if kept else 0.0,
@@ -107,14 +106,6 @@ class Findings:
 
     def _say(self, kept: Kept) -> str:
         return say_metrics(self.trials.metrics(kept), self.wanted.tolerance)
-
-    def _layers(self, kept: Kept) -> tuple[LayerDivergence, ...]:
-        path = self.observer.scratch / "observed_half.onnx"
-        try:
-            self.subject.reducer.write(kept, path)
-            return self.observer.layers(path)
-        except ModelError:
-            return ()  # its trial says why it does not run
 
     def _macs_share(self, suspects: Mapping[int, Suspect], layers: Sequence[LayerDivergence]) -> float | None:
         """By the shapes that the layers had, and those of the inputs."""

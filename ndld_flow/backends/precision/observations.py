@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+
+import onnx_ir as ir
 
 from ndld_flow.backends.emulating.stored_model import emulate_stored
 from ndld_flow.backends.models.tensors import Array
 from ndld_flow.backends.observing.divergence import Observed, diverge
 from ndld_flow.backends.observing.local_error import LocalError, local_errors
+from ndld_flow.backends.precision.evidence import FloatSuspect, Suspect
+from ndld_flow.backends.precision.found_nodes import first_output
+from ndld_flow.backends.precision.int8_evidence import Int8Suspect
+from ndld_flow.backends.precision.reducing import Reducer
 from ndld_flow.backends.precision.taken_branches import write_taken
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings
 from ndld_flow.backends.running.sample_feeds import Samples
+from ndld_flow.bisecting.attempts import Kept
+from ndld_flow.errors import ModelError
 from ndld_flow.records.divergence import LayerDivergence
 
 _OBSERVED = 4
@@ -44,9 +52,11 @@ class Observer:
 
     reference: Path
     precision: str
+    reducer: Reducer
     samples: Samples
     settings: SessionSettings
     scratch: Path
+    _known: dict[Kept, tuple[LayerDivergence, ...]] = field(default_factory=dict)
 
     @cached_property
     def _reference(self) -> Path:
@@ -55,18 +65,42 @@ class Observer:
     def _inside(self, path: Path, name: str) -> Path:
         return write_taken(path, self.scratch / name, FewSamples(self.samples), self.settings)
 
-    def errors(self) -> dict[str, LocalError]:
-        """First output of a node -> what it alone does wrong; none for int8, whose errors depend on its scales."""
+    def suspects(self, nodes: Iterable[ir.Node]) -> list[Suspect]:
+        """What is known of each node. For int8, whose errors come of its scales: where they grow with all in int8."""
         if self.precision == "int8":
-            return {}
+            layers: dict[str | None, LayerDivergence] = {
+                layer.tensor: layer for layer in self._int8_layers(frozenset())
+            }
+            return [Int8Suspect(node, layers) for node in nodes]
+        errors = self._errors()
+        return [FloatSuspect(node, errors.get(first_output(node)), self.precision) for node in nodes]
+
+    def _errors(self) -> dict[str, LocalError]:
         samples = FewSamples(self.samples)
         return local_errors(self._reference, self.precision, samples, self.settings, self.scratch)
 
-    def layers(self, reduced: Path) -> tuple[LayerDivergence, ...]:
-        """How far each layer of a reduced model is from the reference's, in the order of execution."""
-        emulated = self.scratch / "observed.onnx"
+    def layers(self, kept: Kept) -> tuple[LayerDivergence, ...]:
+        """How far each layer is off with these nodes kept, in the order of execution; none where it does not run."""
+        if self.precision != "int8":
+            return self._layers(kept, self.precision)
+        # What fp16 can hold says nothing of int8.
+        return tuple(layer.model_copy(update={"range": None}) for layer in self._int8_layers(kept))
+
+    def _int8_layers(self, kept: Kept) -> tuple[LayerDivergence, ...]:
+        return self._layers(kept, "fp16")
+
+    def _layers(self, kept: Kept, ranged: str) -> tuple[LayerDivergence, ...]:
+        if kept not in self._known:
+            try:
+                self._known[kept] = self._diverge(kept, ranged)
+            except ModelError:
+                self._known[kept] = ()  # its trial says why it does not run
+        return self._known[kept]
+
+    def _diverge(self, kept: Kept, ranged: str) -> tuple[LayerDivergence, ...]:
+        reduced, emulated = self.scratch / "observed_reduced.onnx", self.scratch / "observed.onnx"
+        self.reducer.write(kept, reduced)
         path = reduced if emulate_stored(reduced, emulated) is None else emulated
         candidate = self._inside(path, "observed_inside.onnx")
-        precision = "" if self.precision == "int8" else self.precision
         pair = Observed(self._reference, self.settings), Observed(candidate, self.settings)
-        return diverge(*pair, FewSamples(self.samples), precision=precision)
+        return diverge(*pair, FewSamples(self.samples), precision=ranged)

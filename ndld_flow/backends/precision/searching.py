@@ -47,7 +47,9 @@ class PrecisionSearching:
         self._started = time.monotonic()
         self._told: list[Trial] = []
         self._positions = self._allowed()
-        self._observer = Observer(subject.path, wanted.precision, subject.samples, SETTINGS, rooms.scratch)
+        self._observer = Observer(
+            subject.path, wanted.precision, subject.reducer, subject.samples, SETTINGS, rooms.scratch
+        )
         judge = Judge(subject.path, subject.samples, wanted.tolerance, SETTINGS, rooms.scratch)
         before = rooms.trials.read()
         self._trials = Trials(subject.reducer, judge, rooms.trials, rooms.scratch, before=before)
@@ -73,11 +75,7 @@ class PrecisionSearching:
         """Position of a node -> what is known of it."""
         model = load_model(self._subject.path)
         prepare(model, self._subject.path)
-        errors = self._observer.errors()
-        nodes = zip(self._subject.reducer.nodes, model.graph.all_nodes(), strict=True)
-        return {
-            known.position: Suspect(node, errors.get(known.output), self._wanted.precision) for known, node in nodes
-        }
+        return dict(enumerate(self._observer.suspects(model.graph.all_nodes())))
 
     def _allowed(self) -> tuple[int, ...]:
         """Positions of the nodes that may be kept."""

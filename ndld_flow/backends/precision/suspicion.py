@@ -35,7 +35,7 @@ def _beside(node: ir.Node, known: Mapping[ir.Node, Suspect]) -> set[ir.Node]:
                 if other in seen:
                     continue
                 seen.add(other)
-                if other in known and known[other].error is not None:
+                if other in known and known[other].observed:
                     found.add(other)
                 else:
                     waiting.append(other)
