@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -92,20 +93,20 @@ def _matches(pattern: str) -> list[Path]:
     try:
         if is_glob(pattern):
             return _globbed(pattern)
-        if not path.is_dir():
-            _check_regular(path)
+        if _is_file(path) or test_inputs(path):
             return [path]
-        return [path] if test_inputs(path) else _folder(path)
+        return _folder(path)
     except OSError as error:
         raise RequestError(f"{_shown([pattern])} cannot be read: {error.strerror} (stood in {Path.cwd()}).") from None
 
 
 def _folder(folder: Path) -> list[Path]:
     paths = (path for path in folder.iterdir() if not path.name.startswith("."))
-    found = [path for path in paths if _is_known(path)]
-    if not found:
+    found = [path for path in paths if path.suffix.lower() in KNOWN_SUFFIXES or path.is_dir()]
+    files = _without_folders(found)
+    if not files:
         raise RequestError(f"the folder {folder} holds no file of a known type: {', '.join(KNOWN_SUFFIXES)}.")
-    return _sorted(found)
+    return files
 
 
 def _globbed(pattern: str) -> list[Path]:
@@ -119,10 +120,10 @@ def _globbed(pattern: str) -> list[Path]:
     except ValueError as error:
         raise RequestError(f"{_shown([pattern])} is no glob: {error}.") from None
     _check_count(every, [pattern])
-    found = [path for path in every if not path.is_dir() or test_inputs(path)]
-    if not found:
+    files = _without_folders(every)
+    if not files:
         raise RequestError(f"no file matches {_shown([pattern])} (looked in {Path.cwd()}).")
-    return _sorted(found)
+    return files
 
 
 def _visible(anchor: Path, rest: str, hidden: bool) -> Iterator[Path]:
@@ -137,20 +138,19 @@ def _check_count(paths: Sequence[Path], patterns: Sequence[str]) -> None:
         raise RequestError(f"{_shown(patterns)} is more than {MOST_FILES:,} files. Name fewer.")
 
 
-def _sorted(paths: list[Path]) -> list[Path]:
-    for path in paths:
-        _check_regular(path)
-    return sorted(paths, key=natural_key)
+def _without_folders(paths: list[Path]) -> list[Path]:
+    return sorted((path for path in paths if _is_file(path) or test_inputs(path)), key=natural_key)
 
 
-def _is_known(path: Path) -> bool:
-    return bool(test_inputs(path)) if path.is_dir() else path.suffix.lower() in KNOWN_SUFFIXES
-
-
-def _check_regular(path: Path) -> None:
-    """A pipe or a device would hang whoever reads it."""
-    if path.exists() and not path.is_file() and not path.is_dir():
+def _is_file(path: Path) -> bool:
+    """Whether it is no folder; what is not there counts as a file, which whoever reads it misses."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return True
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe would hang whoever reads it
         raise RequestError(f"{_shown([str(path)])} is no regular file.")
+    return not stat.S_ISDIR(mode)
 
 
 def _labels(paths: Sequence[Path]) -> list[str]:
@@ -158,10 +158,10 @@ def _labels(paths: Sequence[Path]) -> list[str]:
         return []
     absolute = [os.path.abspath(path) for path in paths]  # noqa: PTH100 - pathlib's keeps `..`
     try:
-        common = os.path.commonpath([os.path.dirname(path) for path in absolute])  # noqa: PTH120
+        common = os.path.commonpath({os.path.dirname(path) for path in absolute})  # noqa: PTH120
     except ValueError:  # several drives
         return [f"{i}/{visible_name(path.name)}" for i, path in enumerate(paths)]
-    return [visible_name(PurePath(path).relative_to(common).as_posix()) for path in absolute]
+    return [visible_name(path[len(common) :].lstrip(os.sep).replace(os.sep, "/")) for path in absolute]
 
 
 def _shown(patterns: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from blake3 import blake3
@@ -17,7 +18,8 @@ from ndld_flow.artifacts.files import write_text_atomically
 from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord
 
 ALWAYS_HASH_BELOW_BYTES = 16 * 2**20
-"""Smaller files are hashed on every read: 5 ms at most, and nothing to trust."""
+"""Smaller files are hashed by every process, and again in it where they are not as they were: 5 ms at most, and no
+note to trust."""
 
 _WINDOW_BYTES = 16 * 2**20
 """As much is mapped at once: what is mapped counts as this process's memory. Reading takes twice the time."""
@@ -68,7 +70,7 @@ def describe_folder(kind: str, folder: Path, digest: Callable[[Path], str] = dig
 
 @dataclass(frozen=True)
 class DigestMemory:
-    """Digests of large files, remembered for as long as size, times and inode stay the same.
+    """Digests of files, remembered for as long as size, times and inode stay the same: of large ones in a folder.
 
     The change time cannot be set from user space, so a write that puts the modification time back is still seen.
     """
@@ -76,20 +78,30 @@ class DigestMemory:
     folder: Path
 
     def digest(self, path: Path) -> str:
-        """blake3 of a file; a large one that has not changed since it was last hashed is not read again."""
+        """blake3 of a file; one that has not changed since it was last hashed is not read again."""
         before = path.stat()
-        if before.st_size < ALWAYS_HASH_BELOW_BYTES:
-            return digest_file(path)
-        note = self.folder / f"{blake3(str(path.absolute()).encode()).hexdigest()[:32]}.json"
         stamp = _stamp(before)
+        if before.st_size < ALWAYS_HASH_BELOW_BYTES:
+            return _digest_small(path, *stamp) if _is_settled(before) else digest_file(path)
+        note = self.folder / f"{blake3(str(path.absolute()).encode()).hexdigest()[:32]}.json"
         remembered = _read_note(note)
         if remembered is not None and remembered[:-1] == stamp:
             return str(remembered[-1])
         digest = digest_file(path)
-        settled = time.time() - max(before.st_mtime, before.st_ctime) > SETTLED_AFTER_S
-        if settled and _stamp(path.stat()) == stamp:
+        if _is_settled(before) and _stamp(path.stat()) == stamp:
             write_text_atomically(note, json.dumps([*stamp, digest]))
         return digest
+
+
+@lru_cache(maxsize=100_000)
+def _digest_small(path: Path, *stamp: int) -> str:
+    """A recipe's pictures are asked for by each of its steps, and by each point of a sweep."""
+    del stamp  # only to be told apart by
+    return digest_file(path)
+
+
+def _is_settled(stat: os.stat_result) -> bool:
+    return time.time() - max(stat.st_mtime, stat.st_ctime) > SETTLED_AFTER_S
 
 
 def _stamp(stat: os.stat_result) -> list[int]:
