@@ -14,7 +14,7 @@ from ndld_flow.records.divergence import LayerDivergence, TensorRange
 from ndld_flow.records.graph_change import GraphChange
 from ndld_flow.records.precision_search import Evidence, KeptNode, PrecisionSearch, Trial
 from ndld_flow.records.profile import TensorInfo
-from tests.run_fixtures import CLEAN_TYPES, HALF_TYPES, StepSketch, accuracy, graph, profile
+from tests.run_fixtures import CLEAN_TYPES, HALF_TYPES, HOSTILE_NAMES, TAG_BREAKER, StepSketch, accuracy, graph, profile
 
 LARGEST = 65504.0
 TYPES = ("Conv", "Conv", "BatchNormalization", "Relu", "Add", "Clip", "Mul")
@@ -147,7 +147,7 @@ def trials(kept: Sequence[int], layers: int, bound: float = 0.999) -> tuple[Tria
 
 
 def search(layers: int = 320, kept: Sequence[int] = (40, 80, 120), **changes: object) -> PrecisionSearch:
-    """A search that found what it looked for; `changes` are fields of the record."""
+    """A search that found what it looked for; `changes` are fields of the record, `kept_nodes` its `kept`."""
     found = PrecisionSearch(
         model="sanitize",
         precision="fp16",
@@ -169,6 +169,7 @@ def search(layers: int = 320, kept: Sequence[int] = (40, 80, 120), **changes: ob
         kept_macs_share=0.0042,
         wall_s=21.4,
     )
+    changes["kept"] = changes.pop("kept_nodes", found.kept)
     return found.model_copy(update=changes)
 
 
@@ -279,7 +280,7 @@ def search_documents(found: PrecisionSearch) -> dict[str, Record]:
     )
     return {
         "search/precision.json": found,
-        "agree/accuracy.json": accuracy(),
+        "agree/accuracy.json": accuracy().model_copy(update={"arithmetic": "stored"}),
         "speed/profile.json": measured.model_copy(update={"layers": named}),
         "base/profile.json": profile("source", 14.3, 2, 330),
     }
@@ -296,3 +297,68 @@ RECIPE: dict[str, JsonValue] = {
         "base": {"step": "profile", "from": "source"},
     },
 }
+
+
+def hostile_search() -> PrecisionSearch:
+    """A model by somebody who does not like you: every name that can be chosen is chosen badly."""
+    plain = kept_node(40)
+    named = zip(HOSTILE_NAMES, divergences(len(HOSTILE_NAMES), errors_found(len(HOSTILE_NAMES))), strict=True)
+    layers = tuple(one.model_copy(update={"node": name, "op_type": name, "tensor": f"{name}{place}"})
+                   for place, (name, one) in enumerate(named))  # fmt: skip
+    tried = zip(HOSTILE_NAMES, trials((1,), 320), strict=False)
+    return search(
+        model=TAG_BREAKER,
+        kept_precision=TAG_BREAKER,
+        inputs={TAG_BREAKER: TAG_BREAKER},
+        settings={TAG_BREAKER: TAG_BREAKER},
+        always_kept={name: HOSTILE_NAMES[(place + 1) % 5] for place, name in enumerate(HOSTILE_NAMES)},
+        kept_nodes=tuple(
+            plain.model_copy(
+                update={
+                    "node": name,
+                    "op_type": name,
+                    "outputs": (f"{name}{place}",),
+                    "evidence": (plain.evidence[0].model_copy(update={"sentence": name, "tensor": name}),),
+                    "without": {name: 0.5},
+                }
+            )
+            for place, name in enumerate(HOSTILE_NAMES)
+        ),
+        tolerance={TAG_BREAKER: 1.0},
+        metrics_whole={TAG_BREAKER: 0.5},
+        metrics_found={TAG_BREAKER: 0.7},
+        layers_whole=layers,
+        layers_found=layers[:3],
+        first_divergent=TAG_BREAKER,
+        trials=tuple(
+            one.model_copy(update={"what": name, "trouble": name, "metrics": {name: 0.5}}) for name, one in tried
+        ),
+        notes=HOSTILE_NAMES,
+    )
+
+
+def hostile_accuracy() -> Accuracy:
+    plain = deep_accuracy(len(HOSTILE_NAMES))
+    output = plain.outputs[0]
+    return plain.model_copy(
+        update={
+            "reference": TAG_BREAKER,
+            "candidate": TAG_BREAKER,
+            "metric_file": TAG_BREAKER,
+            "worst_sample": TAG_BREAKER,
+            "outputs": tuple(
+                output.model_copy(update={"output": name, "worst_samples": {"cosine": name}, "failed": (name,)})
+                for name in HOSTILE_NAMES
+            ),
+            "samples": tuple(
+                plain.samples[0].model_copy(update={"sample": name, "label": name, "scores_candidate": {name: 1.0}})
+                for name in HOSTILE_NAMES
+            ),
+            "labelled": tuple(
+                plain.labelled[1].model_copy(update={"name": name, "bounds": {name: 1.0}, "failed": (name,)})
+                for name in HOSTILE_NAMES
+            ),
+            "layers": hostile_search().layers_whole,
+            "notes": HOSTILE_NAMES,
+        }
+    )

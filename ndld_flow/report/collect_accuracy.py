@@ -252,8 +252,8 @@ _BOUND_WORDS = {
     "max": "at most {}",
     "drop": "may drop by {}",
     "rise": "may rise by {}",
-    "relative_drop": "may drop by {:.3g} %",
-    "relative_rise": "may rise by {:.3g} %",
+    "relative_drop": "may drop by {}",
+    "relative_rise": "may rise by {}",
 }
 
 
@@ -277,5 +277,7 @@ def _change(one: LabelledMetric) -> str:
 
 
 def _labelled_bound(name: str, value: float) -> str:
-    words = _BOUND_WORDS.get(name, f"{short_name(name, 40)} {{}}")
-    return words.format(100 * value if "%" in words else number(value))
+    words = _BOUND_WORDS.get(name)
+    if words is None:
+        return f"{short_name(name, 40)} {number(value)}"
+    return words.format(f"{100 * value:.3g} %" if name.startswith("relative") else number(value))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ndld_flow.plain_text import visible_name
+from ndld_flow.plain_text import short_name, visible_name
 from ndld_flow.quantities import count, number
 from ndld_flow.records.divergence import LayerDivergence, TensorRange
 from ndld_flow.report.json_values import Json
@@ -54,6 +54,16 @@ class DepthLayer:
     layer: LayerDivergence
     """Of the first curve that has it."""
     of_curves: tuple[LayerDivergence | None, ...]
+
+    @property
+    def node(self) -> str:
+        """As a page shows it."""
+        return short_name(self.layer.node or self.layer.tensor)
+
+    @property
+    def op_type(self) -> str:
+        """As a page shows it."""
+        return short_name(self.layer.op_type, 60)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -129,15 +139,19 @@ def _place_of(name: str, layers: Collection[DepthLayer]) -> int | None:
 
 
 def bound_of(tolerance: Mapping[str, float]) -> Bound | None:
-    """Bounds as one relative rms: exact for SNR, and for a cosine where the error is at right angles."""
-    if "relative_rms" in tolerance:
-        return Bound(tolerance["relative_rms"], f"relative rms {tolerance['relative_rms']:g}")
+    """The strictest of some bounds as a relative rms; None where none of them can be told as one.
+
+    Exact for SNR, and for a cosine where the error is at right angles to the reference.
+    """
+    found = []
+    if tolerance.get("relative_rms", 0) > 0:
+        found.append(Bound(tolerance["relative_rms"], f"relative rms {tolerance['relative_rms']:g}"))
     if "snr_db" in tolerance:
-        return Bound(10 ** (-tolerance["snr_db"] / 20), f"SNR {tolerance['snr_db']:g} dB")
+        found.append(Bound(10 ** (-tolerance["snr_db"] / 20), f"SNR {tolerance['snr_db']:g} dB"))
     cosine = tolerance.get("cosine", 0.0)
-    if not 0 < cosine < 1:
-        return None
-    return Bound(math.sqrt(1 / cosine**2 - 1), f"cosine {cosine:g}")
+    if 0 < cosine < 1:
+        found.append(Bound(math.sqrt(1 / cosine**2 - 1), f"cosine {cosine:g}"))
+    return min(found, key=lambda bound: bound.error, default=None)
 
 
 def error_of(layer: LayerDivergence | None) -> float | None:

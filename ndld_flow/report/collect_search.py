@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ndld_flow.diagnosis.rules_precision import SearchSubject, insights_of_search
 from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import number
 from ndld_flow.records.divergence import LayerDivergence
@@ -14,7 +15,7 @@ from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_accuracy import bound_text
 from ndld_flow.report.collect_cost import Cost, collect_cost, cost_words
 from ndld_flow.report.collect_divergence import DepthView, bound_of, collect_depth
-from ndld_flow.report.collect_insights import Passage, passages
+from ndld_flow.report.collect_insights import InsightView, Passage, insight_view, passages
 from ndld_flow.report.collect_layers import has_timed_layers
 from ndld_flow.report.run_folder import RunDocuments
 from ndld_flow.report.search_outcome import SearchOutcome, search_outcome
@@ -23,6 +24,7 @@ from ndld_flow.report.settings_text import Setting, settings_of
 
 _KEPT_SHOWN = 200
 _NAMES_SHOWN = 40
+_TRIALS_SHOWN = 40
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,21 @@ class KeptRow:
     """Its place in the chart."""
     layer: tuple[int, int] | None
     """Where the page shows it as a layer: position of the profile among those with layers, and of the layer."""
+
+
+@dataclass(frozen=True)
+class TrialRow:
+    """One trial, as a table without scripts shows it."""
+
+    number: int
+    phase: str
+    what: str
+    kept_count: int
+    metrics: tuple[str, ...]
+    """One for each of the view's first metrics."""
+    passed: bool
+    wall_s: float
+    note: str
 
 
 @dataclass(frozen=True)
@@ -63,14 +80,18 @@ class SearchView:
     story: tuple[tuple[Passage, ...], ...]
     cost: Cost
     cost_words: tuple[Passage, ...]
+    insights: tuple[InsightView, ...]
+    """What the search leaves open."""
     metrics: tuple[tuple[str, str, str, str], ...]
     """(metric, everything reduced, with the kept nodes, bound)"""
     kept: tuple[KeptRow, ...]
     kept_count: int
     causes: tuple[tuple[str, int], ...]
     """Cause -> how many kept nodes have it."""
-    trial_metrics: tuple[str, ...]
     trials: tuple[Trial, ...]
+    trial_metrics: tuple[str, ...]
+    trial_rows: tuple[TrialRow, ...]
+    """The first of them, where no script draws the rest."""
     always_kept: tuple[AlwaysKept, ...]
     always_count: int
     node_count: int
@@ -92,7 +113,7 @@ def _view(step: str, search: PrecisionSearch, documents: RunDocuments) -> Search
     outcome = search_outcome(step, search)
     depth = search_depth(search)
     cost = collect_cost(step, search, documents)
-    trial_metrics = tuple(dict.fromkeys(metric for trial in search.trials for metric in trial.metrics))
+    trial_metrics = tuple(dict.fromkeys(metric for trial in search.trials for metric in trial.metrics))[:3]
     causes: dict[str, int] = defaultdict(int)
     for node in search.kept:
         causes[node.cause] += 1
@@ -104,12 +125,14 @@ def _view(step: str, search: PrecisionSearch, documents: RunDocuments) -> Search
         story=tuple(map(passages, search_story(search, outcome))),
         cost=cost,
         cost_words=passages(cost_words(cost, len(search.kept))),
+        insights=_insights(step, search, cost, documents),
         metrics=_metrics(search),
         kept=_kept_rows(search, documents.profiles, depth),
         kept_count=len(search.kept),
         causes=tuple(sorted(causes.items(), key=lambda item: -item[1])),
-        trial_metrics=trial_metrics,
         trials=search.trials,
+        trial_metrics=tuple(short_name(metric, 40) for metric in trial_metrics),
+        trial_rows=tuple(_trial_row(trial, trial_metrics) for trial in search.trials[:_TRIALS_SHOWN]),
         always_kept=_always_kept(search.always_kept),
         always_count=len(search.always_kept),
         node_count=search.node_count,
@@ -121,6 +144,12 @@ def _view(step: str, search: PrecisionSearch, documents: RunDocuments) -> Search
         notes=tuple(short_name(note, 1000) for note in search.notes),
         depth=depth,
     )
+
+
+def _insights(step: str, search: PrecisionSearch, cost: Cost, documents: RunDocuments) -> tuple[InsightView, ...]:
+    checks = tuple((name, one) for name, one in documents.accuracies.items() if one.candidate in cost.users)
+    part = cost.measured.part if cost.measured else None
+    return tuple(map(insight_view, insights_of_search(SearchSubject(step, search, cost.users, checks, part))))
 
 
 def search_depth(search: PrecisionSearch) -> DepthView | None:
@@ -204,6 +233,19 @@ def _always_kept(always: Mapping[str, str]) -> tuple[AlwaysKept, ...]:
 
 
 # --- trials ---
+
+
+def _trial_row(trial: Trial, metrics: Sequence[str]) -> TrialRow:
+    return TrialRow(
+        number=trial.number,
+        phase=trial.phase,
+        what=short_name(trial.what, 300),
+        kept_count=trial.kept_count,
+        metrics=tuple(_number(trial.metrics.get(metric)) for metric in metrics),
+        passed=trial.passed,
+        wall_s=trial.wall_s,
+        note=trial_note(trial),
+    )
 
 
 def trial_note(trial: Trial) -> str:

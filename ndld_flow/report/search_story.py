@@ -31,9 +31,7 @@ def _as_it_comes(search: PrecisionSearch, outcome: SearchOutcome) -> str:
     asked = "" if bound is None else f" (bound {number(bound)})"
     told = f"{outcome.metric} {number(value)}{asked}"
     if not math.isfinite(value):
-        return (
-            f"{whole} this model is destroyed: its outputs hold NaN or infinity, and have no {outcome.metric}{asked}."
-        )
+        return f"{whole} this model is destroyed: its outputs hold NaN or infinity; no {outcome.metric}{asked}."
     if bound is not None and not is_outside(outcome.metric, value, bound):
         return f"{whole} this model meets its bound: {told}."
     destroyed = outcome.metric == "cosine" and value < _DESTROYED

@@ -17,6 +17,7 @@ from ndld_flow.report.activations.draw import draw_activations
 from ndld_flow.report.draw import draw_documents
 from ndld_flow.report.exports.chrome_trace import chrome_trace
 from ndld_flow.report.exports.csv_tables import engine_layers_csv, layers_csv
+from ndld_flow.report.exports.precision_exports import write_precision_exports
 from ndld_flow.report.exports.profile_markdown import profile_markdown
 from ndld_flow.report.run_folder import RUN_RECORD, STORED, RunDocuments, read_documents
 from ndld_flow.runner.runs import LATEST, Outputs
@@ -106,6 +107,7 @@ def _write_exports(documents: RunDocuments, built: Path) -> None:
     for step, build in documents.builds.items():
         table = engine_layers_csv(build.label, build.layers)
         (built / step / "layers.csv").write_text(table, encoding="utf-8", newline="")
+    write_precision_exports(documents, built)
     for step, comparison in documents.comparisons.items():
         profiles = documents.compared(step)
         if profiles is not None:
