@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -44,6 +45,7 @@ __all__ = [
     "external_files",
     "load_model",
     "one_paragraph",
+    "proto_in_place",
     "read_proto",
     "save_model",
     "summarize_model",
@@ -107,11 +109,25 @@ def save_model(model: ir.Model, path: Path) -> None:
 
     Raises `OutputsError` when the files cannot be written, `ModelError` when the model cannot be.
     """
+    proto = _proto_of(model, path, moved_out(model, path.with_name(f"{path.name}.data")))
+    _write_proto(proto, path)
+
+
+def proto_in_place(model: ir.Model, path: Path) -> onnx.ModelProto:
+    """A changed model as it would be written, with external data where the model it was made of, `path`, has them.
+
+    Raises `ModelError` when it cannot be written.
+    """
+    return _proto_of(model, path, contextlib.nullcontext())
+
+
+def _proto_of(model: ir.Model, path: Path, weights: contextlib.AbstractContextManager[None]) -> onnx.ModelProto:
+    """Written with weights as they are inside `weights`; the model is as before afterwards."""
     sparse = stand_ins(model)
     kept_ir_version = model.ir_version
     model.ir_version = min(max(model.ir_version or 0, _MIN_IR_VERSION), MAX_IR_VERSION)
     try:
-        with moved_out(model, path.with_name(f"{path.name}.data")):
+        with weights:
             for value, (_, marker) in sparse.items():
                 value.const_value = marker
             proto = ir.serde.serialize_model(model)
@@ -122,7 +138,7 @@ def save_model(model: ir.Model, path: Path) -> None:
         for value, (tensor, _) in sparse.items():
             value.const_value = tensor
     write_sparse(proto, [tensor for tensor, _ in sparse.values()])
-    _write_proto(proto, path)
+    return proto
 
 
 def _write_proto(proto: onnx.ModelProto, path: Path) -> None:

@@ -58,10 +58,17 @@ def chosen_places(path: Path, tensors: Sequence[str] | None) -> tuple[TensorPlac
 
 
 def capture_part(
-    path: Path, tensors: Sequence[str], samples: Iterable[Feeds], settings: SessionSettings
+    path: Path,
+    tensors: Sequence[str],
+    samples: Iterable[Feeds],
+    settings: SessionSettings,
+    changed: bytes | None = None,
 ) -> Iterator[dict[str, Array]]:
-    """The values of these tensors, all held at once, one dict a sample; what turns out to be no tensor is left out."""
-    model = open_inside(path, tensors, replace(settings, memory_reuse=False))
+    """The values of these tensors, all held at once, one dict a sample; what turns out to be no tensor is left out.
+
+    `changed` is run instead of the file, as by `open_model`.
+    """
+    model = open_inside(path, tensors, replace(settings, memory_reuse=False), changed)
     for feeds in samples:
         bound = model.bind(feeds)
         bound.once()

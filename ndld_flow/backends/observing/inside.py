@@ -17,12 +17,14 @@ _SIZE_OPSET = 13
 """For a model that imports no version of the default domain."""
 
 
-def open_inside(path: Path, tensors: Sequence[str], settings: SessionSettings) -> OpenModel:
+def open_inside(
+    path: Path, tensors: Sequence[str], settings: SessionSettings, changed: bytes | None = None
+) -> OpenModel:
     """Open a model with these tensors, each made by a node of the main graph, as its outputs.
 
-    What they do not need is left out. Raises as `open_model` does.
+    What they do not need is left out. `changed` is taken instead of the file, as by `open_model`. Raises as that does.
     """
-    proto = read_proto(path)
+    proto = read_proto(path) if changed is None else onnx.ModelProto.FromString(changed)
     outputs = {output.name: output for output in proto.graph.output}
     _set_outputs(proto, [outputs.get(name, onnx.ValueInfoProto(name=name)) for name in tensors])
     return open_model(path, settings, proto.SerializeToString())
