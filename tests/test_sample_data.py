@@ -152,6 +152,8 @@ def test_a_first_dimension_that_is_fixed_splits_and_one_that_is_free_does_not(in
     assert firsts(made, "x") == [0, 2]
     refused("x.npy has shape 4x3x1x1, expected is 3x3x1x1", X, inputs={"x": {**fixed["x"], "shape": [3, 3, 1, 1]}})
     refused("x.npy has shape 4x3x1x1, expected is 8x3x1x1", X, inputs={"x": {**fixed["x"], "shape": [8, 3, 1, 1]}})
+    np.save("scalar.npy", np.float32(1))
+    refused("scalar.npy has shape scalar, expected is 2", K, data={"k": "scalar.npy"})
     np.save("none.npy", np.zeros((0, 1, 3, 1, 1), np.float32))
     refused("none.npy holds no sample, its shape is 0x1x3x1x1", X, data={"x": "none.npy"})
 
@@ -299,6 +301,14 @@ def test_pictures_and_videos_go_one_after_the_other(in_folder: Path) -> None:
     write_video(in_folder / "c/c.mp4", [50, 100])
     made = samples(X, data={"x": "c"}, inputs={"x": {"shape": [1, 3, 8, 8]}})
     assert labels(made) == ["b.png", "c.mp4 frame 0", "c.mp4 frame 1", "d.png"]
+
+
+def test_a_files_name_is_shown_on_one_line(in_folder: Path) -> None:
+    write_images(in_folder / "c", {"a\n\x1b[31m.png": 1, "\udcff.png": 2})
+    made = list(samples(X, data={"x": "c"}))
+    assert [sample.label for sample in made] == ["a␊␛[31m.png", "\ufffd.png"]
+    assert made[0].feeds["x"].description == "image c/a␊␛[31m.png as NCHW, float32 1x3x8x8"
+    json.dumps([sample.feeds["x"].description for sample in made], ensure_ascii=False).encode()
 
 
 @needs_video

@@ -103,7 +103,7 @@ class ArrayFile:
         for i in range(number):
             own = values if not rows else values[i] if extra else values[i * rows : (i + 1) * rows]
             where = "" if not rows else f" row {i}" if rows == 1 else f" rows {i * rows}-{(i + 1) * rows - 1}"
-            yield f"{self.label}{where}", self._feed(own, f"{self.path}{where}")
+            yield f"{self.label}{where}", self._feed(own, f"{visible_name(str(self.path))}{where}")
 
     def _feed(self, values: Array, origin: str) -> Feed:
         one = self.one
@@ -143,8 +143,8 @@ class PictureFile:
             where = "" if place is None else f" frame {place}"
             values = self.picture.values(image)
             one.check_shape(values.shape, f"{self.path} has")
-            how = f"image {self.path}{where} as {one.given.layout}, {one.dtype.name} {shape_text(values.shape)}"
-            yield f"{self.label}{where}", Feed(values, how)
+            how = f"image {visible_name(str(self.path))}{where} as {one.given.layout}"
+            yield f"{self.label}{where}", Feed(values, f"{how}, {one.dtype.name} {shape_text(values.shape)}")
 
     @property
     def _is_video(self) -> bool:
@@ -168,8 +168,9 @@ def _rows(shape: tuple[int, ...], pattern: Pattern | None) -> int | None:
     if fits(shape[1:], pattern):
         return 1
     first = pattern[0] if pattern else None
-    splits = isinstance(first, int) and first > 0 and fits(shape[1:], pattern[1:]) and shape[:1] != (0,)
-    return first if splits and isinstance(first, int) and shape[0] % first == 0 else None
+    if not isinstance(first, int) or not fits(shape, (None, *pattern[1:])):
+        return None
+    return first if 0 < first < shape[0] and shape[0] % first == 0 else None
 
 
 def _repeated(values: Array, items: int | str | None) -> Array:

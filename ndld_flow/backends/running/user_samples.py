@@ -15,7 +15,7 @@ from ndld_flow.backends.running.wanted_inputs import Feed, WantedInput, check_na
 from ndld_flow.backends.user_code import load_user_module, told_with_place
 from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
-from ndld_flow.plain_text import short_name
+from ndld_flow.plain_text import short_name, visible_name
 
 FUNCTION = "samples"
 _END = object()
@@ -44,7 +44,8 @@ class UserSamples:
 
     def tells_apart(self, count: int) -> bool:
         """Always: each sample has a label of its own."""
-        return count > 0
+        del count
+        return True
 
     def feeds(self) -> Iterator[tuple[str, dict[str, Feed]]]:
         """Label and values of each sample, no more than were asked for."""
@@ -69,7 +70,7 @@ class UserSamples:
         return len(made)
 
     def _checked(self, place: int, item: object) -> tuple[str, dict[str, Feed]]:
-        label, given = f"{self._path.name} sample {place}", item
+        label, given = f"{visible_name(self._path.name)} sample {place}", item
         if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str):
             label, given = short_name(item[0]), item[1]
         where = f"{self._path}: sample {place}"
@@ -77,14 +78,13 @@ class UserSamples:
             raise RequestError(
                 f"{where} is {type(given).__name__}: yield a mapping, input -> array, or a pair of a label and that."
             )
-        specs = [one.spec for one in self._wanted.values()]
-        check_names({str(name): None for name in given}, specs, where, self._model)
+        arrays = {str(name): array for name, array in given.items()}
+        check_names(arrays, [one.spec for one in self._wanted.values()], where, self._model)
         for name, one in self._wanted.items():
-            if name not in given and (one.given.data_patterns or one.given.data == "random"):
+            if name not in arrays and (one.given.data_patterns or one.given.data == "random"):
                 raise RequestError(f'{where} has no "{name}": yield it, or give a number as `inputs.{name}.data`.')
-        feeds = {
-            name: self._feed(self._wanted[name], array, f"{self._path} sample {place}") for name, array in given.items()
-        }
+        origin = f"{visible_name(str(self._path))} sample {place}"
+        feeds = {name: self._feed(self._wanted[name], array, origin) for name, array in arrays.items()}
         self._check_same(place, where, feeds)
         return label, feeds
 

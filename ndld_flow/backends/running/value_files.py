@@ -155,10 +155,14 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], int]:
 
 def _open_tensor_proto(path: Path, name: str) -> StoredArray:
     del name
+    values = _tensor_values(path)
+    return StoredArray(tuple(values.shape), values.dtype, lambda: _tensor_values(path))
+
+
+def _tensor_values(path: Path) -> Array:
     tensor = onnx.TensorProto.FromString(path.read_bytes())
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         raise ValueError("its data is external")
     if tensor.data_type == onnx.TensorProto.UNDEFINED:
         raise ValueError("it has no data type")
-    values = np.asarray(numpy_helper.to_array(tensor))
-    return StoredArray(tuple(values.shape), values.dtype, lambda: values)
+    return np.asarray(numpy_helper.to_array(tensor))
