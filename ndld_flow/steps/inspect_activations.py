@@ -191,13 +191,19 @@ def _summary(found: Activations, metrics: dict[str, Metric]) -> str:
     parts += [f"{metrics[name].value:.0f} {word}" for name, word in _COUNTED.items() if metrics[name].value]
     if found.first_nonfinite:
         parts.append(f"first in {short_name(found.first_nonfinite)}")
-    compared = [layer for layer in found.divergence if "cosine" in layer.metrics]
-    if compared:
-        far = min(compared, key=lambda layer: layer.metrics["cosine"])
-        parts.append(
-            f"furthest from {found.reference}: {short_name(far.tensor)}, cosine {number(far.metrics['cosine'])}"
-        )
+    if found.divergence:
+        far = max(found.divergence, key=lambda layer: (layer.nonfinite, layer.metrics.get("relative_rms", 0.0)))
+        parts.append(_distance(far, found.reference))
     return ", ".join(parts)
+
+
+def _distance(far: LayerDivergence, reference: str) -> str:
+    """Of the tensor that is furthest from the reference's."""
+    if far.nonfinite:
+        return f"{far.nonfinite} of these in {short_name(far.tensor)} not in {reference}"
+    if not far.metrics.get("relative_rms"):
+        return f"the same numbers as in {reference}"
+    return f"furthest from {reference}: {short_name(far.tensor)}, cosine {number(far.metrics['cosine'])}"
 
 
 _COUNTED = {"nan": "NaN", "inf": "infinite", "saturated": "saturated"}

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from ndld_flow.backends.observing.capture import TensorPlace
 from ndld_flow.errors import RequestError
-from ndld_flow.name_patterns import name_matcher
+from ndld_flow.name_patterns import is_plain, name_matcher
 from ndld_flow.nearest import say_nearest
 
 MOST_BY_DEFAULT = 32
@@ -91,17 +91,17 @@ def choose(choice: Choice, wanted: Wanted) -> list[str]:
 def _fitting(choice: Choice, pattern: str) -> set[str]:
     fits = name_matcher(pattern)
     fitting = [place for place in choice.places if fits(place.name) or (place.node and fits(place.node))]
-    found = {place.name for place in fitting if not place.in_body} | set(filter(fits, choice.inputs))
-    if fitting and not found:
-        raise RequestError(
-            f'tensors: "{pattern}" is only inside bodies of If, Loop or Scan ({fitting[0].name}), where a tensor has '
-            "no one value. Take what the node around it gives."
-        )
-    if not found:
-        names = [name for place in choice.places for name in (place.name, place.node) if name]
-        near = say_nearest(pattern, [*choice.inputs, *names])
-        raise RequestError(f'tensors: nothing in the model is called "{pattern}", no tensor and no node; {near}')
-    return found
+    # Who means a constant says its name: half of the tensors that a glob fits may be weights.
+    made = fitting if is_plain(pattern) else [place for place in fitting if place.op_type != "Constant"]
+    found = {place.name for place in made if not place.in_body} | set(filter(fits, choice.inputs))
+    if found:
+        return found
+    if fitting:
+        why = "constants" if not made else "inside bodies of If, Loop or Scan, where tensors have no one value"
+        raise RequestError(f'tensors: what "{pattern}" fits is {why} ({fitting[0].name}). Name what reads it.')
+    names = [name for place in choice.places for name in (place.name, place.node) if name]
+    near = say_nearest(pattern, [*choice.inputs, *names])
+    raise RequestError(f'tensors: nothing in the model is called "{pattern}", no tensor and no node; {near}')
 
 
 def _of_type(places: Sequence[TensorPlace], op_type: str) -> set[str]:

@@ -12,7 +12,6 @@ import numpy as np
 from ndld_flow.backends.activations.choosing import Wanted, choose
 from ndld_flow.backends.activations.feeding import Arrays, Feeding
 from ndld_flow.backends.activations.layouts import Layout
-from ndld_flow.backends.activations.map_codes import PlaneShape
 from ndld_flow.backends.activations.map_files import MapFiles, MapLimits
 from ndld_flow.backends.activations.model_view import ModelView
 from ndld_flow.backends.activations.noise import Noise
@@ -141,17 +140,15 @@ class _Looking:
         both = [looked.name for looked in self._looked if looked.in_both]
         ours = mine.captured(names, (each.candidate for each in first))
         theirs = other.captured(both, (each.reference for each in second)) if other else repeat({})
-        files: MapFiles | None = None
+        files = MapFiles(self._out, self._request.maps, min(shown, len(feeding)))
         for number, (candidate, reference) in enumerate(zip(ours, theirs, strict=False)):
-            progress(number, len(feeding), f"looking at {feeding.shown[-1].label}")
-            if files is None:
-                self.meters = list(self._begun(candidate, reference))
-                files = MapFiles(self._out, self._request.maps, self._plane_shapes(min(shown, len(feeding))))
-            for place, meter in enumerate(self.meters):
-                sides = _sides(meter, candidate, reference)
+            progress(number, len(feeding), f"looking at {feeding.shown[number].label}")
+            self.meters = self.meters or list(self._begun(candidate, reference))
+            captured = [(meter, _sides(meter, candidate, reference)) for meter in self.meters]
+            for meter, sides in captured:
                 meter.add(sides["candidate"], sides.get("reference"))
-                if number < shown:
-                    files.write(meter, place, number, sides)
+            if number < shown:
+                files.write(number, captured)
 
     def _begun(self, candidate: Arrays, reference: Arrays) -> Iterator[TensorMeter]:
         for looked in self._looked:
@@ -166,10 +163,6 @@ class _Looking:
                 other = None
             dtype = looked.dtype or candidate[name].dtype.name
             yield TensorMeter(replace(looked, dtype=dtype), self._request.limits, mine, other)
-
-    def _plane_shapes(self, samples: int) -> list[tuple[PlaneShape, int]]:
-        """Of every tensor, and how many maps of it there will be."""
-        return [(meter.plane_shape, samples * (1 + meter.compared)) for meter in self.meters]
 
 
 def _sides(meter: TensorMeter, candidate: Arrays, reference: Arrays) -> dict[str, Array]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,25 +29,30 @@ class MapSize:
     scale: int
 
     @property
+    def plane(self) -> int:
+        """Bytes of the codes of one channel."""
+        return self.height * self.width * BYTES
+
+    @property
     def size(self) -> int:
-        """Bytes of its codes."""
-        return self.channels * self.height * self.width * BYTES
+        """Bytes of all its codes."""
+        return self.channels * self.plane
 
 
 def fit(shape: PlaneShape, channels: int, side: int, most: int) -> MapSize:
     """The largest map of planes of this shape with at most so many channels, elements in height and width, and bytes.
 
-    It is pooled until it fits, but not below 64 elements a side before channels are left out.
+    It is pooled until it fits, but below 64 elements a side only where not even one channel does.
     """
     shown, scale = min(shape[0], channels), max(1, -(-max(shape[1:]) // side))
-    fitted = _pooled(shape, shown, scale)
-    while fitted.size > most and max(fitted.height, fitted.width) > _SMALL_SIDE:
+    size = _pooled(shape, shown, scale)
+    while size.size > most and max(size.height, size.width) > _SMALL_SIDE:
         scale += 1
-        fitted = _pooled(shape, shown, scale)
-    if fitted.size > most:
-        plane = fitted.height * fitted.width * BYTES
-        fitted = _pooled(shape, most // plane if plane else 0, scale)
-    return fitted
+        size = _pooled(shape, shown, scale)
+    while size.plane > most and max(size.height, size.width) > 1:
+        scale *= 2
+        size = _pooled(shape, shown, scale)
+    return size if size.size <= most else replace(size, channels=most // size.plane)
 
 
 def share_out(sizes: Sequence[int], total: int) -> int:
@@ -102,7 +107,7 @@ def _blocks(side: Array, scale: int) -> Array:
     rows, columns = min(scale, height), min(scale, width)
     padded = np.pad(side, ((0, 0), (0, -height % rows), (0, -width % columns)), mode="edge")
     cut = padded.reshape(channels, padded.shape[1] // rows, rows, padded.shape[2] // columns, columns)
-    return cut.transpose(0, 1, 3, 2, 4).reshape(channels, cut.shape[1], cut.shape[3], -1)
+    return cut.transpose(0, 1, 3, 2, 4).reshape(channels, cut.shape[1], cut.shape[3], rows * columns)
 
 
 def _sizes(block: Array) -> Array:

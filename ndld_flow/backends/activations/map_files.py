@@ -4,14 +4,14 @@ tensors' names are anything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from ndld_flow.backends.activations.layouts import plane_shape, planes
-from ndld_flow.backends.activations.map_codes import PlaneShape, encode, finite_bounds, fit, pool, share_out
+from ndld_flow.backends.activations.map_codes import MapSize, encode, finite_bounds, fit, pool, share_out
 from ndld_flow.backends.activations.tensor_meter import TensorMeter
 from ndld_flow.backends.models.tensors import Array
 from ndld_flow.records.activations import ActivationMap
@@ -37,46 +37,55 @@ class MapLimits:
 
 
 class MapFiles:
-    """The maps of one document: a fair share of all bytes for each."""
+    """The maps of one document. Samples have equal parts of all bytes, and tensors fair parts of a sample's."""
 
-    def __init__(self, out: Path, limits: MapLimits, shapes: Sequence[tuple[PlaneShape, int]]) -> None:
-        """`shapes` are the planes of each tensor, as channels x height x width, and how many maps it will have."""
+    def __init__(self, out: Path, limits: MapLimits, samples: int) -> None:
         self._out, self._limits = out, limits
-        whole = [fit(shape, limits.channels, limits.side, 2**63).size for shape, maps in shapes for _ in range(maps)]
-        self._most = share_out(whole, limits.total)
+        self._left, self._samples_left = limits.total, samples
         for folder in ("maps", *(("arrays",) if limits.arrays else ())):
             (out / folder).mkdir()
 
-    def write(self, meter: TensorMeter, number: int, sample: int, sides: Sides) -> None:
-        """Write one tensor's maps for one sample. Both sides' are pooled, chosen and coded alike."""
+    def write(self, sample: int, captured: Sequence[tuple[TensorMeter, Sides]]) -> None:
+        """Write the maps of one sample, and tell every meter of its own."""
+        shapes = [plane_shape(sides["candidate"].shape, meter.layout) for meter, sides in captured]
+        limits = self._limits
+        whole = [fit(shape, limits.channels, limits.side, 2**63).size for shape in shapes]
+        sizes = [size for size, (_, sides) in zip(whole, captured, strict=True) for _ in sides]
+        most = share_out(sizes, self._left // self._samples_left)
+        self._samples_left -= 1
+        for number, (shape, (meter, sides)) in enumerate(zip(shapes, captured, strict=True)):
+            size = fit(shape, limits.channels, limits.side, most)
+            self._left -= size.size * len(sides)
+            meter.maps += self._written(f"{number:04}-{sample}", sample, meter, sides, size)
+
+    def _written(
+        self, name: str, sample: int, meter: TensorMeter, sides: Sides, size: MapSize
+    ) -> Iterator[ActivationMap]:
+        """Both sides' maps are pooled, chosen and coded alike."""
         whole = {side: planes(values, meter.layout) for side, values in sides.items()}
-        shape = plane_shape(sides["candidate"].shape, meter.layout)
-        size = fit(shape, self._limits.channels, self._limits.side, self._most)
-        ranked = meter.ranked if len(meter.ranked) == shape[0] else tuple(range(shape[0]))
+        total, height, width = plane_shape(sides["candidate"].shape, meter.layout)
+        ranked = meter.ranked if len(meter.ranked) == total else tuple(range(total))
         chosen = sorted(ranked[: size.channels])
         shown = pool([values[chosen] for values in whole.values()], size.scale)
         low, high = finite_bounds(shown)
         for side, values in zip(whole, shown, strict=True):
-            name = f"{number:04}-{sample}-{side}"
-            (self._out / "maps" / f"{name}.u16").write_bytes(encode(values, low, high).tobytes())
-            array_file = f"arrays/{name}.npy" if self._limits.arrays else ""
+            file, array_file = f"maps/{name}-{side}.u16", f"arrays/{name}-{side}.npy" if self._limits.arrays else ""
+            (self._out / file).write_bytes(encode(values, low, high).tobytes())
             if array_file:
                 np.save(self._out / array_file, sides[side], allow_pickle=False)
-            meter.maps.append(
-                ActivationMap(
-                    sample=sample,
-                    side=side,
-                    file=f"maps/{name}.u16",
-                    array_file=array_file,
-                    channels=len(chosen),
-                    height=size.height,
-                    width=size.width,
-                    total_channels=shape[0],
-                    channel_numbers=tuple(chosen) if len(chosen) < shape[0] else (),
-                    full_height=shape[1],
-                    full_width=shape[2],
-                    scale=size.scale,
-                    low=low,
-                    high=high,
-                )
+            yield ActivationMap(
+                sample=sample,
+                side=side,
+                file=file,
+                array_file=array_file,
+                channels=len(chosen),
+                height=size.height,
+                width=size.width,
+                total_channels=total,
+                channel_numbers=tuple(chosen) if len(chosen) < total else (),
+                full_height=height,
+                full_width=width,
+                scale=size.scale,
+                low=low,
+                high=high,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,15 +58,16 @@ class OpenedSide:
         """Values of these tensors, inputs too, one dict a sample; what is no tensor is left out."""
         inside = [name for name in names if name not in self.view.inputs]
         outside = [name for name in names if name in self.view.inputs]
-        fed: list[Mapping[str, Array]] = []
+        fed: deque[Mapping[str, Array]] = deque()  # capturing may take several samples before it gives the first
 
         def noted() -> Iterator[Mapping[str, Array]]:
             for arrays in samples:
-                fed[:] = [arrays]
+                fed.append(arrays)
                 yield arrays
 
         for found in capture(self.running, inside, noted(), self.settings, self.scratch):
-            yield {name: fed[0][name] for name in outside} | found
+            arrays = fed.popleft()
+            yield {name: arrays[name] for name in outside} | found
 
 
 def open_side(

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ndld_flow.backends.activations.channels import channel_statistics, rank_channels
-from ndld_flow.backends.activations.layouts import RANKS, Layout, guess_layout, plane_shape
-from ndld_flow.backends.activations.map_codes import PlaneShape
+from ndld_flow.backends.activations.layouts import RANKS, Layout, guess_layout
 from ndld_flow.backends.activations.saturation import Bounds, count_saturated, dtype_bounds
 from ndld_flow.backends.activations.shared_histogram import SharedHistogram
-from ndld_flow.backends.comparing.agreement import Agreement
 from ndld_flow.backends.fp16.tensors import Format
 from ndld_flow.backends.models.tensors import Array, shape_text
+from ndld_flow.backends.observing.layer_agreement import LayerAgreement
 from ndld_flow.backends.observing.ranges import RangeMeter
 from ndld_flow.errors import ModelError, RequestError
 from ndld_flow.records.activations import ActivationMap, CapturedTensor, ChannelStatistics
@@ -19,8 +18,6 @@ from ndld_flow.records.divergence import LayerDivergence
 
 MOST_CHANNELS = 256
 """Channels of a tensor that are told; a document is no place for all of 4096."""
-_METRICS = ("cosine", "snr_db", "relative_rms", "rmse", "max_abs", "mean_abs", "max_rel", "mismatched")
-"""What says something about a tensor inside a model: which element of a row is largest does not."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,7 @@ class TensorMeter:
         self._ranges = [RangeMeter(looked.name, limits) for _ in dtypes]
         self._saturated = [0 for _ in dtypes]
         self._histogram = SharedHistogram(len(dtypes))
-        self._agreement = Agreement()
+        self._agreement = LayerAgreement()
         self._channels: tuple[ChannelStatistics, ...] = ()
         ranked = rank_channels(first, reference, self.layout)
         self.ranked = ranked.numbers if ranked else ()
@@ -76,11 +73,6 @@ class TensorMeter:
             told = sorted(ranked.numbers[:MOST_CHANNELS])
             self._channels = tuple(channel_statistics(first, reference, self.layout, told, self._bounds[0]))
         self._channels_by = ranked.by if ranked else ""
-
-    @property
-    def plane_shape(self) -> PlaneShape:
-        """Channels x height x width of what there is to see."""
-        return plane_shape(self.shape, self.layout)
 
     def add(self, candidate: Array, reference: Array | None) -> None:
         """Take one sample in."""
@@ -126,14 +118,14 @@ class TensorMeter:
         """How far the candidate is from the reference; None where they were not compared."""
         if not self.compared:
             return None
-        looked, metrics = self.looked, self._agreement.metrics()
+        looked = self.looked
         return LayerDivergence(
             position=looked.position,
             node=looked.node,
             op_type=looked.op_type,
             tensor=looked.name,
             shape=self.shape,
-            metrics={name: metrics[name] for name in _METRICS if name in metrics},
-            nonfinite=self._agreement.only_candidate_nonfinite,
+            metrics=self._agreement.metrics(),
+            nonfinite=self._agreement.nonfinite,
             range=self._ranges[1].range(),
         )
