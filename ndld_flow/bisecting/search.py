@@ -123,7 +123,7 @@ class _Search:
             kept = frozenset(each.index for each in self._ranked[:size])
             if self._try(kept, "suspects", f"the {size} most suspect kept").passed:
                 return kept
-            if size == known or 4 * size > 2 * len(self._ranked):
+            if size == known or 2 * size > len(self._ranked):
                 return None
             size = min(2 * size, known)
         return None
@@ -137,7 +137,8 @@ class _Search:
             if not self._will_do(everything):
                 return best.kept
         kept = together(needed_pieces(self._kinds(), self._reaches("op_types")))
-        kept = together(needed_pieces(self._regions(kept), self._reaches("regions")))
+        if len(kept) > 2 * _REGIONS:
+            kept = together(needed_pieces(self._regions(kept), self._reaches("regions")))
         return together(needed_pieces(self._singles(kept), self._reaches("nodes")))
 
     def _shrink(self, kept: Kept) -> Kept:

@@ -23,6 +23,8 @@ _FAR = 20.0
 """So many roundings' error is more than a node should do alone."""
 _VANISHED = 0.1
 """Share of values that become 0 from which on underflow is told."""
+_FEW_BITS = 16
+"""So many times the smallest number is where 4 bits are left."""
 
 
 class Suspect(Protocol):
@@ -117,7 +119,7 @@ class FloatSuspect:
             return  # what vanishes does not matter here
         for place, ranges in (("its output", error.output_ranges), ("it reads", error.input_ranges)):
             for tensor in ranges:
-                if tensor.vanishing_share >= _VANISHED or 0 < tensor.rms < limits.smallest_normal:
+                if tensor.vanishing_share >= _VANISHED or 0 < tensor.rms < _FEW_BITS * limits.smallest:
                     yield _vanishing(place, tensor, limits)
 
     def _sensitivity(self, error: LocalError, without: str) -> Evidence:
@@ -154,14 +156,13 @@ def _beyond(place: str, tensor: TensorRange, limits: FormatLimits) -> Evidence:
 
 def _vanishing(place: str, tensor: TensorRange, limits: FormatLimits) -> Evidence:
     name = short_name(tensor.tensor, 60)
-    gone = f"{percent(tensor.vanishing_share)} of its values become 0, {percent(tensor.subnormal_share)} lose bits"
+    gone = f"{percent(tensor.vanishing_share)} of its values become 0"
     return Evidence(
         cause="underflow",
-        sentence=f"{place} {name} is {tensor.rms:.1g} (RMS): {gone} ({limits.precision} has all its bits from "
-        f"{limits.smallest_normal:.2g} on)",
+        sentence=f"{place} {name} is {tensor.rms:.1g} (RMS), and {gone} (the smallest {limits.precision} is {limits.smallest:.1g})",
         tensor=tensor.tensor,
         value=tensor.rms,
-        limit=limits.smallest_normal,
+        limit=limits.smallest,
     )
 
 
