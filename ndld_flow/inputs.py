@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
 from ndld_flow.found_files import is_several
 
@@ -28,6 +28,15 @@ Data = Annotated[
     | Annotated[str | int | float, AfterValidator(_check_named), Tag("one")],
     # So that a mistake in a list is told of its item, and of the item only.
     Discriminator(lambda data: "several" if isinstance(data, list | tuple) else "one"),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "minLength": 1},
+                {"type": "number"},
+                {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1},
+            ]
+        }
+    ),
 ]
 """Where an input's values come from: one of `GENERATED`, a number that every element is, or files."""
 
