@@ -23,6 +23,7 @@ from ndld_flow.plain_text import short_name, visible_name, visible_text
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.profile import BatchPoint, ProfileRun
 from ndld_flow.records.run_record import GateResult, RunRecord
+from ndld_flow.report.activations.draw import ACTIVATIONS_PAGE
 from ndld_flow.report.collect_accuracy import collect_accuracy
 from ndld_flow.report.collect_flow import lay_out
 from ndld_flow.report.collect_gates import collect_gates
@@ -417,7 +418,7 @@ def test_a_sample_that_is_no_number_does_not_stop_a_report(tmp_path: Path) -> No
 
 def test_every_static_file_is_in_a_page() -> None:
     folder = resources.files("ndld_flow.report").joinpath("static")
-    parts = (RUN_REPORT, PROFILE_REPORT, COMPARISON_PAGE, MODEL_PAGE, DIFF_PAGE, SWEEP_PAGE)
+    parts = (RUN_REPORT, PROFILE_REPORT, COMPARISON_PAGE, MODEL_PAGE, DIFF_PAGE, SWEEP_PAGE, ACTIVATIONS_PAGE)
     used = {EARLY_SCRIPT, *(name for page in parts for name in (*page.styles, *page.scripts))}
     assert used == {file.name for file in folder.iterdir()}
     assert all(len(set(names)) == len(names) for page in parts for names in (page.styles, page.scripts))

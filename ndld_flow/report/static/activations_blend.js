@@ -69,7 +69,8 @@ function paintCanvas(canvas, maps, channel, look, side) {
     canvas.width = maps.width;
     canvas.height = maps.height;
   }
-  const context = canvas.getContext("2d");
+  // In memory, not on a GPU: pixels only ever come from here.
+  const context = canvas.getContext("2d", { willReadFrequently: true });
   const image = context.createImageData(maps.width, maps.height);
   paintChannel(image, maps, channel, look, side);
   context.putImageData(image, 0, 0);

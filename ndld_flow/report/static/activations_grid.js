@@ -14,6 +14,7 @@ class ChannelGrid {
 
   // `order`: positions in the maps as they are to stand.
   show(maps, order, sides, describe) {
+    if (this.maps?.about !== maps.about) this.active = 0;
     Object.assign(this, { maps, order, sides, describe });
     this.cells = order.map((place, position) => this.cell(place, position));
     this.room.replaceChildren(...this.cells.map(({ element }) => element));
