@@ -554,6 +554,13 @@ def test_pictures_are_small_and_only_of_pictures(tmp_path: Path) -> None:
     ran, found = look(tmp_path / "a", text, {"x": {"data": str(tmp_path / "wide.png"), "layout": "NHWC"}})
     with Image.open(ran.out / found.samples[0].picture) as image:
         assert (image.size, image.mode, image.getpixel((0, 0))) == ((512, 299), "L", 200)
+    loader = tmp_path / "load.py"
+    loader.write_text(
+        "import numpy as np\ndef samples():\n    yield {'x': np.full((1, 3, 16, 16), 0.25, np.float32)}\n"
+    )
+    ran, found = look(tmp_path / "c", make_cnn(tmp_path / "m.onnx"), CNN, tensors=["x"], loader=str(loader))
+    with Image.open(ran.out / found.samples[0].picture) as image:
+        assert (image.size, image.getpixel((0, 0))) == ((16, 16), (64, 64, 64))
     ran, found = look(tmp_path / "b", make_cnn(tmp_path / "m.onnx"), CNN)
     assert found.samples[0].picture == ""
     assert not (ran.out / "samples").exists()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ndld_flow.backends.activations.noise import Noise, add_noise, noisy_inputs
 from ndld_flow.backends.activations.pictures import write_picture
-from ndld_flow.backends.comparing.model_matching import SharedInputs
 from ndld_flow.backends.models.tensors import Array
+from ndld_flow.backends.running.model_matching import SharedInputs
 from ndld_flow.backends.running.sample_feeds import Sample, make_samples
 from ndld_flow.backends.running.sample_settings import SampleSettings
 from ndld_flow.inputs import InputSpec, patterns_of
@@ -40,8 +40,9 @@ class Feeding:
     ) -> None:
         self._inputs, self._noise = inputs, noise
         named = inputs.named_as_reference(given)
-        data = inputs.named_as_reference({name: InputSpec(data=value) for name, value in wanted.data.items()})
-        self._given = {**named, **{name: _with_data(named.get(name), spec) for name, spec in data.items()}}
+        data = {name: {"data": value} for name, value in wanted.data.items()}
+        own = {name: named.get(name, InputSpec()).model_copy(update=update) for name, update in data.items()}
+        self._given, self._loaded = {**named, **own}, wanted.loader is not None
         self._noisy = frozenset() if noise is None else noisy_inputs(noise, inputs.specs)
         self._samples = make_samples(inputs.specs, named, wanted, model)
         self.shown: list[SampleShown] = []
@@ -89,10 +90,7 @@ class Feeding:
         name = f"samples/{number}.png"
         for each, feed in sample.feeds.items():
             given = self._given.get(each, InputSpec())
-            if patterns_of(given.data) and write_picture(feed.values, given, out / name):
+            read = self._loaded or patterns_of(given.data)
+            if read and write_picture(feed.values, given, out / name):
                 return name
         return ""
-
-
-def _with_data(given: InputSpec | None, other: InputSpec) -> InputSpec:
-    return (given or InputSpec()).model_copy(update={"data": other.data})

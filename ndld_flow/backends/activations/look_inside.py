@@ -17,12 +17,12 @@ from ndld_flow.backends.activations.model_view import ModelView
 from ndld_flow.backends.activations.noise import Noise
 from ndld_flow.backends.activations.opened_side import OpenedSide, Side, cut_reference, cut_side, open_side
 from ndld_flow.backends.activations.tensor_meter import Looked, TensorMeter
-from ndld_flow.backends.comparing.model_matching import shared_inputs
 from ndld_flow.backends.fp16.tensors import Format
 from ndld_flow.backends.models.declared_inputs import model_inputs
 from ndld_flow.backends.models.tensors import Array, shape_text
 from ndld_flow.backends.running.execution_providers import full_name
 from ndld_flow.backends.running.generated_values import is_float
+from ndld_flow.backends.running.model_matching import shared_inputs
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings
 from ndld_flow.backends.running.sample_settings import SampleSettings
 from ndld_flow.errors import RequestError
@@ -135,7 +135,9 @@ class _Looking:
     def run(self, mine: OpenedSide, other: OpenedSide | None, feeding: Feeding, progress: Progress) -> None:
         """Run all samples, each on both sides before the next."""
         shown = self._request.maps.samples
-        first, second = tee(feeding.samples(self._out, shown))
+        fed = feeding.samples(self._out, shown)
+        # What nobody reads would be kept for ever.
+        first, second = tee(fed) if other else (fed, iter(()))
         names = [looked.name for looked in self._looked]
         both = [looked.name for looked in self._looked if looked.in_both]
         ours = mine.captured(names, (each.candidate for each in first))
@@ -153,7 +155,7 @@ class _Looking:
     def _begun(self, candidate: Arrays, reference: Arrays) -> Iterator[TensorMeter]:
         for looked in self._looked:
             name = looked.name
-            if name not in candidate or candidate[name].dtype.kind not in "biufcV":
+            if name not in candidate or candidate[name].dtype.kind not in "biufV":
                 self.notes.append(f"{name} ({looked.op_type}) is no tensor of numbers and is left out")
                 continue
             mine, other = _plain(candidate[name]), _plain(reference[name]) if name in reference else None
