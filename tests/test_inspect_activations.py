@@ -558,7 +558,7 @@ def test_pictures_are_small_and_only_of_pictures(tmp_path: Path) -> None:
     loader.write_text(
         "import numpy as np\ndef samples():\n    yield {'x': np.full((1, 3, 16, 16), 0.25, np.float32)}\n"
     )
-    ran, found = look(tmp_path / "c", make_cnn(tmp_path / "m.onnx"), CNN, tensors=["x"], loader=str(loader))
+    ran, found = look(tmp_path / "c", make_cnn(tmp_path / "m.onnx"), CNN, tensors=["x"], loader=str(loader), samples=1)
     with Image.open(ran.out / found.samples[0].picture) as image:
         assert (image.size, image.getpixel((0, 0))) == ((16, 16), (64, 64, 64))
     ran, found = look(tmp_path / "b", make_cnn(tmp_path / "m.onnx"), CNN)
