@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from ndld_flow.artifacts.kinds import AccuracyDocument, Onnx
 from ndld_flow.backends.comparing.agreement import SAME_DB
-from ndld_flow.backends.comparing.model_matching import pair_names
+from ndld_flow.backends.running.model_matching import pair_names
 from ndld_flow.errors import BackendError, ModelError, RequestError
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.metric import Metric

@@ -12,6 +12,8 @@ HIGHER_IS_BETTER = ("cosine", "snr_db", "psnr_db", "top1", "top5")
 """Metrics where less is worse: their tolerance is a lower bound, and over several outputs the lowest is told. So is
 every other `topK`: ask `higher_is_better`."""
 _TOP = re.compile(r"top\d+")
+SAME_DB = 1000.0
+"""snr_db and psnr_db of outputs that do not differ at all (the ratio is infinite, which JSON cannot say)."""
 
 
 def higher_is_better(metric: str) -> bool:

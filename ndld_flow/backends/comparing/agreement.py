@@ -30,9 +30,9 @@ import math
 import sys
 
 from ndld_flow.backends.comparing.measuring import Measuring
-from ndld_flow.backends.comparing.tally import SAME_DB, Tally, tally
+from ndld_flow.backends.comparing.tally import Tally, tally
 from ndld_flow.backends.models.tensors import Array
-from ndld_flow.records.accuracy import higher_is_better
+from ndld_flow.records.accuracy import SAME_DB, higher_is_better
 
 __all__ = ["SAME_DB", "Agreement", "Measuring"]
 

@@ -13,10 +13,8 @@ from ndld_flow.backends.comparing.measuring import Measuring
 from ndld_flow.backends.comparing.rankings import Ranking, rank
 from ndld_flow.backends.models.tensors import Array
 from ndld_flow.backends.running.generated_values import is_float
-from ndld_flow.records.accuracy import higher_is_better
+from ndld_flow.records.accuracy import SAME_DB, higher_is_better
 
-SAME_DB = 1000.0
-"""snr_db and psnr_db of outputs that do not differ at all (the ratio is infinite, which JSON cannot say)."""
 _CHUNK = 1 << 20
 _SQUARES_FIT = 2.0**500
 """Squares of smaller float64, and their sums, do not overflow; those of its inverse do not vanish."""

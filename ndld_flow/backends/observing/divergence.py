@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from itertools import tee
 from pathlib import Path
 
-from ndld_flow.backends.comparing.model_matching import shared_inputs
 from ndld_flow.backends.models.declared_inputs import model_inputs
 from ndld_flow.backends.models.element_types import element_of
 from ndld_flow.backends.models.tensors import Array
@@ -18,6 +17,7 @@ from ndld_flow.backends.observing.ranges import FORMAT_LIMITS, RangeMeter
 from ndld_flow.backends.observing.tensor_places import TensorPlace, in_parts, nearest_before, tensor_bytes, tensors_of
 from ndld_flow.backends.running.feeds import Feed
 from ndld_flow.backends.running.generated_values import is_float
+from ndld_flow.backends.running.model_matching import shared_inputs
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings
 from ndld_flow.records.divergence import LayerDivergence
 

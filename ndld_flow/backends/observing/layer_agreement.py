@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ndld_flow.backends.comparing.agreement import SAME_DB
 from ndld_flow.backends.models.tensors import Array
 from ndld_flow.backends.observing.ranges import CHUNK
+from ndld_flow.records.accuracy import SAME_DB
 
 _SMALLEST = 2.0**-126
 

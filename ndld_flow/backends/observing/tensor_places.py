@@ -35,7 +35,7 @@ class TensorPlace:
     type: str
     """As ONNX writes it: `tensor(float16)`, `seq(tensor(float))`; empty where it is not known."""
     reads: tuple[str, ...]
-    """Names of what the node reads, its bodies included."""
+    """Names of what the node reads, and what is read in its bodies."""
 
     @property
     def can_be_captured(self) -> bool:

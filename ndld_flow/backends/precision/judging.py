@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ndld_flow.backends.comparing.agreement import Agreement, Measuring
-from ndld_flow.backends.comparing.model_matching import shared_inputs
+from ndld_flow.backends.running.model_matching import shared_inputs
 from ndld_flow.backends.comparing.tolerance import Tolerance, outside
 from ndld_flow.backends.emulating.stored_model import emulate_stored
 from ndld_flow.backends.models.declared_inputs import model_inputs
