@@ -192,6 +192,8 @@ def test_the_steps_own_data_count_likewise_and_replace_the_recipes(toy: Toy) -> 
     own = "+steps.look.data={x: [own/y/p.png, own/x/p.png]}"
     assert toy.plan(own)["look"] == ("input changed", "data.x")
     assert summary(toy, own) == "2: y/p.png=78; x/p.png=77"
+    (toy.folder / "images").rename(toy.folder / "gone")
+    assert toy.plan(own)["look"] == ("reused", "")
     assert toy.plan("+steps.look.data={x: zeros}")["look"][0] == "settings changed"
     assert summary(toy, "+steps.look.data={x: ones}") == "1: sample 0=255"
 

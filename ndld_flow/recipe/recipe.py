@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,16 @@ class RecipeStep:
             for held in self.step.held(SampleData)
             for name, data in held.value.items()
             if patterns_of(data)
+        }
+
+    def used_inputs(self, inputs: Mapping[str, InputSpec]) -> dict[str, InputSpec]:
+        """The recipe's `inputs:` as far as they matter to the result: without data that the step replaces."""
+        if not self.step.needs_inputs():
+            return {}
+        replaced = {name for held in self.step.held(SampleData) for name in held.value}
+        return {
+            name: spec.model_copy(update={"data": "random"}) if name in replaced else spec
+            for name, spec in inputs.items()
         }
 
 

@@ -33,7 +33,7 @@ def describe_key(
     machine that would do the step, where that is not this one. Raises RequestError for a data file that is not there.
     """
     somewhere = step.step.reused_where() is Reuse.ANYWHERE
-    used = {name: spec for name, spec in inputs.items() if step.step.needs_inputs()}
+    used = step.used_inputs(inputs)
     samples = {f"inputs.{name}": spec.data for name, spec in used.items() if spec.data_patterns} | step.sample_data
     return KeyParts(
         step=step.type.name,

@@ -113,7 +113,6 @@ def _carry_data(order: WorkOrder, work: Work, luggage: _Luggage) -> WorkOrder:
         put_value(settings, samples.place, carried_data)
     inputs = {
         name: spec.model_copy(update={"data": luggage.take_samples(spec.data)})
-        for name, spec in order.inputs.items()
-        if work.step.step.needs_inputs() or not spec.data_patterns
+        for name, spec in work.step.used_inputs(order.inputs).items()
     }
     return order.model_copy(update={"settings": settings, "inputs": inputs})
