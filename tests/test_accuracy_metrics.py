@@ -73,6 +73,12 @@ def test_ranks_are_what_sorting_says(pair: tuple[Values, Values], k: int) -> Non
         assert found[f"top{k}"] >= found["top1"]
 
 
+def test_nan_ranks_before_everything() -> None:
+    # As for numpy.argmax. Here three elements are before the one that is the reference's largest.
+    found = measure([[9.0, 1.0, 1.0, 1.0]], [[5.0, math.nan, 6.0, 7.0]], Measuring(topk=3))
+    assert (found["top1"], found["top3"]) == (0, 0)
+
+
 def kl_of(p: Values, q: Values) -> float:
     rows = [
         sum(a * (math.log(a) - math.log(max(b, SMALLEST))) for a, b in zip(mine, theirs, strict=True) if a > SMALLEST)
@@ -105,7 +111,9 @@ def test_kl_is_of_probabilities_only() -> None:
     assert measure([[1.0, 0.0]], [[0.0, 0.0]])["kl"] == pytest.approx(126 * math.log(2))
     assert measure([[0.5, 0.5]], [[-1.0, 2.0]])["kl"] > 10
     # As fp16 gives it, whose sum is not quite 1.
-    assert measure(np.full((2, 1000), 0.001), np.full((2, 1000), 0.001, np.float16))["kl"] == pytest.approx(0, abs=1e-9)
+    halves = np.full((2, 1000), 0.001, np.float16)
+    assert abs(halves[0].astype(float).sum() - 1) > 1e-5
+    assert measure(halves, halves.astype(np.float32))["kl"] == pytest.approx(0, abs=1e-9)
     for no_distribution in ([[2.0, 1.0]], [[1.5, -0.5]], [1.0], 1.0, [[1, 0]], np.zeros((0, 4))):
         assert "kl" not in measure(no_distribution, no_distribution)
     assert "kl" not in measure(sure, sure, Measuring(axis=2))

@@ -13,10 +13,11 @@ from onnxruntime.transformers.float16 import convert_float_to_float16
 from pydantic import ValidationError
 
 from ndld_flow.artifacts.kinds import AccuracyDocument, Onnx
+from ndld_flow.backends.comparing.accuracy_summary import worst_sample
 from ndld_flow.backends.comparing.agreement import SAME_DB
 from ndld_flow.backends.running.model_matching import pair_names
 from ndld_flow.errors import BackendError, ModelError, RequestError
-from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.accuracy import Accuracy, OutputAgreement
 from ndld_flow.records.metric import Metric
 from ndld_flow.report.collect_accuracy import collect_accuracy
 from ndld_flow.steps.check_accuracy import CheckAccuracy
@@ -44,6 +45,7 @@ def test_equal_models_agree(tmp_path: Path) -> None:
     assert ran.result.metrics["max_abs"] == Metric(value=0.0)
     assert ran.result.metrics["cosine"] == Metric(value=1.0)
     assert ran.result.metrics["snr_db"] == Metric(value=SAME_DB, unit="dB")
+    assert not [name for name in ran.result.metrics if "." in name]
     assert accuracy.inputs == {"x": "random uniform [0, 1), seed 0, float32 3x4"}
     assert accuracy.notes == ()
     assert (accuracy.reference, accuracy.candidate) == ("source", "candidate")
@@ -376,6 +378,18 @@ def test_samples_from_files_are_all_compared(tmp_path: Path) -> None:
     assert accuracy.worst_sample == "row2.npy"
     assert accuracy.sample_count == 3
     assert "worst of 3 samples: row2.npy" in ran.result.summary
+
+
+def test_the_worst_sample_is_by_what_is_bounded_first() -> None:
+    def output(name: str, cosine: float, max_abs: float) -> OutputAgreement:
+        metrics = {"cosine": cosine, "max_abs": max_abs}
+        worst = {metric: f"{metric} of {name}" for metric in metrics}
+        return OutputAgreement(output=name, dtype="float32", shape=(), metrics=metrics, worst_samples=worst)
+
+    outputs = (output("y", 0.5, 1.0), output("z", 0.9, 2.0))
+    assert worst_sample(outputs, ["max_abs", "cosine"]) == "max_abs of z"
+    assert worst_sample(outputs, []) == worst_sample(outputs, ["kl"]) == "cosine of y"
+    assert worst_sample((), ["cosine"]) is None
 
 
 def test_empty_outputs_are_compared(tmp_path: Path) -> None:

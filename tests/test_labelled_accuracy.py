@@ -142,6 +142,7 @@ def test_outputs_are_the_users_to_change(tmp_path: Path) -> None:
         ("def metric(outputs, label):\n    return outputs['y']", r"returns array\(.* no finite number"),
         ("def metric(outputs, label):\n    return {}", r"metric\(\) returns an empty dict"),
         ("def metric(outputs, label):\n    return {'a b': 1}", r"calls a metric 'a b' .*letters"),
+        ("def metric(outputs, label):\n    return {'class': 1}", r"calls a metric 'class' .*letters"),
         ("def metric(outputs, label):\n    return {'cosine': 1}", r'calls a metric "cosine" .*use another name'),
         ("def metric(outputs, label):\n    return {f'c{label}': 1}", "returns c1 for one sample and c0 for others"),
         ("def metric(outputs):\n    return 1", r"write it as `def metric\(outputs, label\)`; it is `def metric\(outp"),

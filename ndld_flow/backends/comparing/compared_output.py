@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from ndld_flow.backends.comparing.agreement import Agreement
 from ndld_flow.backends.comparing.kept_outputs import Outputs, storable
-from ndld_flow.backends.running.model_matching import Pair
 from ndld_flow.backends.models.tensors import Array, shape_text
 from ndld_flow.backends.running.generated_values import is_float, is_integer
+from ndld_flow.backends.running.model_matching import Pair
 
 
 @dataclass

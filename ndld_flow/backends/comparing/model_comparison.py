@@ -11,9 +11,9 @@ from ndld_flow.backends.comparing.agreement import Agreement
 from ndld_flow.backends.comparing.compared_output import ComparedOutput
 from ndld_flow.backends.comparing.kept_outputs import KeptOutputs
 from ndld_flow.backends.comparing.measuring import Measuring
-from ndld_flow.backends.running.model_matching import SharedInputs, pair_names, shared_inputs
 from ndld_flow.backends.comparing.sides import Arithmetic, Run, Side
 from ndld_flow.backends.models.declared_inputs import model_inputs
+from ndld_flow.backends.running.model_matching import SharedInputs, pair_names, shared_inputs
 from ndld_flow.backends.running.sample_feeds import Sample, Samples, make_samples
 from ndld_flow.backends.running.sample_settings import SampleSettings
 from ndld_flow.inputs import InputSpec
