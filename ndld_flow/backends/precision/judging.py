@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from ndld_flow.backends.comparing.agreement import Agreement, Measuring
-from ndld_flow.backends.running.model_matching import shared_inputs
 from ndld_flow.backends.comparing.tolerance import Tolerance, outside
 from ndld_flow.backends.emulating.stored_model import emulate_stored
 from ndld_flow.backends.models.declared_inputs import model_inputs
 from ndld_flow.backends.models.tensors import Array
 from ndld_flow.backends.running.generated_values import is_float
+from ndld_flow.backends.running.model_matching import shared_inputs
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings, open_model
 from ndld_flow.backends.running.sample_feeds import Sample
 from ndld_flow.errors import ModelError
