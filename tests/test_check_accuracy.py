@@ -317,6 +317,8 @@ def test_layers_tell_where_values_part(tmp_path: Path) -> None:
     assert (accuracy.first_divergent.tensor, accuracy.first_divergent.op_type) == ("bigger", "Add")
     assert "values part at bigger" in ran.result.summary
     assert {"big", "bigger", "small"} <= {layer.tensor for layer in accuracy.layers}
+    assert accuracy.first_divergent.range is not None
+    assert accuracy.first_divergent.range.beyond_share == pytest.approx(0.45, abs=0.25)  # 60000 x is beyond 65504
     assert accuracy.layers_compared == len(accuracy.layers)
     assert accuracy.divergence_bounds == {"cosine": 0.999, "snr_db": 25.0}
     again = tmp_path / "again"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import overload
+from pathlib import Path
 
 from ndld_flow.backends.comparing.model_comparison import ModelPair, Progress
+from ndld_flow.backends.models.element_types import element_of
 from ndld_flow.backends.models.tensors import Array
 from ndld_flow.backends.observing.capture import tensors_of
 from ndld_flow.backends.observing.divergence import Observed, diverge, first_divergent
@@ -17,6 +18,7 @@ from ndld_flow.name_patterns import is_plain, name_matcher
 from ndld_flow.nearest import say_nearest
 from ndld_flow.records.divergence import LayerDivergence
 
+_REDUCED = {"float16": "fp16", "bfloat16": "bf16"}
 MOST_LAYERS = 1000
 """More are not recorded: the record of a model of tens of thousands of nodes would be too large to look at."""
 
@@ -44,11 +46,12 @@ def compare_layers(
     """
     chosen = _chosen(pair, patterns) if patterns else None
     layers = diverge(
-        Observed(pair.reference.path, pair.reference.settings),
-        Observed(pair.candidate.path, pair.candidate.settings),
+        Observed(pair.reference.to_run, pair.reference.settings),
+        Observed(pair.candidate.to_run, pair.candidate.settings),
         _Feeds(pair.samples),
         chosen,
-        progress=progress,
+        _reduced_precision(pair.candidate.path),
+        progress,
     )
     first = first_divergent(layers, bounds)
     kept = layers if len(layers) <= MOST_LAYERS else _most_divergent(layers, first)
@@ -78,7 +81,14 @@ def _most_divergent(layers: Sequence[LayerDivergence], first: LayerDivergence | 
     return tuple(layer for layer in layers if layer.tensor in tensors or layer is first)
 
 
-class _Feeds(Sequence[Mapping[str, Array]]):
+def _reduced_precision(model: Path) -> str:
+    """The precision below fp32 that most of a model's tensors have; empty where none has."""
+    found = Counter(_REDUCED.get(element_of(place.type), "") for place in tensors_of(model))
+    del found[""]
+    return max(found, key=lambda precision: found[precision], default="")
+
+
+class _Feeds(Collection[Mapping[str, Array]]):
     """What the reference is fed, sample after sample, read each time it is asked for."""
 
     def __init__(self, samples: Samples) -> None:
@@ -90,11 +100,5 @@ class _Feeds(Sequence[Mapping[str, Array]]):
     def __iter__(self) -> Iterator[dict[str, Array]]:
         return ({name: feed.values for name, feed in sample.feeds.items()} for sample in self._samples)
 
-    @overload
-    def __getitem__(self, index: int) -> Mapping[str, Array]: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Mapping[str, Array]]: ...
-    def __getitem__(self, index: int | slice) -> Mapping[str, Array] | Sequence[Mapping[str, Array]]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        return next(islice(self, range(len(self))[index], None))
+    def __contains__(self, feeds: object) -> bool:
+        return any(feeds is one for one in self)

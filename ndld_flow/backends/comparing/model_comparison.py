@@ -42,8 +42,8 @@ class Comparison:
     @property
     def emulated(self) -> tuple[Literal["reference", "candidate"], ...]:
         """The models whose stored precision was emulated."""
-        first: tuple[Literal["reference"], ...] = ("reference",) if self.reference.side.is_emulated else ()
-        second: tuple[Literal["candidate"], ...] = ("candidate",) if self.candidate.side.is_emulated else ()
+        first: tuple[Literal["reference"], ...] = ("reference",) if self.reference.side.emulation else ()
+        second: tuple[Literal["candidate"], ...] = ("candidate",) if self.candidate.side.emulation else ()
         return (*first, *second)
 
     @property

@@ -22,11 +22,15 @@ class Side:
     path: Path
     label: str
     settings: SessionSettings
-    is_emulated: bool = False
-    """`path` is the model that emulates the stored precision of another."""
+    emulation: Path | None = None
+    """The model that emulates its stored precision, to be run in its place."""
     stored_dtypes: Mapping[str, str] = field(default_factory=dict)
     """Outputs that the emulation gives as fp32 -> the dtype they are stored in."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def to_run(self) -> Path:
+        return self.emulation or self.path
 
     def emulated(self, target: Path) -> Side:
         """The same with its fp16 and bf16 tensors rounded as stored, by a model in `target`, if it has such tensors and
@@ -37,7 +41,7 @@ class Side:
         done = emulate_stored(self.path, target)
         if done is None:
             return self
-        return replace(self, path=target, is_emulated=True, stored_dtypes=done.outputs, notes=done.notes)
+        return replace(self, emulation=target, stored_dtypes=done.outputs, notes=done.notes)
 
 
 @dataclass
@@ -50,7 +54,7 @@ class Run:
 
     def over(self, feeds: Iterator[dict[str, Array]]) -> Iterator[dict[str, Array | None]]:
         """Its outputs by name, None for what is no tensor. The session is open as long as this is iterated."""
-        model = open_model(self.side.path, self.side.settings)
+        model = open_model(self.side.to_run, self.side.settings)
         self.provider, self.log = model.providers[0], model.log
         for arrays in feeds:
             bound = model.bind(arrays)
