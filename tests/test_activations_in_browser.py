@@ -390,6 +390,16 @@ def test_a_link_opens_the_same_view(pages: Pages) -> None:
     assert state(pages.open_again("pair", address)) == wanted
 
 
+def test_what_the_head_speaks_of_is_a_link(pages: Pages) -> None:
+    page = pages.show(tensor="relu_0.tmp_0", mode="split")
+    page.evaluate("scrollTo(0, 0)")
+    page.locator(".glance").get_by_role("link", name=BROKEN).click()
+    expect(page.locator(".tensor-head h3")).to_have_text(BROKEN)
+    assert state(page)["mode"] == "split"
+    assert page.evaluate("document.getElementById('inspect').getBoundingClientRect().top") < 700
+    assert "tensor=" + BROKEN in page.evaluate("location.hash")
+
+
 def test_back_goes_to_what_was_looked_at_before(pages: Pages) -> None:
     page = pages.show(tensor="relu_0.tmp_0")
     press(page, "j")

@@ -47,7 +47,8 @@ function tensorFacts(data, place) {
   return make("div", {}, table, metrics.length ? make("p", { class: "small quiet" }, make("bdi", {}, `Against the reference: ${metrics.join(", ")}`)) : "");
 }
 
-const plainMetric = (value) => (Number.isFinite(value) ? plainNumber(value) : valueText(value));
+// As many nines as it has, for what is nearly 1.
+const plainMetric = (value) => (value > 0.999 && value < 1 ? plainNumber(value) : valueText(value, 4));
 
 // All values at full precision, beside the page.
 function arrayLinks(maps, tensor, sample) {

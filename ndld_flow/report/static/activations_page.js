@@ -12,6 +12,7 @@ class Inspector {
     this.state = readState(location.hash, data);
     addEventListener("hashchange", () => this.arrive());
     document.addEventListener("keydown", (event) => this.key(event));
+    document.addEventListener("click", (event) => this.followLink(event));
   }
 
   build(host) {
@@ -81,7 +82,24 @@ class Inspector {
   async arrive() {
     if (!location.hash.includes("tensor=")) return; // to a section
     this.state = readState(location.hash, this.data);
+    this.comeIntoSight();
     await this.follow();
+  }
+
+  // A tensor that the page speaks of: it is looked at as the one before was.
+  followLink(event) {
+    const link = event.target.closest?.('a[href^="#tensor="]');
+    const tensor = link ? this.data.named(new URLSearchParams(link.hash.slice(1)).get("tensor")) : -1;
+    if (tensor < 0 || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    this.set({ tensor }, true);
+    this.comeIntoSight();
+  }
+
+  comeIntoSight() {
+    const inspect = document.getElementById("inspect");
+    const { top, bottom } = inspect.getBoundingClientRect();
+    if (top > innerHeight / 2 || bottom < innerHeight / 3) inspect.scrollIntoView();
   }
 
   async follow() {
@@ -212,6 +230,7 @@ async function start() {
     globalThis.inspector = new Inspector(data);
     await inspector.follow();
     inspector.paintNow();
+    if (location.hash.includes("tensor=")) inspector.comeIntoSight();
   }
   document.documentElement.dataset.ready = performance.now().toFixed(0);
 }

@@ -10,7 +10,7 @@ function channelColumns({ channels }) {
   const measured = CHANNEL_NUMBERS.filter(([name]) => channels[name].some((value) => value !== null)).map(([key, label]) => {
     const top = most(key);
     const heat = ["rms", "difference"].includes(key) && top > 0 ? (row) => (Number.isFinite(channels[key][row]) ? channels[key][row] / top : 0) : undefined;
-    return { key, label, width: "minmax(104px, 1fr)", numeric: true, right: true, heat, measure: "mean", value: (row) => channels[key][row], format: (value) => (value === null ? "–" : valueText(value, 5)), csv: (row) => channels[key][row] ?? "" };
+    return { key, label, width: key === "difference" ? "minmax(132px, 1fr)" : "minmax(104px, 1fr)", numeric: true, right: true, heat, measure: "mean", value: (row) => channels[key][row], format: (value) => (value === null ? "–" : valueText(value, 5)), csv: (row) => channels[key][row] ?? "" };
   });
   const counted = [["nonfinite", "Not finite"], ["saturated", "Saturated"]].map(([key, label]) => ({
     key, label, width: "minmax(96px, 0.8fr)", numeric: true, right: true, measure: "sum", value: (row) => channels[key][row], format: count, tone: (row) => (channels[key][row] ? tones[key] : ""),
