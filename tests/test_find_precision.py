@@ -166,6 +166,14 @@ def test_a_budget_ends_it_with_the_best_so_far(tmp_path: Path) -> None:
     assert any(note.startswith("the budget ended the search") for note in found.notes)
 
 
+def test_a_budget_of_one_tells_only_that_it_breaks(tmp_path: Path) -> None:
+    found, ran = search(tmp_path, models_precision.overflowing_model(), trials=1)
+    assert phases(found) == ["whole"]
+    assert found.kept == ()
+    assert not ran.result.passed
+    assert ran.result.summary == "keeps 0 of 15 nodes in fp32, 1 trial; the bound is not met"
+
+
 def test_only_nodes_of_these_operators(tmp_path: Path) -> None:
     found, ran = search(tmp_path, models_precision.overflowing_model(), op_types=["MatMul"])
     assert found.candidate_count == 7

@@ -50,7 +50,8 @@ class Trial(Record):
     kept: tuple[int, ...]
     """Positions, in order of execution, of the nodes kept."""
     metrics: dict[str, float]
-    """Of the worst output; empty when the model did not run."""
+    """Of the worst output; empty when the model did not run. `nonfinite` counts values that are NaN or infinite in the
+    candidate or the reference only; other metrics are of those that are finite in both."""
     passed: bool
     wall_s: float
     remembered: bool = False

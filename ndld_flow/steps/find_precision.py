@@ -16,10 +16,10 @@ from ndld_flow.backends.quantizing.settings import QuantizeSettings
 from ndld_flow.backends.running.sample_settings import SampleSettings
 from ndld_flow.name_patterns import NamePattern
 from ndld_flow.plain_text import short_name
-from ndld_flow.quantities import count, number
+from ndld_flow.quantities import count, milliseconds, number
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.precision_search import PrecisionSearch
-from ndld_flow.step import Context, Result, Reuse, Step
+from ndld_flow.step import Context, Foresight, Result, Reuse, Step
 from ndld_flow.units import Milliseconds
 
 if TYPE_CHECKING:
@@ -71,6 +71,9 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
         if self.precision != "fp16" and not (self.keep_io and self.sensitive):
             raise ValueError("`keep_io` and `sensitive` are settings of fp16: leave them out for other precisions")
         return self
+
+    def foresee(self) -> Foresight:
+        return Foresight(notes=(f"{self.precision}, at most {count(self.trials)} trials in {milliseconds(self.time)}",))
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.backends.models.declared_inputs import model_inputs

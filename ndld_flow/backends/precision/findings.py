@@ -118,7 +118,7 @@ class Findings:
         return macs_share(nodes, graph, shapes | {layer.tensor: layer.shape for layer in layers})
 
     def _notes(self) -> list[str]:
-        notes = [*self.subject.samples.notes, *self.trials.judge.notes]
+        notes = [*self.subject.samples.notes, *self.trials.judge.notes, *self.observer.notes]
         if self.found.spent:
             size = len(self.found.kept)
             notes.append(

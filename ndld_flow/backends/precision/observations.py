@@ -56,6 +56,8 @@ class Observer:
     samples: Samples
     settings: SessionSettings
     scratch: Path
+    notes: list[str] = field(default_factory=list)
+    """What could not be looked at."""
     _known: dict[Kept, tuple[LayerDivergence, ...]] = field(default_factory=dict)
 
     @cached_property
@@ -77,7 +79,11 @@ class Observer:
 
     def _errors(self) -> dict[str, LocalError]:
         samples = FewSamples(self.samples)
-        return local_errors(self._reference, self.precision, samples, self.settings, self.scratch)
+        try:
+            return local_errors(self._reference, self.precision, samples, self.settings, self.scratch)
+        except ModelError as error:
+            self.notes.append(f"what each node alone does wrong could not be measured: {error}")
+            return {}
 
     def layers(self, kept: Kept) -> tuple[LayerDivergence, ...]:
         """How far each layer is off with these nodes kept, in the order of execution; none where it does not run."""

@@ -19,7 +19,7 @@ from ndld_flow.backends.precision.remembered import TrialFile
 from ndld_flow.backends.precision.suspicion import severities
 from ndld_flow.backends.precision.trials import Trials
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings
-from ndld_flow.bisecting.attempts import Attempt, Budget, Candidate
+from ndld_flow.bisecting.attempts import Attempt, Budget, Candidate, Kept
 from ndld_flow.bisecting.search import search
 from ndld_flow.errors import RequestError
 from ndld_flow.records.precision_search import PrecisionSearch, Trial
@@ -65,10 +65,18 @@ class PrecisionSearching:
         findings = Findings(self._subject, self._wanted, found, self._trials, self._observer)
         told = findings.record(tuple(self._told), self._positions, self._suspects if found.kept else {})
         if found.kept:
-            last = self._trials.verify(told, found.kept)
-            told = told.model_copy(update={"trials": (*told.trials, last), "passed": told.passed and last.passed})
+            told = self._verified(told, found.kept)
         self._rooms.trials.forget()
         return told.model_copy(update={"wall_s": time.monotonic() - self._started})
+
+    def _verified(self, told: PrecisionSearch, kept: Kept) -> PrecisionSearch:
+        last = self._trials.verify(told, kept)
+        notes = told.notes
+        if told.passed and not last.passed:
+            said = last.trouble or say_metrics(last.metrics, self._wanted.tolerance)
+            notes = (*notes, f"converted as the step that uses it does, the bound is not met: {said}")
+        passed = told.passed and last.passed
+        return told.model_copy(update={"trials": (*told.trials, last), "passed": passed, "notes": notes})
 
     @cached_property
     def _suspects(self) -> dict[int, Suspect]:
