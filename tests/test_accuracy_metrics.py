@@ -157,7 +157,7 @@ def test_a_common_scale_changes_no_ratio(pair: tuple[Values, Values], power: int
     plain, scaled = measure(r, c), measure(r * 2.0**power, c * 2.0**power)
     assert scaled["cosine"] == pytest.approx(plain["cosine"])
     assert scaled["snr_db"] == pytest.approx(plain["snr_db"])
-    assert scaled["psnr_db"] == pytest.approx(plain["psnr_db"])
+    assert scaled.get("psnr_db") == (pytest.approx(plain["psnr_db"]) if "psnr_db" in plain else None)
 
 
 @settings(deadline=None)
@@ -172,7 +172,8 @@ def test_samples_come_together(samples: list[tuple[Values, Values]]) -> None:
     assert found["mismatched"] == np.mean(np.abs(c - r) > 1)
     for metric in ("cosine", "snr_db", "psnr_db", "relative_rms", "max_abs", "max_rel"):
         pick = min if higher_is_better(metric) else max
-        assert found[metric] == pick(one[metric] for one in each)
+        values = [one[metric] for one in each if metric in one]
+        assert found.get(metric) == (pick(values) if len(values) == len(each) else None)
     for metric, sample in worst.items():
         pick = min if higher_is_better(metric) else max
         values = [one.get(metric, math.nan) for one in each]
@@ -190,7 +191,7 @@ def test_zeros_have_a_direction_of_their_own() -> None:
         assert (found["cosine"], found["snr_db"]) == (cosine, snr)
     assert measure(zeros, zeros)["relative_rms"] == 0
     assert measure(zeros, ones)["relative_rms"] == 2.0**126
-    assert measure(ones, zeros)["psnr_db"] == -SAME_DB
+    assert "psnr_db" not in measure(ones, zeros)  # its range is nothing to compare noise with
     assert measure(ones, ones)["psnr_db"] == SAME_DB
 
 

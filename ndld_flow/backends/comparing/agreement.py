@@ -9,7 +9,7 @@ All sums are float64. `r` is the reference, `c` the candidate, both at the eleme
 - relative_rms: rms(c - r) / rms(r), where an rms(r) below 2^-126 counts as that; 10^(-snr_db / 20)
 - snr_db: 10 log10(sum(r^2) / sum((c - r)^2)), the signal-to-noise ratio; `SAME_DB` when there is no noise
 - psnr_db: 10 log10(peak^2 / mean((c - r)^2)), the peak signal-to-noise ratio (ITU-T J.340), where peak is the range
-  max(r) - min(r) of the sample; `SAME_DB` when there is no noise
+  max(r) - min(r) of the sample; `SAME_DB` when there is no noise, and none where r is one number everywhere
 - mismatched: the fraction of elements outside |c - r| <= atol + rtol |r| (numpy.allclose); equality for integers,
   bools and strings. An element that is NaN or infinite in one of the two only is always outside. Floats have it only
   where a bound is given.
@@ -104,4 +104,5 @@ class Agreement:
             }
         metrics |= found.ranking.metrics(asked.topk) | found.divergence.metrics()
         # JSON has no infinity: differences that overflow float64 stay comparable as the largest number.
-        return {name: max(-sys.float_info.max, min(value, sys.float_info.max)) for name, value in metrics.items()}
+        most = sys.float_info.max
+        return {name: max(-most, min(value, most)) for name, value in metrics.items() if not math.isnan(value)}

@@ -43,7 +43,7 @@ class Tally:
     """Of the reference."""
     highest: float = -math.inf
     ratios: dict[str, float] = field(default_factory=dict)
-    """Metrics of a whole sample, which cannot be added up: the worst one is kept."""
+    """Metrics of a whole sample, which cannot be added up: the worst one is kept. NaN where one sample has none."""
     ranking: Ranking = field(default_factory=Ranking)
     divergence: Divergence = field(default_factory=Divergence)
 
@@ -60,8 +60,9 @@ class Tally:
         self.max_abs, self.max_rel = max(self.max_abs, other.max_abs), max(self.max_rel, other.max_rel)
         self.lowest, self.highest = min(self.lowest, other.lowest), max(self.highest, other.highest)
         for name, value in other.ratios.items():
+            known = self.ratios.get(name, value)
             worse = min if higher_is_better(name) else max
-            self.ratios[name] = worse(self.ratios.get(name, value), value)
+            self.ratios[name] = math.nan if math.isnan(known) or math.isnan(value) else worse(known, value)
         self.ranking.take(other.ranking)
         self.divergence.take(other.divergence)
 
@@ -95,11 +96,12 @@ def _add_numbers(found: Tally, reference: Array, candidate: Array, measuring: Me
     if not found.finite:
         return
     found.sum_squares = noise / scale / scale
+    peak = found.highest * scale - found.lowest * scale
     found.ratios = {
         # Of equal outputs it is 1, whatever the rounding of the sums says.
         "cosine": 1.0 if noise == 0.0 else _cosine(dot, signal, energy),
         "snr_db": _decibels(signal, noise),
-        "psnr_db": _decibels(((found.highest * scale) - (found.lowest * scale)) ** 2 * found.finite, noise),
+        "psnr_db": _decibels(peak**2 * found.finite, noise) if peak or not noise else math.nan,
         "relative_rms": math.sqrt(noise) / max(math.sqrt(signal), SMALLEST * scale * math.sqrt(found.finite)),
     }
 

@@ -96,6 +96,8 @@ def outside(metrics: Mapping[str, float], bounds: Mapping[str, float]) -> list[s
 def _why(metric: str) -> str:
     if metric == "kl":
         return " (the reference's values are no probabilities; are they logits that `softmax` should name?)"
+    if metric == "psnr_db":
+        return " (the reference gives the same number everywhere)"
     if metric.startswith("top"):
         return f" (its rows have too few elements for {metric})"
     return ""
