@@ -597,6 +597,16 @@ def test_noise_is_added_to_what_both_models_are_fed(noise: dict[str, Any], told:
     )
 
 
+def test_every_sample_has_its_own_noise_and_only_inputs_that_are_named_have_any(tmp_path: Path) -> None:
+    text = "g (float[50] x, float[50] z) => (float[50] y) { y = Add(x, z) }"
+    noise = {"deviation": 1, "inputs": ["z"]}
+    inputs: Given = {"x": {"data": 1}, "z": {"data": 0}}
+    ran, _ = look(tmp_path / "a", text, inputs, tensors=["x", "z"], noise=noise, samples=2, arrays=True)
+    x, z = ([np.load(ran.out / f"arrays/{i:04}-{sample}-candidate.npy") for sample in (0, 1)] for i in (0, 1))
+    assert {float(value) for each in x for value in each} == {1.0}
+    assert abs(np.corrcoef(z[0], z[1])[0, 1]) < 0.5
+
+
 @pytest.mark.parametrize(
     "noise",
     [{}, {"kind": "uniform"}, {"deviation": 0}, {"deviation": 1, "share": 0.1}, {"kind": "salt_pepper", "share": 2}],
