@@ -123,7 +123,7 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         reference = context.read("reference")
         mine = self._side(Path(reference.path), reference.label, self.reference_provider)
         theirs = self._side(source.path, source.label, None)
-        return pair_models(mine, theirs, context.inputs, self, self.arithmetic).emulated(context.scratch)
+        return pair_models(mine, theirs, context.inputs, self, self.arithmetic).with_arithmetic(context.scratch)
 
     def _side(self, path: Path, label: str, provider: str | None) -> Side:
         from ndld_flow.backends.comparing.sides import Side

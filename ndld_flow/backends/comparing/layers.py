@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from ndld_flow.backends.comparing.model_comparison import ModelPair, Progress
-from ndld_flow.backends.models.element_types import element_of
+from ndld_flow.backends.comparing.reduced_precision import reduced_precision
 from ndld_flow.backends.models.tensors import Array
 from ndld_flow.backends.observing.capture import tensors_of
 from ndld_flow.backends.observing.divergence import Observed, diverge, first_divergent
@@ -18,7 +16,6 @@ from ndld_flow.name_patterns import is_plain, name_matcher
 from ndld_flow.nearest import say_nearest
 from ndld_flow.records.divergence import LayerDivergence
 
-_REDUCED = {"float16": "fp16", "bfloat16": "bf16"}
 MOST_LAYERS = 1000
 """More are not recorded: the record of a model of tens of thousands of nodes would be too large to look at."""
 
@@ -50,7 +47,7 @@ def compare_layers(
         Observed(pair.candidate.to_run, pair.candidate.settings),
         _Feeds(pair.samples),
         chosen,
-        _reduced_precision(pair.candidate.path),
+        reduced_precision(pair.candidate.path),
         progress,
     )
     first = first_divergent(layers, bounds)
@@ -79,13 +76,6 @@ def _most_divergent(layers: Sequence[LayerDivergence], first: LayerDivergence | 
     ranked = sorted(layers, key=lambda layer: (layer.nonfinite > 0, layer.metrics.get("relative_rms", 0.0)))
     tensors = {layer.tensor for layer in ranked[-MOST_LAYERS:]}
     return tuple(layer for layer in layers if layer.tensor in tensors or layer is first)
-
-
-def _reduced_precision(model: Path) -> str:
-    """The precision below fp32 that most of a model's tensors have; empty where none has."""
-    found = Counter(_REDUCED.get(element_of(place.type), "") for place in tensors_of(model))
-    del found[""]
-    return max(found, key=lambda precision: found[precision], default="")
 
 
 class _Feeds(Collection[Mapping[str, Array]]):

@@ -62,10 +62,10 @@ class ModelPair:
     samples: Samples
     arithmetic: Arithmetic
 
-    def emulated(self, scratch: Path) -> ModelPair:
+    def with_arithmetic(self, scratch: Path) -> ModelPair:
         """The same as they are to be run: where `stored` is asked for, fp16 and bf16 models are emulated on a CPU."""
         if self.arithmetic == "native":
-            return self
+            return replace(self, reference=self.reference.native(), candidate=self.candidate.native())
         reference = self.reference.emulated(scratch / "reference.onnx")
         return replace(self, reference=reference, candidate=self.candidate.emulated(scratch / "candidate.onnx"))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from ndld_flow.backends.comparing.reduced_precision import reduced_precision
 from ndld_flow.backends.emulating.stored_model import emulate_stored
 from ndld_flow.backends.models.tensors import Array
 from ndld_flow.backends.running.execution_providers import CPU, full_name
@@ -36,12 +37,26 @@ class Side:
         """The same with its fp16 and bf16 tensors rounded as stored, by a model in `target`, if it has such tensors and
         runs on a CPU: ONNX Runtime would compute them in fp32 and hide what overflows.
         """
-        if full_name(self.settings.provider) != CPU:
+        if not self._on_cpu:
             return self
         done = emulate_stored(self.path, target)
         if done is None:
             return self
         return replace(self, emulation=target, stored_dtypes=done.outputs, notes=done.notes)
+
+    def native(self) -> Side:
+        """The same with a warning, where it is computed in a higher precision than it is stored in."""
+        if not self._on_cpu or not (precision := reduced_precision(self.path)):
+            return self
+        warning = (
+            f"ONNX Runtime computes {precision} in fp32 on the CPU, where nothing overflows: what a GPU makes of "
+            f"{self.label} is only seen with `arithmetic: stored`"
+        )
+        return replace(self, notes=(warning,))
+
+    @property
+    def _on_cpu(self) -> bool:
+        return full_name(self.settings.provider) == CPU
 
 
 @dataclass
