@@ -39,7 +39,7 @@ class FoundFile:
     def contents(self) -> dict[str, Path]:
         """What each file that is read is to be called, folders included -> where it lies."""
         if self.path.is_dir():
-            return {f"{self.label}/{path.name}": path for path in test_inputs(self.path)}
+            return {f"{self.label}/{path.name}": path for path in inputs_in_test_set(self.path)}
         return {self.label: self.path}
 
 
@@ -75,7 +75,7 @@ def absolute_pattern(pattern: str) -> str:
     return str(Path(_WILD.sub("[\\g<0>]", str(Path.cwd())), pattern))
 
 
-def test_inputs(folder: Path) -> tuple[Path, ...]:
+def inputs_in_test_set(folder: Path) -> tuple[Path, ...]:
     """The inputs of an ONNX test data set, in their order; none of another folder."""
     return tuple(sorted(folder.glob("input_[0-9]*.pb"), key=natural_key)) if (folder / "input_0.pb").exists() else ()
 
@@ -93,7 +93,7 @@ def _matches(pattern: str) -> list[Path]:
     try:
         if is_glob(pattern):
             return _globbed(pattern)
-        if _is_file(path) or test_inputs(path):
+        if _is_file(path) or inputs_in_test_set(path):
             return [path]
         return _folder(path)
     except OSError as error:
@@ -139,7 +139,7 @@ def _check_count(paths: Sequence[Path], patterns: Sequence[str]) -> None:
 
 
 def _without_folders(paths: list[Path]) -> list[Path]:
-    return sorted((path for path in paths if _is_file(path) or test_inputs(path)), key=natural_key)
+    return sorted((path for path in paths if _is_file(path) or inputs_in_test_set(path)), key=natural_key)
 
 
 def _is_file(path: Path) -> bool:
