@@ -162,6 +162,7 @@ def test_integers_and_bools_must_be_equal_unless_told(tmp_path: Path) -> None:
 def test_unknown_output_in_the_tolerances(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match='no output "yy"; did you mean "y"'):
         compare(tmp_path, SAME, SAME, output_tolerance={"yy": {"max_abs": 1}})
+    assert not (tmp_path / "ran" / "scratch" / "reference").exists()  # before anything ran
 
 
 @pytest.mark.parametrize(
@@ -333,6 +334,7 @@ def test_layers_tell_where_values_part(tmp_path: Path) -> None:
     other.mkdir()
     with pytest.raises(RequestError, match='layers: "bigg" fits no tensor or node of source; did you mean "big"'):
         compare(other, EXACT, OVERFLOWS, TO_TWO, layers=["bigg"])
+    assert not (other / "ran" / "scratch" / "reference").exists()  # before anything ran
 
 
 def test_a_huge_models_layers_are_the_worst_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -100,11 +101,11 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         from ndld_flow.backends.comparing.model_comparison import compare_models
 
         asked, pair = self._asked(), self._pair(source, context)
-        labelled = self._labelled(pair)
+        asked.check_names(pair.outputs)
+        tensors, labelled = self._tensors(pair), self._labelled(pair)
         compared = compare_models(pair, asked.measuring, labelled is not None, context.scratch, context.progress)
-        asked.check_names([output.name for output in compared.outputs])
         judged = labelled.judge(compared) if labelled is not None else None
-        accuracy = compose_accuracy(asked, compared, judged, self._compare_layers(pair, context))
+        accuracy = compose_accuracy(asked, compared, judged, self._compare_layers(pair, tensors, context))
         for said in (*accuracy.notes, *compared.log.splitlines()):
             context.log.info("%s", said)
         (out / AccuracyDocument.main).write_text(accuracy.to_json(), encoding="utf-8")
@@ -148,10 +149,17 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         spare = self.samples is not None
         return prepare_labelled(self.metric, self.labels, self.metric_tolerance, samples, spare=spare)
 
-    def _compare_layers(self, pair: ModelPair, context: Context) -> ComparedLayers | None:
+    def _tensors(self, pair: ModelPair) -> Sequence[str] | None:
+        """Those inside the models to compare; None for all of them."""
+        from ndld_flow.backends.comparing.layers import choose_tensors
+
+        return choose_tensors(pair, self.layers) if isinstance(self.layers, tuple) else None
+
+    def _compare_layers(
+        self, pair: ModelPair, tensors: Sequence[str] | None, context: Context
+    ) -> ComparedLayers | None:
         from ndld_flow.backends.comparing.layers import compare_layers
 
         if not self.layers:
             return None
-        patterns = self.layers if isinstance(self.layers, tuple) else ()
-        return compare_layers(pair, patterns, (self.tolerance or _TOLERANCE).bounds(self.topk), context.progress)
+        return compare_layers(pair, tensors, (self.tolerance or _TOLERANCE).bounds(self.topk), context.progress)

@@ -34,19 +34,14 @@ class ComparedLayers:
 
 
 def compare_layers(
-    pair: ModelPair, patterns: Sequence[str], bounds: Mapping[str, float], progress: Progress
+    pair: ModelPair, tensors: Sequence[str] | None, bounds: Mapping[str, float], progress: Progress
 ) -> ComparedLayers:
-    """Compare the tensors inside both models, by name.
-
-    `patterns` choose tensors of the reference, or nodes, whose tensors are then meant; none chooses all. Raises
-    `RequestError` for a pattern that fits nothing.
-    """
-    chosen = _chosen(pair, patterns) if patterns else None
+    """Compare the tensors inside both models, by name: some of the reference's, or all of them."""
     layers = diverge(
         Observed(pair.reference.to_run, pair.reference.settings),
         Observed(pair.candidate.to_run, pair.candidate.settings),
         _Feeds(pair.samples),
-        chosen,
+        tensors,
         reduced_precision(pair.candidate.path),
         progress,
     )
@@ -58,7 +53,11 @@ def compare_layers(
     return ComparedLayers(kept, len(layers), first, bounds, notes)
 
 
-def _chosen(pair: ModelPair, patterns: Sequence[str]) -> list[str]:
+def choose_tensors(pair: ModelPair, patterns: Sequence[str]) -> list[str]:
+    """The reference's tensors that patterns fit, or the nodes that make them.
+
+    Raises `RequestError` for a pattern that fits nothing.
+    """
     places = [place for place in tensors_of(pair.reference.path) if not place.in_body]
     chosen = set()
     for pattern in patterns:

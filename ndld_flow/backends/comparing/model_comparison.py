@@ -12,7 +12,7 @@ from ndld_flow.backends.comparing.compared_output import ComparedOutput
 from ndld_flow.backends.comparing.kept_outputs import KeptOutputs
 from ndld_flow.backends.comparing.measuring import Measuring
 from ndld_flow.backends.comparing.sides import Arithmetic, Run, Side
-from ndld_flow.backends.models.declared_inputs import model_inputs
+from ndld_flow.backends.models.declared_inputs import model_inputs, model_outputs
 from ndld_flow.backends.running.model_matching import SharedInputs, pair_names, shared_inputs
 from ndld_flow.backends.running.sample_feeds import Sample, Samples, make_samples
 from ndld_flow.backends.running.sample_settings import SampleSettings
@@ -61,6 +61,12 @@ class ModelPair:
     inputs: SharedInputs
     samples: Samples
     arithmetic: Arithmetic
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What the outputs of both are called: as in the reference, if it has them."""
+        mine, theirs = ([spec.name for spec in model_outputs(side.path)] for side in (self.reference, self.candidate))
+        return tuple(one or other or "" for one, other in pair_names(mine, theirs))
 
     def with_arithmetic(self, scratch: Path) -> ModelPair:
         """The same as they are to be run: where `stored` is asked for, fp16 and bf16 models are emulated on a CPU."""
