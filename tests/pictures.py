@@ -62,5 +62,5 @@ def _ink(pick: random.Random, paper: tuple[int, int, int]) -> tuple[int, int, in
 
 
 if __name__ == "__main__":
-    draw_lines(ROOT / "pipelines/images/lines", 8)
+    draw_lines(ROOT / "pipelines/images/lines", 12)
     draw_pages(ROOT / "pipelines/images/pages", 8)

@@ -37,14 +37,6 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
     def needs_inputs(self) -> bool:
         return self.mode == "static"
 
-    def library_versions(self) -> dict[str, str]:
-        from ndld_flow.backends.quantizing.vnni import saturates
-
-        if self.reduce_range != "auto" or self.target != "cpu":
-            return super().library_versions()
-        # What the result is depends on this CPU.
-        return super().library_versions() | {"sums of 8-bit products here": "saturate" if saturates() else "exact"}
-
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.backends.quantizing.quantize_file import Data, Rooms, quantize_file
 

@@ -18,8 +18,8 @@ from ndld_flow.backends.quantizing.settings import QuantizeSettings
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings
 
 _Span = tuple[float, float, float]
-_BINS = {"entropy": 512, "percentile": 2048, "distribution": 2048}
-"""As ONNX Runtime's own calibrators have them, but for entropy: with its 128 of 128 it could only choose everything."""
+_BINS = {"entropy": 128, "percentile": 2048, "distribution": 2048}
+"""As ONNX Runtime's own calibrators have them."""
 
 
 @dataclass(frozen=True)

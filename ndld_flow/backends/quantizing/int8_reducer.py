@@ -75,6 +75,7 @@ def settings_of(settings: QuantizeSettings) -> dict[str, bool | int | float | st
         "activations": settings.activation_type,
         "weights": settings.weights,
         "per_channel": settings.per_channel,
+        "reduce_range": settings.reduce_range,
         "symmetric": settings.symmetric_activations,
         "min_intensity": settings.least_intensity,
     }

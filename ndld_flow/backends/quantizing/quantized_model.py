@@ -22,7 +22,6 @@ from ndld_flow.backends.quantizing.calibration import Ranges
 from ndld_flow.backends.quantizing.hearing import heard
 from ndld_flow.backends.quantizing.prepared_model import PreparedModel, QuantizableNode
 from ndld_flow.backends.quantizing.settings import QuantizeSettings
-from ndld_flow.backends.quantizing.vnni import saturates
 from ndld_flow.errors import RequestError
 
 _QUOTED = re.compile(r"'[^']*'|`[^`]*`")
@@ -104,7 +103,7 @@ def _quantized(
     proto: onnx.ModelProto, nodes: Sequence[QuantizableNode], ranges: Ranges, settings: QuantizeSettings
 ) -> onnx.ModelProto:
     names, op_types = [node.name for node in nodes], sorted({node.op_type for node in nodes})
-    shared = (settings.per_channel, _reduces(settings))
+    shared = (settings.per_channel, settings.reduce_range)
     weights = _TYPES[settings.weights]
     if settings.mode == "dynamic":
         # A Gemm is made a MatMul and an Add before it is looked at.
@@ -137,12 +136,6 @@ def _quantized(
 
 def _tensor_data(low: float, high: float) -> TensorData:
     return TensorData(lowest=np.float32(low), highest=np.float32(high))
-
-
-def _reduces(settings: QuantizeSettings) -> bool:
-    if settings.reduce_range != "auto":
-        return settings.reduce_range
-    return settings.target == "cpu" and settings.weights == "int8" and saturates()
 
 
 def _options(settings: QuantizeSettings, op_types: Sequence[str]) -> Mapping[str, object]:
