@@ -116,7 +116,8 @@ def test_a_cost_that_is_not_known_is_called_so(tmp_path: Path) -> None:
     ("changes", "told"),
     [
         ({"metrics_whole": {}}, "In fp16 as it comes this model does not run."),
-        ({"metrics_whole": {"cosine": math.nan}}, "its outputs hold NaN or infinity; no cosine (bound 0.999)."),
+        ({"metrics_whole": {"cosine": math.nan}}, "destroyed: its outputs hold values that are NaN or infinite."),
+        ({"metrics_whole": {"cosine": 1.0, "nonfinite": 12.0}}, "destroyed: 12 values of its outputs are NaN or inf"),
         ({"metrics_whole": {"cosine": 0.99}}, "In fp16 as it comes this model is outside its bound: cosine 0.99 ("),
         ({"metrics_whole": {"cosine": 0.9995}}, "In fp16 as it comes this model meets its bound: cosine 0.99950 ("),
         ({"tolerance": {"max_abs": 0.1}, "precision": "bf16"}, "In bf16 as it comes this model is outside its"),
@@ -167,6 +168,7 @@ def insights(found: PrecisionSearch, **changes: Any) -> list[str]:
 def test_what_a_search_leaves_open_is_said() -> None:
     assert insights(search()) == []
     assert insights(failed_search()) == ["No set of nodes meets the bound of search"]
+    assert insights(search(5)) == ["Most of the model stays in fp32"]
     assert insights(search(sample_count=1)) == ["What search found was seen on one sample"]
     assert insights(search(), users=(), checks=()) == ["No step of this run uses what search found"]
     assert insights(search(), checks=()) == ["half was not compared with its reference"]
@@ -316,7 +318,7 @@ def test_of_many_samples_the_worst_are_shown() -> None:
 def test_every_state_is_drawn(tmp_path: Path) -> None:
     page = draw_report(write_search(tmp_path, failed_search(), agree__accuracy=deep_accuracy()))
     text = page.read_text("utf-8")
-    for told in ("bound 0.999 not met", "NaN or infinity", "receipt-3.png", "at least 0.8", 'class="cause overflow"'):
+    for told in ("bound 0.999 not met", "NaN or infinite", "receipt-3.png", "at least 0.8", 'class="cause overflow"'):
         assert told in text
     payload = payload_of(page)
     assert [depth is None for depth in payload["depths"]] == [False, False]

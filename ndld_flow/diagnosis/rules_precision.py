@@ -56,6 +56,20 @@ def found_on_one_sample(subject: SearchSubject) -> Iterator[Insight]:
     )
 
 
+def hardly_anything_left(subject: SearchSubject) -> Iterator[Insight]:
+    """A set that meets the bound by keeping nearly all of the model."""
+    search = subject.search
+    if not search.passed or len(search.kept) <= search.candidate_count / 2:
+        return
+    yield Insight(
+        0.0,
+        f"Most of the model stays in {one_line(search.kept_precision)}",
+        f"{len(search.kept)} of {search.candidate_count} nodes are kept: little is left to be {search.precision}.",
+        "Search on `data` like what the model will meet, for noise may be harder than it; ask whether the bound is "
+        "needed, or give it more `trials` and `time`.",
+    )
+
+
 def not_used(subject: SearchSubject) -> Iterator[Insight]:
     """A search that no step reads."""
     if subject.users or not subject.search.kept:
@@ -113,6 +127,7 @@ Rule = Callable[[SearchSubject], Iterator[Insight]]
 
 SEARCH_RULES: tuple[Rule, ...] = (
     bound_not_met,
+    hardly_anything_left,
     checked_natively_on_cpu,
     kept_nodes_are_slow,
     not_used,

@@ -23,6 +23,8 @@ from ndld_flow.report.search_story import search_story
 from ndld_flow.report.settings_text import Setting, settings_of
 
 _KEPT_SHOWN = 200
+_CAUSES = ("overflow", "underflow", "range", "unsupported", "sensitivity")
+"""The most telling first."""
 _NAMES_SHOWN = 40
 _TRIALS_SHOWN = 40
 
@@ -191,7 +193,7 @@ def _number(value: float | None) -> str:
 def _kept_rows(
     search: PrecisionSearch, profiles: Mapping[str, Profile], depth: DepthView | None
 ) -> tuple[KeptRow, ...]:
-    shown = search.kept[:_KEPT_SHOWN]
+    shown = sorted(search.kept, key=lambda node: _CAUSES.index(node.cause))[:_KEPT_SHOWN]
     layers = _layer_places({node.node for node in shown if node.node}, list(profiles.values()))
     rows = {depth.layers[row].layer.tensor: row for row in depth.kept} if depth else {}
     of_node = [next((rows[name] for name in node.outputs if name in rows), None) for node in shown]

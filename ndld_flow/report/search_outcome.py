@@ -52,8 +52,8 @@ def search_outcome(step: str, search: PrecisionSearch) -> SearchOutcome:
         kept=len(search.kept),
         metric=short_name(metric, 40),
         bound=_bounds(search.tolerance).get(metric),
-        whole=search.metrics_whole.get(metric),
-        found=search.metrics_found.get(metric),
+        whole=_value(search.metrics_whole, metric),
+        found=_value(search.metrics_found, metric),
     )
 
 
@@ -67,6 +67,11 @@ def _bounds(tolerance: Mapping[str, float]) -> dict[str, float]:
     """Metric -> bound: `rtol` and `atol` are a bound on `mismatched`."""
     bounds = {metric: bound for metric, bound in tolerance.items() if metric not in ("rtol", "atol")}
     return bounds if len(bounds) == len(tolerance) else {"mismatched": 0.0} | bounds
+
+
+def _value(metrics: Mapping[str, float], metric: str) -> float | None:
+    """NaN where outputs held values that are no numbers: the metrics beside them leave these out."""
+    return math.nan if metrics.get("nonfinite", 0) > 0 else metrics.get(metric)
 
 
 def _telling_metric(search: PrecisionSearch) -> str:

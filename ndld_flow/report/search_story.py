@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from ndld_flow.plain_text import short_name
-from ndld_flow.quantities import number
+from ndld_flow.quantities import count, number
 from ndld_flow.records.precision_search import KeptNode, PrecisionSearch
 from ndld_flow.report.search_outcome import SearchOutcome, is_outside, nodes_word
 
@@ -31,7 +31,9 @@ def _as_it_comes(search: PrecisionSearch, outcome: SearchOutcome) -> str:
     asked = "" if bound is None else f" (bound {number(bound)})"
     told = f"{outcome.metric} {number(value)}{asked}"
     if not math.isfinite(value):
-        return f"{whole} this model is destroyed: its outputs hold NaN or infinity; no {outcome.metric}{asked}."
+        broken = search.metrics_whole.get("nonfinite", 0.0)
+        values = f"{count(broken)} values of its outputs are" if broken else "its outputs hold values that are"
+        return f"{whole} this model is destroyed: {values} NaN or infinite."
     if bound is not None and not is_outside(outcome.metric, value, bound):
         return f"{whole} this model meets its bound: {told}."
     destroyed = outcome.metric == "cosine" and value < _DESTROYED

@@ -76,8 +76,11 @@ class DepthChart {
 
   axis(width) {
     const y = this.height - DEPTH.axis + 17;
-    const all = ticks(this.from, Math.max(this.to, this.from + 1), Math.max(2, Math.floor((width - DEPTH.left) / 110)));
-    const rows = [...new Set(all.map(Math.round))].filter((row) => row <= this.to);
+    const { position } = this.data;
+    const [low, high] = [position[this.from], position[this.to]];
+    const round = ticks(low, Math.max(high, low + 1), Math.max(2, Math.floor((width - DEPTH.left) / 110)));
+    // Not every node was compared: a label stands at the first layer from its number on.
+    const rows = [...new Set(round.map((tick) => position.findIndex((one) => one >= tick)))].filter((row) => row >= this.from && row <= this.to);
     return [
       ...rows.map((row) => draw("text", { x: this.sight.x(row), y, "text-anchor": "middle" }, count(this.data.position[row]))),
       draw("text", { x: 0, y }, "layer"),

@@ -120,7 +120,8 @@ class ErrorPanel extends DepthPanel {
     const bottom = this.top + this.height;
     const rows = data.keptRows.filter((row) => row >= sight.from && row <= sight.to);
     if (!rows.length) return [];
-    const lines = rows.map((row) => `M${sight.x(row).toFixed(1)} ${this.top}V${bottom}`).join("");
+    const isSparse = rows.length < sight.width / 14; // more lines than that hide the curves
+    const lines = isSparse ? rows.map((row) => `M${sight.x(row).toFixed(1)} ${this.top}V${bottom}`).join("") : "";
     const marks = rows.map((row) => `M${sight.x(row).toFixed(1)} ${bottom - 5}l5 5l-5 5l-5 -5z`).join("");
     return [draw("path", { class: "kept-line", d: lines }), draw("path", { class: "kept-mark", d: marks })];
   }
@@ -143,8 +144,10 @@ class RangePanel extends DepthPanel {
     super(data, sight, top, DEPTH.ranges);
     const { largest_abs: largest, smallest_abs: smallest } = data.ranges;
     const powers = [...largest, ...smallest, ...(data.limits ?? [])].filter((value) => value > 0).map(Math.log10);
-    const least = powers.reduce((a, b) => Math.min(a, b), Infinity);
     const most = powers.reduce((a, b) => Math.max(a, b), -Infinity);
+    // A single value near 0 must not flatten all others: what is far below the format, or the largest, is cut off.
+    const floor = data.limits ? Math.log10(data.limits[0]) - 3 : most - 16;
+    const least = powers.reduce((a, b) => Math.min(a, Math.max(b, floor)), Infinity);
     this.setScale(powers.length ? Math.floor(least - 0.3) : -1, powers.length ? Math.ceil(most + 0.3) : 1);
   }
 
@@ -161,7 +164,8 @@ class RangePanel extends DepthPanel {
     const { largest_abs: largest, smallest_abs: smallest } = data.ranges;
     const columns = this.columns((row) => {
       if (data.rangeKind(row) !== kind || !(largest[row] > 0)) return null;
-      return [Math.log10(smallest[row] > 0 ? smallest[row] : largest[row]), Math.log10(largest[row])];
+      const ends = [smallest[row] > 0 ? smallest[row] : largest[row], largest[row]];
+      return ends.map((value) => Math.max(this.low, Math.log10(value)));
     });
     const path = [...columns].map(([x, [low, high]]) => `M${x.toFixed(1)} ${(this.y(low) + 0.5).toFixed(1)}V${(this.y(high) - 0.5).toFixed(1)}`).join("");
     const wide = Math.max(1, Math.min(7, this.sight.pitch * 0.6));

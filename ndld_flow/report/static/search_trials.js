@@ -57,7 +57,7 @@ class TrialsPlot {
     const height = bottom + TRIALS.gap + TRIALS.bars + TRIALS.bottom;
     this.width = width;
     this.x = scale(-0.5, data.length - 0.5, TRIALS.left, width - TRIALS.right);
-    const offs = rows.map((row) => data.off(data.values[row]));
+    const offs = rows.map((row) => (data.metrics.nonfinite?.[row] > 0 ? NaN : data.off(data.values[row])));
     const bound = data.bound === null ? null : data.off(data.bound);
     const powers = [...offs, bound].filter((value) => value > 0 && Number.isFinite(value)).map(Math.log10);
     const low = powers.length ? Math.floor(powers.reduce((a, b) => Math.min(a, b)) - 0.1) : -4;
