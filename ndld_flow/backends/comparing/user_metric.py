@@ -67,13 +67,12 @@ class UserMetric:
         for sample, label, kept in zip(labelled.samples, labelled.labels, labelled.outputs, strict=True):
             where = f"sample {short_name(sample)}, model {short_name(labelled.model)}"
             with _told_where(where), told_with_place(self.path):
-                returned = self.function(_own_arrays(kept), label)
-            each.append(self._numbers(returned, where))
-            if each[-1].keys() != each[0].keys():
-                raise RequestError(
-                    f"{self.path}: metric() returns {', '.join(each[-1])} for one sample and {', '.join(each[0])} for "
-                    f"others ({where}): return the same names for all."
-                )
+                each.append(self._numbers(self.function(_own_arrays(kept), label)))
+                if each[-1].keys() != each[0].keys():
+                    raise RequestError(
+                        f"{self.path}: metric() returns {', '.join(each[-1])} for one sample and "
+                        f"{', '.join(each[0])} for others: return the same names for all"
+                    )
         names = each[0] if each else {}
         return Scores({name: math.fsum(one[name] for one in each) / len(each) for name in names}, tuple(each))
 
@@ -81,42 +80,41 @@ class UserMetric:
         predictions = _Predictions(labelled)
         where = f"model {short_name(labelled.model)}"
         with _told_where(where), told_with_place(self.path):
-            returned = self.function(predictions)
-        if predictions.taken < len(predictions):
-            raise RequestError(
-                f"{self.path}: evaluate() took {predictions.taken} of {len(predictions)} predictions ({where}): a "
-                "metric of the whole set needs them all."
-            )
-        return Scores(self._numbers(returned, where))
+            values = self._numbers(self.function(predictions))
+            if predictions.taken < len(predictions):
+                raise RequestError(
+                    f"{self.path}: evaluate() took {predictions.taken} of {len(predictions)} predictions: a metric of "
+                    "the whole set needs them all"
+                )
+        return Scores(values)
 
-    def _numbers(self, returned: object, where: str) -> dict[str, float]:
+    def _numbers(self, returned: object) -> dict[str, float]:
         named = returned if isinstance(returned, Mapping) else {PLAIN: returned}
         if not named:
-            raise RequestError(f"{self.path}: {self.kind}() returns an empty dict ({where}): return what it measured.")
-        return {self._name(name, where): self._number(name, value, where) for name, value in named.items()}
+            raise RequestError(f"{self.path}: {self.kind}() returns an empty dict: return what it measured")
+        return {self._name(name): self._number(name, value) for name, value in named.items()}
 
-    def _name(self, name: object, where: str) -> str:
+    def _name(self, name: object) -> str:
         if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
             raise RequestError(
-                f"{self.path}: {self.kind}() calls a metric {short_name(repr(name))} ({where}): use a name of letters, "
-                "digits and _, which gates can say."
+                f"{self.path}: {self.kind}() calls a metric {short_name(repr(name))}: use a name of letters, digits "
+                "and _, which gates can say"
             )
         if _TAKEN.fullmatch(name):
             raise RequestError(
-                f'{self.path}: {self.kind}() calls a metric "{name}" ({where}), which is a metric of check_accuracy '
-                "itself: use another name."
+                f'{self.path}: {self.kind}() calls a metric "{name}", as check_accuracy calls one of its own: use '
+                "another name"
             )
         return name
 
-    def _number(self, name: object, value: object, where: str) -> float:
+    def _number(self, name: object, value: object) -> float:
         # An array of one number is what many a calculation with numpy ends in.
         if isinstance(value, np.ndarray | np.generic) and value.size == 1:
             value = value.item()
         if not isinstance(value, bool | int | float) or not math.isfinite(value):
             called = "" if name == PLAIN else f" for {short_name(str(name))}"
             raise RequestError(
-                f"{self.path}: {self.kind}() returns {short_name(repr(value), 60)}{called} ({where}), which is no "
-                "finite number."
+                f"{self.path}: {self.kind}() returns {short_name(repr(value), 60)}{called}, which is no finite number"
             )
         return float(value)
 
@@ -186,4 +184,4 @@ def _told_where(where: str) -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        raise RequestError(f"{error} ({where})") from error.__cause__
+        raise RequestError(f"{error} ({where}).") from error.__cause__
