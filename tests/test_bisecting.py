@@ -45,6 +45,14 @@ def test_suspects_that_are_enough_are_only_left_out_one_by_one() -> None:
     assert told[2].what == "without node_12", "the least suspect first"
 
 
+def test_every_suspect_that_is_not_needed_goes() -> None:
+    oracle = Planted([frozenset({3})])
+    found, told = find(line(50, severity=dict.fromkeys(range(6), 2.0)), oracle)
+    assert found.kept == {3}
+    assert found.minimal
+    assert {attempt.phase for attempt in told[2:]} == {"shrink"}
+
+
 def test_suspects_that_are_not_enough_are_joined_by_the_next_most_severe() -> None:
     found, told = find(line(50, severity={7: 5.0, 9: 0.9, 12: 0.8, 20: 0.7}), Planted([frozenset({7, 9, 12})]))
     assert found.kept == {7, 9, 12}
@@ -118,6 +126,19 @@ def test_where_nothing_passes_the_least_that_is_as_good_as_everything_is_deliver
     assert found.kept == {3, 30}
     assert found.outcome == Outcome(False, -4.0)
     assert not found.spent
+
+
+def test_what_passes_on_the_way_to_what_is_only_as_good_is_followed() -> None:
+    """Everything is no better than one node, for another spoils it; a set without that one passes."""
+
+    def oracle(kept: Kept) -> Outcome:
+        if {0, 7} <= kept and 39 not in kept:
+            return Outcome(True, 1.0)
+        return Outcome(False, -0.5 if 0 in kept else -1.0)
+
+    found = search(line(SIZE), oracle, Budget(500))
+    assert found.kept == {0, 7}
+    assert found.outcome.passed
 
 
 def test_where_keeping_changes_nothing_nothing_is_kept() -> None:
