@@ -299,6 +299,26 @@ def test_a_comparison_names_its_worst_and_its_labelled_metrics() -> None:
     assert [y < plot.bound for _, y, _ in plot.dots] == [broken for _, _, broken in plot.dots]
 
 
+def test_only_the_metric_that_is_named_is_broken() -> None:
+    metrics = {"snr_db": 40.0, "psnr_db": 20.0}
+    failed = ("psnr_db 20 is less than 30",)
+    output = OutputAgreement(output="y", dtype="float32", shape=(1,), metrics=metrics, failed=failed)
+    (view,) = collect_accuracy({"agree": deep_accuracy(1).model_copy(update={"outputs": (output,)})})
+    cells = dict(zip(view.metrics, view.rows[0].cells, strict=True))
+    assert [name for name, cell in cells.items() if cell and cell.failed] == ["psnr_db"]
+
+
+def test_the_terminal_names_a_labelled_metric_that_failed(tmp_path: Path) -> None:
+    right = tuple(one.model_copy(update={"failed": ()}) for one in deep_accuracy().outputs)
+    for compared, told in (
+        (deep_accuracy(), "(outside tolerance: 1 of 2 outputs and f1)"),
+        (deep_accuracy().model_copy(update={"outputs": right}), "(outside tolerance: f1)"),
+    ):
+        folder = write_search(tmp_path / told, search(9, kept=()), agree__accuracy=compared)
+        (line,) = (line for line in summarize_run(read_run(folder).run, folder) if line.startswith("accuracy"))
+        assert line.endswith(told)
+
+
 def test_of_many_samples_the_worst_are_shown() -> None:
     few = deep_accuracy()
     many = tuple(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -201,7 +202,8 @@ def _cell(output: OutputAgreement, metric: str) -> Cell | None:
 
 
 def _is_broken(output: OutputAgreement, metric: str) -> bool:
-    return any(metric in sentence for sentence in output.failed)
+    whole_word = re.compile(rf"(?<!\w){re.escape(metric)}(?!\w)")  # `snr_db` is no part of `psnr_db`
+    return any(whole_word.search(sentence) for sentence in output.failed)
 
 
 # --- limits ---

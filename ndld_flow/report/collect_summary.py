@@ -59,6 +59,8 @@ class AccuracyOutcome:
     max_abs: float | None
     outputs_failed: int
     outputs: int
+    labelled_failed: tuple[str, ...]
+    """The user's metrics whose bounds do not hold."""
     checks: int
     """How many comparisons the run holds."""
     checks_passed: int
@@ -241,6 +243,7 @@ def _accuracy_outcome(accuracies: dict[str, Accuracy]) -> AccuracyOutcome | None
         max_abs=_worst(shown, "max_abs", max),
         outputs_failed=sum(bool(output.failed) for output in shown.outputs),
         outputs=len(shown.outputs),
+        labelled_failed=tuple(short_name(one.name, 60) for one in shown.labelled if one.failed),
         checks=len(accuracies),
         checks_passed=len(accuracies) - len(failed),
     )

@@ -101,7 +101,8 @@ def tolerance_words(accuracy: AccuracyOutcome) -> str:
     if accuracy.passed:
         text = "within tolerance"
     else:
-        text = f"outside tolerance: {accuracy.outputs_failed} of {accuracy.outputs} outputs"
+        outputs = [f"{accuracy.outputs_failed} of {accuracy.outputs} outputs"] if accuracy.outputs_failed else []
+        text = f"outside tolerance: {' and '.join([*outputs, *accuracy.labelled_failed])}"
     if accuracy.checks == 1:
         return text
     return f"{text}; {accuracy.checks_passed} of {accuracy.checks} comparisons passed"
