@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -293,6 +294,8 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
     assert "&lt;/script&gt;" in text
     (shown,) = payload_of(page_of(folder))["tensors"]
     assert shown["name"].startswith("</script><img")
+    links = {one.link for one in page_of(folder).figures if one.link}
+    assert {unquote(link.removeprefix("#tensor=")) for link in links} == {shown["name"]}
     cards = collect_activations({made.HOSTILE: read_activations(folder)})
     macros = environment().get_template("activations_macros.html.j2").module
     section = str(macros.activations_section(cards))  # type: ignore[attr-defined]

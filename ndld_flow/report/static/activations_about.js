@@ -10,8 +10,8 @@ function tensorHead(data, tensor) {
   ];
 }
 
-function tensorAbout(data, state, maps, choose) {
-  return [samplePart(data, state, choose), tensorFacts(data, state.tensor), ...arrayLinks(maps, data.tensors[state.tensor], state.sample)];
+function tensorAbout(data, state, choose) {
+  return [samplePart(data, state, choose), tensorFacts(data, state.tensor), ...arrayLinks(data, data.tensors[state.tensor], state.sample)];
 }
 
 // The sample that was fed, and the way to others.
@@ -51,9 +51,9 @@ function tensorFacts(data, place) {
 const plainMetric = (value) => (value > 0.999 && value < 1 ? plainNumber(value) : valueText(value, 4));
 
 // All values at full precision, beside the page.
-function arrayLinks(maps, tensor, sample) {
+function arrayLinks(data, tensor, sample) {
   const held = tensor.maps.filter((one) => one.sample === sample && one.array);
-  return held.map((one) => make("p", { class: "small" }, make("a", { href: `./${one.array.split("/").map(encodeURIComponent).join("/")}` }, `All values of the ${one.side}, .npy`)));
+  return held.map((one) => make("p", { class: "small" }, make("a", { href: `./${one.array.split("/").map(encodeURIComponent).join("/")}` }, data.two ? `All values of the ${one.side}, .npy` : "All values, .npy")));
 }
 
 function mapsNote(data, maps, place, look) {

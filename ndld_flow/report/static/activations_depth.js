@@ -18,7 +18,7 @@ class DepthStrip {
       tools.append(makeSwitch("Show", Object.fromEntries(views.map(([name, { label }]) => [name, label])), this.view, (view) => { this.view = view; this.picture.again(); }));
     }
     this.room = make("figure", { class: "picture depth" });
-    host.replaceChildren(tools, this.room);
+    host.replaceChildren(...(views.length > 1 ? [tools] : []), this.room);
     this.picture = drawAtWidth(this.room, (width) => this.draw(width));
   }
 
@@ -93,10 +93,10 @@ class DepthStrip {
         ...(range.rms > 0 ? [draw("rect", { class: "rms", x: x(place) + shift * wide - wide / 2, width: wide, y: axis.y(range.rms) - 1, height: 2 })] : [])];
     };
     return [
-      ...limit(HALF.largest, "fp16's largest", -4), ...limit(HALF.normal, "its smallest in full", -4), ...limit(HALF.smallest, "its smallest", 13),
       ...this.data.tensors.flatMap((one, place) => (one.reference_range
         ? [...bar(one, one.reference_range, place, "of-reference", -0.55), ...bar(one, one.range, place, "of-candidate", 0.55)]
         : bar(one, one.range, place, "of-candidate", 0))),
+      ...limit(HALF.largest, "fp16's largest", -4), ...limit(HALF.normal, "its smallest in full", -4), ...limit(HALF.smallest, "its smallest", 13),
     ];
   }
 

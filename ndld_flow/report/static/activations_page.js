@@ -198,7 +198,7 @@ class Inspector {
 
   tellTensor() {
     this.head.replaceChildren(...tensorHead(this.data, this.tensor));
-    this.about.replaceChildren(...tensorAbout(this.data, this.state, this.maps, (sample) => this.set({ sample })));
+    this.about.replaceChildren(...tensorAbout(this.data, this.state, (sample) => this.set({ sample })));
     const { channels } = this.tensor;
     for (const option of this.order.options) option.hidden = option.value === "difference" && !channels.difference.some((value) => value !== null);
     this.order.value = this.state.order;
