@@ -94,7 +94,7 @@ EXACT = ("Add", "Mul", "Max", "Neg", "Relu", "Abs", "Identity", "Concat", "Split
 BLOCKABLE = ("Add", "Mul", "Max", "If", "Concat")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.data(),
     st.lists(st.sampled_from(EXACT), min_size=1, max_size=12),
@@ -233,6 +233,11 @@ def test_clip_without_bounds_has_those_of_its_type(tmp_path: Path) -> None:
     x = np.array([-1e6, 5.0, 1e6], np.float32)
     found = run(one_operator(tmp_path, "b = Clip(a) y = Cast<to=1>(b)"), x=x)
     np.testing.assert_array_equal(found["y"], [-65504, 5, 65504])
+
+
+def test_bounds_of_old_clips_are_stored_too(tmp_path: Path) -> None:
+    found = run(one_operator(tmp_path, "b = Clip<min=0.1>(a) y = Cast<to=1>(b)", opset=10), x=X[:1] * 0)
+    assert found["y"].tolist() == [float(np.float16(0.1))]
 
 
 def test_overflow_is_infinite_for_those_who_ask(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_limits_are_those_of_the_type(precision: str) -> None:
 FLOATS = st.floats(width=32, allow_nan=True, allow_infinity=True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(np_st.arrays(np.float32, st.integers(0, 30), elements=FLOATS), min_size=1, max_size=4),
     st.sampled_from(sorted(LIMITS)),
@@ -189,6 +189,14 @@ def test_a_range_is_what_numpy_finds(samples: list[Array], precision: str) -> No
     assert found.vanishing_share == vanishing / count
 
 
+@pytest.mark.parametrize("precision", ["fp16", "fp8e4m3"])
+def test_halfway_to_the_smallest_number_vanishes_and_above_it_does_not(precision: str) -> None:
+    limits = FORMAT_LIMITS[precision]
+    meter = RangeMeter("t", limits)
+    meter.add(np.array([0.5, 0.51, -0.75, 1, 0]) * limits.smallest)
+    assert (meter.range().vanishing_share, meter.range().subnormal_share) == (0.2, 0.8)
+
+
 def test_ranges_of_other_dtypes() -> None:
     meter = RangeMeter("t", FORMAT_LIMITS["fp16"])
     for array in (
@@ -208,7 +216,7 @@ def test_ranges_of_other_dtypes() -> None:
 MODEST = st.floats(-1e6, 1e6, width=32) | st.sampled_from([0.0, math.nan, math.inf])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.data(),
     st.lists(st.integers(1, 20), min_size=1, max_size=3),

@@ -17,7 +17,6 @@ from ndld_flow.backends.models.value_uses import insert_behind
 EXACT = MOVES | {
     "Abs",
     "Ceil",
-    "Clip",
     "Constant",
     "ConstantOfShape",
     "Floor",

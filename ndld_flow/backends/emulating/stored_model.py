@@ -41,8 +41,9 @@ def emulate_stored(source: Path, target: Path) -> EmulatedModel | None:
     ONNX Runtime computes fp16 models in fp32 on a CPU and never rounds in between: what overflows on a GPU is invisible
     there. Here a Cast to the stored type and one back to fp32 stand behind each node that computes such a tensor; the
     tensor behind them has the original name. Inputs keep their dtypes. Weights are widened while they are written, so
-    that memory does not grow with the model. None, and nothing written, when no tensor of the model is fp16 or bf16.
-    Raises `ModelError` for a model that cannot be read or emulated.
+    that memory does not grow with the model. It opens faster with `SessionSettings.memory_reuse` off. None, and nothing
+    written, when no tensor of the model is fp16 or bf16. Raises `ModelError` for a model that cannot be read or
+    emulated.
     """
     model = load_model(source)
     try:
@@ -92,7 +93,7 @@ def _notes(model: ir.Model, stored: Mapping[ir.Value, ir.DataType], native: set[
             f"the state in {nodes} ({short_name(inside[0].name or inside[0].op_type)}"
             f"{', ...' if len(inside) > 1 else ''}) is rounded once at the end, not at every step"
         )
-    left = sorted({node.op_type for node in native if not is_op(node, "Cast", "BitCast", "Constant")})
+    left = sorted({node.op_type for node in native if not is_op(node, "BitCast", "Constant")})
     if left:
         notes.append(f"computed as ONNX Runtime has it at reduced precision: {', '.join(left)}")
     return notes
