@@ -135,6 +135,20 @@ def branching_model() -> onnx.ModelProto:
     return b.model(inputs, [tensor("y", [LENGTH, WIDTH])])
 
 
+def wide_model() -> onnx.ModelProto:
+    """One matrix product reads values of which one channel is 1000 times the others, and counts for no more: int8 has
+    no steps left for the rest.
+    """
+    b = GraphBuilder(11)
+    scale = np.ones(WIDTH, np.float32)
+    scale[0] = 1000.0
+    h = b.op("Mul", _layer(b, _layer(b, "x")), b.floats(scale))
+    weight = b.random.standard_normal((WIDTH, WIDTH)).astype(np.float32)
+    h = b.op("MatMul", h, b.initializer(weight / scale[:, None]))
+    b.nodes[-1].name = "wide"
+    return _model(b, _layer(b, h))
+
+
 def integer_model() -> onnx.ModelProto:
     """Nothing in it is a float."""
     b = GraphBuilder(10)

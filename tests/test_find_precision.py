@@ -205,6 +205,17 @@ def test_bf16_has_the_range_and_fewer_bits(tmp_path: Path) -> None:
     assert "fits bf16" in said(found, "difference")
 
 
+def test_a_scale_that_spans_too_much_for_int8(tmp_path: Path) -> None:
+    int8 = {"min_intensity": 0.0, "op_types": ["MatMul"]}
+    found, ran = search(
+        tmp_path, models_precision.wide_model(), precision="int8", int8=int8, tolerance={"cosine": 0.99}
+    )
+    check(found)
+    assert causes(found) == {"wide": "range"}
+    assert "of them are less than half of one of 255 steps" in said(found, "wide")
+    assert "fp16" not in ran.out.joinpath(PrecisionDocument.main).read_text()
+
+
 @pytest.mark.parametrize("settings", [{"keep_io": False}, {"sensitive": False}])
 def test_settings_of_fp16_are_refused_for_others(settings: dict[str, bool]) -> None:
     with pytest.raises(ValueError, match="settings of fp16"):

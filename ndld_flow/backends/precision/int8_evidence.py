@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -15,8 +15,8 @@ from ndld_flow.records.precision_search import Evidence
 
 _MUCH = 0.25
 """Share of its output's RMS that a node may add as error before it is a suspect."""
-_SPAN = 32.0
-"""Largest value over RMS from which on the steps of a scale are told to be too wide: 4 of them are an RMS then."""
+_LOST = 0.5
+"""Share of values lost in the steps of a scale from which on that is told."""
 _STEPS = 255
 
 
@@ -26,7 +26,9 @@ class Int8Suspect:
 
     node: ir.Node
     layers: Mapping[str | None, LayerDivergence]
-    """Tensor -> its divergence."""
+    """Tensor -> its divergence, and its range."""
+    lost: Callable[[TensorRange], float]
+    """Share of a tensor's values, other than 0, that a scale for all of them makes 0."""
 
     @property
     def observed(self) -> bool:
@@ -52,9 +54,8 @@ class Int8Suspect:
 
     def evidence(self, without: str) -> tuple[Evidence, ...]:
         """Most telling first. `without` says what leaving the node out alone comes to."""
-        spans = (layer.range for layer in self._inputs() if layer.range is not None and layer.range.rms > 0)
-        wide = max(spans, key=_span, default=None)
-        found = [_too_wide(wide)] if wide is not None and _span(wide) >= _SPAN else []
+        ranges = [layer.range for layer in self._inputs() if layer.range is not None]
+        found = [_too_wide(tensor, lost) for tensor in ranges if (lost := self.lost(tensor)) >= _LOST]
         off = f"its output is {percent(self._made)} off, what it reads {percent(self._read)} (relative RMS)"
         said = off if self.observed else "what it computes was not looked at"
         sentence = f"with everything in int8 {said}; {without}" if without else f"with everything in int8 {said}"
@@ -65,17 +66,18 @@ def _off(layer: LayerDivergence) -> float:
     return layer.metrics.get("relative_rms", 0.0)
 
 
-def _span(tensor: TensorRange) -> float:
-    return tensor.largest_abs / tensor.rms
+def step_of(tensor: TensorRange) -> float:
+    """The step of a scale that holds all of a tensor's values, and 0."""
+    return (max(tensor.maximum, 0.0) - min(tensor.minimum, 0.0)) / _STEPS
 
 
-def _too_wide(tensor: TensorRange) -> Evidence:
-    step = (tensor.maximum - tensor.minimum) / _STEPS
+def _too_wide(tensor: TensorRange, lost: float) -> Evidence:
+    step = step_of(tensor)
     return Evidence(
         cause="range",
-        sentence=f"it reads {short_name(tensor.tensor, 60)}, whose largest value {number(tensor.largest_abs)} is "
-        f"{_span(tensor):.3g} times its RMS: one of {_STEPS} steps is {number(step)}",
+        sentence=f"it reads {short_name(tensor.tensor, 60)}, whose values reach {number(tensor.largest_abs)}: "
+        f"{percent(lost)} of them are less than half of one of {_STEPS} steps ({number(step)}) and become 0",
         tensor=tensor.tensor,
-        value=_span(tensor),
-        limit=_SPAN,
+        value=lost,
+        limit=_LOST,
     )

@@ -8,22 +8,24 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.backends.emulating.stored_model import emulate_stored
 from ndld_flow.backends.models.tensors import Array
+from ndld_flow.backends.observing.capture import capture
 from ndld_flow.backends.observing.divergence import Observed, diverge
 from ndld_flow.backends.observing.local_error import LocalError, local_errors
 from ndld_flow.backends.precision.evidence import FloatSuspect, Suspect
 from ndld_flow.backends.precision.found_nodes import first_output
-from ndld_flow.backends.precision.int8_evidence import Int8Suspect
+from ndld_flow.backends.precision.int8_evidence import Int8Suspect, step_of
 from ndld_flow.backends.precision.reducing import Reducer
 from ndld_flow.backends.precision.taken_branches import write_taken
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings
 from ndld_flow.backends.running.sample_feeds import Samples
 from ndld_flow.bisecting.attempts import Kept
 from ndld_flow.errors import ModelError
-from ndld_flow.records.divergence import LayerDivergence
+from ndld_flow.records.divergence import LayerDivergence, TensorRange
 
 _OBSERVED = 4
 """Samples that are looked at inside; trials are judged on all of them."""
@@ -73,9 +75,19 @@ class Observer:
             layers: dict[str | None, LayerDivergence] = {
                 layer.tensor: layer for layer in self._int8_layers(frozenset())
             }
-            return [Int8Suspect(node, layers) for node in nodes]
+            return [Int8Suspect(node, layers, self._lost) for node in nodes]
         errors = self._errors()
         return [FloatSuspect(node, errors.get(first_output(node)), self.precision) for node in nodes]
+
+    def _lost(self, tensor: TensorRange) -> float:
+        """Share of a tensor's values other than 0 that are less than half of a step of its scale."""
+        half, small, count = step_of(tensor) / 2, 0, 0
+        samples = FewSamples(self.samples)
+        for arrays in capture(self._reference, [tensor.tensor], samples, self.settings, self.scratch):
+            sizes = np.abs(arrays[tensor.tensor])
+            small += int(np.count_nonzero((sizes > 0) & (sizes < half)))
+            count += int(np.count_nonzero(sizes))
+        return small / count if count else 0.0
 
     def _errors(self) -> dict[str, LocalError]:
         samples = FewSamples(self.samples)
