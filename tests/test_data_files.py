@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from ndld_flow import found_files
+from ndld_flow.artifacts.digest import digest_file
 from ndld_flow.artifacts.kinds import Onnx
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import RecipeError, RequestError
@@ -29,6 +30,7 @@ LOOK = '''
 
 from pathlib import Path
 
+from ndld_flow.artifacts.digest import digest_file
 from ndld_flow.artifacts.kinds import Onnx
 from ndld_flow.backends.running.sample_settings import SampleSettings
 from ndld_flow.step import Context, Result, Step
@@ -196,6 +198,16 @@ def test_the_steps_own_data_count_likewise_and_replace_the_recipes(toy: Toy) -> 
     assert toy.plan(own)["look"] == ("reused", "")
     assert toy.plan("+steps.look.data={x: zeros}")["look"][0] == "settings changed"
     assert summary(toy, "+steps.look.data={x: ones}") == "1: sample 0=255"
+
+
+def test_a_small_file_that_changed_is_hashed_again(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ndld_flow.artifacts.digest.SETTLED_AFTER_S", -1.0)
+    digests, path = Store(in_folder / "store").digests, in_folder / "a.png"
+    path.write_bytes(b"one")
+    before = digests.digest(path)
+    assert digests.digest(path) == before
+    path.write_bytes(b"three")
+    assert digests.digest(path) == digest_file(path) != before
 
 
 def test_one_file_counts_by_its_contents_alone(toy: Toy) -> None:
