@@ -282,7 +282,7 @@ def test_names_match_by_their_ends(tmp_path: Path) -> None:
 NAMES = st.lists(st.text("ab/.", min_size=1, max_size=6).filter(lambda name: name.strip("./")), unique=True, max_size=6)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(names=NAMES, samples=NAMES)
 def test_a_match_is_of_every_sample_and_every_label(
     names: list[str], samples: list[str], tmp_path_factory: pytest.TempPathFactory
