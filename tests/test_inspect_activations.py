@@ -201,15 +201,17 @@ def test_maps_stay_within_their_bytes(tmp_path: Path) -> None:
 
 
 def test_samples_of_other_sizes_share_the_bytes_too(tmp_path: Path) -> None:
-    for number, (width, height) in enumerate([(20, 30), (300, 280), (40, 16)]):
+    for number, (width, height) in enumerate([(20, 30), (300, 280), (290, 285)]):
         Image.new("RGB", (width, height), (number, 80, 250)).save(tmp_path / f"{number}.png")
     text = "g (float[1, 3, H, W] x) => (float[1, 3, H, W] y) { y = Relu(x) }"
     inputs: Given = {"x": {"data": str(tmp_path / "*.png")}}
     ran, found = look(tmp_path / "a", text, inputs, reference=text, map_bytes="60 kB")
-    shown = [(each.height, each.width, each.full_height, each.full_width) for each in named(found)["y"].maps[::2]]
-    assert [each[2:] for each in shown] == [(30, 20), (280, 300), (16, 40)]
-    assert (shown[0][:2], shown[2][:2]) == ((30, 20), (16, 40))
-    assert sum(path.stat().st_size for path in (ran.out / "maps").iterdir()) <= 60_000
+    shown = named(found)["y"].maps[::2]
+    assert [(each.full_height, each.full_width) for each in shown] == [(30, 20), (280, 300), (285, 290)]
+    assert shown[0].scale == 1
+    assert shown[1].scale == shown[2].scale > 1
+    sizes = [path.stat().st_size for path in (ran.out / "maps").iterdir()]
+    assert 30_000 < sum(sizes) <= 60_000
 
 
 def test_the_same_bytes_again(tmp_path: Path) -> None:
@@ -242,6 +244,17 @@ def test_by_default_layers_over_the_whole_model(tmp_path: Path) -> None:
     )
     assert len(large.tensors) == 32
     assert large.tensors[-1].tensor == "hidden" or "hidden" in named(large)
+
+
+def test_beside_a_reference_tensors_of_both_are_chosen(tmp_path: Path) -> None:
+    other = onnx.load(make_cnn(tmp_path / "m.onnx"))
+    for names in [names for node in other.graph.node for names in (node.input, node.output)]:
+        names[:] = ["renamed" if name == "Conv_0_out" else name for name in names]
+    onnx.save(other, tmp_path / "other.onnx")
+    _, found = look(tmp_path / "a", tmp_path / "m.onnx", CNN, reference=tmp_path / "other.onnx")
+    assert "Conv_4_out" in named(found)
+    assert "Conv_0_out" not in named(found)
+    assert len(found.divergence) == len(found.tensors)
 
 
 @pytest.mark.parametrize(
@@ -386,6 +399,10 @@ def test_what_dimensions_are_is_guessed_from_operators_and_can_be_said(tmp_path:
     shown = named(found)[turned].maps[0]
     assert (shown.channels, shown.height, shown.width) == (4, 8, 6)
     assert np.array_equal(codes(ran.out, shown), codes(ran.out, named(found)[back].maps[0]))
+    sound = """g (float[1, 3, 9] x, float[3, 1, 1] w, float[9, 9] v) => (float[1, 3, 9] y)
+        { c = Conv<group = 3>(x, w) y = MatMul(c, v) }"""
+    _, flat = look(tmp_path / "c", sound, {}, every=1)
+    assert [told.layout for told in flat.tensors] == ["NCL", "NLC"]
     _, said = look(tmp_path / "b", model, {"x": {}}, tensors=[relu], layout={"*": "NHWC"})
     assert (said.tensors[0].maps[0].channels, said.tensors[0].channel_count) == (6, 6)
 

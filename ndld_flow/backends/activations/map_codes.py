@@ -70,7 +70,7 @@ def pool(sides: Sequence[Array], scale: int) -> list[Array]:
     if scale == 1:
         return list(sides)
     blocks = [_blocks(side, scale) for side in sides]
-    sizes = np.stack([_sizes(block) for block in blocks]).max(axis=0)
+    sizes = np.stack([np.abs(block.astype(np.float64)) for block in blocks]).max(axis=0)
     chosen = sizes.argmax(axis=-1)[..., np.newaxis]
     return [np.take_along_axis(block, chosen, axis=-1)[..., 0] for block in blocks]
 
@@ -108,8 +108,3 @@ def _blocks(side: Array, scale: int) -> Array:
     padded = np.pad(side, ((0, 0), (0, -height % rows), (0, -width % columns)), mode="edge")
     cut = padded.reshape(channels, padded.shape[1] // rows, rows, padded.shape[2] // columns, columns)
     return cut.transpose(0, 1, 3, 2, 4).reshape(channels, cut.shape[1], cut.shape[3], rows * columns)
-
-
-def _sizes(block: Array) -> Array:
-    sizes = np.abs(block.astype(np.float64))
-    return np.where(np.isnan(sizes), np.inf, sizes)
