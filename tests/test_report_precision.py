@@ -9,6 +9,7 @@ import io
 import json
 import math
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from ndld_flow.report.draw import draw_report
 from ndld_flow.report.exports.precision_exports import write_precision_exports
 from ndld_flow.report.page import collect_page
 from ndld_flow.report.run_folder import RunDocuments, read_run
+from ndld_flow.report.search_payload import precision_payload
 from ndld_flow.report.texts import Texts
 from ndld_flow.report.verdict import summarize_run
 from tests.precision_samples import (
@@ -330,9 +332,24 @@ def test_of_many_samples_the_worst_are_shown() -> None:
     assert view.count == 300
     assert [row.sample for row in view.rows][:3] == ["299.png", "298.png", "297.png"]
     assert len(view.rows) < 100
+    by_error = {"samples": tuple(one.model_copy(update={"outputs": {"boxes": {"max_abs": int(one.sample[:-4]) / 9}}})
+                                 for one in many), "worst_sample": None, "tolerance": {"max_abs": 1.0}}  # fmt: skip
+    worst = collect_samples(few.model_copy(update=by_error))
+    assert worst is not None
+    assert [row.sample for row in worst.rows][:2] == ["299.png", "298.png"]
 
 
 # --- the page ---
+
+
+@given(st.sets(st.integers(0, 30)))
+def test_what_a_trial_kept_is_told_in_ranges(kept: set[int]) -> None:
+    found = search(5, kept=(), trials=(trials((), 320)[0].model_copy(update={"kept": tuple(kept)}),))
+    payload = json.loads(json.dumps(precision_payload([view_of(documents_of(found))], (), Texts())))
+    told = payload["searches"][0]["ranges"][0]
+    pairs = list(zip(told[::2], told[1::2], strict=True))
+    assert {position for first, last in pairs for position in range(first, last + 1)} == kept
+    assert all(last + 1 < first for (_, last), (first, _) in pairwise(pairs))
 
 
 def test_every_state_is_drawn(tmp_path: Path) -> None:
