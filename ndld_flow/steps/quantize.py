@@ -37,6 +37,14 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
     def needs_inputs(self) -> bool:
         return self.mode == "static"
 
+    def library_versions(self) -> dict[str, str]:
+        from ndld_flow.backends.quantizing.vnni import reduces_range
+
+        if self.reduce_range != "auto":
+            return super().library_versions()
+        # The result hangs on this CPU.
+        return super().library_versions() | {"weights here": "7 bits" if reduces_range(self) else "8 bits"}
+
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.backends.quantizing.quantize_file import Data, Rooms, quantize_file
 

@@ -119,7 +119,9 @@ class _Moments:
             self.count += values.size
 
     def range(self, span: _Span | None) -> Range:
-        low, high, saturated = (self.minimum, self.maximum, 0.0) if span is None else span
+        low, high, saturated = span or (self.minimum, self.maximum, 0.0)
+        # Never wider than what was seen: a Relu is left to the range of its output, which begins at 0.
+        low, high = max(low, self.minimum), min(high, self.maximum)
         return Range(low, high, self.minimum, self.maximum, math.sqrt(self.energy / self.count), saturated)
 
 

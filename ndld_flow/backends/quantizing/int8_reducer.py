@@ -14,6 +14,7 @@ from ndld_flow.backends.quantizing.calibration import calibrate
 from ndld_flow.backends.quantizing.prepared_model import prepare_model
 from ndld_flow.backends.quantizing.quantized_model import write_quantized
 from ndld_flow.backends.quantizing.settings import QuantizeSettings
+from ndld_flow.backends.quantizing.vnni import reduces_range
 from ndld_flow.backends.running.sample_feeds import Samples
 from ndld_flow.records.precision_search import PrecisionSearch
 
@@ -75,7 +76,7 @@ def settings_of(settings: QuantizeSettings) -> dict[str, bool | int | float | st
         "activations": settings.activation_type,
         "weights": settings.weights,
         "per_channel": settings.per_channel,
-        "reduce_range": settings.reduce_range,
+        "reduce_range": reduces_range(settings),
         "symmetric": settings.symmetric_activations,
         "min_intensity": settings.least_intensity,
     }

@@ -22,6 +22,7 @@ from ndld_flow.backends.quantizing.calibration import Ranges
 from ndld_flow.backends.quantizing.hearing import heard
 from ndld_flow.backends.quantizing.prepared_model import PreparedModel, QuantizableNode
 from ndld_flow.backends.quantizing.settings import QuantizeSettings
+from ndld_flow.backends.quantizing.vnni import reduces_range
 from ndld_flow.errors import RequestError
 
 _QUOTED = re.compile(r"'[^']*'|`[^`]*`")
@@ -103,7 +104,7 @@ def _quantized(
     proto: onnx.ModelProto, nodes: Sequence[QuantizableNode], ranges: Ranges, settings: QuantizeSettings
 ) -> onnx.ModelProto:
     names, op_types = [node.name for node in nodes], sorted({node.op_type for node in nodes})
-    shared = (settings.per_channel, settings.reduce_range)
+    shared = (settings.per_channel, reduces_range(settings))
     weights = _TYPES[settings.weights]
     if settings.mode == "dynamic":
         # A Gemm is made a MatMul and an Add before it is looked at.

@@ -62,7 +62,8 @@ class QuantizeSettings(BaseModel):
     on inputs only (what follows a layer is fused into it), biases in fp32."""
     method: Method = "minmax"
     """How a range is taken from samples. `minmax`: all values. `percentile`: but the `percentile` outermost. `entropy`:
-    the range whose histogram tells least less than that of all values, in 128 bins. `distribution`: a histogram's outer edges."""
+    the range whose histogram tells least less than that of all values, in 128 bins. `distribution`: the edges of a
+    histogram."""
     percentile: Annotated[float, Field(gt=50, le=100)] = 99.999
     """For `percentile`: how many of a tensor's values, in percent, the range holds."""
     activations: Activations | None = None
@@ -73,10 +74,11 @@ class QuantizeSettings(BaseModel):
     """A scale for each output channel of a weight, not one for all of it."""
     symmetric: bool | None = None
     """Ranges of activations reach as far below 0 as above; when not given, for TensorRT only."""
-    reduce_range: bool = False
-    """Weights use 7 of 8 bits. An x86 CPU without VNNI cuts off sums of two products of 8 bits at 16 bits; on PP-OCR
-    that did no harm and the lost bit did (cosine of rec 0.974 against 0.995), so say `true` only where `check_accuracy`
-    on such a CPU shows that it helps."""
+    reduce_range: bool | Literal["auto"] = "auto"
+    """Weights use 7 of 8 bits. An x86 CPU without VNNI cuts off sums of two products of 8 bits at 16 bits, without a
+    word: full weights can ruin a model there. `auto` asks the CPU that this runs on, for int8 weights and the target
+    `cpu`; `true` makes a model for any. `false` keeps the bit where `check_accuracy` shows that nothing is cut off: on
+    such a CPU PP-OCR rec has a cosine of 0.995 with it and 0.974 without."""
     op_types: tuple[str, ...] = ()
     """Operators to quantise, all of them that hold floats. When not given: Conv, ConvTranspose, Gemm and MatMul with a
     weight, and on a CPU what only follows them, such as Relu, MaxPool or the Add of two quantised tensors; with `mode:
