@@ -18,6 +18,7 @@ from ndld_flow.recipe.points import Sweep
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.activations import Activations
 from ndld_flow.records.build import Build
+from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.sweep.collect_churn import collect_churn
 from ndld_flow.report.sweep.read import read_sweep_record
@@ -168,16 +169,20 @@ def test_rules_of_a_recipe_fuse_activations(checkout: Path, sample_model: Callab
     assert (fused["HardSwish"], fused["QuickGelu"], fused["Clip"]) == (28, 7, 0)
 
 
-def test_the_block_of_the_quickstart_is_what_saves_the_model(
+def test_what_the_quickstart_finds_is_what_saves_the_model(
     checkout: Path, sample_model: Callable[[str], Path]
 ) -> None:
-    bare = ("~steps.sanitize", "steps.half.block.op_types=[]")
-    assert not run(sample_model, "quickstart", *bare).passed
+    done = run(sample_model, "quickstart")
+    assert done.passed, done.verdict
+    search = PrecisionSearch.model_validate_json(Path(done.folder, "search", "precision.json").read_text())
+    assert {(kept.op_type, kept.cause) for kept in search.kept} == {("BatchNormalization", "range")}
+    assert len(search.kept) <= 3
+    assert search.metrics_whole["cosine"] < 0.9
+    assert search.first_divergent == search.kept[0].outputs[0]
+
+    assert not run(sample_model, "quickstart", "~steps.search", "~steps.half.found_by").passed
     accuracy = Accuracy.model_validate_json(Path("outputs/runs/quickstart/latest/agree/accuracy.json").read_text())
     assert accuracy.outputs[0].metrics["cosine"] < 0.9
-    assert run(sample_model, "quickstart", "~steps.sanitize").passed
-    assert run(sample_model, "quickstart", "steps.half.block={values_outside: {}}", "~steps.sanitize").passed
-    assert run(sample_model, "quickstart", "steps.half.block.op_types=[]").passed, "sanitize cures it too"
 
 
 def test_where_the_model_breaks_is_seen_inside_it(checkout: Path, sample_model: Callable[[str], Path]) -> None:
