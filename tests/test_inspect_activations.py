@@ -346,6 +346,13 @@ def test_counts_of_what_is_wrong(tmp_path: Path) -> None:
     assert fine.result.passed
 
 
+def test_what_quantising_cuts_off_is_saturated(tmp_path: Path) -> None:
+    text = """g (float[4] x) => (uint8[4] y) <float s = {1.0}, uint8 z = {0}> { y = QuantizeLinear(x, s, z) }"""
+    np.save(tmp_path / "x.npy", np.array([-5, 7, 300, 400], np.float32))
+    _, found = look(tmp_path / "a", text, {"x": {"data": str(tmp_path / "x.npy")}}, tensors=["y"])
+    assert (found.tensors[0].dtype, found.tensors[0].saturated) == ("uint8", 3)
+
+
 @given(
     st.lists(
         st.tuples(*[hnp.arrays(np.float32, st.integers(1, 20), elements=st.floats(width=32))] * 2),
