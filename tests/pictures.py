@@ -10,10 +10,10 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-WORDS = (
+TEXT = (
     "coffee tea bread apples milk total change cash invoice date paid street number order table 12.50 3.99 7.20 "
     "2026-11-21 +49 30 1234 No. Qty thank you open daily from 8:30 till 18:00 platform gate B27 seat 14C exit"
-).split()
+)
 PAPERS = ((242, 238, 230), (255, 255, 255), (228, 234, 240), (250, 244, 214), (34, 38, 46))
 INKS = ((28, 34, 52), (150, 20, 30), (20, 90, 60), (60, 60, 60))
 ROOT = Path(__file__).parent.parent
@@ -54,7 +54,7 @@ def _page(draw: ImageDraw.ImageDraw, pick: random.Random, paper: tuple[int, int,
 
 
 def _text(pick: random.Random, most: int) -> str:
-    return " ".join(pick.choices(WORDS, k=pick.randint(1, most)))
+    return " ".join(pick.choices(TEXT.split(), k=pick.randint(1, most)))
 
 
 def _ink(pick: random.Random, paper: tuple[int, int, int]) -> tuple[int, int, int]:

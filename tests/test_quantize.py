@@ -187,7 +187,7 @@ def test_the_same_settings_give_the_same_bytes_and_leave_no_trace(tmp_path: Path
     made = []
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parent.parent)}
-        command = [sys.executable, "-c", script, source, tmp_path / seed]
+        command = [sys.executable, "-c", script, str(source), str(tmp_path / seed)]
         done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=True)
         assert done.stdout == done.stderr == ""
         made.append((tmp_path / seed / "out/model.onnx").read_bytes())
