@@ -172,6 +172,7 @@ def test_a_budget_of_one_tells_only_that_it_breaks(tmp_path: Path) -> None:
     assert found.kept == ()
     assert not ran.result.passed
     assert ran.result.summary == "keeps 0 of 15 nodes in fp32, 1 trial; the bound is not met"
+    assert not any("not even with everything kept" in note for note in found.notes), "that was not tried"
 
 
 def test_only_nodes_of_these_operators(tmp_path: Path) -> None:
@@ -358,10 +359,12 @@ def test_a_killed_search_goes_on_where_it_was(recipe: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", KILLED], cwd=recipe.parent, capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL
     (file,) = (recipe.parent / "outputs").rglob("precision/*.jsonl")
+    walls = [json.loads(line)["wall_s"] for line in file.read_text().splitlines() if line]
     with file.open("a") as cut_off:
         cut_off.write('{"kept": [1, 2')
     assert ndld_flow("run", "recipe.yaml", cwd=recipe.parent).returncode == PASSED
     found = PrecisionSearch.model_validate_json(step_file(recipe, "search", PrecisionDocument.main))
     assert [trial.remembered for trial in found.trials] == [True] * 3 + [False] * (len(found.trials) - 3)
+    assert [trial.wall_s for trial in found.trials[:3]] == walls, "none was done again"
     assert len(found.trials) == 5
     assert not file.exists(), "it is over"

@@ -105,6 +105,8 @@ class FloatSuspect:
         return "" if changed is None else f"; clamped, they make a channel {changed.factor:.3g} times what it was"
 
     def _underflow(self, error: LocalError, limits: FormatLimits) -> Iterator[Evidence]:
+        if self.severity < 1.0:
+            return  # what vanishes does not matter here
         for loss in error.weights:
             if 2 * loss.vanished > loss.size:
                 yield Evidence(
@@ -115,8 +117,6 @@ class FloatSuspect:
                     value=loss.largest,
                     limit=limits.smallest,
                 )
-        if self.severity < 1.0:
-            return  # what vanishes does not matter here
         for place, ranges in (("its output", error.output_ranges), ("it reads", error.input_ranges)):
             for tensor in ranges:
                 if tensor.vanishing_share >= _VANISHED or 0 < tensor.rms < _FEW_BITS * limits.smallest:

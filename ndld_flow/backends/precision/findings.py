@@ -125,7 +125,7 @@ class Findings:
                 f"the budget ended the search: the set of {size} is the best that was tried"
                 + ("" if self.found.minimal else ", and may hold nodes it does not need")
             )
-        if not self.found.outcome.passed:
+        elif not self.found.outcome.passed:
             notes.append("the bound is not met, not even with everything kept that may be")
         return notes
 
