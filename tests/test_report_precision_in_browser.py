@@ -187,6 +187,7 @@ def test_without_scripts_and_on_paper_the_tables_say_it(browser: Browser, report
     paper.evaluate("dispatchEvent(new Event('beforeprint'))")
     expect(paper.locator("#precision .static").first).to_be_visible()
     expect(paper.locator("#precision .depth svg path.kept-mark")).to_be_visible()
+    expect(paper.locator("#precision .grid-box:visible")).to_have_count(0)
     paper.context.close()
     watch.check()
 
