@@ -374,8 +374,9 @@ def test_hostile_names_are_text_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_search_of_5000_layers_stays_small(tmp_path: Path) -> None:
-    big = draw_report(write_search(tmp_path / "big", search(5000, kept=range(40, 2000, 40))))
-    plain = draw_report(write_search(tmp_path / "plain", search(5, kept=(), trials=())))
+    run = run_record(search_steps()[:1], recipe=RECIPE)
+    found = {"search/precision.json": search(5000, kept=range(40, 2000, 40))}
+    big, plain = (draw_report(write_run(tmp_path / str(len(one)), run, one)) for one in (found, {}))
     assert big.stat().st_size - plain.stat().st_size < 400_000
 
 
