@@ -27,11 +27,11 @@ from ndld_flow.sweeping.make_search import make_search
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "pipelines").glob("*.yaml"))
-MODELS = {"quickstart": "det", "ppocr_rec": "rec", "silero_vad": "silero"}
+MODELS = {"quickstart": "det", "ppocr_rec": "rec", "ppocr_rec_int8": "rec", "silero_vad": "silero"}
 EDITS = {"edit_cut": "det", "edit_camera": "det", "edit_fuse": "rec", "edit_blocks": "rec", "edit_branch": "silero"}
 SWEEPS = {
     "sweep_cpu": ("det", 24),
-    "sweep_variants": ("rec", 5),
+    "sweep_variants": ("rec", 6),
     "sweep_rtx_builds": ("det", 15),
     "sweep_batch": ("cls", 14),
     "sweep_profiles": ("rec", 5),
@@ -127,7 +127,7 @@ def test_variants_are_checked_before_they_are_measured(checkout: Path, sample_mo
     record = sweep(sample_model, "sweep_variants", *LEAST, bound)
     outcomes = {str(point.values["variant"]): point for point in record.points}
     assert {name for name, point in outcomes.items() if point.outcome == "passed"} == {"source", "fixed", "clean"}
-    assert all("speed.latency.min" not in outcomes[name].metrics for name in ("fp16", "fp16 everywhere"))
+    assert all("speed.latency.min" not in outcomes[name].metrics for name in ("fp16", "int8", "fp16 everywhere"))
     cleaned = [step for point in record.points for step in point.steps if step.name == "clean" and step.wall_s]
     assert len(cleaned) == 1, "what they share is done once"
 
@@ -169,9 +169,7 @@ def test_rules_of_a_recipe_fuse_activations(checkout: Path, sample_model: Callab
     assert (fused["HardSwish"], fused["QuickGelu"], fused["Clip"]) == (28, 7, 0)
 
 
-def test_what_the_quickstart_finds_is_what_saves_the_model(
-    checkout: Path, sample_model: Callable[[str], Path]
-) -> None:
+def test_what_the_quickstart_finds_is_what_saves_the_model(checkout: Path, sample_model: Callable[[str], Path]) -> None:
     done = run(sample_model, "quickstart")
     assert done.passed, done.verdict
     search = PrecisionSearch.model_validate_json(Path(done.folder, "search", "precision.json").read_text())

@@ -72,7 +72,7 @@ def can_run(line: str) -> bool:
 
 HURRY = ("runs=1", "passes=2", "duration=0", "stable=0", "warmup=0", "warmup_passes=1", "layer_passes=1")
 """Settings of `profile` for those who want to see it work, not what it measures."""
-MEASURES = re.compile(r"ndld-flow run (model|pipelines/(?P<recipe>(?!ppocr_det_rtx|edit_)\w+))\.yaml")
+MEASURES = re.compile(r"ndld-flow run (model|pipelines/(?P<recipe>(?!ppocr_det_rtx|edit_|inspect_)\w+))\.yaml")
 SMALLER = {
     "quickstart": ("inputs.x.shape=[1,3,96,96]", "steps.sanitize.input_shapes.x=[1,3,96,96]"),
 }
