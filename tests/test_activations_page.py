@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,9 +85,8 @@ def changed(folder: Path, to: Path, change: Callable[[dict[str, Any]], None]) ->
     """The same document with something else in it, and the same files beside it."""
     document = json.loads((folder / "activations.json").read_text("utf-8"))
     change(document)
-    to.mkdir(exist_ok=True)
-    for below in ("maps", "samples", "arrays"):
-        (to / below).symlink_to(folder / below, target_is_directory=True)
+    shutil.copytree(folder, to, copy_function=os.link)
+    (to / "activations.json").unlink()
     (to / "activations.json").write_text(json.dumps(document), encoding="utf-8")
     return to
 
@@ -218,7 +219,7 @@ def test_a_page_without_any_room_tells_so(pair: Path) -> None:
     assert all(one.over in held for one in packed.maps if one.source.side == "candidate")
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(share=st.floats(0, 1.2))
 def test_no_budget_is_overdrawn(large: Path, share: float) -> None:
     record = read_activations(large)
@@ -230,8 +231,11 @@ def test_no_budget_is_overdrawn(large: Path, share: float) -> None:
     ("damage", "told"),
     [
         (lambda path: path.unlink(), "No such file"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-2]), "instead of"),
-        (lambda path: path.write_bytes(path.read_bytes() + b"00"), "or more instead of"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-2]), "51,198 bytes, which is no 16 channels of 40 x 40"),
+        (lambda path: path.write_bytes(path.read_bytes() + b"00"), "51,202 bytes, which is no"),
+        (lambda path: path.unlink() or os.mkfifo(path), "no regular file"),
+        (lambda path: path.unlink() or path.symlink_to(__file__), "a link to somewhere else"),
+        (lambda path: path.unlink() or path.symlink_to(path), "is left out"),
     ],
 )
 def test_a_damaged_map_is_told_and_the_rest_is_there(
@@ -267,6 +271,67 @@ def test_a_file_s_name_cannot_lead_out(pair: Path, tmp_path: Path, name: str) ->
     page = page_of(changed(pair, tmp_path / "out", change))
     assert len(page.notes) == (2 if name == "" else 3)
     assert payload_of(page)["tensors"][1]["maps"][0]["array"] == ""
+
+
+def test_a_folder_of_maps_that_leads_out_is_not_read(pair: Path, tmp_path: Path) -> None:
+    shutil.copy(pair / "activations.json", tmp_path)
+    for below in ("maps", "samples"):
+        (tmp_path / below).symlink_to(pair / below, target_is_directory=True)
+    packed = pack_maps(read_activations(tmp_path), tmp_path, FULL)
+    assert (packed.maps, packed.pictures) == ([], {})
+    assert len(packed.notes) == 46
+    assert all(note.endswith(" is left out: a link to somewhere else.") for note in packed.notes)
+
+
+@pytest.mark.parametrize(("field", "value"), [("height", 10**30), ("channels", 10**400), ("width", -40), ("width", 0)])
+def test_a_map_of_a_size_that_cannot_be_is_left_out(pair: Path, tmp_path: Path, field: str, value: int) -> None:
+    def change(document: dict[str, Any]) -> None:
+        document["tensors"][0]["maps"][0][field] = value
+
+    page = page_of(changed(pair, tmp_path / "odd", change))
+    assert sum(" is left out: " in note for note in page.notes) == 1
+
+
+@pytest.mark.parametrize("place", ["range", "histogram", "saturated"])
+def test_counts_that_nothing_has_are_refused(pair: Path, tmp_path: Path, place: str) -> None:
+    def change(document: dict[str, Any]) -> None:
+        of = {"range": "nan_count", "histogram": "counts"}
+        holder, name = (document["tensors"][0][place], of[place]) if place in of else (document["tensors"][0], place)
+        holder[name] = [10**400] if name == "counts" else 10**400
+
+    with pytest.raises(RequestError, match=rf"tensors\.0\.{place}.*: Input should be less than"):
+        page_of(changed(pair, tmp_path / "odd", change))
+
+
+def test_shares_are_of_the_format_that_the_document_says(pair: Path, tmp_path: Path) -> None:
+    def change(document: dict[str, Any]) -> None:
+        document["range_format"] = "bf16"
+
+    page = page_of(changed(pair, tmp_path / "bf16", change))
+    assert payload_of(page)["format"] == "bf16"
+    assert any(one.title == "Beyond bf16" for one in page.figures) is any(
+        "beyond bf16" in trouble for row in page.rows for trouble in row.troubles
+    )
+    assert not any("fp16" in trouble for row in page.rows for trouble in row.troubles)
+
+
+@pytest.mark.parametrize(
+    ("label", "how", "shown"),
+    [
+        ("a.png", "image /x y/z/a.png as NCHW, float32 1x3", "image a.png as NCHW, float32 1x3"),
+        ("b/a.mp4 frame 3", "image /z/b/a.mp4 frame 3 as NCHW", "image b/a.mp4 frame 3 as NCHW"),
+        ("a.png, k.npy row 0", "rel/k.npy row 0 cast, int64 1", "k.npy row 0 cast, int64 1"),
+        ("", "random, float32 1/2", "random, float32 1/2"),
+        ("random, seed 3", "normal, seed 3", "normal, seed 3"),
+    ],
+)
+def test_of_a_path_as_much_is_shown_as_the_label_says(
+    pair: Path, tmp_path: Path, label: str, how: str, shown: str
+) -> None:
+    def change(document: dict[str, Any]) -> None:
+        document["samples"][0] |= {"label": label, "inputs": {"x": how}}
+
+    assert payload_of(page_of(changed(pair, tmp_path / "p", change)))["samples"][0]["inputs"] == [["x", shown]]
 
 
 # --- what is written ---

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper, numpy_helper
@@ -20,12 +20,13 @@ from pydantic import ValidationError
 
 from ndld_flow.artifacts.kinds import ActivationsDocument, Onnx
 from ndld_flow.backends.activations.map_codes import LARGEST_CODE, encode, finite_bounds, fit, pool, share_out
+from ndld_flow.backends.activations.sample_labels import with_short_labels
 from ndld_flow.backends.activations.shared_histogram import SharedHistogram
 from ndld_flow.backends.observing.capture import capture
 from ndld_flow.errors import ModelError, RequestError
-from ndld_flow.records.activations import ActivationMap, Activations, CapturedTensor
+from ndld_flow.records.activations import ActivationMap, Activations, CapturedTensor, SampleShown
 from ndld_flow.steps.inspect_activations import InspectActivations
-from tests.models import GraphBuilder, make_cnn, make_ctrl, make_tfm, rename_output, tensor
+from tests.models import GraphBuilder, make_cnn, make_ctrl, rename_output, tensor
 from tests.models_run import Given, Ran, run_step, write_model
 
 Array = npt.NDArray[Any]
@@ -66,6 +67,7 @@ def decoded(out: Path, shown: ActivationMap) -> Array:
 # Maps
 
 
+@settings(max_examples=25)
 @given(hnp.arrays(np.float32, st.tuples(*[st.integers(1, 5)] * 3), elements=st.floats(width=32)))
 def test_codes_say_values_to_half_a_step(values: Array) -> None:
     low, high = finite_bounds([values])
@@ -78,6 +80,7 @@ def test_codes_say_values_to_half_a_step(values: Array) -> None:
             assert code == (65535 if math.isnan(value) else 65534 if value > 0 else 65533)
 
 
+@settings(max_examples=25)
 @given(
     st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 9)).flatmap(
         lambda shape: st.tuples(*[hnp.arrays(np.float32, shape, elements=st.floats(width=32))] * 2)
@@ -96,6 +99,7 @@ def test_both_sides_of_a_pooled_map_are_the_same_elements(sides: tuple[Array, Ar
         assert max(math.inf if math.isnan(value) else abs(value) for value in shown) == largest
 
 
+@settings(max_examples=25)
 @given(
     st.tuples(st.integers(0, 300), st.integers(0, 400), st.integers(0, 400)),
     st.integers(1, 128),
@@ -120,6 +124,7 @@ def test_maps_are_as_large_as_can_be() -> None:
     assert fit((1, 1, 10**7), 64, 256, 10**9).width == 256
 
 
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 1000), max_size=8), st.integers(0, 5000))
 def test_bytes_are_shared_fairly(sizes: list[int], total: int) -> None:
     most = share_out(sizes, total)
@@ -237,13 +242,12 @@ def test_by_default_layers_over_the_whole_model(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="is constants"):
         look(tmp_path / "constants", make_cnn(tmp_path / "m.onnx"), CNN, tensors=["Constant*"])
     assert [each.position for each in found.tensors] == sorted(each.position for each in found.tensors)
-    _, large = look(
-        tmp_path / "b",
-        make_tfm(tmp_path / "t.onnx"),
-        {"ids": {"shape": [1, 8]}, "mask": {"shape": [1, 8], "data": "ones"}},
-    )
-    assert len(large.tensors) == 32
-    assert large.tensors[-1].tensor == "hidden" or "hidden" in named(large)
+    chain = " ".join(f"a{i + 1} = Exp(a{i})" for i in range(50))
+    long = f"g (float[4] x, int64[1] i) => (float[1] y) {{ a0 = Gather(x, i) {chain} y = Neg(a50) }}"
+    _, large = look(tmp_path / "b", long, {})
+    assert len(large.tensors) == 33
+    assert (large.tensors[0].tensor, large.tensors[-1].tensor) == ("x", "y")
+    assert "i" not in named(large)
 
 
 def test_beside_a_reference_tensors_of_both_are_chosen(tmp_path: Path) -> None:
@@ -353,6 +357,7 @@ def test_what_quantising_cuts_off_is_saturated(tmp_path: Path) -> None:
     assert (found.tensors[0].dtype, found.tensors[0].saturated) == ("uint8", 3)
 
 
+@settings(max_examples=25)
 @given(
     st.lists(
         st.tuples(*[hnp.arrays(np.float32, st.integers(1, 20), elements=st.floats(width=32))] * 2),
@@ -455,12 +460,14 @@ def test_an_overflow_that_onnxruntime_hides_is_shown(tmp_path: Path) -> None:
     assert [layer.nonfinite for layer in found.divergence] == [0, 2, 2, 2]
     reference = named(found)[large].reference_range
     assert reference is not None
-    assert reference.beyond_share == 0.5
+    assert (reference.beyond_share, found.range_format) == (0.5, "fp16")
     assert codes(ran.out, named(found)[large].maps[0]).reshape(-1).tolist()[2:] == [65534, 65534]
     assert ran.result.metrics["nonfinite"].value == 6
     assert ran.result.summary.endswith(f"first in {large}, 2 of these in {large} not in source")
     _, native = look(tmp_path / "b", half, inputs, reference=full, tensors=["y"], arithmetic="native")
     assert (native.arithmetic, native.first_nonfinite) == ("native", "")
+    _, wide = look(tmp_path / "c", full, inputs, tensors=[large], format="bf16")
+    assert (wide.tensors[0].range.beyond_share, wide.range_format) == (0, "bf16")
 
 
 def test_divergence_is_told_tensor_by_tensor(tmp_path: Path) -> None:
@@ -511,6 +518,22 @@ def test_more_than_fits_into_memory_is_the_same(tmp_path: Path, monkeypatch: pyt
 
 
 # Stopping early
+
+
+@pytest.mark.parametrize(
+    ("kind", "until", "beside"), [("float", "a", False), ("float16", None, False), ("float16", "a", True)]
+)
+def test_errors_name_the_user_s_model_and_no_scratch_file(
+    kind: str, until: str | None, beside: bool, tmp_path: Path
+) -> None:
+    text = f"g ({kind}[2] x, int64[1] i) => ({kind}[1] y) {{ a = Gather(x, i) y = Neg(a) }}"
+    fine = f"g ({kind}[2] x, int64[1] i) => ({kind}[1] y) {{ f = Cast<to = 1>(i) a = Cast<to = 1>(x) y = Neg(a) }}"
+    models: dict[str, Any] = {"model": fine, "reference": text} if beside else {"model": text}
+    with pytest.raises(ModelError, match="fails when run") as raised:
+        look(tmp_path / "a", inputs={"i": {"data": 7}}, until=until, tensors=["a"], **models)
+    given = f"source ({tmp_path}/a/reference.onnx)" if beside else f"candidate ({tmp_path}/a/candidate.onnx)"
+    assert given in str(raised.value)
+    assert "scratch" not in str(raised.value)
 
 
 @pytest.mark.parametrize("until", ["a", "first"])
@@ -570,6 +593,32 @@ def test_every_sample_counts_and_the_first_are_shown(pictures: Path, tmp_path: P
         fed = np.asarray(Image.open(ran.out / f"samples/{number}.png")).astype(int)
         assert np.abs(fed - np.asarray(Image.open(pictures / f"{number}.png"))).max() <= 1
     assert ran.told[-1][:2] == (2, 3)
+
+
+def test_samples_of_folders_far_from_each_other_have_short_labels(pictures: Path, tmp_path: Path) -> None:
+    (tmp_path / "b" / "0").mkdir(parents=True)
+    Image.new("RGB", (16, 16)).save(tmp_path / "b" / "0" / "z.png")
+    text = "g (float[1, 3, 16, 16] x) => (float[1, 3, 16, 16] y) { y = Relu(x) }"
+    inputs: Given = {"x": {"data": [str(pictures / "0.png"), str(tmp_path / "b/0/z.png")]}}
+    _, found = look(tmp_path / "a", text, inputs, tensors=["x"])
+    assert [sample.label for sample in found.samples] == ["0.png", "z.png"]
+    assert str(pictures) in found.samples[0].inputs["x"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "short"),
+    [
+        (["c/a/1.png", "c/b/1.png", "2.png"], ["a/1.png", "b/1.png", "2.png"]),
+        (["a/k.npy row 0", "a/k.npy row 1"], ["k.npy row 0", "k.npy row 1"]),
+        (["p/a.png, q/0.npy", "p/b.png, q/0.npy"], ["a.png, 0.npy", "b.png, 0.npy"]),
+        (["p/a.png, b.png", "p/c.png"], ["p/a.png, b.png", "p/c.png"]),
+        (["a/x.png", "a/x.png"], ["x.png", "x.png"]),
+        ([], []),
+    ],
+)
+def test_labels_are_as_short_as_tells_them_apart(labels: list[str], short: list[str]) -> None:
+    shown = with_short_labels([SampleShown(label=label, inputs={}) for label in labels])
+    assert [sample.label for sample in shown] == short
 
 
 def test_pictures_are_small_and_only_of_pictures(tmp_path: Path) -> None:

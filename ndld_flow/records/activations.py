@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ndld_flow.records.base import Record
-from ndld_flow.records.divergence import LayerDivergence, TensorRange
+from ndld_flow.records.divergence import Count, LayerDivergence, TensorRange
 
 
 class Histogram(Record):
@@ -11,7 +11,7 @@ class Histogram(Record):
 
     low: float
     high: float
-    counts: tuple[int, ...]
+    counts: tuple[Count, ...]
 
 
 class ChannelStatistics(Record):
@@ -25,8 +25,8 @@ class ChannelStatistics(Record):
     maximum: float
     mean: float
     rms: float
-    nonfinite: int = 0
-    saturated: int = 0
+    nonfinite: Count = 0
+    saturated: Count = 0
     """Elements at the largest or smallest value of their dtype, or of the activation's bounds (Clip, Sigmoid)."""
     difference_rms: float | None = None
     """Root of the mean square of candidate less reference, where both are finite; None without a reference."""
@@ -89,10 +89,10 @@ class CapturedTensor(Record):
     reference_range: TensorRange | None = None
     histogram: Histogram
     reference_histogram: Histogram | None = None
-    saturated: int = 0
+    saturated: Count = 0
     """Elements, over all samples, at the largest or smallest value of their dtype or of the activation's bounds."""
-    reference_saturated: int = 0
-    channel_count: int = 0
+    reference_saturated: Count = 0
+    channel_count: Count = 0
     """Of the tensor; 0 where the layout has no channels."""
     channels: tuple[ChannelStatistics, ...] = ()
     """Rising; where the tensor has more, those that `channels_by` ranks first."""
@@ -123,6 +123,8 @@ class Activations(Record):
     provider: str
     arithmetic: str = "native"
     """`stored` where fp16 and bf16 tensors were rounded after every node."""
+    range_format: str = "fp16"
+    """What ranges are held against: their shares beyond, subnormal and vanishing are those of this format."""
     noise: str = ""
     """What was added to the inputs: `normal, deviation 0.02, seed 0`."""
     stopped_at: str = ""

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
+
 from ndld_flow.records.base import Record
+
+Count = Annotated[int, Field(ge=0, le=2**53)]
+"""Of elements: what JavaScript can count, and shares can be computed of."""
 
 
 class TensorRange(Record):
     """The values of one tensor over all samples. Shares are fractions, 0 to 1, of all its elements."""
 
     tensor: str
-    elements: int
+    elements: Count
     minimum: float
     """Smallest finite value; minimum, maximum and rms are 0 when nothing is finite."""
     maximum: float
@@ -17,8 +24,8 @@ class TensorRange(Record):
     """Root of the mean square of the finite values."""
     smallest_abs: float
     """Of the finite value other than 0 that is nearest to 0; 0 when all are 0."""
-    nan_count: int = 0
-    inf_count: int = 0
+    nan_count: Count = 0
+    inf_count: Count = 0
     beyond_share: float = 0.0
     """Finite values larger than the format's largest (65504 for fp16)."""
     subnormal_share: float = 0.0

@@ -9,7 +9,7 @@ from ndld_flow.report.activations.draw import draw_activations
 from ndld_flow.report.collector_at_rest import collector_at_rest
 from ndld_flow.report.page import collect_page
 from ndld_flow.report.render import RUN_REPORT, render
-from ndld_flow.report.run_folder import RunDocuments, read_run
+from ndld_flow.report.run_folder import COMPARISON_PAGE, RunDocuments, read_run
 from ndld_flow.report.write_page import write_page
 
 
@@ -29,7 +29,11 @@ def draw_report(run_folder: Path) -> Path:
 
 
 def draw_documents(documents: RunDocuments, run_folder: Path) -> Path:
-    """Write the report of a run whose documents are at hand. Raises an `OutputsError` when it cannot be written."""
+    """Write the report of a run whose documents are at hand; it links to those pages of comparisons that are there.
+
+    Raises an `OutputsError` when it cannot be written.
+    """
+    drawn = [step for step in documents.comparisons if (run_folder / step / COMPARISON_PAGE).is_file()]
     with collector_at_rest():
-        text = render(RUN_REPORT, collect_page(documents), verdict=verdict)
+        text = render(RUN_REPORT, collect_page(documents, drawn), verdict=verdict)
     return write_page(run_folder / "report.html", text, "ndld-flow report")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -77,8 +78,8 @@ class RunPage:
         return tuple((name, name.capitalize()) for name, there in present.items() if there)
 
 
-def collect_page(documents: RunDocuments) -> RunPage:
-    """Turn records into page data."""
+def collect_page(documents: RunDocuments, drawn: Collection[str] = ()) -> RunPage:
+    """Turn records into page data. `drawn`: the comparing steps whose own page lies in their folder."""
     run = documents.run
     findings = collect_findings(documents.findings)
     profiles = collect_profiles(documents.profiles)
@@ -99,7 +100,7 @@ def collect_page(documents: RunDocuments) -> RunPage:
         layers=layers,
         engines=engines,
         activations=collect_activations(documents.activations),
-        comparisons=collect_comparisons(documents.comparisons, _comparison_pages(documents)),
+        comparisons=collect_comparisons(documents.comparisons, _comparison_pages(drawn)),
         repeat=collect_repeat(run),
         unreadable=documents.unreadable,
         payload=page_payload(
@@ -113,7 +114,6 @@ def collect_page(documents: RunDocuments) -> RunPage:
     )
 
 
-def _comparison_pages(documents: RunDocuments) -> dict[str, str]:
+def _comparison_pages(drawn: Collection[str]) -> dict[str, str]:
     """Comparing step -> its own page, from the report."""
-    steps = [step for step in documents.comparisons if documents.compared(step) is not None]
-    return {step: f"./{quote(step)}/{COMPARISON_PAGE}" for step in steps}
+    return {step: f"./{quote(step)}/{COMPARISON_PAGE}" for step in drawn}

@@ -40,9 +40,9 @@ def write_run_folder(run: RunRecord, outputs: Outputs) -> Path:
         write_texts(run, built, folder)
         write_text_atomically(built / RUN_RECORD, run.to_json())
         documents = read_documents(run, built)
+        _write_exports(documents, built)  # the report links to what is there
         draw_documents(documents, built)
         draw_inspected(documents, built, outputs.store)
-        _write_exports(documents, built)
         built.rename(folder)
     point_to(parent / LATEST, folder)
     return folder

@@ -100,8 +100,9 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
     reference those of the largest energy."""
     map_side: Annotated[int, Field(ge=1, le=4096)] = 256
     """Height and width of a map, at most: larger ones keep the largest value, by size, of several."""
-    map_bytes: Bytes = 32 * 2**20
-    """All maps together; each gets a fair share, and is made smaller until it fits."""
+    map_bytes: Bytes = 10 * 2**20
+    """All maps together; each gets a fair share, and is made smaller until it fits. Of the default, a page can hold
+    nearly all, even of noise; more stays in the files beside it."""
     arrays: bool = False
     """Keep all values of the samples shown too, as `.npy`."""
     fail_on: tuple[Literal["nan", "inf", "saturated"], ...] = ()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ndld_flow.backends.activations.noise import Noise, add_noise, noisy_inputs
 from ndld_flow.backends.activations.pictures import write_picture
+from ndld_flow.backends.activations.sample_labels import with_short_labels
 from ndld_flow.backends.models.tensors import Array
 from ndld_flow.backends.running.model_matching import SharedInputs
 from ndld_flow.backends.running.sample_feeds import Sample, make_samples
@@ -55,6 +56,10 @@ class Feeding:
     def notes(self) -> tuple[str, ...]:
         """What makes the samples say less than it seems, once they have been read."""
         return self._samples.notes
+
+    def record(self) -> tuple[SampleShown, ...]:
+        """The samples that have been fed; labels that a loader gave are as it gave them."""
+        return tuple(self.shown if self._loaded else with_short_labels(self.shown))
 
     def first_shapes(self) -> dict[str, tuple[int, ...]]:
         """Input of the reference -> its shape in the first sample."""

@@ -15,7 +15,14 @@ from ndld_flow.backends.activations.layouts import Layout
 from ndld_flow.backends.activations.map_files import MapFiles, MapLimits
 from ndld_flow.backends.activations.model_view import ModelView
 from ndld_flow.backends.activations.noise import Noise
-from ndld_flow.backends.activations.opened_side import OpenedSide, Side, cut_reference, cut_side, open_side
+from ndld_flow.backends.activations.opened_side import (
+    OpenedSide,
+    Side,
+    cut_reference,
+    cut_side,
+    named_as_given,
+    open_side,
+)
 from ndld_flow.backends.activations.tensor_meter import Looked, TensorMeter
 from ndld_flow.backends.fp16.tensors import Format
 from ndld_flow.backends.models.declared_inputs import model_inputs
@@ -61,9 +68,21 @@ def look_inside(
     else cannot be as asked; `ModelError` and `BackendError` when a model cannot be run.
     """
     progress(0, 0, "reading the model")
-    folders = [scratch / "candidate", scratch / "reference"]
+    folders = {scratch / "candidate": candidate, scratch / "reference": reference or candidate}
     for folder in folders:
         folder.mkdir()
+    with named_as_given(folders):
+        return _look(candidate, reference, request, out, tuple(folders), progress)
+
+
+def _look(
+    candidate: Side,
+    reference: Side | None,
+    request: Request,
+    out: Path,
+    folders: tuple[Path, ...],
+    progress: Progress,
+) -> Activations:
     cut = cut_side(candidate, request.until, folders[0])
     beside, notes = cut_reference(reference, request.until, folders[1]) if reference else (None, ())
     inputs = shared_inputs(model_inputs((beside or cut).path), model_inputs(cut.path))
@@ -81,9 +100,10 @@ def look_inside(
         reference=reference.label if reference else "",
         provider=full_name(request.settings.provider),
         arithmetic="stored" if any(side.emulated for side in (mine, other) if side) else "native",
+        range_format=request.limits.precision,
         noise=request.noise.describe() if request.noise else "",
         stopped_at=request.until,
-        samples=tuple(feeding.shown),
+        samples=feeding.record(),
         tensors=tensors,
         divergence=tuple(layer for meter in looking.meters if (layer := meter.divergence())),
         first_nonfinite=next((each.tensor for each in tensors if each.range.nan_count or each.range.inf_count), ""),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from ndld_flow.backends.observing.capture import capture
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings
 from ndld_flow.errors import RequestError
 
+_CUT, _STORED = "cut.onnx", "stored.onnx"
+
 
 @dataclass(frozen=True)
 class Side:
@@ -24,11 +27,28 @@ class Side:
     label: str
 
 
+@contextmanager
+def named_as_given(folders: Mapping[Path, Side]) -> Iterator[None]:
+    """What goes wrong with a model that was made in one of these folders is told of the side that it was made of:
+    nobody knows the other, and it is gone by then.
+    """
+    try:
+        yield
+    except RequestError as error:
+        told = str(error)
+        for folder, side in folders.items():
+            given = f"{side.label} ({side.path})"
+            for made in (_CUT, _STORED):
+                told = told.replace(str(folder / made), given)
+        error.args = (told,)
+        raise
+
+
 def cut_side(side: Side, until: str, scratch: Path) -> Side:
     """The model as far as `until`; as it is where that is empty."""
     if not until:
         return side
-    target = scratch / "cut.onnx"
+    target = scratch / _CUT
     cut_behind(side.path, target, until)
     return Side(target, side.label)
 
@@ -74,7 +94,7 @@ def open_side(
     side: Side, shapes: Mapping[str, tuple[int, ...]], stored: bool, settings: SessionSettings, scratch: Path
 ) -> OpenedSide:
     """Make a model ready to run on inputs of these shapes; `stored` rounds its fp16 and bf16 tensors at every node."""
-    target = scratch / "stored.onnx"
+    target = scratch / _STORED
     emulated = emulate_stored(side.path, target) if stored else None
     running = side.path if emulated is None else target
     notes = () if emulated is None else tuple(f"{side.label}: {note}" for note in emulated.notes)

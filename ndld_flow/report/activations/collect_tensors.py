@@ -32,7 +32,7 @@ class TensorRow:
     high: str
     rms: str
     troubles: tuple[str, ...]
-    """`3 NaN`, `1.2 % beyond its format`."""
+    """`3 NaN`, `1.2 % beyond fp16`."""
     snr: str
     """Against the reference; empty where there is none."""
 
@@ -40,7 +40,8 @@ class TensorRow:
 def collect_tensors(record: Activations) -> tuple[TensorRow, ...]:
     """Every captured tensor, in order of execution."""
     divergence = {one.tensor: one for one in record.divergence}
-    return tuple(_row(tensor, divergence.get(tensor.tensor)) for tensor in record.tensors)
+    kind = short_name(record.range_format, 20)
+    return tuple(_row(tensor, divergence.get(tensor.tensor), kind) for tensor in record.tensors)
 
 
 def link_to(tensor: str) -> str:
@@ -64,7 +65,7 @@ def snr_words(value: float | None) -> str:
     return f"{MINUS if value < 0 else ''}{size} dB"
 
 
-def troubles(tensor: CapturedTensor) -> Iterator[str]:
+def troubles(tensor: CapturedTensor, range_format: str) -> Iterator[str]:
     """What is wrong with a tensor's values, the worst first."""
     found = tensor.range
     if found.nan_count:
@@ -72,18 +73,18 @@ def troubles(tensor: CapturedTensor) -> Iterator[str]:
     if found.inf_count:
         yield f"{count(found.inf_count)} infinite"
     if found.beyond_share:
-        yield f"{_share(found.beyond_share)} beyond its format"
+        yield f"{_share(found.beyond_share)} beyond {range_format}"
     if tensor.saturated:
         yield f"{_share(tensor.saturated / max(found.elements, 1))} saturated"
     if found.vanishing_share:
-        yield f"{_share(found.vanishing_share)} rounded to 0"
+        yield f"{_share(found.vanishing_share)} rounded to 0 in {range_format}"
 
 
 def _share(fraction: float) -> str:
     return share(fraction) if fraction >= 0.0005 else "< 0.1 %"
 
 
-def _row(tensor: CapturedTensor, divergence: LayerDivergence | None) -> TensorRow:
+def _row(tensor: CapturedTensor, divergence: LayerDivergence | None, range_format: str) -> TensorRow:
     return TensorRow(
         name=short_name(tensor.tensor),
         link=link_to(tensor.tensor),
@@ -93,6 +94,6 @@ def _row(tensor: CapturedTensor, divergence: LayerDivergence | None) -> TensorRo
         low=number(tensor.range.minimum),
         high=number(tensor.range.maximum),
         rms=number(tensor.range.rms),
-        troubles=tuple(troubles(tensor)),
+        troubles=tuple(troubles(tensor, range_format)),
         snr=snr_words(snr_db(divergence)),
     )

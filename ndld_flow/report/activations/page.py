@@ -125,7 +125,7 @@ def _beyond(record: Activations) -> tuple[Figure, ...]:
     if not beyond:
         return ()
     worst = max(beyond, key=lambda one: one.range.beyond_share)
-    return (_about("Beyond their format", count(len(beyond)), "most", worst.tensor),)
+    return (_about(f"Beyond {short_name(record.range_format, 20)}", count(len(beyond)), "most", worst.tensor),)
 
 
 def _divergence(record: Activations) -> tuple[Figure, ...]:

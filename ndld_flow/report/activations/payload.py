@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from ndld_flow.plain_text import short_name, visible_name
-from ndld_flow.records.activations import Activations, CapturedTensor, ChannelStatistics, Histogram
+from ndld_flow.records.activations import Activations, CapturedTensor, ChannelStatistics, Histogram, SampleShown
 from ndld_flow.records.divergence import LayerDivergence, TensorRange
 from ndld_flow.report.activations.pack_maps import PackedMap, PackedMaps
 from ndld_flow.report.activations.read import is_beside
@@ -25,10 +25,11 @@ def activations_payload(record: Activations, maps: PackedMaps, files: str) -> st
         {
             "model": short_name(record.model, 60),
             "reference": short_name(record.reference, 60),
+            "format": short_name(record.range_format, 20),
             "samples": [
                 {
                     "label": short_name(sample.label, 120),
-                    "inputs": [[short_name(name, 80), short_name(how, 200)] for name, how in sample.inputs.items()],
+                    "inputs": _fed(sample),
                     "picture": maps.pictures.get(place, -1),
                 }
                 for place, sample in enumerate(record.samples)
@@ -48,6 +49,19 @@ def told(value: float | None) -> Json:
     if math.isfinite(value):
         return float(f"{value:.6g}")
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _fed(sample: SampleShown) -> list[Json]:
+    """(input, how its values came to be), of the path of a file as much as the sample's label says."""
+    return [
+        [short_name(name, 80), short_name(_short_path(how, sample.label), 200)] for name, how in sample.inputs.items()
+    ]
+
+
+def _short_path(how: str, label: str) -> str:
+    found = [place for part in label.split(", ") if part and (place := how.rfind(f"/{part}")) >= 0]
+    kind = "image " if how.startswith("image ") else ""
+    return f"{kind}{how[found[0] + 1 :]}" if found else how
 
 
 def _tensor(tensor: CapturedTensor, divergence: LayerDivergence | None) -> dict[str, Json]:

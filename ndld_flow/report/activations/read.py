@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 from pydantic import ValidationError
 
@@ -54,15 +59,17 @@ def read_map(folder: Path, one: ActivationMap) -> bytes:
     wanted = one.channels * one.height * one.width * 2
     if min(one.channels, one.height, one.width) < 1:
         raise ValueError("a map without elements")
-    codes = _read(folder, one.file, wanted + 1)
-    if len(codes) != wanted:
-        raise ValueError(f"{len(codes):,} bytes{' or more' if len(codes) > wanted else ''} instead of {wanted:,}")
-    return codes
+    with _opened(folder, one.file) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != wanted:
+            raise ValueError(f"{size:,} bytes, which is no {one.channels:,} channels of {one.height:,} x {one.width:,}")
+        return file.read(wanted)
 
 
 def read_picture(folder: Path, name: str) -> bytes:
     """A PNG. Raises a `ValueError` that says what is wrong with the file."""
-    data = _read(folder, name, _PICTURE_BYTES + 1)
+    with _opened(folder, name) as file:
+        data = file.read(_PICTURE_BYTES + 1)
     if not data.startswith(_PNG):
         raise ValueError("not a PNG")
     if len(data) > _PICTURE_BYTES:
@@ -76,11 +83,20 @@ def is_beside(name: str) -> bool:
     return bool(name) and not path.is_absolute() and ".." not in path.parts and not set(name) & set("\\:\0")
 
 
-def _read(folder: Path, name: str, most: int) -> bytes:
+@contextmanager
+def _opened(folder: Path, name: str) -> Iterator[BinaryIO]:
+    """A file that lies below the folder, no link out of it, and nothing that could keep a reader waiting."""
     if not is_beside(name):
         raise ValueError("not a file beside the document")
     try:
-        with (folder / name).open("rb") as file:
-            return file.read(most)
+        path = (folder / name).resolve()
+        if not path.is_relative_to(folder.resolve()):
+            raise ValueError("a link to somewhere else")
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ValueError("no regular file")
+        with path.open("rb") as file:
+            yield file
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from error
+    except RuntimeError as error:  # what pathlib makes of a link to itself, before Python 3.13
+        raise ValueError("a link to itself") from error

@@ -37,7 +37,7 @@ function tensorFacts(data, place) {
   const sides = reference ? [reference, range] : [range];
   const names = reference ? [data.reference, data.model] : [data.model];
   const row = (label, of) => make("tr", {}, make("th", { scope: "row" }, label), ...sides.map((one) => make("td", { class: "n" }, of(one))));
-  const format = formatOf(tensor).name;
+  const format = tensor.format.name;
   const rows = [row("Least", (one) => valueText(one.low, 5)), row("Most", (one) => valueText(one.high, 5)), row("RMS", (one) => valueText(one.rms, 5)), row("Nearest to 0", (one) => (one.smallest ? valueText(one.smallest, 3) : "–"))];
   const optional = [["NaN", "nan", count], ["Infinite", "inf", count], [`Beyond ${format}`, "beyond", smallShare], ["Fewer bits", "subnormal", smallShare], ["Rounded to 0", "vanishing", smallShare]];
   for (const [label, key, text] of optional) if (sides.some((one) => one[key] > 0)) rows.push(row(label, (one) => (one[key] > 0 ? text(one[key]) : "0")));

@@ -81,7 +81,9 @@ class DepthStrip {
 
   sizes(x, axis, width) {
     const wide = within(this.across * 0.3, 1, 14);
-    const limit = (value, name, dy) => [
+    const { format } = this.data.tensors[0];
+    const isOnAxis = (value) => value >= 10 ** SIZE_AXIS.low && value <= 10 ** SIZE_AXIS.high;
+    const limit = (value, name, dy) => !isOnAxis(value) ? [] : [
       draw("line", { class: "border", x1: DEPTH.left, x2: width - DEPTH.right, y1: axis.y(value), y2: axis.y(value) }),
       draw("text", { class: "limit-name", x: width - DEPTH.right, y: axis.y(value) + dy, "text-anchor": "end" }, name)];
     const bar = (tensor, range, place, kind, shift) => {
@@ -96,7 +98,7 @@ class DepthStrip {
       ...this.data.tensors.flatMap((one, place) => (one.reference_range
         ? [...bar(one, one.reference_range, place, "of-reference", -0.55), ...bar(one, one.range, place, "of-candidate", 0.55)]
         : bar(one, one.range, place, "of-candidate", 0))),
-      ...limit(HALF.largest, "fp16's largest", -4), ...limit(HALF.normal, "its smallest in full", -4), ...limit(HALF.smallest, "its smallest", 13),
+      ...limit(format.largest, `${format.name}'s largest`, -4), ...limit(format.normal, `${format.name}'s smallest in full`, -4), ...limit(format.smallest, `${format.name}'s smallest`, 13),
     ];
   }
 

@@ -226,7 +226,8 @@ async function start() {
   startConveniences();
   const data = new ActivationsData(await readPayload());
   if (data.tensors.length) {
-    data.tensors.forEach(reviveNumbers);
+    const format = namedFormat(data.format);
+    for (const tensor of data.tensors) reviveTensor(tensor, format);
     globalThis.inspector = new Inspector(data);
     await inspector.follow();
     inspector.paintNow();

@@ -1,15 +1,22 @@
 // What is said of tensors and values.
 
 const FORMATS = {
-  float16: { name: "fp16", largest: 65504, normal: 2 ** -14, smallest: 2 ** -24 },
-  bfloat16: { name: "bf16", largest: 3.3895e38, normal: 2 ** -126, smallest: 2 ** -133 },
+  fp16: { largest: 65504, normal: 2 ** -14, smallest: 2 ** -24 },
+  bf16: { largest: 3.38953139e38, normal: 2 ** -126, smallest: 2 ** -133 },
+  fp32: { largest: 3.40282347e38, normal: 2 ** -126, smallest: 2 ** -149 },
+  fp8e4m3: { largest: 448, normal: 2 ** -6, smallest: 2 ** -9 },
+  fp8e5m2: { largest: 57344, normal: 2 ** -14, smallest: 2 ** -16 },
+};
+const INTEGERS = {
   int8: { name: "int8", low: -128, largest: 127 },
   uint8: { name: "uint8", low: 0, largest: 255 },
 };
-const HALF = FORMATS.float16;
 
-// Against what a tensor's values are judged: of a wider type, what it would be in fp16.
-const formatOf = (tensor) => FORMATS[tensor.dtype] ?? HALF;
+// What all ranges of a document were held against; one that nobody knows has no ends.
+const namedFormat = (name) => ({ name, ...(Object.hasOwn(FORMATS, name) ? FORMATS[name] : { largest: Infinity, normal: 0, smallest: 0 }) });
+
+// Where a tensor's values end: those of 8 bits have ends of their own.
+const formatOf = (tensor) => (Object.hasOwn(INTEGERS, tensor.dtype) ? INTEGERS[tensor.dtype] : tensor.format);
 
 function valueText(value, digits = 6) {
   if (Number.isNaN(value)) return "NaN";
@@ -28,7 +35,7 @@ const metricOf = (tensor, name) => Number(tensor.divergence?.metrics[name] ?? Na
 // [word, what it means, how bad]
 function tensorBadges(tensor) {
   const { range, saturated } = tensor;
-  const name = FORMATS[tensor.dtype]?.name ?? "its format";
+  const { name } = tensor.format;
   const found = [];
   if (range.nan) found.push([`${count(range.nan)} NaN`, `${count(range.nan)} of ${count(range.elements)} values are NaN`, "bad"]);
   if (range.inf) found.push([`${count(range.inf)} inf`, `${count(range.inf)} of ${count(range.elements)} values are infinite`, "bad"]);
@@ -57,7 +64,7 @@ function rangeText(range) {
 function rangeBar(tensor) {
   const { range, reference_range: reference } = tensor;
   const format = formatOf(tensor);
-  const normal = format.normal ?? 1e-10;
+  const normal = format.normal || 1e-300;
   const bar = make("span", { class: "sizes", role: "img", "aria-label": `${rangeText(range)}; ${format.name} holds up to ${valueText(format.largest, 5)}`, title: `Sizes of values, 1e${SIZE_AXIS.low} to 1e${SIZE_AXIS.high}: ${rangeText(range)}${reference ? `; the reference ${rangeText(reference)}` : ""}. Shaded: what ${format.name} holds in full` },
     make("u", { style: `left:${sizePlace(normal)}%;right:${100 - sizePlace(format.largest)}%` }));
   const mark = (tag, found, name = "") => {
@@ -70,8 +77,9 @@ function rangeBar(tensor) {
   return bar;
 }
 
-// The numbers that JSON has as texts, because they are not finite.
-function reviveNumbers(tensor) {
+// The numbers that JSON has as texts, because they are not finite, and what they are held against.
+function reviveTensor(tensor, format) {
+  tensor.format = format;
   for (const range of [tensor.range, tensor.reference_range].filter(Boolean)) {
     for (const [name, value] of Object.entries(range)) range[name] = Number(value);
   }

@@ -45,9 +45,19 @@ function preparePrinting() {
   });
 }
 
+// A name in an address, which anybody may have written: one that cannot be read is none.
+function targetName() {
+  try {
+    return decodeURIComponent(location.hash.slice(1));
+  } catch {
+    return "";
+  }
+}
+
 // A link to a step opens it.
 function openTarget() {
-  const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const name = targetName();
+  const target = name && document.getElementById(name);
   const inside = target && target.querySelector(":scope > details");
   if (inside) inside.open = true;
 }
