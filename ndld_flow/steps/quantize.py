@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+
+from pydantic import model_validator
 
 from ndld_flow.artifacts.kinds import Onnx, PrecisionDocument
+from ndld_flow.backends.quantizing.modelopt_settings import ModelOpt
 from ndld_flow.backends.quantizing.settings import QuantizeSettings
 from ndld_flow.backends.running.sample_settings import SampleSettings
 from ndld_flow.quantities import size_change
 from ndld_flow.records.metric import Metric
-from ndld_flow.step import Context, Reads, Result, Step
+from ndld_flow.step import Context, Foresight, Reads, Result, Step
 
 if TYPE_CHECKING:
-    from ndld_flow.backends.quantizing.quantize_file import Quantization
+    from ndld_flow.backends.quantizing.quantize_file import Data, Quantization, Rooms
     from ndld_flow.backends.running.sample_feeds import Samples
     from ndld_flow.records.precision_search import PrecisionSearch
+
+_MODELOPT_TAKES = frozenset({"method", "op_types", "exclude"})
+"""Of how to quantise; the rest it decides itself."""
 
 
 class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
@@ -34,29 +40,64 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
     found_by: Annotated[str | None, Reads(PrecisionDocument)] = None
     """A `find_precision` step with `precision: int8`: the nodes that it found stay as they are."""
 
+    modelopt: ModelOpt | None = None
+    """Let NVIDIA ModelOpt do it, for TensorRT: FP8, INT8 or INT4. It gets the samples, `method` (`minmax` or
+    `entropy`), `op_types`, `exclude` and what `found_by` names, and decides the rest itself."""
+
+    @model_validator(mode="after")
+    def _check_modelopt(self) -> Self:
+        if self.modelopt is None:
+            return self
+        for name, field in QuantizeSettings.model_fields.items():
+            if name not in _MODELOPT_TAKES and getattr(self, name) != field.default:
+                raise ValueError(f"`modelopt` decides `{name}` itself: leave one of the two out")
+        allowed = ("minmax",) if self.modelopt.format == "int4" else ("minmax", "entropy")
+        if self.method not in allowed:
+            raise ValueError(f"`modelopt` with {self.modelopt.format} has no `method: {self.method}`: leave it out")
+        return self
+
     def needs_inputs(self) -> bool:
         return self.mode == "static"
 
+    def foresee(self) -> Foresight:
+        from ndld_flow.backends.quantizing.modelopt_environment import foresee_modelopt
+
+        return Foresight() if self.modelopt is None else foresee_modelopt(self.modelopt.python)
+
     def library_versions(self) -> dict[str, str]:
+        from ndld_flow.backends.quantizing.modelopt_environment import modelopt_versions
         from ndld_flow.backends.quantizing.vnni import reduces_range
 
+        if self.modelopt is not None:
+            return super().library_versions() | modelopt_versions(self.modelopt.python)
         if self.reduce_range != "auto":
             return super().library_versions()
         # The result hangs on this CPU.
         return super().library_versions() | {"weights here": "7 bits" if reduces_range(self) else "8 bits"}
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.backends.quantizing.quantize_file import Data, Rooms, quantize_file
+        from ndld_flow.backends.quantizing.quantize_file import Data, Rooms
 
         search = self._search(source, context)
         samples = self._samples(source, context)
-        rooms = Rooms(context.scratch, context.progress)
-        done = quantize_file(source.path, out / Onnx.main, self, Data(samples, search), rooms)
+        done = self._quantize(
+            source.path, out, Data(samples, search), Rooms(context.scratch, context.progress), context
+        )
         for node in done.nodes:
             context.log.info("quantised: %s %s", node.op_type, node.name)
         for note in done.change.notes:
             context.log.info("%s", note)
         return _result(done)
+
+    def _quantize(self, source: Path, out: Path, data: Data, rooms: Rooms, context: Context) -> Quantization:
+        from ndld_flow.backends.processes.program_log import log_to
+        from ndld_flow.backends.quantizing.modelopt import Settings, quantize_by_modelopt
+        from ndld_flow.backends.quantizing.quantize_file import quantize_file
+
+        if self.modelopt is None:
+            return quantize_file(source, out / Onnx.main, self, data, rooms)
+        hear = log_to(context.log, context.progress)
+        return quantize_by_modelopt(source, out, Settings(self, self.modelopt), data, rooms, hear)
 
     def _samples(self, source: Onnx, context: Context) -> Samples | None:
         from ndld_flow.backends.models.declared_inputs import model_inputs
@@ -74,6 +115,8 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
             return None
         search = read_found(context.read("found_by").path)
         refuse_other_precision(search, "int8", "quantize")
+        if self.modelopt is not None:
+            return search  # it quantises otherwise than the search did
         for note in settings_notes(search, source.label, settings_of(self)):
             context.log.warning("%s", note)
         return search

@@ -22,10 +22,6 @@ from ndld_flow.units import Milliseconds
 _PLACEHOLDER = re.compile(r"\$(?:\$|(\w+)\{([^{}]*)\}|(\w+))")
 _WORDS = ("Model", "Output", "Scratch")
 _NAMED = ("Input", "File")
-_PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "SYSTEMROOT")
-"""Of our environment, what a program needs to run at all."""
-_MOST_LINES = 10_000
-"""A log is kept with the record of the run."""
 
 
 class RunTool(Step[Onnx, Onnx]):
@@ -113,6 +109,7 @@ class RunTool(Step[Onnx, Onnx]):
         from ndld_flow.backends.models.files import describe_change
         from ndld_flow.backends.processes.model_tool import copy_model, run_on_model, take_model
         from ndld_flow.backends.processes.program import Program, run_program
+        from ndld_flow.backends.processes.program_log import log_to
 
         folder, scratch = context.scratch / "output", context.scratch / "scratch"
         folder.mkdir()
@@ -126,7 +123,7 @@ class RunTool(Step[Onnx, Onnx]):
             secrets={name: os.environ.get(name, "") for name, value in self.environment.items() if value is None},
         )
         context.progress(0, 0, f"running {program.name}")
-        hear = _log_to(context)
+        hear = log_to(context.log, context.progress)
         run_program(program, hear) if self.in_place else run_on_model(program, model, hear)
         for left in take_model(folder / Onnx.main, out, program.name):
             context.log.info("%s is not kept: the model does not name it", left)
@@ -152,26 +149,11 @@ class RunTool(Step[Onnx, Onnx]):
         return lambda text: _PLACEHOLDER.sub(path_of, text)
 
     def _environment(self, put: Callable[[str], str], scratch: Path) -> dict[str, str]:
-        passed = (*_PASSED, *(name for name, value in self.environment.items() if value is None))
-        ours = {name: os.environ[name] for name in passed if name in os.environ}
+        from ndld_flow.backends.processes.program_log import little_environment
+
+        passed = (name for name, value in self.environment.items() if value is None)
         said = {name: put(value) for name, value in self.environment.items() if value is not None}
-        return {**ours, "TMPDIR": str(scratch), **said}
-
-
-def _log_to(context: Context) -> Callable[[str], None]:
-    """Writes lines to the step's log, up to a limit, and shows the last one."""
-    count = 0
-
-    def hear(line: str) -> None:
-        nonlocal count
-        count += 1
-        if count <= _MOST_LINES:
-            context.log.info("%s", line)
-        elif count == _MOST_LINES + 1:
-            context.log.info("further lines are not kept")
-        context.progress(0, 0, line)
-
-    return hear
+        return {**little_environment(scratch, passed), **said}
 
 
 def _value(argument: str) -> str:

@@ -81,7 +81,7 @@ def prepare_model(source: Path, target: Path, settings: QuantizeSettings) -> Pre
     model = load_model(source)
     before = summarize_model(model)
     notes = prepare(model, source)
-    excluded = _excluded(model, settings)
+    excluded = excluded_outputs(model, settings)
     typed = nodes_of_types(model, settings.wanted_op_types, "op_types")
     if settings.op_types:
         notes += [f"op_types: this model has no {op_type}" for op_type, nodes in typed.items() if not nodes]
@@ -101,7 +101,7 @@ def prepare_model(source: Path, target: Path, settings: QuantizeSettings) -> Pre
     return PreparedModel(target, inputs, nodes, layers, before, tuple(notes))
 
 
-def _excluded(model: ir.Model, settings: QuantizeSettings) -> set[str]:
+def excluded_outputs(model: ir.Model, settings: QuantizeSettings) -> set[str]:
     """First outputs of the nodes that the settings exclude."""
     named = nodes_named(model, settings.exclude.nodes, "exclude.nodes")
     typed = nodes_of_types(model, settings.exclude.op_types, "exclude.op_types")

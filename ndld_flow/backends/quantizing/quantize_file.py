@@ -60,7 +60,7 @@ def quantize_file(source: Path, target: Path, settings: QuantizeSettings, data: 
     Raises `ModelError` for a model that cannot be read, converted or run, and `RequestError` for what does not fit.
     """
     rooms.progress(0, 0, "preparing")
-    exclude = _found_outputs(source, data.search)
+    exclude = found_outputs(source, data.search)
     prepared = prepare_model(source, rooms.scratch / "prepared.onnx", settings)
     ranges = _calibrated(prepared, settings, data.samples, rooms)
     rooms.progress(0, 0, "quantising")
@@ -69,10 +69,10 @@ def quantize_file(source: Path, target: Path, settings: QuantizeSettings, data: 
     notes = [*prepared.notes, *(data.samples.notes if data.samples else ()), *_cut_off(ranges), *written.notes]
     change = GraphChange(before=prepared.before, after=summarize_model(load_model(target)), notes=tuple(notes))
     words = _words(settings, ranges)
-    return Quantization(change, written.nodes, prepared.layers, words, _size(source), _size(target))
+    return Quantization(change, written.nodes, prepared.layers, words, file_bytes(source), file_bytes(target))
 
 
-def _found_outputs(source: Path, search: PrecisionSearch | None) -> set[str]:
+def found_outputs(source: Path, search: PrecisionSearch | None) -> set[str]:
     if search is None:
         return set()
     model = load_model(source)
@@ -112,5 +112,5 @@ def _words(settings: QuantizeSettings, ranges: Ranges) -> str:
     return f"{settings.activation_type} x {settings.weights}, {settings.method} on {samples}"
 
 
-def _size(path: Path) -> int:
+def file_bytes(path: Path) -> int:
     return path.stat().st_size + sum((path.parent / name).stat().st_size for name in external_files(path))
