@@ -42,8 +42,8 @@ def describe_key(
         inputs={name: {**_plain(spec), "data": without_names(spec.data)} for name, spec in used.items()},
         reads={
             **read_digests,
-            **{name: _digest_file(name, path, store) for name, path in step.data_files.items()},
-            **{name: _digest_samples(name, data, store) for name, data in samples.items()},
+            **{name: _digest_file(_place(step, name), path, store) for name, path in step.data_files.items()},
+            **{name: _digest_samples(_place(step, name), data, store) for name, data in samples.items()},
         },
         libraries=step.step.library_versions(),
         machine="" if somewhere else (machine_of(step) if machine_of is not None else fingerprint_machine()),
@@ -81,6 +81,11 @@ def fingerprint_machine() -> str:
 def _plain(spec: InputSpec) -> dict[str, JsonValue]:
     values: dict[str, JsonValue] = spec.model_dump(mode="json")
     return values
+
+
+def _place(step: RecipeStep, setting: str) -> str:
+    """Where the recipe says it, for people."""
+    return setting if setting.startswith("inputs.") else f"steps.{step.name}.{setting}"
 
 
 def _digest_samples(name: str, data: Data, store: Store) -> str:
