@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from ndld_flow.records.activations import ActivationMap
 from ndld_flow.report.activations.draw import draw_activations
@@ -20,20 +20,23 @@ from tests.report_browser import Watch, rows_of
 pytestmark = pytest.mark.browser
 
 
-def write_bare(folder: Path) -> Path:
-    """Numbers without maps."""
-    record = read_activations(made.write(folder, made.PAIR[:1], 1, model="m"))
-    tensors = tuple(one.model_copy(update={"maps": ()}) for one in record.tensors)
-    (folder / "activations.json").write_text(record.model_copy(update={"tensors": tensors}).to_json(), "utf-8")
+def write_single(folder: Path) -> Path:
+    """One model, against another format than fp16; of the last tensor there are numbers without maps."""
+    record = read_activations(made.write_single(folder))
+    *others, last = record.tensors
+    tensors = (*others, last.model_copy(update={"maps": ()}))
+    (folder / "activations.json").write_text(
+        record.model_copy(update={"tensors": tensors, "range_format": "fp8e4m3"}).to_json(), "utf-8"
+    )
     return folder
 
 
 KINDS: dict[str, Callable[[Path], Path]] = {
     "pair": made.write_pair,
-    "single": made.write_single,
+    "single": write_single,
     "hostile": made.write_hostile,
-    "bare": write_bare,
 }
+SCREEN: ViewportSize = {"width": 1300, "height": 1000}
 NAN, PLUS, MINUS = (255, 0, 200), (255, 230, 0), (0, 229, 255)
 BROKEN = "batch_norm_7.tmp_2"
 
@@ -57,7 +60,7 @@ class Pages:
         """A page after a link to this place was followed; all else is as by default."""
         address = "#" + "&".join(f"{name}={value}" for name, value in {"sample": 0, **place}.items())
         if kind not in self.opened:
-            self.opened[kind] = self.watch.open(self.browser, self.file(kind), viewport={"width": 1500, "height": 1400})
+            self.opened[kind] = self.watch.open(self.browser, self.file(kind), viewport=SCREEN)
         page = self.opened[kind]
         page.evaluate(
             """address => {
@@ -409,15 +412,19 @@ def test_back_goes_to_what_was_looked_at_before(pages: Pages) -> None:
     expect(page.locator(".tensor-head h3")).to_have_text("relu_0.tmp_0")
 
 
-@pytest.mark.parametrize(
-    "address", ["tensor=nowhere&sample=99&mode=evil&channel=x", "tensor=&mode=__proto__&colours=constructor&scale=NaN"]
-)
-def test_an_address_that_makes_no_sense_opens_the_page(pages: Pages, address: str) -> None:
+def test_an_address_that_makes_no_sense_opens_the_page(pages: Pages) -> None:
     pages.show()
-    page = pages.open_again("pair", f"#{address}")
-    assert state(page)["mode"] == "side"
-    assert look(page)["colours"] == "red"
+    page = pages.open_again("pair", "#%")
     expect(page.locator(".tensor-head h3")).to_have_text(BROKEN)
+    for place in (
+        {"tensor": "nowhere", "sample": 99, "mode": "evil", "channel": "x"},
+        {"tensor": "", "mode": "__proto__", "colours": "constructor", "scale": "NaN"},
+        {"tensor": "%", "scale": "1e999", "gain": -1},
+    ):
+        pages.show(**place)
+        assert state(page)["mode"] == "side"
+        assert (look(page)["colours"], look(page)["scale"] > 0) == ("red", True)
+        expect(page.locator(".tensor-head h3")).to_have_text(BROKEN)
 
 
 def test_other_samples_show_their_picture(pages: Pages) -> None:
@@ -457,8 +464,16 @@ def test_one_model_has_no_modes(pages: Pages) -> None:
     assert state(page)["mode"] == "side"
 
 
+def test_limits_are_those_of_the_format_that_ranges_are_held_against(pages: Pages) -> None:
+    page = pages.show("single", tensor="conv2d_0.tmp_0")
+    names = page.locator(".depth .limit-name")
+    expect(names).to_have_text(["fp8e4m3's largest", "fp8e4m3's smallest in full", "fp8e4m3's smallest"])
+    label = page.locator(".tensor-list .sizes").first.get_attribute("aria-label")
+    assert str(label).endswith("fp8e4m3 holds up to 448")
+
+
 def test_without_maps_there_are_numbers(pages: Pages) -> None:
-    page = pages.show("bare", tensor="")
+    page = pages.show("single", tensor="sigmoid_0.tmp_0")
     expect(page.locator(".maps")).to_contain_text("This page holds no map of this tensor.")
 
 
@@ -492,7 +507,7 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(pages: Pages) -> None:
     page.get_by_role("option", name="channel 2", exact=True).click()
     settle(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
-    page.set_viewport_size({"width": 1500, "height": 1400})
+    page.set_viewport_size(SCREEN)
 
 
 def test_without_a_script_there_is_a_table(pages: Pages) -> None:

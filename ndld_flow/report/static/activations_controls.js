@@ -17,7 +17,9 @@ class NumberControl {
     const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -10, PageUp: 10 }[event.key];
     if (!by) return;
     event.preventDefault();
-    hear(this.value(within(this.position(this.now) + by * (event.shiftKey ? 0.001 : 0.01), 0, 1)));
+    // What is shown follows with the next frame: the next key may be faster.
+    this.now = this.value(within(this.position(this.now) + by * (event.shiftKey ? 0.001 : 0.01), 0, 1));
+    hear(this.now);
   }
 
   show(value) {

@@ -31,7 +31,7 @@ class Inspector {
     const open = (channel) => this.set({ channel }, true);
     this.controls = new Controls(controls, this);
     this.grid = new ChannelGrid(this.gridHost, open);
-    this.large = new LargeView(this.largeHost, { leave: () => this.leave(), step: (by) => this.stepChannel(by), split: (split) => this.set({ split }) });
+    this.large = new LargeView(this.largeHost, { leave: () => this.leave(), step: (by) => this.stepChannel(by), split: (split) => this.set({ split }), splitBy: (by) => this.set({ split: within(this.state.split + by, 0, 1) }) });
     this.histograms = new Histograms(spread, this.data);
     this.table = new ChannelTable(table, open);
     this.order = make("select", { "aria-label": "Order of channels", onchange: () => this.set({ order: this.order.value }) }, ...Object.entries(ORDERS).map(([value, text]) => make("option", { value }, `by ${text}`)));

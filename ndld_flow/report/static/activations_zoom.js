@@ -3,7 +3,7 @@
 const PLANE = { most: 560, least: 64, zoomMost: 96 };
 
 class LargeView {
-  // `hear`: {leave(), step(by), split(fraction)}
+  // `hear`: {leave(), step(by), split(fraction), splitBy(fraction)}
   constructor(host, hear) {
     this.hear = hear;
     this.view = { x: 0, y: 0, across: 1, down: 1, width: 1, height: 1, cursor: null };
@@ -167,7 +167,7 @@ class LargeView {
       const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -10, PageUp: 10, Home: -100, End: 100 }[event.key];
       if (!by || event.ctrlKey || event.metaKey || event.altKey) return;
       event.preventDefault();
-      this.hear.split(within(this.look.split + by / 100, 0, 1));
+      this.hear.splitBy(by / 100); // what was painted last may be older than the last key
     });
   }
 
