@@ -87,7 +87,9 @@ class PrecisionSearch(Record):
     metrics_found: dict[str, float]
     """Of the worst output, with the kept nodes."""
     layers_whole: tuple[LayerDivergence, ...] = ()
+    """With every candidate at the reduced precision."""
     layers_found: tuple[LayerDivergence, ...] = ()
+    """With the kept nodes. The ranges, which are the reference's, are in `layers_whole`."""
     first_divergent: str = ""
     """The first layer, in order of execution, that is too far off with everything reduced; empty when none is."""
     trials: tuple[Trial, ...]

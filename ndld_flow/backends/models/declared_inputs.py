@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from ndld_flow.backends.models.files import load_model
+from ndld_flow.backends.models.files import load_model, load_without_nodes
 from ndld_flow.backends.models.tensors import TensorSpec
 
 
@@ -15,7 +15,7 @@ def model_inputs(path: Path) -> tuple[TensorSpec, ...]:
 
     Raises `ModelError` when the file cannot be read as ONNX.
     """
-    graph = load_model(path).graph
+    graph = load_without_nodes(path).graph
     return tuple(_declared(value) for value in graph.inputs if value.name not in graph.initializers)
 
 

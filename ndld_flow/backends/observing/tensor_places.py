@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 
@@ -48,6 +49,13 @@ def tensors_of(path: Path) -> tuple[TensorPlace, ...]:
 
     Raises `ModelError` when the model cannot be read.
     """
+    state = path.stat() if path.is_file() else None
+    return _read_places(path, state and (state.st_mtime_ns, state.st_size, state.st_ino))
+
+
+@lru_cache(maxsize=4)
+def _read_places(path: Path, _state: tuple[int, int, int] | None) -> tuple[TensorPlace, ...]:
+    """The same model is asked for several times in one comparison."""
     model = load_model(path)
     types = infer_types(model)
     return tuple(

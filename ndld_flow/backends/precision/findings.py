@@ -58,9 +58,9 @@ class Findings:
     def record(
         self, trials: tuple[Trial, ...], candidates: Sequence[int], suspects: Mapping[int, Suspect]
     ) -> PrecisionSearch:
-        """The record, but for the last check and the time it all took."""
+        """The record, but for the last check, the layers then, and the time it all took."""
         reducer, kept = self.subject.reducer, self.found.kept
-        whole = self.observer.layers(frozenset())
+        whole = self.observer.whole()
         first = first_divergent(whole, self.wanted.tolerance.bounds())
         sample = next(iter(self.subject.samples))
         return PrecisionSearch(
@@ -78,7 +78,6 @@ class Findings:
             metrics_whole=self.trials.metrics(frozenset()),
             metrics_found=self.trials.metrics(kept),
             layers_whole=whole,
-            layers_found=self.observer.layers(kept) if kept else (),
             first_divergent="" if first is None else first.tensor,
             trials=trials,
             kept_macs_share=self._macs_share(suspects, whole) if kept else 0.0,

@@ -94,6 +94,7 @@ class Judge:
         self, reference: Path, samples: Iterable[Sample], tolerance: Tolerance, settings: SessionSettings, scratch: Path
     ) -> None:
         self._reference = reference
+        self._inputs = model_inputs(reference)
         self._samples = samples
         self._settings = settings
         self._scratch = scratch
@@ -102,6 +103,8 @@ class Judge:
         self._kept: list[dict[str, Path]] = []
         self.notes: tuple[str, ...] = ()
         """What makes agreement say less than it seems to."""
+        self.ran = reference
+        """The model that was run last."""
         exact = self._run_reference()
         self.bounds = Bounds(tolerance, exact)
 
@@ -124,15 +127,14 @@ class Judge:
 
     def judge(self, reduced: Path) -> Judged:
         """Run a model as hardware would that stores tensors in their types and computes in fp32."""
-        emulated = reduced.with_name("emulated.onnx")
         try:
-            runnable = reduced if emulate_stored(reduced, emulated) is None else emulated
-            return self._run(runnable)
+            self.ran = runnable(reduced)
+            return self._run(self.ran)
         except ModelError as error:
             return Judged(trouble=str(error))
 
     def _run(self, path: Path) -> Judged:
-        inputs = shared_inputs(model_inputs(self._reference), model_inputs(path))
+        inputs = shared_inputs(self._inputs, model_inputs(path))
         model = open_model(path, self._settings)
         agreements: dict[str, Agreement] = {}
         for kept, sample in zip(self._kept, self._samples, strict=True):
@@ -154,6 +156,12 @@ class Judge:
             {name: one.metrics() for name, one in agreements.items()},
             {name: one.only_candidate_nonfinite + one.only_reference_nonfinite for name, one in agreements.items()},
         )
+
+
+def runnable(reduced: Path) -> Path:
+    """The model that gives here what hardware makes of this one: with its storage emulated, where there is any to be."""
+    emulated = reduced.with_name(f"{reduced.stem}_emulated.onnx")
+    return reduced if emulate_stored(reduced, emulated) is None else emulated
 
 
 def _plain(array: Array) -> Array:

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.backends.emulating.stored_model import emulate_stored
 from ndld_flow.backends.models.tensors import Array
 from ndld_flow.backends.observing.capture import capture
 from ndld_flow.backends.observing.divergence import Observed, diverge
@@ -19,11 +18,11 @@ from ndld_flow.backends.observing.local_error import LocalError, local_errors
 from ndld_flow.backends.precision.evidence import FloatSuspect, Suspect
 from ndld_flow.backends.precision.found_nodes import first_output
 from ndld_flow.backends.precision.int8_evidence import Int8Suspect, step_of
+from ndld_flow.backends.precision.judging import runnable
 from ndld_flow.backends.precision.reducing import Reducer
 from ndld_flow.backends.precision.taken_branches import write_taken
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings
 from ndld_flow.backends.running.sample_feeds import Samples
-from ndld_flow.bisecting.attempts import Kept
 from ndld_flow.errors import ModelError
 from ndld_flow.records.divergence import LayerDivergence, TensorRange
 
@@ -60,7 +59,6 @@ class Observer:
     scratch: Path
     notes: list[str] = field(default_factory=list)
     """What could not be looked at."""
-    _known: dict[Kept, tuple[LayerDivergence, ...]] = field(default_factory=dict)
 
     @cached_property
     def _reference(self) -> Path:
@@ -72,9 +70,7 @@ class Observer:
     def suspects(self, nodes: Iterable[ir.Node]) -> list[Suspect]:
         """What is known of each node. For int8, whose errors come of its scales: where they grow with all in int8."""
         if self.precision == "int8":
-            layers: dict[str | None, LayerDivergence] = {
-                layer.tensor: layer for layer in self._int8_layers(frozenset())
-            }
+            layers: dict[str | None, LayerDivergence] = {layer.tensor: layer for layer in self._whole}
             return [Int8Suspect(node, layers, self._lost) for node in nodes]
         errors = self._errors()
         return [FloatSuspect(node, errors.get(first_output(node)), self.precision) for node in nodes]
@@ -97,28 +93,27 @@ class Observer:
             self.notes.append(f"what each node alone does wrong could not be measured: {error}")
             return {}
 
-    def layers(self, kept: Kept) -> tuple[LayerDivergence, ...]:
-        """How far each layer is off with these nodes kept, in the order of execution; none where it does not run."""
+    def whole(self) -> tuple[LayerDivergence, ...]:
+        """How far each layer is off with nothing kept, and the range of its values against the precision.
+
+        In the order of execution; none where the model does not run.
+        """
         if self.precision != "int8":
-            return self._layers(kept, self.precision)
+            return self._whole
         # What fp16 can hold says nothing of int8.
-        return tuple(layer.model_copy(update={"range": None}) for layer in self._int8_layers(kept))
+        return tuple(layer.model_copy(update={"range": None}) for layer in self._whole)
 
-    def _int8_layers(self, kept: Kept) -> tuple[LayerDivergence, ...]:
-        return self._layers(kept, "fp16")
+    @cached_property
+    def _whole(self) -> tuple[LayerDivergence, ...]:
+        reduced = self.scratch / "whole.onnx"
+        try:
+            self.reducer.write(frozenset(), reduced)
+            return self.layers(runnable(reduced), "fp16" if self.precision == "int8" else self.precision)
+        except ModelError:
+            return ()  # its trial says why it does not run
 
-    def _layers(self, kept: Kept, ranged: str) -> tuple[LayerDivergence, ...]:
-        if kept not in self._known:
-            try:
-                self._known[kept] = self._diverge(kept, ranged)
-            except ModelError:
-                self._known[kept] = ()  # its trial says why it does not run
-        return self._known[kept]
-
-    def _diverge(self, kept: Kept, ranged: str) -> tuple[LayerDivergence, ...]:
-        reduced, emulated = self.scratch / "observed_reduced.onnx", self.scratch / "observed.onnx"
-        self.reducer.write(kept, reduced)
-        path = reduced if emulate_stored(reduced, emulated) is None else emulated
-        candidate = self._inside(path, "observed_inside.onnx")
-        pair = Observed(self._reference, self.settings), Observed(candidate, self.settings)
+    def layers(self, candidate: Path, ranged: str = "") -> tuple[LayerDivergence, ...]:
+        """How far each layer of a model is off, in the order of execution; with ranges for a format that is named."""
+        inside = self._inside(candidate, "observed_inside.onnx")
+        pair = Observed(self._reference, self.settings), Observed(inside, self.settings)
         return diverge(*pair, FewSamples(self.samples), precision=ranged)

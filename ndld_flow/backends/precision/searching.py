@@ -24,8 +24,9 @@ from ndld_flow.bisecting.search import search
 from ndld_flow.errors import RequestError
 from ndld_flow.records.precision_search import PrecisionSearch, Trial
 
-SETTINGS = SessionSettings(memory_reuse=False)
-"""Trials run on the CPU, where storage is emulated and arithmetic is fp32; each model is run a few times only."""
+SETTINGS = SessionSettings(memory_arena=False, memory_reuse=False, spinning=False)
+"""Trials run on the CPU, where storage is emulated and arithmetic is fp32; each model is run a few times only, and
+waiting threads and an arena of memory that is never used again cost more than they save."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,9 @@ class PrecisionSearching:
             said = last.trouble or say_metrics(last.metrics, self._wanted.tolerance)
             notes = (*notes, f"converted as the step that uses it does, the bound is not met: {said}")
         passed = told.passed and last.passed
-        return told.model_copy(update={"trials": (*told.trials, last), "passed": passed, "notes": notes})
+        layers = () if last.trouble else self._observer.layers(self._trials.judge.ran)
+        done = {"trials": (*told.trials, last), "passed": passed, "notes": notes, "layers_found": layers}
+        return told.model_copy(update=done)
 
     @cached_property
     def _suspects(self) -> dict[int, Suspect]:
