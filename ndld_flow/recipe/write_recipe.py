@@ -28,14 +28,13 @@ steps:                        # in order; a name that is no step type says `step
 
   sanitize: {{}}                # fold constants, remove what computes nothing
 
-  half:
-    step: convert_fp16
-    keep_io: true             # inputs and outputs stay fp32
-    block:
-      values_outside: {{}}      # keep in fp32 what reads weights that fp16 cannot hold
-      op_types: []            # and these operators, such as [Softmax, BatchNormalization]
+  search:                     # FP16 can break a model silently: find the few nodes that must stay fp32
+    step: find_precision
+    tolerance: {{cosine: 0.999}}
 
-  agree:                      # an FP16 model can be silently wrong: always compare
+  half: {{step: convert_fp16, found_by: search}}
+
+  agree:                      # what is shipped must still say what the source says
     step: check_accuracy
     reference: source
     candidate: half
