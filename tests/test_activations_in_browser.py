@@ -394,6 +394,7 @@ def test_a_link_opens_the_same_view(pages: Pages) -> None:
     assert state(pages.open_again("pair", address)) == wanted
 
 
+@pytest.mark.slow
 def test_what_the_head_speaks_of_is_a_link(pages: Pages) -> None:
     page = pages.show(tensor="relu_0.tmp_0", mode="split")
     page.evaluate("scrollTo(0, 0)")
@@ -439,6 +440,7 @@ def test_other_samples_show_their_picture(pages: Pages) -> None:
     assert picture.evaluate("(one) => one.complete && one.naturalWidth") == 160
 
 
+@pytest.mark.slow
 def test_colours_are_kept_for_all_tensors_where_asked(pages: Pages) -> None:
     page = pages.show(tensor="conv2d_0.tmp_0")
     page.get_by_label("Scale, exactly").fill("3")
@@ -510,6 +512,7 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(pages: Pages) -> None:
     page.set_viewport_size(SCREEN)
 
 
+@pytest.mark.slow
 def test_without_a_script_there_is_a_table(pages: Pages) -> None:
     page = pages.watch.open(pages.browser, pages.file("pair"), java_script_enabled=False)
     expect(page.locator("section.static")).to_contain_text("batch_norm_7.tmp_2")

@@ -19,7 +19,9 @@ from PIL import Image
 from pydantic import ValidationError
 
 from ndld_flow.artifacts.kinds import ActivationsDocument, Onnx
+from ndld_flow.backends.activations.choosing import Choice, Wanted, choose
 from ndld_flow.backends.activations.map_codes import LARGEST_CODE, encode, finite_bounds, fit, pool, share_out
+from ndld_flow.backends.activations.model_view import ModelView
 from ndld_flow.backends.activations.sample_labels import with_short_labels
 from ndld_flow.backends.activations.shared_histogram import SharedHistogram
 from ndld_flow.backends.observing.capture import capture
@@ -220,8 +222,8 @@ def test_samples_of_other_sizes_share_the_bytes_too(tmp_path: Path) -> None:
 
 
 def test_the_same_bytes_again(tmp_path: Path) -> None:
-    model = make_cnn(tmp_path / "m.onnx")
-    folders = [look(tmp_path / name, model, CNN, noise={"deviation": 0.1}, samples=2)[0].out for name in "ab"]
+    asked: dict[str, Any] = {"reference": SMALL, "noise": {"deviation": 0.1}, "samples": 2}
+    folders = [look(tmp_path / name, SMALL, {"x": {}}, **asked)[0].out for name in "ab"]
     files = [{path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()} for out in folders]
     assert files[0] == files[1]
     assert len(files[0]) > 10
@@ -230,35 +232,36 @@ def test_the_same_bytes_again(tmp_path: Path) -> None:
 # Which tensors
 
 
-def test_by_default_layers_over_the_whole_model(tmp_path: Path) -> None:
-    _, found = look(tmp_path / "a", make_cnn(tmp_path / "m.onnx"), CNN)
-    names = [each.tensor for each in found.tensors]
+@pytest.fixture(scope="module")
+def cnn(tmp_path_factory: pytest.TempPathFactory) -> Choice:
+    model = make_cnn(tmp_path_factory.mktemp("cnn") / "m.onnx")
+    return ModelView(model, {"x": (1, 3, 16, 16)}).choice(None)
+
+
+def test_by_default_layers_over_the_whole_model(cnn: Choice, tmp_path: Path) -> None:
+    names = choose(cnn, Wanted())
     assert names[0] == "x"
     assert "y" in names
     assert {"Conv_0_out", "BatchNormalization_9_out", "MatMul_32_out"} <= set(names)
     assert not any("Constant" in name or "Shape" in name for name in names)
-    _, globbed = look(tmp_path / "globbed", make_cnn(tmp_path / "m.onnx"), CNN, tensors=["*_1?_out", "Constant_18_out"])
-    assert [name for name in named(globbed) if "Constant" in name] == ["Constant_18_out"]
+    globbed = choose(cnn, Wanted(["*_1?_out", "Constant_18_out"]))
+    assert [name for name in globbed if "Constant" in name] == ["Constant_18_out"]
     with pytest.raises(RequestError, match="is constants"):
-        look(tmp_path / "constants", make_cnn(tmp_path / "m.onnx"), CNN, tensors=["Constant*"])
-    assert [each.position for each in found.tensors] == sorted(each.position for each in found.tensors)
+        choose(cnn, Wanted(["Constant*"]))
     chain = " ".join(f"a{i + 1} = Exp(a{i})" for i in range(50))
     long = f"g (float[4] x, int64[1] i) => (float[1] y) {{ a0 = Gather(x, i) {chain} y = Neg(a50) }}"
     _, large = look(tmp_path / "b", long, {})
     assert len(large.tensors) == 33
     assert (large.tensors[0].tensor, large.tensors[-1].tensor) == ("x", "y")
+    assert [each.position for each in large.tensors] == sorted(each.position for each in large.tensors)
     assert "i" not in named(large)
 
 
 def test_beside_a_reference_tensors_of_both_are_chosen(tmp_path: Path) -> None:
-    other = onnx.load(make_cnn(tmp_path / "m.onnx"))
-    for names in [names for node in other.graph.node for names in (node.input, node.output)]:
-        names[:] = ["renamed" if name == "Conv_0_out" else name for name in names]
-    onnx.save(other, tmp_path / "other.onnx")
-    _, found = look(tmp_path / "a", tmp_path / "m.onnx", CNN, reference=tmp_path / "other.onnx")
-    assert "Conv_4_out" in named(found)
-    assert "Conv_0_out" not in named(found)
-    assert len(found.divergence) == len(found.tensors)
+    other = SMALL.replace("a = Neg(x) b = Tanh(a)", "renamed = Neg(x) b = Tanh(renamed)")
+    _, found = look(tmp_path / "a", SMALL, {"x": {}}, reference=other)
+    assert list(named(found)) == ["x", "b", "y"]
+    assert len(found.divergence) == 3
 
 
 @pytest.mark.parametrize(
@@ -272,9 +275,13 @@ def test_beside_a_reference_tensors_of_both_are_chosen(tmp_path: Path) -> None:
         ({"tensors": ["x"], "op_types": ["Softmax"]}, {"x", "y"}),
     ],
 )
-def test_tensors_are_chosen(settings: dict[str, Any], expected: set[str], tmp_path: Path) -> None:
-    _, found = look(tmp_path / "a", make_cnn(tmp_path / "m.onnx"), CNN, **settings)
-    assert set(named(found)) == expected
+def test_tensors_are_chosen(settings: dict[str, Any], expected: set[str], cnn: Choice) -> None:
+    assert set(choose(cnn, Wanted(settings.get("tensors", ()), settings.get("op_types", ())))) == expected
+
+
+def test_tensors_are_looked_at_by_name_and_by_operator(tmp_path: Path) -> None:
+    _, found = look(tmp_path / "a", SMALL, {"x": {}}, tensors=["x"], op_types=["Tanh"])
+    assert list(named(found)) == ["x", "b"]
 
 
 def test_every_so_many_tensors(tmp_path: Path) -> None:
@@ -357,7 +364,7 @@ def test_what_quantising_cuts_off_is_saturated(tmp_path: Path) -> None:
     assert (found.tensors[0].dtype, found.tensors[0].saturated) == ("uint8", 3)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     st.lists(
         st.tuples(*[hnp.arrays(np.float32, st.integers(1, 20), elements=st.floats(width=32))] * 2),
@@ -501,11 +508,10 @@ def test_models_that_take_other_inputs_are_refused(tmp_path: Path) -> None:
 
 def test_more_than_fits_into_memory_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then the model runs several times, over all samples, before the first sample's tensors are there."""
-    model = make_cnn(tmp_path / "m.onnx")
     told: list[Activations] = []
     for budget in (2**29, 1):
         monkeypatch.setattr(capture, "__defaults__", (budget,))
-        _, found = look(tmp_path / str(budget), model, CNN, reference=model, samples=3, every=3, tensors=["x"])
+        _, found = look(tmp_path / str(budget), SMALL, {"x": {}}, reference=SMALL, samples=3, tensors=["*"])
         assert {layer.metrics["max_abs"] for layer in found.divergence} == {0.0}
         told.append(found)
     assert told[0].tensors[0] == told[1].tensors[0]
