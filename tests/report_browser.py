@@ -28,6 +28,10 @@ def chromium() -> Iterator[Browser]:
         running.close()
 
 
+def wait_until_ready(page: Page) -> None:
+    page.wait_for_selector("html[data-ready]", state="attached")
+
+
 class Watch:
     """What pages asked for and complained of."""
 
@@ -46,7 +50,7 @@ class Watch:
         page.on("dialog", self._refuse)
         page.goto(report.as_uri())
         if options.get("java_script_enabled", True):
-            page.wait_for_selector("html[data-ready]", state="attached")
+            wait_until_ready(page)
         return page
 
     def _refuse(self, dialog: Dialog) -> None:
@@ -58,6 +62,54 @@ class Watch:
         """A report may ask for itself; a blob is made and read inside the page: that is how a table is saved."""
         assert [url for url in self.asked if not re.match(r"file:.*/report\.html(#.*)?$|blob:|data:,$", url)] == []
         assert self.complaints == []
+
+
+_TOUCHED = """(() => {
+    const touch = event => { if (event.type !== "pointermove" || event.clientX > 2) window.touched = true; };
+    for (const what of ["pointermove", "click", "keydown", "input", "toggle", "hashchange", "beforeprint"])
+        addEventListener(what, touch, true);
+})()"""
+"""Notes that somebody did something to a page; its pointer rests at the left edge."""
+
+
+class SharedPages:
+    """Pages that are opened once each for many tests, and loaded again only after somebody did something to them."""
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self._opened: dict[Path, Page] = {}
+        self.watch = Watch()
+
+    def show(self, report: Path, fragment: str = "", **options: Any) -> Page:
+        """A page as it is when it was just opened; with options, in a context of its own."""
+        if options:
+            return self.watch.open(self._browser, report, **options)
+        page = self._opened.get(report)
+        if page is None:
+            page = self.watch.open(self._browser, report, viewport={"width": 1360, "height": 900})
+            self._opened[report] = page
+            page.add_init_script(_TOUCHED)
+            page.evaluate(_TOUCHED)
+        page.emulate_media(media="null")
+        page.mouse.move(2, 2)
+        if "#" in page.url or page.evaluate("window.touched"):
+            page.goto(report.as_uri())
+            wait_until_ready(page)
+        if fragment:
+            page.goto(report.as_uri() + fragment)
+            page.reload()
+            wait_until_ready(page)
+        else:
+            page.evaluate("scrollTo(0, 0)")
+        return page
+
+    def close_others(self) -> None:
+        """Close contexts that one test had for itself, and hold all pages to what they promise."""
+        kept = [page.context for page in self._opened.values()]
+        for context in self._browser.contexts:
+            if context not in kept:
+                context.close()
+        self.watch.check()
 
 
 def rows_of(data: bytes) -> list[list[str]]:

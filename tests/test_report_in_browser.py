@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
@@ -13,7 +12,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from ndld_flow.plain_text import visible_name
 from ndld_flow.quantities import TIMES
 from ndld_flow.report.draw import draw_report
-from tests.report_browser import Watch, rows_of
+from tests.report_browser import SharedPages, rows_of
 from tests.run_fixtures import (
     HOSTILE_NAMES,
     write_big,
@@ -38,20 +37,16 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
+@pytest.fixture(scope="module")
+def shared(browser: Browser) -> SharedPages:
+    return SharedPages(browser)
+
+
 @pytest.fixture
-def open_report(browser: Browser) -> Iterator[Open]:
+def open_report(shared: SharedPages) -> Iterator[Open]:
     """Open a report; at the end, nothing may have been asked for and nothing complained about."""
-    watch = Watch()
-    pages: list[Page] = []
-
-    def open_one(report: Path, **options: Any) -> Page:
-        pages.append(watch.open(browser, report, **options))
-        return pages[-1]
-
-    yield open_one
-    for page in pages:
-        page.context.close()
-    watch.check()
+    yield shared.show
+    shared.close_others()
 
 
 def table(page: Page, label: str = "layers") -> Locator:
@@ -331,7 +326,7 @@ def test_a_phone_does_not_scroll_sideways(open_report: Open, reports: dict[str, 
 
 @pytest.mark.parametrize("kind", ["quickstart", "failed"])
 def test_nothing_moves_once_it_is_painted(open_report: Open, reports: dict[str, Path], kind: str) -> None:
-    page = open_report(reports[kind])
+    page = open_report(reports[kind], viewport={"width": 1280, "height": 900})
     moved = page.evaluate(
         """() => new Promise(done => {
             let sum = 0;
