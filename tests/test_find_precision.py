@@ -25,7 +25,7 @@ from tests import models, models_precision
 from tests.command_line import ndld_flow
 from tests.models import GraphBuilder, rename_output, tensor
 from tests.models_fp16 import sensitive_batch_norm_model
-from tests.models_run import Ran, run_step
+from tests.models_run import Ran, run_step, write_model
 
 PASSED, NO = 0, 1
 
@@ -154,7 +154,7 @@ def test_a_bound_that_cannot_be_met_says_no_and_delivers_the_best_set(tmp_path: 
     assert not ran.result.passed
     assert {"loud", "hushed"} <= set(causes(found))
     assert found.metrics_found["cosine"] > 0.999
-    assert ran.result.summary.endswith("; the bound is not met")
+    assert "; the bound is not met (max_abs " in ran.result.summary
     assert any("not even with everything kept" in note for note in found.notes)
 
 
@@ -172,7 +172,7 @@ def test_a_budget_of_one_tells_only_that_it_breaks(tmp_path: Path) -> None:
     assert found.kept == ()
     assert not ran.result.passed
     assert ran.result.summary == "keeps 0 of 15 nodes in fp32, 1 trial; the bound is not met"
-    assert not any("not even with everything kept" in note for note in found.notes), "that was not tried"
+    assert found.notes == ("the budget ended the search: nothing that was tried is better than to keep nothing",)
 
 
 def test_only_nodes_of_these_operators(tmp_path: Path) -> None:
@@ -242,6 +242,41 @@ def test_a_model_that_does_not_run_is_refused(tmp_path: Path) -> None:
     model = b.model([tensor("x", [4])], [tensor("y", None)])
     with pytest.raises(ModelError, match="fails when run"):
         search(tmp_path, model)
+
+
+NAN = "g (float[n] x) => (float[n] y) { zero = Sub(x, x) y = Div(x, zero) }"
+SCALAR = "g (float[n] x) => (float y) { square = Mul(x, x) y = ReduceSum<keepdims=0>(square) }"
+SEQUENCE = "g (float[n] x) => (seq(float[n]) y) { square = Mul(x, x) y = SequenceConstruct(square) }"
+
+
+@pytest.mark.parametrize(
+    ("text", "tolerance", "told"),
+    [
+        (NAN, {"cosine": 0.99}, 'output "y" of the model as it is is NaN or infinite everywhere'),
+        (SCALAR, {"top1": 0.9}, "no trial can meet it.*top1 has no meaning for it"),
+        (SEQUENCE, {"cosine": 0.99}, "nothing on these samples that could be compared"),
+    ],
+)
+def test_what_no_trial_could_meet_is_refused_first(
+    tmp_path: Path, text: str, tolerance: dict[str, float], told: str
+) -> None:
+    path = write_model(tmp_path / "model.onnx", text)
+    with pytest.raises(RequestError, match=told):
+        run_step(FindPrecision, path, tmp_path / "ran", {"tolerance": tolerance}, {"x": {"shape": [4]}})
+
+
+def test_bf16_of_an_old_opset_is_refused(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "model.onnx", "g (float[n] x) => (float[n] y) { y = Exp(x) }", opset=12)
+    with pytest.raises(RequestError, match="bf16 needs opset 13 or later, and the model has 12"):
+        run_step(FindPrecision, path, tmp_path / "ran", {"precision": "bf16"}, {"x": {"shape": [4]}})
+
+
+def test_the_summary_tells_the_bound_that_is_not_met(tmp_path: Path) -> None:
+    tolerance = {"cosine": 0.5, "snr_db": 900.0}
+    found, ran = search(tmp_path, models_precision.fine_model(), tolerance=tolerance, trials=1)
+    assert not found.passed
+    assert "; the bound is not met (snr_db " in ran.result.summary
+    assert ran.result.summary.endswith(" is less than 900)")
 
 
 RECIPE = """

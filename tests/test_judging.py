@@ -63,7 +63,7 @@ def test_trials_are_read_back_and_what_was_cut_off_is_not(tmp_path: Path) -> Non
     for kept, trial in trials.items():
         file.add(kept, trial)
     whole = (tmp_path / "deep" / "trials.jsonl").read_text()
-    (tmp_path / "deep" / "trials.jsonl").write_text(whole + whole[: len(whole) // 3])
+    (tmp_path / "deep" / "trials.jsonl").write_bytes((whole + whole[: len(whole) // 3]).encode() + b"\xff\xfe")
     file.add(frozenset({7}), trials[frozenset()])
     assert file.read() == {**trials, frozenset({7}): trials[frozenset()]}
     file.forget()

@@ -42,7 +42,8 @@ class SearchOutcome:
 
 
 def search_outcome(step: str, search: PrecisionSearch) -> SearchOutcome:
-    """The search by the metric that its bound is on: of several the first that everything reduced does not meet."""
+    """The search by the metric that its bound is on: of several the first that is not met, with the kept nodes or else
+    with everything reduced."""
     metric = _telling_metric(search)
     return SearchOutcome(
         step=short_name(step),
@@ -78,7 +79,12 @@ def _telling_metric(search: PrecisionSearch) -> str:
     bounds = _bounds(search.tolerance)
     metrics = {**search.metrics_found, **search.metrics_whole}
     bounded = [metric for metric in bounds if metric in metrics]
-    broken = [metric for metric in bounded if is_outside(metric, metrics[metric], bounds[metric])]
+    broken = [
+        metric
+        for told in (search.metrics_found, search.metrics_whole)
+        for metric in bounded
+        if metric in told and is_outside(metric, told[metric], bounds[metric])
+    ]
     return next(iter([*broken, *bounded, *metrics]), "")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -11,7 +12,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from ndld_flow.artifacts.digest import digest_json
 from ndld_flow.artifacts.kinds import Onnx, PrecisionDocument
-from ndld_flow.backends.comparing.tolerance import Tolerance
+from ndld_flow.backends.comparing.tolerance import Tolerance, outside
 from ndld_flow.backends.quantizing.settings import QuantizeSettings
 from ndld_flow.backends.running.sample_settings import SampleSettings
 from ndld_flow.name_patterns import NamePattern
@@ -91,7 +92,7 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
         found = PrecisionSearching(wanted, subject, Rooms(context.scratch, file, context.progress)).run()
         (out / PrecisionDocument.main).write_text(found.to_json(), encoding="utf-8")
         _log(found, context)
-        return Result(_summary(found), found.passed, _metrics(found))
+        return Result(_summary(found, self.tolerance.bounds()), found.passed, _metrics(found))
 
     def _reducer(self, source: Onnx, samples: Samples, context: Context) -> Reducer:
         if self.precision == "int8":
@@ -132,17 +133,29 @@ def _metrics(found: PrecisionSearch) -> dict[str, Metric]:
     return metrics
 
 
-def _summary(found: PrecisionSearch) -> str:
+def _summary(found: PrecisionSearch, bounds: Mapping[str, float]) -> str:
     """`keeps 3 of 331 nodes in fp32 (BatchNormalization): cosine 0.77 -> 0.99999, 9 trials`."""
-    metric = next((name for name in ("cosine", *found.tolerance) if name in found.metrics_found), "")
     trials = f"{count(len(found.trials))} trial{'s' if len(found.trials) > 1 else ''}"
     if not found.kept and found.passed:
-        said = f": {metric} {number(found.metrics_found[metric])}" if metric else ""
-        return f"{found.precision} needs no node kept{said}, {trials}"
+        return f"{found.precision} needs no node kept{_change(found)}, {trials}"
     operators = [name for name, _ in Counter(node.op_type for node in found.kept).most_common()]
     more = f" and {len(operators) - _NAMED} more" if len(operators) > _NAMED else ""
     kept = f"keeps {count(len(found.kept))} of {count(found.candidate_count)} nodes in {found.kept_precision}"
     named = f" ({', '.join(operators[:_NAMED])}{more})" if operators else ""
-    before = "NaN" if "nonfinite" in found.metrics_whole else number(found.metrics_whole.get(metric, float("nan")))
-    change = f": {metric} {before} -> {number(found.metrics_found[metric])}" if metric else ""
-    return f"{kept}{named}{change}, {trials}{'' if found.passed else '; the bound is not met'}"
+    return f"{kept}{named}{_change(found)}, {trials}{'' if found.passed else _unmet(found, bounds)}"
+
+
+def _change(found: PrecisionSearch) -> str:
+    """`: cosine NaN -> 0.99999`; what it was before only where it ran, and something is kept."""
+    metric = next((name for name in ("cosine", *found.tolerance) if name in found.metrics_found), "")
+    if not metric:
+        return ""
+    before = "NaN -> " if "nonfinite" in found.metrics_whole else ""
+    if not before and found.kept and metric in found.metrics_whole:
+        before = f"{number(found.metrics_whole[metric])} -> "
+    return f": {metric} {before}{number(found.metrics_found[metric])}"
+
+
+def _unmet(found: PrecisionSearch, bounds: Mapping[str, float]) -> str:
+    said = [] if "nonfinite" in found.metrics_found else outside(found.metrics_found, bounds)
+    return f"; the bound is not met{f' ({said[0]})' if said else ''}"

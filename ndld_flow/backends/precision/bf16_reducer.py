@@ -21,6 +21,7 @@ from ndld_flow.backends.precision.verdicts import decide
 from ndld_flow.errors import ModelError, RequestError
 from ndld_flow.records.precision_search import PrecisionSearch
 
+_FIRST_OPSET = 13
 _EVERYTHING = Rule("find_precision", "name", "*", "bf16")
 
 
@@ -37,6 +38,12 @@ class Bf16Reducer:
             raise ModelError(
                 f"{source}: it calls local functions, whose nodes cannot be asked for bf16. `sanitize` with "
                 "`inline_functions: true` puts them into the graph."
+            )
+        opset = model.opset_imports.get("", _FIRST_OPSET)
+        if opset < _FIRST_OPSET:
+            raise RequestError(
+                f"{source}: bf16 needs opset {_FIRST_OPSET} or later, and the model has {opset}. Convert it first "
+                "(step edit, operation set_opset)."
             )
         prepare(model, source)
         self.nodes = searched_nodes(model)

@@ -119,14 +119,16 @@ class Findings:
     def _notes(self) -> list[str]:
         notes = [*self.subject.samples.notes, *self.trials.judge.notes, *self.observer.notes]
         if self.found.spent:
-            size = len(self.found.kept)
-            notes.append(
-                f"the budget ended the search: the set of {size} is the best that was tried"
-                + ("" if self.found.minimal else ", and may hold nodes it does not need")
-            )
+            notes.append(f"the budget ended the search: {self._say_best()}")
         elif not self.found.outcome.passed:
             notes.append("the bound is not met, not even with everything kept that may be")
         return notes
+
+    def _say_best(self) -> str:
+        if not self.found.kept:
+            return "nothing that was tried is better than to keep nothing"
+        best = f"the set of {len(self.found.kept)} is the best that was tried"
+        return best if self.found.minimal else f"{best}, and may hold nodes it does not need"
 
 
 def say_metrics(metrics: Mapping[str, float], tolerance: Tolerance) -> str:

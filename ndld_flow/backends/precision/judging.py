@@ -18,7 +18,7 @@ from ndld_flow.backends.running.generated_values import is_float
 from ndld_flow.backends.running.model_matching import shared_inputs
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings, open_model
 from ndld_flow.backends.running.sample_feeds import Sample
-from ndld_flow.errors import ModelError
+from ndld_flow.errors import ModelError, RequestError
 from ndld_flow.records.accuracy import higher_is_better
 
 _NONFINITE = -50.0
@@ -105,13 +105,15 @@ class Judge:
         """What makes agreement say less than it seems to."""
         self.ran = reference
         """The model that was run last."""
-        exact = self._run_reference()
+        exact, itself = self._run_reference()
         self.bounds = Bounds(tolerance, exact)
+        _refuse_unmeetable(self.bounds, itself)
 
-    def _run_reference(self) -> frozenset[str]:
-        """Write the reference's outputs aside; returns those that are no floats."""
+    def _run_reference(self) -> tuple[frozenset[str], dict[str, dict[str, float]]]:
+        """Write the reference's outputs aside; returns those that are no floats, and how each agrees with itself."""
         model = open_model(self._reference, self._settings)
         exact = set()
+        agreements: dict[str, Agreement] = {}
         for i, sample in enumerate(self._samples):
             bound = model.bind({name: feed.values for name, feed in sample.feeds.items()})
             bound.once()
@@ -121,9 +123,11 @@ class Judge:
                     continue
                 exact.update([] if is_float(array.dtype) else [name])
                 kept[name] = self._scratch / f"reference-{i}-{number}.npy"
-                np.save(kept[name], _plain(array), allow_pickle=False)
+                plain = _plain(array)
+                np.save(kept[name], plain, allow_pickle=False)
+                agreements.setdefault(name, Agreement(self._measuring)).add(plain, plain)
             self._kept.append(kept)
-        return frozenset(exact)
+        return frozenset(exact), {name: one.metrics() for name, one in agreements.items()}
 
     def judge(self, reduced: Path) -> Judged:
         """Run a model as hardware would that stores tensors in their types and computes in fp32."""
@@ -158,8 +162,29 @@ class Judge:
         )
 
 
+def _refuse_unmeetable(bounds: Bounds, itself: Mapping[str, Mapping[str, float]]) -> None:
+    """Raise a `RequestError` for bounds that the reference does not even meet against itself: no trial could."""
+    if not any(itself.values()):
+        raise RequestError(
+            "the model gives nothing on these samples that could be compared: its outputs are empty, or no tensors. "
+            "Give inputs of other shapes."
+        )
+    for name, metrics in itself.items():
+        unmet = outside(metrics, bounds.of(name))
+        if unmet and name not in bounds.exact and "cosine" not in metrics:
+            raise RequestError(
+                f'output "{name}" of the model as it is is NaN or infinite everywhere on these samples, so nothing can '
+                "agree with it. Give other values (`data`, or the recipe's `inputs`)."
+            )
+        if unmet:
+            raise RequestError(
+                f'`tolerance`: no trial can meet it, for output "{name}" of the model as it is does not: {unmet[0]}. '
+                "Give another bound."
+            )
+
+
 def runnable(reduced: Path) -> Path:
-    """The model that gives here what hardware makes of this one: with its storage emulated, where there is any to be."""
+    """The model that gives here what this one gives on hardware: itself, or its emulation if tensors are reduced."""
     emulated = reduced.with_name(f"{reduced.stem}_emulated.onnx")
     return reduced if emulate_stored(reduced, emulated) is None else emulated
 

@@ -30,7 +30,7 @@ class TrialFile:
         if not self._path.is_file():
             return {}
         found = {}
-        for line in self._path.read_text(encoding="utf-8").splitlines():
+        for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 told = json.loads(line)
                 found[frozenset(told["kept"])] = Remembered(Judged(**told["judged"]), told["wall_s"])

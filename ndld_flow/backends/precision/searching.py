@@ -94,7 +94,8 @@ class PrecisionSearching:
         if not reducer.candidates:
             raise RequestError(
                 f"there is nothing to search: no node of the model of {self._subject.label} would become "
-                f"{self._wanted.precision} (it has none in fp32, or all of them are kept)."
+                f"{self._wanted.precision} (it has none in fp32, or all of them are kept"
+                f"{', or `int8` leaves them out' if self._wanted.precision == 'int8' else ''})."
             )
         if not self._wanted.op_types:
             return tuple(reducer.candidates)
