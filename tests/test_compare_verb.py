@@ -19,6 +19,7 @@ from ndld_flow.errors import NdldFlowError, RequestError
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
+from ndld_flow.report.draw import draw_report
 from ndld_flow.runner.learn_noise import find_noise
 from ndld_flow.runner.runs import Outputs
 from tests.models import make_cnn, make_tfm
@@ -305,4 +306,8 @@ def test_a_recipe_that_compares_shows_it_in_its_report(standing: Path) -> None:
     assert '<section id="comparisons"' in text
     assert 'href="./decide/comparison.html"' in text
     assert "latency.min &lt;= 100 s" in text
+    (folder / "decide" / "comparison.html").unlink()  # as in a point of a sweep, which has none
+    redrawn = draw_report(folder).read_text()
+    assert '<section id="comparisons"' in redrawn
+    assert "comparison.html" not in redrawn
     assert not api.run("decide.yaml", ["steps.decide.gates=['latency.min <= 1 ns']"]).passed
