@@ -17,7 +17,7 @@ from ndld_flow.backends.observing.divergence import Observed, diverge
 from ndld_flow.backends.observing.local_error import LocalError, local_errors
 from ndld_flow.backends.precision.evidence import FloatSuspect, Suspect
 from ndld_flow.backends.precision.found_nodes import first_output
-from ndld_flow.backends.precision.int8_evidence import Int8Suspect, step_of
+from ndld_flow.backends.precision.int8_evidence import Int8Error, Int8Suspect, MeasuresInt8, step_of
 from ndld_flow.backends.precision.judging import runnable
 from ndld_flow.backends.precision.reducing import Reducer
 from ndld_flow.backends.precision.taken_branches import write_taken
@@ -71,7 +71,8 @@ class Observer:
         """What is known of each node. For int8, whose errors come of its scales: where they grow with all in int8."""
         if self.precision == "int8":
             layers: dict[str | None, LayerDivergence] = {layer.tensor: layer for layer in self._whole}
-            return [Int8Suspect(node, layers, self._lost) for node in nodes]
+            alone = self._int8_errors()
+            return [Int8Suspect(node, layers, self._lost, alone.get(first_output(node))) for node in nodes]
         errors = self._errors()
         return [FloatSuspect(node, errors.get(first_output(node)), self.precision) for node in nodes]
 
@@ -84,6 +85,15 @@ class Observer:
             small += int(np.count_nonzero((sizes > 0) & (sizes < half)))
             count += int(np.count_nonzero(sizes))
         return small / count if count else 0.0
+
+    def _int8_errors(self) -> Mapping[str, Int8Error]:
+        if not isinstance(self.reducer, MeasuresInt8):
+            return {}
+        try:
+            return self.reducer.int8_errors(FewSamples(self.samples), self.settings, self.scratch)
+        except ModelError as error:
+            self.notes.append(f"what each node alone does wrong could not be measured: {error}")
+            return {}
 
     def _errors(self) -> dict[str, LocalError]:
         samples = FewSamples(self.samples)

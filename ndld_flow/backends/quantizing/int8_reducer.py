@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from ndld_flow.backends.fp16.convert import prepare
 from ndld_flow.backends.models.files import load_model
 from ndld_flow.backends.models.node_selection import nodes_named
+from ndld_flow.backends.models.tensors import Array
 from ndld_flow.backends.precision.found_nodes import first_output, match_found
+from ndld_flow.backends.precision.int8_evidence import NO_ERROR, Int8Error
 from ndld_flow.backends.precision.reducing import searched_nodes
 from ndld_flow.backends.quantizing.calibration import calibrate
+from ndld_flow.backends.quantizing.int8_errors import int8_errors
+from ndld_flow.backends.quantizing.int8_twins import write_twins
 from ndld_flow.backends.quantizing.prepared_model import prepare_model
 from ndld_flow.backends.quantizing.quantized_model import write_quantized
 from ndld_flow.backends.quantizing.settings import QuantizeSettings
 from ndld_flow.backends.quantizing.vnni import reduces_range
+from ndld_flow.backends.running.onnxruntime_session import SessionSettings
 from ndld_flow.backends.running.sample_feeds import Samples
 from ndld_flow.records.precision_search import PrecisionSearch
 
@@ -62,6 +67,18 @@ class Int8Reducer:
         model = load_model(self._source)
         prepare(model, self._source)
         self._write({first_output(node) for node in match_found(model, search)}, target)
+
+    def int8_errors(
+        self, samples: Collection[Mapping[str, Array]], settings: SessionSettings, scratch: Path
+    ) -> Mapping[str, Int8Error]:
+        """First output of a node -> what it alone does wrong; nothing of integer operators, as `dynamic` makes them."""
+        quantized = scratch / "all_int8.onnx"
+        self.write(frozenset(), quantized)
+        nodes = self._prepared.chosen(self._kept)
+        twins = write_twins(self._prepared.path, nodes, quantized, scratch / "twins.onnx")
+        errors = int8_errors(twins, samples, settings)
+        # What has no twin was fused into the node before it, whose rounding is told there.
+        return {node.output: errors.get(node.output, NO_ERROR) for node in nodes} if errors else {}
 
     def _write(self, outputs: set[str], target: Path) -> None:
         write_quantized(self._prepared, target, self._ranges, self._settings, outputs.union(self._kept))
