@@ -14,7 +14,7 @@ from ndld_flow.records.metric import Metric
 from ndld_flow.records.sweep import SweepObjective, SweepRecord
 from ndld_flow.report.sweep.draw import draw_sweep
 from tests import sweep_samples as made
-from tests.report_browser import Watch, rows_of
+from tests.report_browser import SharedPages, rows_of
 from tests.run_fixtures import MIB
 
 pytestmark = pytest.mark.browser
@@ -53,10 +53,8 @@ class Pages:
     """Pages that are drawn when they are first asked for, each opened once for all tests that do not change it."""
 
     def __init__(self, browser: Browser, folder: Path) -> None:
-        self.browser = browser
+        self.shared = SharedPages(browser)
         self.folder = folder
-        self.watch = Watch()
-        self.opened: dict[str, Page] = {}
 
     def draw(self, kind: str) -> Path:
         folder = self.folder / kind
@@ -67,14 +65,7 @@ class Pages:
 
     def show(self, kind: str, **options: Any) -> Page:
         """A page as it is when it was just opened."""
-        if options:
-            return self.watch.open(self.browser, self.draw(kind), **options)
-        if kind in self.opened:
-            self.opened[kind].reload()
-            self.opened[kind].wait_for_selector("html[data-ready]", state="attached")
-        else:
-            self.opened[kind] = self.watch.open(self.browser, self.draw(kind), viewport={"width": 1360, "height": 900})
-        return self.opened[kind]
+        return self.shared.show(self.draw(kind), **options)
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +73,7 @@ def pages(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """At the end, nothing may have been asked for and nothing complained about."""
     held = Pages(browser, tmp_path_factory.mktemp("sweeps"))
     yield held
-    for context in browser.contexts:
-        context.close()
-    held.watch.check()
+    held.shared.close_others()
 
 
 def numbers(page: Page) -> list[str]:
