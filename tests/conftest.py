@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from ndld_flow.errors import SourceError
 from tests.samples import fetch_sample
@@ -26,6 +27,9 @@ def pytest_configure() -> None:
     """
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+    # How long an example takes says more of the machine than of the code.
+    settings.register_profile("any_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("any_machine")
     os.environ["USER"] = f"ndld_flow-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
 
 

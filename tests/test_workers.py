@@ -74,7 +74,7 @@ def test_what_is_there_is_not_computed_again_unless_it_must(deeds: Deeds, worker
 
 
 def test_workers_last_and_work_side_by_side(deeds: Deeds, workers: Workers) -> None:
-    both = [workers.submit(deeds.task("act: pid, seconds: 0.5", name=name), deeds.store) for name in ("one", "two")]
+    both = [workers.submit(deeds.task("act: pid, seconds: 1.0", name=name), deeds.store) for name in ("one", "two")]
     pids = {future.result()[0].summary for future in both}
     assert len(pids) == 2
     again = workers.submit(deeds.task("act: pid", name="three"), deeds.store).result()[0].summary
