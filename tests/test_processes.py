@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,28 +14,21 @@ import pytest
 
 from ndld_flow.artifacts.store import Store
 from ndld_flow.runner.verify import verify_store
+from tests.process_runs import ProcessRun
 from tests.toys import RECIPE, Toy, make_toy
 
-COMMAND = [sys.executable, "-m", "ndld_flow"]
 SLOW = RECIPE.replace("word: a", "word: a, seconds: 0.2").replace("word: b", "word: b, seconds: 0.2")
 LIMIT_S = 120
 
 
-def start(toy: Toy, *arguments: str) -> subprocess.Popen[str]:
+def start(toy: Toy, *arguments: str) -> ProcessRun:
     """Start a run of the toy, which logs each step it computes."""
-    return subprocess.Popen(
-        [*COMMAND, "run", str(toy.recipe), "--trust", *arguments],
-        cwd=toy.folder,
-        env={**os.environ, "TOY_LOG": str(toy.folder / "steps.log")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    env = {"TOY_LOG": str(toy.folder / "steps.log")}
+    return ProcessRun("run", str(toy.recipe), "--trust", *arguments, cwd=toy.folder, env=env)
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=LIMIT_S)
-    return process.returncode, out, err
+def finish(process: ProcessRun) -> tuple[int, str, str]:
+    return process.finish(LIMIT_S)
 
 
 def computed(toy: Toy) -> list[str]:
