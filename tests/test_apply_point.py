@@ -223,7 +223,7 @@ def recipes(draw: st.DrawFn) -> str:
     return "".join([*parts, *groups[0], *groups[1], draw(comment)])
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(recipes(), st.sampled_from(KEYS), VALUES)
 def test_one_value_is_set_and_the_rest_is_untouched(text: str, key: str, value: Any) -> None:
     words = key.split(".")
@@ -241,7 +241,7 @@ def test_one_value_is_set_and_the_rest_is_untouched(text: str, key: str, value: 
         assert lines_of(text, name) == lines_of(found, name)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(recipes())
 def test_a_sweep_is_cut_out_of_any_layout(text: str) -> None:
     wanted = {key: value for key, value in yaml.safe_load(text).items() if key != "sweep"}

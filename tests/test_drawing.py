@@ -207,7 +207,7 @@ def test_names_of_strangers_stay_names() -> None:
     assert image_of(graph, ".png", Look()).size[0] < 20_000
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.text(max_size=60), st.integers(4, 40))
 def test_shown_text_is_short_and_can_be_printed(text: str, limit: int) -> None:
     visible = shown(text, limit)

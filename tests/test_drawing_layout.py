@@ -46,7 +46,7 @@ def goes_down(points: tuple[Point, ...]) -> bool:
     return all(y0 <= y1 for (_, y0), (_, y1) in pairwise(points))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(graphs(), st.sampled_from(["down", "right"]), st.sampled_from([None, 1.6]))
 def test_every_layout(graph: tuple[list[Extent], Edges, list[int]], direction: str, aspect: float | None) -> None:
     extents, edges, tensors = graph
@@ -61,7 +61,7 @@ def test_every_layout(graph: tuple[list[Extent], Edges, list[int]], direction: s
     assert lay_out(extents, edges, tensors, direction, aspect) == layout  # type: ignore[arg-type]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(graphs())
 def test_edges_go_down_but_those_that_close_a_circle(graph: tuple[list[Extent], Edges, list[int]]) -> None:
     extents, edges, tensors = graph
@@ -76,7 +76,7 @@ def test_edges_go_down_but_those_that_close_a_circle(graph: tuple[list[Extent], 
             assert start.y + start.height <= end.y and goes_down(route.points)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(graphs())
 def test_edges_touch_their_nodes_and_pass_through_no_other(graph: tuple[list[Extent], Edges, list[int]]) -> None:
     extents, edges, tensors = graph
@@ -105,7 +105,7 @@ def strictly_crossed(piece: Box, box: Box) -> bool:
     )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(graphs())
 def test_only_circles_are_broken_and_layers_point_onward(graph: tuple[list[Extent], Edges, list[int]]) -> None:
     extents, edges, _ = graph
@@ -132,7 +132,7 @@ def reaches(edges: Edges, start: int, end: int) -> bool:
     return end in found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(graphs())
 def test_crossings_are_counted_and_no_vertex_is_lost(graph: tuple[list[Extent], Edges, list[int]]) -> None:
     extents, edges, tensors = graph

@@ -147,7 +147,7 @@ def test_every_operation_is_tried() -> None:
     assert OPERATIONS.keys() >= KEEPS_NUMBERS
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.data(),
     st.lists(st.sampled_from(OPERATORS), min_size=2, max_size=8),

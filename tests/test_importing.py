@@ -567,7 +567,7 @@ def test_any_truncation_and_any_noise(tmp_path: Path, name: str, data: st.DataOb
         read_or_refuse(file)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     head=st.sampled_from(
         ['{"Layers":[', '[{"latencyMs":', '[{"timeMs":', '{"model_digest":"backend runs"', "&&&& RUNNING T"]
@@ -611,7 +611,7 @@ KEYS = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(layers=st.lists(st.dictionaries(KEYS, VALUES, max_size=6) | VALUES, max_size=4), bound=VALUES)
 def test_any_values_where_others_should_be(tmp_path: Path, layers: list[Any], bound: Any) -> None:
     engine = {"Layers": layers, "Bindings": bound, "I/O Tensors": bound}

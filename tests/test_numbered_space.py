@@ -12,7 +12,7 @@ from ndld_flow.sweeping.space_size import count_points, excluded_count
 from tests.search_spaces import STEPPED, identities, points_of, spaces
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(space=spaces())
 def test_numbers_are_those_of_a_grid_without_what_is_excluded(space: Space) -> None:
     numbered = NumberedSpace(space)
@@ -21,7 +21,7 @@ def test_numbers_are_those_of_a_grid_without_what_is_excluded(space: Space) -> N
     assert [numbered.number(place) for place in places] == list(range(numbered.count))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(space=spaces())
 def test_what_is_excluded_has_no_number(space: Space) -> None:
     numbered, whole = NumberedSpace(space), NumberedSpace(Space(space.axes))

@@ -37,7 +37,7 @@ ANY_VALUE: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=50)
 @given(ANY_VALUE)
 def test_any_value_can_be_read_again(value: JsonValue) -> None:
     try:

@@ -70,7 +70,7 @@ def constrained(model: onnx.ModelProto | Path, folder: Path, **wanted: Any) -> d
 # Random graphs ----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.lists(st.sampled_from(UNARY + OTHER), min_size=1, max_size=10))
 def test_random_graphs_with_random_constraints(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, operators: list[str]

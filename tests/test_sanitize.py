@@ -630,7 +630,7 @@ steps_of_a_graph = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=steps_of_a_graph, dynamic=st.booleans(), outputs=st.integers(1, 3))
 def test_any_small_graph_computes_the_same(
     tmp_path: Path, steps: list[tuple[str, int, int]], dynamic: bool, outputs: int
