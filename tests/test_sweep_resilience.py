@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,8 +19,10 @@ from ndld_flow.report.sweep.read import read_sweep_record
 from ndld_flow.runner.executors.workers import WorkerBugError
 from ndld_flow.runner.keys import fingerprint_machine
 from ndld_flow.runner.state import Placement
+from tests.process_runs import ProcessRun
 from tests.sweep_toys import SweepToy, make_sweep_toy, table
 
+LIMIT_S = 120
 KILLED = "\n    tint.fails: ['', killed]"
 
 
@@ -32,17 +33,17 @@ def toy(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> SweepToy:
 
 
 @pytest.fixture
-def started(toy: SweepToy) -> Iterator[list[subprocess.Popen[str]]]:
-    processes: list[subprocess.Popen[str]] = []
+def started(toy: SweepToy) -> Iterator[list[ProcessRun]]:
+    processes: list[ProcessRun] = []
     yield processes
     for process in processes:
-        process.kill()
-        process.communicate()
+        process.send_signal(signal.SIGKILL)
+        process.finish(LIMIT_S)
 
 
-def start(toy: SweepToy, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "ndld_flow", "run", str(toy.recipe), "--trust", "-o", str(toy.outputs), *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=toy.folder)
+def start(toy: SweepToy, *arguments: str) -> ProcessRun:
+    command = ["run", str(toy.recipe), "--trust", "-o", str(toy.outputs), *arguments]
+    return ProcessRun(*command, cwd=toy.folder, env={"TOY_LOG": os.environ["TOY_LOG"]})
 
 
 def kill_once(toy: SweepToy) -> SweepToy:
@@ -63,10 +64,10 @@ def worked(toy: SweepToy) -> Counter[str]:
     return Counter(line.split()[1] for line in toy.log)
 
 
-def test_a_driver_that_was_killed_goes_on_where_it_was(toy: SweepToy, started: list[subprocess.Popen[str]]) -> None:
+def test_a_driver_that_was_killed_goes_on_where_it_was(toy: SweepToy, started: list[ProcessRun]) -> None:
     kill_once(toy)
     started.append(start(toy))
-    assert started[0].wait(timeout=120) == -signal.SIGKILL
+    assert started[0].finish(LIMIT_S)[0] == -signal.SIGKILL
     assert not (toy.outputs / "sweeps").exists()
     record, _ = toy.run()
     repeated = {name: count for name, count in worked(toy).items() if count > 1}
@@ -82,7 +83,7 @@ def test_a_worker_that_was_killed_is_replaced(toy: SweepToy) -> None:
     assert table(record) == undisturbed(toy)
 
 
-def test_ctrl_c_keeps_what_was_finished(toy: SweepToy, started: list[subprocess.Popen[str]]) -> None:
+def test_ctrl_c_keeps_what_was_finished(toy: SweepToy, started: list[ProcessRun]) -> None:
     text = toy.recipe.read_text().replace("tint: {step: dye}", "tint: {step: dye, seconds: 0.3}")
     toy.write(text.replace("[red, green]", "[a, b, c, d, e, f, g, h]"))
     started.append(start(toy, "--jobs", "2", "sweep.together=24"))
@@ -90,8 +91,8 @@ def test_ctrl_c_keeps_what_was_finished(toy: SweepToy, started: list[subprocess.
     while len(list((toy.outputs / "store" / "records").glob("*/*.json"))) < 3 and time.monotonic() < deadline:
         time.sleep(0.02)
     started[0].send_signal(signal.SIGINT)
-    said, _ = started[0].communicate(timeout=60)
-    assert started[0].returncode == 130, said
+    code, _, said = started[0].finish(LIMIT_S)
+    assert code == 130, said
     assert "run again to go on" in said
     kept = {record.key for record in toy.stored()}
     assert len(kept) >= 3
@@ -123,13 +124,13 @@ def test_a_bug_of_a_step_is_a_bug_and_no_failed_point(toy: SweepToy) -> None:
         toy.run(place=Placement(jobs=2))
 
 
-def test_two_sweeps_at_once_never_measure_together(toy: SweepToy, started: list[subprocess.Popen[str]]) -> None:
+def test_two_sweeps_at_once_never_measure_together(toy: SweepToy, started: list[ProcessRun]) -> None:
     text = toy.recipe.read_text().replace("threads: 1}", "threads: 1, seconds: 0.05}")
     toy.write(text)
     started += [start(toy, "sweep.together=2"), start(toy, "sweep.together=2", "steps.speed.offset=1.0")]
     for process in started:
-        said, _ = process.communicate(timeout=120)
-        assert process.returncode == 0, said
+        code, _, said = process.finish(LIMIT_S)
+        assert code == 0, said
     spans = sorted({(record.started_at, record.ended_at) for record in toy.stored() if record.parts.step == "gauge"})
     assert len(spans) == 2 * (3 + 1)
     assert not _overlapping(spans)
