@@ -67,7 +67,7 @@ def test_without_suspects_it_goes_from_operators_to_regions_to_nodes() -> None:
     assert len(told) <= attempts_at_most(1, 240)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(needed=st.lists(some(places), min_size=1, max_size=3), severity=severities, kinds=kinds)
 def test_it_finds_a_minimal_set_whatever_was_planted(
     needed: list[frozenset[int]], severity: dict[int, float], kinds: list[str]
@@ -83,14 +83,14 @@ def test_it_finds_a_minimal_set_whatever_was_planted(
     assert [attempt.number for attempt in told] == list(range(1, len(told) + 1))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(planted=some(places), kinds=kinds, size=st.integers(SIZE, 400))
 def test_attempts_without_help_are_bounded_as_documented(planted: frozenset[int], kinds: list[str], size: int) -> None:
     _, told = find(line(size, kinds), Planted([planted]))
     assert len(told) <= attempts_at_most(len(planted), size)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     needed=st.lists(some(places), min_size=1, max_size=3),
     harmful=st.lists(st.frozensets(places, min_size=2, max_size=3), max_size=3),
@@ -165,7 +165,7 @@ def test_what_cannot_be_run_is_worse_than_anything() -> None:
     assert search([Candidate(5, "A"), Candidate(6, "A")], oracle, Budget(50)).kept == frozenset()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(needed=some(places), order=st.permutations(range(SIZE)))
 def test_halving_finds_exactly_what_is_needed(needed: frozenset[int], order: Sequence[int]) -> None:
     asked = []

@@ -149,7 +149,8 @@ def test_a_node_in_a_branch(tmp_path: Path) -> None:
 
 def test_a_bound_that_cannot_be_met_says_no_and_delivers_the_best_set(tmp_path: Path) -> None:
     tolerance = {"max_abs": 1e-9}
-    found, ran = search(tmp_path, models_precision.overflowing_model(), tolerance=tolerance, keep_io=False)
+    settings: dict[str, Any] = {"tolerance": tolerance, "keep_io": False, "op_types": ["MatMul", "Mul"]}
+    found, ran = search(tmp_path, models_precision.overflowing_model(), **settings)
     assert not found.passed
     assert not ran.result.passed
     assert {"loud", "hushed"} <= set(causes(found))
@@ -300,10 +301,8 @@ def step_file(recipe: Path, step: str, name: str) -> str:
     return next((recipe.parent / "outputs/runs/search").glob(f"2*/{step}/{name}")).read_text()
 
 
-def test_convert_fp16_keeps_what_was_found_and_agrees(recipe: Path) -> None:
-    done = ndld_flow("run", "recipe.yaml", cwd=recipe.parent)
-    assert done.returncode == PASSED, done.stderr
-    found = PrecisionSearch.model_validate_json(step_file(recipe, "search", PrecisionDocument.main))
+def check_converted(recipe: Path, found: PrecisionSearch) -> None:
+    """`convert_fp16` kept what was found, and said why; that it agrees is what the run passed for."""
     log = step_file(recipe, "half", "log.txt")
     for node in found.kept:
         assert (
@@ -312,17 +311,22 @@ def test_convert_fp16_keeps_what_was_found_and_agrees(recipe: Path) -> None:
     assert found.metrics_found["cosine"] > 0.999
 
 
+@pytest.mark.slow
 def test_a_bound_that_is_not_met_ends_the_run_with_1(recipe: Path) -> None:
     done = ndld_flow("run", "recipe.yaml", "steps.search.op_types=[Relu]", cwd=recipe.parent)
     assert done.returncode == NO
     assert "the bound is not met" in done.stdout
 
 
-def found_file(folder: Path, **changes: Any) -> Path:
-    """What a search of the overflowing model tells, with something changed."""
-    _, ran = search(folder, models_precision.overflowing_model())
-    path = ran.out / PrecisionDocument.main
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> PrecisionSearch:
+    """What a search of the overflowing model tells."""
+    return search(tmp_path_factory.mktemp("told"), models_precision.overflowing_model())[0]
+
+
+def found_file(folder: Path, told: PrecisionSearch, **changes: Any) -> Path:
+    path = folder / PrecisionDocument.main
+    path.write_text(told.model_copy(update=changes).to_json())
     return path
 
 
@@ -332,39 +336,38 @@ def use(kind: type[Any], folder: Path, found: Path, model: onnx.ModelProto, **se
     return run_step(kind, path, folder / "used", settings | {"found_by": "search"}, artifacts=artifacts)
 
 
-def test_other_settings_than_the_searchs_are_told(tmp_path: Path) -> None:
-    found = found_file(tmp_path, model="source")
+def test_other_settings_than_the_searchs_are_told(tmp_path: Path, told: PrecisionSearch) -> None:
+    found = found_file(tmp_path, told, model="source")
     ran = use(ConvertFp16, tmp_path, found, models_precision.overflowing_model(), keep_io=False)
     assert ran.result.change is not None
-    told = [note for note in ran.result.change.notes if note.startswith("found_by")]
-    assert told == [
+    assert [note for note in ran.result.change.notes if note.startswith("found_by")] == [
         "found_by: the search had `keep_io: true`, here it is false: what was found may be too little",
         "found_by: the search was made on the model of source, this is the model of candidate",
     ]
 
 
-def test_a_node_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    found = found_file(tmp_path)
+def test_a_node_that_is_not_there_is_refused(tmp_path: Path, told: PrecisionSearch) -> None:
+    found = found_file(tmp_path, told)
     with pytest.raises(RequestError, match='its MatMul "loud" is not in the model of this step; this one has MatM'):
         use(ConvertFp16, tmp_path, found, models_precision.fine_model())
 
 
-def test_a_renamed_node_is_known_by_its_output(tmp_path: Path) -> None:
-    found, model = found_file(tmp_path), models_precision.overflowing_model()
+def test_a_renamed_node_is_known_by_its_output(tmp_path: Path, told: PrecisionSearch) -> None:
+    found, model = found_file(tmp_path, told), models_precision.overflowing_model()
     for node in model.graph.node:
         node.name = f"renamed_{node.name}"
     ran = use(ConvertFp16, tmp_path, found, model)
     assert ran.result.metrics["kept_fp32"] == Metric(value=2)
 
 
-def test_a_search_for_another_precision_is_refused(tmp_path: Path) -> None:
-    found = found_file(tmp_path, precision="int8")
+def test_a_search_for_another_precision_is_refused(tmp_path: Path, told: PrecisionSearch) -> None:
+    found = found_file(tmp_path, told, precision="int8")
     with pytest.raises(RequestError, match="made for int8, and convert_fp16 makes fp16"):
         use(ConvertFp16, tmp_path, found, models_precision.overflowing_model())
 
 
-def test_constraints_of_what_was_found_come_last(tmp_path: Path) -> None:
-    found = found_file(tmp_path)
+def test_constraints_of_what_was_found_come_last(tmp_path: Path, told: PrecisionSearch) -> None:
+    found = found_file(tmp_path, told)
     layers = {"*": "fp16", "loud": "bf16"}
     ran = use(ConstrainPrecision, tmp_path, found, models_precision.overflowing_model(), layers=layers)
     model = onnx.load(ran.out / Onnx.main)
@@ -390,7 +393,7 @@ main()
 """
 
 
-def test_a_killed_search_goes_on_where_it_was(recipe: Path) -> None:
+def test_a_killed_search_goes_on_where_it_was_and_convert_fp16_takes_it(recipe: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", KILLED], cwd=recipe.parent, capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL
     (file,) = (recipe.parent / "outputs").rglob("precision/*.jsonl")
@@ -403,3 +406,4 @@ def test_a_killed_search_goes_on_where_it_was(recipe: Path) -> None:
     assert [trial.wall_s for trial in found.trials[:3]] == walls, "none was done again"
     assert len(found.trials) == 5
     assert not file.exists(), "it is over"
+    check_converted(recipe, found)
