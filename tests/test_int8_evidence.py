@@ -24,7 +24,7 @@ from tests.models import GraphBuilder, rename_output, save, tensor
 from tests.models_run import run_step, specs
 from tests.test_quantize import SIGNED, make_convs
 
-EVERYTHING = {"min_intensity": 0.0}
+EVERYTHING: dict[str, Any] = {"min_intensity": 0.0}
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 

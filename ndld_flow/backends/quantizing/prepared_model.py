@@ -20,8 +20,12 @@ from ndld_flow.backends.models.unique_names import UniqueNames
 from ndld_flow.backends.precision.found_nodes import first_output
 from ndld_flow.backends.quantizing.intensity import intensity
 from ndld_flow.backends.quantizing.settings import FOLLOWING_OP_TYPES, WEIGHTED_OP_TYPES, QuantizeSettings
+from ndld_flow.errors import RequestError
+from ndld_flow.quantities import number
 from ndld_flow.records.graph_change import GraphSummary
 
+MOST_BYTES = 2**31
+"""Of weights: the quantizer holds the model as one protobuf, which is no larger."""
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 
@@ -76,10 +80,16 @@ def prepare_model(source: Path, target: Path, settings: QuantizeSettings) -> Pre
     inferred, and in an opset that has the Q/DQ operators.
 
     Raises `ModelError` for a model that cannot be read or converted, `RequestError` for names and operators that are
-    not there.
+    not there and for weights of more than 2 GiB.
     """
     model = load_model(source)
     before = summarize_model(model)
+    if before.initializer_bytes > MOST_BYTES:
+        raise RequestError(
+            f"the model has {number(before.initializer_bytes / 2**30)} GiB of weights, and ONNX Runtime's quantizer "
+            "takes 2 GiB at most. Let NVIDIA ModelOpt quantise it (step quantize, `modelopt`), or halve its weights "
+            "with step convert_fp16."
+        )
     notes = prepare(model, source)
     excluded = excluded_outputs(model, settings)
     typed = nodes_of_types(model, settings.wanted_op_types, "op_types")

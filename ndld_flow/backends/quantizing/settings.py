@@ -16,6 +16,8 @@ Weights = Literal["int8", "uint8", "int4"]
 
 WEIGHTED_OP_TYPES = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """What is worth quantising for its own sake."""
+_NOT_ON_CPU = ("ConvTranspose",)
+"""ONNX Runtime has no kernel in integers for them there: they would compute in fp32, and convert besides."""
 FOLLOWING_OP_TYPES = (
     "Add",
     "Clip",
@@ -69,7 +71,7 @@ class QuantizeSettings(BaseModel):
     activations: Activations | None = None
     """Type of activations; when not given, the target's: uint8 on a CPU, int8 for TensorRT."""
     weights: Weights = "int8"
-    """Type of weights."""
+    """Type of weights. `int4` halves what they take; a CPU computes with them in fp32."""
     per_channel: bool = True
     """A scale for each output channel of a weight, not one for all of it."""
     symmetric: bool | None = None
@@ -80,9 +82,9 @@ class QuantizeSettings(BaseModel):
     `cpu`; `true` makes a model for any. `false` keeps the bit where `check_accuracy` shows that nothing is cut off: on
     such a CPU PP-OCR rec has a cosine of 0.995 with it and 0.974 without."""
     op_types: tuple[str, ...] = ()
-    """Operators to quantise, all of them that hold floats. When not given: Conv, ConvTranspose, Gemm and MatMul with a
-    weight, and on a CPU what only follows them, such as Relu, MaxPool or the Add of two quantised tensors; with `mode:
-    dynamic` MatMul, Gemm, LSTM and Gather."""
+    """Operators to quantise, all of them that hold floats. When not given: Conv, Gemm and MatMul with a weight, for
+    TensorRT ConvTranspose too, and on a CPU what only follows them, such as Relu, MaxPool or the Add of two quantised
+    tensors; with `mode: dynamic` MatMul, Gemm, LSTM and Gather."""
     min_intensity: Annotated[float, Field(ge=0)] | None = None
     """A Conv, ConvTranspose, Gemm or MatMul stays as it is when it does fewer multiply-accumulates than this for each
     element that it reads and writes: converting those costs more than int8 saves. Depthwise convolutions have about 5,
@@ -95,6 +97,10 @@ class QuantizeSettings(BaseModel):
         if self.target == "tensorrt":
             if self.mode == "dynamic":
                 raise ValueError("`target: tensorrt` takes Q/DQ, which `mode: dynamic` does not make: use `static`")
+            if self.weights == "int4":
+                raise ValueError(
+                    "`target: tensorrt` takes int4 weights only in blocks, as `modelopt: {format: int4}` makes them"
+                )
             if self.activations not in (None, "int8") or self.symmetric is False or self.weights == "uint8":
                 raise ValueError("`target: tensorrt` takes symmetric int8 only: leave activations and symmetric out")
         if self.mode == "dynamic" and (self.activations not in (None, "uint8") or self.weights == "int4"):
@@ -116,8 +122,9 @@ class QuantizeSettings(BaseModel):
             return self.op_types
         if self.mode == "dynamic":
             return DYNAMIC_OP_TYPES
-        following = FOLLOWING_OP_TYPES if self.target == "cpu" else ()
-        return (*WEIGHTED_OP_TYPES, *following)
+        if self.target == "tensorrt":
+            return WEIGHTED_OP_TYPES
+        return (*(each for each in WEIGHTED_OP_TYPES if each not in _NOT_ON_CPU), *FOLLOWING_OP_TYPES)
 
     @property
     def least_intensity(self) -> float:
