@@ -20,6 +20,7 @@ from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.draw import draw_report
+from ndld_flow.runner import learn_noise
 from ndld_flow.runner.learn_noise import find_noise
 from ndld_flow.runner.runs import Outputs
 from tests.models import make_cnn, make_tfm
@@ -243,14 +244,15 @@ def test_profile_measures_anew_each_time_and_explains_wrong_settings(standing: P
     assert code("profile", "outputs/runs/pair/latest/base/profile.json", "passes=3") == 2
 
 
-def test_noise_is_learned_kept_and_used(standing: Path) -> None:
-    done = say("noise", "model.onnx", "passes=60", "duration=0", "warmup=0", "--comparisons", "3")
+def test_noise_is_learned_kept_and_used(standing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learn_noise, "PAIRS", 2)
+    done = say("noise", "model.onnx", "passes=24", "duration=0", "warmup=0", "--comparisons", "3")
     assert done.exception is None, done.exception
     assert "3 comparisons of model.onnx with itself" in done.output
     (path,) = (standing / "outputs" / "noise").glob("*.json")
     noise = Noise.model_validate_json(path.read_text())
     assert len(noise.samples) == 3
-    assert all(len(sample.a_runs_ms) == len(sample.b_runs_ms) == 5 for sample in noise.samples)
+    assert all(len(sample.a_runs_ms) == len(sample.b_runs_ms) == 2 for sample in noise.samples)
     assert noise.threshold > 0
     comparison = api.compare(["pair"]).comparison
     assert "model.onnx" in comparison.noise
