@@ -203,7 +203,8 @@ def test_local_functions(tmp_path: Path) -> None:
     assert labels(alone, "operator") == ["MatMul", "Add"]
 
 
-def test_a_function_that_calls_itself_ends(tmp_path: Path) -> None:
+def test_a_function_that_calls_itself_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ndld_flow.backends.models.drawn_graph.MOST_NODES", 2000)  # depth 32 is 2 ** 32 of them
     nodes = [helper.make_node("F", ["a"], [out], domain=FUNCTION_DOMAIN) for out in ("u", "v")]
     nodes.append(helper.make_node("Add", ["u", "v"], ["z"]))
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(FUNCTION_DOMAIN, 1)]
