@@ -21,7 +21,7 @@ from ndld_flow.backends.comparing.agreement import Agreement
 from ndld_flow.backends.emulating.stored_model import emulate_stored
 from ndld_flow.backends.observing import divergence, local_error, ranges, reduced_twins
 from ndld_flow.backends.observing.beginning import allowed_noise, first_divergent
-from ndld_flow.backends.observing.capture import capture, tensors_of
+from ndld_flow.backends.observing.capture import capture, capture_part, tensors_of
 from ndld_flow.backends.observing.divergence import Observed, diverge
 from ndld_flow.backends.observing.layer_agreement import LayerAgreement
 from ndld_flow.backends.observing.local_error import LocalError, local_errors
@@ -402,6 +402,16 @@ def test_large_weights_are_rounded_where_they_are(tmp_path: Path, monkeypatch: p
         assert in_graph[name].weights == error.weights
     (loss,) = in_graph["MatMul_0_out"].weights
     assert (loss.clamped, loss.vanished, loss.largest) == (2, 1, 1e6)
+    parts: list[list[str]] = []
+
+    def capture_counted(path: Path, part: list[str], *rest: Any) -> Any:
+        parts.append(part)
+        return capture_part(path, part, *rest)
+
+    monkeypatch.setattr(local_error, "capture_part", capture_counted)
+    monkeypatch.setattr(local_error, "BUDGET_BYTES", 300_000)
+    assert errors(path, x=x) == in_graph
+    assert len(parts) > 2, "rounded weights, of 256 KiB each, are not all held at once"
 
 
 def test_cancellation_and_masks(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from ndld_flow.backends.models.tensors import Array
 from ndld_flow.backends.observing.capture import BUDGET_BYTES, capture_part
 from ndld_flow.backends.observing.layer_agreement import LayerAgreement
 from ndld_flow.backends.observing.ranges import RangeMeter
-from ndld_flow.backends.observing.reduced_twins import Twin, add_twins
+from ndld_flow.backends.observing.reduced_twins import Twin, add_twins, rounded_bytes
 from ndld_flow.backends.observing.tensor_places import in_parts, tensor_bytes, tensors_of
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings
 from ndld_flow.errors import RequestError
@@ -105,8 +105,9 @@ class _Measured:
         """Tensors to be had at once: those of the model, and behind each the twin's."""
         places = [place for place in tensors_of(path) if place.name in self._ranges and place.can_be_captured]
         sizes = tensor_bytes(path, places, feeds, settings)
-        doubled = {name: size * 2 if name in self._alone else size for name, size in sizes.items()}
-        parts = in_parts(doubled, BUDGET_BYTES)
+        rounded = {name: rounded_bytes(twin) for twin in self._twins for name in twin.outputs}
+        held = {name: size * 2 + rounded[name] if name in self._alone else size for name, size in sizes.items()}
+        parts = in_parts(held, BUDGET_BYTES)
         return [[*part, *(self._alone[name] for name in part if name in self._alone)] for part in parts]
 
     def add_inputs(self, samples: Collection[Mapping[str, Array]]) -> None:

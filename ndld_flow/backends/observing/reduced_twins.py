@@ -59,6 +59,12 @@ class Twin:
         return tuple(weight.loss for weight in self.weights)
 
 
+def rounded_bytes(twin: Twin) -> int:
+    """Of its weights that are rounded when the model runs: ONNX Runtime holds all of them, in fp32, at once."""
+    large = (weight for weight in twin.weights if weight.source.nbytes > _STORED_BYTES)
+    return sum(weight.source.nbytes for weight in large)
+
+
 def add_twins(model: ir.Model, dtype: ir.DataType) -> list[Twin]:
     """Give each node of the main graph that can be of a precision its twin, in place; in the order of the nodes."""
     maker = _TwinMaker(model, dtype)
