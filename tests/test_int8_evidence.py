@@ -62,9 +62,12 @@ def relative(reference: Floats, candidate: Floats) -> float:
     return float(np.sqrt(((candidate - reference) ** 2).sum() / (reference**2).sum()))
 
 
-def test_each_node_is_quantised_alone_and_followed_to_the_output(tmp_path: Path) -> None:
+def test_each_node_is_quantised_alone_and_followed_to_the_output(tmp_path: Path, monkeypatch: Any) -> None:
+    """The second does more wrong: its weights are larger in a row that is hardly read."""
     random = np.random.default_rng(0)
     first, second = (random.normal(0, 0.4, (16, 16)).astype(np.float32) for _ in range(2))
+    first[:, 0] /= 100
+    second[0] *= 30
     source = make_products(tmp_path / "m.onnx", first, second)
     np.save(tmp_path / "x.npy", values := random.normal(0, 1, (8, 16)).astype(np.float32))
     found = list(errors_of(source, {"x": {"data": str(tmp_path / "x.npy")}}, values, op_types=("MatMul",)).values())
@@ -77,7 +80,13 @@ def test_each_node_is_quantised_alone_and_followed_to_the_output(tmp_path: Path)
     assert found[0].brought == pytest.approx(relative(y, np.tanh(alone) @ second), rel=0.05)
     assert found[1].own == pytest.approx(relative(y, last), rel=0.05)
     assert found[1].brought == pytest.approx(found[1].own, rel=1e-6)
+    assert found[1].own > 2 * found[0].own
     assert sum(each.share for each in found) == pytest.approx(2)
+    monkeypatch.setattr("ndld_flow.backends.quantizing.int8_errors._MOST", 1)
+    (tmp_path / "few").mkdir()
+    source = make_products(tmp_path / "few/m.onnx", first, second)
+    some = errors_of(source, {"x": {"data": str(tmp_path / "x.npy")}}, values, op_types=("MatMul",)).values()
+    assert [each.brought is None for each in some] == [True, False]
 
 
 def search(folder: Path, model: Path, given: Any, **settings: Any) -> PrecisionSearch:

@@ -92,6 +92,8 @@ def test_modelopt_gets_the_model_and_the_samples(tmp_path: Path, caplog: pytest.
     assert ran.told[-1] == (0, 0, "halfway")
     assert ran.result.summary.startswith("ModelOpt int8 on 3 samples: 0 of 4 layers")
     assert {path.name for path in ran.out.iterdir()} == {"model.onnx"}
+    made = onnx.load(ran.out / "model.onnx").graph
+    assert not {node.op_type for node in made.node} & {"Constant"}, "it takes no weights from nodes"
     assert not {name for name in said["environment"] if name.startswith(("PYTEST", "PYTHON", "VIRTUAL"))}
 
 
