@@ -36,12 +36,12 @@ def errors_of(model: Path, given: Any, values: Floats, **settings: Any) -> Mappi
     return reducer.int8_errors([{"x": values}], SessionSettings(), scratch)
 
 
-def make_products(path: Path, first: Floats, second: Floats) -> Path:
+def make_products(path: Path, first: Floats, second: Floats, copied: bool = True) -> Path:
     """Two matrix products of what comes out of a Neg and a Tanh: 16 features all through."""
     b = GraphBuilder(0)
-    h = b.op("Tanh", b.op("MatMul", b.op("Neg", "x"), b.floats(first)))
+    h = b.op("Tanh", b.op("MatMul", b.op("Neg", "x") if copied else "x", b.floats(first)))
     rename_output(b, b.op("MatMul", h, b.floats(second)), "y")
-    return save(b.model([tensor("x", [8, 16])], [tensor("y", [8, 16])]), path)
+    return save(b.model([tensor("x", ["n", 16])], [tensor("y", ["n", 16])]), path)
 
 
 def rounded(values: Floats, low: float, high: float) -> Floats:
@@ -105,21 +105,23 @@ def test_a_search_goes_to_what_the_errors_say(tmp_path: Path) -> None:
     assert len(found.trials) <= 5
 
 
-def test_a_range_set_by_a_few_values_is_told(tmp_path: Path) -> None:
-    values = np.random.default_rng(1).normal(0, 1, (8, 16)).astype(np.float32)
+@pytest.mark.parametrize(("copied", "said"), [(True, "it reads Neg_0_out"), (False, "it reads x")])
+def test_a_range_set_by_a_few_values_is_told(copied: bool, said: str, tmp_path: Path) -> None:
+    """Of what a node makes, and of the model's input."""
+    values = np.random.default_rng(1).normal(0, 1, (256, 16)).astype(np.float32)
     values[3, 7] = 400
     weights = np.random.default_rng(2).normal(0, 0.4, (2, 16, 16)).astype(np.float32)
     weights[0, 7] = 0
     np.save(tmp_path / "x.npy", values)
-    source = make_products(tmp_path / "m.onnx", *weights)
+    source = make_products(tmp_path / "m.onnx", weights[0], weights[1], copied)
     given = {"x": {"data": str(tmp_path / "x.npy")}}
     found = search(tmp_path / "f", source, given, tolerance={"snr_db": 20}, int8={"op_types": ["MatMul"]})
     (kept,) = found.kept
     assert kept.cause == "range"
-    said = " ".join(each.sentence for each in kept.evidence)
-    assert "it reads Neg_0_out, whose values reach 400" in said
-    assert "SQNR" in kept.evidence[-1].sentence
+    assert f"{said}, whose values reach 400" in kept.evidence[0].sentence
+    assert ("times their RMS" in kept.evidence[0].sentence) != copied
     assert kept.evidence[-1].cause == "sensitivity"
+    assert "SQNR" in kept.evidence[-1].sentence
 
 
 def test_weights_that_become_0_are_told(tmp_path: Path) -> None:

@@ -29,6 +29,25 @@ of the RMS, 1 / sqrt(12) of a step."""
 
 
 @dataclass(frozen=True)
+class Spread:
+    """The values of a tensor over all samples."""
+
+    tensor: str
+    minimum: float
+    maximum: float
+    rms: float
+
+    @property
+    def largest_abs(self) -> float:
+        return max(abs(self.minimum), abs(self.maximum))
+
+    @property
+    def is_set_by_few(self) -> bool:
+        """Whether few values are far larger than the others."""
+        return self.largest_abs >= _OUTLIERS * self.rms > 0
+
+
+@dataclass(frozen=True)
 class Int8Error:
     """What a node does wrong when it alone is quantised, and reads what is exact."""
 
@@ -40,6 +59,8 @@ class Int8Error:
     """`brought` squared against the mean of all nodes': errors that know nothing of each other add as squares."""
     lost_weights: float
     """Share of its weights, other than 0, that become 0."""
+    inputs: tuple[Spread, ...] = ()
+    """Of those of the model's inputs that it reads: no node makes them, so they are in no layer."""
 
 
 NO_ERROR = Int8Error(own=0.0, brought=0.0, share=0.0, lost_weights=0.0)
@@ -104,8 +125,9 @@ class Int8Suspect:
         for layer in self._inputs():
             if layer.range is not None and (lost := self.lost(layer.range)) >= _LOST:
                 yield _too_wide(layer.range, lost)
-            elif layer.range is not None and layer.range.largest_abs >= _OUTLIERS * layer.range.rms > 0:
-                yield _set_by_few(layer.range)
+            elif layer.range is not None and (spread := _spread(layer.range)).is_set_by_few:
+                yield _set_by_few(spread)
+        yield from (_set_by_few(spread) for spread in self.error.inputs if spread.is_set_by_few) if self.error else ()
         if self.error is not None and self.error.lost_weights >= _LOST:
             lost = self.error.lost_weights
             said = f"{percent(lost)} of its weights are less than half of a step of their scales and become 0"
@@ -138,9 +160,13 @@ def _off(layer: LayerDivergence) -> float:
     return layer.metrics.get("relative_rms", 0.0)
 
 
-def step_of(tensor: TensorRange) -> float:
+def step_of(tensor: TensorRange | Spread) -> float:
     """The step of a scale that holds all of a tensor's values, and 0."""
     return (max(tensor.maximum, 0.0) - min(tensor.minimum, 0.0)) / _STEPS
+
+
+def _spread(tensor: TensorRange) -> Spread:
+    return Spread(tensor.tensor, tensor.minimum, tensor.maximum, tensor.rms)
 
 
 def _too_wide(tensor: TensorRange, lost: float) -> Evidence:
@@ -155,7 +181,7 @@ def _too_wide(tensor: TensorRange, lost: float) -> Evidence:
     )
 
 
-def _set_by_few(tensor: TensorRange) -> Evidence:
+def _set_by_few(tensor: Spread) -> Evidence:
     times = tensor.largest_abs / tensor.rms
     return Evidence(
         cause="range",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ndld_flow.backends.fp16.convert import prepare
@@ -10,12 +11,12 @@ from ndld_flow.backends.models.files import load_model
 from ndld_flow.backends.models.node_selection import nodes_named
 from ndld_flow.backends.models.tensors import Array
 from ndld_flow.backends.precision.found_nodes import first_output, match_found
-from ndld_flow.backends.precision.int8_evidence import NO_ERROR, Int8Error
+from ndld_flow.backends.precision.int8_evidence import NO_ERROR, Int8Error, Spread
 from ndld_flow.backends.precision.reducing import searched_nodes
 from ndld_flow.backends.quantizing.calibration import calibrate
 from ndld_flow.backends.quantizing.int8_errors import int8_errors
 from ndld_flow.backends.quantizing.int8_twins import write_twins
-from ndld_flow.backends.quantizing.prepared_model import prepare_model
+from ndld_flow.backends.quantizing.prepared_model import QuantizableNode, prepare_model
 from ndld_flow.backends.quantizing.quantized_model import write_quantized
 from ndld_flow.backends.quantizing.settings import QuantizeSettings
 from ndld_flow.backends.quantizing.vnni import reduces_range
@@ -78,7 +79,14 @@ class Int8Reducer:
         twins = write_twins(self._prepared.path, nodes, quantized, scratch / "twins.onnx")
         errors = int8_errors(twins, samples, settings)
         # What has no twin was fused into the node before it, whose rounding is told there.
-        return {node.output: errors.get(node.output, NO_ERROR) for node in nodes} if errors else {}
+        if not errors:
+            return {}
+        return {node.output: replace(errors.get(node.output, NO_ERROR), inputs=self._inputs(node)) for node in nodes}
+
+    def _inputs(self, node: QuantizableNode) -> tuple[Spread, ...]:
+        """The model's inputs that a node reads."""
+        ranges = {name: self._ranges.tensors[name] for name in node.reads if name in self._prepared.inputs}
+        return tuple(Spread(name, one.minimum, one.maximum, one.rms) for name, one in ranges.items())
 
     def _write(self, outputs: set[str], target: Path) -> None:
         write_quantized(self._prepared, target, self._ranges, self._settings, outputs.union(self._kept))
