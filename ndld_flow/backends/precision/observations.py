@@ -68,7 +68,7 @@ class Observer:
         return write_taken(path, self.scratch / name, FewSamples(self.samples), self.settings)
 
     def suspects(self, nodes: Iterable[ir.Node]) -> list[Suspect]:
-        """What is known of each node. For int8, whose errors come of its scales: where they grow with all in int8."""
+        """What is known of each node. For int8 its error alone, or how it grows with all in int8."""
         if self.precision == "int8":
             layers: dict[str | None, LayerDivergence] = {layer.tensor: layer for layer in self._whole}
             alone = self._int8_errors()
