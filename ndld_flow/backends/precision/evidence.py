@@ -159,7 +159,7 @@ def _vanishing(place: str, tensor: TensorRange, limits: FormatLimits) -> Evidenc
     gone = f"{percent(tensor.vanishing_share)} of its values become 0"
     return Evidence(
         cause="underflow",
-        sentence=f"{place} {name} is {tensor.rms:.1g} (RMS), and {gone} "
+        sentence=f"{place} {name}{'' if place == 'its output' else ', which'} is {tensor.rms:.1g} (RMS), and {gone} "
         f"(the smallest {limits.precision} is {limits.smallest:.1g})",
         tensor=tensor.tensor,
         value=tensor.rms,
