@@ -12,6 +12,7 @@ import pytest
 from onnxruntime.transformers.float16 import convert_float_to_float16
 from pydantic import ValidationError
 
+from ndld_flow import api
 from ndld_flow.artifacts.kinds import AccuracyDocument, Onnx
 from ndld_flow.backends.comparing.accuracy_summary import worst_sample
 from ndld_flow.backends.comparing.agreement import SAME_DB
@@ -429,3 +430,15 @@ def test_names_are_paired_by_name_then_by_order() -> None:
     assert pair_names(["a", "b", "c"], ["c", "x", "a"]) == (("a", "a"), ("b", "x"), ("c", "c"))
     assert pair_names(["a", "b"], ["a"]) == (("a", "a"), ("b", None))
     assert pair_names(["a"], ["b", "c"]) == (("a", None), (None, "b"), (None, "c"))
+
+
+def test_a_gate_on_an_output_of_nothing_but_nan_says_no(in_folder: Path) -> None:
+    write_model(Path("right.onnx"), "g (float[2] x) => (float[2] y) { y = Identity(x) }")
+    write_model(Path("ruined.onnx"), "g (float[2] x) => (float[2] y) { z = Sub(x, x) \n y = Div(z, z) }")
+    Path("recipe.yaml").write_text(
+        "name: nan\nmodel: right.onnx\nmodels: {ruined: ruined.onnx}\n"
+        "steps: {agree: {step: check_accuracy, candidate: ruined}}\n"
+        "gates: [agree.cosine >= 0.9, agree.max_abs <= 1, agree.snr_db >= 20]\n"
+    )
+    done = api.run("recipe.yaml")
+    assert [gate.passed for gate in done.gates] == [False] * 3

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 
 from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import number
-from ndld_flow.records.accuracy import Accuracy, OutputAgreement, higher_is_better
+from ndld_flow.records.accuracy import SAME_DB, Accuracy, OutputAgreement, higher_is_better
 from ndld_flow.records.metric import Metric
 
 UNITS = {"snr_db": "dB", "psnr_db": "dB"}
 _MOST_OUTPUTS = 16
 """Models with more have no metrics of single outputs: nobody would find anything among them."""
+_MOST = sys.float_info.max
+_NOTHING_ALIKE: Mapping[str, float] = {
+    "cosine": 0.0,
+    "snr_db": -SAME_DB,
+    "psnr_db": -SAME_DB,
+    **dict.fromkeys(("max_abs", "mean_abs", "max_rel", "rmse", "relative_rms"), _MOST),
+}
+"""Of an output that holds no number to compare, all NaN for example: a gate on it says no, and finds its metric."""
 
 
 def metrics_of(accuracy: Accuracy) -> dict[str, Metric]:
     """`cosine`: each metric of the output where it is worst; `logits.cosine`: of one of several outputs, where a gate
     can say its name; `accuracy`, `reference.accuracy`, `drop.accuracy`: a user's own metric.
     """
-    found = {name: _metric(name, value) for name, value in _worst(accuracy.outputs).items()}
+    ruined = _NOTHING_ALIKE if any(map(_is_ruined, accuracy.outputs)) else {}
+    found = {name: _metric(name, value) for name, value in {**_worst(accuracy.outputs), **ruined}.items()}
     if 1 < len(accuracy.outputs) <= _MOST_OUTPUTS:
         for output in accuracy.outputs:
             if output.output.isidentifier() and not keyword.iskeyword(output.output):
@@ -52,6 +62,10 @@ def summarise(accuracy: Accuracy) -> str:
     else:
         text = f"outside tolerance: {', '.join([*said, *_failed(accuracy)])}"
     return f"{text} ({'; '.join(remarks)})" if remarks else text
+
+
+def _is_ruined(output: OutputAgreement) -> bool:
+    return bool(output.failed) and "float" in output.dtype and "cosine" not in output.metrics
 
 
 def _metric(name: str, value: float) -> Metric:
