@@ -104,7 +104,7 @@ def change_words(before: float, after: float) -> str:
 def number(value: float) -> str:
     """A bare number: as many nines as it has (`0.9999998` is not 1), scientific when tiny or huge."""
     if not math.isfinite(value):
-        return str(value)
+        return "NaN" if math.isnan(value) else str(value)
     if value == int(value) and abs(value) < 1e15:
         return f"{value:,.0f}"
     if 0.999 < value < 1:

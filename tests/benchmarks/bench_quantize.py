@@ -1,6 +1,6 @@
 """INT8 on PP-OCR det and rec: how much faster than fp32 on this CPU, and how far off on pictures it has not seen.
 
-Prints, asserts nothing: `python -m tests.benchmarks.bench_quantize [--pictures 16] [--rounds 5] [--passes 30]`.
+Prints, asserts nothing: `python -m tests.benchmarks.bench_quantize [--threads 1] [--only percentile]`.
 
 Both sides are the cleaned-up model (`sanitize`). They run in fresh processes that take turns (A B A B ...); the ratio
 of each pair of medians is one observation, and the interval is of 10,000 bootstrap resamples of the pairs. With
@@ -30,7 +30,11 @@ INPUTS: dict[str, dict[str, Any]] = {
     "rec": {"shape": [1, 3, 48, 320], "mean": [0.5], "std": [0.5]},
 }
 VARIANTS: dict[str, dict[str, Any]] = {
-    "det": {"default": {}, "everything": {"min_intensity": 0}},
+    "det": {
+        "default": {},
+        "percentile, 8 bits": {"method": "percentile", "reduce_range": False},
+        "everything": {"min_intensity": 0},
+    },
     "rec": {
         "default": {},
         "percentile, 8 bits": {"method": "percentile", "reduce_range": False},
@@ -39,13 +43,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def measure(model: Path, passes: int, cpu_time: bool) -> None:
+def measure(model: Path, passes: int, threads: int, cpu_time: bool) -> None:
     """In a process of its own: print the median of so many passes, in ms."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.log_severity_level = 4
-    options.intra_op_num_threads = 1 if cpu_time else 0
+    options.intra_op_num_threads = 1 if cpu_time else threads
     session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     wanted = session.get_inputs()[0]
     feeds = {wanted.name: np.random.default_rng(0).uniform(-1, 1, wanted.shape).astype(np.float32)}
@@ -60,7 +64,13 @@ def measure(model: Path, passes: int, cpu_time: bool) -> None:
 
 def median_ms(model: Path, arguments: argparse.Namespace) -> float:
     command = [sys.executable, "-m", "tests.benchmarks.bench_quantize", "--measure", str(model)]
-    command += ["--passes", str(arguments.passes), *(["--cpu-time"] if arguments.cpu_time else [])]
+    command += [
+        "--passes",
+        str(arguments.passes),
+        "--threads",
+        str(arguments.threads),
+        *(["--cpu-time"] if arguments.cpu_time else []),
+    ]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
@@ -92,7 +102,8 @@ def compare(name: str, source: Path, folder: Path, arguments: argparse.Namespace
     calibration, check = ({"x": {**INPUTS[name], "data": str(pictures)}} for pictures in (seen, unseen))
     cleaned = run_step(Sanitize, source, folder / f"{name}-clean", {"input_shapes": {"x": INPUTS[name]["shape"]}})
     plain = cleaned.out / "model.onnx"
-    for number, (variant, settings) in enumerate(VARIANTS[name].items()):
+    wanted = {variant: each for variant, each in VARIANTS[name].items() if variant.startswith(arguments.only)}
+    for number, (variant, settings) in enumerate(wanted.items()):
         start = time.perf_counter()
         made = run_step(Quantize, plain, folder / f"{name}-{number}", settings, calibration)
         took = time.perf_counter() - start
@@ -114,11 +125,13 @@ def main() -> None:
     parser.add_argument("--pictures", type=int, default=16, help="to calibrate on, and as many to check on")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--passes", type=int, default=30)
+    parser.add_argument("--threads", type=int, default=0, help="within an operator; 0 leaves it to ONNX Runtime")
+    parser.add_argument("--only", default="", help="variants whose name begins so")
     parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
-        measure(arguments.measure, arguments.passes, arguments.cpu_time)
+        measure(arguments.measure, arguments.passes, arguments.threads, arguments.cpu_time)
         return
     with tempfile.TemporaryDirectory() as folder:
         for name in INPUTS:
