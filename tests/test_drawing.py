@@ -227,7 +227,7 @@ def test_shown_text_is_short_and_can_be_printed(text: str, limit: int) -> None:
         (".svg", Look(background="#12345"), "'#12345'"),
         (".svg", Look(palette="toll"), 'did you mean "tol"'),
         (".png", Look(scale=0), "scale 0"),
-        (".png", Look(scale=float("nan")), "scale nan"),
+        (".png", Look(scale=float("nan")), "scale NaN"),
     ],
 )
 def test_what_cannot_be_drawn_is_said(suffix: str, look: Look, said: str) -> None:

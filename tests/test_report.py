@@ -207,7 +207,7 @@ def test_a_nan_is_the_worst_there_can_be(tmp_path: Path) -> None:
     outputs = [output.model_copy(update={"metrics": {"cosine": value}}) for value in (0.9, float("nan"), 0.99)]
     document = accuracy().model_copy(update={"outputs": tuple(outputs)})
     write_run(tmp_path, run_record([StepSketch("agree", "check_accuracy")]), {"agree/accuracy.json": document})
-    assert verdict_of(tmp_path)[2].startswith("accuracy cosine nan ")
+    assert verdict_of(tmp_path)[2].startswith("accuracy cosine NaN ")
 
 
 # --- what is collected ---
@@ -315,7 +315,7 @@ def test_durations_read_well(value: float, text: str) -> None:
         (0.031234, "0.03123"),
         (9.2e-7, "9.2e-07"),
         (65504, "65,504"),
-        (float("nan"), "nan"),
+        (float("nan"), "NaN"),
         (-0.25, "-0.25"),
     ],
 )

@@ -147,7 +147,7 @@ def test_the_terminal_tells_searches_and_failed_ones_first(tmp_path: Path) -> No
     folder = write_search(tmp_path, search(), steps, second__precision=failed_search())
     lines = [line for line in summarize_run(read_run(folder).run, folder) if line.startswith("precision")]
     assert lines == [
-        "precision second keeps 13 nodes in fp32: cosine nan -> 0.9871 (bound 0.999 not met)",
+        "precision second keeps 13 nodes in fp32: cosine NaN -> 0.9871 (bound 0.999 not met)",
         "precision search keeps 3 nodes in fp32: cosine 0.7712 -> 0.999980 (bound 0.999 met)",
     ]
 
