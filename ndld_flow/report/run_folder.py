@@ -23,6 +23,7 @@ from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import RunStep
+from ndld_flow.report.read_record import first_problem
 
 _LONGEST_MS = 1e12  # thirty years
 
@@ -85,7 +86,7 @@ def read_run_record(folder: Path) -> RunRecord:
         ) from error
     except ValidationError as error:
         raise RequestError(
-            f"{path} is not a run's record this version can read: {_first_problem(error)}. "
+            f"{path} is not a run's record this version can read: {first_problem(error)}. "
             "Use the version of ndld-flow that wrote it."
         ) from error
 
@@ -166,7 +167,7 @@ def _read_all(
         except FileNotFoundError:
             continue  # not the kind this step makes
         except (OSError, ValidationError) as error:
-            unreadable.append(f"{short_name(step.name)}/{file_name} cannot be read: {_first_problem(error)}.")
+            unreadable.append(f"{short_name(step.name)}/{file_name} cannot be read: {first_problem(error)}.")
     return found
 
 
@@ -180,11 +181,3 @@ def _read_file(step_folder: Path, name: str) -> bytes:
 
 def _is_file_name(name: str) -> bool:
     return name not in ("", ".", "..") and not any(sign in name for sign in "/\\\0")
-
-
-def _first_problem(error: OSError | ValidationError) -> str:
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return f"{place}: {first['msg']}" if place else first["msg"]

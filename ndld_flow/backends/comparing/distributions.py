@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ndld_flow.backends.agreement_formulas import SMALLEST
 from ndld_flow.backends.comparing.measuring import Measuring
 from ndld_flow.backends.models.tensors import Array
 from ndld_flow.backends.running.generated_values import is_float
 
-SMALLEST = 2.0**-126
-"""float32's smallest normal number: what is below it counts as that where something is divided by it."""
 _SUM_MAY_BE_OFF = 0.01
 """fp16 and int8 outputs of a softmax add up to 1 only so nearly."""
 _CHUNK = 1 << 18

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ndld_flow.backends.comparing.distributions import SMALLEST, Divergence, diverge_rows
+from ndld_flow.backends.agreement_formulas import SMALLEST, cosine, decibels
+from ndld_flow.backends.comparing.distributions import Divergence, diverge_rows
 from ndld_flow.backends.comparing.measuring import Measuring
 from ndld_flow.backends.comparing.rankings import Ranking, rank
 from ndld_flow.backends.models.tensors import Array
 from ndld_flow.backends.running.generated_values import is_float
-from ndld_flow.records.accuracy import SAME_DB, higher_is_better
+from ndld_flow.records.accuracy import higher_is_better
 
 _CHUNK = 1 << 20
 _SQUARES_FIT = 2.0**500
@@ -99,9 +100,9 @@ def _add_numbers(found: Tally, reference: Array, candidate: Array, measuring: Me
     peak = found.highest * scale - found.lowest * scale
     found.ratios = {
         # Of equal outputs it is 1, whatever the rounding of the sums says.
-        "cosine": 1.0 if noise == 0.0 else _cosine(dot, signal, energy),
-        "snr_db": _decibels(signal, noise),
-        "psnr_db": _decibels(peak**2 * found.finite, noise) if peak or not noise else math.nan,
+        "cosine": 1.0 if noise == 0.0 else cosine(dot, signal, energy),
+        "snr_db": decibels(signal, noise),
+        "psnr_db": decibels(peak**2 * found.finite, noise) if peak or not noise else math.nan,
         "relative_rms": math.sqrt(noise) / max(math.sqrt(signal), SMALLEST * scale * math.sqrt(found.finite)),
     }
 
@@ -154,17 +155,3 @@ def _scale(reference: Array, candidate: Array) -> float:
     if largest == 0.0 or 1 / _SQUARES_FIT < largest < _SQUARES_FIT:
         return 1.0
     return 2.0 ** -max(-1000, min(math.frexp(largest)[1], 1000))
-
-
-def _cosine(dot: float, signal: float, energy: float) -> float:
-    if signal == 0.0 or energy == 0.0:
-        return 0.0
-    return max(-1.0, min(1.0, dot / (math.sqrt(signal) * math.sqrt(energy))))
-
-
-def _decibels(signal: float, noise: float) -> float:
-    if noise == 0.0:
-        return SAME_DB
-    if signal == 0.0:
-        return -SAME_DB
-    return 10.0 * (math.log10(signal) - math.log10(noise))

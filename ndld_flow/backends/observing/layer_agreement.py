@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ndld_flow.backends.agreement_formulas import SMALLEST, cosine, decibels
 from ndld_flow.backends.models.tensors import Array
 from ndld_flow.backends.observing.ranges import CHUNK
-from ndld_flow.records.accuracy import SAME_DB
-
-_SMALLEST = 2.0**-126
+from ndld_flow.records.accuracy import higher_is_better
 
 
 @dataclass
@@ -46,22 +45,13 @@ class _Sums:
 
     def metrics(self) -> dict[str, float]:
         """Of this sample."""
-        smallest = _SMALLEST * math.sqrt(max(self.finite, 1))
+        smallest = SMALLEST * math.sqrt(max(self.finite, 1))
         return {
-            "cosine": 1.0 if self.noise == 0.0 else self._cosine(),
-            "snr_db": self._snr_db(),
+            "cosine": 1.0 if self.noise == 0.0 else cosine(self.dot, self.signal, self.energy),
+            "snr_db": decibels(self.signal, self.noise),
             "relative_rms": math.sqrt(self.noise) / max(math.sqrt(self.signal), smallest),
             "max_abs": self.max_abs,
         }
-
-    def _cosine(self) -> float:
-        length = math.sqrt(self.signal) * math.sqrt(self.energy)
-        return max(-1.0, min(1.0, self.dot / length)) if length else 0.0
-
-    def _snr_db(self) -> float:
-        if self.noise == 0.0:
-            return SAME_DB
-        return 10.0 * (math.log10(self.signal) - math.log10(self.noise)) if self.signal else -SAME_DB
 
 
 class LayerAgreement:
@@ -84,7 +74,7 @@ class LayerAgreement:
                     self._add_finite(sums, r, c)
         if sums.finite:
             for name, value in sums.metrics().items():
-                worse = min if name in ("cosine", "snr_db") else max
+                worse = min if higher_is_better(name) else max
                 self._worst[name] = worse(self._worst.get(name, value), value)
 
     def metrics(self) -> dict[str, float]:

@@ -7,13 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from ndld_flow.backends.comparing.agreement import Agreement, Measuring
+from ndld_flow.backends.comparing.kept_outputs import KeptOutputs, storable
 from ndld_flow.backends.comparing.tolerance import Tolerance, outside
 from ndld_flow.backends.emulating.stored_model import emulate_stored
 from ndld_flow.backends.models.declared_inputs import model_inputs
-from ndld_flow.backends.models.tensors import Array
 from ndld_flow.backends.running.generated_values import is_float
 from ndld_flow.backends.running.model_matching import shared_inputs
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings, open_model
@@ -97,10 +95,11 @@ class Judge:
         self._inputs = model_inputs(reference)
         self._samples = samples
         self._settings = settings
-        self._scratch = scratch
         rtol, atol = tolerance.elementwise()
         self._measuring = Measuring(rtol, atol)
-        self._kept: list[dict[str, Path]] = []
+        folder = scratch / "reference"
+        folder.mkdir()
+        self._kept = KeptOutputs(folder)
         self.notes: tuple[str, ...] = ()
         """What makes agreement say less than it seems to."""
         self.ran = reference
@@ -114,19 +113,17 @@ class Judge:
         model = open_model(self._reference, self._settings)
         exact = set()
         agreements: dict[str, Agreement] = {}
-        for i, sample in enumerate(self._samples):
+        for sample in self._samples:
             bound = model.bind({name: feed.values for name, feed in sample.feeds.items()})
             bound.once()
-            kept = {}
-            for number, (name, array) in enumerate(bound.outputs().items()):
+            outputs = bound.outputs()
+            self._kept.keep(outputs)
+            for name, array in outputs.items():
                 if array is None:
                     continue
                 exact.update([] if is_float(array.dtype) else [name])
-                kept[name] = self._scratch / f"reference-{i}-{number}.npy"
-                plain = _plain(array)
-                np.save(kept[name], plain, allow_pickle=False)
+                plain = storable(array)
                 agreements.setdefault(name, Agreement(self._measuring)).add(plain, plain)
-            self._kept.append(kept)
         return frozenset(exact), {name: one.metrics() for name, one in agreements.items()}
 
     def judge(self, reduced: Path) -> Judged:
@@ -145,12 +142,13 @@ class Judge:
             bound = model.bind(inputs.for_candidate(sample.feeds))
             bound.once()
             outputs = bound.outputs()
-            for name, file in kept.items():
+            for name, reference in kept.items():
+                if reference is None:
+                    continue
                 array = outputs.get(name)
-                reference = np.load(file, mmap_mode="r", allow_pickle=False)
                 if array is None or array.shape != reference.shape:
                     return Judged(trouble=f'its output "{name}" has another shape than the reference\'s')
-                agreements.setdefault(name, Agreement(self._measuring)).add(reference, _plain(array))
+                agreements.setdefault(name, Agreement(self._measuring)).add(reference, storable(array))
         flat = [name for name, one in agreements.items() if one.says_little]
         if flat:
             self.notes = (
@@ -187,10 +185,3 @@ def runnable(reduced: Path) -> Path:
     """The model that gives here what this one gives on hardware: itself, or its emulation if tensors are reduced."""
     emulated = reduced.with_name(f"{reduced.stem}_emulated.onnx")
     return reduced if emulate_stored(reduced, emulated) is None else emulated
-
-
-def _plain(array: Array) -> Array:
-    """Strings of one length, and fp16 and bf16 as fp32 (which is exact): what can be stored and compared."""
-    if array.dtype.kind == "O":
-        return array.astype(str)
-    return array.astype(np.float32) if is_float(array.dtype) and array.dtype.itemsize < 4 else array

@@ -9,10 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from pydantic import ValidationError
-
-from ndld_flow.errors import RequestError
 from ndld_flow.records.activations import ActivationMap, Activations
+from ndld_flow.report.read_record import read_record
 
 ACTIVATIONS_RECORD = "activations.json"
 """The document, in its folder."""
@@ -27,28 +25,13 @@ def read_activations(folder: Path) -> Activations:
 
     Raises a `RequestError` when the folder holds none, it cannot be read, or another version wrote it.
     """
-    path = folder / ACTIVATIONS_RECORD
-    try:
-        record = Activations.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise RequestError(
-            f"{folder} holds no activations: {path.name} cannot be read ({error.strerror}). "
-            "Give the folder of a step inspect_activations."
-        ) from error
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise RequestError(
-            f"{path} is no document of activations this version can read: {place or 'all of it'}: {first['msg']}. "
-            "Use the version of ndld-flow that wrote it."
-        ) from error
-    known = Activations.model_fields["format_version"].default
-    if record.format_version != known:
-        raise RequestError(
-            f"{path} has format version {record.format_version}; this version of ndld-flow reads {known}. "
-            "Use the version that wrote it."
-        )
-    return record
+    return read_record(
+        Activations,
+        folder / ACTIVATIONS_RECORD,
+        absent="holds no activations",
+        give="Give the folder of a step inspect_activations.",
+        unreadable="is no document of activations",
+    )
 
 
 def read_map(folder: Path, one: ActivationMap) -> bytes:
