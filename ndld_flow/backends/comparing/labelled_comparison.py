@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ndld_flow.backends.comparing.kept_outputs import KeptOutputs
 from ndld_flow.backends.comparing.labels import Label, read_labels
 from ndld_flow.backends.comparing.metric_tolerance import MetricTolerance
 from ndld_flow.backends.comparing.model_comparison import Comparison
@@ -43,16 +44,15 @@ class LabelledComparison:
         """Raises `RequestError` where the user's code fails or returns no numbers, and for bounds of a metric that it
         does not return.
         """
-        reference = self._score(compared.reference.side.label, compared, theirs=False)
-        candidate = self._score(compared.candidate.side.label, compared, theirs=True)
+        reference = self._score(compared.reference.side.label, compared.samples, compared.kept_reference)
+        candidate = self._score(compared.candidate.side.label, compared.samples, compared.kept_candidate)
         self._check_names(reference, candidate)
         metrics = (self._judged(name, value, candidate.values[name]) for name, value in reference.values.items())
         labels = tuple(shortened(str(label), _LABEL_LENGTH) for label in self.labels)
         return LabelledJudgement(self.metric.path.name, tuple(metrics), labels, reference, candidate)
 
-    def _score(self, model: str, compared: Comparison, *, theirs: bool) -> Scores:
-        outputs = compared.kept_candidate if theirs else compared.kept_reference
-        return self.metric.score(LabelledSet(model, compared.samples, self.labels, outputs))
+    def _score(self, model: str, samples: Sequence[str], outputs: KeptOutputs) -> Scores:
+        return self.metric.score(LabelledSet(model, samples, self.labels, outputs))
 
     def _check_names(self, reference: Scores, candidate: Scores) -> None:
         names = list(reference.values)
