@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from ndld_flow.errors import SourceError
 from tests.samples import fetch_sample
+from tests.tally import Tally, format_tallies
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -36,6 +37,30 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What needs a cluster comes first: workers take tests from each other's ends, and one cluster is enough."""
     items.sort(key=lambda item: "cluster" not in getattr(item, "fixturenames", ()))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how the attacks went, where some were made."""
+    reports = [report for kind in terminalreporter.stats.values() for report in kind]
+    ended = [report for report in reports if getattr(report, "when", "") == "teardown"]
+    lines = list(format_tallies(one for report in ended for one in report.user_properties))
+    if lines:
+        terminalreporter.section("attacks")
+    for line in lines:
+        terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def tally(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Tally]]:
+    """`tally("kill -9 of a run")`: counts of one kind of attack, printed when all tests are done."""
+    tallies: list[Tally] = []
+
+    def begin(attack: str) -> Tally:
+        tallies.append(Tally(attack))
+        return tallies[-1]
+
+    yield begin
+    request.node.user_properties += [one.as_property() for one in tallies]
 
 
 @pytest.fixture(scope="session")

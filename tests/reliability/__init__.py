@@ -1,0 +1,1 @@
+"""Attacks: what must not break, broken on purpose. `pytest tests/reliability -m "slow or not slow"` runs all of them."""
