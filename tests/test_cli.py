@@ -237,7 +237,7 @@ def test_gc_waits_for_runs_at_work(in_folder: Path) -> None:
     from ndld_flow.artifacts.store import Store
 
     make_toy(in_folder).run()
-    with Store(in_folder / "outputs/store").working():
+    with Store(in_folder / "outputs/store").locks.working():
         assert "a run works in this store" in refused("gc", cwd=in_folder)
 
 

@@ -137,7 +137,7 @@ def test_what_was_planned_for_another_machine_or_version_is_refused(deeds: Deeds
 def test_a_node_that_does_not_see_the_store_is_told(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     assert "does not see the store" in find_fault(store, "ray-nobody")
-    with store.lease("ray", "witness"):
+    with store.locks.lease("ray", "witness"):
         assert find_fault(store, "ray-witness") == ""
     (store.root / "locks" / "ray-witness.lock").touch()  # as where locks do not reach other machines
     assert "mount it with locks" in find_fault(store, "ray-witness")

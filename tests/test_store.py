@@ -107,9 +107,9 @@ def test_what_a_killed_process_built_is_swept_and_a_living_ones_is_not(store: St
 
 
 def test_gc_sees_runs_at_work(store: Store) -> None:
-    with store.working(), store.without_runs() as idle:
+    with store.locks.working(), store.locks.without_runs() as idle:
         assert not idle
-    with store.without_runs() as idle:
+    with store.locks.without_runs() as idle:
         assert idle
 
 

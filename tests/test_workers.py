@@ -168,7 +168,7 @@ def test_waiting_for_another_is_told_and_not_counted(deeds: Deeds) -> None:
     with closing(Workers(1, told.append, trust=True)) as workers:
         assert workers.submit(deeds.task(name="zero"), deeds.store).result()  # it has imported what it needs
         task = deeds.task("word: fine", timeout_s=2)
-        with deeds.store.hold(make_key(task.works[0].parts)):
+        with deeds.store.locks.hold(make_key(task.works[0].parts)):
             future = workers.submit(task, deeds.store)
             wait_until(lambda: told)
             time.sleep(2.2)
@@ -294,12 +294,12 @@ def test_however_the_driver_ends_nothing_is_left_and_running_again_finishes(deed
         make_key(deeds.task(f"act: spawn, word: {mark}, seconds: 600", name=name).works[0].parts)
         for name in ("one", "two")
     ]
-    assert all(deeds.store.is_held(key) for key in keys)
+    assert all(deeds.store.locks.is_held(key) for key in keys)
     driver.send_signal(signal.Signals[word])
     _, said = driver.communicate(timeout=60)
     assert (b"KeyboardInterrupt" in said) == (word == "SIGINT")
     wait_until(lambda: not processes_with(mark), 10)
-    assert not any(deeds.store.is_held(key) for key in keys)
+    assert not any(deeds.store.locks.is_held(key) for key in keys)
     deeds.store.sweep_building()
     assert building(deeds) == []
     again = start_driver(deeds.folder, mark, 0)

@@ -17,20 +17,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from pydantic import ValidationError
 
 from ndld_flow.artifacts.digest import DigestMemory, describe_folder
 from ndld_flow.artifacts.files import remove_folder, sync, sync_folder, write_text_atomically
+from ndld_flow.artifacts.locks import Locks
 from ndld_flow.records.step_record import ArtifactRecord, StepRecord
-
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
 
 
 @dataclass(frozen=True)
@@ -42,6 +39,10 @@ class Store:
     @property
     def digests(self) -> DigestMemory:
         return DigestMemory(self.root / "digests")
+
+    @property
+    def locks(self) -> Locks:
+        return Locks(self.root / "locks")
 
     @property
     def caches(self) -> Path:
@@ -110,7 +111,7 @@ class Store:
     def building(self) -> Iterator[Path]:
         """An empty folder on the store's disk, removed afterwards, and by the next run after a `kill -9`."""
         folder = self.root / "building" / uuid4().hex[:12]
-        with self.lease("building", folder.name):
+        with self.locks.lease("building", folder.name):
             folder.mkdir(parents=True)
             try:
                 yield folder
@@ -119,85 +120,7 @@ class Store:
 
     def sweep_building(self) -> None:
         """Remove what killed processes left behind."""
-        with self.hold("leases"):
-            alive = self._leases("building")
+        with self.locks.leases("building") as alive:
             for folder in (self.root / "building").glob("*"):
                 if folder.name not in alive:
                     remove_folder(folder)
-
-    @contextlib.contextmanager
-    def working(self) -> Iterator[None]:
-        """Say that a run works in this store, so that `gc` keeps its hands off."""
-        with self.lease("run", uuid4().hex[:12]):
-            yield
-
-    @contextlib.contextmanager
-    def without_runs(self) -> Iterator[bool]:
-        """Keep new runs from starting; True when none is at work."""
-        with self.hold("leases"):
-            yield not self._leases("run")
-
-    @contextlib.contextmanager
-    def lease(self, kind: str, name: str) -> Iterator[None]:
-        """Hold a named lock that others can see is held; killed holders' leases end at once."""
-        lock = self._lock(f"{kind}-{name}")
-        with self.hold("leases"):
-            lock.acquire()
-        try:
-            yield
-        finally:
-            Path(lock.lock_file).unlink(missing_ok=True)
-            lock.release()
-
-    def leased(self, kind: str) -> set[str]:
-        """Names of the leases of a kind whose holders live."""
-        with self.hold("leases"):
-            return self._leases(kind)
-
-    def _leases(self, kind: str) -> set[str]:
-        """Names of the leases whose holders live; those of the dead are removed. Call it while holding `leases`."""
-        alive = set()
-        for path in (self.root / "locks").glob(f"{kind}-*.lock"):
-            lock = self._lock(path.stem)
-            try:
-                lock.acquire(blocking=False)
-            except TimeoutError:
-                alive.add(path.stem.removeprefix(f"{kind}-"))
-            else:
-                path.unlink(missing_ok=True)
-                lock.release()
-        return alive
-
-    @contextlib.contextmanager
-    def hold(self, name: str, tell_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Hold a lock by name (a key, `leases`) against all other processes; a killed holder's is free at once.
-
-        `tell_wait` hears when another holds it.
-        """
-        lock = self._lock(name)
-        try:
-            lock.acquire(blocking=False)
-        except TimeoutError:
-            tell_wait()
-            lock.acquire()
-        try:
-            yield
-        finally:
-            lock.release()
-
-    def is_held(self, name: str) -> bool:
-        """Whether another process holds a lock right now."""
-        lock = self._lock(name)
-        try:
-            lock.acquire(blocking=False)
-        except TimeoutError:
-            return True
-        lock.release()
-        return False
-
-    def _lock(self, name: str) -> BaseFileLock:
-        from filelock import FileLock
-
-        folder = self.root / "locks"
-        folder.mkdir(parents=True, exist_ok=True)
-        return FileLock(folder / f"{name}.lock")

@@ -146,7 +146,7 @@ def _find_kept(model: ModelSource, store: Store, make: Callable[[], ArtifactReco
     note = store.root / "sources" / f"{key}.json"
     record = _recall(note, store)
     if record is None:
-        with store.hold(f"source-{key[:32]}"):
+        with store.locks.hold(f"source-{key[:32]}"):
             record = _recall(note, store) or make()
             write_text_atomically(note, record.to_json())
     return FoundModel(Onnx(store.object_folder(record.digest) / Onnx.main, SOURCE, record.digest), record)

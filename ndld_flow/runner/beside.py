@@ -87,7 +87,7 @@ class Lookout:
         with contextlib.suppress(OSError):
             folders = self._store.root / "building"
             others = {path.parent.name: path for path in folders.glob(f"*/{_NOTE}") if path.parent != self._own}
-            alive = self._store.leased("building") if others else set()  # not those that were killed
+            alive = self._store.locks.leased("building") if others else set()  # not those that were killed
             now_s = time.time()
             for name, path in others.items():
                 if name in alive and (work := self._read(name, path)):

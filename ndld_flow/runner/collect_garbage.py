@@ -59,7 +59,7 @@ def collect_garbage(outputs: Outputs, keep: int | None = None, *, dry_run: bool 
     not known).
     """
     store = outputs.store
-    with store.without_runs() as idle:
+    with store.locks.without_runs() as idle:
         if not idle:
             raise RequestError(f"{store.root}: a run works in this store. Wait for it to end, then run gc again.")
         runs, sweeps = list(outputs.folders()), list(outputs.sweep_folders())

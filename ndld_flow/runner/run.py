@@ -25,7 +25,8 @@ from ndld_flow.runner.events import (
     StepWaits,
     ignore,
 )
-from ndld_flow.runner.execute import execute_steps
+from ndld_flow.runner.executors.choose_executor import choose_executor
+from ndld_flow.runner.executors.executor import Executor, Task
 from ndld_flow.runner.foresight import refuse_hopeless_run
 from ndld_flow.runner.order import Unit, arrange_steps
 from ndld_flow.runner.plan import Decision, Planner, plan_steps, previous_records
@@ -59,11 +60,12 @@ def run_recipe(request: Request, listener: Listener = ignore) -> RunFinished:
 def run_loaded(recipe: Recipe, request: Request, listener: Listener = ignore) -> RunFinished:
     """`run_recipe` for a recipe that is loaded already."""
     outputs = Outputs(request.outputs)
-    with explaining_disk(f"run of {request.recipe}", outputs.root), outputs.store.working():
+    with explaining_disk(f"run of {request.recipe}", outputs.root), outputs.store.locks.working():
         run = _open(recipe, request, listener)
         listener(RunStarted(recipe=run.recipe.name, steps=tuple(step.name for step in run.recipe.steps)))
         refuse_hopeless_run(run.recipe, run.planner, run.digests)
-        _do_steps(run)
+        with contextlib.closing(choose_executor(None, False, listener, request.trust)) as executor:
+            _do_steps(run, executor)
         finished = find_equal_run(run) or finish_run(run, request)
     listener(finished)
     return finished
@@ -108,10 +110,10 @@ def _previous(outputs: Outputs, recipe: Recipe) -> dict[str, StepRecord]:
         return {}  # a run of another version explains nothing; it is no reason to stop
 
 
-def _do_steps(run: RunState) -> None:
+def _do_steps(run: RunState, executor: Executor) -> None:
     stopped_by = ""
     for unit in arrange_steps(run.recipe):
-        done = [skip_step(step, f"{stopped_by} said no") for step in unit] if stopped_by else _do_unit(run, unit)
+        done = [skip_step(step, f"{stopped_by} said no") for step in unit] if stopped_by else _do_unit(run, unit, executor)
         for step in done:
             run.done[step.name] = step
             run.listener(tell_end(step))
@@ -119,7 +121,7 @@ def _do_steps(run: RunState) -> None:
             stopped_by = unit[0].name
 
 
-def _do_unit(run: RunState, unit: Unit) -> list[RunStep]:
+def _do_unit(run: RunState, unit: Unit, executor: Executor) -> list[RunStep]:
     start = time.perf_counter()
     decisions = run.planner.decide(unit, run.digests)
     if _all_reused(decisions):
@@ -128,13 +130,14 @@ def _do_unit(run: RunState, unit: Unit) -> list[RunStep]:
         # Steps in another order or company have other keys: two runs hold the same keys in the same order, or none.
         for decision in decisions:
             waits = StepWaits(name=decision.step.name, waits_for="another run computes this step")
-            held.enter_context(run.planner.store.hold(decision.key, partial(run.listener, waits)))
+            held.enter_context(run.planner.store.locks.hold(decision.key, partial(run.listener, waits)))
         decisions = run.planner.decide(unit, run.digests)  # another run may have made it while this one waited
         if _all_reused(decisions):
             return _place_reused(run, decisions, start)
         for decision in decisions:
             run.listener(tell_start(decision))
-        records = execute_steps([gather_work(run, decision) for decision in decisions], run.planner.store)
+        works = tuple(gather_work(run, decision) for decision in decisions)
+        records = executor.submit(Task(works, held=True), run.planner.store).result()
     return place_records(run, decisions, records, "done", _share_s(start, decisions))
 
 

@@ -21,10 +21,12 @@ def compute_steps(
 
     Raises what `execute_steps` raises.
     """
+    if task.held:
+        return execute_steps(task.works, store, tell_begin)
     with contextlib.ExitStack() as held:
         # Steps in another order or company have other keys: two processes hold the same keys in the same order, or none
         for work in task.works:
-            held.enter_context(store.hold(make_key(work.parts), partial(tell_wait, work.step.name)))
+            held.enter_context(store.locks.hold(make_key(work.parts), partial(tell_wait, work.step.name)))
         found = None if task.fresh else find_records(task.works, store)
         return found if found is not None else execute_steps(task.works, store, tell_begin)
 

@@ -75,7 +75,7 @@ def find_fault(store: Store, witness: str) -> str:
             f"{where} does not see the store {store.root}: mount the outputs folder there under the same path, or let "
             "artifacts go through a remote store"
         )
-    if not store.is_held(witness):
+    if not store.locks.is_held(witness):
         return (
             f"{where} sees the store {store.root}, but not that others hold locks in it: mount it with locks that hold "
             "across machines (NFS 4, or NFS 3 without `nolock`)"
@@ -107,7 +107,7 @@ class _Desk:
         """Work in a store of this node's own; what is read comes from the remote store, what is made goes there."""
         remote, store = RemoteStore(mirror.url), Store(_own_folder())
         remote.damaged |= set(mirror.damaged)
-        with store.working():
+        with store.locks.working():
             lacks = [artifact.digest for artifact in mirror.reads if not remote.pull_artifact(artifact, store)]
             if lacks:
                 return Lacks(digests=tuple(lacks))

@@ -53,7 +53,7 @@ class SharedFolder:
     def ask(self, store: Store) -> NodeQuestion:
         if store not in self._witnesses:
             name = uuid4().hex[:12]
-            self._leases.enter_context(store.lease("ray", name))
+            self._leases.enter_context(store.locks.lease("ray", name))
             self._witnesses[store] = f"ray-{name}"
         return NodeQuestion(store=str(store.root.absolute()), witness=self._witnesses[store])
 

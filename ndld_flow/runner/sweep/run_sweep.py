@@ -39,7 +39,7 @@ def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinish
     started_at, start = datetime.now(UTC), time.perf_counter()
     outputs, listener = Outputs(request.outputs), one_at_a_time(listener)
     check_target(sweep, request)
-    with explaining_disk(f"sweep of {request.recipe}", outputs.root), outputs.store.working():
+    with explaining_disk(f"sweep of {request.recipe}", outputs.root), outputs.store.locks.working():
         outputs.store.sweep_building()
         with open_desk(sweep, request, outputs, listener) as desk:
             desk.open_run(sweep.base)  # its model is in the sweep's record: what is wrong with it is told now
