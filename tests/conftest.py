@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ndld_flow.errors import SourceError
+from ndld_flow.runner.executors.choose_executor import IN_PROCESS
 from tests.samples import fetch_sample
 from tests.tally import Tally, format_tallies
 
@@ -31,6 +32,8 @@ def pytest_configure() -> None:
     # How long an example takes says more of the machine than of the code.
     settings.register_profile("any_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("any_machine")
+    # A worker costs each of thousands of runs half a second and its imports; `isolated_steps` is for those it is about.
+    os.environ[IN_PROCESS] = "1"
     os.environ["USER"] = f"ndld_flow-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
 
 
@@ -81,6 +84,12 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     """Stand in an empty folder."""
     monkeypatch.chdir(tmp_path)
     yield tmp_path
+
+
+@pytest.fixture
+def isolated_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are computed in a worker process, as they are for users."""
+    monkeypatch.delenv(IN_PROCESS)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import pytest
 from ndld_flow.cli.bug import write_bug
 from ndld_flow.errors import BackendError, ModelError, RequestError
 from ndld_flow.runner.events import Event, StepWaits, ignore
-from ndld_flow.runner.executors.choose_executor import choose_executor
+from ndld_flow.runner.executors.choose_executor import IN_PROCESS, choose_executor
 from ndld_flow.runner.executors.executor import StepTimeoutError
 from ndld_flow.runner.executors.in_process import InProcess
 from ndld_flow.runner.executors.worker_process import COMMAND
@@ -127,6 +127,19 @@ def test_who_dies_of_a_task_twice_has_given_it_up(deeds: Deeds, workers: Workers
     assert workers.submit(deeds.task("word: fine"), deeds.store).result()[0].summary == "fine"
 
 
+@on_linux
+def test_who_dies_alone_would_die_again(deeds: Deeds, mark: str) -> None:
+    with closing(Workers(1, trust=True)) as alone:
+        with pytest.raises(BackendError) as caught:
+            alone.submit(deeds.task("act: segfault"), deeds.store).result()
+        assert "was killed by SIGSEGV; it said last: oh no. What was finished before is kept." in str(caught.value)
+        assert len(deeds.done) == 1
+        pid = int(alone.submit(deeds.task("act: pid"), deeds.store).result()[0].summary)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not processes_with(mark))  # it was idle: that is no try
+        assert alone.submit(deeds.task("word: fine"), deeds.store).result()[0].summary == "fine"
+
+
 def test_who_dies_once_is_replaced(deeds: Deeds, workers: Workers) -> None:
     assert workers.submit(deeds.task("act: die once, word: fine"), deeds.store).result()[0].summary == "fine"
     assert len({pid for _, pid in deeds.done}) == 2
@@ -141,7 +154,7 @@ def test_a_worker_that_died_while_it_was_idle_is_replaced(deeds: Deeds, workers:
 @on_linux
 @pytest.mark.parametrize("whom", ["worker", "keeper"])
 def test_killed_at_work_it_is_replaced_and_leaves_nothing(deeds: Deeds, mark: str, whom: str) -> None:
-    with closing(Workers(1, trust=True)) as workers:
+    with closing(Workers(2, trust=True)) as workers:
         future = workers.submit(deeds.task("seconds: 600"), deeds.store)
         wait_until(lambda: deeds.done)
         worker = deeds.done[0][1]
@@ -246,8 +259,8 @@ def test_code_needs_trust(deeds: Deeds) -> None:
         workers.submit(deeds.task(), deeds.store).result()
 
 
-def test_which_executor_it_takes(deeds: Deeds) -> None:
-    assert isinstance(choose_executor(None, False, ignore, True), InProcess)
+def test_which_executor_it_takes(deeds: Deeds, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(choose_executor(None, False, ignore, True), InProcess)  # as the suite is told to
     assert isinstance(choose_executor(1, False, ignore, True), InProcess)
     for jobs, limited, slots in ((3, False, 3), (None, True, 1), (1, True, 1)):
         executor = choose_executor(jobs, limited, ignore, True)
@@ -255,6 +268,9 @@ def test_which_executor_it_takes(deeds: Deeds) -> None:
         assert executor.slots == slots
     with pytest.raises(RequestError, match="--jobs 0"):
         choose_executor(0, False, ignore, True)
+    for word in ("0", None):
+        monkeypatch.setenv(IN_PROCESS, word) if word else monkeypatch.delenv(IN_PROCESS)
+        assert isinstance(choose_executor(None, False, ignore, True), Workers)
 
 
 DRIVER = """

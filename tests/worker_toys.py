@@ -60,6 +60,11 @@ class Deed(Step[Onnx, Onnx]):
         if self.act == "segfault":
             os.write(2, b"oh no\\n")
             os.kill(os.getpid(), signal.SIGSEGV)
+        elif self.act == "abort":
+            os.write(2, b"oh no\\n")
+            os.abort()
+        elif self.act == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does
         elif self.act == "die once":
             if not Path("died").exists():
                 Path("died").touch()

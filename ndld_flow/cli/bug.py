@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 import tempfile
 import time
 import traceback
-from pathlib import Path
 
 from ndld_flow.versions import read_version
 
 LIBRARIES = ("ndld-flow", "onnx", "onnx-ir", "onnxruntime", "numpy", "protobuf", "pydantic", "hydra-core", "click")
+
+
+def _say(error: BaseException) -> str:
+    """What went wrong, by its own name: a worker hands on what it met."""
+    from ndld_flow.runner.executors.workers import WorkerBugError
+
+    return str(error) if isinstance(error, WorkerBugError) else f"{type(error).__name__}: {error}"
 
 
 def write_bug(error: BaseException) -> str:
@@ -26,10 +33,12 @@ def write_bug(error: BaseException) -> str:
             "".join(traceback.format_exception(error)),
         ]
     )
-    path = Path(tempfile.gettempdir()) / f"ndld-flow-bug-{time.strftime('%Y%m%d-%H%M%S')}.txt"
-    path.write_text(text, encoding="utf-8")
+    # A file of this user's alone, under a name that nobody can lay a link at: the folder is everybody's.
+    descriptor, path = tempfile.mkstemp(prefix=f"ndld-flow-bug-{time.strftime('%Y%m%d-%H%M%S')}-", suffix=".txt")
+    with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(text)
     return (
-        f"bug: {type(error).__name__}: {error}\n"
+        f"bug: {_say(error)}\n"
         f"This is a mistake in ndld_flow or in a step. Versions and traceback are in {path}; please send it with the "
         "recipe. What was finished is kept."
     )

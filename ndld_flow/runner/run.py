@@ -73,7 +73,8 @@ def run_loaded(recipe: Recipe, request: Request, listener: Listener = ignore) ->
 
 def _load(request: Request) -> Recipe:
     store = Outputs(request.outputs).store
-    recipe = load_recipe(request.recipe, request.overrides, trust=request.trust, store=store)
+    with explaining_disk(f"recipe {request.recipe}", request.outputs):
+        recipe = load_recipe(request.recipe, request.overrides, trust=request.trust, store=store)
     if recipe.file.sweep is not None:
         raise RequestError(
             f"{request.recipe} has a `sweep:`, so it is many runs. Use `api.sweep`, or take it out by the override "
@@ -113,12 +114,16 @@ def _previous(outputs: Outputs, recipe: Recipe) -> dict[str, StepRecord]:
 def _do_steps(run: RunState, executor: Executor) -> None:
     stopped_by = ""
     for unit in arrange_steps(run.recipe):
-        done = [skip_step(step, f"{stopped_by} said no") for step in unit] if stopped_by else _do_unit(run, unit, executor)
+        done = _skip_unit(unit, stopped_by) if stopped_by else _do_unit(run, unit, executor)
         for step in done:
             run.done[step.name] = step
             run.listener(tell_end(step))
         if unit[0].step.stops_run and any(step.outcome == "failed" for step in done):
             stopped_by = unit[0].name
+
+
+def _skip_unit(unit: Unit, stopped_by: str) -> list[RunStep]:
+    return [skip_step(step, f"{stopped_by} said no") for step in unit]
 
 
 def _do_unit(run: RunState, unit: Unit, executor: Executor) -> list[RunStep]:

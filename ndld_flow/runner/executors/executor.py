@@ -25,6 +25,8 @@ class Task:
     fresh: bool = False
     """Compute although the store has it."""
     timeout_s: float | None = None
+    held: bool = False
+    """Whoever submits it holds the locks of its keys, and has looked whether the store has it."""
 
 
 class Executor(Protocol):

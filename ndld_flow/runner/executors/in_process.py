@@ -1,4 +1,4 @@
-"""The executor that needs nothing: steps are computed here and now, one after another."""
+"""The executor that needs nothing: steps are computed here and now, one after another. For debuggers, and for tests."""
 
 from __future__ import annotations
 

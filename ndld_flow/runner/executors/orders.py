@@ -22,7 +22,6 @@ from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Task
 from ndld_flow.runner.executors.line import Line
 from ndld_flow.runner.keys import describe_key
-from ndld_flow.step import RunsCode
 
 Tell = Callable[[int, int, int, str], None]
 """`tell(place, done, total, what)`: how far the task's work at a place is."""
@@ -58,6 +57,7 @@ class TaskOrder(Line):
     works: tuple[WorkOrder, ...]
     fresh: bool
     timeout_s: float | None
+    held: bool
     store: str
     directory: str
     """Where the user stands: what data files in settings are relative to."""
@@ -74,6 +74,7 @@ def write_order(task: Task, store: Store, *, trust: bool) -> TaskOrder:
         works=tuple(_write_work(work, store) for work in task.works),
         fresh=task.fresh,
         timeout_s=task.timeout_s,
+        held=task.held,
         store=str(store.root.absolute()),
         directory=str(Path.cwd()),
         step_files=tuple(dict.fromkeys(str(path) for path in origins if path.is_absolute())),
@@ -113,7 +114,7 @@ def read_order(order: TaskOrder, store: Store, tell: Tell) -> Task:
         _read_work(work, types, store, partial(tell, place), trust=order.trust)
         for place, work in enumerate(order.works)
     ]
-    return Task(tuple(works), order.fresh, order.timeout_s)
+    return Task(tuple(works), order.fresh, order.timeout_s, order.held)
 
 
 def _read_work(
@@ -125,7 +126,7 @@ def _read_work(
             f"step {order.name}: {_here()} has no step type {order.step!r}. Install there what it comes from."
         )
     step = RecipeStep(order.name, found, found.cls.model_validate_json(json.dumps(order.settings)), order.reads)
-    if not trust and step.step.held(RunsCode):
+    if not trust and step.step.named_code():
         raise RequestError(f"step {order.name}: it runs code that the recipe names; allow it with --trust.")
     artifacts = {key: _read_artifact(artifact, found, store) for key, artifact in order.artifacts.items()}
     digests = {key: artifact.digest for key, artifact in artifacts.items()}

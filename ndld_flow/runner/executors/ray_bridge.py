@@ -17,6 +17,7 @@ import json
 import os
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 from ndld_flow.runner.executors import ray_node
@@ -140,6 +141,8 @@ def _connect(address: str) -> None:
     import ray
 
     options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+    # Ray lets its workers import from where this process stands: a file `json.py` beside a recipe must not be.
+    os.chdir(Path(sys.executable).anchor)
     ray.init(address=address, log_to_driver=False, configure_logging=False, **options)
 
 

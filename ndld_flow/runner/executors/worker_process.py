@@ -59,6 +59,10 @@ class WorkerProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def lives(self) -> bool:
+        return self._process.poll() is None
+
     def do(self, order: TaskOrder, ear: Ear) -> Answer:
         """Give an order and wait for the answer.
 

@@ -20,7 +20,12 @@ from ndld_flow.runner.executors.line import Answer, Done, Refused
 from ndld_flow.runner.executors.orders import TaskOrder, write_order
 from ndld_flow.runner.executors.worker_process import COMMAND, Ear, WorkerDiedError, WorkerProcess, WorkerStoppedError
 
-_TRIES = 2
+_ADVICE = {
+    1: "What was finished before is kept. It may have run out of memory, or a library cannot bear this model or these "
+    "settings: the steps before it can be looked at, and other settings tried.",
+    2: "A second try ended alike. If it is short of memory, let fewer steps work at once (`--jobs`).",
+}
+"""By the number of tries."""
 
 
 class WorkerBugError(Exception):
@@ -52,8 +57,9 @@ class _Job:
 class Workers:
     """Computes tasks in up to `count` processes, each started when it is first needed.
 
-    A task whose worker dies is tried once more. What steps tell of their progress comes to their `Work.progress`, from
-    other threads but one call at a time, as do the calls of `listener`, which hears what waits for other processes.
+    A task whose worker dies beside others is tried once more: it may have died of their memory. What steps tell of
+    their progress comes to their `Work.progress`, from other threads but one call at a time, as do the calls of
+    `listener`, which hears what waits for other processes.
     `command` starts a worker, which may be on another machine that has the store, and the models, under the same path::
 
         ssh -o BatchMode=yes -o ServerAliveInterval=15 HOST python -P -m ndld_flow.runner.executors.worker
@@ -70,6 +76,7 @@ class Workers:
         self._listener = listener
         self._trust = trust
         self._staff = _Staff(command)
+        self._tries = 2 if count > 1 else 1
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._telling = threading.Lock()
@@ -98,7 +105,7 @@ class Workers:
 
     def _work(self) -> None:
         """Do jobs, with a worker of its own."""
-        bench = _Bench(self._staff)
+        bench = _Bench(self._staff, self._tries)
         while (job := self._jobs.get()) is not None:
             outcome = self._do(job, bench) if job.future.set_running_or_notify_cancel() else None
             self._idle.release()  # before anyone can know and submit more
@@ -170,14 +177,15 @@ class _Staff:
 class _Bench:
     """A worker's place: who sits there changes when workers die."""
 
-    def __init__(self, staff: _Staff) -> None:
+    def __init__(self, staff: _Staff, tries: int) -> None:
         self._staff = staff
+        self._tries = tries
         self._worker: WorkerProcess | None = None
 
     def do(self, job: _Job, ear: Ear) -> Answer:
-        """The answer to a job. Raises BackendError when two workers died of it, and StepTimeoutError."""
+        """The answer to a job. Raises BackendError when a worker died of each try, and StepTimeoutError."""
         died = ""
-        for _ in range(_TRIES):
+        for _ in range(self._tries):
             try:
                 with self._seated(job.store) as worker:
                     return worker.do(job.order, ear)
@@ -188,14 +196,13 @@ class _Bench:
                     f"{job.steps}: it took longer than {seconds(job.task.timeout_s or 0)} and was stopped. Allow it "
                     "more by `timeout`."
                 ) from None
-        raise BackendError(
-            f"{job.steps}: the process that worked on it {died}. A second try ended alike. If it is short of memory, "
-            "let fewer steps work at once (`--jobs`)."
-        )
+        raise BackendError(f"{job.steps}: the process that worked on it {died}. {_ADVICE[self._tries]}")
 
     @contextlib.contextmanager
     def _seated(self, store: Store) -> Iterator[WorkerProcess]:
         """The worker who sits here; whoever is interrupted at work is no more of use."""
+        if self._worker is not None and not self._worker.lives:
+            self.leave()
         self._worker = self._worker or self._staff.hire()
         try:
             yield self._worker

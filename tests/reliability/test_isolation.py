@@ -1,0 +1,73 @@
+"""A step that takes its process down takes nothing else down: the tool tells, keeps what was finished, and goes on."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ndld_flow import api
+from ndld_flow.errors import BackendError
+from tests.command_line import ndld_flow
+from tests.tally import Tally
+from tests.worker_toys import RECIPE, Deeds
+
+pytestmark = pytest.mark.usefixtures("isolated_steps")
+STEPS = "  first: {step: deed, word: first}\n  second: {step: deed, act: %s, word: x}\n"
+
+
+def write_recipe(deeds: Deeds, act: str) -> Path:
+    deeds.toy.recipe.write_text(RECIPE + STEPS % act)
+    return deeds.toy.recipe
+
+
+def test_a_crash_in_native_code_is_the_steps_failure(in_folder: Path, tally: Callable[[str], Tally]) -> None:
+    count = tally("native crash of a step")
+    deeds = Deeds(in_folder)
+    for act, died in (("segfault", "was killed by SIGSEGV"), ("abort", "was killed by SIGABRT")):
+        ended = ndld_flow("run", str(write_recipe(deeds, act)), "--trust", cwd=in_folder)
+        assert ended.returncode == 2
+        assert ended.stderr.startswith(f"error: step second: the process that worked on it {died}; it said last: oh no")
+        assert ended.stderr.count("\n") == 1
+        assert "Traceback" not in ended.stdout + ended.stderr
+        count.refused += 1
+    assert [name for name, _ in deeds.done] == ["first", "second", "second"]
+    again = ndld_flow("run", str(write_recipe(deeds, "nothing")), "--trust", cwd=in_folder)
+    assert again.returncode == 0
+    assert "first: reused" in again.stdout
+
+
+def test_who_is_killed_for_want_of_memory_is_the_worker(in_folder: Path, tally: Callable[[str], Tally]) -> None:
+    """The kernel kills who takes too much, and the tool itself takes little."""
+    count = tally("step killed for want of memory")
+    deeds = Deeds(in_folder)
+    with pytest.raises(BackendError, match=f"was killed by {signal.SIGKILL.name}.*may have run out of memory"):
+        api.run(write_recipe(deeds, "killed"), trust=True)
+    count.refused += 1
+
+
+def test_a_bug_of_a_step_is_told_as_one_with_its_place(in_folder: Path) -> None:
+    deeds = Deeds(in_folder)
+    ended = ndld_flow("run", str(write_recipe(deeds, "bug")), "--trust", cwd=in_folder)
+    assert ended.returncode == 3
+    assert ended.stderr.startswith("bug: ValueError: a bug about x\n")
+    log = Path(ended.stderr.partition("traceback are in ")[2].partition("; please")[0])
+    assert "deed.py" in log.read_text()
+    log.unlink()
+
+
+def test_steps_of_a_run_share_one_worker_and_what_is_reused_needs_none(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deeds = Deeds(in_folder)
+    recipe = write_recipe(deeds, "nothing")
+    assert api.run(recipe, trust=True).passed
+    assert len({pid for _, pid in deeds.done}) == 1
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr("ndld_flow.runner.executors.workers.WorkerProcess", refuse)
+    assert api.run(recipe, trust=True).passed
