@@ -1,4 +1,12 @@
-"""`python -m ndld_flow` is `ndld-flow`."""
+"""`python -m ndld_flow` is `ndld-flow`.
+
+What Python itself imports before this, it looks for where the user stands; `python -P -m ndld_flow` does not.
+"""
+
+import sys
+
+if __name__ == "__main__" and not sys.flags.safe_path:
+    del sys.path[0]  # a file `json.py` beside a recipe must not be imported
 
 from ndld_flow.cli import main
 

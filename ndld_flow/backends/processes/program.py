@@ -37,6 +37,8 @@ class Program:
     environment: Mapping[str, str]
     """All of it: nothing is inherited."""
     timeout_s: float
+    folder: Path | None = None
+    """Where it stands; None where we do. Python imports from there."""
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Variable -> its value, which nobody is told: `$TOKEN` stands in its place."""
 
@@ -66,6 +68,7 @@ def run_program(program: Program, hear: Callable[[str], None]) -> None:
             stderr=subprocess.STDOUT,
             start_new_session=True,
             env=dict(program.environment),
+            cwd=program.folder,
         )
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)

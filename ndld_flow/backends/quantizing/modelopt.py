@@ -65,7 +65,7 @@ def quantize_by_modelopt(
         command += _calibrating(data.samples, rooms.scratch / "calibration.npz")
         notes += data.samples.notes
     environment = little_environment(rooms.scratch, ("LD_LIBRARY_PATH",))
-    run_program(Program(command, environment, modelopt.timeout / 1e3), hear)
+    run_program(Program(command, environment, modelopt.timeout / 1e3, rooms.scratch), hear)
     take_model(made / Onnx.main, out, "modelopt")
     return _told(source, out / Onnx.main, notes, _words(modelopt, data.samples))
 

@@ -47,7 +47,7 @@ def _versions_in(program: str, _changed_ns: int) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as scratch:
         command = [program, "-c", _ASK, *_LIBRARIES.values()]
         try:
-            run_program(Program(command, little_environment(Path(scratch)), _PATIENCE_S), lines.append)
+            run_program(Program(command, little_environment(Path(scratch)), _PATIENCE_S, Path(scratch)), lines.append)
             found = json.loads(lines[-1])
         except (NdldFlowError, IndexError, ValueError):  # `foresee_modelopt` says it
             return {}

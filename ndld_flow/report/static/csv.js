@@ -1,8 +1,9 @@
-// CSV after RFC 4180: CRLF, quotes doubled. Text that a spreadsheet would take for a formula gets an apostrophe.
+// CSV after RFC 4180: CRLF, quotes doubled. Text that a spreadsheet would take for a formula gets an apostrophe, as in
+// csv_tables.py.
 
 function csvField(value) {
   if (typeof value === "number") return String(value);
-  const text = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
+  const text = /^\s*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]/.test(value) ? `'${value}` : value;
   return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 
