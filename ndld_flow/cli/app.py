@@ -9,12 +9,14 @@ import importlib
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 import click
 
 from ndld_flow import __version__
-from ndld_flow.errors import NdldFlowError, RecipeError
+from ndld_flow.cli.watch import watch_verb
+from ndld_flow.errors import NdldFlowError, OutputsError, RecipeError
 from ndld_flow.plain_text import visible_text
 
 VERBS = {
@@ -91,6 +93,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us politely gets our cleaning up too
     debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    watch_verb(arguments)
     try:
         sys.exit(program.main(arguments, prog_name="ndld-flow", standalone_mode=False) or 0)
     except (click.exceptions.Abort, KeyboardInterrupt):  # click turns the one into the other
@@ -121,7 +124,12 @@ def _explain(error: Exception) -> int:
         click.echo(_say(error), err=True)
         return error.exit_code
     from ndld_flow.cli.bug import write_bug
+    from ndld_flow.runner.disk import explain_disk
 
+    told = explain_disk(error, Path()) if isinstance(error, OSError) else ""
+    if told:  # of a verb that writes little: files that the user names, tags
+        click.echo(f"error: {visible_text(told)}", err=True)
+        return OutputsError.exit_code
     click.echo(write_bug(error), err=True)
     return 3
 

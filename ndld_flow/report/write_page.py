@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
+from uuid import uuid4
 
 from ndld_flow.errors import OutputsError
 
@@ -13,9 +15,12 @@ def write_page(path: Path, text: str, again: str) -> Path:
 
     Raises an `OutputsError` when it cannot be written.
     """
-    aside = path.with_name(f".{path.stem[:100]}.{os.getpid()}.html")
+    aside = path.with_name(f".{path.name[:60]}.{uuid4().hex[:8]}")
     try:
-        aside.write_text(text, encoding="utf-8", newline="\n")
+        with aside.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         aside.replace(path)
     except OSError as error:
         raise OutputsError(
@@ -23,5 +28,6 @@ def write_page(path: Path, text: str, again: str) -> Path:
             f"Make room or give yourself the right to write there, then run `{again}` again."
         ) from error
     finally:
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
     return path

@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
-from ndld_flow.artifacts.files import point_to
+from ndld_flow.artifacts.files import building_folder, point_to
 from ndld_flow.compare.comparison import compare
 from ndld_flow.compare.measured import Measured, Rules
-from ndld_flow.errors import OutputsError
 from ndld_flow.records.comparison import Comparison, Subject
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
@@ -71,8 +70,11 @@ def _compare(references: Sequence[str], gates: Sequence[str], rules: Rules, kept
     profiles = [[one.profile for one in members] for members in sections.values()]
     folder = to or _new_folder(kept)
     with explaining_disk(f"comparison of {', '.join(references)}", folder):
-        write_comparison(comparison, profiles, folder)
-        if to is None:
+        if to is not None:
+            write_comparison(comparison, profiles, folder)
+        else:
+            with building_folder(folder) as built:
+                write_comparison(comparison, profiles, built)
             point_to(folder.parent / LATEST, folder)
     return Compared(comparison, profiles, folder)
 
@@ -93,11 +95,4 @@ def _find_noise(outputs: Outputs, pairing: Pairing) -> Noise | None:
 
 
 def _new_folder(outputs: Outputs) -> Path:
-    folder = outputs.root / "comparisons" / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid4().hex[:6]}"
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise OutputsError(
-            f"{folder}: cannot be written: {error.strerror}. Choose another with --outputs, or say --to."
-        ) from None
-    return folder
+    return outputs.root / "comparisons" / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid4().hex[:6]}"

@@ -32,7 +32,7 @@ from ndld_flow.runner.order import Unit, arrange_steps
 from ndld_flow.runner.plan import Decision, Planner, plan_steps, previous_records
 from ndld_flow.runner.runs import Outputs
 from ndld_flow.runner.state import Request, RunState
-from ndld_flow.runner.unit_work import gather_work, place_records, skip_step, tell_end, tell_start
+from ndld_flow.runner.unit_work import clear_damage, gather_work, place_records, skip_step, tell_end, tell_start
 
 
 def plan_recipe(request: Request, listener: Listener = ignore) -> list[Decision]:
@@ -139,6 +139,7 @@ def _do_unit(run: RunState, unit: Unit, executor: Executor) -> list[RunStep]:
         decisions = run.planner.decide(unit, run.digests)  # another run may have made it while this one waited
         if _all_reused(decisions):
             return _place_reused(run, decisions, start)
+        decisions = clear_damage(run, decisions)
         for decision in decisions:
             run.listener(tell_start(decision))
         works = tuple(gather_work(run, decision) for decision in decisions)

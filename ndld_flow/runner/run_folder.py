@@ -6,7 +6,7 @@ import os
 import shlex
 from pathlib import Path
 
-from ndld_flow.artifacts.files import copy_file, point_to, share_blocks, write_text_atomically
+from ndld_flow.artifacts.files import copy_file, place_folder, point_to, share_blocks, write_text_atomically
 from ndld_flow.artifacts.kinds import LOG_FILE, RECORD_FILE
 from ndld_flow.artifacts.store import Store
 from ndld_flow.recipe.resolved import write_yaml
@@ -43,7 +43,7 @@ def write_run_folder(run: RunRecord, outputs: Outputs) -> Path:
         _write_exports(documents, built)  # the report links to what is there
         draw_documents(documents, built)
         draw_inspected(documents, built, outputs.store)
-        built.rename(folder)
+        place_folder(built, folder)
     point_to(parent / LATEST, folder)
     return folder
 

@@ -8,6 +8,7 @@ from ndld_flow.errors import RequestError
 from ndld_flow.recipe.load import load_sweep
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe
+from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.events import Listener, RunFinished, SweepFinished
 from ndld_flow.runner.plan import Decision
 from ndld_flow.runner.run import plan_loaded, run_loaded
@@ -42,7 +43,8 @@ def load_request(request: Request) -> Recipe | Sweep:
 def run_request(request: Request, listener: Listener) -> RunFinished | SweepFinished:
     """Run a recipe, or its sweep where it has one. Raises NdldFlowError as errors.py tells."""
     Outputs(request.outputs).prepare()
-    loaded = load_request(request)
+    with explaining_disk(f"run of {request.recipe}", request.outputs):
+        loaded = load_request(request)
     if isinstance(loaded, Recipe):
         return run_loaded(loaded, request, listener)
     from ndld_flow.runner.sweep.run_sweep import run_sweep
@@ -53,9 +55,10 @@ def run_request(request: Request, listener: Listener) -> RunFinished | SweepFini
 def plan_request(request: Request, listener: Listener) -> list[Decision] | SweepPlan:
     """Say what `run_request` would do. Nothing is computed, but models are fetched if they must be."""
     Outputs(request.outputs).prepare()
-    loaded = load_request(request)
-    if isinstance(loaded, Recipe):
-        return plan_loaded(loaded, request, listener)
-    from ndld_flow.runner.sweep.plan_sweep import plan_sweep
+    with explaining_disk(f"plan of {request.recipe}", request.outputs):
+        loaded = load_request(request)
+        if isinstance(loaded, Recipe):
+            return plan_loaded(loaded, request, listener)
+        from ndld_flow.runner.sweep.plan_sweep import plan_sweep
 
-    return plan_sweep(loaded, request, listener)
+        return plan_sweep(loaded, request, listener)

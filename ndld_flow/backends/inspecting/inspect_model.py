@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
+from ndld_flow.artifacts.files import writing_atomically
 from ndld_flow.backends.editing.node_selecting import fitting_nodes
 from ndld_flow.backends.editing.selection_criteria import NodeCriteria
 from ndld_flow.backends.editing.tensor_criteria import TensorCriteria
@@ -100,7 +101,7 @@ def export_tensor(path: Path, name: str, target: Path) -> None:
     if tensor.dtype == ir.DataType.STRING:
         raise RequestError(f"{name!r} holds texts, which .npy files cannot hold safely")
     try:
-        with target.open("wb") as file:
+        with writing_atomically(target) as file:
             dtype = np.dtype(tensor.dtype.numpy())
             if dtype.kind not in "biufc" or isinstance(tensor, SparseInitializer):
                 np.save(file, tensor.numpy())

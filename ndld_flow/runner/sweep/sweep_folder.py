@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ndld_flow.artifacts.files import point_to, write_text_atomically
+from ndld_flow.artifacts.files import place_folder, point_to, write_text_atomically
 from ndld_flow.artifacts.kinds import LOG_FILE
 from ndld_flow.recipe.compose import WITHOUT_SWEEP
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
@@ -39,7 +39,7 @@ def write_sweep_folder(record: SweepRecord, ended: Ended) -> Path:
         _write_texts(record, built, folder)
         draw_sweep(record, built, outputs.store.object_folder)
         write_sweep_exports(record, built)
-        built.rename(folder)
+        place_folder(built, folder)
     point_to(parent / LATEST, folder)
     return folder
 
