@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ndld_flow.errors import SourceError
-from ndld_flow.runner.executors.choose_executor import IN_PROCESS
+from ndld_flow.one_process import IN_PROCESS
 from tests.samples import fetch_sample
 from tests.tally import Tally, format_tallies
 

@@ -18,8 +18,9 @@ import pytest
 
 from ndld_flow.cli.bug import write_bug
 from ndld_flow.errors import BackendError, ModelError, RequestError
+from ndld_flow.one_process import IN_PROCESS
 from ndld_flow.runner.events import Event, StepWaits, ignore
-from ndld_flow.runner.executors.choose_executor import IN_PROCESS, choose_executor
+from ndld_flow.runner.executors.choose_executor import choose_executor
 from ndld_flow.runner.executors.executor import StepTimeoutError
 from ndld_flow.runner.executors.in_process import InProcess
 from ndld_flow.runner.executors.worker_process import COMMAND

@@ -34,8 +34,15 @@ def keep_together() -> None:
     keeper, child = os.getpid(), os.fork()
     if child:
         _keep(child)
+    end_with_parent(keeper)
+
+
+def end_with_parent(parent: int) -> None:
+    """When that process, which has just forked this one, is killed, so is this. Only Linux can; elsewhere nothing."""
+    if not sys.platform.startswith("linux"):
+        return
     _control(_SET_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != keeper:
+    if os.getppid() != parent:
         os._exit(ORPHANED)
 
 

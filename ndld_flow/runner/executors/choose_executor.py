@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 from ndld_flow.errors import RequestError
+from ndld_flow.one_process import is_one_process
 from ndld_flow.runner.events import Listener, StepWaits
 from ndld_flow.runner.executors.executor import Executor
 from ndld_flow.runner.executors.in_process import InProcess
 from ndld_flow.runner.executors.workers import Workers
-
-IN_PROCESS = "NDLD_FLOW_IN_PROCESS"
-"""Environment variable: what one worker would do is done in this process, where a debugger can follow it."""
 
 
 def choose_executor(jobs: int | None, needs_timeout: bool, listener: Listener, trust: bool) -> Executor:
@@ -23,6 +19,6 @@ def choose_executor(jobs: int | None, needs_timeout: bool, listener: Listener, t
     if jobs is not None and jobs < 1:
         raise RequestError(f"--jobs {jobs}: at least one process must do the work.")
     alone = (jobs or 1) == 1 and not needs_timeout  # this process cannot stop itself
-    if alone and os.environ.get(IN_PROCESS, "0") != "0":
+    if alone and is_one_process():
         return InProcess(lambda name: listener(StepWaits(name=name, waits_for="another run computes this step")))
     return Workers(jobs or 1, listener, trust=trust)

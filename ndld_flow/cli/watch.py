@@ -1,0 +1,60 @@
+"""Verbs that read a model are done by a child process: should native code crash on the model, somebody is left to tell.
+
+Steps of a run have worker processes of their own; see `runner/executors`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from types import FrameType
+
+import click
+
+from ndld_flow.one_process import is_one_process
+
+READING_MODELS = frozenset({"inspect", "diff", "draw", "init", "plan"})
+_HEARD_S = 0.3
+"""On a terminal the child hears Ctrl-C as well: by then it has."""
+
+
+def watch_verb(arguments: Sequence[str]) -> None:
+    """Return in a child process, where the verb reads models; this one ends as the child does.
+
+    Returns at once for other verbs, where processes cannot fork, and where all is to be done in one process.
+    """
+    verb = next((argument for argument in arguments if not argument.startswith("-")), "")
+    if is_one_process() or verb not in READING_MODELS or not hasattr(os, "fork"):
+        return
+    watcher, child = os.getpid(), os.fork()
+    if child:
+        sys.exit(_wait(verb, child))
+    from ndld_flow.backends.processes.keeper import end_with_parent
+
+    end_with_parent(watcher)
+
+
+def _wait(verb: str, child: int) -> int:
+    """The child's exit code; 2 for one that was killed."""
+
+    def hand_on(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            time.sleep(_HEARD_S)
+        os.kill(child, number)  # nobody has buried it yet
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, hand_on)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code >= 0:
+        return code
+    known = [one.name for one in signal.Signals if one == -code]
+    click.echo(
+        f"error: {verb}: the process that read the model was killed by {known[0] if known else -code}. A library "
+        "cannot bear this model, or it has run out of memory; nothing was changed. `ndld-flow run` with the step `lint` "
+        "may tell what is wrong with it.",
+        err=True,
+    )
+    return 2
