@@ -6,9 +6,10 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
 from ndld_flow.found_files import is_several
+from ndld_flow.settings import Settings
 
 T = TypeVar("T")
 Dimension = Annotated[int, Field(ge=0)]
@@ -60,10 +61,8 @@ def without_names(data: Data) -> str | int | float:
     return "files" if patterns_of(data) or isinstance(data, tuple) else data
 
 
-class InputSpec(BaseModel):
+class InputSpec(Settings):
     """Shape and values of one model input."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     shape: Shape | None = None
     """The one shape to use. Give either this or `opt` (with `min` and `max`)."""

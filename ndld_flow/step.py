@@ -23,12 +23,12 @@ import enum
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from ndld_flow.artifacts.kinds import (
     AccuracyDocument,
@@ -44,6 +44,7 @@ from ndld_flow.artifacts.kinds import (
 from ndld_flow.inputs import InputSpec
 from ndld_flow.records.graph_change import GraphChange
 from ndld_flow.records.metric import Metric
+from ndld_flow.settings import Settings
 from ndld_flow.versions import read_version
 
 __all__ = [
@@ -109,6 +110,9 @@ class SampleData:
 @dataclass(frozen=True)
 class RunsCode:
     """Marks a setting that names code to run, such as a plugin library: a recipe that sets it needs `--trust`."""
+
+    part: Callable[[Any], Any] = lambda value: value
+    """What of the setting's value names code; empty where nothing does."""
 
 
 @dataclass(frozen=True)
@@ -183,13 +187,11 @@ class Turn:
     context: Context
 
 
-class Step(BaseModel, Generic[In, Out]):
+class Step(Settings, Generic[In, Out]):
     """Base of all steps: fields are settings, `run` does the work and nothing else.
 
     `Step[In, Out]` says which kind is read and which is made.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     version: ClassVar[int] = 1
     """Raise it when the same settings would give another result than before."""
@@ -262,6 +264,11 @@ class Step(BaseModel, Generic[In, Out]):
     def held(self, mark: type[Mark]) -> list[Held[Mark]]:
         """Values of settings that have a mark, nested ones too; those that say nothing are left out."""
         return list(_held_in(self, mark, ()))
+
+    def named_code(self) -> list[Held[RunsCode]]:
+        """What of these settings names code to run: only a recipe that is trusted may have any."""
+        named = (replace(held, value=held.mark.part(held.value)) for held in self.held(RunsCode))
+        return [held for held in named if held.value]
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, model_validator
 
+from ndld_flow.settings import Settings
 from ndld_flow.step import DataFile
 
 
-class TensorValue(BaseModel):
+class TensorValue(Settings):
     """A tensor, for attributes that hold one; other attributes may take their numbers from a file too."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     value: JsonValue = None
     """The numbers, in lists as deep as the tensor has dimensions; at most 10,000."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from ndld_flow.settings import Settings
 
 DimName = Annotated[str, Field(pattern=r"[^0-9]")]
 """Not a number in quotes, and not empty: tools would take it for a size, or for a dimension without a name."""
@@ -13,10 +15,8 @@ Dims = tuple[Dim, ...]
 """A shape with a number, a name or null (free without a name) for each dimension."""
 
 
-class TensorDeclaration(BaseModel):
+class TensorDeclaration(Settings):
     """Type and shape of a tensor."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     dtype: str
     """Element type: `float32`, `float16`, `int64`, `bool`, `string`, ..."""

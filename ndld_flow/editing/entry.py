@@ -79,7 +79,12 @@ class _ByWord:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         operations = {word: found for word in operation_words() if (found := find_operation(word))}
-        settings = {word: handler(operation.__pydantic_core_schema__) for word, operation in operations.items()}
+        for operation in operations.values():
+            operation.model_rebuild()  # where nothing was read by it yet
+        settings = {
+            word: found.__get_pydantic_json_schema__(found.__pydantic_core_schema__, handler)
+            for word, found in operations.items()
+        }
         needless = [
             word for word, found in operations.items() if not any(map(_is_required, found.model_fields.values()))
         ]

@@ -24,7 +24,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
+from ndld_flow.settings import Settings
 
 if TYPE_CHECKING:
     from ndld_flow.backends.editing.edited_model import EditedModel
@@ -49,10 +49,8 @@ About = Literal[
 """Headings of lists of operations, in their order."""
 
 
-class Operation(BaseModel):
+class Operation(Settings):
     """Base of all operations: fields are settings, `apply` changes the model and says what it did."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     about: ClassVar[About] = "others"
     """The heading it stands under where operations are listed."""

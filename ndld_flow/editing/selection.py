@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     JsonValue,
     SerializerFunctionWrapHandler,
@@ -17,6 +16,7 @@ from pydantic import (
 
 from ndld_flow.editing.shorthand import AlsoWritten
 from ndld_flow.name_patterns import NamePattern
+from ndld_flow.settings import Settings
 
 
 def _listed(value: object) -> object:
@@ -42,7 +42,7 @@ def refuse_empty_lists(select: BaseModel, settings: Iterable[str]) -> None:
             raise ValueError(f'`{setting}` is an empty list, which nothing fits; `"*"` means all')
 
 
-class NodeSelect(BaseModel):
+class NodeSelect(Settings):
     """Which nodes: those that fit everything that is said.
 
     Of a list of patterns, one is enough. Subgraphs and local functions are looked through too. A bare pattern, or a
@@ -51,8 +51,6 @@ class NodeSelect(BaseModel):
         select: {op_type: [Conv, ConvTranspose], after: input_norm, exclude: {name: "head.*"}}
         select: /^layers[.][0-3][.]/
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     name: Patterns = ()
     """Its name."""

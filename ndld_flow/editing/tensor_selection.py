@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
     model_serializer,
@@ -15,6 +13,7 @@ from pydantic import (
 
 from ndld_flow.editing.selection import Patterns, Select, Words, refuse_empty_lists
 from ndld_flow.editing.shorthand import AlsoWritten
+from ndld_flow.settings import Settings
 from ndld_flow.units import Bytes
 
 
@@ -23,7 +22,7 @@ def _named(value: object) -> object:
     return {"name": value} if isinstance(value, str | list | tuple) else value
 
 
-class TensorSelect(BaseModel):
+class TensorSelect(Settings):
     """Which initializers: those that fit everything that is said.
 
     Of a list of patterns, one is enough. Subgraphs are looked through too. A bare pattern, or a list of them, means the
@@ -32,8 +31,6 @@ class TensorSelect(BaseModel):
         select: {dtype: float32, larger_than: 1 MiB, read_by: {op_type: MatMul}}
         select: "layers.*.weight"
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     name: Patterns = ()
     """Its name; of a Constant node, the name of what it makes."""

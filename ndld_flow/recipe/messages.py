@@ -8,6 +8,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from ndld_flow.nearest import say_nearest
+from ndld_flow.settings import describe_settings
 
 EXPECTED = {
     "int_type": "a whole number",
@@ -96,9 +97,9 @@ def _say_meaning(model: type[BaseModel], location: Location) -> str:
     """What the setting at (or around) a location is for: the first sentence of its docstring."""
     for depth in range(len(location), 0, -1):
         name = str(location[depth - 1])
-        info = _model_at(model, location[: depth - 1]).model_fields.get(name)
-        if info is not None:
-            text = " ".join((info.description or "").split()).partition(". ")[0].rstrip(".")
+        at = _model_at(model, location[: depth - 1])
+        if name in at.model_fields:
+            text = " ".join(describe_settings(at).get(name, "").split()).partition(". ")[0].rstrip(".")
             return f"{name}: {text}" if text else ""
     return ""
 

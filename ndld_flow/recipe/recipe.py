@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from ndld_flow.discovery import StepType
 from ndld_flow.inputs import Data, InputSpec, patterns_of, without_names
 from ndld_flow.recipe.gates import Gate
 from ndld_flow.recipe.places import put_value, take_value
 from ndld_flow.recipe.sweep_section import SweepSection
+from ndld_flow.settings import Settings
 from ndld_flow.step import DataFile, Reads, SampleData, Step
 
 SOURCE = "source"
@@ -22,10 +23,8 @@ NEW = "new:"
 """How the source of a model from nothing begins."""
 
 
-class ModelSource(BaseModel):
+class ModelSource(Settings):
     """Where the recipe's model comes from."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     source: str = Field(min_length=1)
     """A path; `package:NAME/path` inside an installed package; `pypi:NAME==VERSION/path` inside a wheel; a URL; or
@@ -52,10 +51,8 @@ class ModelSource(BaseModel):
         return self
 
 
-class RecipeFile(BaseModel):
+class RecipeFile(Settings):
     """A recipe's top level."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     name: str = Field(default="", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$|^$", max_length=100)
     """Name of the runs' folder; default: the file's name."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, JsonValue, Tag, model_validator
+from pydantic import ConfigDict, Discriminator, Field, JsonValue, Tag, model_validator
 
+from ndld_flow.settings import Settings
 from ndld_flow.sweeping.search import Method
 from ndld_flow.units import Fraction, Milliseconds
 
@@ -19,13 +20,11 @@ MAX_NUMBER = 2**53
 """Whole numbers up to here are exact as floats too."""
 
 
-class _Settings(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, populate_by_name=True
-    )
+class _Section(Settings):
+    model_config = ConfigDict(populate_by_name=True)
 
 
-class NumberRange(_Settings):
+class NumberRange(_Section):
     """Numbers between two ends, both included: whole ones when both ends (and `step`) are whole."""
 
     low: int | float = Field(alias="from", ge=-MAX_NUMBER, le=MAX_NUMBER, allow_inf_nan=False)
@@ -90,7 +89,7 @@ Durations = Annotated[
 Sentences = str | list[str]
 
 
-class SaturationSettings(_Settings):
+class SaturationSettings(_Section):
     """When going on is not worth it."""
 
     gain: Fraction = 0.02
@@ -101,7 +100,7 @@ class SaturationSettings(_Settings):
     """An axis: for each combination of the others its values are tried in order, and each series stops by itself."""
 
 
-class Needs(_Settings):
+class Needs(_Section):
     """What a step needs of a machine."""
 
     gpus: float = Field(default=0, ge=0, allow_inf_nan=False)
@@ -112,7 +111,7 @@ class Needs(_Settings):
     """Name of a device type that machines of the engine were given, such as `A100`."""
 
 
-class SweepSection(_Settings):
+class SweepSection(_Section):
     """What turns one recipe into many points."""
 
     over: dict[str, AxisForm] = {}

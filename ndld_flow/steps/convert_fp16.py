@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from ndld_flow.artifacts.kinds import Onnx, PrecisionDocument
 from ndld_flow.name_patterns import NamePattern
 from ndld_flow.quantities import size_change
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.precision_search import PrecisionSearch
+from ndld_flow.settings import Settings
 from ndld_flow.step import Context, Reads, Result, Step
 from ndld_flow.units import Fraction
 
@@ -19,10 +20,8 @@ if TYPE_CHECKING:
     from ndld_flow.backends.fp16.block import Fp16Request
 
 
-class ValuesOutside(BaseModel):
+class ValuesOutside(Settings):
     """Which weights are too large or too small for fp16."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     max_abs: Annotated[float, Field(gt=0)] = 65504.0
     """A weight with a larger absolute value keeps its nodes in fp32. fp16 ends at 65504. Stand-ins for infinity, as in
@@ -33,10 +32,8 @@ class ValuesOutside(BaseModel):
     """A weight keeps its nodes in fp32 when more than this fraction of its values other than 0 is too small."""
 
 
-class Block(BaseModel):
+class Block(Settings):
     """What stays fp32. A node inside a blocked If, Loop or Scan is blocked too."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     op_types: tuple[str, ...] = ()
     """Operators, such as `Softmax` or `com.microsoft::FusedConv`."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from ndld_flow.artifacts.kinds import ActivationsDocument, Onnx
 from ndld_flow.backends.comparing.accuracy_summary import UNITS
+from ndld_flow.backends.running.provider_options import ProviderOption, options_that_run_code
 from ndld_flow.backends.running.sample_settings import SampleSettings
 from ndld_flow.name_patterns import NamePattern
 from ndld_flow.plain_text import short_name, visible_name
@@ -16,7 +17,8 @@ from ndld_flow.records.accuracy import higher_is_better
 from ndld_flow.records.activations import Activations, CapturedTensor
 from ndld_flow.records.divergence import LayerDivergence
 from ndld_flow.records.metric import Metric
-from ndld_flow.step import Context, Reads, Result, Reuse, Step
+from ndld_flow.settings import Settings
+from ndld_flow.step import Context, Reads, Result, Reuse, RunsCode, Step
 from ndld_flow.units import Bytes, Fraction
 
 if TYPE_CHECKING:
@@ -26,10 +28,8 @@ if TYPE_CHECKING:
     from ndld_flow.backends.activations.noise import Noise as AddedNoise
 
 
-class Noise(BaseModel):
+class Noise(Settings):
     """Noise on inputs: the same for both models."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     kind: Literal["normal", "uniform", "salt_pepper"] = "normal"
     """`normal` and `uniform` are added; `salt_pepper` makes elements the smallest or largest value of their input."""
@@ -109,8 +109,9 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
     """Say no when any tensor looked at holds one of these. Empty only looks."""
     provider: str = "cpu"
     """Execution provider that runs the models: `cpu`, `cuda`, `tensorrt`, or ONNX Runtime's full name."""
-    provider_options: dict[str, str | int | float | bool] = Field(default={})
-    """Options of that provider, such as `device_id`."""
+    provider_options: Annotated[dict[str, ProviderOption], RunsCode(options_that_run_code)] = Field(default={})
+    """Options of that provider, such as `device_id`. Those that name libraries or files, and any not known to be
+    harmless, need a recipe that is trusted."""
     threads: Annotated[int, Field(ge=0)] = 0
     """Threads within an operator; 0 leaves it to ONNX Runtime."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
+from ndld_flow.settings import Settings
 from ndld_flow.units import Fraction, parse_percent
 
 Amount = Annotated[
@@ -18,10 +19,8 @@ Amount = Annotated[
 """What a metric comes to: `0.9`, `90 %`; unlike a fraction it may be less than 0."""
 
 
-class MetricTolerance(BaseModel):
+class MetricTolerance(Settings):
     """Bounds of one metric. Everything that is given must hold. `1 %` is 0.01 everywhere."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     min: Amount | None = None
     """The candidate has at least so much."""

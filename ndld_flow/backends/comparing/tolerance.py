@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from ndld_flow.records.accuracy import higher_is_better
+from ndld_flow.settings import Settings
 from ndld_flow.units import Fraction
 
 AtLeast = Annotated[float, Field(ge=0)]
 
 
-class Tolerance(BaseModel):
+class Tolerance(Settings):
     """How far outputs may be apart. Everything that is given must hold.
 
     With `r` the reference and `c` the candidate, over all elements of an output, in float64.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     cosine: Annotated[float, Field(ge=-1, le=1)] | None = None
     """Cosine similarity, at least: sum(r c) / (|r| |c|). It does not see a wrong scale."""

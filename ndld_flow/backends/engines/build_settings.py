@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from ndld_flow.inputs import Shape
 from ndld_flow.records.build import EngineBackend
+from ndld_flow.settings import Settings
 from ndld_flow.step import DataFile, RunsCode
 from ndld_flow.units import Bytes
 
@@ -46,13 +47,9 @@ _INT32 = 2**31 - 1  # what the bindings take
 PoolBytes = Annotated[Bytes, Field(le=2**63 - 1)]
 """As many as a size in TensorRT may be."""
 
-_STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
-
-class ShapeSetting(BaseModel):
+class ShapeSetting(Settings):
     """The shapes of one input that an optimization profile allows; for a shape tensor, its values."""
-
-    model_config = _STRICT
 
     min: Shape
     """Smallest."""
@@ -70,10 +67,8 @@ class ShapeSetting(BaseModel):
         return self
 
 
-class BatchSetting(BaseModel):
+class BatchSetting(Settings):
     """Sizes of the free leading dimension that every input shares."""
-
-    model_config = _STRICT
 
     min: Annotated[int, Field(ge=1)] = 1
     """Smallest."""
@@ -89,10 +84,8 @@ class BatchSetting(BaseModel):
         return self
 
 
-class TensorFormatSetting(BaseModel):
+class TensorFormatSetting(Settings):
     """How one of the engine's inputs or outputs lies in memory."""
-
-    model_config = _STRICT
 
     dtype: Literal["", "fp32", "fp16", "bf16", "int8", "int32", "int64", "uint8", "bool"] = ""
     """Data type; only weakly typed networks can have another than the model's."""
@@ -100,10 +93,8 @@ class TensorFormatSetting(BaseModel):
     """Formats that are allowed, by TensorRT's names: `linear`, `chw32`, `hwc8`, ..."""
 
 
-class AdvancedSettings(BaseModel):
+class AdvancedSettings(Settings):
     """The rest of TensorRT's IBuilderConfig, by its own words. What is not set is TensorRT's default."""
-
-    model_config = _STRICT
 
     io_formats: dict[str, TensorFormatSetting] = {}
     """Input or output -> its format."""
@@ -157,10 +148,8 @@ class AdvancedSettings(BaseModel):
         return self
 
 
-class BuildSettings(BaseModel):
+class BuildSettings(Settings):
     """Settings of an engine. Which a release has is told by `refusals.refuse_settings`."""
-
-    model_config = _STRICT
 
     backend: EngineBackend | None = None
     """`tensorrt` or `tensorrt_rtx`; left out: the one that is installed, TensorRT when both are."""

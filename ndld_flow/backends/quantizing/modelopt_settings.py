@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from ndld_flow.settings import Settings
 from ndld_flow.step import RunsCode
 from ndld_flow.units import Milliseconds
 
 
-class ModelOpt(BaseModel):
+class ModelOpt(Settings):
     """NVIDIA ModelOpt in an environment of its own."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     python: Annotated[Path, RunsCode()]
     """The interpreter of an environment that has ModelOpt, such as `modelopt/bin/python`; make one with

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from ndld_flow.name_patterns import NamePattern
+from ndld_flow.settings import Settings
 
 Mode = Literal["static", "dynamic"]
 Method = Literal["minmax", "entropy", "percentile", "distribution"]
@@ -40,10 +41,8 @@ at a cosine of 0.94. From 16 to 96 the time is the same within 3 %, and the fewe
 det 0.958, 0.993, 0.997 at 16, 32, 64."""
 
 
-class Exclude(BaseModel):
+class Exclude(Settings):
     """What stays as it is."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     op_types: tuple[str, ...] = ()
     """Operators, such as `Softmax`."""
@@ -51,10 +50,8 @@ class Exclude(BaseModel):
     """Names of nodes: globs (`head.*`), or `/.../` for a regular expression that is searched in the name."""
 
 
-class QuantizeSettings(BaseModel):
+class QuantizeSettings(Settings):
     """How a model is quantised."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     mode: Mode = "static"
     """`static`: ranges of activations are measured on samples, and Q/DQ pairs hold their scales. `dynamic`: weights

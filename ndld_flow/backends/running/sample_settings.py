@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from ndld_flow.inputs import Data, patterns_of
+from ndld_flow.settings import Settings
 from ndld_flow.step import DataFile, RunsCode, SampleData
 
 
-class SampleSettings(BaseModel):
+class SampleSettings(Settings):
     """What a step runs its model on. `make_samples` reads it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     data: Annotated[dict[str, Data], SampleData()] = Field(default={})
     """Input name -> its values for this step, in place of `inputs.NAME.data`, and of the same forms: sample i is the

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic import BeforeValidator, Field, JsonValue
 
 from ndld_flow.editing.operation import Operation
 from ndld_flow.editing.selection import Select, Words
+from ndld_flow.settings import Settings
 
 if TYPE_CHECKING:
     from ndld_flow.backends.editing.edited_model import EditedModel
@@ -17,10 +18,8 @@ def _listed(value: object) -> object:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-class RewriteConditions(BaseModel):
+class RewriteConditions(Settings):
     """What inputs and attributes of a pattern must be besides."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     constants: dict[str, JsonValue] = Field(default={})
     """Input -> the number, or lists of numbers, that it is a constant of; `null`: it is any constant."""
