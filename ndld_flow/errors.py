@@ -8,6 +8,7 @@
         ├── ModelError          a model is missing, broken or not ONNX
         ├── SourceError         a model could not be fetched, or its digest differs
         ├── BackendError        a library, execution provider or device is missing
+        ├── NewerFormatError    a document or a store was written by a later version
         └── OutputsError        the outputs folder cannot be written, or the disk is full
 
 A check, gate or step that says no is no error: it is a result, and exit code 1.
@@ -19,11 +20,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ndld_flow import __version__
+from ndld_flow.plain_text import short_name, shortened, visible_text
+
+MAX_MESSAGE = 50_000
+"""Characters of a message. Only a recipe with many mistakes comes near."""
+MAX_TOLD = 50
+"""Mistakes of a recipe that its message tells."""
+
 
 class NdldFlowError(Exception):
     """An error a person can understand and act on."""
 
     exit_code = 3
+
+    def __str__(self) -> str:
+        # What is told came from recipes and models: it may be anything, and as long as they like.
+        return shortened(visible_text(super().__str__()), MAX_MESSAGE)
 
 
 class RequestError(NdldFlowError):
@@ -44,6 +57,21 @@ class BackendError(RequestError):
     """A library, execution provider or device that was asked for is not there."""
 
 
+class NewerFormatError(RequestError):
+    """A file that a later version of ndld_flow wrote. It is left as it is."""
+
+    def __init__(self, where: str, found: int, known: int) -> None:
+        self.found, self.known = found, known
+        super().__init__(
+            f"{where} was made by a newer ndld-flow: it has format version {found}, and {__version__} reads up to "
+            f"{known}. Upgrade: pip install -U ndld-flow."
+        )
+
+    def at(self, where: object) -> NewerFormatError:
+        """The same of a file that is named."""
+        return NewerFormatError(str(where), self.found, self.known)
+
+
 class OutputsError(RequestError):
     """The outputs folder cannot be written."""
 
@@ -60,8 +88,10 @@ class Problem:
     hint: str = ""
 
     def __str__(self) -> str:
-        head = f"{self.where}: {self.path}: {self.what}" if self.path else f"{self.where}: {self.what}"
-        return f"{head}\n    {self.hint}" if self.hint else head
+        where, path = short_name(self.where, 300), short_name(self.path, 200)
+        what, hint = short_name(self.what, 500), short_name(self.hint, 500)
+        head = f"{where}: {path}: {what}" if path else f"{where}: {what}"
+        return f"{head}\n    {hint}" if hint else head
 
 
 class RecipeError(RequestError):
@@ -69,4 +99,6 @@ class RecipeError(RequestError):
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
-        super().__init__("\n".join(str(problem) for problem in self.problems))
+        told = [str(problem) for problem in self.problems[:MAX_TOLD]]
+        more = len(self.problems) - len(told)
+        super().__init__("\n".join([*told, *([f"... and {more:,} more"] if more else [])]))

@@ -410,9 +410,9 @@ def test_empty_outputs_are_compared(tmp_path: Path) -> None:
 
 def test_records_of_version_1_are_read() -> None:
     accuracy = Accuracy.model_validate_json(VERSION_1)
-    assert accuracy.format_version == 1
+    assert accuracy.format_version == 2
     assert accuracy.passed
-    assert (accuracy.arithmetic, accuracy.samples, accuracy.labelled, accuracy.layers) == ("native", (), (), ())
+    assert (accuracy.arithmetic, accuracy.samples, accuracy.labelled, accuracy.layers) == ("untold", (), (), ())
     assert Accuracy.model_validate_json(accuracy.to_json()) == accuracy
     assert collect_accuracy({"agree": accuracy})[0].rows[0].output == "y"
 

@@ -106,7 +106,7 @@ def test_parts_and_values_can_be_left_out(pair: tuple[str, str]) -> None:
     assert only["nodes"]["counts"] == {}
     assert "the values of weights were left out" in said(*pair, "--no-weights")
     assert "weight changed" not in said(*pair, "--no-weights")
-    assert set(only) == {"format_version", *PARTS}
+    assert set(only) == {"document", "format_version", *PARTS}
 
 
 @pytest.mark.parametrize(

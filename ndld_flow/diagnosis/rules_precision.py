@@ -100,7 +100,7 @@ def checked_natively_on_cpu(subject: SearchSubject) -> Iterator[Insight]:
     if subject.search.precision == "int8":
         return
     for step, check in subject.checks:
-        if check.arithmetic == "native" and check.format_version > 1 and check.provider_candidate.startswith("CPU"):
+        if check.arithmetic == "native" and check.provider_candidate.startswith("CPU"):
             yield Insight(
                 0.0,
                 f"{one_line(step)} did not test {subject.search.precision}",

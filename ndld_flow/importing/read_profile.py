@@ -11,9 +11,9 @@ from ndld_flow.errors import RequestError
 from ndld_flow.importing.onnxruntime_profile import profile_of_onnxruntime
 from ndld_flow.importing.sources import Kind, Source, find_source
 from ndld_flow.importing.tensorrt_profile import profile_of_tensorrt
-from ndld_flow.importing.text_files import check_size
 from ndld_flow.records.build import Build
 from ndld_flow.records.profile import Profile
+from ndld_flow.records.read_document import read_document
 
 _Own = TypeVar("_Own", Profile, Build)
 
@@ -54,17 +54,13 @@ def _own(source: Source) -> Profile:
 
 
 def _record(kind: type[_Own], path: Path) -> _Own:
-    check_size(path)
     try:
-        record = kind.model_validate_json(path.read_bytes())
+        return read_document(kind, path)
     except OSError as error:
         raise RequestError(f"{path} cannot be read: {error.strerror or error}") from error
     except ValidationError as error:
         word = kind.__name__.lower()
         raise RequestError(f"{path} is no {word} that this version reads: {_first(error)}") from error
-    if record.format_version != 1:
-        raise RequestError(f"{path} has format version {record.format_version}; this ndld-flow reads version 1")
-    return record
 
 
 def _check_samples(path: Path, profile: Profile) -> None:

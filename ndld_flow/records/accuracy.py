@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from ndld_flow.records.base import Record
+from ndld_flow.records.base import Document, Record
 from ndld_flow.records.divergence import LayerDivergence
+from ndld_flow.records.formats import VERSIONS
 
 HIGHER_IS_BETTER = ("cosine", "snr_db", "psnr_db", "top1", "top5")
 """Metrics where less is worse: their tolerance is a lower bound, and over several outputs the lowest is told. So is
@@ -69,20 +70,21 @@ class LabelledMetric(Record):
         return self.reference - self.candidate
 
 
-class Accuracy(Record):
+class Accuracy(Document):
     """The comparison of two models on the same inputs.
 
-    Version 2 added what has a default below, besides `output_tolerance` and `notes`; version 1 is read as it is.
+    Version 2 added what has a default below, besides `output_tolerance` and `notes`.
     """
 
-    format_version: int = 2
+    document: Literal["accuracy"] = "accuracy"
+    format_version: int = VERSIONS["accuracy"]
     reference: str
     candidate: str
     provider_reference: str
     provider_candidate: str
-    arithmetic: Literal["stored", "native"] = "native"
+    arithmetic: Literal["stored", "native", "untold"] = "native"
     """`stored`: every fp16 and bf16 tensor is rounded to its type, also where ONNX Runtime would compute in fp32.
-    `native`: whatever the execution provider does."""
+    `native`: whatever the execution provider does; `untold` in version 1."""
     emulated: tuple[Literal["reference", "candidate"], ...] = ()
     """The models whose stored precision was emulated: those that have such tensors and ran on the CPU."""
     sample_count: int

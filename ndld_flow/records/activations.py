@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from ndld_flow.records.base import Record
+from typing import Literal
+
+from ndld_flow.records.base import Document, Record
 from ndld_flow.records.divergence import Count, LayerDivergence, TensorRange
+from ndld_flow.records.formats import VERSIONS
 
 
 class Histogram(Record):
@@ -113,10 +116,11 @@ class SampleShown(Record):
     """A PNG of it beside the document, such as `samples/0.png`; empty where it is none."""
 
 
-class Activations(Record):
+class Activations(Document):
     """What was captured."""
 
-    format_version: int = 1
+    document: Literal["activations"] = "activations"
+    format_version: int = VERSIONS["activations"]
     model: str
     reference: str = ""
     """The other model, where two are compared."""

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+import json
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from ndld_flow.errors import NewerFormatError
+from ndld_flow.records.formats import VERSIONS, upgrade
+
+_LAST_VERSION = 9_999
+"""Beyond it a number is damage, and no version."""
 
 
 class Record(BaseModel):
@@ -14,3 +23,43 @@ class Record(BaseModel):
     def to_json(self) -> str:
         """Indented JSON, with a final newline, that `model_validate_json` reads back to an equal record."""
         return self.model_dump_json(indent=1) + "\n"
+
+
+class Document(Record):
+    """A record that is written to a file: it says what it is, and the version of its format (`records/formats.py`)."""
+
+    document: str
+    format_version: int
+
+    @classmethod
+    def model_validate_json(cls, json_data: str | bytes | bytearray, **settings: Any) -> Self:  # noqa: ANN401
+        """Read a document of this version or an earlier one, which is upgraded.
+
+        Raises NewerFormatError for one of a later version, and ValidationError for what is none.
+        """
+        try:
+            return super().model_validate_json(json_data, **settings)
+        except _OlderFormatError:
+            return cls.model_validate(upgrade(cls._document(), json.loads(json_data)), **settings)
+
+    @field_validator("format_version")
+    @classmethod
+    def _is_known(cls, found: int) -> int:
+        """What is raised here is no ValueError, so that it wins over whatever else pydantic finds wrong."""
+        known = VERSIONS[cls._document()]
+        if not 0 < found <= _LAST_VERSION:
+            raise ValueError("no version of a format")
+        if found > known:
+            raise NewerFormatError(f"a `{cls._document()}`", found, known)
+        if found < known:
+            raise _OlderFormatError
+        return found
+
+    @classmethod
+    def _document(cls) -> str:
+        name: str = cls.model_fields["document"].default
+        return name
+
+
+class _OlderFormatError(Exception):
+    """A document is of an earlier version, or one inside it is."""

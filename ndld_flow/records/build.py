@@ -7,7 +7,8 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from ndld_flow.records.base import Record
+from ndld_flow.records.base import Document, Record
+from ndld_flow.records.formats import VERSIONS
 from ndld_flow.records.machine import Machine
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
 
@@ -81,10 +82,11 @@ LayersBasis = Literal["engine inspector", "build log", "network as parsed"]
 names the compiled layers; else there is the network as it was before it was optimised."""
 
 
-class Build(Record):
+class Build(Document):
     """One engine: what was asked, what was set, what came out."""
 
-    format_version: int = 1
+    document: Literal["build"] = "build"
+    format_version: int = VERSIONS["build"]
     label: str
     """What was built, as a person calls it."""
     model_digest: str

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from ndld_flow.records.base import Record
+from ndld_flow.records.base import Document, Record
+from ndld_flow.records.formats import VERSIONS
 
 Verdict = Literal["improved", "regressed", "unchanged", "inconclusive", "incomparable"]
 Better = Literal["lower", "higher", "neither"]
@@ -150,10 +151,11 @@ class ComparisonGate(Record):
     why: str
 
 
-class Comparison(Record):
+class Comparison(Document):
     """Two or more subjects, compared profile by profile."""
 
-    format_version: int = 1
+    document: Literal["comparison"] = "comparison"
+    format_version: int = VERSIONS["comparison"]
     subjects: tuple[Subject, ...]
     """The first is the base."""
     profiles: tuple[ProfileComparison, ...]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ndld_flow.records.base import Record
+from ndld_flow.records.base import Document, Record
+from ndld_flow.records.formats import VERSIONS
 
 Severity = Literal["error", "warning", "info"]
 
@@ -21,10 +22,11 @@ class Finding(Record):
     op_type: str = ""
 
 
-class Findings(Record):
+class Findings(Document):
     """All findings of one lint, and which checks were run or left out."""
 
-    format_version: int = 1
+    document: Literal["findings"] = "findings"
+    format_version: int = VERSIONS["findings"]
     findings: tuple[Finding, ...]
     checks_run: tuple[str, ...]
     checks_skipped: dict[str, str] = {}

@@ -7,7 +7,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from ndld_flow.records.base import Record
+from ndld_flow.records.base import Document, Record
+from ndld_flow.records.formats import VERSIONS
 
 Aspect = Literal[
     "name",
@@ -202,13 +203,14 @@ class FunctionsDiff(_Listing):
     changed: tuple[FunctionChanged, ...] = ()
 
 
-class ModelDiff(Record):
+class ModelDiff(Document):
     """What is different in a model, as seen from the one before.
 
     The other way round it says the same with the sides exchanged.
     """
 
-    format_version: int = 1
+    document: Literal["model diff"] = "model diff"
+    format_version: int = VERSIONS["model diff"]
     nodes: NodesDiff = Field(default_factory=NodesDiff)
     weights: WeightsDiff = Field(default_factory=WeightsDiff)
     inputs: TensorsDiff = Field(default_factory=TensorsDiff)

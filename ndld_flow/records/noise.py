@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Literal
 
-from ndld_flow.records.base import Record
+from ndld_flow.records.base import Document, Record
+from ndld_flow.records.formats import VERSIONS
 from ndld_flow.records.machine import Machine
 
 
@@ -18,10 +20,11 @@ class NoiseSample(Record):
     """Of the two latencies as a comparison would give it."""
 
 
-class Noise(Record):
+class Noise(Document):
     """What `ndld-flow noise` learned: differences below it mean nothing here."""
 
-    format_version: int = 1
+    document: Literal["noise"] = "noise"
+    format_version: int = VERSIONS["noise"]
     machine: Machine
     backend: str
     provider: str

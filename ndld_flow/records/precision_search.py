@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ndld_flow.records.base import Record
+from ndld_flow.records.base import Document, Record
 from ndld_flow.records.divergence import LayerDivergence
+from ndld_flow.records.formats import VERSIONS
 
 Cause = Literal["overflow", "underflow", "range", "sensitivity", "unsupported"]
 """`overflow`: values beyond the format's largest. `underflow`: values other than 0 that become 0 or subnormal where it
@@ -60,10 +61,11 @@ class Trial(Record):
     """Why it could not be run."""
 
 
-class PrecisionSearch(Record):
+class PrecisionSearch(Document):
     """A search for the nodes that a reduced precision breaks."""
 
-    format_version: int = 1
+    document: Literal["precision search"] = "precision search"
+    format_version: int = VERSIONS["precision search"]
     model: str
     """Name of the step, or `source`, whose model was searched."""
     precision: Literal["fp16", "bf16", "int8"]

@@ -8,7 +8,8 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from ndld_flow.records.base import Record
+from ndld_flow.records.base import Document, Record
+from ndld_flow.records.formats import VERSIONS
 from ndld_flow.records.latency import LatencySummary
 from ndld_flow.records.machine import Machine
 from ndld_flow.records.precision import FLOAT_DTYPES
@@ -147,10 +148,11 @@ class Roofs(Record):
     """What was measured, in words."""
 
 
-class Profile(Record):
+class Profile(Document):
     """What was measured on one model. The timing pass and the layer pass are separate."""
 
-    format_version: int = 1
+    document: Literal["profile"] = "profile"
+    format_version: int = VERSIONS["profile"]
     label: str
     """What was measured, as a person calls it: the step's name, `source`, a file."""
     model_digest: str

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Literal
 
 from pydantic import JsonValue
 
-from ndld_flow.records.base import Record
+from ndld_flow.records.base import Document, Record
+from ndld_flow.records.formats import VERSIONS
 from ndld_flow.records.machine import Machine
 from ndld_flow.records.step_record import ArtifactRecord, RunStep
 
@@ -32,10 +34,11 @@ class SourceRecord(Record):
     artifact: ArtifactRecord
 
 
-class RunRecord(Record):
+class RunRecord(Document):
     """One run of one recipe, with what is needed to repeat it."""
 
-    format_version: int = 1
+    document: Literal["run"] = "run"
+    format_version: int = VERSIONS["run"]
     id: str
     """`<utc time>-<short id>`, the name of the run's folder."""
     recipe_name: str

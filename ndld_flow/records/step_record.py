@@ -7,7 +7,8 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from ndld_flow.records.base import Record
+from ndld_flow.records.base import Document, Record
+from ndld_flow.records.formats import VERSIONS
 from ndld_flow.records.graph_change import GraphChange
 from ndld_flow.records.metric import Metric
 
@@ -56,10 +57,11 @@ class KeyParts(Record):
     its own place: a measurement belongs to its sitting."""
 
 
-class StepRecord(Record):
+class StepRecord(Document):
     """How one artifact came to be."""
 
-    format_version: int = 1
+    document: Literal["step"] = "step"
+    format_version: int = VERSIONS["step"]
     key: str
     parts: KeyParts
     parents: dict[str, str]

@@ -7,7 +7,8 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from ndld_flow.records.base import Record
+from ndld_flow.records.base import Document, Record
+from ndld_flow.records.formats import VERSIONS
 from ndld_flow.records.machine import Machine
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.run_record import GateResult
@@ -126,10 +127,11 @@ class Sitting(Record):
     """Fingerprint of the machine it was measured on, where that is not the one that ran the sweep."""
 
 
-class SweepRecord(Record):
+class SweepRecord(Document):
     """One sweep of one recipe, with what is needed to repeat it."""
 
-    format_version: int = 1
+    document: Literal["sweep"] = "sweep"
+    format_version: int = VERSIONS["sweep"]
     id: str
     """`<utc time>-<short id>`, the name of the sweep's folder."""
     recipe_name: str

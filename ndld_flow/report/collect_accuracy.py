@@ -145,7 +145,7 @@ def accuracy_depth(accuracy: Accuracy) -> DepthView | None:
 def _arithmetic(accuracy: Accuracy) -> str:
     if accuracy.emulated:
         return f"stored: fp16 and bf16 tensors of the {' and the '.join(accuracy.emulated)} were rounded as stored"
-    if accuracy.format_version < 2:
+    if accuracy.arithmetic == "untold":
         return ""
     return "native: whatever the execution provider computes with" if accuracy.arithmetic == "native" else "stored"
 

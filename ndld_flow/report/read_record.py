@@ -3,41 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
 from ndld_flow.errors import RequestError
-
-if TYPE_CHECKING:
-    from ndld_flow.records.activations import Activations
-    from ndld_flow.records.sweep import SweepRecord
-
-Versioned = TypeVar("Versioned", "Activations", "SweepRecord")
+from ndld_flow.plain_text import short_name
+from ndld_flow.records.read_document import AnyDocument, read_document
 
 
-def read_record(kind: type[Versioned], path: Path, absent: str, give: str, unreadable: str) -> Versioned:
-    """Read a record that no other version of its format may stand for.
+def read_record(kind: type[AnyDocument], path: Path, absent: str, give: str, unreadable: str) -> AnyDocument:
+    """Read a record from its folder.
 
     `absent` says what a folder without it is or lacks, `give` what to name instead, `unreadable` what a damaged file
-    is. Raises a `RequestError` when there is none, it cannot be read, or another version wrote it.
+    is. Raises a `RequestError` when there is none, it cannot be read, or a later version wrote it.
     """
     try:
-        record = kind.model_validate_json(path.read_bytes())
+        return read_document(kind, path)
     except OSError as error:
         raise RequestError(f"{path.parent} {absent}: {path.name} cannot be read ({error.strerror}). {give}") from error
     except ValidationError as error:
         raise RequestError(
             f"{path} {unreadable} this version can read: {first_problem(error)}. "
-            "Use the version of ndld-flow that wrote it."
+            "It was changed by something else, or is damaged."
         ) from error
-    found, known = record.format_version, kind.model_fields["format_version"].default
-    if found != known:
-        raise RequestError(
-            f"{path} has format version {found}; this version of ndld-flow reads {known}. "
-            "Use the version that wrote it."
-        )
-    return record
 
 
 def first_problem(error: OSError | ValidationError) -> str:
@@ -45,5 +33,5 @@ def first_problem(error: OSError | ValidationError) -> str:
     if isinstance(error, OSError):
         return error.strerror or str(error)
     first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
+    place = short_name(".".join(str(part) for part in first["loc"]))
     return f"{place}: {first['msg']}" if place else first["msg"]

@@ -6,24 +6,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from pydantic import ValidationError
 
 from ndld_flow.diagnosis.believable import believable
-from ndld_flow.errors import RequestError
+from ndld_flow.errors import NewerFormatError
 from ndld_flow.plain_text import short_name
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.activations import Activations
-from ndld_flow.records.base import Record
+from ndld_flow.records.base import Document
 from ndld_flow.records.build import Build
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.finding import Findings
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.profile import Profile
+from ndld_flow.records.read_document import AnyDocument, read_document
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import RunStep
-from ndld_flow.report.read_record import first_problem
+from ndld_flow.report.read_record import first_problem, read_record
 
 _LONGEST_MS = 1e12  # thirty years
 
@@ -32,8 +33,6 @@ RUN_RECORD = "run.json"
 
 STORED = "stored"
 """A link, in a step's folder, to where the store keeps an artifact that was not copied."""
-
-Document = TypeVar("Document", bound=Record)
 
 
 COMPARISON_PAGE = "comparison.html"
@@ -76,26 +75,20 @@ def read_run_record(folder: Path) -> RunRecord:
 
     Raises a `RequestError` when the folder holds no run, or its record cannot be read.
     """
-    path = folder / RUN_RECORD
-    try:
-        return RunRecord.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise RequestError(
-            f"{folder} is not the folder of a run: {path.name} cannot be read ({error.strerror}). "
-            "Give a folder that `ndld-flow runs` lists."
-        ) from error
-    except ValidationError as error:
-        raise RequestError(
-            f"{path} is not a run's record this version can read: {first_problem(error)}. "
-            "Use the version of ndld-flow that wrote it."
-        ) from error
+    return read_record(
+        RunRecord,
+        folder / RUN_RECORD,
+        absent="is not the folder of a run",
+        give="Give a folder that `ndld-flow runs` lists.",
+        unreadable="is not a run's record",
+    )
 
 
 def read_documents(run: RunRecord, folder: Path) -> RunDocuments:
     """Read the documents of a run whose record is at hand. A damaged one is told, not raised."""
 
-    def read(kind: type[Document], step: RunStep, name: str) -> Document:
-        return kind.model_validate_json(_read_file(folder / step.name, name))
+    def read(kind: type[AnyDocument], step: RunStep, name: str) -> AnyDocument:
+        return read_document(kind, _find_file(folder / step.name, name))
 
     return _gather(run, read)
 
@@ -106,7 +99,7 @@ def read_stored_documents(run: RunRecord, object_folder: Callable[[str], Path]) 
     What several runs share is read once.
     """
 
-    def read(kind: type[Document], step: RunStep, name: str) -> Document:
+    def read(kind: type[AnyDocument], step: RunStep, name: str) -> AnyDocument:
         if step.record is None:
             raise FileNotFoundError
         return read_stored(kind, object_folder(step.record.artifact.digest) / name)
@@ -114,7 +107,7 @@ def read_stored_documents(run: RunRecord, object_folder: Callable[[str], Path]) 
     return _gather(run, read)
 
 
-def read_stored(kind: type[Document], path: Path) -> Document:
+def read_stored(kind: type[AnyDocument], path: Path) -> AnyDocument:
     """Read a document of the store; lately read ones are at hand. Raises OSError and ValidationError."""
     found = _parse_stored(kind, path)
     assert isinstance(found, kind)
@@ -122,13 +115,13 @@ def read_stored(kind: type[Document], path: Path) -> Document:
 
 
 class _Reader(Protocol):
-    def __call__(self, kind: type[Document], step: RunStep, name: str, /) -> Document: ...
+    def __call__(self, kind: type[AnyDocument], step: RunStep, name: str, /) -> AnyDocument: ...
 
 
 @lru_cache(maxsize=8)
-def _parse_stored(kind: type[Record], path: Path) -> Record:
+def _parse_stored(kind: type[Document], path: Path) -> Document:
     """What lies in the store under a digest never changes."""
-    return kind.model_validate_json(path.read_bytes())
+    return read_document(kind, path)
 
 
 def _gather(run: RunRecord, read: _Reader) -> RunDocuments:
@@ -155,9 +148,9 @@ def _measurable(profiles: dict[str, Profile]) -> dict[str, Profile]:
 
 
 def _read_all(
-    kind: type[Document], file_name: str, run: RunRecord, read: _Reader, unreadable: list[str]
-) -> dict[str, Document]:
-    found: dict[str, Document] = {}
+    kind: type[AnyDocument], file_name: str, run: RunRecord, read: _Reader, unreadable: list[str]
+) -> dict[str, AnyDocument]:
+    found: dict[str, AnyDocument] = {}
     for step in run.steps:
         # A record can be edited: a step's name must not lead out of the run's folder.
         if step.outcome == "skipped" or not _is_file_name(step.name):
@@ -166,17 +159,17 @@ def _read_all(
             found[step.name] = read(kind, step, file_name)
         except FileNotFoundError:
             continue  # not the kind this step makes
+        except NewerFormatError as error:
+            unreadable.append(str(error))
         except (OSError, ValidationError) as error:
             unreadable.append(f"{short_name(step.name)}/{file_name} cannot be read: {first_problem(error)}.")
     return found
 
 
-def _read_file(step_folder: Path, name: str) -> bytes:
+def _find_file(step_folder: Path, name: str) -> Path:
     """A file of a step's artifact, copied into its folder or behind the link there."""
-    try:
-        return (step_folder / name).read_bytes()
-    except FileNotFoundError:
-        return (step_folder / STORED / name).read_bytes()
+    copied = step_folder / name
+    return copied if copied.exists() else step_folder / STORED / name
 
 
 def _is_file_name(name: str) -> bool:

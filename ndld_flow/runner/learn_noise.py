@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from ndld_flow.compare.measured import Rules
 from ndld_flow.compare.noise import applies, learn_thresholds, noise_samples
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
+from ndld_flow.records.read_document import read_document
 from ndld_flow.report.run_folder import read_run
 from ndld_flow.runner.events import Listener, ignore
 from ndld_flow.runner.profile_model import override_profile
@@ -52,6 +54,7 @@ def learn_noise(
     `settings` are those of the step `profile` (both sides get them) and the recipe's inputs. Raises NdldFlowError as
     `run_recipe` does.
     """
+    list(_read_learned(Outputs(outputs)))  # before it takes minutes
     runs = PAIRS * comparisons
     overrides = [
         each for setting in settings for each in (override_profile(setting, "a"), override_profile(setting, "b"))
@@ -70,15 +73,19 @@ def learn_noise(
 
 
 def find_noise(outputs: Outputs, profile: Profile) -> Noise | None:
-    """What was learned on the profile's machine, for its backend and provider; None when nothing was."""
+    """What was learned on the profile's machine, for its backend and provider; None when nothing was.
+
+    Raises NewerFormatError where a later version learned it.
+    """
+    return next((noise for noise in _read_learned(outputs) if applies(noise, profile)), None)
+
+
+def _read_learned(outputs: Outputs) -> Iterator[Noise]:
+    """Raises NewerFormatError where a later version learned some: this one must neither ignore nor overwrite it."""
     for path in sorted(_folder(outputs).glob("*.json")):
-        try:
-            noise = Noise.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError):
-            continue  # another version's; it is written anew by `ndld-flow noise`
-        if applies(noise, profile):
-            return noise
-    return None
+        # What is damaged is written anew by `ndld-flow noise`.
+        with contextlib.suppress(OSError, ValidationError):
+            yield read_document(Noise, path)
 
 
 def _folder(outputs: Outputs) -> Path:

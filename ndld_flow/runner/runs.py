@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ndld_flow.artifacts.files import follow, point_to
 from ndld_flow.artifacts.store import Store
+from ndld_flow.artifacts.store_format import mark_store, open_store
 from ndld_flow.errors import OutputsError, RequestError
 from ndld_flow.report.run_folder import RUN_RECORD
 from ndld_flow.report.sweep.read import SWEEP_RECORD
@@ -18,6 +19,7 @@ BEST = "best"
 LATEST = "latest"
 POINTS = "points"
 """The folder, in a sweep's, of its points' folders: `0001`, `0002`, ..."""
+ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
 TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -33,7 +35,10 @@ class Outputs:
 
     @property
     def store(self) -> Store:
-        return Store(self.root / "store")
+        """Raises NewerFormatError where a later version of ndld-flow made it."""
+        store = Store(self.root / "store")
+        open_store(store.root)
+        return store
 
     @property
     def runs(self) -> Path:
@@ -54,6 +59,7 @@ class Outputs:
             probe = self.root / ".writable"
             probe.touch()
             probe.unlink(missing_ok=True)
+            mark_store(self.root / "store")
         except OSError as error:
             raise OutputsError(
                 f"outputs folder {self.root}: cannot be written: {error.strerror}. Choose another with --outputs."
@@ -67,13 +73,20 @@ class Outputs:
         """Folders of finished sweeps, oldest first."""
         return iter(_finished(self.sweeps, recipe, SWEEP_RECORD))
 
+    def damaged_folders(self, recipe: str = "*") -> Iterator[tuple[Path, str]]:
+        """Folders of finished runs and sweeps that have lost their record, and its name."""
+        for parent, record in ((self.runs, RUN_RECORD), (self.sweeps, SWEEP_RECORD)):
+            for folder in sorted(parent.glob(f"{recipe}/*")):
+                if ID.fullmatch(folder.name) and folder.is_dir() and not (folder / record).is_file():
+                    yield folder, record
+
     def latest(self, recipe: str) -> Path | None:
         """Folder of a recipe's newest run."""
-        return _target(self.runs / recipe / LATEST)
+        return _find_latest(self.runs, recipe, RUN_RECORD)
 
     def latest_sweep(self, recipe: str) -> Path | None:
         """Folder of a recipe's newest sweep."""
-        return _target(self.sweeps / recipe / LATEST)
+        return _find_latest(self.sweeps, recipe, SWEEP_RECORD)
 
     def tagged(self) -> dict[str, Path]:
         """Tag -> folder of a run, a sweep or a sweep's point, for the tags whose folder is still there."""
@@ -117,7 +130,7 @@ class Outputs:
         folders = _finished(parent, "*", record)
         if reference == LATEST and folders:
             return folders[-1]
-        return _target(parent / reference / LATEST) or _find_by_id(reference, folders)
+        return _find_latest(parent, reference, record) or _find_by_id(reference, folders)
 
     def _nothing_called(self, reference: str) -> RequestError:
         return RequestError(
@@ -149,14 +162,27 @@ def name_folder(folder: Path) -> str:
 
 def _finished(parent: Path, recipe: str, record: str) -> list[Path]:
     """Oldest first."""
-    found = parent.glob(f"{recipe}/*/{record}")
-    return sorted((p.parent for p in found if not _is_link(p.parent)), key=lambda folder: _age(folder, record))
+    return _sort_finished(parent.glob(f"{recipe}/*/{record}"), record)
+
+
+def _sort_finished(records: Iterable[Path], record: str) -> list[Path]:
+    folders = (path.parent for path in records if path.is_file() and not _is_link(path.parent))
+    return sorted(folders, key=lambda folder: _age(folder, record))
 
 
 def _age(folder: Path, record: str) -> tuple[str, int, str]:
     """Sorts older folders first: by the second in their names, within it by when the record was written."""
     started, _, _ = folder.name.partition("-")
     return started, (folder / record).stat().st_mtime_ns, folder.name
+
+
+def _find_latest(parent: Path, recipe: str, record: str) -> Path | None:
+    """Where `latest` points; where that is damaged, the newest folder with a record."""
+    pointed = _target(parent / recipe / LATEST)
+    if pointed is not None and (pointed / record).is_file():
+        return pointed
+    folders = _sort_finished((parent / recipe).glob(f"*/{record}"), record)
+    return folders[-1].resolve() if folders else None
 
 
 def _target(link: Path) -> Path | None:

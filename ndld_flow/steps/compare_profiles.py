@@ -79,8 +79,9 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
 def _read(place: int, document: Artifact) -> Measured:
     from ndld_flow.compare.measured import Measured
     from ndld_flow.records.profile import Profile
+    from ndld_flow.records.read_document import read_document
 
-    profile = Profile.model_validate_json(document.path.read_bytes())
+    profile = read_document(Profile, document.path)
     return Measured(place, document.label, profile)
 
 

@@ -13,6 +13,7 @@ from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
 from ndld_flow.plain_text import short_name
 from ndld_flow.records.precision_search import KeptNode, PrecisionSearch
+from ndld_flow.records.read_document import read_document
 
 
 def first_output(node: ir.Node) -> str:
@@ -23,7 +24,7 @@ def first_output(node: ir.Node) -> str:
 def read_found(path: Path) -> PrecisionSearch:
     """The result of a search. Raises `RequestError` when the file is none."""
     try:
-        return PrecisionSearch.model_validate_json(path.read_bytes())
+        return read_document(PrecisionSearch, path)
     except ValidationError as error:
         raise RequestError(f"{path} is not the result of a precision search: {error.errors()[0]['msg']}.") from None
 

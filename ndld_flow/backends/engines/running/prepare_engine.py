@@ -14,6 +14,7 @@ from ndld_flow.backends.engines.running.engine_session import EngineSession
 from ndld_flow.backends.models.declared_inputs import model_inputs, model_outputs
 from ndld_flow.errors import BackendError, RequestError
 from ndld_flow.records.build import Build, EngineBackend
+from ndld_flow.records.read_document import read_document
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def _plan(wanted: EngineToRun) -> Path:
 
 def _read_build(engine: Engine) -> Build:
     try:
-        return Build.model_validate_json((engine.folder / Engine.build).read_bytes())
+        return read_document(Build, engine.folder / Engine.build)
     except (OSError, ValidationError):
         raise RequestError(
             f"the engine of step {engine.label} has no record of its build that can be read: build it anew."

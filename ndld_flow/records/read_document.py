@@ -1,0 +1,39 @@
+"""Read a document's file in bounds: what is no file, or larger than any document, is not read at all."""
+
+from __future__ import annotations
+
+import errno
+import stat
+from pathlib import Path
+from typing import TypeVar
+
+from ndld_flow.errors import NewerFormatError
+from ndld_flow.records.base import Document
+
+MAX_BYTES = 500_000_000
+"""Of a document; a profile of 5,000 layers has 5 MB."""
+
+AnyDocument = TypeVar("AnyDocument", bound=Document)
+
+
+def read_document(kind: type[AnyDocument], path: Path) -> AnyDocument:
+    """Read a document; one of an earlier version is upgraded.
+
+    Raises OSError and ValidationError for what is none, and NewerFormatError for a later version's.
+    """
+    try:
+        return kind.model_validate_json(read_bounded(path))
+    except NewerFormatError as error:
+        raise error.at(path) from None
+
+
+def read_bounded(path: Path, limit: int = MAX_BYTES) -> bytes:
+    """The bytes of a regular file. Raises OSError, also for a pipe or a device, which may have no end."""
+    found = path.stat()
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "Is a directory", str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is no file but a pipe, a socket or a device", str(path))
+    if found.st_size > limit:
+        raise OSError(errno.EFBIG, f"{found.st_size:,} bytes are more than the {limit:,} that are read", str(path))
+    return path.read_bytes()
