@@ -14,16 +14,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from ndld_flow.artifacts.locks import Lock, Locks
 from ndld_flow.artifacts.store import Store
 from ndld_flow.plain_text import short_name
 from ndld_flow.records.base import Record
-
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
 
 _NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 _MOST_CPU_LOCKS = 64
@@ -109,12 +106,10 @@ def _file_name(text: str) -> str:
 
 @contextlib.contextmanager
 def _holding_one(place: tuple[Path, int], device: str, claim: Claim, faults: list[str]) -> Iterator[None]:
-    from filelock import FileLock
-
     path, mode = place
     note = path.with_suffix(".holder")
-    lock = FileLock(path, mode=mode)
     try:
+        lock = Locks(path.parent).open(path.stem, mode)
         _take(lock, note, device, claim.tell)
     except (OSError, NotImplementedError) as error:
         faults.append(f"{path.name} is not locked, so others may measure on the {device} at the same time: {error}")
@@ -127,7 +122,7 @@ def _holding_one(place: tuple[Path, int], device: str, claim: Claim, faults: lis
         lock.release()
 
 
-def _take(lock: BaseFileLock, note: Path, device: str, tell: Callable[[str], None]) -> None:
+def _take(lock: Lock, note: Path, device: str, tell: Callable[[str], None]) -> None:
     told = ""
     while True:
         try:

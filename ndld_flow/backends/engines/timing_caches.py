@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ndld_flow.artifacts.files import write_bytes_atomically
+from ndld_flow.artifacts.locks import Locks
 from ndld_flow.backends.engines.build_settings import BuildSettings
 from ndld_flow.backends.engines.untyped import Bound
 from ndld_flow.plain_text import short_name
@@ -59,11 +60,9 @@ def load_timing_cache(config: Bound, file: Path, settings: BuildSettings) -> Tim
 
 def save_timing_cache(config: Bound, timing: TimingCache) -> None:
     """Add what this build timed to the file, and what other builds have added meanwhile to it."""
-    from filelock import FileLock
-
     try:
         timing.file.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(timing.file.with_suffix(".lock")):
+        with Locks(timing.file.parent).hold(timing.file.stem):
             cache = config.get_timing_cache()
             newest = _create(config, _read(timing.file))
             if newest is not None:
@@ -97,11 +96,9 @@ def _create(config: Bound, data: bytes) -> Bound:
 
 
 def _set_aside(file: Path, data: bytes) -> str:
-    from filelock import FileLock
-
     aside = file.with_suffix(".unusable")
     try:
-        with FileLock(file.with_suffix(".lock")):
+        with Locks(file.parent).hold(file.stem):
             if _read(file) == data:  # else another build has begun a new one
                 file.replace(aside)
     except OSError:
