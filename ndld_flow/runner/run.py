@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 
 from ndld_flow.artifacts.kinds import Artifact
 from ndld_flow.errors import RequestError
@@ -25,7 +25,6 @@ from ndld_flow.runner.events import (
     StepWaits,
     ignore,
 )
-from ndld_flow.runner.executors.choose_executor import choose_executor
 from ndld_flow.runner.executors.executor import Executor, Task
 from ndld_flow.runner.foresight import refuse_hopeless_run
 from ndld_flow.runner.order import Unit, arrange_steps
@@ -64,8 +63,8 @@ def run_loaded(recipe: Recipe, request: Request, listener: Listener = ignore) ->
         run = _open(recipe, request, listener)
         listener(RunStarted(recipe=run.recipe.name, steps=tuple(step.name for step in run.recipe.steps)))
         refuse_hopeless_run(run.recipe, run.planner, run.digests)
-        with contextlib.closing(choose_executor(None, False, listener, request.trust)) as executor:
-            _do_steps(run, executor)
+        with contextlib.ExitStack() as hired:
+            _do_steps(run, cache(lambda: hired.enter_context(_hire(listener, request))))
         finished = find_equal_run(run) or finish_run(run, request)
     listener(finished)
     return finished
@@ -111,7 +110,14 @@ def _previous(outputs: Outputs, recipe: Recipe) -> dict[str, StepRecord]:
         return {}  # a run of another version explains nothing; it is no reason to stop
 
 
-def _do_steps(run: RunState, executor: Executor) -> None:
+def _hire(listener: Listener, request: Request) -> contextlib.closing[Executor]:
+    """Who computes, once something must be: its modules too take time that a run which reuses everything saves."""
+    from ndld_flow.runner.executors.choose_executor import choose_executor
+
+    return contextlib.closing(choose_executor(None, False, listener, request.trust))
+
+
+def _do_steps(run: RunState, executor: Callable[[], Executor]) -> None:
     stopped_by = ""
     for unit in arrange_steps(run.recipe):
         done = _skip_unit(unit, stopped_by) if stopped_by else _do_unit(run, unit, executor)
@@ -126,7 +132,7 @@ def _skip_unit(unit: Unit, stopped_by: str) -> list[RunStep]:
     return [skip_step(step, f"{stopped_by} said no") for step in unit]
 
 
-def _do_unit(run: RunState, unit: Unit, executor: Executor) -> list[RunStep]:
+def _do_unit(run: RunState, unit: Unit, executor: Callable[[], Executor]) -> list[RunStep]:
     start = time.perf_counter()
     decisions = run.planner.decide(unit, run.digests)
     if _all_reused(decisions):
@@ -143,7 +149,7 @@ def _do_unit(run: RunState, unit: Unit, executor: Executor) -> list[RunStep]:
         for decision in decisions:
             run.listener(tell_start(decision))
         works = tuple(gather_work(run, decision) for decision in decisions)
-        records = executor.submit(Task(works, held=True), run.planner.store).result()
+        records = executor().submit(Task(works, held=True), run.planner.store).result()
     return place_records(run, decisions, records, "done", _share_s(start, decisions))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -77,12 +78,15 @@ class Failed(Line):
 Answer = Done | Refused | Failed
 Message = Annotated[Progressed | Waits | Begins | Done | Refused | Failed, Field(discriminator="said")]
 
-_MESSAGE: TypeAdapter[Progressed | Waits | Begins | Answer] = TypeAdapter(Message)
+
+@cache
+def _messages() -> TypeAdapter[Progressed | Waits | Begins | Answer]:
+    return TypeAdapter(Message)
 
 
 def read_message(line: bytes) -> Progressed | Waits | Begins | Answer | None:
     """What a worker says; None where it is something else: a shell on another machine may greet first."""
     try:
-        return _MESSAGE.validate_json(line)
+        return _messages().validate_json(line)
     except ValidationError:
         return None
