@@ -81,6 +81,8 @@ def _sha256(path: Path) -> str:
 
 
 def _describe_local(path: Path, store: Store) -> FoundModel:
+    from ndld_flow.backends.models.external_files import external_size
+
     if not path.is_file():
         what = "is a folder; name the .onnx file in it" if path.is_dir() else "there is no such file"
         near = [p.name for p in path.parent.glob("*.onnx")] if path.parent.is_dir() else []
@@ -92,9 +94,9 @@ def _describe_local(path: Path, store: Store) -> FoundModel:
         names = _external_files(path, digest, store)
         files = [ArtifactFile(path=Onnx.main, digest=digest, size_bytes=path.stat().st_size)]
         for name in names:
-            data = path.parent / name
-            data_digest = store.digests.digest(data)
-            files.append(ArtifactFile(path=name, digest=data_digest, size_bytes=data.stat().st_size))
+            size_bytes = external_size(path, name)  # what another model of the same bytes has beside it says nothing
+            data_digest = store.digests.digest(path.parent / name)
+            files.append(ArtifactFile(path=name, digest=data_digest, size_bytes=size_bytes))
     except PermissionError as error:
         raise ModelError(f"model {error.filename}: it may not be read by this user.") from None
     except FileNotFoundError as error:

@@ -7,6 +7,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ndld_flow.backends.models.files import load_model, load_without_nodes
+from ndld_flow.backends.models.tensor_statistics import dtype_name
 from ndld_flow.backends.models.tensors import TensorSpec
 
 
@@ -31,7 +32,7 @@ def _declared(value: ir.Value) -> TensorSpec:
     if not isinstance(value.type, ir.TensorType):
         return TensorSpec(str(value.name), str(value.type), None)
     shape = None if value.shape is None else tuple(_dimension(dim) for dim in value.shape)
-    return TensorSpec(str(value.name), _element(value.type.dtype), shape)
+    return TensorSpec(str(value.name), dtype_name(value.type.dtype), shape)
 
 
 def _dimension(dim: int | ir.SymbolicDim) -> int | str | None:
@@ -39,7 +40,3 @@ def _dimension(dim: int | ir.SymbolicDim) -> int | str | None:
     if isinstance(dim, int):
         return dim if dim >= 0 else None
     return dim.value
-
-
-def _element(dtype: ir.DataType) -> str:
-    return "string" if dtype == ir.DataType.STRING else str(dtype.numpy().name)

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import shutil
-import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,11 @@ import onnx_ir as ir
 
 from ndld_flow.backends.models.derived_tensors import StreamedTensor, pieces_of
 from ndld_flow.backends.models.element_types import held_tensor
+from ndld_flow.backends.models.external_files import external_size
+from ndld_flow.backends.models.sound_tensors import check_tensor
 from ndld_flow.backends.models.sparse_tensors import SparseInitializer
 from ndld_flow.errors import ModelError, OutputsError
+from ndld_flow.plain_text import short_name
 
 INLINE_LIMIT_BYTES = 3 * 2**29
 """A protobuf message must stay under 2 GiB; 1.5 GiB leaves room for nodes and shapes."""
@@ -59,47 +61,28 @@ def _attribute_tensors(node: ir.Node) -> Iterator[ir.TensorProtocol]:
             yield from attribute.value
 
 
-def place_external(model: ir.Model, path: Path) -> None:
-    """Tell each external tensor where its model lies, and check that it may be read and is complete.
+def place_tensors(model: ir.Model, path: Path) -> None:
+    """Tell each external tensor where its model lies, and check that all tensors may be read and are complete.
 
-    Raises `ModelError` for a location outside the model's folder, a link, a missing file or one that is too short.
+    Raises `ModelError` as `check_tensor` does, and for a location outside the model's folder, a link, a missing file
+    or one that is too short.
     """
     sizes: dict[str, int] = {}
     folder = path.parent.resolve()
     for tensor in tensors_of(model):
+        check_tensor(path, tensor)
         if isinstance(tensor, ir.ExternalTensor):
             location = str(tensor.location)
             if location not in sizes:
-                sizes[location] = _checked_size(path, folder, location)
+                sizes[location] = external_size(path, location)
             _check_extent(path, tensor, sizes[location])
             tensor.base_dir = folder
 
 
-def _checked_size(path: Path, folder: Path, location: str) -> int:
-    """Size in bytes of a data file that may be read."""
-    where = f"{path}: external data {location!r}"
-    target = folder / location
-    if not location or Path(location).is_absolute() or ".." in Path(location).parts:
-        raise ModelError(
-            f"{where} lies outside the model's folder, which is refused. "
-            "Put the data file beside the model and save the model with a plain file name."
-        )
-    try:
-        real = target.resolve(strict=True)
-        status = real.stat()
-    except (OSError, RuntimeError):
-        raise ModelError(f"{where} is missing. Copy the data file into {folder} together with the model.") from None
-    if not real.is_relative_to(folder):
-        raise ModelError(f"{where} is a link out of the model's folder, which is refused. Copy the file there.")
-    if not stat.S_ISREG(status.st_mode):
-        raise ModelError(f"{where} is not a regular file.")
-    if status.st_nlink > 1:
-        raise ModelError(f"{where} has several hard links, which onnx refuses as unsafe. Copy the file instead.")
-    return status.st_size
-
-
 def _check_extent(path: Path, tensor: ir.ExternalTensor, size: int) -> None:
-    where = f"{path}: initializer {tensor.name!r} in external data {str(tensor.location)!r}"
+    where = (
+        f"{path}: initializer {short_name(tensor.name or '')!r} in external data {short_name(str(tensor.location))!r}"
+    )
     offset = tensor.offset or 0
     length = tensor.nbytes if tensor.length is None else tensor.length
     if offset < 0 or length != tensor.nbytes:

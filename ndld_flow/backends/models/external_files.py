@@ -1,16 +1,20 @@
-"""Which external data files a model names, read from its bytes.
+"""A model's file and its external data: opened only where they are files, and which data it names.
 
-A plan needs this to digest a model and must not pay 0.3 s for importing onnx, so the few protobuf fields that matter
-are walked by hand; everything else, weights included, is stepped over in a memory map and never read.
+A plan needs to know these names to digest a model, and must not pay 0.3 s for importing onnx: the few protobuf fields
+that matter are walked by hand; everything else, weights included, is stepped over in a memory map and never read.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from ndld_flow.errors import ModelError
+from ndld_flow.plain_text import short_name
 
 # Message -> field number -> message found there (onnx.proto). What is not listed is skipped.
 _FIELDS: dict[str, dict[int, str]] = {
@@ -31,19 +35,60 @@ class _BrokenError(Exception):
     """The bytes are not a protobuf message."""
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """A model's file, for reading. Raises `ModelError` for one that is missing, may not be read, or is no file: a pipe
+    would be waited for, a device never ends.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except FileNotFoundError:
+        raise ModelError(f"{path}: there is no such model file. Check the path.") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: the model cannot be read ({getattr(error, 'strerror', error)}).") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ModelError(f"{path}: this is not a regular file. Name the .onnx file itself.")
+    return os.fdopen(descriptor, "rb")
+
+
+def external_size(path: Path, location: str) -> int:
+    """Bytes of a data file that the model at `path` names, if it may be read.
+
+    Raises `ModelError` for a location outside the model's folder, a link out of it or a hard link, and for what is
+    missing or no file.
+    """
+    folder = path.parent.resolve()
+    where = f"{path}: external data {short_name(location)!r}"
+    if not location or "\0" in location or Path(location).is_absolute() or ".." in Path(location).parts:
+        raise ModelError(
+            f"{where} lies outside the model's folder, which is refused. "
+            "Put the data file beside the model and save the model with a plain file name."
+        )
+    try:
+        real = (folder / location).resolve(strict=True)
+        status = real.stat()
+    except (OSError, RuntimeError):
+        raise ModelError(f"{where} is missing. Copy the data file into {folder} together with the model.") from None
+    if not real.is_relative_to(folder):
+        raise ModelError(f"{where} is a link out of the model's folder, which is refused. Copy the file there.")
+    if not stat.S_ISREG(status.st_mode):
+        raise ModelError(f"{where} is not a regular file.")
+    if status.st_nlink > 1:
+        raise ModelError(f"{where} has several hard links, which onnx refuses as unsafe. Copy the file instead.")
+    return status.st_size
+
+
 def external_files(path: Path) -> tuple[str, ...]:
     """Locations of the external data files `path` names, relative to its folder, as written there, sorted.
 
     Raises `ModelError` when the file is missing, empty, or not a protobuf.
     """
     try:
-        with path.open("rb") as file, _mapped(file.fileno(), path) as data:
+        with open_regular(path) as file, _mapped(file.fileno(), path) as data:
             # Almost every model has none: one search at memory speed says so.
             if data.find(b"location") < 0:
                 return ()
             return tuple(sorted(set(_locations(data, 0, len(data), "model", 0))))
-    except FileNotFoundError:
-        raise ModelError(f"{path}: there is no such model file. Check the path.") from None
     except OSError as error:
         raise ModelError(f"{path}: the model cannot be read ({error.strerror}).") from None
     except (_BrokenError, UnicodeDecodeError):

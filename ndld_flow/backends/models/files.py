@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -14,10 +15,11 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
 
 from ndld_flow.backends.models.element_types import held_tensor
-from ndld_flow.backends.models.external_data import moved_out, place_external
-from ndld_flow.backends.models.external_files import external_files
+from ndld_flow.backends.models.external_data import moved_out, place_tensors
+from ndld_flow.backends.models.external_files import external_files, open_regular
 from ndld_flow.backends.models.node_selection import op_name
 from ndld_flow.backends.models.scopes import inner_graphs
+from ndld_flow.backends.models.sound_graphs import check_functions, check_versions
 from ndld_flow.backends.models.sparse_tensors import (
     SparseInitializer,
     give_back_sparse,
@@ -26,6 +28,7 @@ from ndld_flow.backends.models.sparse_tensors import (
     write_sparse,
 )
 from ndld_flow.errors import ModelError, OutputsError
+from ndld_flow.plain_text import shortened
 from ndld_flow.records.graph_change import GraphChange, GraphSummary
 
 MAX_IR_VERSION = 13
@@ -35,6 +38,12 @@ MAX_OPSET = 26
 _MIN_IR_VERSION = 3
 """Older ones have no opset imports."""
 _DEFAULT_DOMAIN = "ai.onnx"
+_MOST_BYTES = 2**31 - 1
+"""Of a protobuf message."""
+_MOST_LETTERS = 600
+"""Of a library's message: it may hold whole nodes and names."""
+
+logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # what it warns of, the checker refuses
 
 __all__ = [
     "MAX_IR_VERSION",
@@ -74,13 +83,15 @@ def load_without_nodes(path: Path) -> ir.Model:
 
 
 def _model_of(proto: onnx.ModelProto, path: Path) -> ir.Model:
-    sparse = take_sparse(proto)
+    check_versions(proto, path)
+    check_functions(proto, path)
     try:
+        sparse = take_sparse(proto)
         model = ir.serde.deserialize_model(proto)
-    except (ir.serde.SerdeError, ValueError, NotImplementedError, KeyError, TypeError) as error:
+    except (ir.serde.SerdeError, ValueError, LookupError, TypeError, NotImplementedError, RecursionError) as error:
         raise ModelError(f"{path}: the model is broken or uses what is not supported: {_innermost(error)}") from None
     give_back_sparse(model, sparse)
-    place_external(model, path)
+    place_tensors(model, path)
     _name_default_domain(model)
     return model
 
@@ -98,12 +109,13 @@ def _name_default_domain(model: ir.Model) -> None:
 
 def read_proto(path: Path) -> onnx.ModelProto:
     """The model as it is written, external data not loaded. Raises `ModelError` as `load_model` does for the file."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise ModelError(f"{path}: there is no such model file. Check the path.") from None
-    except OSError as error:
-        raise ModelError(f"{path}: the model cannot be read ({error.strerror}).") from None
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > _MOST_BYTES:
+            raise ModelError(f"{path}: no ONNX model is larger than 2 GiB without its external data.")
+        try:
+            data = file.read(_MOST_BYTES)
+        except OSError as error:
+            raise ModelError(f"{path}: the model cannot be read ({error.strerror}).") from None
     if not data:
         raise ModelError(f"{path}: the model file is empty. Export or download it again.")
     try:
@@ -250,8 +262,8 @@ def _stored_bytes(tensor: ir.TensorProtocol) -> int:
 
 
 def one_paragraph(error: BaseException | str) -> str:
-    """A library's message on one line, without its traceback-like layout."""
-    return " ".join(str(error).replace("==>", ";").split()).replace(" ;", ";")
+    """A library's message on one line, without its traceback-like layout, and no longer than people read."""
+    return shortened(" ".join(str(error).replace("==>", ";").split()).replace(" ;", ";"), _MOST_LETTERS)
 
 
 def _innermost(error: BaseException) -> str:

@@ -26,6 +26,7 @@ from ndld_flow.backends.running.execution_providers import (
 )
 from ndld_flow.backends.running.native_output import catch_native_output
 from ndld_flow.errors import BackendError, ModelError
+from ndld_flow.plain_text import shortened
 
 Optimization = Literal["disabled", "basic", "extended", "layout", "all"]
 Execution = Literal["sequential", "parallel"]
@@ -33,6 +34,8 @@ Execution = Literal["sequential", "parallel"]
 _SILENT = 4
 """Severity of fatal messages. What ONNX Runtime logs as an error it raises too."""
 _WARNING = 2
+_MOST_LETTERS = 600
+"""Of a message of ONNX Runtime's: names in it are as long as the model's author liked."""
 _LEVELS = {
     "disabled": "ORT_DISABLE_ALL",
     "basic": "ORT_ENABLE_BASIC",
@@ -289,11 +292,11 @@ def _loader_reason(log: str) -> str:
 
 
 def _one_paragraph(error: Exception) -> str:
-    """ONNX Runtime's message without its code, source lines and line breaks."""
+    """ONNX Runtime's message without its code, source lines and line breaks, and no longer than people read."""
     text = str(error)
     if text.startswith("[ONNXRuntimeError]"):
         text = text.split(" : ", 3)[-1]
-    return " ".join(text.split()).rstrip(".")
+    return shortened(" ".join(text.split()).rstrip("."), _MOST_LETTERS)
 
 
 def _ort_value(name: str, array: Array, model: OpenModel) -> ort.OrtValue:
