@@ -9,20 +9,24 @@ A recipe may have a `defaults:` list that names other recipes (beside it, or in 
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from ndld_flow.artifacts.digest import digest_json
-from ndld_flow.artifacts.files import write_text_atomically
+from ndld_flow.artifacts.hidden_credentials import hide_credentials
+from ndld_flow.artifacts.seals import read_note, write_note
 from ndld_flow.errors import Problem, RecipeError
 from ndld_flow.nearest import say_nearest
-from ndld_flow.recipe.yaml_file import YamlFile, read_yaml, refuse_explosive_aliases
+from ndld_flow.recipe.config_files import check_used_files, config_texts, find_config, find_folders
+from ndld_flow.recipe.environment import READS_ENVIRONMENT, explain_reading, reading_environment
+from ndld_flow.recipe.overrides import OF_HYDRA, OF_HYDRA_HINT, check_overrides
+from ndld_flow.recipe.resolution import bounded_resolution
+from ndld_flow.recipe.yaml_file import YamlFile, read_yaml
 
 PRIMARY = "ndld_flow_recipe"
 """Hydra wants a directory and a stem; the recipe, whatever its name, is handed over under this one."""
@@ -45,6 +49,8 @@ class Composed:
     values: dict[str, Any]
     written: dict[str, Any]
     """The same with its `${...}` as they were written."""
+    trust: bool = False
+    """Whether `${oc.env:...}` may read the environment, which holds passwords and tokens."""
 
     def where(self, dotted: str) -> str:
         """The override or `file:line` that gave a dotted path its value."""
@@ -56,36 +62,44 @@ class Composed:
         return self.file.where(dotted)
 
 
-def compose_recipe(path: Path, overrides: Sequence[str] = (), memory: Path | None = None) -> Composed:
+def compose_recipe(
+    path: Path, overrides: Sequence[str] = (), memory: Path | None = None, *, trust: bool = False
+) -> Composed:
     """Compose a recipe file with command-line overrides in Hydra's grammar.
 
     A plain `a.b=c` also sets what the recipe does not mention (`+` is not needed): validation knows every setting and
     names the nearest for a wrong one. With a `memory` folder, the result is kept by the digest of all files and
     overrides it depends on, and Hydra is not imported when nothing changed.
 
-    Raises RecipeError for unreadable files, wrong overrides, unknown defaults and broken interpolations.
+    Raises RecipeError for unreadable files, wrong overrides, unknown defaults and broken interpolations, and for those
+    that read the environment, unless the recipe has the user's `trust`.
     """
-    return compose_file(read_yaml(path), overrides, memory)
+    return compose_file(read_yaml(path), overrides, memory, trust=trust)
 
 
-def compose_file(file: YamlFile, overrides: Sequence[str] = (), memory: Path | None = None) -> Composed:
+def compose_file(
+    file: YamlFile, overrides: Sequence[str] = (), memory: Path | None = None, *, trust: bool = False
+) -> Composed:
     """Compose a recipe whose text was read already. As `compose_recipe`, which see."""
-    folders = _find_folders(file.path)
+    folders = find_folders(file.path)
     overrides = tuple(overrides)
-    _refuse_settings_of_hydra(file, overrides)
+    check_overrides(overrides)
+    if "hydra" in file.values:
+        raise RecipeError([Problem(file.where("hydra"), "hydra", OF_HYDRA, OF_HYDRA_HINT)])
     key = _digest_sources(file, overrides, folders)
     note = memory / f"{key}.json" if memory is not None and key is not None else None
     both = _recall(note)
     if both is None:
         followed = [_normalise(override, folders) for override in overrides if override != WITHOUT_SWEEP]
-        both = _compose(file, followed, folders)
+        with reading_environment(allowed=trust):
+            both = _compose(file, followed, folders)
         for values in both:
             if WITHOUT_SWEEP in overrides:
                 values.pop("sweep", None)
             values["steps"] = _order_steps(values.get("steps"), file, folders)
         if note is not None:
-            write_text_atomically(note, json.dumps(both if both[0] != both[1] else both[:1]))
-    return Composed(file, overrides, both[0], both[-1])
+            write_note(note, both if both[0] != both[1] else both[:1])
+    return Composed(file, overrides, both[0], both[-1], trust)
 
 
 def resolve_interpolations(composed: Composed, written: dict[str, Any]) -> dict[str, Any]:
@@ -96,11 +110,11 @@ def resolve_interpolations(composed: Composed, written: dict[str, Any]) -> dict[
     if not holds_interpolation(written):
         return written
     from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
 
     try:
-        values = OmegaConf.to_container(OmegaConf.create(written), resolve=True)
-    except OmegaConfBaseException as error:
+        with bounded_resolution(), reading_environment(allowed=composed.trust):
+            values = OmegaConf.to_container(OmegaConf.create(written), resolve=True)
+    except Exception as error:  # as in `_compose`
         raise RecipeError([_explain(composed.file, (), error)]) from None
     return {str(key): value for key, value in values.items()} if isinstance(values, dict) else {}
 
@@ -112,85 +126,13 @@ def holds_interpolation(value: object) -> bool:
     return any(map(holds_interpolation, value)) if isinstance(value, list) else isinstance(value, str) and "${" in value
 
 
-def _refuse_settings_of_hydra(file: YamlFile, overrides: Sequence[str]) -> None:
-    """Refuse what would say how Hydra runs something: here it only composes, and such settings would say nothing."""
-    what = "this is a setting of Hydra's own, which composes recipes here and runs nothing"
-    hint = "a sweep has `sweep.method`, `sweep.points`, `--jobs`; a run has `--outputs`"
-    problems = [
-        Problem(f'override "{override}"', "", what, hint)
-        for override in overrides
-        if re.match(r"[+~]*hydra([./@=]|$)", override)
-    ]
-    if "hydra" in file.values:
-        problems.append(Problem(file.where("hydra"), "hydra", what, hint))
-    if problems:
-        raise RecipeError(problems)
-
-
-def _find_folders(path: Path) -> list[Path]:
-    """Folders that hold config groups or other recipes, nearest first."""
-    beside = path.absolute().parent
-    candidates = [
-        beside / "configs",
-        beside.parent / "configs",
-        Path.cwd() / "configs",
-        beside,
-        Path.cwd() / "pipelines",
-    ]
-    return [folder for folder in dict.fromkeys(candidates) if folder.is_dir()]
-
-
-def _config_files(folders: Sequence[Path]) -> Iterator[Path]:
-    for folder in folders:
-        pattern = "**/*.y*ml" if folder.name == "configs" else "*.y*ml"
-        yield from sorted(folder.glob(pattern))
-
-
-def _used_files(values: dict[str, Any], overrides: Sequence[str], folders: Sequence[Path]) -> Iterator[Path]:
-    """Files that Hydra will read for a recipe: those in its `defaults:`, in theirs, and those that overrides choose."""
-    waiting = _default_files(values, folders)
-    for override in overrides:
-        group, _, choice = override.lstrip("+~").partition("=")
-        waiting += _find_config(f"{group.partition('@')[0]}/{choice}", folders)
-    seen: set[Path] = set()
-    while waiting:
-        path = waiting.pop()
-        if path not in seen:
-            seen.add(path)
-            yield path  # whoever asked refuses an explosive one before it is read here
-            waiting += _default_files(read_yaml(path).values, folders)
-
-
-def _default_files(values: dict[str, Any], folders: Sequence[Path]) -> list[Path]:
-    """Files that a `defaults:` list names: `other`, `group/choice`, `group@package: choice`."""
-    found: list[Path] = []
-    entries = values.get("defaults")
-    for entry in entries if isinstance(entries, list) else []:
-        pairs = entry.items() if isinstance(entry, dict) else [("", entry)]
-        for group, choices in pairs:
-            words = str(group).partition("@")[0].split()  # `override` and `optional` may stand before a group
-            for choice in choices if isinstance(choices, list) else [choices]:
-                found += _find_config("/".join([*words[-1:], str(choice).partition("@")[0]]), folders)
-    return found
-
-
-def finds_the_same(values: dict[str, Any], path: Path, other: Path) -> bool:
-    """Whether a recipe's `defaults:` name the same files when it lies at another path."""
-    return _default_files(values, _find_folders(path)) == _default_files(values, _find_folders(other))
-
-
-def _find_config(name: str, folders: Sequence[Path]) -> list[Path]:
-    """The file of a name such as `profiling/quick`, in the first folder that holds it."""
-    paths = (folder / f"{name.strip('/').removesuffix('.yaml')}.yaml" for folder in folders)
-    return [path for path in paths if path.is_file()][:1]
-
-
 def _digest_sources(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) -> str | None:
     """Digest of all that composition reads; None when it also reads the environment or the clock."""
     texts = [file.text, *overrides]
+    if any(hide_credentials(text) != text for text in texts):
+        return None  # nothing of it is kept
     if "defaults" in file.values or any(_chooses_group(override, folders) for override in overrides):
-        for config in _config_files(folders):
-            texts += [str(config), config.read_text(encoding="utf-8", errors="replace")]
+        texts += config_texts(folders)
     if any(DEPENDS_ON_SURROUNDINGS.search(text) for text in texts):
         return None
     return digest_json(
@@ -199,12 +141,7 @@ def _digest_sources(file: YamlFile, overrides: Sequence[str], folders: Sequence[
 
 
 def _recall(note: Path | None) -> list[dict[str, Any]] | None:
-    if note is None:
-        return None
-    try:
-        both = json.loads(note.read_bytes())
-    except (OSError, ValueError):
-        return None
+    both = read_note(note) if note is not None else None
     return both if isinstance(both, list) and all(isinstance(values, dict) for values in both) else None
 
 
@@ -225,20 +162,17 @@ def _compose(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) 
     """The recipe's values with interpolations followed, and as written."""
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
-    from hydra.errors import HydraException
     from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
 
-    for path in _used_files(file.values, overrides, folders):
-        refuse_explosive_aliases(path)
+    check_used_files(file.values, overrides, folders)
     search = ",".join(_quote(f"file://{folder}") for folder in folders)
     with tempfile.TemporaryDirectory(prefix="ndld_flow-") as aside:
         (Path(aside) / f"{PRIMARY}.yaml").write_text(file.text, encoding="utf-8")
         try:
-            with initialize_config_dir(config_dir=aside, version_base="1.3"):
+            with bounded_resolution(), initialize_config_dir(config_dir=aside, version_base="1.3"):
                 config = compose(PRIMARY, overrides=[*overrides, f"hydra.searchpath=[{search}]"])
                 both = [OmegaConf.to_container(config, resolve=resolve) for resolve in (True, False)]
-        except (HydraException, OmegaConfBaseException) as error:
+        except Exception as error:  # Hydra lets through whatever goes wrong in it; the recipe is all that differs
             raise RecipeError([_explain(file, overrides, error)]) from None
         finally:
             GlobalHydra.instance().clear()
@@ -253,6 +187,8 @@ def _quote(text: str) -> str:
 
 def _explain(file: YamlFile, overrides: Sequence[str], error: Exception) -> Problem:
     """Hydra's message as one located problem."""
+    if isinstance(error, RecursionError):
+        return Problem(file.where("defaults"), "", "its `defaults:` or `${...}` lead too deep, or back to themselves")
     text = " ".join(str(error).replace(PRIMARY, file.path.name).split())
     text = re.sub(r"\s*(Config search path:|Set the environment variable|See https?://).*", "", text)
     for override in overrides:
@@ -264,6 +200,8 @@ def _explain(file: YamlFile, overrides: Sequence[str], error: Exception) -> Prob
             return Problem(f'override "{shown}"', "", text.replace("++", ""), hint)
     full_key = getattr(error, "full_key", None)
     dotted = str(full_key) if full_key else ""
+    if READS_ENVIRONMENT in text:
+        return explain_reading(file.where(dotted), dotted, text)
     hint = ""
     if "nterpolation" in text:
         names = re.findall(r"[Ii]nterpolation key '([^']+)'", text)
@@ -287,7 +225,7 @@ def _named_steps(file: YamlFile, folders: Sequence[Path], depth: int) -> list[st
     defaults = file.values.get("defaults")
     for entry in defaults if isinstance(defaults, list) and depth < 16 else []:
         if isinstance(entry, str) and entry != "_self_" and "@" not in entry:
-            for base in _find_config(entry, folders):
+            for base in find_config(entry, folders):
                 names += _named_steps(read_yaml(base), folders, depth + 1)
     own = file.values.get("steps")
     return names + (list(own) if isinstance(own, dict) else [])

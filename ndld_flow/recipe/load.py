@@ -12,6 +12,7 @@ from ndld_flow.recipe.compose import compose_recipe
 from ndld_flow.recipe.given_axes import GivenAxis, read_axis_override, read_pin
 from ndld_flow.recipe.make_sweep import make_sweep
 from ndld_flow.recipe.override_grammar import AxisError
+from ndld_flow.recipe.overrides import check_overrides
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.sweep_axes import find_root_key
@@ -25,7 +26,7 @@ def load_recipe(
 
     Raises RecipeError with every problem found.
     """
-    return validate_recipe(compose_recipe(path, overrides, _memory(store)), trust=trust)
+    return validate_recipe(compose_recipe(path, overrides, _memory(store), trust=trust), trust=trust)
 
 
 def load_sweep(
@@ -43,12 +44,13 @@ def load_sweep(
     that gives an axis of the recipe a single value. `variant=plain,fp16` chooses among variants.
     Raises RecipeError with every problem found.
     """
+    check_overrides(overrides)
     axes, plain = _split(overrides, multirun)
-    composed = compose_recipe(path, [override for _, override in plain], _memory(store))
+    composed = compose_recipe(path, [override for _, override in plain], _memory(store), trust=trust)
     pins = [(place, pin) for place, override in plain if (pin := read_pin(override, composed.values))]
     if pins:
         left = [_compose_pin(override, dict(pins).get(place), composed.values) for place, override in plain]
-        composed = compose_recipe(path, [override for override in left if override], _memory(store))
+        composed = compose_recipe(path, [override for override in left if override], _memory(store), trust=trust)
     given = [axis for _, axis in sorted([*axes, *pins], key=lambda one: one[0])]
     if composed.values.get("sweep") is None and not given:
         return validate_recipe(composed, trust=trust)

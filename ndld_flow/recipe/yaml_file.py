@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import stat
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from ndld_flow.errors import Problem, RecipeError
-
-MAX_BYTES = 4 * 2**20
-"""A recipe is written by people; what is larger is another file."""
-MAX_VALUES = 100_000
-"""Values in a file, each alias counted as all that it stands for: a few lines of aliases can mean billions."""
-MAX_DEPTH = 64
-"""Levels of nesting, aliases followed."""
+from ndld_flow.plain_text import visible_name
+from ndld_flow.recipe.yaml_bounds import MAX_BYTES, ExcessError, check_depth, check_size, key_trouble, value_trouble
 
 
 @dataclass(frozen=True)
@@ -39,30 +35,44 @@ def read_yaml(path: Path) -> YamlFile:
 
     Raises RecipeError when the file is missing, not UTF-8, not YAML, not a mapping, or names a key twice.
     """
-    return parse_yaml(path, _read_text(path))
+    return parse_yaml(path, read_text(path))
 
 
 def parse_yaml(path: Path, text: str) -> YamlFile:
     """A text as if it were this file's. Raises as `read_yaml` does."""
-    loader = _SafeLoader(text)
     try:
-        root = loader.get_single_node()
-        _refuse_explosion(path, root)
-        lines, problems = _walk(path, root)
-        values = loader.construct_document(root) if root is not None else {}
+        check_depth(text, _SafeLoader)
+        lines, problems, values = _load(path, text)
     except yaml.YAMLError as error:
         raise RecipeError([_syntax_problem(path, error)]) from None
-    except RecursionError:
-        raise _refuse(path, "", "is nested too deeply to be a recipe") from None
-    except ValueError as error:  # a date in the 13th month, a number of 5000 digits
+    except ExcessError as error:
+        raise _refuse(path, "", str(error)) from None
+    except _NO_VALUE as error:
         raise _refuse(path, "", f"holds a value that cannot be read: {error}") from None
-    finally:
-        loader.dispose()
     if problems:
         raise RecipeError(problems)
     if not isinstance(values, dict):
         raise _refuse(path, "", "a recipe is a mapping with keys such as `model:` and `steps:`")
     return YamlFile(path, text, values, lines)
+
+
+_NO_VALUE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What PyYAML raises of a date in the 13th month, and of `!!bool maybe`, `!!int ""`, `!!timestamp x`."""
+
+
+def _load(path: Path, text: str) -> tuple[dict[str, int], list[Problem], object]:
+    """Lines of all dotted paths, what is wrong with keys and values, and the values where nothing is."""
+    loader = _SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return {}, [], {}
+        check_size(root)
+        walk = _Walk(path)
+        walk.visit(root)
+        return walk.lines, walk.problems, None if walk.problems else loader.construct_document(root)
+    finally:
+        loader.dispose()
 
 
 def compose_nodes(text: str) -> yaml.Node | None:
@@ -71,26 +81,16 @@ def compose_nodes(text: str) -> yaml.Node | None:
     return root
 
 
-def refuse_explosive_aliases(path: Path) -> None:
-    """Refuse a file that someone else will load when its aliases stand for too much; nothing else is looked for.
-
-    Raises RecipeError.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-        if "*" in text and "&" in text:
-            _refuse_explosion(path, yaml.compose(text, _SafeLoader))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
-        return  # whoever loads it will say what is wrong with it
-
-
 class _SafeLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """libyaml's loader where it is there, Python's otherwise; both build plain data only."""
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
     try:
-        if path.stat().st_size > MAX_BYTES:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):  # a pipe or a device may never end
+            raise _refuse(path, "", "is no regular file; write the recipe to a file first")
+        if found.st_size > MAX_BYTES:
             raise _refuse(path, "", f"is larger than {MAX_BYTES // 2**20} MiB, which no recipe is")
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -101,6 +101,8 @@ def _read_text(path: Path) -> str:
         raise _refuse(path, "", "is not UTF-8 text, so it is not a recipe") from None
     except OSError as error:
         raise _refuse(path, "", f"cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise _refuse(path, "", "no file can have this name") from None
 
 
 def _near_files(path: Path) -> str:
@@ -112,57 +114,46 @@ def _near_files(path: Path) -> str:
     return say_nearest(path.name, [p.name for p in folder.glob("*.y*ml")])
 
 
-def _refuse_explosion(path: Path, root: yaml.Node | None) -> None:
-    """Refuse a file whose aliases stand for too much, or for themselves, before anything follows them."""
-    known: dict[int, tuple[int, int]] = {}
-    """Node -> values and levels below it, aliases followed; none yet while it is being measured."""
+@dataclass
+class _Walk:
+    """Finds the lines of all dotted paths, and every key and value that cannot be one, or stands twice."""
 
-    def measure(node: yaml.Node) -> tuple[int, int]:
-        if id(node) not in known:
-            known[id(node)] = (0, 0)
-            children = node.value if isinstance(node, yaml.CollectionNode) else []
-            inner = [measure(part) for child in children for part in (child if isinstance(child, tuple) else (child,))]
-            known[id(node)] = 1 + sum(size for size, _ in inner), 1 + max((depth for _, depth in inner), default=0)
-        values, depth = known[id(node)]
-        if not values:
-            raise _refuse(path, "", "an alias (`*name`) stands inside what it is an alias of")
-        if values > MAX_VALUES or depth > MAX_DEPTH:
-            raise _refuse(path, "", "its aliases and nesting stand for more than any recipe needs")
-        return values, depth
+    path: Path
+    lines: dict[str, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    _visited: set[int] = field(default_factory=set)
 
-    if root is not None:
-        measure(root)
-
-
-def _walk(path: Path, root: yaml.Node | None) -> tuple[dict[str, int], list[Problem]]:
-    """Lines of all dotted paths, and a problem for every key that stands twice in one mapping."""
-    lines: dict[str, int] = {}
-    problems: list[Problem] = []
-    visited: set[int] = set()
-
-    def visit(node: yaml.Node | None, dotted: str) -> None:
-        if id(node) in visited:
+    def visit(self, node: yaml.Node, dotted: str = "") -> None:
+        if id(node) in self._visited:
             return
-        visited.add(id(node))
-        if isinstance(node, yaml.MappingNode):
-            seen: dict[str, int] = {}
-            for key, value in node.value:
-                name = f"{dotted}.{key.value}" if dotted else str(key.value)
-                line = key.start_mark.line + 1
-                if key.value in seen and key.value != "<<":
-                    what = f"the key `{key.value}` stands twice (first on line {seen[key.value]})"
-                    problems.append(Problem(f"{path}:{line}", name, what, "give each key once"))
-                seen.setdefault(key.value, line)
-                lines.setdefault(name, line)
-                visit(value, name)
+        self._visited.add(id(node))
+        if trouble := value_trouble(node):
+            self._tell(node, dotted, trouble)
+        elif isinstance(node, yaml.MappingNode):
+            self._visit_mapping(node, dotted)
         elif isinstance(node, yaml.SequenceNode):
             for index, value in enumerate(node.value):
-                name = f"{dotted}.{index}"
-                lines.setdefault(name, value.start_mark.line + 1)
-                visit(value, name)
+                self.lines.setdefault(f"{dotted}.{index}", value.start_mark.line + 1)
+                self.visit(value, f"{dotted}.{index}")
 
-    visit(root, "")
-    return lines, problems
+    def _visit_mapping(self, node: yaml.MappingNode, dotted: str) -> None:
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            if trouble := key_trouble(key):
+                self._tell(key, dotted, trouble)
+                continue
+            name = f"{dotted}.{key.value}" if dotted else str(key.value)
+            line = key.start_mark.line + 1
+            if key.value in seen and key.value != "<<":
+                what = f"the key `{key.value}` stands twice (first on line {seen[key.value]})"
+                self._tell(key, name, what, "give each key once")
+            seen.setdefault(key.value, line)
+            self.lines.setdefault(name, line)
+            self.visit(value, name)
+
+    def _tell(self, node: yaml.Node, dotted: str, what: str, hint: str = "") -> None:
+        where = f"{self.path}:{node.start_mark.line + 1}"
+        self.problems.append(Problem(where, visible_name(dotted), visible_name(what), hint))
 
 
 def _syntax_problem(path: Path, error: yaml.YAMLError) -> Problem:

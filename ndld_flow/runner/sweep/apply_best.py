@@ -7,7 +7,7 @@ from pathlib import Path
 from ndld_flow.artifacts.files import write_bytes_atomically
 from ndld_flow.errors import OutputsError, RequestError
 from ndld_flow.recipe.apply_point import apply_point
-from ndld_flow.recipe.compose import finds_the_same
+from ndld_flow.recipe.config_files import finds_the_same
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.runner.state import Request

@@ -1,0 +1,107 @@
+"""Files that a recipe may be composed of: other recipes and config groups, in folders near it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ndld_flow.errors import RecipeError
+from ndld_flow.recipe.yaml_file import read_text, read_yaml
+
+MAX_CONFIGS = 10_000
+"""Files in folders called `configs`; where more are, none is looked at beyond these."""
+
+
+def find_folders(path: Path) -> list[Path]:
+    """Folders that hold config groups or other recipes, nearest first."""
+    beside = path.absolute().parent
+    candidates = [
+        beside / "configs",
+        beside.parent / "configs",
+        Path.cwd() / "configs",
+        beside,
+        Path.cwd() / "pipelines",
+    ]
+    return [folder for folder in dict.fromkeys(candidates) if folder.is_dir()]
+
+
+def config_texts(folders: Sequence[Path]) -> Iterator[str]:
+    """Path and text of all files that could be chosen; of one that cannot be read, its path alone."""
+    for path in _config_files(folders):
+        yield str(path)
+        try:
+            yield read_text(path)
+        except RecipeError:
+            continue  # a recipe that chooses it is refused
+
+
+def check_used_files(values: dict[str, Any], overrides: Sequence[str], folders: Sequence[Path]) -> None:
+    """Read each file that Hydra may read for a recipe: those in its `defaults:`, in theirs, and those that overrides
+    choose. Hydra follows whatever a file says; here one that no recipe may use is refused first.
+
+    Raises RecipeError as `read_yaml` does.
+    """
+    waiting = _default_files(values, folders)
+    for override in overrides:
+        group, _, choice = override.lstrip("+~").partition("=")
+        for word in re.split(r"[\s,()\[\]'\"]+", choice):
+            waiting += find_config(f"{group.partition('@')[0]}/{word}", folders)
+    seen: set[Path] = set()
+    while waiting:
+        path = waiting.pop()
+        if path not in seen:
+            seen.add(path)
+            waiting += _default_files(read_yaml(path).values, folders, _group_of(path, folders))
+
+
+def finds_the_same(values: dict[str, Any], path: Path, other: Path) -> bool:
+    """Whether a recipe's `defaults:` name the same files when it lies at another path."""
+    return _default_files(values, find_folders(path)) == _default_files(values, find_folders(other))
+
+
+def find_config(name: str, folders: Sequence[Path]) -> list[Path]:
+    """The file of a name such as `profiling/quick`, in the first folder that holds it."""
+    paths = (folder / f"{name.strip('/').removesuffix('.yaml')}.yaml" for folder in folders)
+    return [path for path in paths if _is_there(path)][:1]
+
+
+def _config_files(folders: Sequence[Path]) -> Iterator[Path]:
+    for folder in folders:
+        pattern = "**/*.y*ml" if folder.name == "configs" else "*.y*ml"
+        yield from sorted(islice(folder.glob(pattern), MAX_CONFIGS))
+
+
+def _default_files(values: dict[str, Any], folders: Sequence[Path], group: str = "") -> list[Path]:
+    """Files that a `defaults:` list names: `other`, `group/choice`, `group@package: choice`.
+
+    In a file of a group they are relative to it, or begin with `/`. What depends on other choices may be any file.
+    """
+    entries = values.get("defaults")
+    names = [name for entry in (entries if isinstance(entries, list) else []) for name in _named(entry)]
+    if any("${" in name for name in names):
+        return list(_config_files(folders))
+    return [path for name in names for prefix in ("", group) for path in find_config(f"{prefix}/{name}", folders)]
+
+
+def _named(entry: object) -> Iterator[str]:
+    """Names of the files that one entry of a `defaults:` list chooses."""
+    for group, choices in entry.items() if isinstance(entry, dict) else [("", entry)]:
+        words = str(group).partition("@")[0].split()  # `override` and `optional` may stand before a group
+        for choice in choices if isinstance(choices, list) else [choices]:
+            yield "/".join([*words[-1:], str(choice).partition("@")[0]])
+
+
+def _group_of(path: Path, folders: Sequence[Path]) -> str:
+    """`profiling` of `configs/profiling/quick.yaml`."""
+    return next((str(path.parent.relative_to(folder)) for folder in folders if path.is_relative_to(folder)), "")
+
+
+def _is_there(path: Path) -> bool:
+    """Whether something has this path, be it a pipe: whoever reads it says so."""
+    try:
+        return path.exists() and not path.is_dir()
+    except (OSError, ValueError):  # too long a name
+        return False
