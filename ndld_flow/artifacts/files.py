@@ -80,21 +80,44 @@ def building_folder(folder: Path) -> Iterator[Path]:
 def place_folder(built: Path, folder: Path) -> None:
     """Give a folder its name for good: neither it nor what is in it is lost by a power cut. Raises OSError."""
     sync_folder(built)
-    built.rename(folder)
+    try:
+        built.rename(folder)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        with _aside(folder) as aside:  # it was built on another disk
+            _copy_folder(built, aside)
+            sync_folder(aside)
+            aside.rename(folder)
     sync(folder.parent)
+
+
+def _copy_folder(source: Path, target: Path) -> None:
+    """Copy files, folders and links, but no permissions: not every file system has them."""
+    target.mkdir()
+    for path in source.iterdir():
+        if path.is_symlink():
+            (target / path.name).symlink_to(path.readlink(), target_is_directory=path.is_dir())
+        elif path.is_dir():
+            _copy_folder(path, target / path.name)
+        else:
+            shutil.copyfile(path, target / path.name)
 
 
 @contextlib.contextmanager
 def _aside(path: Path) -> Iterator[Path]:
     """A name beside a path, of which nothing is left where it does not come to a good end."""
-    aside = path.with_name(f".{path.name[:_LETTERS]}.{uuid4().hex[:8]}")
+    aside = path.with_name(_aside_name(path.name))
     try:
         yield aside
     except BaseException:
         with contextlib.suppress(OSError):  # what went wrong first is what is told
-            aside.unlink(missing_ok=True)
-        remove_folder(aside)
+            remove_any(aside)
         raise
+
+
+def _aside_name(name: str) -> str:
+    return f".{name[:_LETTERS]}.{uuid4().hex[:8]}"
 
 
 def find_leftovers(folder: Path) -> list[Path]:
@@ -161,12 +184,31 @@ def remove_folder(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def discard_folder(folder: Path, parent: Path) -> None:
+    """Remove a folder in one move, so that no half of it is ever seen; `parent` is where it is while it is removed.
+
+    Raises OSError where it may not be removed; what a killed process leaves, `find_leftovers` finds.
+    """
+    with contextlib.suppress(FileNotFoundError):  # another process was faster
+        remove_folder(folder.rename(parent / _aside_name(folder.name)))
+
+
+def remove_any(path: Path) -> None:
+    """Remove a file, a link or a folder. Raises OSError for what is no folder."""
+    if path.is_dir() and not path.is_symlink():
+        remove_folder(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def point_to(link: Path, target: Path) -> None:
     """Make `link` a symbolic link to `target` in one move; where links are refused, a file that holds the path.
 
-    Raises OSError, and it still points where it did.
+    A folder in its place is somebody's: it gets another name. Raises OSError, and it still points where it did.
     """
-    relative = os.path.relpath(target, link.parent)
+    if link.is_dir() and not link.is_symlink():
+        link.rename(link.with_name(f"{link.name}-set-aside-{uuid4().hex[:6]}"))
+    relative = os.path.relpath(target.resolve(), link.parent.resolve())  # either may be behind a link
     with _aside(link) as aside:
         try:
             aside.symlink_to(relative, target_is_directory=True)
@@ -178,10 +220,9 @@ def point_to(link: Path, target: Path) -> None:
 
 def follow(link: Path) -> Path | None:
     """Where `point_to` made a link point, or None when there is none or its target is gone."""
-    if link.is_symlink():
-        target = link.parent / link.readlink()
-    elif link.is_file():
-        target = link.parent / link.read_text(encoding="utf-8").strip()
-    else:
+    try:
+        named = str(link.readlink()) if link.is_symlink() else link.read_text(encoding="utf-8").strip()
+        target = link.parent / named
+        return target if named and target.exists() else None
+    except (OSError, ValueError):  # nothing is there, or nothing that was written by `point_to`
         return None
-    return target if target.exists() else None

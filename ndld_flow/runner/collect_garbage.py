@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ndld_flow.artifacts.files import remove_folder
+from ndld_flow.artifacts.files import discard_folder, find_leftovers, remove_any, remove_folder
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import RequestError
 from ndld_flow.records.base import Record
@@ -14,6 +14,7 @@ from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.run_folder import RUN_RECORD, read_run_record
 from ndld_flow.report.sweep.read import read_sweep_record
+from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.runs import POINTS, Outputs, name_folder
 
 
@@ -56,25 +57,29 @@ def collect_garbage(outputs: Outputs, keep: int | None = None, *, dry_run: bool 
     All are kept unless `keep` says how many of the newest runs, and of the newest sweeps, of each recipe to keep
     besides the tagged ones; a sweep of which a point is tagged is kept whole.
     Raises RequestError while a run works in the store, or when the record of one cannot be read (what it needs is then
-    not known).
+    not known); OutputsError when something may not be removed.
     """
     store = outputs.store
-    with store.locks.without_runs() as idle:
+    with explaining_disk("gc", outputs.root), store.locks.without_runs() as idle:
         if not idle:
             raise RequestError(f"{store.root}: a run works in this store. Wait for it to end, then run gc again.")
         runs, sweeps = list(outputs.folders()), list(outputs.sweep_folders())
         dropped_runs, dropped_sweeps = (_choose(folders, keep, outputs) for folders in (runs, sweeps))
         dropped = [*dropped_runs, *dropped_sweeps]
-        needed = _find_needed([folder for folder in (*runs, *sweeps) if folder not in dropped], store)
+        needed = _find_needed({*runs, *sweeps} - {*dropped}, store)
         objects = [folder for folder in (store.root / "objects").glob("*/*") if folder.name not in needed.digests]
         records = [path for path in (store.root / "records").glob("*/*.json") if path.stem not in needed.keys]
-        leftovers = list((store.root / "damaged").glob("*"))
-        freed_bytes = sum(_size_bytes(folder) for folder in [*dropped, *objects, *leftovers])
+        leftovers = [*(store.root / "damaged").glob("*"), *find_leftovers(outputs.root)]
+        freed_bytes = sum(map(_size_bytes, [*dropped, *objects, *leftovers]))
         if not dry_run:
             for record in records:  # first, so that no record ever names an object that is gone
                 record.unlink(missing_ok=True)
-            for folder in [*dropped, *objects, *leftovers]:
-                remove_folder(folder)
+            for folder in dropped:
+                discard_folder(folder, folder.parent)
+            for folder in objects:
+                discard_folder(folder, store.root)
+            for path in leftovers:
+                remove_any(path)
             _drop_notes(store)
     return Freed(
         runs=tuple(map(name_folder, dropped_runs)),
@@ -98,7 +103,7 @@ def _choose(folders: Sequence[Path], keep: int | None, outputs: Outputs) -> list
     return [folder for name in sorted(loose) for folder in loose[name][: max(len(loose[name]) - keep, 0)]]
 
 
-def _find_needed(folders: Sequence[Path], store: Store) -> _Needed:
+def _find_needed(folders: Iterable[Path], store: Store) -> _Needed:
     needed = _Needed()
     for folder in folders:
         if (folder / RUN_RECORD).is_file():
@@ -116,5 +121,6 @@ def _drop_notes(store: Store) -> None:
         remove_folder(store.root / name)
 
 
-def _size_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+def _size_bytes(path: Path) -> int:
+    below = path.rglob("*") if path.is_dir() and not path.is_symlink() else (path,)
+    return sum(each.lstat().st_size for each in below if each.is_file())

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ndld_flow.artifacts.files import follow, point_to
+from ndld_flow.artifacts.files import follow, place_folder, point_to
 from ndld_flow.artifacts.store import Store
 from ndld_flow.artifacts.store_format import mark_store, open_store
 from ndld_flow.errors import OutputsError, RequestError
 from ndld_flow.report.run_folder import RUN_RECORD
 from ndld_flow.report.sweep.read import SWEEP_RECORD
+from ndld_flow.runner.history import History, name_in_history
 
 BEST = "best"
 LATEST = "latest"
@@ -51,6 +52,17 @@ class Outputs:
     @property
     def tags(self) -> Path:
         return self.root / "tags"
+
+    @property
+    def history(self) -> History:
+        return _history(self.runs)
+
+    def publish(self, built: Path, folder: Path) -> None:
+        """Give a finished run or sweep its name: from now on it is the newest, and `latest`. Raises OSError."""
+        with self.store.locks.hold("publish"):
+            self.history.add(folder)  # first: what is not in it would count as old
+            place_folder(built, folder)
+            point_to(folder.parent / LATEST, folder)
 
     def prepare(self) -> None:
         """Make the folder where it is missing. Raises OutputsError when nothing can be written there."""
@@ -90,7 +102,7 @@ class Outputs:
 
     def tagged(self) -> dict[str, Path]:
         """Tag -> folder of a run, a sweep or a sweep's point, for the tags whose folder is still there."""
-        names = sorted(path.name for path in self.tags.glob("*")) if self.tags.is_dir() else []
+        names = sorted(path.name for path in self.tags.glob("[!.]*")) if self.tags.is_dir() else []
         found = {name: _target(self.tags / name) for name in names}
         return {name: folder for name, folder in found.items() if folder is not None}
 
@@ -114,7 +126,7 @@ class Outputs:
         newest of runs and sweeps. Raises RequestError as `find` does.
         """
         found = [
-            (_age(folder, record), folder)
+            (_age(folder, record, self.history.places()), folder)
             for parent, record in ((self.runs, RUN_RECORD), (self.sweeps, SWEEP_RECORD))
             if (folder := self._find_in(parent, reference, record)) is not None
         ]
@@ -127,10 +139,9 @@ class Outputs:
             return tagged
         if (Path(reference) / record).is_file():
             return Path(reference).resolve()
-        folders = _finished(parent, "*", record)
-        if reference == LATEST and folders:
-            return folders[-1]
-        return _find_latest(parent, reference, record) or _find_by_id(reference, folders)
+        if reference == LATEST:
+            return next(reversed(_finished(parent, "*", record)), None)
+        return _find_latest(parent, reference, record) or _find_by_id(parent, reference, record)
 
     def _nothing_called(self, reference: str) -> RequestError:
         return RequestError(
@@ -147,7 +158,7 @@ class Outputs:
 
     def remove_tag(self, name: str) -> None:
         """Forget a name. Raises RequestError when there is no such tag."""
-        if not TAG.fullmatch(name) or name not in {path.name for path in self.tags.glob("*")}:
+        if not TAG.fullmatch(name) or name not in {path.name for path in self.tags.glob("[!.]*")}:
             raise RequestError(f"tag {name!r}: there is no such tag; there are: {', '.join(self.tagged()) or 'none'}.")
         (self.tags / name).unlink()
 
@@ -166,14 +177,21 @@ def _finished(parent: Path, recipe: str, record: str) -> list[Path]:
 
 
 def _sort_finished(records: Iterable[Path], record: str) -> list[Path]:
-    folders = (path.parent for path in records if path.is_file() and not _is_link(path.parent))
-    return sorted(folders, key=lambda folder: _age(folder, record))
+    folders = [path.parent for path in records if path.is_file() and not _is_link(path.parent)]
+    places = _history(folders[0].parent.parent).places() if folders else {}
+    return sorted(folders, key=lambda folder: _age(folder, record, places))
 
 
-def _age(folder: Path, record: str) -> tuple[str, int, str]:
-    """Sorts older folders first: by the second in their names, within it by when the record was written."""
+def _age(folder: Path, record: str, places: dict[str, int]) -> tuple[int, str, int, str]:
+    """Sorts older folders first: as they were finished. Where that was not noted, by the second in their names, within
+    it by when the record was written.
+    """
     started, _, _ = folder.name.partition("-")
-    return started, (folder / record).stat().st_mtime_ns, folder.name
+    return places.get(name_in_history(folder), 0), started, (folder / record).stat().st_mtime_ns, folder.name
+
+
+def _history(parent: Path) -> History:
+    return History(parent.parent / "order.txt")
 
 
 def _find_latest(parent: Path, recipe: str, record: str) -> Path | None:
@@ -190,16 +208,12 @@ def _target(link: Path) -> Path | None:
     return folder.resolve() if folder is not None else None
 
 
-def _find_by_id(reference: str, folders: list[Path]) -> Path | None:
-    """Raises RequestError when several begin so."""
+def _find_by_id(parent: Path, reference: str, record: str) -> Path | None:
+    """Looks into those folders alone whose names fit. Raises RequestError when several begin so."""
     recipe, _, start = reference.rpartition("/")
-    matches = [
-        folder
-        for folder in folders
-        if recipe in ("", folder.parent.name)
-        and start
-        and (folder.name.startswith(start) or folder.name.rpartition("-")[2].startswith(start))
-    ]
+    named = (folder for folder in parent.glob("*/*") if start and recipe in ("", folder.parent.name))
+    fitting = (each for each in named if each.name.startswith(start) or each.name.rpartition("-")[2].startswith(start))
+    matches = _sort_finished((folder / record for folder in fitting), record)
     if len(matches) > 1:
         shown = ", ".join(f"{folder.parent.name}/{folder.name}" for folder in matches[:5])
         raise RequestError(f"run {reference}: {len(matches)} begin so ({shown}, ...). Give more of the id.")
