@@ -86,20 +86,20 @@ def place_folder(built: Path, folder: Path) -> None:
         if error.errno != errno.EXDEV:
             raise
         with _aside(folder) as aside:  # it was built on another disk
-            _copy_folder(built, aside)
+            copy_folder(built, aside)
             sync_folder(aside)
             aside.rename(folder)
     sync(folder.parent)
 
 
-def _copy_folder(source: Path, target: Path) -> None:
-    """Copy files, folders and links, but no permissions: not every file system has them."""
-    target.mkdir()
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy a folder's files, folders and links, but no permissions: not every file system has them. Raises OSError."""
+    target.mkdir(exist_ok=True)
     for path in source.iterdir():
         if path.is_symlink():
             (target / path.name).symlink_to(path.readlink(), target_is_directory=path.is_dir())
         elif path.is_dir():
-            _copy_folder(path, target / path.name)
+            copy_folder(path, target / path.name)
         else:
             shutil.copyfile(path, target / path.name)
 

@@ -31,14 +31,14 @@ class _AtWork(Record):
     what: str
     """`convert_fp16 half of ppocr`."""
     since_s: float
-    """`time.time()` when it began."""
+    """When it began, by the clock that counts from the machine's start: all its processes have it, and none sets it."""
 
 
 def announce(steps: Sequence[RecipeStep], recipe: str, folder: Path) -> None:
     """Say that steps are at work here, for as long as `folder` of the store is theirs: until they end or are killed."""
     names = " and ".join(f"`{step.name}`" for step in steps)
     what = f"{steps[0].type.name} {names}{f' of {recipe}' if recipe else ''}"
-    mine = _AtWork(host=platform.node(), pid=os.getpid(), what=what, since_s=time.time())
+    mine = _AtWork(host=platform.node(), pid=os.getpid(), what=what, since_s=time.monotonic())
     (folder / _NOTE).write_text(mine.to_json(), encoding="utf-8")
 
 
@@ -57,7 +57,7 @@ class Lookout:
         """`own`: the folder of our own announcement."""
         self._store = store
         self._own = own
-        self._began_s = time.time()
+        self._began_s = time.monotonic()
         self._seen: dict[str, _Seen] = {}
         self._over = threading.Event()
         self._look()
@@ -69,7 +69,7 @@ class Lookout:
         self._over.set()
         self._thread.join()
         self._look()
-        whole_s = time.time() - self._began_s
+        whole_s = time.monotonic() - self._began_s
         together_s: dict[str, float] = {}
         for seen in self._seen.values():
             who = f"{short_name(seen.work.what)} (pid {seen.work.pid})"
@@ -88,7 +88,7 @@ class Lookout:
             folders = self._store.root / "building"
             others = {path.parent.name: path for path in folders.glob(f"*/{_NOTE}") if path.parent != self._own}
             alive = self._store.locks.leased("building") if others else set()  # not those that were killed
-            now_s = time.time()
+            now_s = time.monotonic()
             for name, path in others.items():
                 if name in alive and (work := self._read(name, path)):
                     self._seen[name] = _Seen(work, now_s)

@@ -80,7 +80,9 @@ def collect_garbage(outputs: Outputs, keep: int | None = None, *, dry_run: bool 
                 discard_folder(folder, store.root)
             for path in leftovers:
                 remove_any(path)
+            outputs.history.forget(dropped)
             _drop_notes(store)
+            store.locks.remove_unheld()
     return Freed(
         runs=tuple(map(name_folder, dropped_runs)),
         sweeps=tuple(map(name_folder, dropped_sweeps)),

@@ -42,8 +42,9 @@ def plan_recipe(request: Request, listener: Listener = ignore) -> list[Decision]
 
 def plan_loaded(recipe: Recipe, request: Request, listener: Listener = ignore) -> list[Decision]:
     """`plan_recipe` for a recipe that is loaded already."""
-    run = _open(recipe, request, listener)
-    return plan_steps(run.planner, run.digests)
+    with Outputs(request.outputs).store.locks.working():
+        run = _open(recipe, request, listener)
+        return plan_steps(run.planner, run.digests)
 
 
 def run_recipe(request: Request, listener: Listener = ignore) -> RunFinished:
@@ -60,6 +61,7 @@ def run_loaded(recipe: Recipe, request: Request, listener: Listener = ignore) ->
     """`run_recipe` for a recipe that is loaded already."""
     outputs = Outputs(request.outputs)
     with explaining_disk(f"run of {request.recipe}", outputs.root), outputs.store.locks.working():
+        outputs.store.locks.tell_once(lambda text: listener(Said(text=text)))
         run = _open(recipe, request, listener)
         listener(RunStarted(recipe=run.recipe.name, steps=tuple(step.name for step in run.recipe.steps)))
         refuse_hopeless_run(run.recipe, run.planner, run.digests)

@@ -6,7 +6,7 @@ import os
 import shlex
 from pathlib import Path
 
-from ndld_flow.artifacts.files import copy_file, place_folder, point_to, share_blocks, write_text_atomically
+from ndld_flow.artifacts.files import copy_file, copy_folder, share_blocks, write_text_atomically
 from ndld_flow.artifacts.kinds import LOG_FILE, RECORD_FILE
 from ndld_flow.artifacts.store import Store
 from ndld_flow.recipe.resolved import write_yaml
@@ -20,7 +20,7 @@ from ndld_flow.report.exports.csv_tables import engine_layers_csv, layers_csv
 from ndld_flow.report.exports.precision_exports import write_precision_exports
 from ndld_flow.report.exports.profile_markdown import profile_markdown
 from ndld_flow.report.run_folder import RUN_RECORD, STORED, RunDocuments, read_documents
-from ndld_flow.runner.runs import LATEST, Outputs
+from ndld_flow.runner.runs import Outputs
 from ndld_flow.runner.write_comparison import write_comparison
 
 COPIED_BYTES = 2**28
@@ -43,8 +43,7 @@ def write_run_folder(run: RunRecord, outputs: Outputs) -> Path:
         _write_exports(documents, built)  # the report links to what is there
         draw_documents(documents, built)
         draw_inspected(documents, built, outputs.store)
-        place_folder(built, folder)
-    point_to(parent / LATEST, folder)
+        outputs.publish(built, folder)
     return folder
 
 
@@ -67,11 +66,15 @@ def draw_inspected(documents: RunDocuments, built: Path, store: Store) -> None:
 
 
 def link_stored(kept: Path, target: Path, folder: Path) -> None:
-    """Link from a step's folder to where the store keeps its artifact.
+    """Link from a step's folder to where the store keeps its artifact; where links are refused, copy it after all.
 
     Relative to where that folder will be in the end, so that all outputs can be moved together.
     """
-    (target / STORED).symlink_to(os.path.relpath(kept, folder), target_is_directory=True)
+    way = os.path.relpath(kept.resolve(), folder.resolve())  # the runs, or the store, may be behind a link
+    try:
+        (target / STORED).symlink_to(way, target_is_directory=True)
+    except OSError:  # no links here
+        copy_folder(kept, target)
 
 
 def write_step_texts(record: StepRecord, target: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ndld_flow.artifacts.files import place_folder, point_to, write_text_atomically
+from ndld_flow.artifacts.files import write_text_atomically
 from ndld_flow.artifacts.kinds import LOG_FILE
 from ndld_flow.recipe.compose import WITHOUT_SWEEP
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
@@ -13,7 +13,6 @@ from ndld_flow.report.sweep.draw import draw_sweep
 from ndld_flow.report.sweep.read import SWEEP_RECORD
 from ndld_flow.runner.conclude import describe_run
 from ndld_flow.runner.run_folder import write_recipe_and_command
-from ndld_flow.runner.runs import LATEST
 from ndld_flow.runner.sweep.conclude_sweep import Ended
 from ndld_flow.runner.sweep.point_command import NoOverrideError, point_overrides
 from ndld_flow.runner.sweep.point_folder import write_point
@@ -39,8 +38,7 @@ def write_sweep_folder(record: SweepRecord, ended: Ended) -> Path:
         _write_texts(record, built, folder)
         draw_sweep(record, built, outputs.store.object_folder)
         write_sweep_exports(record, built)
-        place_folder(built, folder)
-    point_to(parent / LATEST, folder)
+        outputs.publish(built, folder)
     return folder
 
 
