@@ -323,9 +323,9 @@ def verify(
 ) -> Verified:
     """Hash every stored artifact anew; what is damaged is set aside."""
     from ndld_flow.runner.runs import Outputs
-    from ndld_flow.runner.verify import verify_store
+    from ndld_flow.runner.verify import verify_outputs
 
-    return verify_store(Outputs(Path(outputs)).store, progress)
+    return verify_outputs(Outputs(Path(outputs)), progress)
 
 
 def gc(*, outputs: str | Path = DEFAULT_OUTPUTS, keep: int | None = None, dry_run: bool = False) -> Freed:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ndld_flow import api
+from ndld_flow.artifacts.store import Store
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import StepRecord
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
@@ -194,8 +195,9 @@ class SweepToy:
 
     def stored(self) -> list[StepRecord]:
         """Every record of the store."""
-        paths = sorted((self.outputs / "store" / "records").glob("*/*.json"))
-        return [StepRecord.model_validate_json(path.read_bytes()) for path in paths]
+        store = Store(self.outputs / "store")
+        keys = sorted(path.stem for path in (store.root / "records").glob("*/*.json"))
+        return [record for key in keys if (record := store.read_record(key)) is not None]
 
 
 def make_sweep_toy(folder: Path, recipe: str = RECIPE) -> SweepToy:

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from ndld_flow.artifacts.store import Store
-from ndld_flow.records.step_record import StepRecord
 from ndld_flow.runner import device_locks
 from ndld_flow.runner.device_locks import Claim, holding, name_locks
 from tests.worker_toys import wait_until
@@ -220,11 +219,9 @@ def test_a_folder_without_locks_is_a_warning(tmp_path: Path, monkeypatch: pytest
 
 def intervals(stores: Sequence[Path]) -> list[tuple[float, float]]:
     records = [
-        StepRecord.model_validate_json(path.read_bytes())
-        for store in stores
-        for path in (store / "records").glob("*/*.json")
+        Store(store).read_record(path.stem) for store in stores for path in (store / "records").glob("*/*.json")
     ]
-    ends = [(record.started_at.timestamp(), record.ended_at.timestamp()) for record in records if record.ended_at]
+    ends = [(one.started_at.timestamp(), one.ended_at.timestamp()) for one in records if one and one.ended_at]
     return sorted(ends)
 
 

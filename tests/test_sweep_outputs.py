@@ -132,9 +132,12 @@ def test_runs_and_sweeps_are_listed_newest_first(kept: Kept) -> None:
     assert [one["kind"] for one in as_json] == ["sweep", "run"]
 
 
-def test_a_sweep_that_another_version_wrote_is_not_listed_and_its_points_are_found(kept: Kept) -> None:
+def test_a_sweep_whose_record_is_damaged_is_listed_as_such_and_its_points_are_found(kept: Kept) -> None:
     (kept.sweep / "sweep.json").write_text("{}")
-    assert [one.kind for one in list_runs(kept.outputs)] == ["run"]
+    assert [(one.kind, one.damage[:5]) for one in list_runs(kept.outputs)] == [
+        ("sweep", "sweep"),
+        ("run", ""),
+    ]
     assert kept.outputs.find("toy#1") == kept.sweep / "points" / "0001"
     with pytest.raises(NoPointError, match="`toy#1`"):
         kept.outputs.find("toy#best")

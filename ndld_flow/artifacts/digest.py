@@ -14,7 +14,7 @@ from pathlib import Path
 from blake3 import blake3
 from pydantic import JsonValue
 
-from ndld_flow.artifacts.files import write_text_atomically
+from ndld_flow.artifacts.seals import read_note, write_note
 from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord
 
 ALWAYS_HASH_BELOW_BYTES = 16 * 2**20
@@ -68,6 +68,21 @@ def describe_folder(kind: str, folder: Path, digest: Callable[[Path], str] = dig
     )
 
 
+def find_damage(path: Path, file: ArtifactFile, digest: Callable[[Path], str] = digest_file) -> str:
+    """What is wrong with a file of an artifact, in a few words; empty where it is as it was."""
+    try:
+        size_bytes = path.stat().st_size
+        if path.is_dir():
+            return "a folder is in its place"
+        if size_bytes != file.size_bytes:
+            return f"{size_bytes:,} of {file.size_bytes:,} bytes"
+        return "" if digest(path) == file.digest else "its contents are not what was stored"
+    except FileNotFoundError:
+        return "it is gone"
+    except OSError as error:
+        return f"it cannot be read ({error.strerror})"
+
+
 @dataclass(frozen=True)
 class DigestMemory:
     """Digests of files, remembered for as long as size, times and inode stay the same: of large ones in a folder.
@@ -84,12 +99,12 @@ class DigestMemory:
         if before.st_size < ALWAYS_HASH_BELOW_BYTES:
             return _digest_small(path, *stamp) if _is_settled(before) else digest_file(path)
         note = self.folder / f"{blake3(str(path.absolute()).encode()).hexdigest()[:32]}.json"
-        remembered = _read_note(note)
-        if remembered is not None and remembered[:-1] == stamp:
+        remembered = read_note(note)
+        if isinstance(remembered, list) and remembered[:-1] == stamp:
             return str(remembered[-1])
         digest = digest_file(path)
         if _is_settled(before) and _stamp(path.stat()) == stamp:
-            write_text_atomically(note, json.dumps([*stamp, digest]))
+            write_note(note, [*stamp, digest])
         return digest
 
 
@@ -106,11 +121,3 @@ def _is_settled(stat: os.stat_result) -> bool:
 
 def _stamp(stat: os.stat_result) -> list[int]:
     return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev]
-
-
-def _read_note(note: Path) -> list[int | str] | None:
-    try:
-        value = json.loads(note.read_text())
-    except (OSError, ValueError):
-        return None
-    return value if isinstance(value, list) else None

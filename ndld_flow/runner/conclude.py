@@ -11,6 +11,7 @@ from blake3 import blake3
 from pydantic import JsonValue
 
 from ndld_flow.artifacts.digest import digest_json
+from ndld_flow.artifacts.hidden_credentials import hide_credentials
 from ndld_flow.errors import RequestError
 from ndld_flow.machine import describe_machine
 from ndld_flow.recipe.gates import GateError
@@ -19,8 +20,10 @@ from ndld_flow.recipe.resolved import resolve_recipe
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.run_record import GateResult, RunRecord, SourceRecord
 from ndld_flow.report.run_folder import read_run_record
-from ndld_flow.runner.events import RunFinished
+from ndld_flow.runner.check_folder import find_run_damage
+from ndld_flow.runner.events import RunFinished, Said
 from ndld_flow.runner.reasons import Reason
+from ndld_flow.runner.runs import name_folder
 from ndld_flow.runner.state import Request, RunState
 from ndld_flow.versions import read_version
 
@@ -63,6 +66,10 @@ def find_equal_run(run: RunState) -> RunFinished | None:
         return None
     if earlier.identity != _identity(run):
         return None
+    damage = find_run_damage(earlier, latest, run.outputs.store.digests.digest)
+    if damage:
+        run.listener(Said(text=f"the folder of run {name_folder(latest)} is damaged ({damage}): another is written"))
+        return None
     folder = run.outputs.runs / latest.parent.name / latest.name  # as the user wrote the outputs folder
     return _conclude(earlier, folder, time.perf_counter() - run.start, nothing_to_do=True)
 
@@ -85,7 +92,7 @@ def describe_run(run: RunState, run_id: str, command: tuple[str, ...]) -> RunRec
         recipe_name=run.recipe.name,
         recipe=resolve_recipe(run.recipe, model_digests(run)),
         identity=_identity(run),
-        command=command,
+        command=tuple(map(hide_credentials, command)),
         directory=str(Path.cwd()),
         started_at=run.started_at,
         wall_s=time.perf_counter() - run.start,
@@ -106,7 +113,11 @@ def model_digests(run: RunState) -> dict[str, str]:
 
 def _describe_model(run: RunState, name: str) -> SourceRecord:
     found = run.models[name]
-    return SourceRecord(location=run.recipe.models[name].source, path=str(found.artifact.path), artifact=found.record)
+    return SourceRecord(
+        location=hide_credentials(run.recipe.models[name].source),
+        path=str(found.artifact.path),
+        artifact=found.record,
+    )
 
 
 def library_versions(recipe: Recipe) -> dict[str, str]:

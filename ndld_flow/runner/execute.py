@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -54,7 +54,8 @@ class _Done:
     """What a step came to, before it is kept."""
 
     result: Result
-    log: str
+    log: Sequence[str]
+    """Its lines; keeping may add some."""
     sitting: _Sitting
 
 
@@ -73,10 +74,11 @@ def execute_steps(
             tell_begin()
             started_at, start = datetime.now(UTC), time.perf_counter()
             results = works[0].step.type.cls.run_together(turns)
-            share_s = (time.perf_counter() - start) / len(works)
-            sitting = _Sitting(started_at, datetime.now(UTC), share_s, around.end_watch())
+            took_s = time.perf_counter() - start
+            ended_at = started_at + timedelta(seconds=took_s)  # the clock may have been set meanwhile
+            sitting = _Sitting(started_at, ended_at, took_s / len(works), around.end_watch())
             records = [
-                _keep(work, turn.out, _Done(result, "\n".join(lines), sitting), store)
+                _keep(work, turn.out, _Done(result, lines, sitting), store)
                 for work, turn, result, lines in zip(works, turns, results, around.logs, strict=True)
             ]
             for record in records:
@@ -107,7 +109,7 @@ def _keep(work: Work, out: Path, done: _Done, store: Store) -> StepRecord:
             f"step {work.step.name}: `{work.step.type.name}` ({work.step.type.origin}) says it makes "
             f"{made.kind} but wrote no {made.main}. Write it to `out / {made.main!r}`."
         )
-    artifact = store.keep(made.kind, out)
+    artifact = store.keep(made.kind, out, step_logger(work.step.name).warning)
     kept = made(store.object_folder(artifact.digest) / made.main, work.step.name, artifact.digest)
     return StepRecord(
         key=make_key(work.parts),
@@ -118,7 +120,7 @@ def _keep(work: Work, out: Path, done: _Done, store: Store) -> StepRecord:
         summary=result.summary,
         metrics=dict(result.metrics),
         change=result.change or _describe_change(work, kept),
-        log=done.log,
+        log="\n".join(done.log),
         started_at=done.sitting.started_at,
         ended_at=done.sitting.ended_at,
         wall_s=done.sitting.share_s,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from datetime import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 from ndld_flow.records.base import Record
 from ndld_flow.report.run_folder import RUN_RECORD
 from ndld_flow.report.sweep.read import SWEEP_RECORD
-from ndld_flow.runner.runs import Outputs, name_folder
+from ndld_flow.runner.runs import POINTS, Outputs, name_folder
+
+Tags = Mapping[Path, Sequence[str]]
+"""Folder of a run or a sweep -> its tags, for people."""
 
 
 class RunSummary(Record):
@@ -32,19 +35,23 @@ class RunSummary(Record):
     """Of a sweep."""
     best: int | None = None
     """Number of a sweep's best point."""
+    damage: str = ""
+    """What is wrong with its folder, and what to do; nothing else of it is known then."""
 
 
 def list_runs(outputs: Outputs, recipe: str = "*") -> list[RunSummary]:
-    """All finished runs and sweeps (of one recipe), newest first. One whose record cannot be read is left out."""
-    tags = outputs.tagged()
+    """All finished runs and sweeps (of one recipe), newest first; of a damaged one, what is wrong with it."""
+    tags = _tags_by_folder(outputs)
     found = [
         *_read_all(((folder, folder / RUN_RECORD) for folder in outputs.folders(recipe)), tags),
         *_read_all(((folder, folder / SWEEP_RECORD) for folder in outputs.sweep_folders(recipe)), tags),
+        *(_tell_damage(folder, folder / record, tags) for folder, record in outputs.damaged_folders(recipe)),
     ]
-    return sorted(found, key=lambda one: one.started_at.timestamp(), reverse=True)
+    places = outputs.history.places()
+    return sorted(found, key=lambda one: (places.get(one.run, 0), one.started_at.timestamp()), reverse=True)
 
 
-def _read_all(records: Iterator[tuple[Path, Path]], tags: dict[str, Path]) -> Iterator[RunSummary]:
+def _read_all(records: Iterator[tuple[Path, Path]], tags: Tags) -> Iterator[RunSummary]:
     for folder, path in records:
         try:
             record = json.loads(path.read_bytes())
@@ -55,19 +62,35 @@ def _read_all(records: Iterator[tuple[Path, Path]], tags: dict[str, Path]) -> It
                 started_at=record["started_at"],
                 passed=record["passed"],
                 wall_s=record["wall_s"],
-                tags=tuple(_tags_of(folder.resolve(), tags)),
+                tags=tuple(tags.get(folder.resolve(), ())),
                 folder=str(folder),
                 command=tuple(record["command"]),
                 points=len(record["points"]) if is_sweep else 0,
                 best=record["best"] if is_sweep else None,
             )
         except (OSError, ValueError, KeyError, TypeError):
-            continue
+            yield _tell_damage(folder, path, tags)
 
 
-def _tags_of(folder: Path, tags: dict[str, Path]) -> Iterator[str]:
-    for name, tagged in tags.items():
-        if tagged == folder:
-            yield name
-        elif folder in tagged.parents:
-            yield f"{name} #{int(tagged.name)}"
+def _tell_damage(folder: Path, record: Path, tags: Tags) -> RunSummary:
+    return RunSummary(
+        run=name_folder(folder),
+        kind="sweep" if record.name == SWEEP_RECORD else "run",
+        started_at=datetime.fromtimestamp(folder.stat().st_mtime, UTC),
+        passed=False,
+        wall_s=0.0,
+        tags=tuple(tags.get(folder.resolve(), ())),
+        folder=str(folder),
+        command=(),
+        damage=f"{record.name} {'cannot be read' if record.exists() else 'is gone'}. Its other files are as they were: "
+        f"run its recipe again, then remove {folder}.",
+    )
+
+
+def _tags_by_folder(outputs: Outputs) -> Tags:
+    tags: dict[Path, list[str]] = {}
+    for name, tagged in outputs.tagged().items():
+        tags.setdefault(tagged, []).append(name)
+        if tagged.parent.name == POINTS:
+            tags.setdefault(tagged.parent.parent, []).append(f"{name} #{int(tagged.name)}")
+    return tags

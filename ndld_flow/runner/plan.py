@@ -38,7 +38,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Planner:
-    """Decides steps against the store. Changes nothing but to set damaged artifacts aside."""
+    """Decides steps against the store, and changes nothing."""
 
     recipe: Recipe
     store: Store
@@ -87,12 +87,18 @@ class Planner:
             return Decision(step, Reason.NEVER, "", parts)
         record = self.store.read_record(make_key(parts))
         if record is None:
-            reason, detail = _explain(parts, self.previous.get(step.name))
-            return Decision(step, reason, detail, parts)
-        if not self.store.is_intact(record.artifact):
-            self.store.set_aside(record.artifact.digest)
-            return Decision(step, Reason.DAMAGED, "its files are not what was stored", parts)
+            return self._decide_anew(step, parts)
+        damage = self.store.find_damage(record.artifact)
+        if damage:
+            return Decision(step, Reason.DAMAGED, damage, parts)
         return Decision(step, Reason.REUSED, "", parts, record)
+
+    def _decide_anew(self, step: RecipeStep, parts: KeyParts) -> Decision:
+        damage = self.store.find_broken_record(make_key(parts))
+        if damage:
+            return Decision(step, Reason.DAMAGED, damage, parts)
+        reason, detail = _explain(parts, self.previous.get(step.name))
+        return Decision(step, reason, detail, parts)
 
 
 def plan_steps(planner: Planner, models: Mapping[str, str | None]) -> list[Decision]:

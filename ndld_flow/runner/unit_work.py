@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from ndld_flow.artifacts.store import Store
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.step_record import Outcome, RunStep, StepRecord
-from ndld_flow.runner.events import StepFinished, StepProgressed, StepStarted
+from ndld_flow.runner.events import Listener, Said, StepFinished, StepProgressed, StepStarted
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.plan import Decision
 from ndld_flow.runner.state import RunState
@@ -22,6 +24,29 @@ def gather_work(run: RunState, decision: Decision) -> Work:
 
     artifacts = {key: run.artifacts[name] for key, name in step.reads.items()}
     return Work(step, parts, artifacts, run.recipe.file.inputs, progress, run.recipe.name)
+
+
+def set_damaged_aside(step: str, key: str, store: Store, listener: Listener) -> str:
+    """Set aside what is damaged of a step's result that is made again, and tell so; what was done, in a few words."""
+    found = store.clear(key)
+    if found is None:
+        return ""
+    listener(
+        Said(
+            text=f"set aside: the result of step {step} was damaged ({found.damage}); it is kept in {found.place} and "
+            "is made again"
+        )
+    )
+    return f"{found.damage}; set aside as {found.place.name}"
+
+
+def clear_damage(run: RunState, decisions: Sequence[Decision]) -> list[Decision]:
+    """Set aside what is damaged of what these decisions make again; they tell it then. Hold their keys."""
+    cleared = []
+    for decision in decisions:
+        said = set_damaged_aside(decision.step.name, decision.key, run.planner.store, run.listener)
+        cleared.append(replace(decision, detail=said) if said else decision)
+    return cleared
 
 
 def place_records(

@@ -16,7 +16,7 @@ from ndld_flow.runner.reasons import Reason
 from ndld_flow.runner.sweep.desk import Desk
 from ndld_flow.runner.sweep.point_run import PointRun
 from ndld_flow.runner.sweep.sitting import hold_sitting
-from ndld_flow.runner.unit_work import gather_work
+from ndld_flow.runner.unit_work import gather_work, set_damaged_aside
 
 IN_FLIGHT = 2
 """Steps for each worker: one it does, and one that waits, so that it need not."""
@@ -43,6 +43,7 @@ class _Traffic:
     def start(self, point: PointRun, decision: Decision) -> None:
         """Have a step computed."""
         name = f"{decision.step.name}#{point.number}"
+        set_damaged_aside(name, decision.key, self.desk.store, self.desk.listener)
         self.desk.listener(
             StepStarted(name=name, step=decision.step.type.name, reason=decision.reason.text, detail=decision.detail)
         )

@@ -13,10 +13,11 @@ from ndld_flow.recipe.points import Sweep
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.sweep.read import read_sweep_record
 from ndld_flow.report.sweep.terminal_lines import summarize_sweep
+from ndld_flow.runner.check_folder import find_sweep_damage
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.events import Listener, Said, SweepFinished, SweepStarted, one_at_a_time
 from ndld_flow.runner.run import choose_forced
-from ndld_flow.runner.runs import Outputs
+from ndld_flow.runner.runs import Outputs, name_folder
 from ndld_flow.runner.state import Request
 from ndld_flow.runner.sweep.apply_best import apply_best, check_target
 from ndld_flow.runner.sweep.conclude_sweep import Ended, describe_sweep
@@ -40,6 +41,7 @@ def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinish
     outputs, listener = Outputs(request.outputs), one_at_a_time(listener)
     check_target(sweep, request)
     with explaining_disk(f"sweep of {request.recipe}", outputs.root), outputs.store.locks.working():
+        outputs.store.locks.tell_once(lambda text: listener(Said(text=text)))
         outputs.store.sweep_building()
         with open_desk(sweep, request, outputs, listener) as desk:
             desk.open_run(sweep.base)  # its model is in the sweep's record: what is wrong with it is told now
@@ -49,7 +51,7 @@ def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinish
             finalists = _measure_winners(sweep, tried, desk)
         ended = Ended(sweep, desk, tried, finalists, request.command, started_at, start)
         record = describe_sweep(ended)
-        finished = _find_equal(record, outputs) or _conclude(record, ended)
+        finished = _find_equal(record, outputs, listener) or _conclude(record, ended)
         finished = finished.model_copy(update={"applied": apply_best(record, sweep, request)})
     listener(finished)
     return finished
@@ -83,7 +85,7 @@ def _measure_winners(sweep: Sweep, tried: Tried, desk: Desk) -> dict[int, Finali
     return dict(measure_again(winners, desk))
 
 
-def _find_equal(record: SweepRecord, outputs: Outputs) -> SweepFinished | None:
+def _find_equal(record: SweepRecord, outputs: Outputs, listener: Listener) -> SweepFinished | None:
     """The latest sweep of this recipe, when it is the very same and nothing had to be computed for this one."""
     latest = outputs.latest_sweep(record.recipe_name)
     if latest is None or record.steps_done:
@@ -93,6 +95,10 @@ def _find_equal(record: SweepRecord, outputs: Outputs) -> SweepFinished | None:
     except RequestError:
         return None
     if earlier.identity != record.identity:
+        return None
+    damage = find_sweep_damage(earlier, latest)
+    if damage:
+        listener(Said(text=f"the folder of sweep {name_folder(latest)} is damaged ({damage}): another is written"))
         return None
     folder = outputs.sweeps / latest.parent.name / latest.name  # as the user wrote the outputs folder
     return _describe_end(earlier, str(folder), record.wall_s, nothing_to_do=True)

@@ -18,7 +18,7 @@ from ndld_flow.runner.plan import Decision
 from ndld_flow.runner.reasons import Reason
 from ndld_flow.runner.sweep.desk import Desk
 from ndld_flow.runner.sweep.point_run import PointRun
-from ndld_flow.runner.unit_work import gather_work
+from ndld_flow.runner.unit_work import gather_work, set_damaged_aside
 from ndld_flow.step import Reuse
 
 
@@ -66,6 +66,7 @@ def _measure(members: Sequence[PointRun], desk: Desk) -> None:
         place_sitting(seats, found, desk, reused=True)
         return
     for work in seats.works:
+        set_damaged_aside(work.step.name, make_key(work.parts), desk.store, desk.listener)
         desk.listener(
             StepStarted(
                 name=work.step.name, step=work.step.type.name, reason=_reason(seats).text, detail=_company(seats)
