@@ -9,12 +9,14 @@ import importlib
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
 from ndld_flow import __version__
+from ndld_flow.cli.guarded_output import guarded_output
 from ndld_flow.cli.watch import watch_verb
 from ndld_flow.errors import NdldFlowError, OutputsError, RecipeError
 from ndld_flow.plain_text import visible_text
@@ -94,6 +96,11 @@ def main() -> NoReturn:
     debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     watch_verb(arguments)
+    with guarded_output():
+        _do(arguments, debug)
+
+
+def _do(arguments: Sequence[str], debug: bool) -> NoReturn:
     try:
         sys.exit(program.main(arguments, prog_name="ndld-flow", standalone_mode=False) or 0)
     except (click.exceptions.Abort, KeyboardInterrupt):  # click turns the one into the other
@@ -135,6 +142,8 @@ def _explain(error: Exception) -> int:
 
 
 def _say(error: NdldFlowError) -> str:
+    from ndld_flow.artifacts.hidden_credentials import hide_credentials
+
     if isinstance(error, RecipeError) and len(error.problems) > 1:
-        return f"error: {len(error.problems)} mistakes\n{visible_text(str(error))}"
-    return f"error: {visible_text(str(error))}"
+        return f"error: {len(error.problems)} mistakes\n{visible_text(hide_credentials(str(error)))}"
+    return f"error: {visible_text(hide_credentials(str(error)))}"

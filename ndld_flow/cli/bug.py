@@ -9,6 +9,8 @@ import tempfile
 import time
 import traceback
 
+from ndld_flow.artifacts.hidden_credentials import hide_credentials
+from ndld_flow.plain_text import visible_text
 from ndld_flow.versions import read_version
 
 LIBRARIES = ("ndld-flow", "onnx", "onnx-ir", "onnxruntime", "numpy", "protobuf", "pydantic", "hydra-core", "click")
@@ -33,12 +35,21 @@ def write_bug(error: BaseException) -> str:
             "".join(traceback.format_exception(error)),
         ]
     )
-    # A file of this user's alone, under a name that nobody can lay a link at: the folder is everybody's.
-    descriptor, path = tempfile.mkstemp(prefix=f"ndld-flow-bug-{time.strftime('%Y%m%d-%H%M%S')}-", suffix=".txt")
-    with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(text)
     return (
-        f"bug: {_say(error)}\n"
-        f"This is a mistake in ndld_flow or in a step. Versions and traceback are in {path}; please send it with the "
-        "recipe. What was finished is kept."
+        f"bug: {hide_credentials(visible_text(_say(error)))}\n"
+        f"This is a mistake in ndld_flow or in a step. {_keep(hide_credentials(text))} What was finished is kept."
     )
+
+
+def _keep(text: str) -> str:
+    """Write versions and traceback to a file; a sentence that tells where it is."""
+    try:
+        # A file of this user's alone, under a name that nobody can lay a link at: the folder is everybody's.
+        descriptor, path = tempfile.mkstemp(prefix=f"ndld-flow-bug-{time.strftime('%Y%m%d-%H%M%S')}-", suffix=".txt")
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+    except OSError as error:
+        return (
+            f"No file could be written that tells more ({error.strerror}): `ndld-flow --debug ...` shows the traceback."
+        )
+    return f"Versions and traceback are in {path}; please send it with the recipe."

@@ -10,6 +10,7 @@ import click
 from ndld_flow.cli.options import json_option, outputs_option, rules_options
 from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
+from ndld_flow.plain_text import escaped_json
 from ndld_flow.units import parse_percent
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def command(
 
     compared = api.compare(subjects, gates, _make_rules(allow, metric, threshold), outputs=outputs, to=to)
     if as_json:
-        click.echo(compared.comparison.to_json(), nl=False)
+        click.echo(escaped_json(compared.comparison.to_json()), nl=False)
     else:
         from ndld_flow.cli.comparison_table import print_comparison
 

@@ -10,6 +10,7 @@ import click
 from ndld_flow.cli.options import json_option, outputs_option
 from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
+from ndld_flow.plain_text import escaped_json
 
 if TYPE_CHECKING:
     from ndld_flow.records.model_diff import Part
@@ -65,7 +66,7 @@ def command(
     parts = None if only is None else _parts(only)
     found = api.diff(before, after, parts=parts, compare_values=not no_weights, outputs=outputs, page=html)
     if as_json:
-        click.echo(found.to_json(), nl=False)
+        click.echo(escaped_json(found.to_json()), nl=False)
     elif markdown:
         from ndld_flow.report.exports.diff_markdown import diff_markdown
 

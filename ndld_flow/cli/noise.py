@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ndld_flow.cli.options import json_option, outputs_option
+from ndld_flow.plain_text import escaped_json
 
 HELP = """Learn which differences mean nothing on this machine.
 
@@ -40,7 +41,7 @@ def command(model: str | None, settings: tuple[str, ...], comparisons: int, outp
         settings, model = (model, *settings), None
     if as_json:
         found = api.noise(model, settings, comparisons=comparisons, outputs=outputs, listener=ignore)
-        click.echo(found.to_json(), nl=False)
+        click.echo(escaped_json(found.to_json()), nl=False)
         return
     with choose_listener(as_json=False) as listener:
         tell = leave_out_end(listener)

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+from ndld_flow.plain_text import escaped_json
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -111,4 +113,4 @@ def rules_options(command: Command) -> Command:
 
 def print_json(value: object) -> None:
     """One JSON document on standard output."""
-    click.echo(json.dumps(value, indent=1, ensure_ascii=False))
+    click.echo(escaped_json(json.dumps(value, indent=1, ensure_ascii=False)))

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 
+from ndld_flow.plain_text import escaped_json
 from ndld_flow.runner.events import Event, Listener, RunFinished
 
 
@@ -14,7 +15,7 @@ from ndld_flow.runner.events import Event, Listener, RunFinished
 def choose_listener(*, as_json: bool) -> Iterator[Listener]:
     """JSON events when asked for, a live display on a terminal, plain lines elsewhere."""
     if as_json:
-        yield lambda event: print(event.model_dump_json(), flush=True)
+        yield lambda event: print(escaped_json(event.model_dump_json()), flush=True)
     elif sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         from ndld_flow.cli.live import LiveDisplay
 

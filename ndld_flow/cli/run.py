@@ -52,6 +52,7 @@ def command(
     outputs: Path,
     as_json: bool,
 ) -> int:
+    from ndld_flow.artifacts.hidden_credentials import hide_credentials
     from ndld_flow.cli.progress import choose_listener
     from ndld_flow.runner.events import RunRefused
     from ndld_flow.runner.run_request import run_request
@@ -72,6 +73,6 @@ def command(
         try:
             finished = run_request(request, listener)
         except NdldFlowError as error:
-            listener(RunRefused(message=str(error), exit_code=error.exit_code))
+            listener(RunRefused(message=hide_credentials(str(error)), exit_code=error.exit_code))
             raise
     return 0 if finished.passed else 1

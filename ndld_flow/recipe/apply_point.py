@@ -22,8 +22,8 @@ def apply_point(path: Path, changes: Changes, overrides: Sequence[str] = ()) -> 
     """The recipe's own text with changes written where they belong, its `sweep:` taken out, all else as it is.
 
     `overrides`: those of the command line, written into the recipe too. Lines end as they do in the file: write the
-    text without translating them. A recipe that cannot be changed in these places alone is written out whole, without
-    comments, and its heading says so. Raises RecipeError for a file that is no recipe and changes that find no place.
+    text without translating them. Its points were tried, so it has what trust it needs. A recipe that cannot be
+    changed in these places alone is written out whole, without comments, and its heading says so. Raises RecipeError for a file that is no recipe and changes that find no place.
     """
     with path.open(encoding="utf-8-sig", newline="") as stream:
         raw = stream.read()
@@ -46,7 +46,7 @@ def apply_point(path: Path, changes: Changes, overrides: Sequence[str] = ()) -> 
 
 
 def _open(path: Path, text: str, overrides: Sequence[str] = ()) -> Variations:
-    return open_variations(compose_file(parse_yaml(path, text), overrides), Checker(path))
+    return open_variations(compose_file(parse_yaml(path, text), overrides, trust=True), Checker(path))
 
 
 def _edit(text: str, own: Variations, wanted: Variations, changes: Changes) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 from pydantic import JsonValue
 
+from ndld_flow.artifacts.hidden_credentials import hide_all_credentials, hide_credentials
 from ndld_flow.found_files import absolute_pattern
 from ndld_flow.inputs import Data, InputSpec, patterns_of
 from ndld_flow.recipe.compose import DEPENDS_ON_SURROUNDINGS
@@ -20,7 +21,8 @@ from ndld_flow.step import DataFile, Reads, SampleData
 def resolve_recipe(recipe: Recipe, digests: Mapping[str, str]) -> dict[str, JsonValue]:
     """The recipe as plain data that gives the same run from any folder.
 
-    `digests`: name of a model -> blake3 of the model with its external data.
+    `digests`: name of a model -> blake3 of the model with its external data. URLs have no credentials in it: what was
+    fetched by them is found in the store without.
     """
     file: dict[str, Any] = recipe.file.model_dump(mode="json", exclude_defaults=True, by_alias=True)
     models = {name: _resolve_model(model, digests[name]) for name, model in recipe.models.items()}
@@ -36,7 +38,7 @@ def resolve_recipe(recipe: Recipe, digests: Mapping[str, str]) -> dict[str, Json
         resolved["inputs"] = {name: _resolve_input(spec) for name, spec in recipe.file.inputs.items()}
     if recipe.file.steps_from:
         resolved["steps_from"] = [str((folder / name).resolve()) for name in recipe.file.steps_from]
-    return resolved
+    return {key: hide_all_credentials(value) for key, value in resolved.items()}
 
 
 def keep_interpolations(resolved: Any, written: Any) -> Any:  # noqa: ANN401 - plain data
@@ -50,7 +52,7 @@ def keep_interpolations(resolved: Any, written: Any) -> Any:  # noqa: ANN401 - p
     if isinstance(resolved, list) and isinstance(written, list) and len(resolved) == len(written):
         return [keep_interpolations(*both) for both in zip(resolved, written, strict=True)]
     refers = isinstance(written, str) and "${" in written and not DEPENDS_ON_SURROUNDINGS.search(written)
-    return written if refers and not isinstance(resolved, dict) else resolved
+    return hide_credentials(written) if refers and not isinstance(resolved, dict) else resolved
 
 
 def _resolve_model(model: ModelSource, digest: str) -> dict[str, JsonValue]:

@@ -20,7 +20,7 @@ from ndld_flow.recipe.compose import Composed
 from ndld_flow.recipe.gates import Expression, Gate, GateError, parse_gate
 from ndld_flow.recipe.messages import explain_mistakes
 from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeFile, RecipeStep
-from ndld_flow.step import Held, Reads, RunsCode
+from ndld_flow.step import Held, Reads
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -206,7 +206,7 @@ def _add_read(dotted: str, held: Held[Reads], made: Mapping[str, type[Artifact] 
 
 def _refuse_code(step: RecipeStep, mistakes: Mistakes) -> bool:
     """Whether a step runs no code that the recipe names."""
-    named = step.step.held(RunsCode)
+    named = step.step.named_code()
     for held in named:
         shown = ", ".join(map(str, held.value)) if isinstance(held.value, tuple) else held.value
         what = f"this step runs code that the recipe names: {shown}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from ndld_flow.artifacts.digest import digest_json
+from ndld_flow.artifacts.hidden_credentials import hide_all_credentials
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import RequestError
 from ndld_flow.found_files import find_files
@@ -38,7 +39,7 @@ def describe_key(
     return KeyParts(
         step=step.type.name,
         version=step.type.version,
-        settings=step.settings,
+        settings={name: hide_all_credentials(value) for name, value in step.settings.items()},
         inputs={name: {**_plain(spec), "data": without_names(spec.data)} for name, spec in used.items()},
         reads={
             **read_digests,

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from ndld_flow.artifacts.kinds import AccuracyDocument, Onnx
 from ndld_flow.backends.comparing.metric_tolerance import MetricTolerance
 from ndld_flow.backends.comparing.tolerance import Tolerance
+from ndld_flow.backends.running.provider_options import ProviderOption, options_that_run_code
 from ndld_flow.backends.running.sample_settings import SampleSettings
 from ndld_flow.name_patterns import NamePattern
 from ndld_flow.step import Context, DataFile, Reads, Result, Reuse, RunsCode, Step
@@ -77,8 +78,9 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
     `relative_drop` and `relative_rise` as a part of the reference's. `1 %` is 0.01."""
     provider: str = "cpu"
     """Execution provider that runs the candidate: `cpu`, `cuda`, `tensorrt`, or ONNX Runtime's full name."""
-    provider_options: dict[str, str | int | float | bool] = Field(default={})
-    """Options of that provider, such as `device_id`."""
+    provider_options: Annotated[dict[str, ProviderOption], RunsCode(options_that_run_code)] = Field(default={})
+    """Options of that provider, such as `device_id`. Those that name libraries or files, and any not known to be
+    harmless, need a recipe that is trusted."""
     reference_provider: str | None = None
     """Execution provider that runs the reference; the candidate's when not given."""
     optimization: Literal["disabled", "basic", "extended", "layout", "all"] = "all"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field, JsonValue, model_validator
 
 from ndld_flow.artifacts.kinds import Engine, Onnx, ProfileDocument
+from ndld_flow.backends.running.provider_options import ProviderOption, options_that_run_code
 from ndld_flow.records.profile import Profile
 from ndld_flow.step import Context, DataFile, Foresight, Reads, Result, Reuse, RunsCode, Step, Turn
 from ndld_flow.units import Fraction, Milliseconds
@@ -103,8 +104,9 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     provider: str = "cpu"
     """ONNX Runtime: execution provider: `cpu`, `cuda`, `tensorrt`, or its full name. It is an error when it does not
     really load."""
-    provider_options: dict[str, str | int | float | bool] = Field(default={})
-    """ONNX Runtime: options of the provider, such as `device_id`."""
+    provider_options: Annotated[dict[str, ProviderOption], RunsCode(options_that_run_code)] = Field(default={})
+    """ONNX Runtime: options of the provider, such as `device_id`. Those that name libraries or files, and any not known
+    to be harmless, need a recipe that is trusted."""
     optimization: Literal["disabled", "basic", "extended", "layout", "all"] = "all"
     """ONNX Runtime: graph optimization level."""
     threads: Annotated[int, Field(ge=0)] = 0
