@@ -12,6 +12,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from ndld_flow.artifacts.digest import digest_json
+from ndld_flow.artifacts.hidden_credentials import hide_credentials
 from ndld_flow.machine import describe_machine
 from ndld_flow.recipe.gates import GateError
 from ndld_flow.recipe.points import Objective, Sweep
@@ -60,7 +61,7 @@ def describe_sweep(ended: Ended) -> SweepRecord:
         description=sweep.base.file.description,
         recipe=_resolve(ended),
         identity=_identity(ended),
-        command=ended.command,
+        command=tuple(map(hide_credentials, ended.command)),
         directory=str(Path.cwd()),
         started_at=ended.started_at,
         wall_s=wall_s,
