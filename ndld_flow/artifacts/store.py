@@ -27,6 +27,8 @@ from ndld_flow.artifacts.digest import DigestMemory, describe_folder, find_damag
 from ndld_flow.artifacts.files import remove_folder, sync, sync_folder, write_text_atomically
 from ndld_flow.artifacts.locks import Locks
 from ndld_flow.artifacts.seals import seal, unseal
+from ndld_flow.errors import NewerFormatError
+from ndld_flow.records.read_document import read_bounded
 from ndld_flow.records.step_record import ArtifactRecord, StepRecord
 
 
@@ -65,9 +67,15 @@ class Store:
         return self.root / "records" / key[:2] / f"{key}.json"
 
     def read_record(self, key: str) -> StepRecord | None:
-        """The record under a key; None when there is none, or it cannot be read (it is then made again)."""
+        """The record under a key; None when there is none, or it cannot be read (it is then made again).
+
+        Raises NewerFormatError for one of a later version, which is not to be made again.
+        """
+        path = self.record_path(key)
         try:
-            record = StepRecord.model_validate_json(unseal(self.record_path(key).read_bytes()))
+            record = StepRecord.model_validate_json(unseal(read_bounded(path)))
+        except NewerFormatError as error:
+            raise error.at(path) from None
         except (OSError, ValueError):
             return None
         return record if record.key == key else None

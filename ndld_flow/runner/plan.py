@@ -153,8 +153,15 @@ def _explain(parts: KeyParts, before: StepRecord | None) -> tuple[Reason, str]:
         return Reason.TOOL, _differences(old.libraries, parts.libraries)
     if old.machine != parts.machine:
         return Reason.MACHINE, f"{old.machine} -> {parts.machine}"
-    if old.together != parts.together:
+    return _explain_absence(parts, before)
+
+
+def _explain_absence(parts: KeyParts, before: StepRecord) -> tuple[Reason, str]:
+    """Why nothing is there, though the step would do the very same again."""
+    if before.parts.together != parts.together:
         return Reason.TOGETHER, "what it takes turns with changed"
+    if make_key(before.parts) != before.key:
+        return Reason.TOOL, "an earlier ndld-flow made keys otherwise"
     return Reason.DAMAGED, "it is no longer in the store"
 
 
