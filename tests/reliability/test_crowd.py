@@ -1,0 +1,250 @@
+"""Many processes on one store: each thing is done once, nothing in use is removed, nobody waits for ever."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from ndld_flow.artifacts.store import Store
+from ndld_flow.report.run_folder import read_run_record
+from ndld_flow.runner.runs import Outputs
+from tests.process_runs import ProcessRun
+from tests.tally import Tally
+from tests.toys import make_toy
+
+LIMIT_S = 240
+KEEPERS = (("gc",), ("gc", "--keep", "1"), ("verify",), ("runs",), ("plan", "one.yaml", "--trust"), ("report", "one"))
+
+STEP = '''
+"""Copies a model, slowly, and tells a file of it."""
+
+import os
+import time
+from pathlib import Path
+
+from ndld_flow.artifacts.kinds import Onnx
+from ndld_flow.records.metric import Metric
+from ndld_flow.step import Context, Result, Step
+
+
+class Slow(Step[Onnx, Onnx]):
+    """Copy a model."""
+
+    word: str = "x"
+    """What makes it another step."""
+    seconds: float = 0.05
+    """How long to work."""
+
+    def run(self, source: Onnx, out: Path, context: Context) -> Result:
+        time.sleep(self.seconds)
+        (out / Onnx.main).write_bytes(source.path.read_bytes())
+        line = f"{self.word} {source.digest[:8]}\\n".encode()
+        file = os.open(os.environ["TOY_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(file, line)
+        os.close(file)
+        return Result(f"copied {self.word}", metrics={"letters": Metric(value=float(len(self.word)))})
+'''
+
+TURNS = '''
+"""Steps that take turns: they hold several keys."""
+
+import time
+from pathlib import Path
+
+from ndld_flow.artifacts.kinds import Onnx
+from ndld_flow.step import Context, Result, Step, Turn
+
+
+class Turns(Step[Onnx, Onnx]):
+    """Copy models in turns."""
+
+    takes_turns = True
+    word: str = "x"
+    """What makes it another step."""
+
+    @property
+    def device(self):
+        return "scales"
+
+    def run(self, source: Onnx, out: Path, context: Context) -> Result:
+        return self.run_together([Turn(self, source, out, context)])[0]
+
+    @classmethod
+    def run_together(cls, turns):
+        time.sleep(0.05)
+        for turn in turns:
+            (turn.out / Onnx.main).write_bytes(turn.source.path.read_bytes())
+        return [Result(f"copied {turn.step.word}") for turn in turns]
+'''
+
+HEAD = "model: model.onnx\nsteps_from: [slow.py, turns.py]\nsteps:\n"
+RECIPES = {
+    "one": "  a: {step: slow, word: a}\n  b: {step: slow, word: b}\n  c: {step: slow, from: a, word: c}\n",
+    "two": "  c: {step: slow, word: c}\n  b: {step: slow, from: source, word: b}\n  a: {step: slow, word: a}\n",
+    "three": (
+        "  a: {step: slow, word: a}\n  s: {step: turns, word: s}\n  t: {step: turns, from: a, word: t}\n"
+        "  u: {step: turns, from: source, word: u}\n"
+    ),
+    "four": (
+        "  a: {step: slow, word: a}\n  u: {step: turns, from: source, word: u}\n  t: {step: turns, from: a, word: t}\n"
+        "  s: {step: turns, from: a, word: s}\n"
+    ),
+    "many": (
+        "  a: {step: slow, word: a}\n  b: {step: slow, word: b}\nsweep:\n  over: {b.word: [b, d, e]}\n"
+        "  maximize: b.letters\n"
+    ),
+}
+
+
+@dataclass
+class Crowd:
+    """A folder with recipes that have steps in common, and processes that run them."""
+
+    folder: Path
+    rounds: int
+    seed: int = 1
+    killed: int = 0
+    commands: Counter[str] = field(default_factory=Counter)
+    running: list[tuple[tuple[str, ...], ProcessRun]] = field(default_factory=list)
+
+    @property
+    def outputs(self) -> Outputs:
+        return Outputs(self.folder / "outputs")
+
+    def start(self, *arguments: str) -> None:
+        environment = {"TOY_LOG": str(self.folder / "log.txt")}
+        self.running.append((arguments, ProcessRun(*arguments, cwd=self.folder, env=environment)))
+
+    def finish(self) -> list[tuple[tuple[str, ...], int, str]]:
+        """Wait for all; what each said, and how it ended."""
+        ended = []
+        for arguments, process in self.running:
+            code, out, said = process.finish(LIMIT_S)
+            ended.append((arguments, code, out + said))
+        self.running.clear()
+        return ended
+
+    def worked(self) -> Counter[str]:
+        return Counter((self.folder / "log.txt").read_text().splitlines())
+
+
+@pytest.fixture
+def make_crowd(in_folder: Path) -> Iterator[Callable[[int], Crowd]]:
+    made: list[Crowd] = []
+
+    def make(rounds: int = 1) -> Crowd:
+        make_toy(in_folder)
+        (in_folder / "slow.py").write_text(STEP)
+        (in_folder / "turns.py").write_text(TURNS)
+        for name, steps in RECIPES.items():
+            (in_folder / f"{name}.yaml").write_text(f"name: {name}\n{HEAD}{steps}")
+        made.append(Crowd(in_folder, rounds))
+        return made[-1]
+
+    yield make
+    for crowd in made:
+        for _, process in crowd.running:
+            process.send_signal(signal.SIGKILL)
+
+
+def run_command(recipe: str, *overrides: str) -> tuple[str, ...]:
+    jobs = ("--jobs", "2") if recipe == "many" else ()
+    return ("run", f"{recipe}.yaml", "--trust", *jobs, *overrides)
+
+
+def assert_all_there(outputs: Outputs) -> None:
+    """What finished runs name is in the store, as it was; and what they show is in their folders."""
+    store = Store(outputs.root / "store")
+    for folder in outputs.folders():
+        for step in read_run_record(folder).steps:
+            assert step.record is not None
+            assert store.is_intact(step.record.artifact), (folder, step.name)
+            assert (folder / step.name / "model.onnx").is_file()
+        assert (folder / "report.html").is_file()
+    assert not list((store.root / "damaged").glob("*"))
+
+
+def assert_ended_well(ended: Sequence[tuple[tuple[str, ...], int, str]], runs: Tally, gc: Tally) -> None:
+    for arguments, code, said in ended:
+        if arguments[0] == "gc":
+            refused = code == 2 and "a run works in this store" in said
+            assert refused or code == 0, (arguments, code, said)
+            gc.refused += refused
+            gc.survived += not refused
+        elif arguments[0] == "report":  # of what a gc has just removed
+            assert code in (0, 2), (arguments, code, said)
+            assert "Traceback" not in said
+        else:
+            assert code == 0, (arguments, code, said)
+            assert "damaged" not in said.replace("0 damaged", ""), (arguments, said)
+            runs.survived += arguments[0] == "run"
+
+
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_many_at_once_do_each_step_once(
+    make_crowd: Callable[[int], Crowd], tally: Callable[[str], Tally], times: int
+) -> None:
+    crowd = make_crowd(1)
+    for name in [*[*RECIPES] * times, "one"]:
+        crowd.start(*run_command(name))
+    assert_ended_well(crowd.finish(), tally("sixteen processes on one store"), Tally(""))
+    assert {line: count for line, count in crowd.worked().items() if count > 1} == {}
+    assert_all_there(crowd.outputs)
+
+
+@pytest.mark.slow
+def test_sixteen_and_their_keepers(make_crowd: Callable[[int], Crowd], tally: Callable[[str], Tally]) -> None:
+    """Runs with gc, verify, plan and report beside them, again and again."""
+    runs, gc = tally("sixteen processes on one store"), tally("gc beside runs")
+    crowd = make_crowd(6)
+    chance = random.Random(crowd.seed)
+    for round_ in range(crowd.rounds):
+        for place in range(16):
+            crowd.start(*run_command(chance.choice(list(RECIPES)), f"steps.a.word=a{round_}{chance.randrange(2)}"))
+            if place % 2:
+                crowd.start(*chance.choice(KEEPERS[: 6 if round_ else 5]))
+        assert_ended_well(crowd.finish(), runs, gc)
+        assert_all_there(crowd.outputs)
+    assert not list((crowd.outputs.root / "store" / "building").glob("*"))
+
+
+@pytest.mark.slow
+def test_some_of_sixteen_are_killed(make_crowd: Callable[[int], Crowd], tally: Callable[[str], Tally]) -> None:
+    """What they were at is done by another, at once, and again by none."""
+    killed, runs = tally("holder of a lock killed"), tally("sixteen processes on one store")
+    crowd = make_crowd(4)
+    chance = random.Random(crowd.seed)
+    for round_ in range(crowd.rounds):
+        for name in [*RECIPES] * 3 + ["one"]:
+            crowd.start(*run_command(name, f"steps.a.word=k{round_}", "steps.a.seconds=0.3"))
+        victims = chance.sample(range(16), 5)
+        for victim in victims:
+            time.sleep(chance.random() * 0.4)
+            crowd.running[victim][1].send_signal(signal.SIGKILL)
+        ended = crowd.finish()
+        for place, (arguments, code, said) in enumerate(ended):
+            assert code == 0 or (place in victims and code == -signal.SIGKILL), (crowd.seed, arguments, code, said)
+        killed.survived += len(victims)
+        runs.survived += 16 - len(victims)
+        assert_all_there(crowd.outputs)
+    crowd.start(*run_command("one"))
+    assert_ended_well(crowd.finish(), runs, Tally(""))
+    assert not list((crowd.outputs.root / "store" / "building").glob("*"))
+
+
+def test_two_runs_of_one_second_have_two_folders_and_one_is_latest(make_crowd: Callable[[int], Crowd]) -> None:
+    crowd = make_crowd(1)
+    for word in "xy":
+        crowd.start(*run_command("one", f"steps.b.word={word}"))
+    ended = crowd.finish()
+    assert [code for _, code, _ in ended] == [0, 0]
+    folders = list(crowd.outputs.folders())
+    assert len(folders) == 2
+    assert crowd.outputs.latest("one") == folders[-1].resolve()

@@ -1,0 +1,273 @@
+"""File systems without locks, links or permissions, and outputs that lie on several: slower at most, never wrong."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from ndld_flow.artifacts import lock_folders
+from ndld_flow.artifacts.lock_folders import FolderLock
+from ndld_flow.artifacts.locks import NO_LOCKS, Locks
+from ndld_flow.artifacts.store import Store
+from tests.reliability.attacked_process import AttackedProcess, Ending
+from tests.reliability.shim import compile_shim
+from tests.tally import Tally
+from tests.toys import make_toy
+
+Counting = Callable[[str], Tally]
+
+COUNT_UP = """
+import os, signal, sys
+from pathlib import Path
+from ndld_flow.artifacts.locks import Locks
+
+folder, rounds, dies_at = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+for done in range(rounds):
+    with Locks(folder / "locks").hold("counter"):
+        count = int((folder / "count").read_text())
+        if done == dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        (folder / "count").write_text(str(count + 1))
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = Path(__file__).with_name("odd_surroundings.c")
+    return compile_shim(source, tmp_path_factory.mktemp("shim"))
+
+
+@pytest.fixture
+def make_odd(library: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, str], None]:
+    """`make_odd(folder, "locks,links")`: for processes that are started from now on, a folder's file system is odd."""
+
+    def make(root: Path, lacks: str) -> None:
+        monkeypatch.setenv("LD_PRELOAD", str(library))
+        monkeypatch.setenv("ODD_ROOT", str(root))
+        monkeypatch.setenv("ODD_LACKS", lacks)
+
+    return make
+
+
+@pytest.fixture
+def toy(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TOY_LOG", str(in_folder / "log.txt"))
+    make_toy(in_folder)
+    return in_folder
+
+
+@pytest.fixture
+def process() -> Iterator[AttackedProcess]:
+    process = AttackedProcess(memory_bytes=2**36)
+    yield process
+    process.close()
+
+
+def command(process: AttackedProcess, folder: Path, *arguments: str) -> Ending:
+    ending = process.do(arguments, folder)
+    assert ending.code == 0, (arguments, ending)
+    return ending
+
+
+def worked(folder: Path) -> Counter[str]:
+    """How often each step was computed."""
+    return Counter(line.split()[0] for line in (folder / "log.txt").read_text().splitlines())
+
+
+def use_all(process: AttackedProcess, folder: Path) -> None:
+    """What a person does with outputs: run, run again, change, tag, look, check, free."""
+    for arguments in (
+        ("run", "toy.yaml", "--trust"),
+        ("tag", "toy", "first"),
+        ("run", "toy.yaml", "--trust", "steps.second.word=d"),
+        ("report", "first"),
+        ("verify",),
+        ("gc", "--keep", "1"),
+        ("run", "toy.yaml", "--trust", "steps.second.word=d"),
+    ):
+        command(process, folder, *arguments)
+    assert worked(folder) == {"first": 1, "second": 2, "aside": 1}
+    assert_whole(folder / "outputs")
+
+
+def assert_whole(outputs: Path) -> None:
+    """All that records name is in the store as it was, and each run's copies are too; nothing is left over."""
+    store = Store(outputs / "store")
+    records = [store.read_record(path.stem) for path in (store.root / "records").glob("*/*.json")]
+    assert records
+    assert all(record is not None and store.is_intact(record.artifact) for record in records)
+    for run in (outputs / "runs").glob("*/*Z-*"):
+        assert (run / "report.html").is_file()
+        assert (run / "second" / "model.onnx").stat().st_size > 0
+    assert not list((store.root / "damaged").glob("*"))
+    assert not list((store.root / "building").glob("*"))
+    assert [path.name for path in (outputs / "runs").glob("*/.*")] == []
+
+
+NONE = "no locks on the file system", "no links on the file system"
+
+
+@pytest.mark.parametrize(
+    ("lacks", "attacks"),
+    [
+        ("locks,links,modes,reflinks,folder-moves", NONE),
+        pytest.param("locks", NONE[:1], marks=pytest.mark.slow),
+        pytest.param("locks,folder-moves", NONE[:1], marks=pytest.mark.slow),
+        pytest.param("links,modes,reflinks", NONE[1:], marks=pytest.mark.slow),
+    ],
+)
+def test_outputs_where_much_is_refused(
+    toy: Path,
+    process: AttackedProcess,
+    make_odd: Callable[[Path, str], None],
+    tally: Counting,
+    lacks: str,
+    attacks: Sequence[str],
+) -> None:
+    make_odd(toy / "outputs", lacks)
+    use_all(process, toy)
+    assert (toy / "outputs/store/locks" / NO_LOCKS).exists() == ("locks" in lacks)
+    for attack in attacks:
+        tally(attack).survived += 1
+
+
+@pytest.mark.parametrize("apart", ["store", pytest.param("runs", marks=pytest.mark.slow)])
+def test_store_and_runs_on_two_disks(
+    toy: Path, process: AttackedProcess, make_odd: Callable[[Path, str], None], tally: Counting, apart: str
+) -> None:
+    """Behind a link to another disk nothing can be renamed to the other, and relative links must still lead there."""
+    elsewhere = toy / "elsewhere" / "deep" / apart
+    elsewhere.mkdir(parents=True)
+    (toy / "outputs").mkdir()
+    (toy / "outputs" / apart).symlink_to(elsewhere)
+    make_odd(toy / "outputs" / apart, "moves")
+    use_all(process, toy)
+    tally("store on another file system").survived += 1
+
+
+@pytest.mark.slow
+def test_a_store_on_a_mount_of_its_own(toy: Path, tally: Counting) -> None:
+    """Really: a small disk in memory is mounted there, where nobody else sees it."""
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "true"], check=False).returncode:
+        pytest.skip("this user may not mount anything")
+    run = f"{sys.executable} -m ndld_flow run toy.yaml --trust"
+    script = (
+        "set -e; mkdir -p outputs/store; mount -t tmpfs -o size=64m none outputs/store; "
+        f"{run}; {run} steps.second.word=d; {sys.executable} -m ndld_flow verify; {run} steps.second.word=d"
+    )
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script],
+        cwd=toy,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert worked(toy) == {"first": 1, "second": 2, "aside": 1}
+    assert len(list((toy / "outputs/runs/toy").glob("*/report.html"))) == 3  # with that of `latest`
+    tally("store on another file system").survived += 1
+
+
+# --- locks as folders ------------------------------------------------------------------------------------------------
+
+
+def count_up(folder: Path, rounds: int, dies_at: int = -1) -> subprocess.Popen[bytes]:
+    arguments = [sys.executable, "-c", COUNT_UP, str(folder), str(rounds), str(dies_at)]
+    return subprocess.Popen(arguments, cwd=Path(__file__).parents[2])
+
+
+@pytest.mark.parametrize("lacks", ["locks", "locks,folder-moves"])
+def test_one_at_a_time_and_a_killed_holder_holds_up_nobody(
+    tmp_path: Path, make_odd: Callable[[Path, str], None], tally: Counting, lacks: str
+) -> None:
+    (tmp_path / "count").write_text("0")
+    make_odd(tmp_path, lacks)
+    counting = [count_up(tmp_path, 20, dies_at) for dies_at in (-1, -1, 5, 11)]
+    codes = [process.wait(60) for process in counting]
+    assert codes == [0, 0, -signal.SIGKILL, -signal.SIGKILL]
+    assert int((tmp_path / "count").read_text()) == 20 + 20 + 5 + 11
+    lock = FolderLock(tmp_path / "locks" / "counter.lock")
+    lock.acquire(0)  # though a dead one may have been the last who had it
+    lock.release()
+    tally("holder of a lock killed").survived += 2
+
+
+def test_a_holder_elsewhere_is_dead_when_it_was_silent_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "one.lock"
+    monkeypatch.setattr(lock_folders, "_here", lambda: "another-place".replace("-", ""))
+    FolderLock(path).acquire(0)
+    (owner,) = path.iterdir()
+    monkeypatch.undo()
+    monkeypatch.setattr(lock_folders, "SILENT_AFTER_S", 0.4)
+    monkeypatch.setattr(lock_folders, "_HEART", lock_folders._Heart())  # no signs of life from here on
+    over = threading.Event()
+
+    def give_signs() -> None:
+        at = 10**9
+        while not over.wait(0.1):
+            at += 10
+            os.utime(owner, (at, at))
+
+    living = threading.Thread(target=give_signs)
+    living.start()
+    with pytest.raises(TimeoutError):
+        FolderLock(path).acquire(1.0)
+    over.set()
+    living.join()
+    lock = FolderLock(path)
+    lock.acquire(20.0)
+    assert not owner.exists()
+    lock.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_finds_a_holder_dead_late_takes_nothing_from_the_next(tmp_path: Path) -> None:
+    """Two find it dead; one of them takes the lock before the other removes what it has found."""
+    path = tmp_path / "one.lock"
+    dead = path / FolderLock(path)._owner.replace(f"-{os.getpid()}-", "-4194305-")  # more than there are processes
+    path.mkdir()
+    dead.touch()
+    next_one = FolderLock(path)
+    next_one.acquire(0)
+    dead.unlink(missing_ok=True)  # as the late one does
+    with pytest.raises(TimeoutError):
+        FolderLock(path).acquire(0)
+    next_one.release()
+
+
+def test_a_waiting_lock_leaves_nothing_behind(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path / "one.lock")
+    lock.acquire(0)
+    with pytest.raises(TimeoutError):
+        FolderLock(tmp_path / "one.lock").acquire(0.1)
+    lock.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_want_of_locks_is_told_of_once(tmp_path: Path) -> None:
+    (tmp_path / NO_LOCKS).touch()
+    heard: list[str] = []
+    for _ in range(2):
+        Locks(tmp_path).tell_once(heard.append)
+    assert [text.count("has no locks") for text in heard] == [1]
+
+
+def test_files_of_locks_that_nobody_holds_are_removed(tmp_path: Path) -> None:
+    locks = Store(tmp_path).locks
+    with locks.hold("key"):
+        pass
+    with locks.lease("run", "one"), locks.hold("other"):
+        locks.remove_unheld()
+        assert {path.name for path in locks.folder.glob("*.lock")} == {"run-one.lock", "other.lock"}
