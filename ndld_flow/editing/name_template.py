@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from ndld_flow.errors import RequestError
-from ndld_flow.name_patterns import is_regex
+from ndld_flow.name_patterns import groups_found, is_regex
 from ndld_flow.nearest import say_nearest
 
 _PART = re.compile(r"\{\{|\}\}|\{(?P<word>[^{}:]*)(?::0?(?P<width>[1-9]))?\}|[{}]")
@@ -34,9 +34,8 @@ def fill(template: str, facts: Mapping[str, str]) -> str:
 def groups_of(patterns: Sequence[str], name: str) -> dict[str, str]:
     """`1`, `2`, ...: what the groups of the first regular expression that fits found in a name; `0` is all it found."""
     for pattern in filter(is_regex, patterns):
-        found = re.search(pattern[1:-1], name)
-        if found is not None:
-            groups = (found[0], *found.groups(default=""))
+        groups = groups_found(pattern, name)
+        if groups is not None:
             return {str(number): group for number, group in enumerate(groups)}
     return {}
 
