@@ -9,10 +9,19 @@ import onnx
 import onnx_ir as ir
 
 from ndld_flow.backends.models.files import MAX_IR_VERSION, one_paragraph
+from ndld_flow.backends.models.propagated_data import is_little
 from ndld_flow.errors import ModelError
 
 _READ_BYTES = 1024
 """Shapes and axes are small; larger initializers are told by type and shape only."""
+
+_REFUSALS = (
+    onnx.shape_inference.InferenceError,
+    onnx.checker.ValidationError,
+    ValueError,
+    RuntimeError,
+    MemoryError,
+)
 
 
 def infer_shapes(model: ir.Model, strict: bool = False) -> None:
@@ -23,8 +32,10 @@ def infer_shapes(model: ir.Model, strict: bool = False) -> None:
     """
     proto = _light_proto(model)
     try:
-        inferred = onnx.shape_inference.infer_shapes(proto, check_type=strict, strict_mode=strict, data_prop=True)
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError) as error:
+        inferred = onnx.shape_inference.infer_shapes(
+            proto, check_type=strict, strict_mode=strict, data_prop=is_little(proto.graph)
+        )
+    except _REFUSALS as error:
         if strict:
             raise ModelError(f"shape inference says it is impossible: {one_paragraph(error)}") from None
         return

@@ -12,7 +12,7 @@ from ndld_flow.errors import ModelError
 from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import count
 
-MOST_NODES = 10_000_000
+MOST_NODES = 1_000_000
 """Of a model whose local functions are put where they are called: runtimes do that, and a few that call each other
 twice are more than any memory."""
 _MOST_OPSET = 2**31 - 1

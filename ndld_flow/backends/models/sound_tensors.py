@@ -34,7 +34,7 @@ def check_tensor(path: Path, tensor: ir.TensorProtocol) -> None:
     One that holds nothing at all passes: models without their weights can still be looked at.
     """
     where = f"{path}: tensor {short_name(tensor.name or '')!r}"
-    _element_count(where, tensor.dtype, tensor.shape.numpy())
+    _element_count(where, tensor.dtype, tuple(tensor.shape.numpy()))
     if isinstance(tensor, SparseInitializer):
         for proto in (tensor.proto.values, tensor.proto.indices):
             _check_proto(where, proto)

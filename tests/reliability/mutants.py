@@ -1,0 +1,140 @@
+"""Models that were good once: bytes and fields of them changed at random, the same for the same seed."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import onnx
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from tests import models
+
+_BASES = {
+    "cnn": models.cnn_model,
+    "tfm": functools.partial(models.tfm_model, 1),
+    "ctrl": models.ctrl_model,
+    "func": models.func_model,
+    "sparse": models.sparse_model,
+}
+_NUMBERS = (0, -1, 1, 2, 3, 7, 100, 255, 10**6, 2**31 - 1, 2**31, 2**62, -(2**63), 2**63 - 1)
+_REALS = (0.0, -1.0, float("nan"), float("inf"), 1e30)
+_TEXTS = (
+    "", "x", "y", "\0", "\n", "\x1b[31m", "<b>", "../../etc/passwd", "a" * 1000, "ai.onnx", "com.microsoft", "local",
+    "Conv", "If", "Loop", "Identity", "Add", "Reshape", "Constant", "ConstantOfShape",
+)  # fmt: skip
+_BYTES = (b"", b"\xff\xfe", b"abcd", bytes(9))
+
+
+def mutant(seed: int) -> bytes:
+    """A model of which bytes, or one to four fields, are not as they were."""
+    dice = random.Random(seed)
+    good = _base(dice.choice(sorted(_BASES)))
+    if dice.random() < 0.3:
+        return change_bytes(good, dice)
+    model = onnx.ModelProto.FromString(good)
+    for _ in range(dice.choice((1, 1, 2, 4))):
+        _change_field(model, dice)
+    return bytes(model.SerializeToString())
+
+
+@functools.cache
+def _base(name: str) -> bytes:
+    return bytes(_BASES[name]().SerializeToString())
+
+
+def change_bytes(data: bytes, dice: random.Random) -> bytes:
+    """Bits flipped, or some bytes gone, new, copied from elsewhere, said twice, or the end cut off."""
+    changed, at, length = bytearray(data), dice.randrange(len(data)), dice.choice((1, 2, 8, 64, 300))
+    match dice.choice(("flip", "flip", "lose", "add", "copy", "cut", "repeat")):
+        case "flip":
+            for _ in range(dice.choice((1, 2, 5, 20))):
+                changed[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+        case "lose":
+            del changed[at : at + length]
+        case "add":
+            changed[at:at] = dice.randbytes(length)
+        case "copy":
+            start = dice.randrange(len(data))
+            changed[at : at + length] = data[start : start + length]
+        case "cut":
+            del changed[at:]
+        case _:
+            changed[at:at] = data[at : at + length]
+    return bytes(changed)
+
+
+def _change_field(model: Message, dice: random.Random) -> None:
+    """One field of one message; each kind of message is as likely as any other, however many there are."""
+    messages = list(_messages(model))
+    kind = dice.choice(sorted({one.DESCRIPTOR.full_name for one in messages}))
+    message = dice.choice([one for one in messages if one.DESCRIPTOR.full_name == kind])
+    field = dice.choice(message.DESCRIPTOR.fields)
+    if field.message_type is not None:
+        others = [_copied(one) for one in messages if one.DESCRIPTOR is field.message_type]
+    else:
+        kindred = (getattr(one, field.name) for one in messages if one.DESCRIPTOR is message.DESCRIPTOR)
+        others = [value for one in kindred for value in (one if field.is_repeated else [one])]
+        others += _values(field)
+    if field.is_repeated:
+        _change_list(getattr(message, field.name), others, dice)
+    elif not others or dice.random() < 0.25:
+        message.ClearField(field.name)
+    elif field.message_type is not None:
+        getattr(message, field.name).CopyFrom(dice.choice(others))
+    else:
+        setattr(message, field.name, dice.choice(others))
+
+
+def _messages(message: Message) -> Iterator[Message]:
+    yield message
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for inner in value if field.is_repeated else (value,):
+                yield from _messages(inner)
+
+
+def _copied(message: Message) -> Message:
+    """No message can be put into itself."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
+
+
+def _change_list(items: Any, others: list[Any], dice: random.Random) -> None:
+    match dice.choice(("lose", "repeat", "swap", "add", "replace", "clear")):
+        case "clear":
+            del items[:]
+        case "lose" if items:
+            del items[dice.randrange(len(items))]
+        case "repeat" if items:
+            items.append(items[dice.randrange(len(items))])
+        case "swap" if len(items) > 1:
+            shuffled = list(items)
+            dice.shuffle(shuffled)
+            del items[:]
+            items.extend(shuffled)
+        case "replace" if items and others:
+            kept = list(items)
+            kept[dice.randrange(len(kept))] = dice.choice(others)
+            del items[:]
+            items.extend(kept)
+        case _ if others:
+            items.append(dice.choice(others))
+
+
+def _values(field: FieldDescriptor) -> list[Any]:
+    """Values of a field's type that make trouble."""
+    if field.enum_type is not None:
+        return [one.number for one in field.enum_type.values]
+    if field.cpp_type == FieldDescriptor.CPPTYPE_INT32:
+        return list(range(-1, 28))
+    return {
+        FieldDescriptor.CPPTYPE_STRING: list(_BYTES if field.type == FieldDescriptor.TYPE_BYTES else _TEXTS),
+        FieldDescriptor.CPPTYPE_FLOAT: list(_REALS),
+        FieldDescriptor.CPPTYPE_DOUBLE: list(_REALS),
+        FieldDescriptor.CPPTYPE_UINT64: [abs(number) for number in _NUMBERS],
+    }.get(field.cpp_type, list(_NUMBERS))

@@ -1,0 +1,114 @@
+"""Models that native libraries crash on, or never end with: that costs a process, and not the tool."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.models import tensor
+from tests.process_runs import ProcessRun
+from tests.reliability.malformed_graphs import LARGE
+from tests.tally import Tally
+
+_ISOLATED = {"NDLD_FLOW_IN_PROCESS": "0"}
+_HANGS_S = 20.0
+"""What Ctrl-C has not ended then is stuck; it takes a second."""
+
+
+def _write(folder: Path, model: Any, steps: Mapping[str, Any]) -> None:
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    (folder / "recipe.yaml").write_text(json.dumps({"name": "r", "model": "model.onnx", "steps": steps}))
+
+
+def _dividing() -> Any:
+    """The smallest integer by -1: there is no such quotient, and the processor traps."""
+    operands = [
+        numpy_helper.from_array(np.array([value], np.int64), name) for name, value in (("a", -(2**63)), ("b", -1))
+    ]
+    nodes = [helper.make_node("Div", ["a" if constant else "x", "b"], ["y"], name="divide")]
+    kind = 7  # INT64
+    graph = helper.make_graph(nodes, "g", [tensor("x", [1], kind)], [tensor("y", [1], kind)], operands)
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def test_a_trap_while_folding_is_the_steps_failure(tmp_path: Path, tally: Callable[[str], Tally]) -> None:
+    count = tally("models that crash native code")
+    _write(tmp_path, _dividing(), {"clean": {"step": "sanitize"}})
+    code, _, said = ProcessRun("run", "recipe.yaml", cwd=tmp_path, env=_ISOLATED).finish(120)
+    assert code == 2, said
+    assert said.startswith("error: step clean: "), said
+    assert "SIGFPE" in said and said.count("\n") == 1
+    count.refused += 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "step", ["check_accuracy", "inspect_activations", "profile", "lint", "find_precision", "quantize"]
+)
+def test_a_trap_while_running_is_the_steps_failure(tmp_path: Path, tally: Callable[[str], Tally], step: str) -> None:
+    count = tally("models that crash native code")
+    settings = {"check_accuracy": {"reference": "source", "candidate": "source"}}.get(step, {})
+    _write(tmp_path, _dividing(), {"look": {"step": step, **settings}})
+    code, _, said = ProcessRun("run", "recipe.yaml", cwd=tmp_path, env=_ISOLATED).finish(120)
+    assert code in (0, 1, 2), said
+    if code == 2:
+        assert said.startswith("error: step look: ") and said.count("\n") == 1, said
+    count.refused += code == 2
+    count.survived += code != 2
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_model_that_never_ends(tmp_path: Path, tally: Callable[[str], Tally]) -> None:
+    """A loop of 2^62 rounds, in native code that hears no signal."""
+    if not Path("/proc/self").exists():
+        pytest.skip("looks at processes in /proc")
+    count = tally("models that crash native code")
+    steps = {"agree": {"step": "check_accuracy", "reference": "source", "candidate": "source"}}
+    _write(tmp_path, LARGE["Loop for ever"](), steps)
+    run = ProcessRun("run", "recipe.yaml", cwd=tmp_path, env=_ISOLATED)
+    _wait_until(lambda: _busiest_s(tmp_path) > 5.0, 60)
+    began = time.perf_counter()
+    run.send_signal(signal.SIGINT)
+    code, _, said = run.finish(_HANGS_S)
+    assert code == 130, said
+    assert "interrupted" in said
+    _wait_until(lambda: not _processes_in(tmp_path), _HANGS_S)
+    assert time.perf_counter() - began < _HANGS_S
+    count.refused += 1
+
+
+def _processes_in(folder: Path) -> list[int]:
+    """Processes that stand in a folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdecimal() and (entry / "cwd").readlink() == folder:
+                found.append(int(entry.name))
+    return found
+
+
+def _busiest_s(folder: Path) -> float:
+    """Processor seconds of whichever of them used most."""
+    used = [0.0]
+    for process in _processes_in(folder):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            used.append((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
+    return max(used)
+
+
+def _wait_until(holds: Callable[[], bool], limit_s: float) -> None:
+    end = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.05)
