@@ -141,7 +141,8 @@ def _naming_holder(note: Path, mode: int, holder: _Holder) -> Iterator[None]:
     """Say beside a lock who holds it; where that cannot be written, nobody is told."""
     with contextlib.suppress(OSError):
         note.unlink(missing_ok=True)
-        note.write_text(holder.to_json(), encoding="utf-8")
+        with note.open("x", encoding="utf-8") as file:  # the folder may be everybody's: no link there is followed
+            file.write(holder.to_json())
         note.chmod(mode)
     try:
         yield
