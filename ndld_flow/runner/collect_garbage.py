@@ -56,13 +56,15 @@ def collect_garbage(outputs: Outputs, keep: int | None = None, *, dry_run: bool 
 
     All are kept unless `keep` says how many of the newest runs, and of the newest sweeps, of each recipe to keep
     besides the tagged ones; a sweep of which a point is tagged is kept whole.
-    Raises RequestError while a run works in the store, or when the record of one cannot be read (what it needs is then
-    not known); OutputsError when something may not be removed.
+    Raises RequestError while a run, a plan or a check works in the store, or when the record of one cannot be read (what
+    it needs is then not known); OutputsError when something may not be removed.
     """
     store = outputs.store
     with explaining_disk("gc", outputs.root), store.locks.without_runs() as idle:
         if not idle:
-            raise RequestError(f"{store.root}: a run works in this store. Wait for it to end, then run gc again.")
+            raise RequestError(
+                f"{store.root}: a run works in this store, or plan or verify. Wait for it to end, then run gc again."
+            )
         runs, sweeps = list(outputs.folders()), list(outputs.sweep_folders())
         dropped_runs, dropped_sweeps = (_choose(folders, keep, outputs) for folders in (runs, sweeps))
         dropped = [*dropped_runs, *dropped_sweeps]

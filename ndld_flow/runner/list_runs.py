@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 from ndld_flow.records.base import Record
+from ndld_flow.records.read_document import read_tree
 from ndld_flow.report.run_folder import RUN_RECORD
 from ndld_flow.report.sweep.read import SWEEP_RECORD
 from ndld_flow.runner.runs import POINTS, Outputs, name_folder
@@ -54,7 +54,7 @@ def list_runs(outputs: Outputs, recipe: str = "*") -> list[RunSummary]:
 def _read_all(records: Iterator[tuple[Path, Path]], tags: Tags) -> Iterator[RunSummary]:
     for folder, path in records:
         try:
-            record = json.loads(path.read_bytes())
+            record = read_tree(path)
             is_sweep = path.name == SWEEP_RECORD
             yield RunSummary(
                 run=name_folder(folder),

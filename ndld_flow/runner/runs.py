@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from ndld_flow.artifacts.files import follow, place_folder, point_to
 from ndld_flow.artifacts.store import Store
 from ndld_flow.artifacts.store_format import mark_store, open_store
 from ndld_flow.errors import OutputsError, RequestError
+from ndld_flow.records.read_document import read_tree
 from ndld_flow.report.run_folder import RUN_RECORD
 from ndld_flow.report.sweep.read import SWEEP_RECORD
 from ndld_flow.runner.history import History, name_in_history
@@ -238,7 +238,7 @@ def _find_point(sweep: Path, reference: str, point: str) -> Path:
 def _best_point(sweep: Path) -> int | None:
     """Without the whole record being checked: a sweep of another version has points, too."""
     try:
-        best = json.loads((sweep / SWEEP_RECORD).read_bytes())["best"]
+        best = read_tree(sweep / SWEEP_RECORD)["best"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return best if isinstance(best, int) else None

@@ -1,0 +1,150 @@
+"""What a long history costs: each verb on outputs with 10, 100, 1,000 (and more) runs, a tenth as many sweeps beside.
+
+Usage: python tests/benchmarks/bench_history.py [--runs 10 100 1000] [--repeat 3]
+
+One real run and one real sweep are copied into the past: each copy has records, keys, artifacts and locks of its own
+for two of five steps, and `verify` must find all of them well. Each figure is a whole process: user and system CPU
+seconds, the least of so many tries, and peak memory. "Growth" is how the seconds above those with the shortest history
+grow with the number of runs: 0 does not depend on it, 1 is linear, 2 would be quadratic.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ndld_flow.runner.runs import Outputs
+from tests.long_history import lengthen_history, lengthen_sweeps
+from tests.models import make_cnn
+
+TOOL = [sys.executable, "-m", "ndld_flow"]
+RECIPE = """
+name: nightly
+model: model.onnx
+steps:
+  lint: {}
+  sanitize: {}
+  agree: {step: check_accuracy, reference: source, candidate: sanitize, tolerance: {cosine: 0.999}}
+  base: {step: profile, from: source, passes: 5, runs: 2, duration: 10 ms, budget: 1 s, warmup: 1 ms}
+  speed: {step: profile, from: sanitize, passes: 5, runs: 2, duration: 10 ms, budget: 1 s, warmup: 1 ms}
+"""
+SWEEP = """
+sweep: {over: {sanitize.fold_size_threshold: [1 KiB, 1 MiB]}, minimize: speed.latency.min}
+"""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one process."""
+
+    cpu_s: float
+    peak_mb: float
+
+
+_WATCHED = """
+import json, os, subprocess, sys
+process = subprocess.Popen(sys.argv[1:], stdout=sys.stderr)
+_, status, used = os.wait4(process.pid, 0)
+print(json.dumps([os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime, used.ru_maxrss / 1024]))
+"""
+"""A child's peak memory counts what its parent had when it was forked: so the parent is a Python that has next to
+nothing."""
+
+
+def cost(command: Sequence[object], folder: Path) -> Cost:
+    """What a whole process takes, which must succeed."""
+    watched = [sys.executable, "-S", "-c", _WATCHED, *map(str, command)]
+    ended = subprocess.run(watched, cwd=folder, capture_output=True, text=True, check=True)
+    code, cpu_s, peak_mb = json.loads(ended.stdout)
+    if code not in (0, 4):  # an inconclusive comparison is one too
+        raise SystemExit(f"{command}: exit code {code}\n{ended.stderr}")
+    return Cost(cpu_s, peak_mb)
+
+
+def make_outputs(folder: Path) -> Outputs:
+    """One real run of a recipe with two profiles, and one real sweep."""
+    make_cnn(folder / "model.onnx")
+    (folder / "nightly.yaml").write_text(RECIPE)
+    (folder / "swept.yaml").write_text(RECIPE.replace("nightly", "swept") + SWEEP)
+    for recipe in ("nightly.yaml", "swept.yaml"):
+        subprocess.run([*TOOL, "run", recipe], cwd=folder, check=True, capture_output=True)
+    return Outputs(folder / "outputs")
+
+
+def verbs() -> dict[str, list[str]]:
+    """What is measured, by what the table calls it. Those that change something come last."""
+    some = [f"nightly/{path.name}" for path in sorted(Path("outputs/runs/nightly").glob("2*"))[:10]]
+    return {
+        "plan": ["plan", "nightly.yaml"],
+        "run, all reused": ["run", "nightly.yaml"],
+        "run, one new step": ["run", "nightly.yaml", "steps.sanitize.fold_size_threshold=3 KiB"],
+        "runs": ["runs"],
+        "runs --json": ["runs", "--json"],
+        "tag": ["tag", some[0], "kept"],
+        "report": ["report", some[1]],
+        "compare, 2 runs": ["compare", *some[:2]],
+        "compare, 10 runs": ["compare", *some],
+        "verify": ["verify"],
+        "gc --dry-run": ["gc", "--dry-run"],
+        "gc --keep 10": ["gc", "--keep", "10"],
+    }
+
+
+def measure(folder: Path, repeat: int) -> dict[str, Cost]:
+    """Each verb's cost at a length of history; `gc --keep` once, as it ends that history."""
+    os.chdir(folder)
+    found = {}
+    for name, words in verbs().items():
+        tries = [cost([*TOOL, *words], folder) for _ in range(1 if name in ("gc --keep 10", "verify") else repeat)]
+        found[name] = min(tries, key=lambda one: one.cpu_s)
+    return found
+
+
+def growth(counts: Sequence[int], costs: Sequence[Cost]) -> str:
+    """The exponent of what a longer history adds, from the last tenfold; `-` where it adds next to nothing."""
+    if len(counts) < 3:
+        return "?"
+    added = [max(one.cpu_s - costs[0].cpu_s, 1e-9) for one in costs[-2:]]
+    if added[1] < 0.1 * costs[0].cpu_s + 0.05:
+        return "0"
+    steps = math.log((counts[-1] - counts[0]) / (counts[-2] - counts[0]))
+    return f"{math.log(added[1] / added[0]) / steps:.1f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, nargs="+", default=[10, 100, 1000], help="lengths of the history, rising")
+    parser.add_argument("--repeat", type=int, default=3, help="tries of each verb; the least counts")
+    given = parser.parse_args()
+    costs: list[dict[str, Cost]] = []
+    with tempfile.TemporaryDirectory(prefix="ndld_flow-bench-") as aside:
+        begun = Path(aside) / "begun"
+        begun.mkdir()
+        make_outputs(begun)
+        for count in given.runs:
+            folder = Path(aside) / str(count)
+            shutil.copytree(begun, folder, symlinks=True)
+            outputs = Outputs(folder / "outputs")
+            lengthen_history(outputs, "nightly", range(1, count), ["base", "speed"])
+            lengthen_sweeps(outputs, "swept", range(1, max(count // 10, 1)))
+            costs.append(measure(folder, given.repeat))
+            os.chdir("/")
+            shutil.rmtree(folder)
+    print(f"{'CPU s (peak MB) with so many runs':<36}" + "".join(f"{count:>16,}" for count in given.runs) + "   growth")
+    for name in costs[0]:
+        row = [each[name] for each in costs]
+        cells = "".join(f"{f'{one.cpu_s:.2f} ({one.peak_mb:.0f})':>16}" for one in row)
+        print(f"{name:<36}{cells}   {growth(given.runs, row):>6}")
+
+
+if __name__ == "__main__":
+    main()
