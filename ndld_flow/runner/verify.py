@@ -33,22 +33,23 @@ class Verified(Record):
 def verify_outputs(outputs: Outputs, progress: Callable[[int, int, str], None]) -> Verified:
     """Hash every object and every copy anew, trusting nothing remembered, and set aside what differs in the store."""
     store = outputs.store
-    folders = sorted((store.root / "objects").glob("*/*"))
-    damaged, checked_bytes = [], 0
-    for index, folder in enumerate(folders):
-        progress(index, len(folders), folder.name[:16])
-        if store.set_aside(folder.name, digest_file) is not None:
-            damaged.append(folder.name)
-        else:
-            checked_bytes += sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    progress(len(folders), len(folders), "done")
-    return Verified(
-        object_count=len(folders),
-        checked_bytes=checked_bytes,
-        damaged=tuple(damaged),
-        damaged_records=tuple(_set_records_aside(store)),
-        damaged_copies=tuple(_find_damaged_copies(outputs)),
-    )
+    with store.locks.working():  # what gc removes meanwhile would look damaged
+        folders = sorted((store.root / "objects").glob("*/*"))
+        damaged, checked_bytes = [], 0
+        for index, folder in enumerate(folders):
+            progress(index, len(folders), folder.name[:16])
+            if store.set_aside(folder.name, digest_file) is not None:
+                damaged.append(folder.name)
+            else:
+                checked_bytes += sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        progress(len(folders), len(folders), "done")
+        return Verified(
+            object_count=len(folders),
+            checked_bytes=checked_bytes,
+            damaged=tuple(damaged),
+            damaged_records=tuple(_set_records_aside(store)),
+            damaged_copies=tuple(_find_damaged_copies(outputs)),
+        )
 
 
 def _set_records_aside(store: Store) -> Iterator[str]:
