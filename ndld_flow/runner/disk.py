@@ -56,6 +56,8 @@ def explain_disk(error: Exception, folder: Path) -> str:
         return _WORDS[errno.ENOSPC].format(folder=full)
     if isinstance(error, NdldFlowError) or not isinstance(error, OSError) or error.errno is None:
         return ""
+    if error.errno == errno.ENOENT and not _name_of(error) and "temporary directory" in str(error):
+        return "no folder for temporary files can be written. Name one that can by the environment variable TMPDIR."
     place = Path(_name_of(error) or folder)
     is_ours = place.absolute().is_relative_to(folder.absolute())
     words = _WORDS.get(error.errno) or (_WORDS_OF_OURS.get(error.errno, "") if is_ours else "")
