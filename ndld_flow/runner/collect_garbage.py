@@ -56,8 +56,8 @@ def collect_garbage(outputs: Outputs, keep: int | None = None, *, dry_run: bool 
 
     All are kept unless `keep` says how many of the newest runs, and of the newest sweeps, of each recipe to keep
     besides the tagged ones; a sweep of which a point is tagged is kept whole.
-    Raises RequestError while a run, a plan or a check works in the store, or when the record of one cannot be read (what
-    it needs is then not known); OutputsError when something may not be removed.
+    Raises RequestError while a run, a plan or a check works in the store, or when the record of one cannot be read
+    (what it needs is then not known); OutputsError when something may not be removed.
     """
     store = outputs.store
     with explaining_disk("gc", outputs.root), store.locks.without_runs() as idle:

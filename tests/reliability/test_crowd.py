@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ndld_flow.artifacts.locks import NO_LOCKS
 from ndld_flow.artifacts.store import Store
 from ndld_flow.report.run_folder import read_run_record
 from ndld_flow.runner.runs import Outputs
@@ -110,9 +111,15 @@ class Crowd:
     folder: Path
     rounds: int
     seed: int = 1
-    killed: int = 0
-    commands: Counter[str] = field(default_factory=Counter)
     running: list[tuple[tuple[str, ...], ProcessRun]] = field(default_factory=list)
+
+    def on_a_file_system(self, lacks: str) -> Crowd:
+        """The same where it was found that the store's file system has no locks."""
+        if lacks == "locks":
+            folder = self.outputs.store.locks.folder
+            folder.mkdir(parents=True)
+            (folder / NO_LOCKS).touch()
+        return self
 
     @property
     def outputs(self) -> Outputs:
@@ -187,11 +194,16 @@ def assert_ended_well(ended: Sequence[tuple[tuple[str, ...], int, str]], runs: T
             runs.survived += arguments[0] == "run"
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.slow)])
+with_and_without_locks = pytest.mark.parametrize("lacks", ["", "locks"])
+
+
+@pytest.mark.parametrize(
+    ("times", "lacks"), [(1, ""), *(pytest.param(3, lacks, marks=pytest.mark.slow) for lacks in ("", "locks"))]
+)
 def test_many_at_once_do_each_step_once(
-    make_crowd: Callable[[int], Crowd], tally: Callable[[str], Tally], times: int
+    make_crowd: Callable[[int], Crowd], tally: Callable[[str], Tally], times: int, lacks: str
 ) -> None:
-    crowd = make_crowd(1)
+    crowd = make_crowd(1).on_a_file_system(lacks)
     for name in [*[*RECIPES] * times, "one"]:
         crowd.start(*run_command(name))
     assert_ended_well(crowd.finish(), tally("sixteen processes on one store"), Tally(""))
@@ -203,7 +215,7 @@ def test_many_at_once_do_each_step_once(
 def test_sixteen_and_their_keepers(make_crowd: Callable[[int], Crowd], tally: Callable[[str], Tally]) -> None:
     """Runs with gc, verify, plan and report beside them, again and again."""
     runs, gc = tally("sixteen processes on one store"), tally("gc beside runs")
-    crowd = make_crowd(6)
+    crowd = make_crowd(4)
     chance = random.Random(crowd.seed)
     for round_ in range(crowd.rounds):
         for place in range(16):
@@ -216,10 +228,13 @@ def test_sixteen_and_their_keepers(make_crowd: Callable[[int], Crowd], tally: Ca
 
 
 @pytest.mark.slow
-def test_some_of_sixteen_are_killed(make_crowd: Callable[[int], Crowd], tally: Callable[[str], Tally]) -> None:
+@with_and_without_locks
+def test_some_of_sixteen_are_killed(
+    make_crowd: Callable[[int], Crowd], tally: Callable[[str], Tally], lacks: str
+) -> None:
     """What they were at is done by another, at once, and again by none."""
     killed, runs = tally("holder of a lock killed"), tally("sixteen processes on one store")
-    crowd = make_crowd(4)
+    crowd = make_crowd(2).on_a_file_system(lacks)
     chance = random.Random(crowd.seed)
     for round_ in range(crowd.rounds):
         for name in [*RECIPES] * 3 + ["one"]:

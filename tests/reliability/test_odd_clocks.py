@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import threading
 import time
@@ -22,7 +23,8 @@ from tests.toys import make_toy
 HOUR_S = 3600
 YEAR_S = 365 * 24 * HOUR_S
 JUMPS_S = (-HOUR_S, 2 * HOUR_S, -10 * YEAR_S, 13 * YEAR_S)
-CENTURIES = (1970, 1979, 2039, 2106, 9999)
+CENTURIES = (1970, 1979, 2039, 2106, 2250)
+"""Python itself ends in 2262, as 64 bits of nanoseconds do."""
 
 
 class Clock:
@@ -114,18 +116,14 @@ def test_other_centuries(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "America/New_York", "Asia/Kathmandu"])
-def test_other_zones(
-    in_folder: Path, process: AttackedProcess, monkeypatch: pytest.MonkeyPatch, zone: str, tally: Callable[[str], Tally]
-) -> None:
+def test_other_zones(in_folder: Path, monkeypatch: pytest.MonkeyPatch, tally: Callable[[str], Tally]) -> None:
+    """Fourteen hours ahead, behind with summer time, and three quarters of an hour off."""
     make_toy(in_folder)
-    monkeypatch.setenv("TZ", zone)
-    run(process, in_folder, "a")
-    monkeypatch.setenv("TZ", "UTC")
-    other = AttackedProcess(memory_bytes=2**36)
-    run(other, in_folder, "b")
-    other.close()
-    tally("clock jumps").survived += 1
+    for zone in ("Pacific/Kiritimati", "America/New_York", "Asia/Kathmandu"):
+        monkeypatch.setenv("TZ", zone)
+        with contextlib.closing(AttackedProcess(memory_bytes=2**36)) as process:
+            run(process, in_folder, zone[:3])
+        tally("clock jumps").survived += 1
 
 
 @pytest.mark.slow
