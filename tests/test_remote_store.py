@@ -190,7 +190,7 @@ def test_a_torn_record_is_none(url: str, store: Store) -> None:
     "name", ["../out.txt", "/etc/out.txt", "sub/../../out.txt", "C:out.txt", "a\\b.txt", ".", "a\0b"]
 )
 def test_names_that_leave_the_folder_are_refused(tmp_path: Path, store: Store, name: str) -> None:
-    artifact = describe_files("onnx", [ArtifactFile(path=name, digest="ab" * 32, size_bytes=1)])
+    artifact = describe_files("onnx", [ArtifactFile.model_construct(path=name, digest="ab" * 32, size_bytes=1)])
     remote = RemoteStore((tmp_path / "remote").as_uri())
     assert not remote.pull_artifact(artifact, store)
     assert not store.root.exists()

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Self
+from pathlib import PurePath
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, field_validator
 
 from ndld_flow.errors import NewerFormatError
 from ndld_flow.records.formats import VERSIONS, upgrade
 
 _LAST_VERSION = 9_999
 """Beyond it a number is damage, and no version."""
+
+
+def _refuse_way_out(name: str) -> str:
+    path = PurePath(name)
+    if not path.parts or path.anchor or ".." in path.parts or "\0" in name:
+        raise ValueError("no path inside a folder")
+    return name
+
+
+InnerPath = Annotated[str, AfterValidator(_refuse_way_out)]
+"""The path of a file relative to a folder, with forward slashes, that does not lead out of it."""
+
+FolderName = Annotated[str, StringConstraints(pattern=r"\A[A-Za-z0-9_-]{1,128}\z")]
+"""What names a folder of the store, such as a digest."""
 
 
 class Record(BaseModel):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import stat
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from pydantic_core import from_json
 
 from ndld_flow.errors import NewerFormatError
 from ndld_flow.records.base import Document
@@ -25,6 +27,11 @@ def read_document(kind: type[AnyDocument], path: Path) -> AnyDocument:
         return kind.model_validate_json(read_bounded(path))
     except NewerFormatError as error:
         raise error.at(path) from None
+
+
+def read_tree(path: Path) -> Any:  # noqa: ANN401 - it may be anything
+    """What a file of JSON holds, as plain values. Raises OSError, and ValueError for what is none or too deep."""
+    return from_json(read_bounded(path))
 
 
 def read_bounded(path: Path, limit: int = MAX_BYTES) -> bytes:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from ndld_flow.records.base import Document, Record
+from ndld_flow.records.base import Document, FolderName, InnerPath, Record
 from ndld_flow.records.formats import VERSIONS
 from ndld_flow.records.graph_change import GraphChange
 from ndld_flow.records.metric import Metric
@@ -16,7 +16,7 @@ from ndld_flow.records.metric import Metric
 class ArtifactFile(Record):
     """One file of an artifact."""
 
-    path: str
+    path: InnerPath
     """Relative to the artifact's folder, with forward slashes."""
     digest: str
     """blake3, hex."""
@@ -27,7 +27,7 @@ class ArtifactRecord(Record):
     """An immutable, content-addressed set of files."""
 
     kind: str
-    digest: str
+    digest: FolderName
     """blake3 over the kind-independent list of (path, digest, size) of its files."""
     files: tuple[ArtifactFile, ...]
 
@@ -62,7 +62,7 @@ class StepRecord(Document):
 
     document: Literal["step"] = "step"
     format_version: int = VERSIONS["step"]
-    key: str
+    key: FolderName
     parts: KeyParts
     parents: dict[str, str]
     """What is read -> the name of the step (or `source`) it came from."""

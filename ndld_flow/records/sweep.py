@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from ndld_flow.records.base import Document, Record
+from ndld_flow.records.base import Document, FolderName, InnerPath, Record
 from ndld_flow.records.formats import VERSIONS
 from ndld_flow.records.machine import Machine
 from ndld_flow.records.metric import Metric
@@ -48,7 +48,7 @@ class PointStep(Record):
     step: str
     outcome: Outcome
     reason: str
-    key: str = ""
+    key: FolderName | Literal[""] = ""
     """Of its record in the store; empty when it was skipped or failed."""
     wall_s: float = 0.0
     """Seconds this sweep spent on it; 0 when it was reused, or another point had done it."""
@@ -102,7 +102,7 @@ class SweepPoint(Record):
     """No other point is better in one objective and not worse in any (more than one objective)."""
     wall_s: float = 0.0
     """Seconds of this sweep that were spent on it alone."""
-    folder: str = ""
+    folder: InnerPath | Literal[""] = ""
     """Its run folder, relative to the sweep's: `points/0001`; empty when there is none."""
 
 

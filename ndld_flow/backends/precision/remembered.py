@@ -34,7 +34,7 @@ class TrialFile:
             try:
                 told = json.loads(line)
                 found[frozenset(told["kept"])] = Remembered(Judged(**told["judged"]), told["wall_s"])
-            except (ValueError, TypeError, KeyError):
+            except (ValueError, TypeError, KeyError, RecursionError):
                 continue
         return found
 

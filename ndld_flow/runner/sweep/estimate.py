@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections import defaultdict
@@ -16,6 +15,7 @@ from ndld_flow.machine import describe_machine
 from ndld_flow.quantities import seconds
 from ndld_flow.records.base import Record
 from ndld_flow.records.machine import Machine
+from ndld_flow.records.read_document import read_tree
 from ndld_flow.report.run_folder import read_run_record
 from ndld_flow.report.sweep.read import read_sweep_record
 from ndld_flow.runner.keys import fingerprint_machine
@@ -145,7 +145,7 @@ def read_times_of_types(types: set[str], store: Store) -> Took:
         if all(len(took["", step]) >= _ENOUGH for step in types):
             break
         try:
-            record: dict[str, Any] = json.loads(path.read_bytes())
+            record: dict[str, Any] = read_tree(path)
             step, machine, wall_s = record["parts"]["step"], record["parts"]["machine"], float(record["wall_s"])
         except (OSError, ValueError, KeyError, TypeError):
             continue
