@@ -131,8 +131,9 @@ class Store:
         if damaged is not None:
             tell(f"set aside: what the store had of this was damaged ({damaged.damage}); it is kept in {damaged.place}")
         for file in artifact.files:
+            path = built / file.path
             with contextlib.suppress(OSError):  # not every file system has permissions
-                (built / file.path).chmod(0o444)
+                path.chmod(path.stat().st_mode & 0o444)  # for whom the user's umask lets read
         sync_folder(built)
         if not folder.parent.exists():
             folder.parent.mkdir(parents=True, exist_ok=True)
