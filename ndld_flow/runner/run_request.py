@@ -61,4 +61,5 @@ def plan_request(request: Request, listener: Listener) -> list[Decision] | Sweep
             return plan_loaded(loaded, request, listener)
         from ndld_flow.runner.sweep.plan_sweep import plan_sweep
 
-        return plan_sweep(loaded, request, listener)
+        with Outputs(request.outputs).store.locks.working():
+            return plan_sweep(loaded, request, listener)
