@@ -32,7 +32,7 @@ def describe_machine() -> Machine:
         architecture=platform.machine(),
         cpu=_cpu_name(),
         cpu_count=_usable_cpus(),
-        memory_bytes=_memory_bytes(),
+        memory_bytes=memory_size(),
         gpus=gpus,
         driver=driver,
         python=platform.python_version(),
@@ -109,7 +109,7 @@ def _usable_cpus() -> int:
     return os.cpu_count() or 1
 
 
-def _memory_bytes() -> int:
+def memory_size() -> int:
     """Rounded to GiB: the kernel's own share varies a little from boot to boot."""
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

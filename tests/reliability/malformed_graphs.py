@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -196,9 +197,9 @@ WRONG: dict[str, Callable[[], Model]] = {
     "nothing in the graph": lambda: helper.make_model(onnx.GraphProto(name="g")),
     "no graph": lambda: Model(ir_version=8),
     "no opset": lambda: _changed(lambda m: m.ClearField("opset_import")),
-    **{f"opset {v}": lambda v=v: _with_opset(v) for v in (0, -1, 1, 99, HUGE, -(2**63))},
+    **{f"opset {v}": partial(_with_opset, v) for v in (0, -1, 1, 99, HUGE, -(2**63))},
     "foreign opset only": lambda: _with_opset(1, "com.example"),
-    **{f"IR version {v}": lambda v=v: _with_ir(v) for v in (-1, 1, 99, HUGE)},
+    **{f"IR version {v}": partial(_with_ir, v) for v in (-1, 1, 99, HUGE)},
     "opset twice": lambda: _changed(lambda m: m.opset_import.add(version=3)),
     "cycle": lambda: _model([_node("Relu", ["b"], ["a"]), _node("Relu", ["a"], ["b"]), _node("Add", ["x", "b"])]),
     "self loop": lambda: _model([_node("Add", ["x", "y"])]),
@@ -320,7 +321,7 @@ WRONG: dict[str, Callable[[], Model]] = {
     "sparse without indices": lambda: _changed(
         lambda m: m.graph.sparse_initializer[0].ClearField("indices"), models.sparse_model
     ),
-    **{f"named {name[:8]!r}": lambda name=name: _named(name) for name in NAMES},
+    **{f"named {name[:8]!r}": partial(_named, name) for name in NAMES},
     "map as an input": lambda: _changed(
         lambda m: m.graph.input[0].type.map_type.CopyFrom(onnx.TypeProto.Map(key_type=7))
     ),

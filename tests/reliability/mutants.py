@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import onnx
@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from tests import models
 
-_BASES = {
+_BASES: dict[str, Callable[[], onnx.ModelProto]] = {
     "cnn": models.cnn_model,
     "tfm": functools.partial(models.tfm_model, 1),
     "ctrl": models.ctrl_model,
@@ -132,9 +132,10 @@ def _values(field: FieldDescriptor) -> list[Any]:
         return [one.number for one in field.enum_type.values]
     if field.cpp_type == FieldDescriptor.CPPTYPE_INT32:
         return list(range(-1, 28))
-    return {
+    values: dict[int, list[Any]] = {
         FieldDescriptor.CPPTYPE_STRING: list(_BYTES if field.type == FieldDescriptor.TYPE_BYTES else _TEXTS),
         FieldDescriptor.CPPTYPE_FLOAT: list(_REALS),
         FieldDescriptor.CPPTYPE_DOUBLE: list(_REALS),
         FieldDescriptor.CPPTYPE_UINT64: [abs(number) for number in _NUMBERS],
-    }.get(field.cpp_type, list(_NUMBERS))
+    }
+    return values.get(field.cpp_type, list(_NUMBERS))

@@ -110,7 +110,7 @@ _ESCAPES: dict[str, tuple[onnx.ModelProto, Callable[[Path], object]]] = {
     "terminal escapes": (_external("\x1b[31m\n../x"), _nothing),
     "not UTF-8": (_external("w.bin"), _nothing),
 }
-_BAD_EXTENTS = {
+_BAD_EXTENTS: dict[str, tuple[int | str, int | str]] = {
     "offset beyond the end": (64, 64),
     "offset below 0": (-64, 64),
     "offset of 2^62": (2**62, 64),

@@ -19,7 +19,7 @@ from ndld_flow.backends.models.external_data import moved_out, place_tensors
 from ndld_flow.backends.models.external_files import external_files, open_regular
 from ndld_flow.backends.models.node_selection import op_name
 from ndld_flow.backends.models.scopes import inner_graphs
-from ndld_flow.backends.models.sound_graphs import check_functions, check_versions
+from ndld_flow.backends.models.sound_graphs import check_functions, check_nodes, check_versions
 from ndld_flow.backends.models.sparse_tensors import (
     SparseInitializer,
     give_back_sparse,
@@ -91,6 +91,7 @@ def _model_of(proto: onnx.ModelProto, path: Path) -> ir.Model:
     except (ir.serde.SerdeError, ValueError, LookupError, TypeError, NotImplementedError, RecursionError) as error:
         raise ModelError(f"{path}: the model is broken or uses what is not supported: {_innermost(error)}") from None
     give_back_sparse(model, sparse)
+    check_nodes(all_graphs(model), path)
     place_tensors(model, path)
     _name_default_domain(model)
     return model
@@ -113,7 +114,7 @@ def read_proto(path: Path) -> onnx.ModelProto:
         if os.fstat(file.fileno()).st_size > _MOST_BYTES:
             raise ModelError(f"{path}: no ONNX model is larger than 2 GiB without its external data.")
         try:
-            data = file.read(_MOST_BYTES)
+            data = file.read()
         except OSError as error:
             raise ModelError(f"{path}: the model cannot be read ({error.strerror}).") from None
     if not data:
@@ -172,7 +173,6 @@ def _write_proto(proto: onnx.ModelProto, path: Path) -> None:
     aside = path.with_name(f".{path.name}.part")
     try:
         aside.write_bytes(proto.SerializeToString())
-        aside.chmod(0o644)
         aside.replace(path)
     except (EncodeError, ValueError) as error:
         raise ModelError(f"{path}: the model is too large for one protobuf ({error}).") from None

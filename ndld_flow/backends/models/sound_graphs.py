@@ -7,6 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 
 from ndld_flow.errors import ModelError
 from ndld_flow.plain_text import short_name
@@ -30,6 +31,16 @@ def check_versions(proto: onnx.ModelProto, path: Path) -> None:
                     f"{path}: it imports version {one.version} of the operators of "
                     f"{short_name(one.domain or 'ai.onnx')!r}, which there cannot be. The model is damaged."
                 )
+
+
+def check_nodes(graphs: Iterable[ir.Graph], path: Path) -> None:
+    """Raises `ModelError` for a node without outputs: no operator has none, and nothing could name what it is for."""
+    for node in (node for graph in graphs for node in graph):
+        if not node.outputs:
+            name = short_name(node.name or "")
+            raise ModelError(
+                f"{path}: node {name!r} ({short_name(node.op_type)}) has no outputs. The model is damaged."
+            )
 
 
 def check_functions(proto: onnx.ModelProto, path: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -11,8 +14,15 @@ from ndld_flow.backends.models.tensors import TensorSpec, shape_text
 from ndld_flow.backends.running.file_samples import open_file
 from ndld_flow.backends.running.generated_values import constant_values, random_values
 from ndld_flow.backends.running.wanted_inputs import Feed, WantedInput, named_sizes, want_inputs, with_batch
+from ndld_flow.errors import RequestError
 from ndld_flow.found_files import find_files
 from ndld_flow.inputs import InputSpec
+from ndld_flow.machine import memory_size
+from ndld_flow.plain_text import short_name, shortened
+from ndld_flow.quantities import size
+
+_MOST_DIMENSIONS = 64
+"""Of an array of numpy's."""
 
 __all__ = ["Feed", "complete_feeds", "make_feeds", "note_assumed"]
 
@@ -60,6 +70,7 @@ def _first(one: WantedInput) -> Feed:
 def _generated(one: WantedInput, sizes: Mapping[str, int], seed: int) -> Feed:
     given, dtype, pattern = one.given, one.dtype, one.pattern or ()
     shape = tuple(dim if isinstance(dim, int) else sizes.get(dim or "", 1) for dim in pattern)
+    _check_size(one.name, dtype, shape)
     if given.data == "random":
         values, how = random_values(one.name, dtype, shape, given.range, seed)
     elif isinstance(given.data, int | float):
@@ -68,3 +79,12 @@ def _generated(one: WantedInput, sizes: Mapping[str, int], seed: int) -> Feed:
         values, how = np.full(shape, 0 if given.data == "zeros" else 1, dtype), str(given.data)
     assumed = any(not isinstance(dim, int) and (dim or "") not in sizes for dim in pattern)
     return Feed(values, f"{how}, {dtype.name} {shape_text(shape)}", assumed)
+
+
+def _check_size(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> None:
+    needed, memory = math.prod(shape) * dtype.itemsize, memory_size() or sys.maxsize
+    if needed > memory or len(shape) > _MOST_DIMENSIONS:
+        raise RequestError(
+            f'input "{short_name(name)}" is {dtype.name} {shortened(shape_text(shape), 100)}, {size(needed)}: more '
+            f"than this machine has ({size(memory)}), or than numpy takes. Give a smaller shape in `inputs:`."
+        )

@@ -108,7 +108,8 @@ class BoundRun:
         self._model = model
         self._session = model.session
         self._binding = model.session.io_binding()
-        self._names = [output.name for output in model.session.get_outputs()]
+        # A model may name an output twice; what is bound has each name once.
+        self._names = list(dict.fromkeys(output.name for output in model.session.get_outputs()))
         # Bound values must outlive the binding that points to them.
         self._values = {name: _ort_value(name, array, model) for name, array in feeds.items()}
         for name, value in self._values.items():
