@@ -13,8 +13,9 @@ HIDDEN = "***"
 
 _SHORTEST = 4
 """What is shorter than four letters stands in any text."""
-_URL = re.compile(r"[A-Za-z][\w+.-]*://[^\s\"<>]+")
-_LOGIN = re.compile(r"(?<=//)(?:[^/?#@]*@|[^/?#@:]*:(?!\d+(?:/|$))[^?#]*@)")
+_URL = re.compile(r"[A-Za-z][\w+.-]+:/{1,2}[^\s\"<>]+")
+"""With one slash too: that is what becomes of a URL where a path was expected."""
+_LOGIN = re.compile(r"(?<=:/)/?(?:[^/?#@]*@|[^/?#@:]*:(?!\d+(?:/|$))[^?#]*@)")
 """All before an `@` that is not in the path. Who has a password with a slash in it writes it as it is."""
 _VALUE = re.compile(r"(?<=[?&;#])(?P<key>[^=&;#\s']*=|(?<!#))(?P<value>[^=&;#\s']*)")
 _PUBLIC = re.compile(r"[\w.-]{0,7}")
@@ -48,7 +49,7 @@ def hide_credentials(text: str) -> str:
 
     Not for words such as `ref=main`: a URL that says what is fetched and not by whom stays as it is.
     """
-    return _URL.sub(lambda found: _hide_in_url(found[0]), text) if "://" in text else text
+    return _URL.sub(lambda found: _hide_in_url(found[0]), text) if ":/" in text else text
 
 
 def hide_all_credentials(value: JsonValue) -> JsonValue:
@@ -61,7 +62,11 @@ def hide_all_credentials(value: JsonValue) -> JsonValue:
 
 
 def _hide_in_url(url: str) -> str:
-    return _VALUE.sub(_hide_value, _LOGIN.sub(f"{HIDDEN}@", url, count=1))
+    return _VALUE.sub(_hide_value, _LOGIN.sub(_hide_login, url, count=1))
+
+
+def _hide_login(found: re.Match[str]) -> str:
+    return f"{'/' if found[0].startswith('/') else ''}{HIDDEN}@"
 
 
 def _hide_value(found: re.Match[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -192,17 +193,29 @@ def test_settings_that_run_code_are_known() -> None:
     }
 
 
+QUICK = {"polygraphy": "never"}
+
+
+def test_what_is_told_of_security_is_there() -> None:
+    """The files that SECURITY.md names, and each setting that runs code."""
+    root = Path(__file__).parents[2]
+    text = (root / "SECURITY.md").read_text()
+    assert all((root / name).exists() for name in re.findall(r"tests/[\w/]+\.py", text))
+    for found in TYPES.values():
+        assert all(name in text for name in marked_settings(found.cls, RunsCode))
+
+
 RUNS = {
     "a pickle as values": {"inputs": {"x": {"shape": [1, 3, 16, 16], "data": "evil/pickle.npy"}},
                            "steps": {"agree": {"step": "check_accuracy", "candidate": "source"}}},
     "a library as an engine": {"steps": {"profile": {"backend": "tensorrt_rtx", "engine": "evil/library.so"}}},
-    "a library as a model": {"model": "evil/library.so", "steps": {"lint": {}}},
-    "a script as a model": {"model": "evil/code.py", "steps": {"lint": {}}},
-    "a recipe of Hydra": {"defaults": [{"override hydra/launcher": "evil"}], "steps": {"lint": {}}},
-    "another place for configs": {"hydra": {"searchpath": ["pkg://evil"]}, "steps": {"lint": {}}},
-    "an object to make": {"inputs": {"_target_": "os.system", "_args_": ["touch marks/target"]}, "steps": {"lint": {}}},
+    "a library as a model": {"model": "evil/library.so", "steps": {"lint": QUICK}},
+    "a script as a model": {"model": "evil/code.py", "steps": {"lint": QUICK}},
+    "a recipe of Hydra": {"defaults": [{"override hydra/launcher": "evil"}], "steps": {"lint": QUICK}},
+    "another place for configs": {"hydra": {"searchpath": ["pkg://evil"]}, "steps": {"lint": QUICK}},
+    "an object to make": {"inputs": {"_target_": "os.mkdir", "_args_": ["marks/t"]}, "steps": {"lint": QUICK}},
     "templates of fsspec": {"model": {"source": "reference://m::file://evil/refs.json", "sha256": "0" * 64},
-                            "steps": {"lint": {}}},
+                            "steps": {"lint": QUICK}},
 }  # fmt: skip
 
 
@@ -225,7 +238,7 @@ def test_no_recipe_runs_code(what: str, hostile: Path, tally: Attack) -> None:
 
 def test_tags_of_yaml_make_no_objects(hostile: Path, tally: Attack) -> None:
     count = tally("code without trust")
-    text = f"model: !!python/object/apply:os.mkdir [{hostile / 'marks' / 'tag'}]\nsteps: {{lint: {{}}}}\n"
+    text = f"model: !!python/object/apply:os.mkdir [{hostile / 'marks' / 'tag'}]\n"
     (hostile / "recipe.yaml").write_text(text)
     assert ndld_flow("run", "recipe.yaml", cwd=hostile).returncode == 2
     assert not list((hostile / "marks").iterdir())
@@ -241,7 +254,7 @@ def test_nothing_is_imported_from_where_the_user_stands(hostile: Path, tally: At
         (tmp_path / f"{name}.py").write_text(f"open({str(marks / name)!r}, 'w')\n")
     for name in ("nvidia-smi", "trtexec", "python", "python3"):
         shutil.copy(hostile / "evil" / "program", tmp_path / name)
-    (tmp_path / "recipe.yaml").write_text("model: model.onnx\nsteps: {lint: {}}\n")
+    (tmp_path / "recipe.yaml").write_text("model: model.onnx\nsteps: {lint: {polygraphy: never}}\n")
     clean = {key: value for key, value in os.environ.items() if key != "NDLD_FLOW_IN_PROCESS"}
     command = [sys.executable, "-P", "-m", "ndld_flow", "run", "recipe.yaml"]
     environment = {**clean, "TMPDIR": str(tmp_path)}
@@ -262,7 +275,7 @@ def test_the_environment_is_read_for_who_is_trusted_only(
         "${oc.decode:'${oc.env:SOME_TOKEN}'}",
         "${oc.decode:'\\${oc.env:SOME_TOKEN}'}",
     ):
-        recipe = {"model": "model.onnx", "description": text, "steps": {"lint": {}}}
+        recipe = {"model": "model.onnx", "description": text, "steps": {"lint": QUICK}}
         (hostile / "recipe.yaml").write_text(yaml.safe_dump(recipe))
         done = ndld_flow("run", "recipe.yaml", cwd=hostile)
         assert "canary" not in done.stdout + done.stderr

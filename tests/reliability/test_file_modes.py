@@ -1,0 +1,66 @@
+"""What is written may be read and changed by whom the user's umask says, runs nowhere, and follows nobody's links."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ndld_flow.artifacts.store import Store
+from ndld_flow.runner.device_locks import Claim, holding
+from tests.command_line import ndld_flow
+from tests.models import make_cnn
+from tests.tally import Tally
+
+Attack = Callable[[str], Tally]
+
+
+@pytest.fixture(params=[0o022, 0o077, 0o002], ids=oct)
+def umask(request: pytest.FixtureRequest) -> int:
+    """The user's; put back afterwards."""
+    before = os.umask(request.param)
+    request.addfinalizer(lambda: os.umask(before))
+    return int(request.param)
+
+
+def test_files_have_the_modes_that_the_user_wants(tmp_path: Path, umask: int, tally: Attack) -> None:
+    count = tally("file modes")
+    make_cnn(tmp_path / "model.onnx")
+    (tmp_path / "model.onnx").chmod(0o7777 & ~umask)  # of a stranger's archive: set-user-id, executable
+    (tmp_path / "recipe.yaml").write_text("model: model.onnx\nsteps: {sanitize: {}}\n")
+    assert ndld_flow("run", "recipe.yaml", cwd=tmp_path).returncode == 0
+    wrong = []
+    for path in (tmp_path / "outputs").rglob("*"):
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        if path.is_symlink():
+            wrong += [path] if not path.resolve().is_relative_to(tmp_path / "outputs") else []
+        elif path.is_dir():
+            wrong += [path] if mode & (umask | 0o7000) else []
+        else:
+            stored = "objects" in path.parts
+            wrong += [path] if mode & (umask | 0o7111) or (stored and mode & 0o222) or path.stat().st_nlink > 1 else []
+            count.survived += path not in wrong
+    assert wrong == []
+
+
+def test_a_link_where_locks_are_leads_nowhere(tmp_path: Path, tally: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of temporary files is everybody's: another user may lay links there, under names that are known."""
+    count = tally("file modes")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    precious = tmp_path / "precious"
+    store = Store(tmp_path / "store")
+    with holding("cpu", store, Claim("step a", lambda _: None)):
+        names = [path.name for path in tmp_path.glob("ndld_flow-*")]
+    assert names
+    for name in names:
+        (tmp_path / name).unlink(missing_ok=True)
+        (tmp_path / name).symlink_to(precious)
+    precious.write_text("kept")
+    with holding("cpu", store, Claim("step a", lambda _: None)):
+        pass
+    assert precious.read_text() == "kept"
+    assert stat.S_IMODE(precious.stat().st_mode) & 0o111 == 0
+    count.survived += len(names)
