@@ -1,0 +1,64 @@
+"""Code watched while it runs: what it writes, starts and connects to, wherever that happens in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+_allowed: tuple[str, ...] | None = None
+"""Folders in which may be written; None while nothing is watched."""
+_seen: list[str] = []
+
+_WRITES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod")
+_CODE = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "socket.connect", "pty.spawn")
+_TO = {"os.rename": (0, 1), "os.link": (1,), "os.symlink": (1,)}
+"""Arguments that name what changes; of others the first does."""
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    if _allowed is None:
+        return
+    if event == "open":
+        path, mode, flags = arguments
+        writes = flags is not None and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        _look(event, [path] if writes else [])
+    elif event in _WRITES:
+        _look(event, [arguments[place] for place in _TO.get(event, (0,))])
+    elif event in _CODE:
+        _seen.append(f"{event} {arguments}")
+
+
+def _look(event: str, paths: Sequence[object]) -> None:
+    for path in paths:
+        if not isinstance(path, str | bytes | os.PathLike):  # an open file
+            continue
+        where = os.path.realpath(os.fsdecode(os.path.abspath(path)))
+        is_ours = any(where == folder or where.startswith(f"{folder}/") for folder in _allowed or ())
+        if not is_ours and "/__pycache__/" not in f"{where}/" and where != os.devnull:
+            _seen.append(f"{event} {where}")
+
+
+@contextlib.contextmanager
+def guarded(*folders: Path) -> Iterator[None]:
+    """Inside, a write outside these folders, a process, or a connection fails when all is done.
+
+    Python's own audit events tell; they cannot be left out by the code that is watched. Compiled modules may be kept.
+    """
+    global _allowed  # noqa: PLW0603 - an audit hook stays for good and has no other way to know
+    if not _hooked:
+        sys.addaudithook(_hook)
+        _hooked.append(True)
+    _seen.clear()
+    _allowed = tuple(os.path.realpath(folder) for folder in folders)
+    try:
+        yield
+    finally:
+        _allowed = None
+    assert not _seen, f"outside the outputs: {_seen[:5]}"
+
+
+_hooked: list[bool] = []

@@ -1,0 +1,149 @@
+"""Our own records with hostile contents: a store and run folders that came from somebody else."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ndld_flow import api
+from ndld_flow.artifacts.seals import unseal
+from ndld_flow.errors import RequestError
+from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord
+from tests.golden.make_store import HERE
+from tests.reliability import hostile_trees
+from tests.reliability.guarded import guarded
+from tests.tally import Tally
+
+Counts = Callable[[str], Tally]
+ATTACK = "records with hostile contents"
+RECORDS = ("runs/golden/2*/run.json", "runs/golden/2*/*/*.json", "store/records/*/*.json", "store/objects/*/*/*.json",
+           "sweeps/*/2*/sweep.json", "sweeps/*/2*/points/*/run.json", "noise/*.json")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("golden")
+    with tarfile.open(HERE / "store-1.tar.xz") as tar:
+        tar.extractall(folder, filter="data")
+    return folder / "golden"
+
+
+@pytest.fixture
+def place(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where what others made lies; matplotlib draws nothing, and whatever is written elsewhere fails the test."""
+    folder = Path(shutil.copytree(golden, tmp_path / "golden", symlinks=True))
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("ndld_flow.runner.write_comparison._write_picture", lambda *_: None)
+    return folder
+
+
+VERBS: tuple[Callable[[], object], ...] = (
+    lambda: api.report("golden"),
+    lambda: api.compare(["golden:base", "golden:speed"], to="compared"),
+    lambda: api.report("golden-sweep"),
+    api.runs,
+    lambda: api.gc(keep=0, dry_run=True),
+    lambda: api.plan("golden.yaml"),
+    api.verify,
+    lambda: api.gc(keep=0),
+)
+
+
+def attack(folder: Path, verbs: tuple[Callable[[], object], ...], count: Tally, told: str) -> None:
+    for verb in verbs:
+        try:
+            with guarded(folder.parent):
+                verb()
+            count.survived += 1
+        except RequestError as error:
+            assert "\n" not in str(error).strip(), told
+            assert len(str(error)) < 2_000, told
+            count.refused += 1
+        except Exception as error:
+            count.lost += 1
+            raise AssertionError(told) from error
+
+
+def attack_at_random(folder: Path, rounds: range, count: Tally) -> None:
+    """A changed record at a time, looked at by a verb or two; what it was is put back."""
+    files = sorted(path for pattern in RECORDS for path in (folder / "outputs").glob(pattern))
+    for seed in rounds:
+        dice = random.Random(seed)
+        path = dice.choice(files)
+        before = path.read_bytes()
+        path.chmod(0o644)
+        path.write_bytes(hostile_trees.write(hostile_trees.change(json.loads(unseal(before)), dice), dice))
+        attack(folder, tuple(dice.sample(VERBS[:6], 2)), count, f"seed {seed}: {path}")
+        path.write_bytes(before)
+
+
+def test_changed_records(place: Path, tally: Counts) -> None:
+    attack_at_random(place, range(12), tally(ATTACK))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(0, 400, 100))
+def test_many_changed_records(start: int, place: Path, tally: Counts) -> None:
+    attack_at_random(place, range(1000 + start, 1100 + start), tally(ATTACK))
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../b", "", ".", "a\0b"])
+def test_a_path_in_a_record_does_not_lead_out(name: str, tally: Counts) -> None:
+    with pytest.raises(ValueError, match="no path inside a folder"):
+        ArtifactFile(path=name, digest="ab", size_bytes=1)
+    tally(ATTACK).refused += 1
+
+
+@pytest.mark.parametrize("digest", ["../x", "/etc", "..", "", "a/b", "a\n", "a" * 200])
+def test_a_digest_in_a_record_does_not_lead_out(digest: str, tally: Counts) -> None:
+    with pytest.raises(ValueError, match="digest"):
+        ArtifactRecord(kind="onnx", digest=digest, files=())
+    tally(ATTACK).refused += 1
+
+
+def test_links_out_of_the_outputs_are_not_followed_when_things_are_deleted(place: Path, tally: Counts) -> None:
+    """Everything that `gc` and `verify` walk through has a link to what a user has elsewhere."""
+    mine = place.parent / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("years of work")
+    (mine / "run.json").write_text("{}")
+    outputs, count = place / "outputs", tally(ATTACK)
+    for name in ("store/objects/ab/abcd", "store/records/ab/x.json", "store/damaged/x", "store/building/x",
+                 "store/externals/x", "runs/golden/20200101T000000Z-aaaaaa", "runs/other", "sweeps/other", "tags/mine",
+                 "runs/golden/latest-not"):  # fmt: skip
+        link = outputs / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(mine, target_is_directory=True)
+    (run,) = (folder for folder in (outputs / "runs/golden").glob("2026*") if folder.is_dir())
+    (run / "inner").symlink_to(mine, target_is_directory=True)
+    attack(place, (*VERBS, lambda: api.untag("mine")), count, "links")
+    assert sorted(path.name for path in mine.iterdir()) == ["run.json", "thesis.txt"]
+    assert (mine / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "password file", "gigabyte"])
+def test_records_that_are_no_files(kind: str, place: Path, tally: Counts) -> None:
+    count = tally(ATTACK)
+    for pattern in RECORDS:
+        path = min((place / "outputs").glob(pattern))
+        kept = path.rename(path.with_name("kept"))
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "gigabyte":
+            path.touch()
+            os.truncate(path, 2**30)
+        else:
+            path.symlink_to("/dev/zero" if kind == "device" else "/etc/passwd")
+        attack(place, VERBS[:6] if "run" in pattern else VERBS[3:6], count, f"{path} is a {kind}")
+        path.unlink()
+        kept.rename(path)
+    pages = [page.read_text("utf-8") for page in place.rglob("*.html")]
+    assert not any("root:x:" in page for page in pages)
