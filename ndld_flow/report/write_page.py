@@ -10,10 +10,14 @@ from uuid import uuid4
 from ndld_flow.errors import OutputsError
 
 
+class PageError(OutputsError):
+    """A page cannot be written; its cause is the system's error."""
+
+
 def write_page(path: Path, text: str, again: str) -> Path:
     """Write a page aside and put it in its place; return its path. `again` is what a person runs once there is room.
 
-    Raises an `OutputsError` when it cannot be written.
+    Raises a `PageError` when it cannot be written.
     """
     aside = path.with_name(f".{path.name[:60]}.{uuid4().hex[:8]}")
     try:
@@ -23,7 +27,7 @@ def write_page(path: Path, text: str, again: str) -> Path:
             os.fsync(file.fileno())
         aside.replace(path)
     except OSError as error:
-        raise OutputsError(
+        raise PageError(
             f"{path} cannot be written ({error.strerror}). "
             f"Make room or give yourself the right to write there, then run `{again}` again."
         ) from error

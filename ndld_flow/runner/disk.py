@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ndld_flow.errors import NdldFlowError, OutputsError, RecipeError
+from ndld_flow.report.write_page import PageError
 
 ALMOST_NOTHING_BYTES = 2**20
 _AGAIN = "What was finished is kept; free some space (`ndld-flow gc` removes what no run needs) and run again."
@@ -40,6 +41,9 @@ def explaining_disk(who: str, folder: Path) -> Iterator[None]:
     """
     try:
         yield
+    except PageError as error:  # of a folder whose other files cannot be written either
+        told = explain_disk(error.__cause__, folder)
+        raise OutputsError(f"{who}: {told}" if told else str(error)) from error
     except (OutputsError, RecipeError):
         raise
     except Exception as error:
@@ -49,7 +53,7 @@ def explaining_disk(who: str, folder: Path) -> Iterator[None]:
         raise
 
 
-def explain_disk(error: Exception, folder: Path) -> str:
+def explain_disk(error: BaseException | None, folder: Path) -> str:
     """What an error says of the disk, and what to do about it; empty where it says nothing of it."""
     full = next((str(place) for place in _places(folder) if _is_full(place)), "")
     if full:
