@@ -33,7 +33,7 @@ def unseal(data: bytes) -> bytes:
     if not data.startswith(_OPENING):
         return data
     end = len(_OPENING) + _DIGITS
-    text = b"{" + data[end + len('",') :]
+    text = b"{" + data[end:].removeprefix(b'",')
     if blake3(text).hexdigest().encode() != data[len(_OPENING) : end]:
         raise BrokenSealError("its contents are not what was written")
     return text

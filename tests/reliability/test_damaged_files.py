@@ -1,0 +1,271 @@
+"""Any file of the outputs is cut, changed or lost: nothing damaged is delivered, and the next run makes it good."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ndld_flow.artifacts import digest
+from ndld_flow.artifacts.digest import digest_file
+from ndld_flow.artifacts.seals import BrokenSealError, read_note, seal, unseal, write_note
+from ndld_flow.artifacts.store import Store
+from ndld_flow.report.run_folder import read_run_record
+from tests.command_line import ndld_flow
+from tests.models import make_cnn
+from tests.reliability.damages import CHANGES, CUTS, LOSSES, is_possible
+from tests.sweep_toys import make_sweep_toy
+from tests.tally import Tally
+from tests.toys import make_toy
+
+Tallies = Callable[[str], Tally]
+Damage = Callable[[Path], None]
+
+SEED = 20
+ATTACKS: dict[str, Sequence[Damage]] = {"file cut": CUTS, "file changed": CHANGES, "file deleted or replaced": LOSSES}
+TOY = """
+name: toy
+model: model.onnx
+models: {empty: "new:20"}
+steps_from: [stamp.py]
+steps:
+  first: {step: stamp, word: a}
+  bare: {step: stamp, from: empty}
+"""
+WHOLE = """
+name: whole
+model: model.onnx
+models: {empty: "new:20"}
+inputs: {x: {shape: [1, 3, 16, 16]}}
+steps:
+  lint: {}
+  half: {step: convert_fp16, from: source}
+  agree: {step: check_accuracy, reference: source, candidate: half}
+  look: {step: inspect_activations}
+  bare: {step: sanitize, from: empty}
+  speed: {step: profile, from: half, runs: 1, duration: 5 ms, layer_passes: 2, stable: 0 %}
+"""
+BEFORE = (("plan", "RECIPE", "--trust"), ("runs",), ("report", "NAME"), ("gc", "--dry-run"))
+AFTER = (("tag", "NAME", "good"), ("compare", "good", "NAME"))
+
+
+@dataclass(frozen=True)
+class Victim:
+    """Outputs that are whole, of which a copy is damaged again and again."""
+
+    folder: Path
+    recipe: str
+    name: str
+
+    @property
+    def outputs(self) -> Path:
+        return self.folder / "outputs"
+
+    def do(self, *arguments: str, codes: Sequence[int] = (0,)) -> str:
+        """A verb on the outputs, which must end with one of these exit codes; what it said."""
+        told = {"RECIPE": self.recipe, "NAME": self.name}
+        done = ndld_flow(*(told.get(word, word) for word in arguments), cwd=self.folder)
+        said = done.stdout + done.stderr
+        assert done.returncode in codes, f"{' '.join(arguments)} ended with {done.returncode}: {said}"
+        assert "Traceback" not in said
+        return said
+
+    def run(self) -> str:
+        return self.do("run", "RECIPE", "--trust")
+
+    def begin(self) -> Victim:
+        self.run()
+        self.do("tag", "NAME", "good")
+        shutil.copytree(self.outputs, self.folder / "pristine", symlinks=True)
+        return self
+
+    def restore(self) -> None:
+        shutil.rmtree(self.outputs)
+        shutil.copytree(self.folder / "pristine", self.outputs, symlinks=True)
+
+    def files(self) -> list[Path]:
+        pristine = self.folder / "pristine"
+        found = (path for path in sorted(pristine.rglob("*")) if path.is_symlink() or path.is_file())
+        return [path.relative_to(pristine) for path in found]
+
+
+@pytest.fixture
+def small_files_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those over 16 MiB are that have been there for seconds."""
+    monkeypatch.setattr(digest, "ALWAYS_HASH_BELOW_BYTES", 1)
+    monkeypatch.setattr(digest, "SETTLED_AFTER_S", -1.0)
+
+
+def make_toy_victim(folder: Path) -> Victim:
+    toy = make_toy(folder, TOY)
+    return Victim(folder, toy.recipe.name, "toy").begin()
+
+
+def make_whole_victim(folder: Path) -> Victim:
+    make_cnn(folder / "model.onnx")
+    (folder / "whole.yaml").write_text(WHOLE)
+    return Victim(folder, "whole.yaml", "whole").begin()
+
+
+def make_swept_victim(folder: Path) -> Victim:
+    toy = make_sweep_toy(folder)
+    toy.write(toy.recipe.read_text().replace("[1, 2, 4]", "[1]"))
+    return Victim(folder, toy.recipe.name, "toy").begin()
+
+
+def attack(victim: Victim, file: Path, damage: Damage, verbs: bool) -> None:
+    """Damage a file; every verb must bear it, and the next run make it good."""
+    victim.restore()
+    damage(victim.outputs / file)
+    for verb in BEFORE if verbs else ():
+        victim.do(*verb, codes=(0, 2))
+    victim.run()
+    check_delivered(victim)
+    found = json.loads(victim.do("verify", "--json", codes=(0, 1)))
+    victim.run()
+    check_delivered(victim)
+    again = json.loads(victim.do("verify", "--json", codes=(0, 1)))
+    assert not again["damaged"] and not again["damaged_records"], (found, again)
+    for verb in AFTER if verbs else ():
+        victim.do(*verb, codes=(0, 1, 2, 4))
+
+
+def check_delivered(victim: Victim) -> None:
+    """The newest run's artifacts, in the store and in its folder, are what its record says."""
+    for latest in victim.outputs.glob("runs/*/latest"):
+        run = read_run_record(latest)
+        assert (latest / "report.html").read_bytes().rstrip().endswith(b"</html>")
+        store = Store(victim.outputs / "store")
+        for step in run.steps:
+            assert step.record is not None
+            for file in step.record.artifact.files:
+                kept = store.object_folder(step.record.artifact.digest) / file.path
+                assert digest_file(kept) == digest_file(latest / step.name / file.path) == file.digest
+
+
+def attack_all(victim: Victim, attacks: Sequence[tuple[str, Path, Damage]], tally: Tallies, verbs: bool) -> None:
+    counts = {name: tally(name) for name in ATTACKS}
+    lost: list[str] = []
+    for name, file, damage in attacks:
+        try:
+            attack(victim, file, damage, verbs)
+        except AssertionError as error:
+            counts[name].lost += 1
+            lost.append(f"{damage.__name__} {file}: {error}")
+        else:
+            counts[name].survived += 1
+    assert not lost, f"seed {SEED}\n" + "\n".join(lost)
+
+
+def every_attack(victim: Victim) -> Iterator[tuple[str, Path, Damage]]:
+    for file in victim.files():
+        for name, damages in ATTACKS.items():
+            for damage in damages:
+                if is_possible(damage, victim.folder / "pristine" / file):
+                    yield name, file, damage
+
+
+def test_a_damaged_file_of_a_run(in_folder: Path, small_files_are_remembered: None, tally: Tallies) -> None:
+    victim = make_toy_victim(in_folder)
+    chosen = random.Random(SEED).sample(list(every_attack(victim)), 16)
+    attack_all(victim, chosen, tally, verbs=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [make_whole_victim, make_swept_victim], ids=["run", "sweep"])
+def test_every_file_in_every_way(
+    make: Callable[[Path], Victim], in_folder: Path, small_files_are_remembered: None, tally: Tallies
+) -> None:
+    victim = make(in_folder)
+    attack_all(victim, list(every_attack(victim)), tally, verbs=True)
+
+
+def object_of(victim: Victim, step: str) -> Path:
+    record = read_run_record(victim.outputs / "runs" / victim.name / "latest").steps
+    kept = next(one.record for one in record if one.name == step)
+    assert kept is not None
+    return Store(victim.outputs / "store").object_folder(kept.artifact.digest) / "model.onnx"
+
+
+def test_it_says_what_it_set_aside(in_folder: Path) -> None:
+    victim = make_toy_victim(in_folder)
+    model = object_of(victim, "first")
+    size = model.stat().st_size
+    CUTS[1](model)
+    assert f"artifact damaged  model.onnx: {size // 2:,} of {size:,} bytes" in victim.do("plan", "RECIPE", "--trust")
+    said = victim.run()
+    assert f"set aside: the result of step first was damaged (model.onnx: {size // 2:,} of {size:,} bytes)" in said
+    [aside] = (victim.outputs / "store" / "damaged").iterdir()
+    assert f"it is kept in outputs/store/damaged/{aside.name} and is made again" in said
+    assert (aside / "model.onnx").stat().st_size == size // 2
+    step = read_run_record(victim.outputs / "runs" / "toy" / "latest").steps[0]
+    assert (step.reason, step.detail) == (
+        "artifact damaged",
+        f"model.onnx: {size // 2:,} of {size:,} bytes; set aside as {aside.name}",
+    )
+    assert "set aside" in (victim.outputs / "runs" / "toy" / "latest" / "log.txt").read_text()
+
+
+@pytest.mark.parametrize("damage", [CUTS[1], CHANGES[0], LOSSES[0]])
+def test_a_damaged_record_is_kept_and_said(damage: Damage, in_folder: Path) -> None:
+    victim = make_toy_victim(in_folder)
+    step = read_run_record(victim.outputs / "runs" / "toy" / "latest").steps[0]
+    assert step.record is not None
+    record = Store(victim.outputs / "store").record_path(step.record.key)
+    damage(record)
+    assert "artifact damaged  its record cannot be read" in victim.do("plan", "RECIPE", "--trust")
+    events = [json.loads(line) for line in victim.do("run", "RECIPE", "--trust", "--json").splitlines()]
+    assert any("its record cannot be read" in event["text"] for event in events if event["event"] == "said")
+    assert len(list((victim.outputs / "store" / "damaged").iterdir())) == 1
+    assert record.is_file()
+
+
+def test_a_run_whose_record_is_damaged_is_named_and_the_others_are_listed(in_folder: Path) -> None:
+    victim = make_toy_victim(in_folder)
+    first = (victim.outputs / "runs" / "toy" / "latest").resolve()
+    (in_folder / "stamp.py").write_text((in_folder / "stamp.py").read_text() + "\n")
+    victim.do("run", "RECIPE", "--trust", "--force", "all")
+    CUTS[1](first / "run.json")
+    said = victim.do("runs").splitlines()
+    assert sum("passed" in line for line in said) == 1
+    [damaged] = [line for line in said if "damaged" in line]
+    assert f"then remove outputs/runs/toy/{first.name}" in damaged
+    assert first.name in victim.do("gc", "--dry-run", codes=(2,))
+
+
+def test_what_was_there_damaged_when_it_is_made_by_force_is_said_in_the_steps_log(in_folder: Path) -> None:
+    store = Store(in_folder / "store")
+    told: list[str] = []
+    for _ in range(2):
+        built = in_folder / "built"
+        built.mkdir()
+        (built / "model.onnx").write_bytes(b"whole")
+        kept = store.keep("onnx", built, told.append)
+        model = store.object_folder(kept.digest) / "model.onnx"
+        CUTS[2](model)
+    assert len(told) == 1
+    assert "model.onnx: 4 of 5 bytes" in told[0]
+
+
+def test_a_note_with_one_wrong_byte_is_none(tmp_path: Path) -> None:
+    note = tmp_path / "note.json"
+    write_note(note, [1, "a"])
+    data = note.read_bytes()
+    assert read_note(note) == [1, "a"]
+    for place in range(len(data)):
+        note.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        assert read_note(note) is None
+
+
+def test_what_is_older_than_seals_is_read_and_what_is_sealed_must_be_whole() -> None:
+    assert unseal(b'{"key": 1}') == b'{"key": 1}'
+    sealed = seal('{\n "key": 1}\n').encode()
+    assert json.loads(sealed)["key"] == 1
+    assert unseal(sealed) == b'{\n "key": 1}\n'
+    with pytest.raises(BrokenSealError):
+        unseal(sealed.replace(b"1}", b"2}"))
