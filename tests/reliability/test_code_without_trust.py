@@ -205,7 +205,7 @@ def test_what_is_told_of_security_is_there() -> None:
         assert all(name in text for name in marked_settings(found.cls, RunsCode))
 
 
-RUNS = {
+RUNS: dict[str, dict[str, Any]] = {
     "a pickle as values": {"inputs": {"x": {"shape": [1, 3, 16, 16], "data": "evil/pickle.npy"}},
                            "steps": {"agree": {"step": "check_accuracy", "candidate": "source"}}},
     "a library as an engine": {"steps": {"profile": {"backend": "tensorrt_rtx", "engine": "evil/library.so"}}},

@@ -237,7 +237,6 @@ def _write_file(slots: Sequence[_Slot], target: Path) -> list[int]:
     aside = target.with_name(f".{target.name}.part")
     try:
         offsets = _write(slots, aside)
-        aside.chmod(0o644)
         aside.replace(target)
     except OSError as error:
         aside.unlink(missing_ok=True)
