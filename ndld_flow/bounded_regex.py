@@ -21,8 +21,8 @@ FEW_WAYS = 50_000
 """So many ways Python's engine tries in about a millisecond."""
 MANY_WAYS = 10**9
 """More ways through any name of 100 characters: then there must be another engine."""
-MAX_STEPS = 10_000_000
-"""Parts of a pattern that are applied to names, all names together: some ten seconds."""
+MAX_STEPS = 3_000_000
+"""Parts of a pattern that are applied to names, all names together: some seconds."""
 
 _ATOMS = (_constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY, _constants.IN)
 _REPEATS = (_constants.MAX_REPEAT, _constants.MIN_REPEAT)

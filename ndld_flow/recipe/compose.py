@@ -190,6 +190,7 @@ def _explain(file: YamlFile, overrides: Sequence[str], error: Exception) -> Prob
     if isinstance(error, RecursionError):
         return Problem(file.where("defaults"), "", "its `defaults:` or `${...}` lead too deep, or back to themselves")
     text = " ".join(str(error).replace(PRIMARY, file.path.name).split())
+    text = text or f"Hydra cannot compose this ({type(error).__name__})"
     text = re.sub(r"\s*(Config search path:|Set the environment variable|See https?://).*", "", text)
     for override in overrides:
         shown = override.removeprefix("++")

@@ -64,6 +64,12 @@ class Outputs:
             place_folder(built, folder)
             point_to(folder.parent / LATEST, folder)
 
+    def mend_latest(self, folder: Path) -> None:
+        """Let `latest` point to a run or a sweep that is the newest, where who finished it was killed before it did."""
+        with self.store.locks.hold("publish"):
+            if _target(folder.parent / LATEST) != folder.resolve():
+                point_to(folder.parent / LATEST, folder)
+
     def prepare(self) -> None:
         """Make the folder where it is missing. Raises OutputsError when nothing can be written there."""
         try:

@@ -23,20 +23,26 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     if _allowed is None:
         return
     if event == "open":
-        path, mode, flags = arguments
+        path, _, flags = arguments
         writes = flags is not None and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         _look(event, [path] if writes else [])
     elif event in _WRITES:
-        _look(event, [arguments[place] for place in _TO.get(event, (0,))])
+        _look(event, [arguments[place] for place in _TO.get(event, (0,))], _folder_of(event, arguments))
     elif event in _CODE:
         _seen.append(f"{event} {arguments}")
 
 
-def _look(event: str, paths: Sequence[object]) -> None:
+def _folder_of(event: str, arguments: tuple[Any, ...]) -> str:
+    """The open folder that a path is relative to; nothing for where we stand."""
+    descriptor = arguments[-1] if event in ("os.remove", "os.rmdir", "os.mkdir") else -1
+    return os.readlink(f"/proc/self/fd/{descriptor}") if descriptor >= 0 else ""
+
+
+def _look(event: str, paths: Sequence[object], folder: str = "") -> None:
     for path in paths:
         if not isinstance(path, str | bytes | os.PathLike):  # an open file
             continue
-        where = os.path.realpath(os.fsdecode(os.path.abspath(path)))
+        where = os.path.realpath(os.path.join(folder, os.fsdecode(path)))
         is_ours = any(where == folder or where.startswith(f"{folder}/") for folder in _allowed or ())
         if not is_ours and "/__pycache__/" not in f"{where}/" and where != os.devnull:
             _seen.append(f"{event} {where}")

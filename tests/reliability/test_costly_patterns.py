@@ -69,7 +69,7 @@ _BOMBS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["a" * 40 + "!", "a" * 5_000 + "!"], ids=["short", "long"])
+@pytest.mark.parametrize("name", ["a" * 40 + "!", "a" * 500 + "!"], ids=["short", "long"])
 def test_no_pattern_takes_for_ever(name: str, tally: Callable[[str], Tally]) -> None:
     count = tally("patterns that take for ever")
     for pattern in _BOMBS:
