@@ -120,7 +120,10 @@ PAGES = {
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("kind", PAGES)
+@pytest.mark.parametrize(
+    "kind",
+    [kind if kind in ("run", "sweep", "model") else pytest.param(kind, marks=pytest.mark.slow) for kind in PAGES],
+)
 def test_nothing_in_a_page_acts(kind: str, browser: Browser, tmp_path: Path, tally: Attack) -> None:
     """No script of theirs runs, nothing is asked for, nothing stands in an element of their making."""
     count = tally("hostile text in pages")
