@@ -15,6 +15,7 @@ from blake3 import blake3
 from pydantic import JsonValue
 
 from ndld_flow.artifacts.seals import read_note, write_note
+from ndld_flow.records.read_document import stat_file
 from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord
 
 ALWAYS_HASH_BELOW_BYTES = 16 * 2**20
@@ -93,8 +94,11 @@ class DigestMemory:
     folder: Path
 
     def digest(self, path: Path) -> str:
-        """blake3 of a file; one that has not changed since it was last hashed is not read again."""
-        before = path.stat()
+        """blake3 of a file; one that has not changed since it was last hashed is not read again.
+
+        Raises OSError, also for a pipe or a device.
+        """
+        before = stat_file(path)
         stamp = _stamp(before)
         if before.st_size < ALWAYS_HASH_BELOW_BYTES:
             return _digest_small(path, *stamp) if _is_settled(before) else digest_file(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import stat
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,11 +37,17 @@ def read_tree(path: Path) -> Any:  # noqa: ANN401 - it may be anything
 
 def read_bounded(path: Path, limit: int = MAX_BYTES) -> bytes:
     """The bytes of a regular file. Raises OSError, also for a pipe or a device, which may have no end."""
+    size_bytes = stat_file(path).st_size
+    if size_bytes > limit:
+        raise OSError(errno.EFBIG, f"{size_bytes:,} bytes are more than the {limit:,} that are read", str(path))
+    return path.read_bytes()
+
+
+def stat_file(path: Path) -> os.stat_result:
+    """What is known of a regular file. Raises OSError, also for what would keep a reader waiting."""
     found = path.stat()
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, "Is a directory", str(path))
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "it is no file but a pipe, a socket or a device", str(path))
-    if found.st_size > limit:
-        raise OSError(errno.EFBIG, f"{found.st_size:,} bytes are more than the {limit:,} that are read", str(path))
-    return path.read_bytes()
+    return found

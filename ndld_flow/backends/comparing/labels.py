@@ -13,8 +13,10 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from ndld_flow.backends.running.value_files import NO_HEADER
 from ndld_flow.errors import RequestError
 from ndld_flow.plain_text import short_name
+from ndld_flow.records.read_document import stat_file
 
 Label = object
 """A text or number of a table, any value of a JSON object, a number or an array of a `.npy` file."""
@@ -70,11 +72,13 @@ def read_labels(path: Path) -> Labels:
     if read is None:
         raise RequestError(f"{path}: labels are a .csv with the columns file and label, a .json object, or a .npy.")
     try:
+        stat_file(path)
         return read(path)
     except OSError as error:
         raise RequestError(f"{path}: the labels cannot be read ({error.strerror or error}).") from None
-    except (ValueError, RecursionError, EOFError) as error:
-        raise RequestError(f"{path}: the labels cannot be read: {' '.join(str(error).split())}.") from None
+    except (*NO_HEADER, csv.Error, MemoryError) as error:
+        told = short_name(" ".join(str(error).split()), 300)
+        raise RequestError(f"{path}: the labels cannot be read: {told}.") from None
 
 
 def _read_csv(path: Path) -> Labels:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -25,7 +26,9 @@ MOST_UNPACKED_BYTES = 4 * 2**30
 """An archive's array is unpacked as a whole; a small file may say it is any size."""
 _MAPPED_FROM_BYTES = 64 * 2**20
 
-_UNREADABLE = (ValueError, TypeError, EOFError, DecodeError, zipfile.BadZipFile, zlib.error, RuntimeError)
+NO_HEADER = (ValueError, TypeError, EOFError, SyntaxError, tokenize.TokenError, RuntimeError)
+"""What numpy raises where the header of an array, which it reads as Python's tokens, is none."""
+_UNREADABLE = (*NO_HEADER, DecodeError, zipfile.BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,8 @@ def _read(path: Path, name: str, what: str, load: Callable[[], Any]) -> Any:  # 
     except MemoryError:
         raise RequestError(f'input "{name}": {path} does not fit into memory.') from None
     except _UNREADABLE as error:
-        raise RequestError(f'input "{name}": {path} is not {what}: {" ".join(str(error).split())}') from None
+        told = short_name(" ".join(str(error).split()), 300)
+        raise RequestError(f'input "{name}": {path} is not {what}: {told}') from None
 
 
 def _open_npy(path: Path, name: str) -> StoredArray:
@@ -165,4 +169,6 @@ def _tensor_values(path: Path) -> Array:
         raise ValueError("its data is external")
     if tensor.data_type == onnx.TensorProto.UNDEFINED:
         raise ValueError("it has no data type")
+    if tensor.data_type not in onnx.TensorProto.DataType.values():
+        raise ValueError(f"its data type is {tensor.data_type}, which is not known")
     return np.asarray(numpy_helper.to_array(tensor))
