@@ -23,6 +23,7 @@ from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeFile, RecipeStep
 from ndld_flow.step import Held, Reads
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+NAME_FORM = "up to 100 letters, digits and _, not `source`"
 
 Sentence = TypeVar("Sentence", Gate, Expression)
 _StepPlace = tuple[int, str, str, tuple[Path, ...]]
@@ -163,7 +164,7 @@ def _check_model_names(values: Mapping[str, Any], mistakes: Mistakes) -> list[st
     names = [str(name) for name in named] if isinstance(named, dict) else []
     for name in names:
         if not NAME.fullmatch(name) or name == SOURCE:
-            mistakes.add(f"models.{name}", f"`{name}` cannot name a model", "up to 100 letters, digits and _, not `source`")
+            mistakes.add(f"models.{name}", f"`{name}` cannot name a model", NAME_FORM)
         elif isinstance(steps, dict) and name in steps:
             mistakes.add(f"models.{name}", f"`{name}` names a step too", "steps read both by name: rename one")
     return [*names, SOURCE]
@@ -178,7 +179,7 @@ def _check_step(
 ) -> RecipeStep | None:
     prefix = f"steps.{name}"
     if not NAME.fullmatch(name) or name == SOURCE:
-        mistakes.add(prefix, f"`{name}` cannot name a step", "up to 100 letters, digits and _, not `source`")
+        mistakes.add(prefix, f"`{name}` cannot name a step", NAME_FORM)
         return None
     found = _find_type(name, entry, types, mistakes)
     if found is None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from ndld_flow.errors import RequestError
 from ndld_flow.records.base import Record
 from ndld_flow.records.read_document import read_tree
 from ndld_flow.report.run_folder import RUN_RECORD
@@ -42,6 +43,8 @@ class RunSummary(Record):
 def list_runs(outputs: Outputs, recipe: str = "*") -> list[RunSummary]:
     """All finished runs and sweeps (of one recipe), newest first; of a damaged one, what is wrong with it."""
     tags = _tags_by_folder(outputs)
+    if not recipe or "/" in recipe or "\0" in recipe:
+        raise RequestError(f"runs of {recipe!r}: name one recipe, or a pattern such as `ppocr-*`.")
     found = [
         *_read_all(((folder, folder / RUN_RECORD) for folder in outputs.folders(recipe)), tags),
         *_read_all(((folder, folder / SWEEP_RECORD) for folder in outputs.sweep_folders(recipe)), tags),

@@ -65,9 +65,10 @@ class Outputs:
             point_to(folder.parent / LATEST, folder)
 
     def mend_latest(self, folder: Path) -> None:
-        """Let `latest` point to a run or a sweep that is the newest, where who finished it was killed before it did."""
+        """Let `latest` point to a newest run or sweep, where it points to none: who finished that one was killed."""
         with self.store.locks.hold("publish"):
-            if _target(folder.parent / LATEST) != folder.resolve():
+            pointed = _target(folder.parent / LATEST)
+            if pointed is None or not any((pointed / record).is_file() for record in (RUN_RECORD, SWEEP_RECORD)):
                 point_to(folder.parent / LATEST, folder)
 
     def prepare(self) -> None:

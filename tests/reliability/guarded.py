@@ -35,14 +35,14 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
 def _folder_of(event: str, arguments: tuple[Any, ...]) -> str:
     """The open folder that a path is relative to; nothing for where we stand."""
     descriptor = arguments[-1] if event in ("os.remove", "os.rmdir", "os.mkdir") else -1
-    return os.readlink(f"/proc/self/fd/{descriptor}") if descriptor >= 0 else ""
+    return str(Path(f"/proc/self/fd/{descriptor}").readlink()) if descriptor >= 0 else ""
 
 
 def _look(event: str, paths: Sequence[object], folder: str = "") -> None:
     for path in paths:
         if not isinstance(path, str | bytes | os.PathLike):  # an open file
             continue
-        where = os.path.realpath(os.path.join(folder, os.fsdecode(path)))
+        where = os.path.realpath(Path(folder, os.fsdecode(path)))
         is_ours = any(where == folder or where.startswith(f"{folder}/") for folder in _allowed or ())
         if not is_ours and "/__pycache__/" not in f"{where}/" and where != os.devnull:
             _seen.append(f"{event} {where}")

@@ -95,10 +95,13 @@ def _load(root: Path, count: Tally, content: bytes, overrides: tuple[str, ...] =
 
 def _any_yaml() -> st.SearchStrategy[bytes]:
     pieces = st.sampled_from(
-        ("model: m.onnx\n", "steps: {lint: {}}\n", "a: &a [1, *a]\n", "&b b: *b\n", "<<: {a: 1}\n", "!!binary aGk=", "? ",
+        ("model: m.onnx\n", "steps: {lint: {}}\n", "a: &a [1, *a]\n", "&b b: *b\n", "<<: {a: 1}\n",
+        "!!binary aGk=", "? ",
          "- ", "{", "[", "}", "]", ": ", "\t", "\r\n", "\ufeff", "!!python/object/apply:os.system [id]", "!!int ''",
-         "!!bool maybe", "!!timestamp x", "!!set {a, b}", "--- a\n--- b\n", "%YAML 9.9\n", "%TAG ! tag:x,1:\n---\n", "|\n  a",
-         ">", "'", '"\\x00"', '"\\ud800"', "2001-13-45", "1:" * 50 + "1", "0x" + "f" * 6000, "1" * 6000, "#", "\x00", "\x85")
+         "!!bool maybe", "!!timestamp x", "!!set {a, b}", "--- a\n--- b\n", "%YAML 9.9\n",
+         "%TAG ! tag:x,1:\n---\n", "|\n  a",
+         ">", "'", '"\\x00"', '"\\ud800"', "2001-13-45", "1:" * 50 + "1", "0x" + "f" * 6000, "1" * 6000, "#",
+         "\x00", "\x85")
     )  # fmt: skip
     text = st.lists(pieces | words | st.text(max_size=10), max_size=12).map("".join)
     encoded = st.tuples(text, st.sampled_from(("utf-8", "utf-16", "utf-32", "latin-1"))).map(
@@ -186,7 +189,8 @@ def _override_attack(scene: Path, tally: Callable[[str], Tally]) -> Callable[[],
 
 _AXES = st.sampled_from(("speed.threads", "clean.fold", "model", "steps.speed", "speed", "variant", "inputs.x.shape"))
 _SETTINGS = (
-    "over", "method", "points", "time", "seed", "exclude", "minimize", "maximize", "subject_to", "saturation", "together",
+    "over", "method", "points", "time", "seed", "exclude", "minimize", "maximize", "subject_to", "saturation",
+    "together",
     "winners", "timeout", "needs",
 )  # fmt: skip
 _sections = (
