@@ -71,6 +71,7 @@ def find_equal_run(run: RunState) -> RunFinished | None:
         run.listener(Said(text=f"the folder of run {name_folder(latest)} is damaged ({damage}): another is written"))
         return None
     folder = run.outputs.runs / latest.parent.name / latest.name  # as the user wrote the outputs folder
+    run.outputs.mend_latest(folder)
     return _conclude(earlier, folder, time.perf_counter() - run.start, nothing_to_do=True)
 
 

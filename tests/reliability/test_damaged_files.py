@@ -118,12 +118,18 @@ def make_swept_victim(folder: Path) -> Victim:
     return Victim(folder, toy.recipe.name, "toy").begin()
 
 
-def attack(victim: Victim, file: Path, damage: Damage, verbs: bool) -> None:
-    """Damage a file; every verb must bear it, and the next run make it good."""
+def attack(victim: Victim, file: Path, damage: Damage, verbs: bool) -> bool:
+    """Damage a file; every verb must bear it, and the next run make it good. Whether it was refused instead: what is in
+    the way of a lock, or of the store's mark, is somebody's to move.
+    """
     victim.restore()
     damage(victim.outputs / file)
     for verb in BEFORE if verbs else ():
         victim.do(*verb, codes=(0, 2))
+    if damage in LOSSES and ("locks" in file.parts or file.name == "FORMAT"):
+        for verb in (("run", "RECIPE", "--trust"), ("verify",)):
+            if victim.do(*verb, codes=(0, 1, 2)).startswith("error: "):
+                return True
     victim.run()
     check_delivered(victim)
     found = json.loads(victim.do("verify", "--json", codes=(0, 1)))
@@ -133,6 +139,7 @@ def attack(victim: Victim, file: Path, damage: Damage, verbs: bool) -> None:
     assert not again["damaged"] and not again["damaged_records"], (found, again)
     for verb in AFTER if verbs else ():
         victim.do(*verb, codes=(0, 1, 2, 4))
+    return False
 
 
 def check_delivered(victim: Victim) -> None:
@@ -153,12 +160,13 @@ def attack_all(victim: Victim, attacks: Sequence[tuple[str, Path, Damage]], tall
     lost: list[str] = []
     for name, file, damage in attacks:
         try:
-            attack(victim, file, damage, verbs)
+            refused = attack(victim, file, damage, verbs)
         except AssertionError as error:
             counts[name].lost += 1
             lost.append(f"{damage.__name__} {file}: {error}")
         else:
-            counts[name].survived += 1
+            counts[name].refused += refused
+            counts[name].survived += not refused
     assert not lost, f"seed {SEED}\n" + "\n".join(lost)
 
 

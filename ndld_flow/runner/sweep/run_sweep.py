@@ -101,6 +101,7 @@ def _find_equal(record: SweepRecord, outputs: Outputs, listener: Listener) -> Sw
         listener(Said(text=f"the folder of sweep {name_folder(latest)} is damaged ({damage}): another is written"))
         return None
     folder = outputs.sweeps / latest.parent.name / latest.name  # as the user wrote the outputs folder
+    outputs.mend_latest(folder)
     return _describe_end(earlier, str(folder), record.wall_s, nothing_to_do=True)
 
 
