@@ -35,7 +35,9 @@ _VERBS: dict[str, tuple[str, ...]] = {
     "init": ("init", "model.onnx", "begin.yaml", "--overwrite"),
     "plan": ("plan", "plan.yaml"),
 }
-_TAKE_SECONDS = ("lint", "profile", "compare_profiles", "build_engine", "find_precision", "run_tool")
+_TAKE_SECONDS = ("lint", "profile", "compare_profiles", "build_engine", "find_precision")
+_PROGRAMS = "run_tool"
+"""It hands the model to a program of the user's, and reads nothing itself."""
 _ENDLESS = ("Loop for ever",)
 """What runs them never ends: interrupting is what matters, see `test_native_crashes.py`."""
 
@@ -88,7 +90,8 @@ def _recipes() -> dict[str, dict[str, Any]]:
 
 def ways(*, quick: bool) -> list[str]:
     """Every verb and step type; or those that take no second."""
-    reading = [name for name, found in TYPES.items() if found.cls.kinds()[0] is Onnx or not quick]
+    types = {name: found for name, found in TYPES.items() if name != _PROGRAMS}
+    reading = [name for name, found in types.items() if found.cls.kinds()[0] is Onnx or not quick]
     return [*_VERBS, *(name for name in reading if not (quick and name in _TAKE_SECONDS))]
 
 
