@@ -29,7 +29,7 @@ WORDS = (
     "\ufeff",
 )  # fmt: skip
 
-VALUES = (
+VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2**63, 2**64, 10**90, -(10**90), 0.0, -0.0, 1e308, 1e-320, float("nan"), float("inf"),
     float("-inf"), [], {}, [[]], [None], {"": None}, {"a": {"a": {"a": 1}}}, {"source": "m.onnx", "sha256": "0" * 64},
     {"from": 0, "to": 10**18}, {"from": 1, "to": 0}, {"from": 0, "to": 1, "log": True}, {"from": 0, "to": 1, "step": 0},
@@ -103,7 +103,7 @@ _CHANGES: tuple[Callable[[Any, Any, object], None], ...] = (_delete, _replace, _
 @st.composite
 def changed_recipes(draw: st.DrawFn, recipes: list[dict[str, Any]]) -> dict[str, Any]:
     """One of some recipes after one to three changes."""
-    recipe = copy.deepcopy(draw(st.sampled_from(recipes)))
+    recipe: dict[str, Any] = copy.deepcopy(draw(st.sampled_from(recipes)))
     for _ in range(draw(st.integers(1, 3))):
         places = _places(recipe)
         if places:

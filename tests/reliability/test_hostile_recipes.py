@@ -6,6 +6,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -252,7 +253,7 @@ def test_bombs(scene: Path, tally: Callable[[str], Tally]) -> None:
         (scene / "bomb.yaml").write_text(text)
         _attempt(scene, count, lambda: load_sweep(scene / "bomb.yaml"))
     for name in ("pipe.yaml", "zero.yaml", "configs", "nothing.yaml", "x" * 5000, "m.onnx", "loop.yaml"):
-        _attempt(scene, count, lambda name=name: load_sweep(scene / name))
+        _attempt(scene, count, partial(load_sweep, scene / name))
     for override in ("description=" + "x" * 100_000, "description=" + "[" * 3000, "\udcff=1", "steps.\x1b[2J=1"):
-        _attempt(scene, count, lambda override=override: load_sweep(scene / "swept.yaml", [override]))
+        _attempt(scene, count, partial(load_sweep, scene / "swept.yaml", [override]))
     assert count.survived == 0
