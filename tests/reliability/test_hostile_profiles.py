@@ -128,6 +128,12 @@ def test_changed_logs(tmp_path: Path, base: Path, tally: Counts) -> None:
         attack(path, base, count, f"seed {seed}: {path}")
 
 
+def lengthen(path: Path, text: str, size_bytes: int) -> None:
+    """A file that begins with a text, and goes on with zeros that take no room."""
+    path.write_text(text)
+    os.truncate(path, size_bytes)
+
+
 FILES: dict[str, Callable[[Path], object]] = {
     "a pipe": os.mkfifo,
     "an endless device": lambda path: path.symlink_to("/dev/zero"),
@@ -135,13 +141,9 @@ FILES: dict[str, Callable[[Path], object]] = {
     "a dangling link": lambda path: path.symlink_to("nowhere"),
     "a folder": Path.mkdir,
     "nothing in it": Path.touch,
-    "much of nothing": lambda path: (path.touch(), os.truncate(path, 2**26)),
-    "a gigabyte that begins well": lambda path: (
-        path.write_text(OWN[:-3]), os.truncate(path, 2**30)
-    ),
-    "half a gigabyte of spaces that begins well": lambda path: (
-        path.write_text(OWN[:-3] + " " * 2**20), os.truncate(path, 2**29)
-    ),
+    "much of nothing": lambda path: lengthen(path, "", 2**26),
+    "a gigabyte that begins well": lambda path: lengthen(path, OWN[:-3], 2**30),
+    "half a gigabyte of spaces that begins well": lambda path: lengthen(path, OWN[:-3] + " " * 2**20, 2**29),
     "a password file": lambda path: path.symlink_to("/etc/passwd"),
 }  # fmt: skip
 

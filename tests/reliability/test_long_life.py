@@ -78,7 +78,15 @@ def test_every_verb_opens_a_golden_store(name: str, open_copy: Callable[[str], P
         (("gc", "--dry-run"), "would free"),
         (("tag", "golden", "again"), "again"),
         (("plan", "golden.yaml"), "sanitize"),
-        (("run", "golden.yaml", *PURE, *(("~steps.decide",) if name != "store-0" else ())), "report.html"),
+        (
+            (
+                "run",
+                "golden.yaml",
+                *PURE,
+                *(("~steps.half", "~steps.agree", "~gates") if name == "store-0" else ("~steps.decide",)),
+            ),
+            "report.html",
+        ),
         *(
             ((verb, f"{sweep}{point}"), ".html")
             for sweep in sweeps
