@@ -27,7 +27,7 @@ Tallies = Callable[[str], Tally]
 
 SEED = 8
 SETTINGS: dict[str, dict[str, Any]] = {
-    "edit": {"operations": [{"op": "rename_graph", "name": "edited"}]},
+    "edit": {"operations": [{"set_opset": {"to": 21}}]},
     "run_tool": {
         "command": [sys.executable, "-c", "import shutil, sys; shutil.copy(*sys.argv[1:])", "$Model", "$Output"]
     },
