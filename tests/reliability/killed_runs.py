@@ -41,10 +41,10 @@ class Arena:
 
     def measure(self) -> float:
         """Seconds of a run that nobody disturbs; its results are in `clean`."""
-        begun = time.perf_counter()
-        self.outputs = "clean"
-        code, _, said = self.start().finish(LIMIT_S)
-        assert code == 0, said
+        for self.outputs in ("warm", "clean"):  # the first one has to start the server of processes
+            begun = time.perf_counter()
+            code, _, said = self.start().finish(LIMIT_S)
+            assert code == 0, said
         return time.perf_counter() - begun
 
     def kill(self, after_s: float, which: signal.Signals = signal.SIGKILL) -> tuple[int, str]:
