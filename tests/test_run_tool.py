@@ -247,7 +247,7 @@ def test_a_program_that_says_more_than_is_heard_has_to_wait(tmp_path: Path) -> N
 def test_secrets_of_several_lines_and_at_the_end_of_long_ones_are_hidden() -> None:
     said = "import os; print('-' * 1990 + os.environ['KEY'].splitlines()[0]); print(os.environ['KEY'])"
     key = "first-part-of-it\nother\tpart"
-    program = Program([sys.executable, "-c", said], {**os.environ, "KEY": key}, 60, {"KEY": key})
+    program = Program([sys.executable, "-c", said], {**os.environ, "KEY": key}, 60, secrets={"KEY": key})
     heard: list[str] = []
     run_program(program, heard.append)
     assert heard[0].startswith("-" * 1900) and heard[1:] == ["$KEY", "$KEY"]

@@ -53,8 +53,8 @@ def _wait(verb: str, child: int) -> int:
     known = [one.name for one in signal.Signals if one == -code]
     click.echo(
         f"error: {verb}: the process that read the model was killed by {known[0] if known else -code}. A library "
-        "cannot bear this model, or it has run out of memory; nothing was changed. `ndld-flow run` with the step `lint` "
-        "may tell what is wrong with it.",
+        "cannot bear this model, or it has run out of memory; nothing was changed. `ndld-flow run` with the step "
+        "`lint` may tell what is wrong with it.",
         err=True,
     )
     return 2

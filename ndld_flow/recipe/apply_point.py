@@ -23,7 +23,8 @@ def apply_point(path: Path, changes: Changes, overrides: Sequence[str] = ()) -> 
 
     `overrides`: those of the command line, written into the recipe too. Lines end as they do in the file: write the
     text without translating them. Its points were tried, so it has what trust it needs. A recipe that cannot be
-    changed in these places alone is written out whole, without comments, and its heading says so. Raises RecipeError for a file that is no recipe and changes that find no place.
+    changed in these places alone is written out whole, without comments, and its heading says so. Raises RecipeError
+    for a file that is no recipe and changes that find no place.
     """
     with path.open(encoding="utf-8-sig", newline="") as stream:
         raw = stream.read()

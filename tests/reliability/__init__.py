@@ -1,1 +1,4 @@
-"""Attacks: what must not break, broken on purpose. `pytest tests/reliability -m "slow or not slow"` runs all of them."""
+"""Attacks: what must not break, broken on purpose.
+
+`pytest tests/reliability -m "slow or not slow"` makes all of them.
+"""
