@@ -29,9 +29,9 @@ HELP = """Look things up in a model: its summary, nodes, tensors, weights.
   ndld-flow inspect model.onnx --tensor w_0 --export w_0.npy
   ndld-flow inspect model.onnx --group-by op_type
 
-Patterns are a name, a glob, or a regular expression between slashes; options of one kind may be repeated, and what
-fits one of them fits. They are the words of `select:` in recipes. Weights are read only by --stats, --tensor and
---export, in pieces.
+Patterns are a name, a glob, or a regular expression between slashes (in RE2's syntax); options of one kind may be
+repeated, and what fits one of them fits. They are the words of `select:` in recipes. Weights are read only by --stats,
+--tensor and --export, in pieces.
 """
 
 _GROUPS = ("op_type", "domain", "precision", "scope", "dtype")

@@ -31,7 +31,8 @@ def _named(value: object) -> object:
 
 
 Patterns = Annotated[tuple[NamePattern, ...], AlsoWritten(_listed, ("text",))]
-"""One pattern or several: a name, a glob, or `/.../` for a regular expression; what fits one of them fits."""
+"""One pattern or several: a name, a glob, or `/.../` for a regular expression (in RE2's syntax); what
+fits one of them fits."""
 Words = Annotated[tuple[str, ...], AlsoWritten(_listed, ("text",))]
 
 

@@ -34,8 +34,8 @@ class ConstrainPrecision(Step[Onnx, Onnx]):
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir")
 
     layers: dict[NamePattern, PrecisionOrNone] = Field(default={})
-    """Node -> precision, such as `{head.*: fp32}`: names, globs, or `/.../` for a regular expression that is searched
-    in the name."""
+    """Node -> precision, such as `{head.*: fp32}`: names, globs, or `/.../` for a regular expression (RE2's syntax)
+    searched in the name."""
     op_types: dict[str, PrecisionOrNone] = Field(default={})
     """Operator -> precision, such as `{Softmax: fp32}`."""
     list_file: Annotated[Path | None, DataFile()] = None

@@ -38,7 +38,7 @@ class Block(Settings):
     op_types: tuple[str, ...] = ()
     """Operators, such as `Softmax` or `com.microsoft::FusedConv`."""
     nodes: tuple[NamePattern, ...] = ()
-    """Names of nodes: globs (`encoder.*`), or `/.../` for a regular expression that is searched in the name."""
+    """Names of nodes: globs (`encoder.*`), or `/.../` for a regular expression (RE2's syntax) searched in the name."""
     values_outside: ValuesOutside | None = None
     """Nodes that read a weight with values outside this range; `{}` means: that fp16 cannot hold."""
     sensitive: bool = True

@@ -57,7 +57,7 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
     """For fp16: keep what `block.sensitive` of `convert_fp16` keeps."""
     keep: tuple[NamePattern, ...] = ()
     """Names of nodes that are kept from the start and not searched: globs (`head.*`), or `/.../` for a regular
-    expression."""
+    expression (RE2's syntax)."""
     op_types: tuple[str, ...] = ()
     """Search among nodes of these operators only; all others get the precision. Empty: among all."""
     trials: Annotated[int, Field(ge=1)] = 200

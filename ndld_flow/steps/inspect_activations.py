@@ -77,7 +77,7 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
     """A step whose model runs beside, or `source`."""
     tensors: tuple[NamePattern, ...] = ()
     """Tensors to look at, by their names or those of nodes or inputs: globs (`conv*`), or `/.../` for a regular
-    expression that is searched in the name."""
+    expression (RE2's syntax) that is searched in the name."""
     op_types: tuple[str, ...] = ()
     """All tensors that these operators give, such as `Conv`."""
     every: Annotated[int, Field(ge=1)] | None = None

@@ -41,7 +41,7 @@ class Wanted:
     """Tensors as a recipe names them. Nothing at all means a selection over the whole model."""
 
     patterns: Sequence[str] = ()
-    """Names of tensors, nodes or inputs: as they are, globs, or `/.../` for a regular expression."""
+    """Names of tensors, nodes or inputs: as they are, globs, or `/.../` for a regular expression of RE2's."""
     op_types: Sequence[str] = ()
     every: int = 0
     """Every so many-th tensor of floats; 0 for none."""

@@ -47,7 +47,7 @@ class Exclude(Settings):
     op_types: tuple[str, ...] = ()
     """Operators, such as `Softmax`."""
     nodes: tuple[NamePattern, ...] = ()
-    """Names of nodes: globs (`head.*`), or `/.../` for a regular expression that is searched in the name."""
+    """Names of nodes: globs (`head.*`), or `/.../` for a regular expression (RE2's syntax) searched in the name."""
 
 
 class QuantizeSettings(Settings):
