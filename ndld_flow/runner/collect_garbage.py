@@ -56,8 +56,8 @@ def collect_garbage(outputs: Outputs, keep: int | None = None, *, dry_run: bool 
 
     All are kept unless `keep` says how many of the newest runs, and of the newest sweeps, of each recipe to keep
     besides the tagged ones; a sweep of which a point is tagged is kept whole.
-    Raises RequestError while a run, a plan or a check works in the store, or when the record of one cannot be read
-    (what it needs is then not known); OutputsError when something may not be removed.
+    Raises RequestError while a run, a plan or a check works in the store, or when the record of a run or sweep is gone
+    or cannot be read (what it needs is then not known); OutputsError when something may not be removed.
     """
     store = outputs.store
     with explaining_disk("gc", outputs.root), store.locks.without_runs() as idle:
@@ -65,6 +65,7 @@ def collect_garbage(outputs: Outputs, keep: int | None = None, *, dry_run: bool 
             raise RequestError(
                 f"{store.root}: a run works in this store, or plan or verify. Wait for it to end, then run gc again."
             )
+        _refuse_lost_records(outputs)
         runs, sweeps = list(outputs.folders()), list(outputs.sweep_folders())
         dropped_runs, dropped_sweeps = (_choose(folders, keep, outputs) for folders in (runs, sweeps))
         dropped = [*dropped_runs, *dropped_sweeps]
@@ -93,6 +94,14 @@ def collect_garbage(outputs: Outputs, keep: int | None = None, *, dry_run: bool 
         freed_bytes=freed_bytes,
         dry_run=dry_run,
     )
+
+
+def _refuse_lost_records(outputs: Outputs) -> None:
+    for folder, record in outputs.damaged_folders():
+        raise RequestError(
+            f"{folder}: its {record} is gone, so that nobody knows which results it needs. Run its recipe again if it "
+            "is wanted, remove the folder, then run gc again."
+        )
 
 
 def _choose(folders: Sequence[Path], keep: int | None, outputs: Outputs) -> list[Path]:

@@ -14,6 +14,7 @@ from ndld_flow.errors import OutputsError, RequestError
 from ndld_flow.records.read_document import read_tree
 from ndld_flow.report.run_folder import RUN_RECORD
 from ndld_flow.report.sweep.read import SWEEP_RECORD
+from ndld_flow.runner.disk import explain_disk
 from ndld_flow.runner.history import History, name_in_history
 
 BEST = "best"
@@ -80,9 +81,8 @@ class Outputs:
             probe.unlink(missing_ok=True)
             mark_store(self.root / "store")
         except OSError as error:
-            raise OutputsError(
-                f"outputs folder {self.root}: cannot be written: {error.strerror}. Choose another with --outputs."
-            ) from None
+            told = explain_disk(error, self.root) or f"it cannot be written ({error}). Choose another with --outputs."
+            raise OutputsError(f"outputs folder {self.root}: {told}") from None
 
     def folders(self, recipe: str = "*") -> Iterator[Path]:
         """Folders of finished runs, oldest first. Points of sweeps are not among them."""
