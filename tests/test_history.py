@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ndld_flow import api
+from ndld_flow.runner.history import History
 from ndld_flow.runner.runs import Outputs
 from tests.long_history import lengthen_history
 from tests.toys import make_toy
@@ -96,3 +97,29 @@ def test_copies_in_a_long_history_are_as_sound_as_what_was_run(tmp_path: Path, m
     assert len(api.runs()) == 12
     assert len(api.gc(keep=2).runs) == 10
     assert api.verify().all_well
+
+
+def test_the_order_is_as_noted_and_by_time_for_who_was_not(tmp_path: Path) -> None:
+    history = History(tmp_path / "order.txt")
+    assert history.read().place("toy/20260101T000000Z-aaaaaa") == 0
+    noted = ["toy/20260102T000000Z-aaaaaa", "toy/20300101T000000Z-bbbbbb", "toy/20260103T000000Z-cccccc"]
+    for name in noted:
+        history.add(tmp_path / name)
+    order = history.read()
+    assert [order.place(name) for name in noted] == [1, 2, 3], "the clock was set forth, and back"
+    assert order.place("toy/20260101T000000Z-dddddd") == 0, "of an earlier version"
+    assert order.place("toy/20260102T120000Z-dddddd") == 1
+    assert order.place("toy/20260104T000000Z-dddddd") == 3
+    history.forget([tmp_path / noted[0]])
+    assert history.read().place(noted[2]) == 2
+
+
+def test_gc_keeps_the_newest_where_the_order_has_lost_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    toy = make_toy(tmp_path)
+    folders = [Path(api.run(toy.recipe, [f"steps.first.word={word}"], trust=True).folder).name for word in "abc"]
+    order = Path("outputs/order.txt")
+    for lost in (f"\ntoy/{folders[0]}", ""):
+        order.write_text(lost)
+        assert list(api.gc(keep=1, dry_run=True).runs) == [f"toy/{name}" for name in folders[:2]]
+        assert [run.run for run in api.runs()] == [f"toy/{name}" for name in reversed(folders)]

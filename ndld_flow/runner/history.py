@@ -3,19 +3,45 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from bisect import bisect_right
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 
 from ndld_flow.artifacts.files import write_text_atomically
+from ndld_flow.records.read_document import read_bounded
+
+
+@dataclass(frozen=True)
+class Order:
+    """The place of each finished folder, from 1 on, the newest last.
+
+    Who was not noted, as an earlier version of ndld-flow or another machine made it, or as the file lost its end,
+    comes after those who were noted and whose names do not tell a later second.
+    """
+
+    noted: Mapping[str, int]
+    """By name; it may name folders that are gone."""
+
+    def place(self, name: str) -> int:
+        return self.noted.get(name) or self._place_by_time(_second(name))
+
+    def _place_by_time(self, second: str) -> int:
+        seconds, places = self._by_time
+        return places[bisect_right(seconds, second)]
+
+    @cached_property
+    def _by_time(self) -> tuple[list[str], list[int]]:
+        """The seconds of all who were noted, sorted, and the last place among so many of the first."""
+        timed = sorted((_second(name), place) for name, place in self.noted.items())
+        return [second for second, _ in timed], list(accumulate((place for _, place in timed), max, initial=0))
 
 
 @dataclass(frozen=True)
 class History:
-    """A file with a line for each finished folder, the newest last: `ppocr-det/20261121T093000Z-abcdef`.
-
-    Who is not in it, as an earlier version of ndld-flow or another machine made it, counts as older than all who are.
-    """
+    """A file with a line for each finished folder, the newest last: `ppocr-det/20261121T093000Z-abcdef`."""
 
     path: Path
 
@@ -27,21 +53,29 @@ class History:
             file.flush()
             os.fsync(file.fileno())
 
-    def places(self) -> dict[str, int]:
-        """Each name's place in the order; empty where there is no history."""
-        try:
-            return {name: place for place, name in enumerate(self.path.read_text(errors="replace").split(), 1)}
-        except OSError:
-            return {}
+    def read(self) -> Order:
+        """The order; where there is no history, nobody was noted."""
+        return Order({name: place for place, name in enumerate(self._names(), 1)})
 
     def forget(self, folders: Collection[Path]) -> None:
         """Leave out folders that were removed. Raises OSError."""
         gone = {name_in_history(folder) for folder in folders}
-        names = [name for name in self.places() if name not in gone]
+        names = [name for name in self._names() if name not in gone]
         if gone and self.path.exists():
             write_text_atomically(self.path, "\n".join(names))
+
+    def _names(self) -> list[str]:
+        try:
+            return read_bounded(self.path).decode("utf-8", "replace").split()
+        except OSError:
+            return []
 
 
 def name_in_history(folder: Path) -> str:
     """`<recipe>/<id>`."""
     return f"{folder.parent.name}/{folder.name}"
+
+
+def _second(name: str) -> str:
+    """`20261121T093000Z`, when a run was started."""
+    return name.rpartition("/")[2].partition("-")[0]

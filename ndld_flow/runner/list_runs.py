@@ -50,8 +50,8 @@ def list_runs(outputs: Outputs, recipe: str = "*") -> list[RunSummary]:
         *_read_all(((folder, folder / SWEEP_RECORD) for folder in outputs.sweep_folders(recipe)), tags),
         *(_tell_damage(folder, folder / record, tags) for folder, record in outputs.damaged_folders(recipe)),
     ]
-    places = outputs.history.places()
-    return sorted(found, key=lambda one: (places.get(one.run, 0), one.started_at.timestamp()), reverse=True)
+    order = outputs.history.read()
+    return sorted(found, key=lambda one: (order.place(one.run), one.started_at.timestamp()), reverse=True)
 
 
 def _read_all(records: Iterator[tuple[Path, Path]], tags: Tags) -> Iterator[RunSummary]:

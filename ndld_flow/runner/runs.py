@@ -15,7 +15,7 @@ from ndld_flow.records.read_document import read_tree
 from ndld_flow.report.run_folder import RUN_RECORD
 from ndld_flow.report.sweep.read import SWEEP_RECORD
 from ndld_flow.runner.disk import explain_disk
-from ndld_flow.runner.history import History, name_in_history
+from ndld_flow.runner.history import History, Order, name_in_history
 
 BEST = "best"
 LATEST = "latest"
@@ -132,8 +132,9 @@ class Outputs:
         """The folder of the run, the sweep or the sweep's point that a reference names; of a recipe, or `latest`, the
         newest of runs and sweeps. Raises RequestError as `find` does.
         """
+        order = self.history.read()
         found = [
-            (_age(folder, record, self.history.places()), folder)
+            (_age(folder, record, order), folder)
             for parent, record in ((self.runs, RUN_RECORD), (self.sweeps, SWEEP_RECORD))
             if (folder := self._find_in(parent, reference, record)) is not None
         ]
@@ -185,16 +186,16 @@ def _finished(parent: Path, recipe: str, record: str) -> list[Path]:
 
 def _sort_finished(records: Iterable[Path], record: str) -> list[Path]:
     folders = [path.parent for path in records if path.is_file() and not _is_link(path.parent)]
-    places = _history(folders[0].parent.parent).places() if folders else {}
-    return sorted(folders, key=lambda folder: _age(folder, record, places))
+    order = _history(folders[0].parent.parent).read() if folders else Order({})
+    return sorted(folders, key=lambda folder: _age(folder, record, order))
 
 
-def _age(folder: Path, record: str, places: dict[str, int]) -> tuple[int, str, int, str]:
+def _age(folder: Path, record: str, order: Order) -> tuple[int, str, int, str]:
     """Sorts older folders first: as they were finished. Where that was not noted, by the second in their names, within
     it by when the record was written.
     """
     started, _, _ = folder.name.partition("-")
-    return places.get(name_in_history(folder), 0), started, (folder / record).stat().st_mtime_ns, folder.name
+    return order.place(name_in_history(folder)), started, (folder / record).stat().st_mtime_ns, folder.name
 
 
 def _history(parent: Path) -> History:
