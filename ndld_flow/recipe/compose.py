@@ -9,9 +9,11 @@ A recipe may have a `defaults:` list that names other recipes (beside it, or in 
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tempfile
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -21,17 +23,13 @@ from ndld_flow.artifacts.digest import digest_json
 from ndld_flow.artifacts.hidden_credentials import hide_credentials
 from ndld_flow.artifacts.seals import read_note, write_note
 from ndld_flow.errors import Problem, RecipeError
-from ndld_flow.nearest import say_nearest
-from ndld_flow.recipe.config_files import check_used_files, config_texts, find_config, find_folders
-from ndld_flow.recipe.environment import READS_ENVIRONMENT, explain_reading, reading_environment
+from ndld_flow.recipe.composition_trouble import PRIMARY, explain_trouble
+from ndld_flow.recipe.config_files import check_used_files, config_texts, find_folders
+from ndld_flow.recipe.environment import reading_environment
 from ndld_flow.recipe.overrides import OF_HYDRA, OF_HYDRA_HINT, check_overrides
 from ndld_flow.recipe.resolution import bounded_resolution
+from ndld_flow.recipe.step_order import order_steps
 from ndld_flow.recipe.yaml_file import YamlFile, read_yaml
-
-PRIMARY = "ndld_flow_recipe"
-"""Hydra wants a directory and a stem; the recipe, whatever its name, is handed over under this one."""
-
-SEVERAL = "add `-m` to sweep over them; write [1,2] for one list, or quote text that holds commas"
 
 WITHOUT_SWEEP = "~sweep"
 """The override that takes a recipe's sweep away. (Hydra would look for presets of sweeps, where `configs/` has any.)"""
@@ -96,7 +94,7 @@ def compose_file(
         for values in both:
             if WITHOUT_SWEEP in overrides:
                 values.pop("sweep", None)
-            values["steps"] = _order_steps(values.get("steps"), file, folders)
+            values["steps"] = order_steps(values.get("steps"), file, folders)
         if note is not None:
             write_note(note, both if both[0] != both[1] else both[:1])
     return Composed(file, overrides, both[0], both[-1], trust)
@@ -115,7 +113,7 @@ def resolve_interpolations(composed: Composed, written: dict[str, Any]) -> dict[
         with bounded_resolution(), reading_environment(allowed=composed.trust):
             values = OmegaConf.to_container(OmegaConf.create(written), resolve=True)
     except Exception as error:  # as in `_compose`
-        raise RecipeError([_explain(composed.file, (), error)]) from None
+        raise RecipeError([explain_trouble(composed.file, (), error)]) from None
     return {str(key): value for key, value in values.items()} if isinstance(values, dict) else {}
 
 
@@ -169,64 +167,25 @@ def _compose(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) 
     with tempfile.TemporaryDirectory(prefix="ndld_flow-") as aside:
         (Path(aside) / f"{PRIMARY}.yaml").write_text(file.text, encoding="utf-8")
         try:
-            with bounded_resolution(), initialize_config_dir(config_dir=aside, version_base="1.3"):
+            with bounded_resolution(), _quiet(), initialize_config_dir(config_dir=aside, version_base="1.3"):
                 config = compose(PRIMARY, overrides=[*overrides, f"hydra.searchpath=[{search}]"])
                 both = [OmegaConf.to_container(config, resolve=resolve) for resolve in (True, False)]
         except Exception as error:  # Hydra lets through whatever goes wrong in it; the recipe is all that differs
-            raise RecipeError([_explain(file, overrides, error)]) from None
+            raise RecipeError([explain_trouble(file, overrides, error)]) from None
         finally:
             GlobalHydra.instance().clear()
     return [{str(key): value for key, value in values.items()} for values in both if isinstance(values, dict)]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Hydra's advice to write `_self_`: where it is missing the recipe comes last, as one would think."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*`_self_`")
+        yield
 
 
 def _quote(text: str) -> str:
     """Text as a quoted string of Hydra's grammar."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
-
-
-def _explain(file: YamlFile, overrides: Sequence[str], error: Exception) -> Problem:
-    """Hydra's message as one located problem."""
-    if isinstance(error, RecursionError):
-        return Problem(file.where("defaults"), "", "its `defaults:` or `${...}` lead too deep, or back to themselves")
-    text = " ".join(str(error).replace(PRIMARY, file.path.name).split())
-    text = text or f"Hydra cannot compose this ({type(error).__name__})"
-    text = re.sub(r"\s*(Config search path:|Set the environment variable|See https?://).*", "", text)
-    for override in overrides:
-        shown = override.removeprefix("++")
-        if override in text and "--multirun" in text:
-            return Problem(f'override "{shown}"', "", "this names several values", SEVERAL)
-        if override in text or shown.partition("=")[0].lstrip("+~") in re.findall(r"'([^']+)'", text):
-            hint = "write KEY=VALUE, ~KEY to remove, +KEY=VALUE to add; quote values that hold commas or spaces"
-            return Problem(f'override "{shown}"', "", text.replace("++", ""), hint)
-    full_key = getattr(error, "full_key", None)
-    dotted = str(full_key) if full_key else ""
-    if READS_ENVIRONMENT in text:
-        return explain_reading(file.where(dotted), dotted, text)
-    hint = ""
-    if "nterpolation" in text:
-        names = re.findall(r"[Ii]nterpolation key '([^']+)'", text)
-        hint = say_nearest(names[0], file.lines) if names else "write ${steps.NAME.SETTING} for another value"
-    return Problem(file.where(dotted), dotted, text, hint)
-
-
-def _order_steps(steps: object, file: YamlFile, folders: Sequence[Path]) -> object:
-    """Put steps in the order in which recipes name them: those of `defaults:` first, then the recipe's own.
-
-    Hydra puts what a preset adds to a step before the recipe's other steps; the order of steps means something here.
-    """
-    if not isinstance(steps, dict):
-        return steps
-    named = [name for name in _named_steps(file, folders, depth=0) if name in steps]
-    return {name: steps[name] for name in dict.fromkeys([*named, *steps])}
-
-
-def _named_steps(file: YamlFile, folders: Sequence[Path], depth: int) -> list[str]:
-    names: list[str] = []
-    defaults = file.values.get("defaults")
-    for entry in defaults if isinstance(defaults, list) and depth < 16 else []:
-        if isinstance(entry, str) and entry != "_self_" and "@" not in entry:
-            for base in find_config(entry, folders):
-                names += _named_steps(read_yaml(base), folders, depth + 1)
-    own = file.values.get("steps")
-    return names + (list(own) if isinstance(own, dict) else [])

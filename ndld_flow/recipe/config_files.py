@@ -96,7 +96,7 @@ def _named(entry: object) -> Iterator[str]:
 
 def _group_of(path: Path, folders: Sequence[Path]) -> str:
     """`profiling` of `configs/profiling/quick.yaml`."""
-    return next((str(path.parent.relative_to(folder)) for folder in folders if path.is_relative_to(folder)), "")
+    return next((path.parent.relative_to(folder).as_posix() for folder in folders if path.is_relative_to(folder)), "")
 
 
 def _is_there(path: Path) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 MAX_STEPS = 20_000
 """Of one recipe: ten for each interpolation that is followed, one for each value and each hundred characters found."""
+TOO_MUCH = "its interpolations stand for more than any recipe needs"
 
 _LEFT = threading.local()
 """What may still be followed in this thread, as `steps`; nothing where nobody counts."""
@@ -43,7 +44,7 @@ def _count_resolutions() -> None:
         if left is not None:
             _LEFT.steps = left - 10 - _size(found)
             if _LEFT.steps < 0:
-                raise InterpolationResolutionError("its interpolations stand for more than any recipe needs")
+                raise InterpolationResolutionError(TOO_MUCH)
         return found
 
     counted.__wrapped__ = follow  # type: ignore[attr-defined]

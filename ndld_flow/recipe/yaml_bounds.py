@@ -20,6 +20,7 @@ MAX_INTERPOLATED = 4000
 _PLAIN_TAGS = ("str", "int", "float", "bool", "null", "timestamp", "map", "seq", "merge", "value")
 _KEY_TAGS = ("str", "int", "float", "bool", "timestamp", "merge", "value")
 _STANDARD = "tag:yaml.org,2002:"
+_DEEP = f"is nested more than {MAX_DEPTH} levels deep, which no recipe is"
 
 
 class ExcessError(ValueError):
@@ -32,7 +33,7 @@ def check_depth(text: str, loader: type[yaml.SafeLoader]) -> None:
     for event in yaml.parse(text, loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
-            raise ExcessError(f"is nested more than {MAX_DEPTH} levels deep, which no recipe is")
+            raise ExcessError(_DEEP)
 
 
 def check_size(root: yaml.Node) -> None:
@@ -48,8 +49,10 @@ def check_size(root: yaml.Node) -> None:
         values, depth = known[id(node)]
         if not values:
             raise ExcessError("an alias (`*name`) stands inside what it is an alias of")
-        if values > MAX_VALUES or depth > MAX_DEPTH:
-            raise ExcessError("its aliases and nesting stand for more than any recipe needs")
+        if values > MAX_VALUES:
+            raise ExcessError(f"stands for more than {MAX_VALUES:,} values, aliases followed, which no recipe does")
+        if depth > MAX_DEPTH:
+            raise ExcessError(_DEEP)
         return values, depth
 
     measure(root)

@@ -159,7 +159,7 @@ class _Walk:
 def _syntax_problem(path: Path, error: yaml.YAMLError) -> Problem:
     mark = getattr(error, "problem_mark", None)
     where = f"{path}:{mark.line + 1}" if mark else str(path)
-    what = getattr(error, "problem", None) or str(error)
+    what = getattr(error, "problem", None) or " ".join(str(error).split())
     hint = "quote values that hold `: `, `#`, `*` or `{`; indent with spaces"
     return Problem(where, "", f"this is not YAML: {what}", hint)
 

@@ -19,7 +19,8 @@ twice are more than any memory."""
 _MOST_OPSET = 2**31 - 1
 """onnx keeps versions in 32 bits."""
 
-_Key = tuple[str, str]
+_Key = tuple[str, str, str]
+"""Domain, name and overload of a function."""
 
 
 def check_versions(proto: onnx.ModelProto, path: Path) -> None:
@@ -48,7 +49,8 @@ def check_functions(proto: onnx.ModelProto, path: Path) -> None:
     if not proto.functions:
         return
     bodies: dict[_Key, list[onnx.NodeProto]] = {
-        (function.domain, function.name): list(_all_nodes(function.node)) for function in proto.functions
+        (function.domain, function.name, function.overload): list(_all_nodes(function.node))
+        for function in proto.functions
     }
     calls = {key: {_key(node) for node in nodes} & bodies.keys() for key, nodes in bodies.items()}
     sizes: dict[_Key, int] = {}
@@ -56,7 +58,7 @@ def check_functions(proto: onnx.ModelProto, path: Path) -> None:
         for key in TopologicalSorter(calls).static_order():
             sizes[key] = _inlined(bodies[key], sizes)
     except CycleError as error:
-        circle = " -> ".join(short_name(name, 60) for _, name in error.args[1])
+        circle = " -> ".join(short_name(name, 60) for _, name, _ in error.args[1])
         raise ModelError(f"{path}: its local functions call each other in a circle: {circle}.") from None
     nodes = _inlined(_all_nodes(proto.graph.node), sizes)
     if nodes > MOST_NODES:
@@ -71,7 +73,7 @@ def _inlined(nodes: Iterable[onnx.NodeProto], sizes: Mapping[_Key, int]) -> int:
 
 
 def _key(node: onnx.NodeProto) -> _Key:
-    return node.domain, node.op_type
+    return node.domain, node.op_type, node.overload
 
 
 def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
