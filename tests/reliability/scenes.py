@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ndld_flow.one_process import IN_PROCESS
 from ndld_flow.report.run_folder import read_run_record
 from ndld_flow.report.sweep.read import read_sweep_record
 from ndld_flow.runner.runs import Outputs
@@ -37,6 +38,8 @@ class Scene:
     """The exit code without faults."""
     is_measured: bool = False
     """Its results are others each time."""
+    has_worker: bool = False
+    """Steps are computed in a worker process, as they are for users; its writes are attacked, too."""
     _template: Path = field(init=False)
     _before: dict[str, bytes] = field(init=False)
     _after: dict[str, bytes] = field(init=False)
@@ -89,7 +92,9 @@ class Scene:
         assert not list_leftovers(self.outputs.root)
 
     def _run(self, plan: FaultPlan) -> Attacked:
-        environment = {"TMPDIR": str(self.folder / self.temporary)} if self.temporary else {}
+        environment = {IN_PROCESS: "0" if self.has_worker else "1"}
+        if self.temporary:
+            environment["TMPDIR"] = str(self.folder / self.temporary)
         return self.server.run(*self.arguments, folder=self.folder, plan=plan, environment=environment)
 
     def _read_results(self) -> object:

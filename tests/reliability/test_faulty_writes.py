@@ -91,9 +91,16 @@ def test_some_writes_of_a_run(folder: Path, server: FaultServer, tally: Counting
 
 @pytest.mark.slow
 def test_every_write_of_a_run(folder: Path, server: FaultServer, tally: Counting) -> None:
-    """Each write goes wrong in three or four ways, each way comes to each part of a run."""
+    """Each write goes wrong in one way or another, each way comes to each part of a run."""
     scene = Scene(folder, ("run", "toy.yaml", "--trust"), server)
-    attack_some(scene, ALL_FAULTS, tally, every=4)
+    attack_some(scene, ALL_FAULTS, tally, every=16)
+    scene.check_gc()
+
+
+@pytest.mark.slow
+def test_writes_of_a_run_and_its_worker(folder: Path, server: FaultServer, tally: Counting) -> None:
+    scene = Scene(folder, ("run", "toy.yaml", "--trust"), server, has_worker=True)
+    attack_some(scene, (NO_SPACE, *refusals(FAIL_ONCE), POWER_CUTS[0]), tally, every=71)
     scene.check_gc()
 
 
@@ -102,7 +109,7 @@ def test_every_write_of_a_run(folder: Path, server: FaultServer, tally: Counting
 def test_writes_of_other_runs(recipe: str, folder: Path, server: FaultServer, tally: Counting) -> None:
     (folder / "toy.yaml").write_text(recipe)
     scene = Scene(folder, ("run", "toy.yaml", "--trust"), server)
-    attack_some(scene, ALL_FAULTS, tally, every=119)
+    attack_some(scene, ALL_FAULTS, tally, every=239)
     scene.check_gc()
 
 

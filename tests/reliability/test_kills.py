@@ -72,7 +72,7 @@ def same_as_clean(arena: Arena) -> Callable[[], None]:
 def test_killed_at_any_moment(in_folder: Path, tally: Tallies) -> None:
     toy = make_toy(in_folder, SLOW_TOY)
     arena = Arena(in_folder, toy.recipe.name, env=ALONE)
-    attack_counted(arena, 2, tally("kill -9 of a run"), same_as_clean(arena))
+    attack_counted(arena, 1, tally("kill -9 of a run"), same_as_clean(arena))
 
 
 @pytest.mark.slow
@@ -82,7 +82,7 @@ def test_every_step_killed_at_any_moment(found: StepType, env: dict[str, str], i
     arena = make_arena(found, in_folder)
     arena.env = env
     pure = found.cls.reuse is Reuse.ANYWHERE
-    rounds = 5 if env is ALONE else 2
+    rounds = 3 if env is ALONE else 1
     attack_counted(arena, rounds, tally("kill -9 of a run"), same_as_clean(arena) if pure else lambda: None)
 
 
@@ -110,8 +110,8 @@ def same_table(arena: Arena) -> Callable[[], None]:
 @pytest.mark.parametrize(
     ("arguments", "rounds"),
     [
-        ((), 15),
-        (("--jobs", "2"), 10),
+        ((), 5),
+        (("--jobs", "2"), 4),
     ],
 )
 def test_sweeps_killed_at_any_moment(arguments: tuple[str, ...], rounds: int, in_folder: Path, tally: Tallies) -> None:
@@ -125,7 +125,7 @@ def test_a_process_that_a_sweep_started_is_killed(in_folder: Path, tally: Tallie
     arena = sweep_arena(in_folder, "--jobs", "2")
     limit_s = arena.measure()
     count, moments = tally("kill -9 of a worker"), random.Random(SEED)
-    for number in range(20):
+    for number in range(8):
         arena.outputs = f"attacked-{number}"
         process = arena.start()
         time.sleep(moments.uniform(0.2, limit_s))
@@ -151,7 +151,7 @@ def test_a_process_that_a_measuring_run_started_is_killed(in_folder: Path, tally
     arena.env = WITH_A_WORKER
     limit_s = arena.measure()
     count, moments = tally("kill -9 of a worker"), random.Random(SEED)
-    for number in range(15):
+    for number in range(6):
         arena.outputs = f"attacked-{number}"
         process = arena.start()
         time.sleep(moments.uniform(0.1, limit_s))
@@ -180,7 +180,7 @@ def test_whoever_is_told_to_end_cleans_up(
         arena = Arena(in_folder, make_toy(in_folder, SLOW_TOY).recipe.name, env=ALONE)
     limit_s = arena.measure()
     count, moments = tally("Ctrl-C and SIGTERM"), random.Random(SEED)
-    for number in range(10):
+    for number in range(5):
         arena.outputs = f"attacked-{number}"
         moment = moments.uniform(0.15, limit_s)
         code, said = arena.kill(moment, which)
