@@ -1,12 +1,12 @@
-"""What large models cost: steps on graphs of 1,000, 10,000 and 30,000 nodes, and with `--big` on 2.4 GB of weights.
+"""What large models cost: steps on graphs of 1,000 and 10,000 nodes, and with `--big` on 2.4 GB of weights.
 
-    python tests/benchmarks/bench_large.py [--nodes 1000 10000 30000] [--only STEP,STEP] [--big]
+    python tests/benchmarks/bench_large.py [--nodes 1000 10000] [--only STEP,STEP] [--limit 600] [--big]
 
 Each figure is a process of its own that does what the step does, imports included: user and system CPU seconds, peak
-memory (Linux only). `chain` is one node behind another, `fan` all of them behind the input. "Growth" is from the last
-two sizes: 1 is linear in the number of nodes, 2 would be quadratic. Steps that say no to a model are told with their
-reason. Compared with other tools, the same model of 2.4 GB is in bench_sanitize.py, bench_convert_fp16.py and
-bench_edit.py.
+memory (Linux only). `chain` is one node behind another, `fan` all of them behind the input. "Growth" is the exponent
+of the CPU seconds over those of a graph of three nodes: 1 is linear in the number of nodes, 2 would be quadratic. A
+step that says no to a model is told with its reason; one that takes more CPU than the limit, with the limit. Compared
+with other tools, the same model of 2.4 GB is in bench_sanitize.py, bench_convert_fp16.py and bench_edit.py.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ import json
 import logging
 import math
 import os
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,6 +43,9 @@ STEPS = {
     "profile": {"runs": 1, "passes": 3, "duration": "1 ms", "warmup": "1 ms", "budget": "1 s"},
 }
 """Step -> settings."""
+_TINY = 3
+"""Nodes of a graph that costs the imports only."""
+_LEAST_S = 0.05
 
 
 def make_graph(kind: str, count: int, path: Path) -> Path:
@@ -84,62 +90,81 @@ def child(name: str, model: Path, width: int, folder: Path) -> None:
     print(json.dumps([times.user + times.system + times.children_user, int(peak_kb) / 1024, said]))
 
 
-def cost(name: str, model: Path, width: int) -> tuple[float, float, str]:
-    """CPU seconds, peak MB and what was said, of a step in a process of its own."""
+@dataclass(frozen=True)
+class Cost:
+    """Of a step in a process of its own; not numbers where it did not end well."""
+
+    cpu_s: float
+    peak_mb: float
+    said: str
+
+    @property
+    def cells(self) -> str:
+        return f"{self.cpu_s:10.1f}{self.peak_mb:9.0f}"
+
+
+def cost(name: str, model: Path, width: int, limit_s: int) -> Cost:
+    """What a step takes and says."""
     with tempfile.TemporaryDirectory(prefix="ndld_flow-bench-") as folder:
-        command = [sys.executable, __file__, "--child", name, str(model), str(width), folder]
+        command = [sys.executable, __file__, "--limit", str(limit_s), "--child", name, str(model), str(width), folder]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode == -signal.SIGXCPU:
+        return Cost(math.nan, math.nan, f"more than {limit_s} s of CPU")
     if ended.returncode:
-        return math.nan, math.nan, (ended.stderr.strip().splitlines() or [f"ended with {ended.returncode}"])[-1]
-    cpu_s, peak_mb, said = json.loads(ended.stdout.splitlines()[-1])
-    return cpu_s, peak_mb, said
+        last = (ended.stderr.strip().splitlines() or ["nothing"])[-1]
+        return Cost(math.nan, math.nan, f"ended with {ended.returncode}: {last}")
+    return Cost(*json.loads(ended.stdout.splitlines()[-1]))
 
 
-def bench_graphs(kind: str, counts: Sequence[int], steps: Sequence[str], folder: Path) -> None:
-    models = [make_graph(kind, count, folder / f"{kind}-{count}.onnx") for count in counts]
-    print(f"{kind + ': CPU s (peak MB)':<24}" + "".join(f"{f'{count:,} nodes':>18}" for count in counts) + "   growth")
+def bench_graphs(kind: str, counts: Sequence[int], steps: Sequence[str], limit_s: int, folder: Path) -> None:
+    """One row for each step: CPU and memory at each size, and how the CPU grows between the last two."""
+    models = [make_graph(kind, count, folder / f"{kind}-{count}.onnx") for count in (_TINY, *counts)]
+    print(f"{kind:<22}" + "".join(f"{f'{count:,} nodes':>19}" for count in counts))
+    print(f"{'':<22}" + f"{'CPU s':>10}{'peak MB':>9}" * len(counts) + "   growth")
     for step in steps:
-        costs = [cost(step, model, 4) for model in models]
-        cells = "".join(f"{f'{cpu_s:.2f} ({peak_mb:.0f})':>18}" for cpu_s, peak_mb, _ in costs)
-        print(f"{step:<24}{cells}   {growth(counts, [each[0] for each in costs]):>6}   {costs[-1][2][:60]}", flush=True)
+        tiny, *costs = [cost(step, model, 4, limit_s) for model in models]
+        told = growth(counts, [each.cpu_s - tiny.cpu_s for each in costs])
+        print(f"{step:<22}{''.join(each.cells for each in costs)}   {told:>6}   {costs[-1].said[:60]}", flush=True)
 
 
 def growth(counts: Sequence[int], seconds: Sequence[float]) -> str:
-    """The exponent between the last two sizes, what the smallest costs (imports) left out."""
-    if len(counts) < 3 or any(map(math.isnan, seconds)):
+    """The exponent between the last two sizes; `?` where one of them is missing or next to nothing."""
+    if len(counts) < 2 or any(not one > _LEAST_S for one in seconds[-2:]):
         return "?"
-    before, after = (max(each - seconds[0], 1e-3) for each in seconds[-2:])
-    return f"{math.log(after / before) / math.log((counts[-1] - counts[0]) / (counts[-2] - counts[0])):.1f}"
+    return f"{math.log(seconds[-1] / seconds[-2]) / math.log(counts[-1] / counts[-2]):.2f}"
 
 
-def bench_big(steps: Sequence[str], folder: Path) -> None:
+def bench_big(steps: Sequence[str], limit_s: int, folder: Path) -> None:
+    """Each step on weights of 2.4 GB."""
     from tests.models import BIG_WIDTH, make_big
 
     model = make_big(folder / "big.onnx")
-    print(f"{'2.4 GB of weights':<24}{'CPU s':>10}{'peak MB':>10}")
+    print(f"{'2.4 GB of weights':<22}{'CPU s':>10}{'peak MB':>9}")
     for step in steps:
-        cpu_s, peak_mb, said = cost(step, model, BIG_WIDTH)
-        print(f"{step:<24}{cpu_s:10.1f}{peak_mb:10.0f}   {said[:90]}", flush=True)
+        found = cost(step, model, BIG_WIDTH, limit_s)
+        print(f"{step:<22}{found.cells}   {found.said[:90]}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, nargs="+", default=[1000, 10_000, 30_000], help="sizes, rising")
+    parser.add_argument("--nodes", type=int, nargs="+", default=[1000, 10_000], help="sizes, rising")
     parser.add_argument("--only", default=",".join(STEPS), help="steps, with commas between")
+    parser.add_argument("--limit", type=int, default=600, help="CPU seconds of one step")
     parser.add_argument("--big", action="store_true", help="a model of 2.4 GB instead (5 GB of disk, 8 GB of memory)")
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
+        resource.setrlimit(resource.RLIMIT_CPU, (given.limit, given.limit + 5))
         name, model, width, aside = given.child
         child(name, Path(model), int(width), Path(aside))
         return
     steps = given.only.split(",")
     with tempfile.TemporaryDirectory(prefix="ndld_flow-bench-") as folder:
         if given.big:
-            bench_big(steps, Path(folder))
+            bench_big(steps, given.limit, Path(folder))
             return
         for kind in ("chain", "fan"):
-            bench_graphs(kind, given.nodes, steps, Path(folder))
+            bench_graphs(kind, given.nodes, steps, given.limit, Path(folder))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import onnx_ir as ir
 
@@ -63,10 +63,21 @@ def identifier(wish: str) -> str:
 
 
 def free_name(wish: str, taken: set[str]) -> str:
-    """`wish`, or `wish_2`, `wish_3`, ... whichever is free; it is taken then."""
-    name, number = wish, 1
-    while name in taken:
-        number += 1
-        name = f"{wish}_{number}"
+    """`wish`, or one of `wish_2`, `wish_3`, ... that is free; it is taken then."""
+    name = f"{wish}_{_free_number(wish, taken)}" if wish in taken else wish
     taken.add(name)
     return name
+
+
+def _free_number(wish: str, taken: Container[str]) -> int:
+    """A free number behind one that is taken, by doubling and halving: thousands of nodes may have one name."""
+    below, number = 1, 2
+    while f"{wish}_{number}" in taken:
+        below, number = number, 2 * number
+    while number - below > 1:
+        middle = (below + number) // 2
+        if f"{wish}_{middle}" in taken:
+            below = middle
+        else:
+            number = middle
+    return number

@@ -122,7 +122,8 @@ class Edits:
             name = old.name
             old.name = self.new_name(f"{name}_before")
             new.name = name
-            graph.outputs[:] = [new if output is old else output for output in graph.outputs]
+            while old in graph.outputs:
+                graph.outputs[graph.outputs.index(old)] = new
         for use in tuple(old.uses()):
             use.node.replace_input_with(use.idx, new)
         return True

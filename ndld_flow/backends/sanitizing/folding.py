@@ -7,7 +7,7 @@ by halving and left alone; it does not switch off the folding of others.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 import numpy as np
 import onnx
@@ -138,7 +138,8 @@ def _run(
     protos = [_renamed(node, names) for node in nodes]
     made = {value for node in nodes for value in node.outputs}
     operands = [(name, _operand(edits, value, known, name)) for value, name in names.items() if value not in made]
-    wanted = [value for value in names if value in made and _needed_outside(value, nodes)]
+    inside = set(nodes)
+    wanted = [value for value in names if value in made and _needed_outside(value, inside)]
     graph = onnx.helper.make_graph(
         protos, "fold", [], [onnx.ValueInfoProto(name=names[v]) for v in wanted], [proto for _, proto in operands]
     )
@@ -172,8 +173,7 @@ def _operand(edits: Edits, value: ir.Value, known: dict[ir.Value, Array], name: 
     return numpy_helper.from_array(np.asarray(tensor.numpy()), name)
 
 
-def _needed_outside(value: ir.Value, nodes: Sequence[ir.Node]) -> bool:
-    inside = set(nodes)
+def _needed_outside(value: ir.Value, inside: Set[ir.Node]) -> bool:
     return value.is_graph_output() or any(use.node not in inside for use in value.uses())
 
 

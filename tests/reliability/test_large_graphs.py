@@ -1,0 +1,56 @@
+"""What is done for each node does not grow with their number: counted, not timed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+
+from ndld_flow.backends.models.unique_names import free_name
+from ndld_flow.backends.sanitizing import SanitizeOptions, sanitize_file
+from tests.models import GraphBuilder, rename_output, save, tensor
+
+
+class _Asked(set[str]):
+    """A set that counts how often it is asked."""
+
+    count = 0
+
+    def __contains__(self, name: object) -> bool:
+        self.count += 1
+        return super().__contains__(name)
+
+
+def test_thousands_of_nodes_with_one_name_get_names_of_their_own() -> None:
+    taken = _Asked()
+    names = [free_name("node", taken) for _ in range(2000)]
+    assert names == ["node", *(f"node_{number}" for number in range(2, 2001))]
+    assert taken.count < 30 * len(names)
+
+
+def test_folding_looks_at_each_node_so_many_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = (_hashes_per_node(tmp_path / f"{count}.onnx", count, monkeypatch) for count in (50, 400))
+    assert many < 1.5 * few
+
+
+def _hashes_per_node(path: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> float:
+    """How often a node is put into a set or looked up in one, where each node's weight is computed from constants."""
+    b = GraphBuilder()
+    h = "x"
+    for _ in range(count):
+        h = b.op("Add", h, b.op("Mul", b.weight(4), b.weight(4)))
+    rename_output(b, h, "y")
+    save(b.model([tensor("x", ["n", 4])], [tensor("y", ["n", 4])]), path)
+    hashed = 0
+
+    def count_hash(node: ir.Node) -> int:
+        nonlocal hashed
+        hashed += 1
+        return object.__hash__(node)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ir.Node, "__hash__", count_hash)
+        change = sanitize_file(path, path.with_suffix(".made.onnx"), SanitizeOptions())
+    assert change.after.node_count == count
+    return hashed / count
