@@ -1,6 +1,6 @@
 """What a long history costs: each verb on outputs with 10, 100, 1,000 (and more) runs, a tenth as many sweeps beside.
 
-Usage: python tests/benchmarks/bench_history.py [--runs 10 100 1000] [--repeat 3]
+Usage: python tests/benchmarks/bench_history.py [--runs 10 100 1000] [--repeat 2]
 
 One real run and one real sweep are copied into the past: each copy has records, keys, artifacts and locks of its own
 for two of five steps, and `verify` must find all of them well. Each figure is a whole process: user and system CPU
@@ -22,9 +22,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ndld_flow.runner.runs import Outputs
-from tests.long_history import lengthen_history, lengthen_sweeps
-from tests.models import make_cnn
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from ndld_flow.runner.runs import Outputs  # noqa: E402 - `tests` is found beside the package
+from tests.long_history import lengthen_history, lengthen_sweeps  # noqa: E402
+from tests.models import make_cnn  # noqa: E402
 
 TOOL = [sys.executable, "-m", "ndld_flow"]
 RECIPE = """
@@ -123,7 +126,7 @@ def growth(counts: Sequence[int], costs: Sequence[Cost]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, nargs="+", default=[10, 100, 1000], help="lengths of the history, rising")
-    parser.add_argument("--repeat", type=int, default=3, help="tries of each verb; the least counts")
+    parser.add_argument("--repeat", type=int, default=2, help="tries of each verb; the least counts")
     given = parser.parse_args()
     costs: list[dict[str, Cost]] = []
     with tempfile.TemporaryDirectory(prefix="ndld_flow-bench-") as aside:
