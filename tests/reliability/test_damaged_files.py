@@ -7,6 +7,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -180,17 +181,19 @@ def every_attack(victim: Victim) -> Iterator[tuple[str, Path, Damage]]:
 
 def test_a_damaged_file_of_a_run(in_folder: Path, small_files_are_remembered: None, tally: Tallies) -> None:
     victim = make_toy_victim(in_folder)
-    chosen = random.Random(SEED).sample(list(every_attack(victim)), 16)
+    chosen = random.Random(SEED).sample(list(every_attack(victim)), 8)
     attack_all(victim, chosen, tally, verbs=False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [make_whole_victim, make_swept_victim], ids=["run", "sweep"])
-def test_every_file_in_every_way(
+def test_every_file_in_one_way_or_another(
     make: Callable[[Path], Victim], in_folder: Path, small_files_are_remembered: None, tally: Tallies
 ) -> None:
     victim = make(in_folder)
-    attack_all(victim, list(every_attack(victim)), tally, verbs=True)
+    by_file = groupby(every_attack(victim), key=lambda one: one[1])
+    chance = random.Random(SEED)
+    attack_all(victim, [chance.choice(list(attacks)) for _, attacks in by_file], tally, verbs=True)
 
 
 def object_of(victim: Victim, step: str) -> Path:

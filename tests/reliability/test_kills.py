@@ -208,7 +208,10 @@ PLACES = [
 """Between the contents and the record, between the record and the run's folder, between this and `latest`."""
 
 
-@pytest.mark.parametrize(("place", "when"), PLACES)
+@pytest.mark.parametrize(
+    ("place", "when"),
+    [each if number % 2 else pytest.param(*each, marks=pytest.mark.slow) for number, each in enumerate(PLACES)],
+)
 def test_killed_between_two_writes(place: str, when: str, in_folder: Path, tally: Tallies) -> None:
     toy = make_toy(in_folder)
     arena = Arena(in_folder, toy.recipe.name, env=ALONE)
