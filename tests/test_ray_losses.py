@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ndld_flow.artifacts.files import remove_folder
 from ndld_flow.errors import BackendError, RequestError
 from ndld_flow.runner.events import ignore
 from ndld_flow.runner.executors import on_ray, ray_node, ray_ways
@@ -147,7 +148,7 @@ def test_what_has_not_arrived_is_not_received(in_folder: Path, monkeypatch: pyte
     deeds = Deeds(in_folder)
     records = compute_steps(make_task(deeds), deeds.store, lambda _: None)
     assert SharedFolder().receive(records, deeds.store)
-    deeds.store.set_aside(records[0].artifact.digest)
+    remove_folder(deeds.store.object_folder(records[0].artifact.digest))
     assert not SharedFolder().receive(records, deeds.store)
 
 

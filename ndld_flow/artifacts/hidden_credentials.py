@@ -13,8 +13,9 @@ HIDDEN = "***"
 
 _SHORTEST = 4
 """What is shorter than four letters stands in any text."""
-_URL = re.compile(r"[A-Za-z][\w+.-]+:/{1,2}[^\s\"<>]+")
-"""With one slash too: that is what becomes of a URL where a path was expected."""
+_URL = re.compile(r"[A-Za-z][\w+.-]{1,30}:/{1,2}[^\s\"<>]+")
+"""With one slash too: that is what becomes of a URL where a path was expected. A scheme without a bound would cost the
+square of a name's length."""
 _LOGIN = re.compile(r"(?<=:/)/?(?:[^/?#@]*@|[^/?#@:]*:(?!\d+(?:/|$))[^?#]*@)")
 """All before an `@` that is not in the path. Who has a password with a slash in it writes it as it is."""
 _VALUE = re.compile(r"(?<=[?&;#])(?P<key>[^=&;#\s']*=|(?<!#))(?P<value>[^=&;#\s']*)")

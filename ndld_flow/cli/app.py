@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -19,7 +21,11 @@ from ndld_flow import __version__
 from ndld_flow.cli.guarded_output import guarded_output
 from ndld_flow.cli.watch import watch_verb
 from ndld_flow.errors import NdldFlowError, OutputsError, RecipeError
-from ndld_flow.plain_text import visible_text
+from ndld_flow.plain_text import shortened, visible_text
+
+_MOST_LETTERS = 300
+"""Of a name in an error: whoever gave it may have liked it longer."""
+_LONG = re.compile(rf"\S{{{_MOST_LETTERS + 1},}}")
 
 VERBS = {
     "run": "Run a recipe; what is done already is not done again.",
@@ -107,7 +113,9 @@ def _do(arguments: Sequence[str], debug: bool) -> NoReturn:
         click.echo("interrupted; what was finished is kept, run again to go on", err=True)
         _leave(130)
     except click.ClickException as error:
-        error.show()
+        told = io.StringIO()
+        error.show(told)
+        click.echo(_tellable(told.getvalue()), nl=False, err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read our output went away
@@ -135,15 +143,21 @@ def _explain(error: Exception) -> int:
 
     told = explain_disk(error, Path()) if isinstance(error, OSError) else ""
     if told:  # of a verb that writes little: files that the user names, tags
-        click.echo(f"error: {visible_text(told)}", err=True)
+        click.echo(f"error: {_tellable(told)}", err=True)
         return OutputsError.exit_code
     click.echo(write_bug(error), err=True)
     return 3
 
 
 def _say(error: NdldFlowError) -> str:
+    told = re.sub(r"\n\s*\n", "\n", _tellable(str(error)))  # a name may hold some; it stays one paragraph
+    if isinstance(error, RecipeError) and len(error.problems) > 1:
+        return f"error: {len(error.problems)} mistakes\n{told}"
+    return f"error: {told}"
+
+
+def _tellable(text: str) -> str:
+    """An error without credentials, control characters, and names that are longer than a paragraph."""
     from ndld_flow.artifacts.hidden_credentials import hide_credentials
 
-    if isinstance(error, RecipeError) and len(error.problems) > 1:
-        return f"error: {len(error.problems)} mistakes\n{visible_text(hide_credentials(str(error)))}"
-    return f"error: {visible_text(hide_credentials(str(error)))}"
+    return _LONG.sub(lambda word: shortened(word[0], _MOST_LETTERS), visible_text(hide_credentials(text)))

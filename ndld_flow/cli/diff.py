@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ndld_flow.cli.options import json_option, outputs_option
+from ndld_flow.cli.options import NamedPath, json_option, outputs_option
 from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
 from ndld_flow.plain_text import escaped_json
@@ -42,7 +42,7 @@ Exit codes:  0 done; with --exit-code 1 when there are differences; 2 a model ca
 @click.option("--only", metavar="PARTS", help="Look at these parts only, with commas between them.")
 @click.option("--no-weights", is_flag=True, help="Leave the values of weights out; their names, types and shapes stay.")
 @click.option("--all", "show_all", is_flag=True, help="Print every difference, not only the first of each part.")
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a page, too.")
+@click.option("--html", type=NamedPath(dir_okay=False, path_type=Path), metavar="FILE", help="Write a page, too.")
 @click.option("--markdown", is_flag=True, help="Print Markdown, for pull requests.")
 @click.option("--exit-code", is_flag=True, help="Exit with 1 when there are differences.")
 @outputs_option

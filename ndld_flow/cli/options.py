@@ -14,12 +14,21 @@ from ndld_flow.plain_text import escaped_json
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+class NamedPath(click.Path):
+    """A path to write to. An empty one is refused: that is what a shell makes of a variable which is not set."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - as click's
+        if not str(value):
+            self.fail("it is empty. Give a name; this folder is `.`", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def outputs_option(command: Command) -> Command:
     """`--outputs DIR`."""
     return click.option(
         "--outputs",
         "-o",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=NamedPath(file_okay=False, path_type=Path),
         default=Path("outputs"),
         show_default=True,
         envvar="NDLD_FLOW_OUTPUTS",

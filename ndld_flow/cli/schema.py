@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from ndld_flow import api
-from ndld_flow.cli.options import files_option, print_json
+from ndld_flow.cli.options import NamedPath, files_option, print_json
 
 
 @click.command("schema", short_help="Write the JSON Schema of recipes, for editors.")
-@click.argument("target", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("target", required=False, type=NamedPath(dir_okay=False, path_type=Path))
 @files_option
 def command(target: Path | None, files: tuple[Path, ...]) -> None:
     """Write the JSON Schema of recipes, for editors: to standard output, or to the file TARGET.
@@ -27,6 +27,8 @@ def command(target: Path | None, files: tuple[Path, ...]) -> None:
         print_json(schema)
         return
     from ndld_flow.artifacts.files import write_text_atomically
+    from ndld_flow.runner.disk import explaining_file
 
-    write_text_atomically(target, json.dumps(schema, indent=1) + "\n")
+    with explaining_file(target):
+        write_text_atomically(target, json.dumps(schema, indent=1) + "\n")
     click.echo(target)

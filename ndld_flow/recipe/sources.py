@@ -73,7 +73,7 @@ def _find_model(model: ModelSource, store: Store, say: Callable[[str], None]) ->
         found = _find_kept(model, store, say, lambda: _make_new(model.source, store))
     else:
         path = _find_in_package(model.source) if model.source.startswith("package:") else Path(model.source)
-        found = _describe_local(path.expanduser(), store)
+        found = _describe_local(_expand_home(path), store)
     if model.sha256 is not None and not model.is_fetched:  # what is fetched was compared before it was kept
         _refuse_other(model.source, "sha256", model.sha256, _sha256(found.artifact.path))
     if model.blake3 is not None:
@@ -95,6 +95,13 @@ def _sha256(path: Path) -> str:
 
 
 # --- models on this machine ------------------------------------------------------------------------------------------
+
+
+def _expand_home(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise ModelError(f"model {path}: there is no such user. A folder of that name is `./{path}`.") from None
 
 
 def _describe_local(path: Path, store: Store) -> FoundModel:

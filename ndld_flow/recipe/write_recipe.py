@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ndld_flow.artifacts.files import write_text_atomically
-from ndld_flow.errors import RequestError
+from ndld_flow.errors import OutputsError, RequestError
 
 TEMPLATE = """\
 # Recipe for {model_name}. Run it with:
@@ -73,7 +73,10 @@ def write_recipe(model: Path, target: Path | None = None, *, overwrite: bool = F
         free=FREE if any(not isinstance(d, int) for _, shape in inputs for d in shape) else "",
         inputs="\n".join(_write_input(name, shape) for name, shape in inputs) or "  {}",
     )
-    write_text_atomically(path, text)
+    try:
+        write_text_atomically(path, text)
+    except OSError as error:
+        raise OutputsError(f"{path}: the recipe cannot be written ({error.strerror}). Choose another place.") from None
     return path
 
 

@@ -59,6 +59,7 @@ def collect_garbage(outputs: Outputs, keep: int | None = None, *, dry_run: bool 
     Raises RequestError while a run, a plan or a check works in the store, or when the record of a run or sweep is gone
     or cannot be read (what it needs is then not known); OutputsError when something may not be removed.
     """
+    outputs.prepare()
     store = outputs.store
     with explaining_disk("gc", outputs.root), store.locks.without_runs() as idle:
         if not idle:

@@ -53,6 +53,15 @@ def explaining_disk(who: str, folder: Path) -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def explaining_file(path: Path) -> Iterator[None]:
+    """Turn what goes wrong while a file that the user named is written into an OutputsError."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputsError(f"{path}: it cannot be written ({error.strerror}). Choose another place.") from None
+
+
 def explain_disk(error: BaseException | None, folder: Path) -> str:
     """What an error says of the disk, and what to do about it; empty where it says nothing of it."""
     full = next((str(place) for place in _places(folder) if _is_full(place)), "")

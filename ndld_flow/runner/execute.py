@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+from ndld_flow.artifacts.hidden_credentials import hide_credentials
 from ndld_flow.artifacts.kinds import Artifact, Onnx
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import RequestError
@@ -117,10 +118,10 @@ def _keep(work: Work, out: Path, done: _Done, store: Store) -> StepRecord:
         parents=dict(work.step.reads),
         artifact=artifact,
         passed=result.passed,
-        summary=result.summary,
+        summary=hide_credentials(result.summary),
         metrics=dict(result.metrics),
         change=result.change or _describe_change(work, kept),
-        log="\n".join(done.log),
+        log=hide_credentials("\n".join(done.log)),
         started_at=done.sitting.started_at,
         ended_at=done.sitting.ended_at,
         wall_s=done.sitting.share_s,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ndld_flow.artifacts.hidden_credentials import hide_credentials
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import RequestError
 from ndld_flow.recipe.recipe import RecipeStep
@@ -65,11 +66,14 @@ def working_steps(
 
 @contextlib.contextmanager
 def _naming_step(name: str, folder: Path) -> Iterator[None]:
-    """Let errors say which step it was; what it was building is gone, so its path would only puzzle."""
+    """Let errors say which step it was, and no credentials: points of a sweep keep them.
+
+    What it was building is gone, so its path would only puzzle.
+    """
     try:
         yield
     except RequestError as error:
-        text = re.sub(rf"{re.escape(str(folder))}[/\\](\d+[/\\](out[/\\])?)?", "its ", str(error))
+        text = re.sub(rf"{re.escape(str(folder))}[/\\](\d+[/\\](out[/\\])?)?", "its ", hide_credentials(str(error)))
         raise type(error)(f"step {name}: {text.removeprefix(f'step {name}: ')}") from error
 
 

@@ -31,7 +31,11 @@ class Verified(Record):
 
 
 def verify_outputs(outputs: Outputs, progress: Callable[[int, int, str], None]) -> Verified:
-    """Hash every object and every copy anew, trusting nothing remembered, and set aside what differs in the store."""
+    """Hash every object and every copy anew, trusting nothing remembered, and set aside what differs in the store.
+
+    Raises OutputsError where nothing can be written there.
+    """
+    outputs.prepare()
     store = outputs.store
     with store.locks.working():  # what gc removes meanwhile would look damaged
         folders = sorted((store.root / "objects").glob("*/*"))

@@ -245,6 +245,7 @@ def test_tags_of_yaml_make_no_objects(hostile: Path, tally: Attack) -> None:
     count.refused += 1
 
 
+@pytest.mark.slow
 def test_nothing_is_imported_from_where_the_user_stands(hostile: Path, tally: Attack, tmp_path: Path) -> None:
     """As a process of its own, with its workers: modules and programs beside the recipe are not taken for others."""
     count = tally("code without trust")

@@ -25,6 +25,28 @@ Attack = Callable[[str], Tally]
 PASSWORD, TOKEN, VARIABLE = "canary-password", "canary-token", "canary-variable"
 
 
+TALKS = """
+import shutil, warnings
+from pathlib import Path
+from ndld_flow.errors import RequestError
+from ndld_flow.step import Context, Onnx, Result, Step
+
+class Talks(Step[Onnx, Onnx]):
+    \"""Tells where its model is from, by every way that a step has.\"""
+    fails: bool = False
+    \"""Whether it fails.\"""
+
+    def run(self, source: Onnx, out: Path, context: Context) -> Result:
+        context.log.info("from %s", "{address}")
+        context.progress(0, 0, "{address}")
+        warnings.warn("{address}")
+        if self.fails:
+            raise RequestError("{address} is bad")
+        shutil.copy(source.path, out / "model.onnx")
+        return Result("read {address}")
+"""
+
+
 class Quiet(SimpleHTTPRequestHandler):
     """Serves a folder, to whoever has the password and the token."""
 
@@ -69,18 +91,24 @@ def test_a_run_tells_no_secret(tmp_path: Path, address: str, tally: Attack, monk
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     digest = hashlib.sha256((tmp_path / "served" / "m.onnx").read_bytes()).hexdigest()
-    recipe = f"model: {{source: '{address}', sha256: '{digest}'}}\nsteps: {{sanitize: {{}}}}\n"
+    recipe = (
+        f"model: {{source: '{address}', sha256: '{digest}'}}\nsteps_from: [talks.py]\n"
+        "steps: {sanitize: {}, talks: {}}\n"
+    )
+    (tmp_path / "talks.py").write_text(TALKS.format(address=address))
     (tmp_path / "in_file.yaml").write_text(recipe)
     (tmp_path / "typed.yaml").write_text("model: {source: other.onnx}\nsteps: {sanitize: {}}\n")
     source = f"model.source='{address}'"
     for arguments, code in (
-        (["run", "in_file.yaml"], 0),
-        (["run", "in_file.yaml", "--json"], 0),
+        (["run", "in_file.yaml", "--trust"], 0),
+        (["run", "in_file.yaml", "--trust", "--json", "--force", "talks"], 0),
         (["run", "typed.yaml", source, f"model.sha256='{digest}'"], 0),
         (["run", "typed.yaml", source, f"model.sha256='{'0' * 64}'"], 2),
         (["run", "typed.yaml", source.replace(TOKEN, "canary-wrong"), f"model.sha256='{'1' * 64}'", "--json"], 2),
         (["run", "typed.yaml", source, "-m", f"model.sha256='{digest}'", "steps.sanitize.fold=true,false"], 2),
-        (["plan", "in_file.yaml"], 0),
+        (["run", "in_file.yaml", "--trust", "steps.talks.fails=true"], 2),
+        (["plan", "in_file.yaml", "--trust"], 0),
+        ([address], 2),
         (["runs", "--json"], 0),
         (["report", "in_file"], None),
         (["doctor"], None),
@@ -95,8 +123,8 @@ def test_a_run_tells_no_secret(tmp_path: Path, address: str, tally: Attack, monk
     # What was written names the model without credentials, and runs again from the store.
     written = tmp_path / "outputs" / "runs" / "in_file" / "latest" / "recipe.yaml"
     assert "***@127.0.0.1" in written.read_text()
-    assert ndld_flow("run", str(written), cwd=tmp_path).returncode == 0
-    done = ndld_flow("run", str(written), "--outputs", "elsewhere", cwd=tmp_path)
+    assert ndld_flow("run", str(written), "--trust", cwd=tmp_path).returncode == 0
+    done = ndld_flow("run", str(written), "--trust", "--outputs", "elsewhere", cwd=tmp_path)
     assert (done.returncode, "credentials were left out" in done.stderr) == (2, True)
 
 

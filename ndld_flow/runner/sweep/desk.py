@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+from ndld_flow.artifacts.hidden_credentials import hide_credentials
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import ModelError
 from ndld_flow.recipe.recipe import ModelSource, Recipe, RecipeStep
@@ -103,7 +104,7 @@ class Desk:
         """A step under a name that no other point's has: its log, its progress and its errors are told apart."""
 
         def progress(done: int, total: int, what: str) -> None:
-            self.listener(StepProgressed(name=name, done=done, total=total, what=what))
+            self.listener(StepProgressed(name=name, done=done, total=total, what=hide_credentials(what)))
 
         return replace(work, step=replace(work.step, name=name), progress=progress)
 
