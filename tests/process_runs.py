@@ -38,6 +38,11 @@ class ProcessRun:
         """The exit code, negative for a signal; `None` while it runs."""
         return self._process.exitcode
 
+    @property
+    def told(self) -> str:
+        """Standard output until now."""
+        return (self._said / "out").read_text()
+
     def send_signal(self, which: signal.Signals) -> None:
         """As `Popen` does: not where it has ended already."""
         if self._process.pid is not None and self.poll() is None:

@@ -372,3 +372,10 @@ LARGE: dict[str, Callable[[], Model]] = {
         [FLOAT_ONE],
     ),
 }
+
+
+def chain(length: int) -> Model:
+    """So many nodes, one after the other."""
+    names = ["x", *(f"c{place}" for place in range(length - 1)), "y"]
+    pairs = enumerate(itertools.pairwise(names))
+    return _model([_node("Abs" if place % 2 else "Relu", [read], [made]) for place, (read, made) in pairs])

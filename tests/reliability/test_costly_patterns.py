@@ -29,7 +29,7 @@ _patterns = st.recursive(
 )
 
 
-@settings(max_examples=100, database=None)
+@settings(max_examples=50, database=None)
 @given(_patterns, st.text("abA1_/.é", max_size=9))
 def test_patterns_find_what_people_expect_of_regular_expressions(pattern: str, name: str) -> None:
     """In names, whose letters are mostly ASCII, they are Python's."""
@@ -44,7 +44,7 @@ _BOMBS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["a" * 40 + "!", "a" * 5000 + "!"], ids=["short", "long"])
+@pytest.mark.parametrize("name", ["a" * 40 + "!", "a" * 1500 + "!"], ids=["short", "long"])
 def test_no_pattern_takes_for_ever(name: str, tally: Callable[[str], Tally]) -> None:
     count = tally("patterns that take for ever")
     for pattern in _BOMBS:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from _pytest.mark import ParameterSet
 from onnx import TensorProto, helper
 
 from tests.models import cnn_model, tensor
@@ -31,9 +32,10 @@ _VERBS = {
 }
 
 
-def _in_turn(attacks: Iterable[str]) -> list[tuple[str, str]]:
-    """Each attack with one verb, the next attack with the next."""
-    return list(zip(attacks, itertools.cycle(_VERBS), strict=False))
+def _in_turn(attacks: Iterable[str]) -> list[ParameterSet]:
+    """Each attack with one verb, the next attack with the next; every third is quick."""
+    pairs = enumerate(zip(attacks, itertools.cycle(_VERBS), strict=False))
+    return [pytest.param(*pair, marks=[pytest.mark.slow] if place % 3 else []) for place, pair in pairs]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from ndld_flow.artifacts.kinds import Onnx
 from tests.models import cnn_model
 from tests.process_runs import ProcessRun
 from tests.reliability.attacked_process import AttackedProcess, Ending
-from tests.reliability.malformed_graphs import LARGE, WRONG
+from tests.reliability.malformed_graphs import LARGE, WRONG, chain
 from tests.reliability.mutants import mutant
 from tests.tally import Tally
 from tests.test_steps_contract import TYPES, recipe_for
@@ -42,6 +42,9 @@ _ENDLESS = ("Loop for ever",)
 """What runs them never ends: interrupting is what matters, see `test_native_crashes.py`."""
 
 
+_HANGS_S = 240.0
+
+
 class Attack:
     """A folder with a model to read, something beside it that nothing may touch, and a process to read it in."""
 
@@ -61,7 +64,7 @@ class Attack:
     def make(self, data: bytes, name: str, count: Tally, what: str) -> None:
         """Put a model there and read it in this way; fails when it does not end well."""
         (self.folder / "model.onnx").write_bytes(data)
-        ending = self._process.do(self.way(name), self.folder)
+        ending = self._process.do(self.way(name), self.folder, _HANGS_S)
         if ending.is_crash and name not in _VERBS:
             ending = self._isolated(name)
         count.survived += ending.is_work
@@ -120,16 +123,17 @@ def _made(malformed: Mapping[str, Callable[[], Any]], leave_out: tuple[str, ...]
 
 
 def test_mutated_models(attack: Attack, tally: Tallying) -> None:
-    models = ((f"mutant({seed})", mutant(seed)) for seed in range(21))
+    models = ((f"mutant({seed})", mutant(seed)) for seed in range(6))
     _in_turn(attack, models, ways(quick=True), tally("mutated models"))
 
 
 def test_malformed_graphs(attack: Attack, tally: Tallying) -> None:
-    _in_turn(attack, list(_made(WRONG))[::5], ways(quick=True), tally("malformed graphs"))
+    _in_turn(attack, list(_made(WRONG))[::13], ways(quick=True), tally("malformed graphs"))
 
 
 def test_models_that_want_all_memory(attack: Attack, tally: Tallying) -> None:
-    _in_turn(attack, _made(LARGE), ("sanitize", "inspect", "page"), tally("protobuf and memory bombs"))
+    models = list(_made(LARGE))[::7]
+    _in_turn(attack, models, ("sanitize", "inspect", "page"), tally("protobuf and memory bombs"))
 
 
 @pytest.mark.slow
@@ -144,3 +148,10 @@ def test_many_mutated_models(attack: Attack, tally: Tallying, first: int) -> Non
 def test_malformed_graphs_in_every_way(attack: Attack, tally: Tallying, name: str) -> None:
     _in_turn(attack, _made(WRONG), (name,), tally("malformed graphs"))
     _in_turn(attack, _made(LARGE, _ENDLESS), (name,), tally("protobuf and memory bombs"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["inspect", "plan", "sanitize", "convert_fp16", "lint"])
+def test_a_hundred_thousand_nodes(attack: Attack, tally: Tallying, name: str) -> None:
+    """Each takes seconds: what grows with the square of them would not end within the minutes given."""
+    attack.make(chain(100_000).SerializeToString(), name, tally("malformed graphs"), "100,000 nodes")
