@@ -16,7 +16,7 @@ import click
 
 from ndld_flow.one_process import is_one_process
 
-READING_MODELS = frozenset({"inspect", "diff", "draw", "init", "plan"})
+READING_MODELS = frozenset({"inspect", "diff", "draw", "init", "ops", "plan"})
 _HEARD_S = 0.3
 """On a terminal the child hears Ctrl-C as well: by then it has."""
 

@@ -37,7 +37,7 @@ def begin(act: str, verb: str = "inspect") -> subprocess.Popen[str]:
 
 
 @pytest.mark.usefixtures("isolated_steps")
-@pytest.mark.parametrize("verb", ["inspect", "diff", "draw", "init", "plan"])
+@pytest.mark.parametrize("verb", ["inspect", "diff", "draw", "init", "ops", "plan"])
 def test_a_crash_in_native_code_is_told(verb: str, tally: Callable[[str], Tally]) -> None:
     count = tally("native crash of a verb")
     process = begin("os.kill(os.getpid(), signal.SIGSEGV)", verb)
