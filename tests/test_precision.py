@@ -126,6 +126,27 @@ def assert_nothing_left_to_do(path: Path, folder: Path) -> None:
     assert list(second.graph.initializer) == list(first.graph.initializer)
 
 
+@pytest.mark.parametrize("source", ["x", "sum"])
+def test_idle_casts_of_the_model_hide_nothing(source: str, tmp_path: Path) -> None:
+    """Neither that `x` is cast already, nor, where the first becomes a Cast from fp16, what that reads."""
+    text = f"""
+    g (float[2, 4] x) => (float[2, 4] y) {{
+      [add] sum = Add(x, x)
+      [first] one = Cast<to = 1>({source})
+      [second] two = Cast<to = 1>(one)
+      [relu] positive = Relu(two)
+      [max] y = Max(positive, sum)
+    }}
+    """
+    model = onnx.load(write_model(tmp_path / "model.onnx", text))
+    path, _ = typed(model, tmp_path / "graph", {"add": "fp16", "relu": "fp16"})
+    check(path)
+    assert_few_casts(path)
+    assert [node.op_type for node in onnx.load(path).graph.node].count("Cast") == 3  # Of x, positive and sum.
+    np.testing.assert_allclose(run(path, X)["y"], run(tmp_path / "model.onnx", X)["y"], atol=1e-2)
+    assert_nothing_left_to_do(path, tmp_path / "graph")
+
+
 # Every builder ----------------------------------------------------------------------------------------------------
 
 

@@ -54,16 +54,20 @@ class Rewriter:
             self._retype(value, dtype)
         for node in list(self._model.graph.all_nodes()):
             self._set_attribute(node)
-        floats = [value for value in self._types if value in self._readers]
-        for value in filter(is_constant, floats):
+        for value in filter(is_constant, self._floats()):
             self._convert_constant(value)
-        for value in floats:
+        # Before joining, so that what reads them is joined with what reads their source; joining makes others idle.
+        self._drop_idle_casts()
+        for value in self._floats():
             self._join(value)
         self._drop_idle_casts()
         if self.casts_added and "" not in self._model.opset_imports:
             # Such as a model of ai.onnx.ml operators alone.
             self._model.opset_imports[""] = _CAST_OPSET
             self._model.ir_version = max(self._model.ir_version or 0, _CAST_IR_VERSION)
+
+    def _floats(self) -> list[ir.Value]:
+        return [value for value in self._types if value in self._readers]
 
     def _retype(self, value: ir.Value, dtype: ir.DataType) -> None:
         """Note a value's new type; an initializer that is an input too changes with it."""
@@ -172,6 +176,8 @@ class Rewriter:
             source, graph = node.inputs[0] if node.inputs else None, node.graph
             if is_op(node, "Cast") and source is not None and graph is not None and self._is_idle(node, source):
                 node.outputs[0].replace_all_uses_with(source)
+                for dtype, uses in self._readers.pop(node.outputs[0], {}).items():
+                    self._readers.setdefault(source, {}).setdefault(dtype, []).extend(uses)
                 graph.remove(node, safe=True)
                 self.casts_removed += 1
 
