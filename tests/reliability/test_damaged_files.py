@@ -129,7 +129,7 @@ def attack(victim: Victim, file: Path, damage: Damage, verbs: bool) -> bool:
         victim.do(*verb, codes=(0, 2))
     if damage in LOSSES and ("locks" in file.parts or file.name == "FORMAT"):
         for verb in (("run", "RECIPE", "--trust"), ("verify",)):
-            if victim.do(*verb, codes=(0, 1, 2)).startswith("error: "):
+            if "\nerror: " in "\n" + victim.do(*verb, codes=(0, 1, 2)):  # a sweep has told of its points before
                 return True
     victim.run()
     check_delivered(victim)
