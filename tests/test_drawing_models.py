@@ -203,16 +203,19 @@ def test_local_functions(tmp_path: Path) -> None:
     assert labels(alone, "operator") == ["MatMul", "Add"]
 
 
-def test_a_function_that_calls_itself_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ndld_flow.backends.models.drawn_graph.MOST_NODES", 2000)  # depth 32 is 2 ** 32 of them
-    nodes = [helper.make_node("F", ["a"], [out], domain=FUNCTION_DOMAIN) for out in ("u", "v")]
-    nodes.append(helper.make_node("Add", ["u", "v"], ["z"]))
+def test_functions_that_call_others_twice_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ndld_flow.backends.models.drawn_graph.MOST_NODES", 2000)  # depth 12 is 2 ** 12 of them
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(FUNCTION_DOMAIN, 1)]
-    function = helper.make_function(FUNCTION_DOMAIN, "F", ["a"], ["z"], nodes, opsets)
+    functions = []
+    for level in range(12):
+        inner, domain = ("Relu", "") if level == 11 else (f"F{level + 1}", FUNCTION_DOMAIN)
+        nodes = [helper.make_node(inner, ["a"], [out], domain=domain) for out in ("u", "v")]
+        nodes.append(helper.make_node("Add", ["u", "v"], ["z"]))
+        functions.append(helper.make_function(FUNCTION_DOMAIN, f"F{level}", ["a"], ["z"], nodes, opsets))
     graph = helper.make_graph(
-        [helper.make_node("F", ["x"], ["y"], domain=FUNCTION_DOMAIN)], "main", [tensor("x", [1])], [tensor("y", [1])]
+        [helper.make_node("F0", ["x"], ["y"], domain=FUNCTION_DOMAIN)], "main", [tensor("x", [1])], [tensor("y", [1])]
     )
-    path = save(helper.make_model(graph, ir_version=8, opset_imports=opsets, functions=[function]), tmp_path / "f.onnx")
+    path = save(helper.make_model(graph, ir_version=8, opset_imports=opsets, functions=functions), tmp_path / "f.onnx")
     assert len(read_graph(path, Reading(depth=3)).nodes) < 100
     with pytest.raises(RequestError, match="lower --depth"):
         read_graph(path, Reading(depth=32))

@@ -163,17 +163,6 @@ def test_functions_are_shared_by_their_calls(tmp_path: Path) -> None:
     assert told["MatMul"].startswith("version ")
 
 
-def test_a_function_that_calls_itself_is_one_graph(tmp_path: Path) -> None:
-    nodes = [helper.make_node("F", ["a"], ["z"], domain=FUNCTION_DOMAIN)]
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(FUNCTION_DOMAIN, 1)]
-    function = helper.make_function(FUNCTION_DOMAIN, "F", ["a"], ["z"], nodes, opsets)
-    calls = [helper.make_node("F", ["x"], ["y"], domain=FUNCTION_DOMAIN)]
-    graph = helper.make_graph(calls, "main", [tensor("x", [1])], [tensor("y", [1])])
-    model = helper.make_model(graph, ir_version=8, opset_imports=opsets, functions=[function])
-    read = document(save(model, tmp_path / "f.onnx"))
-    assert len(read.scopes) == 2 and read.nodes[1].bodies == (1,)
-
-
 def test_precision_and_metadata(tmp_path: Path) -> None:
     read = document(constrain(make_cnn(tmp_path / "cnn.onnx"), Conv_0="fp32"))
     conv = named(read, "Conv_0")

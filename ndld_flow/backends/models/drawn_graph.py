@@ -32,7 +32,7 @@ from ndld_flow.nearest import say_nearest
 from ndld_flow.quantities import count
 
 MOST_NODES = 100_000
-"""Ten seconds of layout; a function that calls itself never ends."""
+"""Ten seconds of layout; functions that call others twice soon come to this."""
 
 
 def read_graph(path: Path, reading: Reading) -> DrawnGraph:

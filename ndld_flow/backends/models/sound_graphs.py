@@ -59,7 +59,10 @@ def check_functions(proto: onnx.ModelProto, path: Path) -> None:
             sizes[key] = _inlined(bodies[key], sizes)
     except CycleError as error:
         circle = " -> ".join(short_name(name, 60) for _, name, _ in error.args[1])
-        raise ModelError(f"{path}: its local functions call each other in a circle: {circle}.") from None
+        raise ModelError(
+            f"{path}: its local functions call each other in a circle: {circle}. ONNX has no recursion: mend it where "
+            "it was exported."
+        ) from None
     nodes = _inlined(_all_nodes(proto.graph.node), sizes)
     if nodes > MOST_NODES:
         raise ModelError(
