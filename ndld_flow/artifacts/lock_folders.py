@@ -86,7 +86,7 @@ def free_if_dead(folder: Path) -> bool:
         return True
     except FileNotFoundError:
         return True
-    if any(_is_alive(owner) for owner in owners):
+    if any(_lives(owner) for owner in owners):
         return False
     for owner in owners:
         owner.unlink(missing_ok=True)
@@ -144,7 +144,8 @@ def _started(pid: int) -> str:
     return "" if state in (b"Z", b"X") else fields[18].decode()
 
 
-def _is_listed(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether this machine has a process with this number, of any user."""
     try:
         os.kill(pid, 0)
     except PermissionError:
@@ -154,12 +155,12 @@ def _is_listed(pid: int) -> bool:
     return True
 
 
-def _is_alive(owner: Path) -> bool:
+def _lives(owner: Path) -> bool:
     """Whether the holder that a file names lives, as far as can be known."""
     try:
         where, pid, started, _ = owner.name.split("-")
         if where == _here():
-            return _is_listed(int(pid)) and _started(int(pid)) in (started, "0")
+            return is_alive(int(pid)) and _started(int(pid)) in (started, "0")
         return not _is_silent(owner)
     except FileNotFoundError:
         return False  # given back in this moment

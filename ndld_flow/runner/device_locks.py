@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from ndld_flow.artifacts.lock_folders import is_alive
 from ndld_flow.artifacts.locks import Lock, Locks
 from ndld_flow.artifacts.store import Store
 from ndld_flow.plain_text import short_name
@@ -160,17 +161,6 @@ def _read_holder(note: Path) -> str:
     if not is_alive(holder.pid):
         return ""
     return f"{short_name(holder.who)} (pid {holder.pid}) holds {short_name(holder.device)}"
-
-
-def is_alive(pid: int) -> bool:
-    """Whether this machine has a process with this number, of any user."""
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except OSError:
-        return False
-    return True
 
 
 def _say_device(device: str) -> str:

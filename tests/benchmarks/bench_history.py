@@ -4,15 +4,14 @@ Usage: python tests/benchmarks/bench_history.py [--runs 10 100 1000] [--repeat 2
 
 One real run and one real sweep are copied into the past: each copy has records, keys, artifacts and locks of its own
 for two of five steps, and `verify` must find all of them well. Each figure is a whole process: user and system CPU
-seconds, the least of so many tries, and peak memory. "Growth" is how the seconds above those with the shortest history
-grow with the number of runs: 0 does not depend on it, 1 is linear, 2 would be quadratic.
+seconds, the least of so many tries, and peak memory. The last columns tell what each run more costs: where nothing, the
+verb does not depend on the history; where the same from length to length, it is linear.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import shutil
 import subprocess
@@ -112,15 +111,12 @@ def measure(folder: Path, repeat: int) -> dict[str, Cost]:
     return found
 
 
-def growth(counts: Sequence[int], costs: Sequence[Cost]) -> str:
-    """The exponent of what a longer history adds, from the last tenfold; `-` where it adds next to nothing."""
-    if len(counts) < 3:
-        return "?"
-    added = [max(one.cpu_s - costs[0].cpu_s, 1e-9) for one in costs[-2:]]
-    if added[1] < 0.1 * costs[0].cpu_s + 0.05:
-        return "0"
-    steps = math.log((counts[-1] - counts[0]) / (counts[-2] - counts[0]))
-    return f"{math.log(added[1] / added[0]) / steps:.1f}"
+def cost_of_a_run(counts: Sequence[int], costs: Sequence[Cost], place: int) -> str:
+    """CPU milliseconds for each run more, from one length of the history to the next; `-` within what tries differ."""
+    added_s = costs[place + 1].cpu_s - costs[place].cpu_s
+    if added_s < 0.1 * costs[0].cpu_s + 0.05:
+        return "-"
+    return f"{1e3 * added_s / (counts[place + 1] - counts[place]):.1f}"
 
 
 def main() -> None:
@@ -142,11 +138,13 @@ def main() -> None:
             costs.append(measure(folder, given.repeat))
             os.chdir("/")
             shutil.rmtree(folder)
-    print(f"{'CPU s (peak MB) with so many runs':<36}" + "".join(f"{count:>16,}" for count in given.runs) + "   growth")
+    pairs = [f"to {count:,}" for count in given.runs[1:]]
+    heads = "".join(f"{count:>16,}" for count in given.runs) + "".join(f"{pair:>10}" for pair in pairs)
+    print(f"{'CPU s (peak MB); ms for a run more':<36}{heads}")
     for name in costs[0]:
         row = [each[name] for each in costs]
         cells = "".join(f"{f'{one.cpu_s:.2f} ({one.peak_mb:.0f})':>16}" for one in row)
-        print(f"{name:<36}{cells}   {growth(given.runs, row):>6}")
+        print(f"{name:<36}{cells}" + "".join(f"{cost_of_a_run(given.runs, row, at):>10}" for at in range(len(pairs))))
 
 
 if __name__ == "__main__":

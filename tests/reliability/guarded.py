@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from ndld_flow.errors import RequestError
+from tests.tally import Tally
 
 _allowed: tuple[str, ...] | None = None
 """Folders in which may be written; None while nothing is watched."""
@@ -65,6 +68,21 @@ def guarded(*folders: Path) -> Iterator[None]:
     finally:
         _allowed = None
     assert not _seen, f"outside the outputs: {_seen[:5]}"
+
+
+def attempt(verb: Callable[[], object], folder: Path, count: Tally, told: str) -> None:
+    """Do what may refuse in one paragraph, and writes nothing outside a folder; `told` says which attack it was."""
+    try:
+        with guarded(folder):
+            verb()
+        count.survived += 1
+    except RequestError as error:
+        assert "\n" not in str(error).strip(), told
+        assert len(str(error)) < 2_000, told
+        count.refused += 1
+    except Exception as error:
+        count.lost += 1
+        raise AssertionError(told) from error
 
 
 _hooked: list[bool] = []

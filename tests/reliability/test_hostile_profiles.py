@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from ndld_flow import api
-from ndld_flow.errors import RequestError
 from tests import trtexec_exports as trtexec
 from tests.compare_samples import layer, profile_of
 from tests.reliability import hostile_trees
-from tests.reliability.guarded import guarded
+from tests.reliability.guarded import attempt
 from tests.tally import Tally
 
 Counts = Callable[[str], Tally]
@@ -83,17 +82,7 @@ def attack(path: Path, base: Path, count: Tally, told: str) -> None:
         lambda: api.report(str(path), outputs=folder / "outputs", to=folder / "page.html"),
         lambda: api.draw(path, folder / "drawn.svg"),
     ):
-        try:
-            with guarded(folder):
-                verb()
-            count.survived += 1
-        except RequestError as error:
-            assert "\n" not in str(error).strip(), told
-            assert len(str(error)) < 2_000, told
-            count.refused += 1
-        except Exception as error:
-            count.lost += 1
-            raise AssertionError(told) from error
+        attempt(verb, folder, count, told)
 
 
 def attack_at_random(folder: Path, base: Path, rounds: range, count: Tally) -> None:

@@ -14,11 +14,10 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.artifacts.seals import unseal
-from ndld_flow.errors import RequestError
 from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord
 from tests.golden.make_store import HERE
 from tests.reliability import hostile_trees
-from tests.reliability.guarded import guarded
+from tests.reliability.guarded import attempt
 from tests.tally import Tally
 
 Counts = Callable[[str], Tally]
@@ -59,17 +58,7 @@ VERBS: tuple[Callable[[], object], ...] = (
 
 def attack(folder: Path, verbs: tuple[Callable[[], object], ...], count: Tally, told: str) -> None:
     for verb in verbs:
-        try:
-            with guarded(folder.parent):
-                verb()
-            count.survived += 1
-        except RequestError as error:
-            assert "\n" not in str(error).strip(), told
-            assert len(str(error)) < 2_000, told
-            count.refused += 1
-        except Exception as error:
-            count.lost += 1
-            raise AssertionError(told) from error
+        attempt(verb, folder.parent, count, told)
 
 
 def attack_at_random(folder: Path, rounds: range, count: Tally) -> None:
