@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -177,6 +178,16 @@ def sync(path: str | Path) -> None:
     except OSError as error:
         if error.errno not in _CANNOT_SYNC:
             raise
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """An empty folder that is removed afterwards. Python's own never ends where it may not be removed."""
+    folder = Path(tempfile.mkdtemp(prefix="ndld_flow-"))
+    try:
+        yield folder
+    finally:
+        remove_folder(folder)
 
 
 def remove_folder(folder: Path) -> None:

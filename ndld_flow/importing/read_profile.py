@@ -11,6 +11,7 @@ from ndld_flow.errors import RequestError
 from ndld_flow.importing.onnxruntime_profile import profile_of_onnxruntime
 from ndld_flow.importing.sources import Kind, Source, find_source
 from ndld_flow.importing.tensorrt_profile import profile_of_tensorrt
+from ndld_flow.plain_text import visible_name
 from ndld_flow.records.build import Build
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.read_document import read_document
@@ -75,4 +76,4 @@ def _check_samples(path: Path, profile: Profile) -> None:
 
 def _first(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}".lstrip(": ")[:300]
+    return visible_name(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}".lstrip(": "))[:300]

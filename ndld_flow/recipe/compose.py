@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ndld_flow.artifacts.digest import digest_json
+from ndld_flow.artifacts.files import temporary_folder
 from ndld_flow.artifacts.hidden_credentials import hide_credentials
 from ndld_flow.artifacts.seals import read_note, write_note
 from ndld_flow.errors import Problem, RecipeError
@@ -146,7 +146,14 @@ def _recall(note: Path | None) -> list[dict[str, Any]] | None:
 def _chooses_group(override: str, folders: Sequence[Path]) -> bool:
     """Whether an override picks a file of a config group rather than setting a value."""
     key = override.lstrip("+~").partition("=")[0]
-    return "@" in key or "/" in key or any((folder / key).is_dir() for folder in folders)
+    return "@" in key or "/" in key or any(_is_folder(folder / key) for folder in folders)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # longer than a name can be, or no name
+        return False
 
 
 def _normalise(override: str, folders: Sequence[Path]) -> str:
@@ -164,10 +171,10 @@ def _compose(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) 
 
     check_used_files(file.values, overrides, folders)
     search = ",".join(_quote(f"file://{folder}") for folder in folders)
-    with tempfile.TemporaryDirectory(prefix="ndld_flow-") as aside:
-        (Path(aside) / f"{PRIMARY}.yaml").write_text(file.text, encoding="utf-8")
+    with temporary_folder() as aside:
+        (aside / f"{PRIMARY}.yaml").write_text(file.text, encoding="utf-8")
         try:
-            with bounded_resolution(), _quiet(), initialize_config_dir(config_dir=aside, version_base="1.3"):
+            with bounded_resolution(), _quiet(), initialize_config_dir(config_dir=str(aside), version_base="1.3"):
                 config = compose(PRIMARY, overrides=[*overrides, f"hydra.searchpath=[{search}]"])
                 both = [OmegaConf.to_container(config, resolve=resolve) for resolve in (True, False)]
         except Exception as error:  # Hydra lets through whatever goes wrong in it; the recipe is all that differs

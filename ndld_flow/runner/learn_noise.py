@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ndld_flow.artifacts.digest import digest_json
-from ndld_flow.artifacts.files import write_text_atomically
+from ndld_flow.artifacts.files import temporary_folder, write_text_atomically
 from ndld_flow.compare.measured import Rules
 from ndld_flow.compare.noise import applies, learn_thresholds, noise_samples
 from ndld_flow.records.noise import Noise
@@ -59,8 +58,8 @@ def learn_noise(
     overrides = [
         each for setting in settings for each in (override_profile(setting, "a"), override_profile(setting, "b"))
     ]
-    with tempfile.TemporaryDirectory(prefix="ndld_flow-") as aside:
-        recipe = Path(aside) / "noise.yaml"
+    with temporary_folder() as aside:
+        recipe = aside / "noise.yaml"
         recipe.write_text(
             RECIPE.format(model=json.dumps(model), runs=runs, duration=f"{RUN_S * runs} s"), encoding="utf-8"
         )

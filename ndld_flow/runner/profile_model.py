@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ndld_flow.artifacts.files import temporary_folder
 from ndld_flow.errors import RequestError
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.run_folder import read_run
@@ -59,8 +59,8 @@ def profile_model(
     overrides = tuple(each for setting in settings for each in _override(setting, template))
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model.rpartition(":")[2]).stem).strip("-.") or "model"
     name = f"profile-{stem}"[:100]
-    with tempfile.TemporaryDirectory(prefix="ndld_flow-") as aside:
-        recipe = Path(aside) / f"{name}.yaml"
+    with temporary_folder() as aside:
+        recipe = aside / f"{name}.yaml"
         recipe.write_text(template.format(name=name, model=json.dumps(model), backend=_backend(settings)), "utf-8")
         request = Request(recipe, overrides, outputs, (STEP,), trust=True, command=tuple(command))
         finished = run_recipe(request, listener)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ndld_flow.artifacts.files import write_bytes_atomically, write_text_atomically
+from ndld_flow.artifacts.files import temporary_folder, write_bytes_atomically, write_text_atomically
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.comparison.draw import draw_comparison
@@ -52,6 +51,6 @@ def _write_picture(comparison: Comparison, profiles: Sequence[Sequence[Profile]]
     # Imported here: matplotlib is half a second that nobody else who imports this module should pay.
     from ndld_flow.report.exports.comparison_picture import comparison_picture
 
-    with tempfile.TemporaryDirectory(prefix="ndld_flow-") as aside:
-        picture = comparison_picture(comparison, profiles, Path(aside) / path.name)
+    with temporary_folder() as aside:
+        picture = comparison_picture(comparison, profiles, aside / path.name)
         write_bytes_atomically(path, picture.read_bytes())

@@ -82,7 +82,7 @@ def test_every_step_killed_at_any_moment(found: StepType, env: dict[str, str], i
     arena = make_arena(found, in_folder)
     arena.env = env
     pure = found.cls.reuse is Reuse.ANYWHERE
-    rounds = 3 if env is ALONE else 1
+    rounds = 5 if env is ALONE else 2
     attack_counted(arena, rounds, tally("kill -9 of a run"), same_as_clean(arena) if pure else lambda: None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,9 @@ from pathlib import Path
 
 _STDERR = "stderr.txt"
 _NO_SPACE_BYTES = 2**16
+_OS_ERROR = re.compile(r"(?:\[Errno |OSError\()(\d+)")
+"""As Python tells one that nobody caught."""
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,10 @@ class Ended:
         return (self.folder / _STDERR).read_text(encoding="utf-8", errors="replace").strip()
 
     def died(self, what: str) -> Exception:
-        """Why there is no answer although it ended by itself: the disk is full, or it has a bug of ours."""
+        """Why there is no answer although it ended by itself: the disk takes no more, or it has a bug of ours."""
+        told = [int(number) for number in _OS_ERROR.findall(self.said)]
+        if told and told[-1] in _DISK:
+            return OSError(told[-1], os.strerror(told[-1]), str(self.folder))
         if shutil.disk_usage(self.folder).free < _NO_SPACE_BYTES:
             return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
         return RuntimeError(f"the {what} process ended with code {self.code} while {self.doing}:\n{self.said}")
