@@ -97,7 +97,7 @@ def _is_page(path: Path) -> bool:
 
 
 def find_unfinished(outputs: Outputs) -> Iterator[str]:
-    """What the next run has not removed of what an earlier one left. What was written aside is `gc`'s, an hour later."""
+    """What the next run has not removed of an earlier one. What was written aside is `gc`'s, an hour later."""
     yield from map(str, outputs.store.root.glob("building/*"))
     yield from map(str, outputs.store.root.glob("locks/building-*"))
     yield from (str(path) for path in outputs.root.glob(".*") if path.is_dir())
