@@ -50,9 +50,10 @@ def _wait(verb: str, child: int) -> int:
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code >= 0:
         return code
-    known = [one.name for one in signal.Signals if one == -code]
+    from ndld_flow.backends.processes.parent import name_signal
+
     click.echo(
-        f"error: {verb}: the process that read the model was killed by {known[0] if known else -code}. A library "
+        f"error: {verb}: the process that read the model was killed by {name_signal(-code) or -code}. A library "
         "cannot bear this model, or it has run out of memory; nothing was changed. `ndld-flow run` with the step "
         "`lint` may tell what is wrong with it.",
         err=True,

@@ -21,6 +21,11 @@ _OS_ERROR = re.compile(r"(?:\[Errno |OSError\()(\d+)")
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
 
+def name_signal(number: int) -> str:
+    """`SIGSEGV`; empty for a number that is no signal's, or of one without a name."""
+    return next((one.name for one in signal.Signals if one == number), "")
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a working process ended."""
@@ -36,8 +41,7 @@ class Ended:
         """`SIGSEGV`, or empty when it ended by itself."""
         if self.code >= 0:
             return ""
-        known = list(signal.Signals)
-        return signal.Signals(-self.code).name if -self.code in known else f"signal {-self.code}"
+        return name_signal(-self.code) or f"signal {-self.code}"
 
     @property
     def said(self) -> str:

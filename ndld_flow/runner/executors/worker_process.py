@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import subprocess
 import sys
 import tempfile
@@ -11,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from ndld_flow.backends.processes.parent import end_group
+from ndld_flow.backends.processes.parent import end_group, name_signal
 from ndld_flow.plain_text import shortened, visible_text
 from ndld_flow.runner.executors.line import Answer, Begins, Done, Failed, Progressed, Refused, Waits, read_message
 from ndld_flow.runner.executors.orders import TaskOrder
@@ -116,9 +115,8 @@ class WorkerProcess:
 
     def _how_it_ended(self) -> str:
         code = self._process.returncode
-        number = -code if code < 0 else code - 128
-        known = [one.name for one in signal.Signals if one == number]
-        return f"was killed by {known[0]}" if known else f"ended with code {code}"
+        killed_by = name_signal(-code if code < 0 else code - 128)
+        return f"was killed by {killed_by}" if killed_by else f"ended with code {code}"
 
     def _last_words(self) -> str:
         size = self._said.seek(0, 2)
