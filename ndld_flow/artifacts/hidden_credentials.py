@@ -1,36 +1,55 @@
-"""URLs that hold passwords, keys and tokens, told without them."""
+"""Passwords, keys and tokens, which nothing that is written or printed may hold.
+
+Only what is displayed is redacted: keys are made of true values, so that no redaction makes two settings equal.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote, unquote_plus
 
 from pydantic import JsonValue
 
 HIDDEN = "***"
 
 _SHORTEST = 4
-"""What is shorter than four letters stands in any text."""
+"""Shorter texts occur in any other text."""
+_SHORTEST_VARIABLE = 8
+"""Shorter values of variables are words such as `none`, whose replacement would only garble texts."""
 _URL = re.compile(r"[A-Za-z][\w+.-]{1,30}:/{1,2}[^\s\"<>]+")
 """With one slash too: that is what becomes of a URL where a path was expected. A scheme without a bound would cost the
 square of a name's length."""
 _LOGIN = re.compile(r"(?<=:/)/?(?:[^/?#@]*@|[^/?#@:]*:(?!\d+(?:/|$))[^?#]*@)")
 """All before an `@` that is not in the path. Who has a password with a slash in it writes it as it is."""
 _VALUE = re.compile(r"(?<=[?&;#])(?P<key>[^=&;#\s']*=|(?<!#))(?P<value>[^=&;#\s']*)")
-_PUBLIC = re.compile(r"[\w.-]{0,7}")
-_SECRET_KEY = re.compile(r"tok|key|sig|sec|pass|pw|auth|cred|sas|session", re.IGNORECASE)
+_SECRET_KEY = re.compile(
+    r"tok|key|sig|sec|pass|pw|auth|cred|sas|session|hmac|jwt|(?:^|[_-])(?:code|otp|pin|sid)=?$", re.IGNORECASE
+)
+_DESCRIPTIVE_KEY = re.compile(r"rev|ref|ver|branch|tag|commit|sha|hash|digest|path|file|name|date|time", re.IGNORECASE)
+"""Parameters whose long values of letters and digits name what is fetched, and not by whom."""
+_WORD = re.compile(r"[\w.-]{0,7}")
+_RANDOM = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])[A-Za-z0-9]{12,}")
+_SECRET_VARIABLE = re.compile(
+    r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIAL", re.IGNORECASE
+)
+_FROM_ENVIRONMENT = re.compile(r"\$\{oc\.env:\w+\}")
+"""A recipe that names a variable gives nothing away."""
+_LOGIN_FROM_ENVIRONMENT = re.compile(rf"/?(?:[^:@/]*:)?{_FROM_ENVIRONMENT.pattern}@")
+_MARKED_VARIABLE = re.compile(r"\*\*\*(\w+)\*\*\*")
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """What must not be told of a URL: all before the last `@`, and the values after `?`."""
+    """The secrets of one URL: all before the last `@`, and the values after `?`."""
 
     url: str
 
     def hide(self, text: str) -> str:
-        """A text, such as the URL itself or an error, with `***` in the place of each secret."""
+        """Return a text, such as the URL itself or an error, with `***` in the place of each secret."""
         for secret in self._secrets:
             text = text.replace(secret, HIDDEN)
         return hide_credentials(text)
@@ -40,26 +59,78 @@ class Credentials:
         """Longest first: one may be part of another."""
         before, _, query = self.url.partition("?")
         login = re.match(r"[\w+.:-]*//(.+)@", before)
-        told = [login[1], *login[1].split(":")] if login else []
-        told += [query, *(value for _, value in parse_qsl(query))]
-        return sorted({each for one in told for each in (one, unquote(one)) if len(each) >= _SHORTEST}, key=len)[::-1]
+        secrets = [login[1], *login[1].split(":")] if login else []
+        secrets += [
+            found["value"] for found in _VALUE.finditer(f"?{query}") if _is_secret(found["key"], found["value"])
+        ]
+        forms = {form for secret in secrets for form in (secret, unquote(secret), unquote_plus(secret))}
+        return sorted((form for form in forms if len(form) >= _SHORTEST), key=len, reverse=True)
 
 
 def hide_credentials(text: str) -> str:
-    """A text with `***` for what URLs in it have before `@`, and for values after `?` that may be secret.
+    """Return a text with a mark in the place of each secret in it.
 
-    Not for words such as `ref=main`: a URL that says what is fetched and not by whom stays as it is.
+    Secrets are, in URLs, all before `@` and the values of parameters that are secret by their name or look random; and
+    the values of environment variables that are secret by their name, wherever they occur. A URL that names only what
+    is fetched (`?revision=main`) stays as it is.
     """
-    return _URL.sub(lambda found: _hide_in_url(found[0]), text) if ":/" in text else text
+    return _hider()(text)
 
 
 def hide_all_credentials(value: JsonValue) -> JsonValue:
-    """Plain data with all its texts as `hide_credentials` leaves them, names of keys too."""
+    """Return plain data with all its texts as `hide_credentials` leaves them, names of keys too."""
+    return _hide_all(value, _hider())
+
+
+def is_secret_variable(name: str) -> bool:
+    """Return whether an environment variable is a credential by its name."""
+    return _SECRET_VARIABLE.search(name) is not None
+
+
+def find_redacted(value: object, place: str = "") -> Iterator[str]:
+    """Yield the dotted places of plain data where a text has a mark that `hide_credentials` left."""
     if isinstance(value, str):
-        return hide_credentials(value)
+        if HIDDEN in value and _is_redacted(value):
+            yield place
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from find_redacted(inner, f"{place}.{key}".lstrip("."))
+            yield from find_redacted(str(key), place)
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from find_redacted(inner, f"{place}.{index}".lstrip("."))
+
+
+def _is_redacted(text: str) -> bool:
+    """Return whether a text has a mark where `hide_credentials` puts one, and not three stars of its own."""
+    if any(is_secret_variable(found[1]) for found in _MARKED_VARIABLE.finditer(text)):
+        return True
+    urls = [found[0] for found in _URL.finditer(text)]
+    logins = (found[0] for url in urls if (found := _LOGIN.search(url)))
+    values = (found["value"] for url in urls for found in _VALUE.finditer(url))
+    return any(login.strip("/@") == HIDDEN for login in logins) or HIDDEN in values
+
+
+def _hider() -> Callable[[str], str]:
+    """Return `hide_credentials` for the environment as it is now."""
+    found = {os.environ[name]: name for name in os.environ if is_secret_variable(name)}
+    secrets = {value: name for value, name in found.items() if len(value) >= _SHORTEST_VARIABLE}
+    if not secrets:
+        return _hide_urls
+    pattern = re.compile("|".join(re.escape(value) for value in sorted(secrets, key=len, reverse=True)))
+    return lambda text: _hide_urls(pattern.sub(lambda value: f"***{secrets[value[0]]}***", text))
+
+
+def _hide_all(value: JsonValue, hide: Callable[[str], str]) -> JsonValue:
+    if isinstance(value, str):
+        return hide(value)
     if isinstance(value, dict):
-        return {hide_credentials(key): hide_all_credentials(inner) for key, inner in value.items()}
-    return [hide_all_credentials(inner) for inner in value] if isinstance(value, list) else value
+        return {hide(key): _hide_all(inner, hide) for key, inner in value.items()}
+    return [_hide_all(inner, hide) for inner in value] if isinstance(value, list) else value
+
+
+def _hide_urls(text: str) -> str:
+    return _URL.sub(lambda found: _hide_in_url(found[0]), text) if ":/" in text else text
 
 
 def _hide_in_url(url: str) -> str:
@@ -67,9 +138,21 @@ def _hide_in_url(url: str) -> str:
 
 
 def _hide_login(found: re.Match[str]) -> str:
+    if _LOGIN_FROM_ENVIRONMENT.fullmatch(found[0]):
+        return found[0]
     return f"{'/' if found[0].startswith('/') else ''}{HIDDEN}@"
 
 
 def _hide_value(found: re.Match[str]) -> str:
-    public = _PUBLIC.fullmatch(found["value"]) and not _SECRET_KEY.search(found["key"])
-    return found[0] if public else f"{found['key']}{HIDDEN}"
+    return f"{found['key']}{HIDDEN}" if _is_secret(found["key"], found["value"]) else found[0]
+
+
+def _is_secret(key: str, value: str) -> bool:
+    """Return whether a parameter of a URL is secret: by its name, or by a value that no name explains."""
+    if value == "" or _FROM_ENVIRONMENT.fullmatch(value):
+        return False
+    if value == HIDDEN or _SECRET_KEY.search(key):
+        return True
+    if not key:
+        return not _WORD.fullmatch(value)
+    return not _DESCRIPTIVE_KEY.search(key) and _RANDOM.search(value) is not None

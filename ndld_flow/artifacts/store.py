@@ -7,6 +7,7 @@
     store/sources/....json                    a fetched model's ArtifactRecord, by where it came from
     store/locks/  store/building/…/            work in progress, and whose it is
     store/caches/                             what only saves time, such as TensorRT's timing caches
+    store/salt                                random bytes, without which nobody can try passwords against a key
     store/damaged/                            what did not match its digest or its seal, set aside
 
 Everything is built aside, synced and renamed: a killed process leaves at most a folder in `building/`, which the next
@@ -23,13 +24,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from ndld_flow.artifacts.digest import DigestMemory, describe_folder, find_damage
-from ndld_flow.artifacts.files import remove_folder, sync, sync_folder, write_text_atomically
+from blake3 import blake3
+from pydantic import JsonValue
+
+from ndld_flow.artifacts.digest import DigestMemory, describe_folder, digest_json, find_damage
+from ndld_flow.artifacts.files import remove_folder, sync, sync_folder, write_text_atomically, writing_atomically
 from ndld_flow.artifacts.locks import Locks
 from ndld_flow.artifacts.seals import seal, unseal
 from ndld_flow.errors import NewerFormatError
 from ndld_flow.records.read_document import read_bounded
 from ndld_flow.records.step_record import ArtifactRecord, StepRecord
+
+_SALT_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,32 @@ class Store:
     @property
     def caches(self) -> Path:
         return self.root / "caches"
+
+    def digest_hidden(self, value: JsonValue) -> str:
+        """Return a digest of a value that holds secrets, which nobody can find out by trying without this store's salt.
+
+        Another store has another salt, so that records and run folders, which are shown to others, give nothing away.
+        """
+        return blake3(digest_json(value).encode(), key=self._salt()).hexdigest()
+
+    def _salt(self) -> bytes:
+        path = self.root / "salt"
+        salt = _read_salt(path)
+        if not salt:
+            with self.locks.hold("salt"):
+                salt = _read_salt(path)
+                if not salt:
+                    salt = os.urandom(_SALT_BYTES)
+                    self._write_salt(path, salt)
+        return salt
+
+    def _write_salt(self, path: Path, salt: bytes) -> None:
+        """Let those read it who may write into the store: they make keys by it."""
+        may_write = self.root.stat().st_mode & 0o222
+        with writing_atomically(path) as file:
+            with contextlib.suppress(OSError, AttributeError):  # not every system has permissions
+                os.fchmod(file.fileno(), may_write | may_write << 1 | 0o600)
+            file.write(salt)
 
     def object_folder(self, digest: str) -> Path:
         """Where the files of the artifact with this digest are, if it is there."""
@@ -186,3 +218,12 @@ class Store:
             for folder in (self.root / "building").glob("*"):
                 if folder.name not in alive:
                     remove_folder(folder)
+
+
+def _read_salt(path: Path) -> bytes:
+    """Return the salt of a store; nothing where there is none, or only a part of one."""
+    try:
+        salt = path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    return salt if len(salt) == _SALT_BYTES else b""

@@ -49,7 +49,7 @@ def make_sweep(composed: Composed, given: Sequence[GivenAxis], trust: bool) -> S
     if mistakes.problems or base is None:
         raise RecipeError([_of_override(problem) for problem in mistakes.in_order()])
     return Sweep(
-        base=base,
+        base=replace(base, written=variations.written),
         section=section,
         space=space,
         options=_options(section, axes, goals, start),

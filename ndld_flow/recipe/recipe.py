@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +136,8 @@ class Recipe:
     file: RecipeFile
     steps: tuple[RecipeStep, ...]
     gates: tuple[Gate, ...]
+    written: Mapping[str, Any] = field(default_factory=dict)
+    """Its values with `${...}` as they were written."""
 
     @property
     def models(self) -> dict[str, ModelSource]:

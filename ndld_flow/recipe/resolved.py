@@ -21,8 +21,8 @@ from ndld_flow.step import DataFile, Reads, SampleData
 def resolve_recipe(recipe: Recipe, digests: Mapping[str, str]) -> dict[str, JsonValue]:
     """The recipe as plain data that gives the same run from any folder.
 
-    `digests`: name of a model -> blake3 of the model with its external data. URLs have no credentials in it: what was
-    fetched by them is found in the store without.
+    `digests`: name of a model -> blake3 of the model with its external data. It holds no credentials: what was fetched
+    by them is found in the store without, and where a setting had one, the recipe is refused until it is put back.
     """
     file: dict[str, Any] = recipe.file.model_dump(mode="json", exclude_defaults=True, by_alias=True)
     models = {name: _resolve_model(model, digests[name]) for name, model in recipe.models.items()}
@@ -38,7 +38,21 @@ def resolve_recipe(recipe: Recipe, digests: Mapping[str, str]) -> dict[str, Json
         resolved["inputs"] = {name: _resolve_input(spec) for name, spec in recipe.file.inputs.items()}
     if recipe.file.steps_from:
         resolved["steps_from"] = [str((folder / name).resolve()) for name in recipe.file.steps_from]
-    return {key: hide_all_credentials(value) for key, value in resolved.items()}
+    return {key: _without_credentials(value, recipe.written.get(key)) for key, value in resolved.items()}
+
+
+def _without_credentials(resolved: Any, written: Any) -> JsonValue:  # noqa: ANN401 - plain data
+    """Return values without credentials; those that came from the environment by the name of their variable.
+
+    So a run that was given its password by a variable is repeated by its folder where the variable is set.
+    """
+    if isinstance(resolved, dict) and isinstance(written, dict):
+        return {hide_credentials(key): _without_credentials(value, written.get(key)) for key, value in resolved.items()}
+    if isinstance(resolved, list) and isinstance(written, list) and len(resolved) == len(written):
+        return [_without_credentials(*both) for both in zip(resolved, written, strict=True)]
+    shown = hide_all_credentials(resolved)
+    named = isinstance(written, str) and DEPENDS_ON_SURROUNDINGS.search(written)
+    return hide_credentials(written) if named and shown != resolved else shown
 
 
 def keep_interpolations(resolved: Any, written: Any) -> Any:  # noqa: ANN401 - plain data

@@ -168,8 +168,9 @@ def _find_kept(
     model: ModelSource, store: Store, say: Callable[[str], None], make: Callable[[], ArtifactRecord]
 ) -> FoundModel:
     """A model that lies in the store; it is made where it does not yet."""
-    # Not by whom: what was fetched with credentials is found without, as records and written recipes name it.
-    key = digest_json([hide_credentials(model.source), model.sha256])
+    # Not by whom: what was fetched with credentials is found without, as records and written recipes name it. One of
+    # the digests is always there for what is fetched, so that two URLs which differ in hidden parts are told apart.
+    key = digest_json([hide_credentials(model.source), model.sha256 or model.blake3])
     note = store.root / "sources" / f"{key}.json"
     record = _recall(note, store, say)
     if record is None:

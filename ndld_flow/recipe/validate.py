@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from ndld_flow.artifacts.hidden_credentials import HIDDEN, find_redacted
 from ndld_flow.artifacts.kinds import Artifact, Onnx
 from ndld_flow.discovery import StepType, StepTypes, find_step_files
 from ndld_flow.errors import Problem, RecipeError, RequestError
@@ -52,7 +53,8 @@ def validate_recipe(composed: Composed, trust: bool = False) -> Recipe:
     `trust` allows the code that the recipe names: `steps_from:` and settings marked `RunsCode`. Raises RecipeError with
     every problem found.
     """
-    return Checker(composed.file.path, trust).check(composed.values, composed.where)
+    recipe = Checker(composed.file.path, trust).check(composed.values, composed.where)
+    return replace(recipe, written=expand_shorthands(composed.written))
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Checker:
         models = _check_model_names(values, mistakes)
         steps = self._check_steps(values.get("steps"), models, types, mistakes)
         gates = _check_gates(values.get("gates"), values.get("steps"), mistakes)
+        _refuse_redacted(values, mistakes)
         if mistakes.problems or file is None:
             raise RecipeError(mistakes.in_order())
         name = file.name or re.sub(r"[^A-Za-z0-9._-]+", "-", self.path.stem).strip("-.") or "recipe"
@@ -129,6 +132,24 @@ def _check_top_level(values: dict[str, Any], mistakes: Mistakes) -> RecipeFile |
         _add_all(error, RecipeFile, values, [], mistakes)
         mistakes.problems = [_hint_at_step(problem, values) for problem in mistakes.problems]
         return None
+
+
+def _refuse_redacted(values: Mapping[str, Any], mistakes: Mistakes) -> None:
+    """Refuse the marks that stand for credentials in what a run wrote: nothing must compute with them.
+
+    Not in the address of a model: one that was fetched is found by its digest.
+    """
+    models = {"model": values.get("model"), **{f"models.{name}": model for name, model in _models(values).items()}}
+    addresses = {f"{name}.source" for name, model in models.items() if isinstance(model, dict)}
+    for dotted in find_redacted({key: value for key, value in values.items() if key != "description"}):
+        if dotted not in addresses:
+            what = f"`{HIDDEN}` is in the place of a credential, which was left out when this was written"
+            mistakes.add(dotted, what, "put the value back; `${oc.env:NAME}` keeps it out of all that a run writes")
+
+
+def _models(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    named = values.get("models")
+    return named if isinstance(named, dict) else {}
 
 
 def _hint_at_step(problem: Problem, values: Mapping[str, Any]) -> Problem:

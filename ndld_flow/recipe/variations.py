@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import JsonValue
@@ -52,7 +52,9 @@ class Variations:
 
     def recipe(self, changes: Changes, where: Callable[[str], str] | None = None) -> Recipe:
         """The checked recipe with changes in it. Raises RecipeError with every problem found."""
-        return self.checker.check(self.values(changes), where or self.composed.where)
+        written = self.written_with(changes)
+        values = resolve_interpolations(self.composed, written)
+        return replace(self.checker.check(values, where or self.composed.where), written=written)
 
 
 def open_variations(composed: Composed, checker: Checker) -> Variations:

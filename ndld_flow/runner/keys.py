@@ -20,6 +20,9 @@ from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.step_record import KeyParts
 from ndld_flow.step import Reuse
 
+HIDDEN_VALUES = "values that are not shown"
+"""What a key reads besides, where settings hold credentials: a digest of their true values."""
+
 
 def describe_key(
     step: RecipeStep,
@@ -28,21 +31,29 @@ def describe_key(
     store: Store,
     machine_of: Callable[[RecipeStep], str] | None = None,
 ) -> KeyParts:
-    """Everything a step's result depends on.
+    """Return everything that a step's result depends on, its settings with their true values.
 
-    `read_digests`: what it reads (`from`, ...) -> digest of that artifact. `machine_of` tells the fingerprint of the
-    machine that would do the step, where that is not this one. Raises RequestError for a data file that is not there.
+    Credentials are not shown in it: a digest that only this store can make stands for them. `read_digests`: what it
+    reads (`from`, ...) -> digest of that artifact. `machine_of` returns the fingerprint of the machine that would
+    compute the step, where that is not this one. Raises RequestError for a data file that is not there.
     """
     somewhere = step.step.reused_where() is Reuse.ANYWHERE
     used = step.used_inputs(inputs)
     samples = {f"inputs.{name}": spec.data for name, spec in used.items() if spec.data_patterns} | step.sample_data
+    settings = step.settings
+    specs: dict[str, JsonValue] = {
+        name: {**_plain(spec), "data": without_names(spec.data)} for name, spec in used.items()
+    }
+    shown, shown_specs = _without_credentials(settings), _without_credentials(specs)
+    hides = (shown, shown_specs) != (settings, specs)
     return KeyParts(
         step=step.type.name,
         version=step.type.version,
-        settings={name: hide_all_credentials(value) for name, value in step.settings.items()},
-        inputs={name: {**_plain(spec), "data": without_names(spec.data)} for name, spec in used.items()},
+        settings=shown,
+        inputs=shown_specs,
         reads={
             **read_digests,
+            **({HIDDEN_VALUES: store.digest_hidden([settings, specs])} if hides else {}),
             **{name: _digest_file(_place(step, name), path, store) for name, path in step.data_files.items()},
             **{name: _digest_samples(_place(step, name), data, store) for name, data in samples.items()},
         },
@@ -77,6 +88,10 @@ def fingerprint_machine() -> str:
     gpus = ", ".join(machine.gpus) or "no GPU"
     driver = f", driver {machine.driver}" if machine.driver else ""
     return f"{machine.system} {machine.architecture}, {machine.cpu} x {machine.cpu_count}, {gpus}{driver}"
+
+
+def _without_credentials(values: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    return {name: hide_all_credentials(value) for name, value in values.items()}
 
 
 def _plain(spec: InputSpec) -> dict[str, JsonValue]:

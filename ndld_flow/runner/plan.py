@@ -9,7 +9,7 @@ from ndld_flow.artifacts.store import Store
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import KeyParts, StepRecord
-from ndld_flow.runner.keys import describe_key, join_keys, make_key
+from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key, join_keys, make_key
 from ndld_flow.runner.order import Unit, arrange_steps
 from ndld_flow.runner.reasons import Reason
 from ndld_flow.step import Reuse
@@ -147,6 +147,8 @@ def _explain(parts: KeyParts, before: StepRecord | None) -> tuple[Reason, str]:
     settings = {"inputs": old.inputs, **old.settings}, {"inputs": parts.inputs, **parts.settings}
     if settings[0] != settings[1]:
         return Reason.SETTINGS, _differences(*settings)
+    if old.reads.get(HIDDEN_VALUES) != parts.reads.get(HIDDEN_VALUES):
+        return Reason.SETTINGS, HIDDEN_VALUES
     if old.reads != parts.reads:
         return Reason.INPUT, _changed_names(old.reads, parts.reads)
     if old.libraries != parts.libraries:

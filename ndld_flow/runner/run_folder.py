@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 from ndld_flow.artifacts.files import copy_file, copy_folder, share_blocks, write_text_atomically
+from ndld_flow.artifacts.hidden_credentials import find_redacted
 from ndld_flow.artifacts.kinds import LOG_FILE, RECORD_FILE
 from ndld_flow.artifacts.store import Store
 from ndld_flow.recipe.resolved import write_yaml
@@ -127,10 +128,16 @@ def write_recipe_and_command(record: RunRecord | SweepRecord, kind: str, built: 
     """Write what repeats a run or a sweep (`kind`) that will lie in `folder`."""
     trust = " --trust" if "--trust" in record.command else ""
     repeat = f"ndld-flow run {shlex.quote(str(folder.absolute() / 'recipe.yaml'))}{trust}"
-    heading = f"Resolved recipe of {kind} {record.id}. It repeats the {kind} from any folder:\n{repeat}"
+    heading = f"Resolved recipe of {kind} {record.id}. It repeats the {kind} from any folder{_lacks(record)}:\n{repeat}"
     (built / "recipe.yaml").write_text(write_yaml(record.recipe, heading), encoding="utf-8")
     command = f"cd {shlex.quote(record.directory)}\n{shlex.join(record.command)}\n"
     (built / "command.txt").write_text(command, encoding="utf-8")
+
+
+def _lacks(record: RunRecord | SweepRecord) -> str:
+    """Return the places of credentials that were left out, for the heading of a recipe."""
+    places = [place for place in find_redacted(record.recipe) if not place.endswith(".source")]
+    return f" once the credentials that were left out are put back ({', '.join(places)})" if places else ""
 
 
 def _join_logs(run: RunRecord) -> str:

@@ -21,7 +21,7 @@ from ndld_flow.records.step_record import KeyParts
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Task
 from ndld_flow.runner.executors.line import Line
-from ndld_flow.runner.keys import describe_key
+from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key
 
 Tell = Callable[[int, int, int, str], None]
 """`tell(place, done, total, what)`: how far the task's work at a place is."""
@@ -149,6 +149,11 @@ def _kinds(kind: type[Artifact]) -> Iterator[type[Artifact]]:
 
 def _check_key(order: WorkOrder, here: KeyParts) -> None:
     """Nothing is computed under a key that is not its own."""
+    if HIDDEN_VALUES in order.parts.reads:
+        # Another store has another salt, and another machine other secrets. The true values came with the order.
+        hidden = {HIDDEN_VALUES: order.parts.reads[HIDDEN_VALUES]}
+        shown = {"settings": order.parts.settings, "inputs": order.parts.inputs}
+        here = here.model_copy(update={"reads": here.reads | hidden, **shown})
     differing = _differences(order.parts.model_copy(update={"together": ()}), here)
     if differing:
         raise BackendError(

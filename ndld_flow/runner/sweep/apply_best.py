@@ -11,6 +11,7 @@ from ndld_flow.recipe.config_files import finds_the_same
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.runner.state import Request
+from ndld_flow.runner.sweep.try_points import Tried
 
 MARK = "# The best of sweep "
 """How such a file begins: it may be written anew, and no other."""
@@ -38,12 +39,14 @@ def check_target(sweep: Sweep, request: Request) -> None:
         )
 
 
-def apply_best(record: SweepRecord, sweep: Sweep, request: Request) -> str:
-    """The path of the recipe that was written; empty where none was asked for, or no point is best.
+def apply_best(record: SweepRecord, tried: Tried, sweep: Sweep, request: Request) -> str:
+    """Return the path of the recipe that was written; empty where none was asked for, or no point is best.
+
+    It gets the point's true values: the record's are without credentials, and the recipe is the user's own.
 
     Raises OutputsError when it cannot be written.
     """
-    best = next((point for point in record.points if point.number == record.best), None)
+    best = next((point for point in tried.points if point.number == record.best), None)
     if request.apply is None or best is None:
         return ""
     heading = f"{MARK}{record.recipe_name}/{record.id}: point {best.number}, by `ndld-flow run ... --apply`.\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from ndld_flow.artifacts.digest import digest_json
-from ndld_flow.artifacts.hidden_credentials import hide_credentials
+from ndld_flow.artifacts.hidden_credentials import hide_all_credentials, hide_credentials
 from ndld_flow.machine import describe_machine
 from ndld_flow.recipe.gates import GateError
 from ndld_flow.recipe.points import Objective, Sweep
@@ -68,7 +68,7 @@ def describe_sweep(ended: Ended) -> SweepRecord:
         own_s=max(wall_s - busy_seconds([desk.known[key] for key in desk.computed]), 0.0),
         method=sweep.section.method,
         seed=sweep.section.seed,
-        axes=tuple(_describe_axes(sweep, points)),
+        axes=tuple(_describe_axes(sweep, tried.points)),
         objectives=tuple(_describe_objective(objective, tried.points) for objective in sweep.objectives),
         constraints=tuple(gate.text for gate in sweep.constraints),
         points=points,
@@ -88,8 +88,8 @@ def describe_sweep(ended: Ended) -> SweepRecord:
 def _describe_point(point: PointRun, judged: Judgement, place: Place, again: MeasuredAgain | None) -> SweepPoint:
     return SweepPoint(
         number=point.number,
-        values=dict(point.point),
-        changes=dict(point.changes),
+        values=_shown(point.point),
+        changes=_shown(point.changes),
         outcome=judged.outcome,
         reason=judged.reason,
         failed_step=point.failed_step,
@@ -122,7 +122,7 @@ def _describe_step(step: RunStep) -> PointStep:
     )
 
 
-def _describe_axes(sweep: Sweep, points: Sequence[SweepPoint]) -> list[SweepAxis]:
+def _describe_axes(sweep: Sweep, points: Sequence[PointRun]) -> list[SweepAxis]:
     axes = []
     for swept, axis in zip(sweep.axes, sweep.space.axes, strict=True):
         values = _tried_values(axis, points)
@@ -132,12 +132,16 @@ def _describe_axes(sweep: Sweep, points: Sequence[SweepPoint]) -> list[SweepAxis
     return axes
 
 
-def _tried_values(axis: Axis, points: Sequence[SweepPoint]) -> tuple[JsonValue, ...]:
-    """The values that points have on an axis: listed ones as listed, numbers ascending."""
-    tried = {digest_json(point.values[axis.name]): point.values[axis.name] for point in points}
+def _shown(values: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    return {name: hide_all_credentials(value) for name, value in values.items()}
+
+
+def _tried_values(axis: Axis, points: Sequence[PointRun]) -> tuple[JsonValue, ...]:
+    """Return the values that points have on an axis: listed ones as listed, numbers ascending."""
+    tried = {digest_json(point.point[axis.name]): point.point[axis.name] for point in points}
     if isinstance(axis, Numbers):
         return tuple(sorted(value for value in tried.values() if isinstance(value, int | float)))
-    return tuple(value for value in axis.values if digest_json(value) in tried)
+    return tuple(hide_all_credentials(value) for value in axis.values if digest_json(value) in tried)
 
 
 def _describe_objective(objective: Objective, points: Sequence[PointRun]) -> SweepObjective:
@@ -157,11 +161,11 @@ def _identity(ended: Ended) -> str:
     """Equal for sweeps that would do, and say, exactly the same."""
     sweep = ended.sweep
     points: list[JsonValue] = [
-        [dict(point.point), {step.name: step.record.key if step.record else step.reason for step in point.run.steps}]
+        [_shown(point.point), {step.name: step.record.key if step.record else step.reason for step in point.run.steps}]
         for point in (*ended.tried.points, *(finalist.point for finalist in ended.finalists.values()))
     ]
     judgements = [*ended.tried.judgements, *(finalist.judgement for finalist in ended.finalists.values())]
     said: list[JsonValue] = [[judged.outcome, judged.reason] for judged in judgements]
     gates: list[JsonValue] = [gate.text for gate in sweep.base.gates]
-    section = sweep.section.model_dump(mode="json")
+    section = hide_all_credentials(sweep.section.model_dump(mode="json"))
     return digest_json([sweep.base.name, sweep.base.file.description, section, gates, points, said])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from ndld_flow.artifacts.hidden_credentials import hide_credentials
+from ndld_flow.artifacts.hidden_credentials import hide_all_credentials, hide_credentials
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import ModelError
 from ndld_flow.recipe.recipe import ModelSource, Recipe, RecipeStep
@@ -126,7 +126,7 @@ class Desk:
         reached = zip(self.goals.objectives, judgement.objectives, strict=True)
         return PointFinished(
             number=point.number,
-            values=dict(point.point),
+            values={name: hide_all_credentials(value) for name, value in point.point.items()},
             outcome=judgement.outcome,
             reason=judgement.reason,
             objectives={

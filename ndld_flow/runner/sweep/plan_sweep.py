@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from ndld_flow.artifacts.hidden_credentials import hide_all_credentials
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import NdldFlowError
 from ndld_flow.recipe.points import Sweep
@@ -185,7 +186,8 @@ def _measures(point: PointRun) -> bool:
 
 def _describe(point: PointRun) -> PlannedPoint:
     waiting = tuple(step.name for unit in point.waiting for step in unit)
-    return PlannedPoint(point.number, point.point, waiting, str(point.failure) if point.failure is not None else "")
+    values = {name: hide_all_credentials(value) for name, value in point.point.items()}
+    return PlannedPoint(point.number, values, waiting, str(point.failure) if point.failure is not None else "")
 
 
 def _estimate(

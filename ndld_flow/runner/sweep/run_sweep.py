@@ -52,7 +52,7 @@ def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinish
         ended = Ended(sweep, desk, tried, finalists, request.command, started_at, start)
         record = describe_sweep(ended)
         finished = _find_equal(record, outputs, listener) or _conclude(record, ended)
-        finished = finished.model_copy(update={"applied": apply_best(record, sweep, request)})
+        finished = finished.model_copy(update={"applied": apply_best(record, tried, sweep, request)})
     listener(finished)
     return finished
 
