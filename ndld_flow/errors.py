@@ -3,15 +3,16 @@
 ::
 
     NdldFlowError
-    └── RequestError        2   the request is wrong
-        ├── RecipeError         the recipe, with every problem located
-        ├── ModelError          a model is missing, broken or not ONNX
-        ├── SourceError         a model could not be fetched, or its digest differs
-        ├── BackendError        a library, execution provider or device is missing
-        ├── NewerFormatError    a document or a store was written by a later version
-        └── OutputsError        the outputs folder cannot be written, or the disk is full
+    ├── RequestError        2   the request is wrong
+    │   ├── RecipeError         the recipe, with every problem located
+    │   ├── ModelError          a model is missing, broken or not ONNX
+    │   ├── SourceError         a model could not be fetched, or its digest differs
+    │   ├── BackendError        a library, execution provider or device is missing
+    │   ├── NewerFormatError    a document or a store was written by a later version
+    │   └── OutputsError        the outputs folder cannot be written, or the disk is full
+    └── KilledError         5   a process that did the work was killed: by a signal, or for want of memory
 
-A check, gate or step that says no is no error: it is a result, and exit code 1.
+A check, gate or step that fails is no error: it is a result, and exit code 1 (`records/outcome.py` has all codes).
 A message is one short paragraph: what, where, what to do. Anything else that is raised is a bug (exit code 3).
 """
 
@@ -34,6 +35,13 @@ class NdldFlowError(Exception):
 
     exit_code = 3
 
+    @classmethod
+    def with_text(cls, text: str) -> NdldFlowError:
+        """Return an error of this class that has nothing but a text, whatever its constructor asks for."""
+        error = cls.__new__(cls)
+        Exception.__init__(error, text)
+        return error
+
     def __str__(self) -> str:
         # What is told came from recipes and models: it may be anything, and as long as they like.
         return shortened(visible_text(super().__str__()), MAX_MESSAGE)
@@ -55,6 +63,12 @@ class SourceError(RequestError):
 
 class BackendError(RequestError):
     """A library, execution provider or device that was asked for is not there."""
+
+
+class KilledError(NdldFlowError):
+    """A process that did the work was killed: by the kernel for its memory, by a crash in native code, by a person."""
+
+    exit_code = 5
 
 
 class NewerFormatError(RequestError):
@@ -96,6 +110,8 @@ class Problem:
 
 class RecipeError(RequestError):
     """A recipe with mistakes. All of them are told at once."""
+
+    problems: tuple[Problem, ...] = ()
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)

@@ -168,7 +168,7 @@ def run_record(
     """A run of these steps; it passed when all of them and all gates did."""
     placed = tuple(run_step(step) for step in steps)
     judged = tuple(gates)
-    stopped = any(step.record is None or not step.record.passed for step in placed)
+    passed = all(step.record and step.record.passed for step in placed) and all(gate.passed for gate in judged)
     return RunRecord(
         id="20261121T093000Z-3f9a1c",
         recipe_name=name,
@@ -187,7 +187,8 @@ def run_record(
         gates=judged,
         machine=MACHINE,
         versions=VERSIONS,
-        passed=not stopped and all(gate.passed for gate in judged),
+        passed=passed,
+        outcome="passed" if passed else "failed",
     )
 
 

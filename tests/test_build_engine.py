@@ -19,7 +19,7 @@ from ndld_flow.backends.engines.build_settings import ShapeSetting
 from ndld_flow.backends.engines.building import build_engine
 from ndld_flow.backends.engines.library import find_library
 from ndld_flow.backends.processes import parent
-from ndld_flow.errors import BackendError, ModelError, RequestError
+from ndld_flow.errors import BackendError, KilledError, ModelError, RequestError
 from ndld_flow.importing.engine_layers import read_engine_info
 from ndld_flow.records.build import Build, ShapeRange
 from ndld_flow.step import Reuse
@@ -460,7 +460,7 @@ def test_a_crash_is_one_paragraph(tmp_path: Path, watched: type[Watched]) -> Non
     asked = Asked(
         save(tfm_model(layers=3), tmp_path / "m.onnx"), RTX, {"ids": {"shape": [1, 8]}, "mask": {"shape": [1, 8]}}
     )
-    with pytest.raises(BackendError) as raised:
+    with pytest.raises(KilledError) as raised:
         build_engine(asked.request(tmp_path / "build"), crash)
     assert "died of SIGSEGV while building" in str(raised.value)
     assert "Its last words: [" in str(raised.value)

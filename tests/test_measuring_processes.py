@@ -30,7 +30,7 @@ from ndld_flow.backends.measuring.timing_pass import TimingPlan
 from ndld_flow.backends.measuring.worker_job import Answer, Job, write_feeds
 from ndld_flow.backends.processes import parent
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings, open_model
-from ndld_flow.errors import BackendError, ModelError, RequestError
+from ndld_flow.errors import BackendError, KilledError, ModelError, RequestError
 from ndld_flow.records.profile import Profile
 from ndld_flow.step import Context, Turn
 from ndld_flow.steps.profile import ProfileModel
@@ -296,7 +296,7 @@ def test_a_crash_is_told(word: str, model: Path, tmp_path: Path, workers: list[W
         if "pass" in what:
             workers[-1].send_signal(getattr(signal, word))
 
-    with pytest.raises(BackendError) as caught:
+    with pytest.raises(KilledError) as caught:
         measure(tmp_path, request(model, **FOREVER), progress=crash)
     assert f"the process that measured {model} on cpu died of {word} while pass " in str(caught.value)
     assert ("short of memory" in str(caught.value)) == (word == "SIGKILL")

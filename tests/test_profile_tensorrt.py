@@ -35,7 +35,7 @@ from ndld_flow.backends.models.tensors import TensorSpec
 from ndld_flow.backends.running.device_facts import DeviceTimes
 from ndld_flow.diagnosis.subject import Subject
 from ndld_flow.diagnosis.triage import triage
-from ndld_flow.errors import BackendError, RequestError
+from ndld_flow.errors import BackendError, KilledError, RequestError
 from ndld_flow.machine import has_nvidia_gpu
 from ndld_flow.records.build import Build, EngineBackend
 from ndld_flow.records.profile import Profile
@@ -498,7 +498,7 @@ def test_a_crash_of_tensorrt_is_told(trt: Bench, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(parent.subprocess, "Popen", Watched)  # type: ignore[attr-defined]
     given = QUICK | {"backend": "tensorrt", "library": str(trt.library), "engine": "builds", "duration": 60_000}
     model = write_model(trt.folder / "m.onnx", CHAIN)
-    with pytest.raises(BackendError, match=r"on tensorrt died of SIGSEGV while .*TensorRT or a library of it crashed"):
+    with pytest.raises(KilledError, match=r"on tensorrt died of SIGSEGV while .*TensorRT or a library of it crashed"):
         run_step(ProfileModel, model, trt.folder / "ran", given, TWO_ROWS, artifacts={"engine": engine}, progress=crash)
 
 

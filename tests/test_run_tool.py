@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from ndld_flow import api
 from ndld_flow.backends.processes.program import Program, run_program
-from ndld_flow.errors import BackendError, ModelError, RecipeError, RequestError
+from ndld_flow.errors import BackendError, KilledError, ModelError, RecipeError, RequestError
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.steps.run_tool import RunTool
 from tests.models import make_cnn, make_ext
@@ -128,7 +128,7 @@ def test_who_changes_the_model_it_was_given_is_found_out(tmp_path: Path) -> None
             RequestError,
             r"ended with code 7\. It said last: one / two",
         ),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", RequestError, r"signal SIGSEGV\. It said nothing"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", KilledError, r"signal SIGSEGV\. It said nothing"),
         ("pass", ModelError, r"ended well but wrote no model to \$Output"),
         ("import sys; open(sys.argv[2], 'w').write('no')", ModelError, r"no valid model: this is not an ONNX model"),
         (

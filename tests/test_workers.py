@@ -17,7 +17,7 @@ from uuid import uuid4
 import pytest
 
 from ndld_flow.cli.bug import write_bug
-from ndld_flow.errors import BackendError, ModelError, RequestError
+from ndld_flow.errors import BackendError, KilledError, ModelError, RequestError
 from ndld_flow.one_process import IN_PROCESS
 from ndld_flow.runner.events import Event, StepWaits, ignore
 from ndld_flow.runner.executors.choose_executor import choose_executor
@@ -119,7 +119,7 @@ def test_a_bug_is_a_bug_here_too_and_tells_where(deeds: Deeds, workers: Workers,
 
 
 def test_who_dies_of_a_task_twice_has_given_it_up(deeds: Deeds, workers: Workers) -> None:
-    with pytest.raises(BackendError) as caught:
+    with pytest.raises(KilledError) as caught:
         workers.submit(deeds.task("act: segfault"), deeds.store).result()
     assert str(caught.value).startswith("step one: the process that worked on it was killed by SIGSEGV; ")
     assert "it said last: oh no" in str(caught.value)
@@ -131,7 +131,7 @@ def test_who_dies_of_a_task_twice_has_given_it_up(deeds: Deeds, workers: Workers
 @on_linux
 def test_who_dies_alone_would_die_again(deeds: Deeds, mark: str) -> None:
     with closing(Workers(1, trust=True)) as alone:
-        with pytest.raises(BackendError) as caught:
+        with pytest.raises(KilledError) as caught:
             alone.submit(deeds.task("act: segfault"), deeds.store).result()
         assert "was killed by SIGSEGV; it said last: oh no. What was finished before is kept." in str(caught.value)
         assert len(deeds.done) == 1
@@ -162,7 +162,7 @@ def test_killed_at_work_it_is_replaced_and_leaves_nothing(deeds: Deeds, mark: st
         os.kill(worker if whom == "worker" else os.getpgid(worker), signal.SIGKILL)
         wait_until(lambda: len(deeds.done) == 2)
         os.kill(deeds.done[1][1], signal.SIGKILL)
-        with pytest.raises(BackendError, match="was killed by SIGKILL"):
+        with pytest.raises(KilledError, match="was killed by SIGKILL"):
             future.result()
     assert processes_with(mark) == []
     assert building(deeds) == []
@@ -212,7 +212,7 @@ def test_closing_ends_all_at_once(deeds: Deeds, mark: str) -> None:
     assert processes_with(mark) == []
     assert building(deeds) == []
     for future in futures:
-        with pytest.raises((BackendError, CancelledError)):
+        with pytest.raises((BackendError, KilledError, CancelledError)):
             future.result(timeout=1)
 
 

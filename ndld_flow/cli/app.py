@@ -53,8 +53,8 @@ EPILOG = """
 Begin with:   ndld-flow run pipelines/quickstart.yaml
 For a model:  ndld-flow init MODEL.onnx
 
-Exit codes: 0 all well; 1 a check, gate or step said no; 2 the request is wrong; 3 a bug; 4 inconclusive;
-130 interrupted.
+Exit codes: 0 all well; 1 a check, gate or step failed; 2 the request is wrong; 3 a bug; 4 inconclusive;
+5 a worker was killed; 130 interrupted.
 """
 
 

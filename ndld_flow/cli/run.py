@@ -75,4 +75,4 @@ def command(
         except NdldFlowError as error:
             listener(RunRefused(message=hide_credentials(str(error)), exit_code=error.exit_code))
             raise
-    return 0 if finished.passed else 1
+    return finished.exit_code

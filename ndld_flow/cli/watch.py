@@ -38,7 +38,7 @@ def watch_verb(arguments: Sequence[str]) -> None:
 
 
 def _wait(verb: str, child: int) -> int:
-    """The child's exit code; 2 for one that was killed."""
+    """Return the child's exit code, or that of a killed worker."""
 
     def hand_on(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT:
@@ -51,11 +51,12 @@ def _wait(verb: str, child: int) -> int:
     if code >= 0:
         return code
     from ndld_flow.backends.processes.parent import name_signal
+    from ndld_flow.errors import KilledError
 
     click.echo(
         f"error: {verb}: the process that read the model was killed by {name_signal(-code) or -code}. A library "
-        "cannot bear this model, or it has run out of memory; nothing was changed. `ndld-flow run` with the step "
-        "`lint` may tell what is wrong with it.",
+        "crashed on this model, or it ran out of memory; nothing was changed. `ndld-flow run` with the step `lint` may "
+        "find what is wrong with it.",
         err=True,
     )
-    return 2
+    return KilledError.exit_code

@@ -10,6 +10,7 @@ from pydantic import JsonValue
 from ndld_flow.records.base import Document, Record
 from ndld_flow.records.formats import VERSIONS
 from ndld_flow.records.machine import Machine
+from ndld_flow.records.outcome import RunOutcome
 from ndld_flow.records.step_record import ArtifactRecord, RunStep
 
 
@@ -32,6 +33,18 @@ class SourceRecord(Record):
     path: str
     """Where it was read."""
     artifact: ArtifactRecord
+
+
+class RunFailure(Record):
+    """What ended a run before all of its steps were done."""
+
+    steps: tuple[str, ...] = ()
+    """The steps that failed, or were at work; empty where it happened between two steps."""
+    message: str
+    """One short paragraph, as the terminal had it."""
+    exit_code: int
+    log_lines: dict[str, tuple[str, ...]] = {}
+    """Step -> the last lines of its log."""
 
 
 class RunRecord(Document):
@@ -60,4 +73,8 @@ class RunRecord(Document):
     versions: dict[str, str]
     """Libraries by name, ndld_flow's own among them."""
     passed: bool
-    """False when a step or a gate said no."""
+    """False when a step or a gate failed, and when the run did not come to its end."""
+    outcome: RunOutcome
+    """How it ended. `running` where nothing was recorded at its end: it works still, or its program was killed."""
+    failure: RunFailure | None = None
+    """Of a run that did not come to its end."""

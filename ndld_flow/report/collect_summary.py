@@ -14,6 +14,7 @@ from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.build import Build
 from ndld_flow.records.graph_change import GraphSummary
 from ndld_flow.records.latency import LatencySummary
+from ndld_flow.records.outcome import RunOutcome
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import RunStep, StepRecord
@@ -156,6 +157,7 @@ class Summary:
     name: str
     run_id: str
     passed: bool
+    outcome: RunOutcome
     said_no: tuple[str, ...]
     """Steps that said no."""
     started_at: datetime
@@ -180,6 +182,7 @@ def collect_summary(documents: RunDocuments) -> Summary:
         name=short_name(run.recipe_name),
         run_id=short_name(run.id),
         passed=run.passed,
+        outcome=run.outcome,
         said_no=tuple(short_name(step.name) for step in run.steps if said_no(step)),
         started_at=run.started_at,
         wall_s=run.wall_s,

@@ -12,6 +12,7 @@ from ndld_flow.quantities import (
     size,
     size_change,
 )
+from ndld_flow.records.outcome import ENDINGS
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.collect_summary import (
     AccuracyOutcome,
@@ -51,8 +52,7 @@ def verdict_lines(summary: Summary) -> list[str]:
 
 def outcome_line(summary: Summary) -> str:
     """`PASSED ppocr-det in 8.2 s (6 of 6 steps reused)`."""
-    word = "PASSED" if summary.passed else "FAILED"
-    line = f"{word} {summary.name} in {seconds(summary.wall_s)}"
+    line = f"{ENDINGS[summary.outcome].headline} {summary.name} in {seconds(summary.wall_s)}"
     if not summary.passed:
         return f"{line}: {' and '.join(who_said_no(summary))} said no"
     reused = summary.outcomes.get("reused", 0)

@@ -18,6 +18,7 @@ from ndld_flow.recipe.gates import GateError
 from ndld_flow.recipe.recipe import SOURCE, Recipe
 from ndld_flow.recipe.resolved import resolve_recipe
 from ndld_flow.records.metric import Metric
+from ndld_flow.records.outcome import ENDINGS, judge
 from ndld_flow.records.run_record import GateResult, RunRecord, SourceRecord
 from ndld_flow.report.run_folder import read_run_record
 from ndld_flow.runner.check_folder import find_run_damage
@@ -87,6 +88,7 @@ def finish_run(run: RunState, request: Request) -> RunFinished:
 def describe_run(run: RunState, run_id: str, command: tuple[str, ...]) -> RunRecord:
     """The record of a run whose steps are done, its gates decided. Raises RequestError for a gate without a metric."""
     gates = _decide_gates(run)
+    failed = not (all(gate.passed for gate in gates) and all(s.record and s.record.passed for s in run.steps))
     models = {name: _describe_model(run, name) for name in run.models}
     return RunRecord(
         id=run_id,
@@ -103,7 +105,8 @@ def describe_run(run: RunState, run_id: str, command: tuple[str, ...]) -> RunRec
         gates=gates,
         machine=describe_machine(),
         versions=library_versions(run.recipe),
-        passed=all(gate.passed for gate in gates) and all(s.record and s.record.passed for s in run.steps),
+        passed=not failed,
+        outcome=judge(failed=failed),
     )
 
 
@@ -145,6 +148,7 @@ def _conclude(run: RunRecord, folder: Path, wall_s: float, *, nothing_to_do: boo
 
     return RunFinished(
         passed=run.passed,
+        exit_code=ENDINGS[run.outcome].exit_code,
         nothing_to_do=nothing_to_do,
         run=f"{run.recipe_name}/{run.id}",
         folder=str(folder),

@@ -68,6 +68,7 @@ class StepFinished(Record):
 class RunFinished(Record):
     event: Literal["run_finished"] = "run_finished"
     passed: bool
+    exit_code: int
     nothing_to_do: bool
     """Everything was there already; the run named is an earlier one."""
     run: str
@@ -114,6 +115,7 @@ class SweepFinished(Record):
     event: Literal["sweep_finished"] = "sweep_finished"
     passed: bool
     """Whether any point passed."""
+    exit_code: int
     nothing_to_do: bool
     """Everything was there already; the sweep named is an earlier one."""
     sweep: str

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ndld_flow.artifacts.hidden_credentials import hide_credentials
 from ndld_flow.artifacts.store import Store
-from ndld_flow.errors import RequestError
+from ndld_flow.errors import KilledError, NdldFlowError
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.runner.beside import Lookout, announce
 from ndld_flow.runner.device_locks import Claim, holding
@@ -72,9 +72,13 @@ def _naming_step(name: str, folder: Path) -> Iterator[None]:
     """
     try:
         yield
-    except RequestError as error:
+    except MemoryError as error:
+        raise KilledError(
+            f"step {name}: it ran out of memory. Free some, raise this process's limit, or give the step less to hold."
+        ) from error
+    except NdldFlowError as error:
         text = re.sub(rf"{re.escape(str(folder))}[/\\](\d+[/\\](out[/\\])?)?", "its ", hide_credentials(str(error)))
-        raise type(error)(f"step {name}: {text.removeprefix(f'step {name}: ')}") from error
+        raise error.with_text(f"step {name}: {text.removeprefix(f'step {name}: ')}") from error
 
 
 class _Lines(logging.Handler):

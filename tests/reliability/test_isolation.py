@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ndld_flow import api
-from ndld_flow.errors import BackendError
+from ndld_flow.errors import KilledError
 from tests.command_line import ndld_flow
 from tests.tally import Tally
 from tests.worker_toys import RECIPE, Deeds
@@ -28,7 +28,7 @@ def test_a_crash_in_native_code_is_the_steps_failure(in_folder: Path, tally: Cal
     deeds = Deeds(in_folder)
     for act, died in (("segfault", "was killed by SIGSEGV"), ("abort", "was killed by SIGABRT")):
         ended = ndld_flow("run", str(write_recipe(deeds, act)), "--trust", cwd=in_folder)
-        assert ended.returncode == 2
+        assert ended.returncode == 5
         assert ended.stderr.startswith(f"error: step second: the process that worked on it {died}; it said last: oh no")
         assert ended.stderr.count("\n") == 1
         assert "Traceback" not in ended.stdout + ended.stderr
@@ -43,7 +43,7 @@ def test_who_is_killed_for_want_of_memory_is_the_worker(in_folder: Path, tally: 
     """The kernel kills who takes too much, and the tool itself takes little."""
     count = tally("step killed for want of memory")
     deeds = Deeds(in_folder)
-    with pytest.raises(BackendError, match=f"was killed by {signal.SIGKILL.name}.*may have run out of memory"):
+    with pytest.raises(KilledError, match=f"was killed by {signal.SIGKILL.name}.*may have run out of memory"):
         api.run(write_recipe(deeds, "killed"), trust=True)
     count.refused += 1
 

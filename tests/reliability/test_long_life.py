@@ -162,9 +162,8 @@ def test_documents_inside_a_run_are_upgraded_with_it(
     monkeypatch: pytest.MonkeyPatch, unpacked: dict[str, Path]
 ) -> None:
     (path,) = (unpacked["store-1"] / "outputs/runs/golden").glob("2*/run.json")
-    monkeypatch.setattr(
-        formats, "_UPGRADES", {("step", 1): lambda tree: tree | {"summary": f"upgraded {tree['summary']}"}}
-    )
+    upgrades = {("step", 1): lambda tree: tree | {"summary": f"upgraded {tree['summary']}"}}
+    monkeypatch.setattr(formats, "_UPGRADES", {**formats._UPGRADES, **upgrades})
     for module in ("ndld_flow.records.formats", "ndld_flow.records.base"):
         monkeypatch.setattr(f"{module}.VERSIONS", {**formats.VERSIONS, "step": 2})
     record = RunRecord.model_validate_json(path.read_bytes())

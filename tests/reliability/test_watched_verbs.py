@@ -42,7 +42,7 @@ def test_a_crash_in_native_code_is_told(verb: str, tally: Callable[[str], Tally]
     count = tally("native crash of a verb")
     process = begin("os.kill(os.getpid(), signal.SIGSEGV)", verb)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 2
+    assert process.returncode == 5
     assert said.startswith(f"error: {verb}: the process that read the model was killed by SIGSEGV. ")
     assert said.count("\n") == 1
     count.refused += 1

@@ -15,7 +15,7 @@ from ndld_flow.backends.engines.build_request import BuildAnswer, BuildRequest
 from ndld_flow.backends.engines.chosen_library import choose_library, tell_missing
 from ndld_flow.backends.engines.library import SPOKEN, Library
 from ndld_flow.backends.processes.parent import Ended, run_child
-from ndld_flow.errors import BackendError, RequestError
+from ndld_flow.errors import BackendError, KilledError, NdldFlowError, RequestError
 from ndld_flow.plain_text import short_name, shortened, visible_text
 from ndld_flow.records.build import Build
 
@@ -30,9 +30,9 @@ def build_engine(request: BuildRequest, tell: Callable[[int, int, str], None]) -
     """Build the engine that is asked for; all files of the `Engine` artifact are in `request.out` afterwards.
 
     `tell(done, total, what)` hears how far it is. Raises BackendError when the library is not there, cannot do what
-    the settings ask, or fails or dies while building; ModelError when the model does not parse; RequestError when
-    shapes are missing; OSError when the disk is full. The building process has ended afterwards in any case, and ends
-    with this one when this one is killed.
+    the settings ask, or fails while building; KilledError when a signal ends it; ModelError when the model does not
+    parse; RequestError when shapes are missing; OSError when the disk is full. The building process has ended
+    afterwards in any case, and ends with this one when this one is killed.
     """
     settings = request.settings
     library = choose_library(settings)
@@ -71,7 +71,7 @@ def see_one_gpu(device: int) -> dict[str, str]:
 def _error(answer: BuildAnswer, request: BuildRequest) -> Exception:
     if answer.number:
         return OSError(answer.number, answer.message, str(request.out))
-    kind: type[RequestError] = getattr(errors, answer.error)
+    kind: type[NdldFlowError] = getattr(errors, answer.error)
     # A shape that is missing is told in full; what a library refuses has more to it.
     return kind(f"{answer.message}{_keep_log(request)}" if kind is not RequestError else answer.message)
 
@@ -95,7 +95,7 @@ def _died(request: BuildRequest, library: Library, ended: Ended) -> Exception:
         return ended.died("building")
     killed = ended.signal_name == "SIGKILL"
     why = "the system may be short of memory" if killed else f"{SPOKEN[library.backend]} or a plugin crashed"
-    return BackendError(
+    return KilledError(
         f"the process that built {request.label} with {SPOKEN[library.backend]} {library.version} died of "
         f"{ended.signal_name} while {short_name(ended.doing)}: {why}.{_last_words(request.out / Engine.log)} "
         f"Try a lower `optimization_level`, a smaller `workspace`, or fewer plugins.{_keep_log(request)}"

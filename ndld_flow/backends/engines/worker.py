@@ -28,7 +28,7 @@ def main() -> None:
     except RequestError as error:
         answer = BuildAnswer(type(error).__name__, str(error))
     except MemoryError:
-        answer = BuildAnswer("BackendError", "the building process ran out of memory: free some, or raise its limit.")
+        answer = BuildAnswer("KilledError", "the building process ran out of memory: free some, or raise its limit.")
     except OSError as error:
         answer = BuildAnswer("OSError", error.strerror or str(error), error.errno or 0)
     answer.write(folder)

@@ -39,6 +39,8 @@ def main() -> None:
             _record(job, job.layers, library, answer, folder, tell)
     except RequestError as error:
         answer = Answer(error=type(error).__name__, message=str(error))
+    except MemoryError:
+        answer = Answer(error="KilledError", message=f"the process that measured {folder.name} ran out of memory.")
     answer.write(folder)
     child.end()
 

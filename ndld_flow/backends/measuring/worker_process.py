@@ -10,7 +10,7 @@ from ndld_flow.backends.engines.running.engine_session import EngineSession
 from ndld_flow.backends.measuring import worker
 from ndld_flow.backends.measuring.worker_job import Answer, Job
 from ndld_flow.backends.processes.parent import Ended, run_child
-from ndld_flow.errors import BackendError
+from ndld_flow.errors import KilledError
 
 
 def run_worker(
@@ -18,7 +18,7 @@ def run_worker(
 ) -> Answer:
     """Do a job in a fresh process whose files lie in `folder`, which is made; `environment` is added to ours.
 
-    Raises what the worker raised: `ModelError`, `BackendError` or `RequestError`; `BackendError` too when it died.
+    Raises what the worker raised: `ModelError`, `BackendError` or `RequestError`; `KilledError` when it was killed.
     Whatever happens here, the worker has ended afterwards; when this process is killed, it ends by itself.
     """
     folder.mkdir(parents=True)
@@ -41,7 +41,7 @@ def _died(job: Job, ended: Ended) -> Exception:
     why = "the system may be short of memory" if killed else f"{library} or a library of it crashed"
     advice = "Build the engine anew" if engine else "Try another provider or optimization, or fewer threads"
     last = f" Its last words: {ended.said.splitlines()[-1][:300]}." if ended.said else ""
-    return BackendError(
+    return KilledError(
         f"the process that measured {job.model} on {job.session.provider} died of {ended.signal_name} while "
         f"{ended.doing}: {why}.{last} {advice}."
     )

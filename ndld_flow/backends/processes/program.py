@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from ndld_flow.backends.processes.parent import end_group
-from ndld_flow.errors import BackendError, RequestError
+from ndld_flow.errors import BackendError, KilledError, RequestError
 from ndld_flow.plain_text import shortened, visible_text
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
@@ -58,7 +58,8 @@ def run_program(program: Program, hear: Callable[[str], None]) -> None:
     """Run a program to its end; `hear` gets each line of its output and errors, made visible, as it comes.
 
     Whatever happens here, the program and all of its process group have ended afterwards. Raises `BackendError` when it
-    cannot be started, `RequestError` with its last lines when it fails or takes longer than it may.
+    cannot be started, `RequestError` with its last lines when it fails or takes longer than it may, and `KilledError`
+    when a signal ends it.
     """
     try:
         process = subprocess.Popen(
@@ -86,7 +87,8 @@ def run_program(program: Program, hear: Callable[[str], None]) -> None:
     finally:
         end_group(process)
     if process.returncode:
-        raise RequestError(f"the program {program.name!r} ended with {_code(process.returncode)}.{_said(last)}")
+        kind = KilledError if process.returncode < 0 else RequestError
+        raise kind(f"the program {program.name!r} ended with {_code(process.returncode)}.{_said(last)}")
 
 
 def _lines(process: subprocess.Popen[bytes], program: Program) -> Iterator[str]:

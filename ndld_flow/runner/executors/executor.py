@@ -40,7 +40,7 @@ class Executor(Protocol):
         """Compute a task, or take from the store what another process has put there meanwhile.
 
         The future raises what the steps raise (`NdldFlowError`); `StepTimeoutError` when they took longer than they
-        may; `BackendError` when who worked on it died twice.
+        may; `KilledError` when the process that worked on it was killed.
         """
 
     def close(self) -> None:

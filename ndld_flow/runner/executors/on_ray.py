@@ -15,7 +15,7 @@ from concurrent.futures import Future
 
 from ndld_flow.artifacts.remote_store import RemoteStore
 from ndld_flow.artifacts.store import Store
-from ndld_flow.errors import BackendError
+from ndld_flow.errors import BackendError, KilledError
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.sweep_section import Needs
 from ndld_flow.records.step_record import StepRecord
@@ -32,7 +32,14 @@ from ndld_flow.runner.executors.ray_placement import (
     only_machine,
     read_nodes,
 )
-from ndld_flow.runner.executors.ray_watch import LacksError, LostError, NotBegunError, Watch, name_steps
+from ndld_flow.runner.executors.ray_watch import (
+    LacksError,
+    LostError,
+    LostWorkerError,
+    NotBegunError,
+    Watch,
+    name_steps,
+)
 from ndld_flow.runner.executors.ray_ways import SharedFolder, ThroughRemote, Way
 from ndld_flow.runner.executors.workers import Hearing
 
@@ -121,7 +128,8 @@ class OnRay:
             if found is not None:
                 return found
             self._prepare_again(losses[-1])
-        raise BackendError(f"{name_steps(task)}: Ray lost it {len(losses)} times; the last time: {losses[-1]}.")
+        kind = KilledError if isinstance(losses[-1], LostWorkerError) else BackendError
+        raise kind(f"{name_steps(task)}: Ray lost it {len(losses)} times; the last time: {losses[-1]}.")
 
     def _prepare_again(self, lost: LostError) -> None:
         if isinstance(lost, LacksError):

@@ -125,7 +125,7 @@ class _Desk:
         except (WorkerDiedError, WorkerStoppedError) as error:
             _workers.pop(gpus).release()
             store.sweep_building()  # what it was making
-            return Died(text=str(error)) if isinstance(error, WorkerDiedError) else Stopped()
+            return Died(text=str(error), killed=error.killed) if isinstance(error, WorkerDiedError) else Stopped()
 
     def progress(self, place: int, done: int, total: int, what: str) -> None:
         self.said.put(Progressed(place=place, done=done, total=total, what=what))

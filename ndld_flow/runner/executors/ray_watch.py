@@ -25,6 +25,10 @@ class LostError(BackendError):
     """Nobody knows what became of a task; to be tried again."""
 
 
+class LostWorkerError(LostError):
+    """The process that worked on it was killed there."""
+
+
 class NotBegunError(LostError):
     """It was lost before any node said that it works on it: Ray gave it to one that was going away."""
 
@@ -69,7 +73,8 @@ class Watch:
 
     def _conclude(self, last: Last) -> Sequence[StepRecord]:
         if isinstance(last, Died):
-            raise LostError(f"the process that worked on it {last.text}")
+            lost = LostWorkerError if last.killed else LostError
+            raise lost(f"the process that worked on it {last.text}")
         if isinstance(last, Lacks):
             raise LacksError(last.digests)
         if isinstance(last, Stopped):

@@ -70,6 +70,8 @@ class Died(Line):
 
     said: Literal["died"] = "died"
     text: str
+    killed: bool = False
+    """Whether a signal ended it."""
 
 
 Word = Alive | Progressed | Waits | Done | Refused | Failed | Lacks | Stopped | Died

@@ -31,7 +31,12 @@ class Ear(Protocol):
 
 
 class WorkerDiedError(Exception):
-    """A worker ended without an answer; the text says how, and what it said last."""
+    """A worker ended without an answer; the text says how, and what it printed last."""
+
+    def __init__(self, text: str, *, killed: bool) -> None:
+        super().__init__(text)
+        self.killed = killed
+        """Whether a signal ended it."""
 
 
 class WorkerStoppedError(Exception):
@@ -86,7 +91,9 @@ class WorkerProcess:
         self.end()
         if self._stopped:
             raise WorkerStoppedError
-        raise WorkerDiedError(f"{self._how_it_ended()}{self._last_words()}")
+        killed_by = self._killing_signal()
+        how = f"was killed by {killed_by}" if killed_by else f"ended with code {self._process.returncode}"
+        raise WorkerDiedError(f"{how}{self._last_words()}", killed=bool(killed_by))
 
     def _forget(self) -> None:
         """What was said before this order is of no interest; the offset is the worker's too."""
@@ -113,10 +120,10 @@ class WorkerProcess:
         end_group(self._process)
         self._said.close()
 
-    def _how_it_ended(self) -> str:
+    def _killing_signal(self) -> str:
+        """Return the name of the signal that ended it; empty where it ended by itself."""
         code = self._process.returncode
-        killed_by = name_signal(-code if code < 0 else code - 128)
-        return f"was killed by {killed_by}" if killed_by else f"ended with code {code}"
+        return name_signal(-code if code < 0 else code - 128)
 
     def _last_words(self) -> str:
         size = self._said.seek(0, 2)

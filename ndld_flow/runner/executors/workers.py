@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ndld_flow import errors
 from ndld_flow.artifacts.store import Store
-from ndld_flow.errors import BackendError, RequestError
+from ndld_flow.errors import BackendError, KilledError, NdldFlowError
 from ndld_flow.quantities import seconds
 from ndld_flow.records.step_record import StepRecord
 from ndld_flow.runner.events import Listener, StepWaits, ignore
@@ -21,8 +21,8 @@ from ndld_flow.runner.executors.orders import TaskOrder, write_order
 from ndld_flow.runner.executors.worker_process import COMMAND, Ear, WorkerDiedError, WorkerProcess, WorkerStoppedError
 
 _ADVICE = {
-    1: "What was finished before is kept. It may have run out of memory, or a library cannot bear this model or these "
-    "settings: the steps before it can be looked at, and other settings tried.",
+    1: "What was finished before is kept. It may have run out of memory, or a library crashed on this model or these "
+    "settings: inspect what the steps before it made, and try other settings.",
     2: "A second try ended alike. If it is short of memory, let fewer steps work at once (`--jobs`).",
 }
 """By the number of tries."""
@@ -183,20 +183,25 @@ class _Bench:
         self._worker: WorkerProcess | None = None
 
     def do(self, job: _Job, ear: Ear) -> Answer:
-        """The answer to a job. Raises BackendError when a worker died of each try, and StepTimeoutError."""
-        died = ""
+        """Return the answer to a job.
+
+        Raises KilledError when a signal ended the worker in each try, BackendError when it ended by itself without an
+        answer, and StepTimeoutError.
+        """
+        died = WorkerDiedError("", killed=False)
         for _ in range(self._tries):
             try:
                 with self._seated(job.store) as worker:
                     return worker.do(job.order, ear)
             except WorkerDiedError as error:
-                died = str(error)
+                died = error
             except WorkerStoppedError:
                 raise StepTimeoutError(
                     f"{job.steps}: it took longer than {seconds(job.task.timeout_s or 0)} and was stopped. Allow it "
                     "more by `timeout`."
                 ) from None
-        raise BackendError(f"{job.steps}: the process that worked on it {died}. {_ADVICE[self._tries]}")
+        kind = KilledError if died.killed else BackendError
+        raise kind(f"{job.steps}: the process that worked on it {died}. {_ADVICE[self._tries]}")
 
     @contextlib.contextmanager
     def _seated(self, store: Store) -> Iterator[WorkerProcess]:
@@ -223,6 +228,6 @@ def read_answer(answer: Answer) -> Sequence[StepRecord]:
     if isinstance(answer, Done):
         return answer.records
     if isinstance(answer, Refused):
-        kind: type[RequestError] = getattr(errors, answer.error)
-        raise kind(answer.text)
+        kind: type[NdldFlowError] = getattr(errors, answer.error)
+        raise kind.with_text(answer.text)
     raise WorkerBugError(f"{answer.error}: {answer.text}") from _WorkersTraceback(answer.traceback)

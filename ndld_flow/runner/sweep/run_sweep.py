@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from ndld_flow.errors import RequestError
 from ndld_flow.recipe.points import Sweep
+from ndld_flow.records.outcome import ENDINGS, judge
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.sweep.read import read_sweep_record
 from ndld_flow.report.sweep.terminal_lines import summarize_sweep
@@ -114,6 +115,7 @@ def _conclude(record: SweepRecord, ended: Ended) -> SweepFinished:
 def _describe_end(record: SweepRecord, folder: str, wall_s: float, *, nothing_to_do: bool) -> SweepFinished:
     return SweepFinished(
         passed=record.passed,
+        exit_code=ENDINGS[judge(failed=not record.passed)].exit_code,
         nothing_to_do=nothing_to_do,
         sweep=f"{record.recipe_name}/{record.id}",
         folder=folder,

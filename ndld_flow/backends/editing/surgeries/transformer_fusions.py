@@ -21,7 +21,7 @@ from ndld_flow.backends.models.files import all_graphs, load_model
 from ndld_flow.backends.models.node_selection import op_name
 from ndld_flow.backends.models.sparse_tensors import SparseInitializer
 from ndld_flow.backends.processes.parent import run_child
-from ndld_flow.errors import RequestError
+from ndld_flow.errors import KilledError, RequestError
 
 _OF_ONNX = frozenset(("LayerNormalization", "RMSNormalization", "Gelu", "RotaryEmbedding", "Attention"))
 _CONTRIB = "com.microsoft::"
@@ -85,7 +85,7 @@ def _run(model: ir.Model, job: FusionJob, folder: Path) -> ir.Model:
     if not result.exists():
         if not ended.signal_name:
             raise ended.died("fusing")
-        raise RequestError(f"ONNX Runtime's optimizer died of {ended.signal_name}: the memory may be short")
+        raise KilledError(f"ONNX Runtime's optimizer died of {ended.signal_name}: the memory may be short")
     fused = load_model(result)
     for graph in fused.graphs():
         for value in graph.initializers.values():
