@@ -266,6 +266,16 @@ def test_noise_is_learned_kept_and_used(standing: Path, monkeypatch: pytest.Monk
     assert find_noise(Outputs(Path("outputs")), profile) is None
 
 
+@pytest.mark.parametrize("setting", ["runs=2", "budget=1ms"])
+def test_noise_with_too_few_runs_is_refused(standing: Path, setting: str) -> None:
+    kept = {path: path.read_bytes() for path in standing.glob("outputs/noise/*.json")}
+    with pytest.raises(RequestError, match="comparisons"):
+        api.noise("model.onnx", ["passes=3", "duration=0", "warmup=0", setting], comparisons=3)
+    with pytest.raises(RequestError, match="too few"):
+        api.noise("model.onnx", comparisons=2)
+    assert {path: path.read_bytes() for path in standing.glob("outputs/noise/*.json")} == kept
+
+
 def test_a_run_leaves_what_other_programs_read(standing: Path) -> None:
     step = standing / "outputs" / "runs" / "pair" / "latest" / "speed"
     assert {"profile.json", "profile.md", "layers.csv", "trace.json"} <= {path.name for path in step.iterdir()}

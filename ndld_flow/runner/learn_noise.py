@@ -14,6 +14,7 @@ from ndld_flow.artifacts.digest import digest_json
 from ndld_flow.artifacts.files import temporary_folder, write_text_atomically
 from ndld_flow.compare.measured import Rules
 from ndld_flow.compare.noise import applies, learn_thresholds, noise_samples
+from ndld_flow.errors import RequestError
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.read_document import read_document
@@ -28,6 +29,8 @@ MODEL = "package:onnx/backend/test/data/light/light_resnet50.onnx"
 """What is measured when nothing else is said: a ResNet-50 that comes with onnx."""
 PAIRS = 5
 """Process runs a side in one comparison, as `profile` makes by default."""
+FEWEST_COMPARISONS = 3
+"""The next comparison exceeds the largest of n with a chance of 1 in n + 1: fewer would teach nothing."""
 RUN_S = 0.5
 """How long each process run measures, as `profile` does by default."""
 RECIPE = """\
@@ -51,8 +54,9 @@ def learn_noise(
     """Compare a model with itself again and again, and keep what comparisons on this machine are then held against.
 
     `settings` are those of the step `profile` (both sides get them) and the recipe's inputs. Raises NdldFlowError as
-    `run_recipe` does.
+    `run_recipe` does, and RequestError for fewer than `FEWEST_COMPARISONS`, asked for or measured.
     """
+    _check_request(settings, comparisons)
     list(_read_learned(Outputs(outputs)))  # before it takes minutes
     runs = PAIRS * comparisons
     overrides = [
@@ -69,6 +73,17 @@ def learn_noise(
     path = _folder(Outputs(outputs)) / f"{_name(noise)}.json"
     write_text_atomically(path, noise.to_json())
     return noise
+
+
+def _check_request(settings: Sequence[str], comparisons: int) -> None:
+    if comparisons < FEWEST_COMPARISONS:
+        raise RequestError(f"noise: {comparisons} comparisons are too few. Use at least {FEWEST_COMPARISONS}.")
+    for setting in settings:
+        if setting.partition("=")[0] == "runs":
+            raise RequestError(
+                f"{setting}: `noise` chooses `runs` itself, {PAIRS} per comparison. Set the number of comparisons by "
+                "--comparisons instead."
+            )
 
 
 def find_noise(outputs: Outputs, profile: Profile) -> Noise | None:
@@ -98,6 +113,12 @@ def _name(noise: Noise) -> str:
 
 def _learn(a: Profile, b: Profile, model: str) -> Noise:
     samples = noise_samples(a, b, PAIRS)
+    if len(samples) < FEWEST_COMPARISONS:
+        raise RequestError(
+            f"noise of {model}: {min(len(a.runs), len(b.runs))} process runs per side were measured, enough for "
+            f"{len(samples)} comparisons of {PAIRS}, and fewer than {FEWEST_COMPARISONS} give no threshold. Nothing "
+            "was kept. Raise or leave out `budget`, or lower `duration` and `passes`."
+        )
     learned = learn_thresholds(samples)
     return Noise(
         machine=a.machine,
