@@ -130,7 +130,7 @@ class Activations(Document):
     range_format: str = "fp16"
     """What ranges are held against: their shares beyond, subnormal and vanishing are those of this format."""
     noise: str = ""
-    """What was added to the inputs: `normal, deviation 0.02, seed 0`."""
+    """Noise added to the inputs, and to which model's: `normal, deviation 0.02, seed 0, candidate only`."""
     stopped_at: str = ""
     """The tensor or node the run stopped behind."""
     samples: tuple[SampleShown, ...]

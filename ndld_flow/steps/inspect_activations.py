@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Noise(Settings):
-    """Noise on inputs: the same for both models."""
+    """Noise on the inputs of the candidate, or of both models."""
 
     kind: Literal["normal", "uniform", "salt_pepper"] = "normal"
     """`normal` and `uniform` are added; `salt_pepper` makes elements the smallest or largest value of their input."""
@@ -43,6 +43,9 @@ class Noise(Settings):
     """Which inputs get it; all of floats when empty."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Equal seeds give equal noise; sample i gets `seed` + i."""
+    applies_to: Literal["candidate", "both"] = "candidate"
+    """`candidate`: the reference runs on the clean inputs, so that the differences include the effect of the noise.
+    `both`: both models run on the same noisy inputs, so that the differences are those of the models alone."""
 
     @model_validator(mode="after")
     def _check_amount(self) -> Noise:
@@ -85,7 +88,7 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
     until: str | None = None
     """A tensor or node behind which the run stops: what comes after does not run, and may be broken."""
     noise: Noise | None = None
-    """Noise on inputs: how much of what the model says hangs on small differences."""
+    """Noise on inputs, to see how sensitive the model is to small differences."""
     layout: dict[NamePattern, Literal["NCHW", "NHWC", "NCL", "NLC", "NCDHW", "NC", "flat"]] = Field(default={})
     """Name or pattern -> what a tensor's dimensions are, where the guess from its operators is wrong."""
     format: Literal["fp16", "bf16", "fp32", "fp8e4m3", "fp8e5m2"] = "fp16"
@@ -164,7 +167,9 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
         from ndld_flow.backends.activations.noise import Noise as AddedNoise
 
         noise = self.noise
-        return None if noise is None else AddedNoise(noise.kind, noise.amount, noise.inputs, noise.seed)
+        if noise is None:
+            return None
+        return AddedNoise(noise.kind, noise.amount, noise.inputs, noise.seed, noise.applies_to == "both")
 
 
 def _metrics(found: Activations) -> dict[str, Metric]:

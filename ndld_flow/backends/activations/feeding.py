@@ -1,4 +1,4 @@
-"""What both models are fed: the same samples with the same noise, each under its own names and in its own dtypes."""
+"""The inputs of both models: the same samples, each under the model's own names and in its own dtypes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ class Feeding:
             picture = self._picture(noisy, out, number) if number < pictures else ""
             told = {name: feed.description for name, feed in noisy.feeds.items()}
             self.shown.append(SampleShown(label=sample.label, inputs=told, picture=picture))
-            plain = {name: feed.values for name, feed in noisy.feeds.items()}
+            of_reference = noisy if self._noise is not None and self._noise.on_reference else sample
+            plain = {name: feed.values for name, feed in of_reference.feeds.items()}
             yield Fed(plain, self._inputs.for_candidate(noisy.feeds))
 
     def _with_noise(self, sample: Sample, number: int) -> Sample:

@@ -101,7 +101,7 @@ def _look(
         provider=full_name(request.settings.provider),
         arithmetic="stored" if any(side.emulated for side in (mine, other) if side) else "native",
         range_format=request.limits.precision,
-        noise=request.noise.describe() if request.noise else "",
+        noise=request.noise.describe(compared=reference is not None) if request.noise else "",
         stopped_at=request.until,
         samples=feeding.record(),
         tensors=tensors,

@@ -1,4 +1,4 @@
-"""Noise added to a model's inputs: how much of what it says hangs on the last bits of what it is fed."""
+"""Noise added to a model's inputs, to measure how sensitive the model is to small differences."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ class Noise:
     inputs: tuple[str, ...]
     """Their names; empty means all float inputs."""
     seed: int
+    on_reference: bool
+    """Whether the reference gets the same noise as the candidate."""
 
-    def describe(self) -> str:
-        """`normal, deviation 0.02, seed 0`"""
+    def describe(self, *, compared: bool) -> str:
+        """Return `normal, deviation 0.02, seed 0`, and which of two compared models get the noise."""
         word = {"normal": "deviation", "uniform": "amplitude", "salt_pepper": "share"}[self.kind]
         where = f", on {', '.join(self.inputs)}" if self.inputs else ""
-        return f"{self.kind}, {word} {self.amount:g}, seed {self.seed}{where}"
+        models = (", both models" if self.on_reference else ", candidate only") if compared else ""
+        return f"{self.kind}, {word} {self.amount:g}, seed {self.seed}{where}{models}"
 
 
 def noisy_inputs(noise: Noise, inputs: Sequence[TensorSpec]) -> frozenset[str]:
