@@ -20,10 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ndld_flow import __version__
 from ndld_flow.plain_text import short_name, shortened, visible_text
 
+NOT_UTF8 = "a name is not UTF-8, which records and pages cannot hold; rename the file or folder"
 MAX_MESSAGE = 50_000
 """Characters of a message. Only a recipe with many mistakes comes near."""
 MAX_TOLD = 50
@@ -88,6 +90,14 @@ class NewerFormatError(RequestError):
 
 class OutputsError(RequestError):
     """The outputs folder cannot be written."""
+
+
+def require_utf8(path: str | Path) -> None:
+    """Raise RequestError for a path, below the current directory or absolute, that records and pages cannot hold."""
+    try:
+        str(Path(path).absolute()).encode()
+    except UnicodeEncodeError:
+        raise RequestError(f"{path}: {NOT_UTF8} (in {Path(path).absolute().parent}).") from None
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import os
@@ -18,13 +19,15 @@ from typing import NoReturn
 import click
 
 from ndld_flow import __version__
-from ndld_flow.cli.guarded_output import guarded_output
+from ndld_flow.cli.guarded_output import ReaderGoneError, guarded_output, open_missing_streams
 from ndld_flow.cli.watch import watch_verb
-from ndld_flow.errors import NdldFlowError, OutputsError, RecipeError
+from ndld_flow.errors import NOT_UTF8, NdldFlowError, OutputsError, RecipeError
 from ndld_flow.plain_text import shortened, visible_text
 
 _MOST_LETTERS = 300
 """Of a name in an error: whoever gave it may have liked it longer."""
+_PIPE_CLOSED = 141
+"""What a shell reports of a program that SIGPIPE ended."""
 _LONG = re.compile(rf"\S{{{_MOST_LETTERS + 1},}}")
 
 VERBS = {
@@ -54,7 +57,7 @@ Begin with:   ndld-flow run pipelines/quickstart.yaml
 For a model:  ndld-flow init MODEL.onnx
 
 Exit codes: 0 all well; 1 a check, gate or step failed; 2 the request is wrong; 3 a bug; 4 inconclusive;
-5 a worker was killed; 130 interrupted.
+5 a worker was killed; 130 interrupted; 141 whoever read the output closed the pipe.
 """
 
 
@@ -98,17 +101,21 @@ def program(debug: bool) -> None:
 
 def main() -> NoReturn:
     """Run the program and exit with the code that errors.py tells."""
+    open_missing_streams()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us politely gets our cleaning up too
     debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     watch_verb(arguments)
     with guarded_output():
-        _do(arguments, debug)
+        try:
+            sys.exit(_flush(_do(arguments, debug)))
+        except ReaderGoneError:
+            _leave(_PIPE_CLOSED)
 
 
-def _do(arguments: Sequence[str], debug: bool) -> NoReturn:
+def _do(arguments: Sequence[str], debug: bool) -> int:
     try:
-        sys.exit(program.main(arguments, prog_name="ndld-flow", standalone_mode=False) or 0)
+        return program.main(arguments, prog_name="ndld-flow", standalone_mode=False) or 0
     except (click.exceptions.Abort, KeyboardInterrupt):  # click turns the one into the other
         click.echo("interrupted; what was finished is kept, run again to go on", err=True)
         _leave(130)
@@ -116,20 +123,29 @@ def _do(arguments: Sequence[str], debug: bool) -> NoReturn:
         told = io.StringIO()
         error.show(told)
         click.echo(_tellable(told.getvalue()), nl=False, err=True)
-        sys.exit(error.exit_code)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read our output went away
-        sys.exit(0)
+        return error.exit_code
+    except ReaderGoneError:
+        raise
     except Exception as error:
         if debug:
             raise
-        sys.exit(_explain(error))
+        return _explain(error)
+
+
+def _flush(code: int) -> int:
+    """Write what is still buffered; return the exit code, that of an error where all went well but this."""
+    try:
+        sys.stdout.flush()
+    except OutputsError as error:
+        return code or _explain(error)
+    return code
 
 
 def _leave(code: int) -> NoReturn:
     """End at once: threads of native libraries must not keep an interrupted program alive."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(ReaderGoneError, OutputsError):
+            stream.flush()
     os._exit(code)
 
 
@@ -139,14 +155,34 @@ def _explain(error: Exception) -> int:
         click.echo(_say(error), err=True)
         return error.exit_code
     from ndld_flow.cli.bug import write_bug
-    from ndld_flow.runner.disk import explain_disk
 
-    told = explain_disk(error, Path()) if isinstance(error, OSError) else ""
-    if told:  # of a verb that writes little: files that the user names, tags
+    told = _explain_surroundings(error)
+    if told:
         click.echo(f"error: {_tellable(told)}", err=True)
         return OutputsError.exit_code
     click.echo(write_bug(error), err=True)
     return 3
+
+
+def _explain_surroundings(error: Exception) -> str:
+    """Return the message for an error that the disk, the current directory or a file name caused, or an empty one."""
+    from ndld_flow.runner.disk import explain_disk
+
+    if isinstance(error, OSError):
+        if not _has_current_directory():
+            return "the current directory was deleted. Change to one that exists, and run again."
+        return explain_disk(error, Path())  # of a verb that writes little: files that the user names, tags
+    if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
+        return f"{NOT_UTF8}: {error.object}"
+    return ""
+
+
+def _has_current_directory() -> bool:
+    try:
+        Path.cwd()
+    except OSError:
+        return False
+    return True
 
 
 def _say(error: NdldFlowError) -> str:

@@ -13,8 +13,10 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
+from ndld_flow.errors import OutputsError
 from ndld_flow.plain_text import visible_text
 
+_STDOUT, _STDERR = 1, 2
 _OURS = re.compile(r"\x1b\[(?:[0-9;]*[mABCDEFGHJK]|\?25[lh])|\r(?!\n)")
 """Colours, moves of the cursor, hiding and showing it: what rich and click send to terminals."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -24,15 +26,40 @@ _OLD_COMMAND = re.compile(r"##(?=\w*\[)")
 """GitHub's `##[error]`, Azure's `##vso[...]`, TeamCity's `##teamcity[...]`: anywhere."""
 
 
+class ReaderGoneError(Exception):
+    """The program that read standard output or standard error has closed the pipe, as `head` does."""
+
+
 class GuardedStream:
-    """A stream of text that passes on only what `keep` leaves of it."""
+    """A stream of text that passes on only what `keep` leaves of it.
+
+    Once a write has failed, that and every later one raise ReaderGoneError or OutputsError.
+    """
 
     def __init__(self, stream: TextIO, keep: Callable[[str], str]) -> None:
         self._stream, self._keep = stream, keep
+        self._failure: ReaderGoneError | OutputsError | None = None
 
     def write(self, text: str) -> int:
-        self._stream.write(self._keep(text))
+        with self._explaining():
+            self._stream.write(self._keep(text))
         return len(text)
+
+    def flush(self) -> None:
+        with self._explaining():
+            self._stream.flush()
+
+    @contextlib.contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())  # Python flushes again when it ends
+            name = "standard error" if self._stream.fileno() == _STDERR else "standard output"
+            text = f"{name} cannot be written ({error.strerror}). What was finished is kept."
+            self._failure = ReaderGoneError() if isinstance(error, BrokenPipeError) else OutputsError(text)
+        if self._failure is not None:  # again, as click ignores errors of its first, empty write
+            raise self._failure
 
     def writelines(self, lines: list[str]) -> None:
         for line in lines:
@@ -40,6 +67,18 @@ class GuardedStream:
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the stream has
         return getattr(self._stream, name)
+
+
+def open_missing_streams() -> None:
+    """Open /dev/null as each of the standard streams that the shell has closed (`>&-`).
+
+    Otherwise the next file that is opened would get its number, and what native libraries print would be written there.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        os.set_inheritable(descriptor, True)  # for workers
+    os.close(descriptor)
+    sys.stdout = sys.stdout or open(_STDOUT, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(_STDERR, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
 
 
 @contextlib.contextmanager

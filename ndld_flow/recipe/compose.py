@@ -193,6 +193,6 @@ def _quiet() -> Iterator[None]:
 
 
 def _quote(text: str) -> str:
-    """Text as a quoted string of Hydra's grammar."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    """Return text as a quoted string of Hydra's grammar, where a backslash is an escape only before a quote."""
+    escaped = re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), text)
     return f"'{escaped}'"

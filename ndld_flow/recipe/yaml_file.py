@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from ndld_flow.errors import Problem, RecipeError
+from ndld_flow.errors import Problem, RecipeError, require_utf8
 from ndld_flow.plain_text import visible_name
 from ndld_flow.recipe.yaml_bounds import MAX_BYTES, ExcessError, check_depth, check_size, key_trouble, value_trouble
 
@@ -86,6 +86,7 @@ class _SafeLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignor
 
 
 def read_text(path: Path) -> str:
+    require_utf8(path)
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):  # a pipe or a device may never end

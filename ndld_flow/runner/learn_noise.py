@@ -14,7 +14,7 @@ from ndld_flow.artifacts.digest import digest_json
 from ndld_flow.artifacts.files import temporary_folder, write_text_atomically
 from ndld_flow.compare.measured import Rules
 from ndld_flow.compare.noise import applies, learn_thresholds, noise_samples
-from ndld_flow.errors import RequestError
+from ndld_flow.errors import RequestError, require_utf8
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.read_document import read_document
@@ -62,6 +62,7 @@ def learn_noise(
     overrides = [
         each for setting in settings for each in (override_profile(setting, "a"), override_profile(setting, "b"))
     ]
+    require_utf8(model)
     with temporary_folder() as aside:
         recipe = aside / "noise.yaml"
         recipe.write_text(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ndld_flow.artifacts.files import temporary_folder
-from ndld_flow.errors import RequestError
+from ndld_flow.errors import RequestError, require_utf8
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.run_folder import read_run
 from ndld_flow.runner.events import Listener, RunFinished, ignore
@@ -59,6 +59,7 @@ def profile_model(
     overrides = tuple(each for setting in settings for each in _override(setting, template))
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model.rpartition(":")[2]).stem).strip("-.") or "model"
     name = f"profile-{stem}"[:100]
+    require_utf8(model)
     with temporary_folder() as aside:
         recipe = aside / f"{name}.yaml"
         recipe.write_text(template.format(name=name, model=json.dumps(model), backend=_backend(settings)), "utf-8")

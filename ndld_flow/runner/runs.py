@@ -10,7 +10,7 @@ from pathlib import Path
 from ndld_flow.artifacts.files import follow, place_folder, point_to
 from ndld_flow.artifacts.store import Store
 from ndld_flow.artifacts.store_format import mark_store, open_store
-from ndld_flow.errors import OutputsError, RequestError
+from ndld_flow.errors import OutputsError, RequestError, require_utf8
 from ndld_flow.records.read_document import read_tree
 from ndld_flow.report.run_folder import RUN_RECORD
 from ndld_flow.report.sweep.read import SWEEP_RECORD
@@ -74,6 +74,7 @@ class Outputs:
 
     def prepare(self) -> None:
         """Make the folder where it is missing. Raises OutputsError when nothing can be written there."""
+        require_utf8(self.root)
         try:
             self.runs.mkdir(parents=True, exist_ok=True)
             probe = self.root / ".writable"
