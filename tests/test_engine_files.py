@@ -136,8 +136,8 @@ def test_a_damaged_build_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, build().to_json().replace('"parse_s": 0.31', '"parse_s": "long"'), "build.json")
     with pytest.raises(RequestError, match="is no build that this version reads: parse_s"):
         api.report(str(path), to=tmp_path / "out.html")
-    path.write_text(build().to_json().replace('"format_version": 1', '"format_version": 2'))
-    with pytest.raises(RequestError, match="format version 2"):
+    path.write_text(build().to_json().replace('"format_version": 2', '"format_version": 3'))
+    with pytest.raises(RequestError, match="format version 3"):
         api.report(str(path), to=tmp_path / "out.html")
 
 
@@ -148,7 +148,8 @@ def test_layers_of_tensorrt_rtx(tmp_path: Path) -> None:
     move, wait, fused = read_profile(write(tmp_path, SHAPES["rtx"])).layers
     assert (move.role, move.onnx_nodes, move.outputs[0].format) == ("reformat", (), "hwc")
     assert (wait.role, wait.onnx_nodes) == ("sync", ())
-    assert (fused.role, fused.precision, fused.onnx_nodes) == ("compute", "float16", ("conv.0", "bn.0"))
+    assert (fused.role, fused.precision, fused.onnx_nodes) == ("compute", "", ("conv.0", "bn.0"))
+    assert (fused.input_precision, fused.weights_dtype, fused.output_precision) == ("float32", "float16", "float16")
     assert fused.weight_bytes == 16 * 3 * 3 * 3 * 2
 
 
@@ -200,8 +201,8 @@ def test_any_words_for_a_format(told: str) -> None:
 def test_an_engines_graph_is_drawn(tmp_path: Path) -> None:
     picture = api.draw(write(tmp_path, SHAPES["rtx"]), tmp_path / "out.svg").read_text("utf-8")
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", picture)
-    assert {"CorrMulAdd", "conv.0 +1", "float16 hwc", "Move", "x", "y"} <= set(texts)
-    assert "3 layers · 1 float32 · 1 of unknown precision · 1 float16 · 1 reformat" in " ".join(texts)
+    assert {"CorrMulAdd", "conv.0 +1", "writes float16 hwc", "Move", "x", "y"} <= set(texts)
+    assert "3 layers · 2 of unknown precision · 1 float32 · 1 reformat" in " ".join(texts)
 
 
 def test_layers_are_joined_by_tensors_and_coloured_by_what_they_do() -> None:

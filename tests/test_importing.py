@@ -162,7 +162,13 @@ def test_tensorrt_11_tells_tensors_otherwise(tmp_path: Path) -> None:
     engine = trt.small_engine(split=True)
     folder = trt.write_exports(tmp_path / "e", a=trt.layer_info_11(engine), b=trt.layer_times(engine))
     profile = read_profile(folder)
-    assert [layer.precision for layer in profile.layers] == ["float16", "float16", "float16", "float32"]
+    assert [layer.precision for layer in profile.layers] == [
+        "float32 to float16",
+        "float16",
+        "float16",
+        "float16",
+    ]
+    assert profile.layers[3].output_precision == "float32"
     # The inspector writes -1 for a free dimension; the layers know what it was.
     assert [(one.name, one.dtype, one.shape) for one in profile.inputs] == [("x", "float32", (2, 3, 8, 8))]
     assert [(one.name, one.shape) for one in profile.outputs] == [("y", (2, 10))]
@@ -453,7 +459,7 @@ def test_our_own_profile_when_it_is_damaged(tmp_path: Path) -> None:
         own_profile(layers=uneven).to_json(): "different numbers of samples",
         own_profile(layer_runs=(3,)).to_json(): "different numbers of samples",
         own_profile(runs=(ProfileRun(latency_ms=()),)).to_json(): "has no samples",
-        own_profile().to_json().replace('"format_version": 1', '"format_version": 2'): "format version 2",
+        own_profile().to_json().replace('"format_version": 2', '"format_version": 3'): "format version 3",
         own_profile().to_json().replace('"label": "source"', '"label": 3'): "label: Input should be a valid string",
         own_profile().to_json()[:-40]: "is no profile that this version reads",
     }

@@ -517,7 +517,7 @@ def test_one_model_without_a_recipe(trt: Bench, in_folder: Path, monkeypatch: py
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)["profile"]
     assert told["backend"] == "tensorrt"
-    assert {layer["precision"] for layer in told["layers"]} == {"float16", "float32"}
+    assert {layer["precision"] for layer in told["layers"]} == {"float32 to float16", "float16", "float16 to float32"}
     with pytest.raises(RequestError, match=r"engine\.fp16=true: no engine is built here"):
         profile_model("m.onnx", ["engine.fp16=true"])
 

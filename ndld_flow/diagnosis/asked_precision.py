@@ -23,7 +23,7 @@ def missed_precisions(profile: Profile, build: Build | None = None) -> tuple[int
     return tuple(
         place
         for place, layer in enumerate(profile.layers)
-        if layer.role == "compute" and layer.writes_other_than_asked and is_sure(layer)
+        if layer.role == "compute" and layer.computes_other_than_asked and is_sure(layer)
     )
 
 

@@ -41,8 +41,12 @@ def _node(layer: Layer) -> DrawnNode:
 
 
 def _precision(layer: Layer) -> str:
+    """`float16 hwc8`, or `int8, writes float16 chw32` where it computes in another type than it writes."""
     layout = layer.outputs[0].format if layer.outputs else ""
-    return f"{layer.precision} {layout}".strip()
+    written = layer.output_precision
+    if not written or layer.precision in (written, ""):
+        return f"{layer.precision or (written and f'writes {written}')} {layout}".strip()
+    return f"{layer.precision}, writes {written} {layout}".strip()
 
 
 def _label(tensor: TensorInfo | None, usual: str) -> str:

@@ -17,7 +17,8 @@ from ndld_flow.importing.onnx_origins import nodes_of_metadata, nodes_of_name
 from ndld_flow.importing.tensor_formats import format_of_tensorrt
 from ndld_flow.importing.text_files import read_whole
 from ndld_flow.importing.tolerant_json import Parsed, parse_tolerantly
-from ndld_flow.importing.work_of_layers import LayerWork, work_of
+from ndld_flow.importing.work_of_layers import LayerWork, elements, work_of
+from ndld_flow.records.layer_arithmetic import multiplies_matrices
 from ndld_flow.records.profile import LayerRole, TensorInfo
 
 _NO_TACTIC = ("0x0", "0x0000000000000000")
@@ -38,6 +39,8 @@ class EngineLayer:
     stream: int | None = None
     onnx_nodes: tuple[str, ...] = ()
     work: LayerWork = field(default_factory=LayerWork)
+    weights_dtype: str = ""
+    """Empty where it has no weights, or they are not listed."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,20 @@ def _layer(entry: object) -> EngineLayer | None:
         stream=whole_of(entry.get("StreamId")),
         onnx_nodes=() if role == "reformat" else nodes,
         work=work_of(entry, inputs, outputs),
+        weights_dtype=_weights_dtype(entry),
     )
+
+
+def _weights_dtype(entry: Mapping[str, object]) -> str:
+    """From `Weights`, or from the `Constants` that TensorRT-RTX lists: the largest that is no vector of scales."""
+    weights = entry.get("Weights", entry.get("ConvWeights"))
+    if isinstance(weights, dict):
+        return dtype_of_tensorrt(text_of(weights.get("Type")))
+    if not multiplies_matrices(text_of(entry.get("LayerType")), text_of(entry.get("Name"))):
+        return ""
+    listed = [_tensor(one) for one in objects_in(entry.get("Constants"))]
+    matrices = [one for one in listed if sum(dim > 1 for dim in one.shape) > 1]
+    return max(matrices, key=lambda one: elements(one.shape) or 0).dtype if matrices else ""
 
 
 def _nodes(entry: Mapping[str, object], name: str) -> tuple[str, ...]:

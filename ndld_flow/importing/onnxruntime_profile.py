@@ -108,7 +108,6 @@ def _layer(index: int, node: MeasuredNode, passes: int) -> Layer:
         name=node.name,
         type=node.op_type,
         provider=node.provider,
-        precision=node.outputs[0][0] if node.outputs else "",
         inputs=inputs,
         outputs=outputs,
         depth=node.depth,
@@ -117,7 +116,7 @@ def _layer(index: int, node: MeasuredNode, passes: int) -> Layer:
         macs=_macs(node, calls),
         read_bytes=round(tensor_bytes(inputs) * calls),
         written_bytes=round(tensor_bytes(outputs) * calls),
-    )
+    ).with_arithmetic()
 
 
 def _macs(node: MeasuredNode, calls: float) -> int | None:

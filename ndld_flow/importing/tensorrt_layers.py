@@ -49,7 +49,7 @@ def describe_engine_layer(index: int, known: EngineLayer, samples_ms: tuple[floa
         index=index,
         name=known.name,
         type=known.type or ("Reformat" if known.role == "reformat" else "unknown"),
-        precision=known.outputs[0].dtype if known.outputs else "",
+        weights_dtype=known.weights_dtype,
         inputs=known.inputs,
         outputs=known.outputs,
         onnx_nodes=known.onnx_nodes,
@@ -61,7 +61,7 @@ def describe_engine_layer(index: int, known: EngineLayer, samples_ms: tuple[floa
         read_bytes=known.work.read_bytes,
         written_bytes=known.work.written_bytes,
         weight_bytes=known.work.weight_bytes,
-    )
+    ).with_arithmetic()
 
 
 def _notes(engine: EngineInfo | None, times: LayerTimes, leftover: int) -> Iterator[str]:

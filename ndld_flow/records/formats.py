@@ -12,19 +12,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from ndld_flow.records.layer_arithmetic import LayerFacts, Operand, conclude
+
 Tree: TypeAlias = dict[str, Any]
 """A document as JSON has it."""
 
 VERSIONS: Mapping[str, int] = {
     "accuracy": 2,
     "activations": 1,
-    "build": 1,
+    "build": 2,
     "comparison": 1,
     "findings": 1,
     "model diff": 1,
     "noise": 1,
     "precision search": 1,
-    "profile": 1,
+    "profile": 2,
     "run": 2,
     "step": 1,
     "sweep": 1,
@@ -67,5 +69,36 @@ def _run_2(tree: Tree) -> Tree:
     return tree | {"outcome": "passed" if tree.get("passed") else "failed"}
 
 
-_UPGRADES: Mapping[tuple[str, int], Callable[[Tree], Tree]] = {("accuracy", 1): _accuracy_2, ("run", 1): _run_2}
+def _layers_2(tree: Tree) -> Tree:
+    """A layer's precision was the type of its first output; it is the type that the layer computes in."""
+    layers = tree.get("layers")
+    return tree | {"layers": list(map(_layer_2, layers))} if isinstance(layers, list) else tree
+
+
+def _layer_2(layer: object) -> object:
+    if not isinstance(layer, dict):
+        return layer
+    name, kind, role, provider, tactic = (
+        str(layer.get(key, "")) for key in ("name", "type", "role", "provider", "tactic")
+    )
+    inputs, outputs = (_operands(layer.get(side)) for side in ("inputs", "outputs"))
+    found = conclude(LayerFacts(name, kind, role, provider, tactic, "", inputs, outputs))
+    return layer | {"precision": found.precision, "precision_basis": found.basis, "unit": found.unit}
+
+
+def _operands(tensors: object) -> list[Operand]:
+    """Of a document that nobody has checked yet."""
+    return [
+        Operand(str(one.get("dtype", "")), tuple(dim for dim in one.get("shape", ()) if isinstance(dim, int)))
+        for one in (tensors if isinstance(tensors, list) else [])
+        if isinstance(one, dict) and isinstance(one.get("shape", ()), list | tuple)
+    ]
+
+
+_UPGRADES: Mapping[tuple[str, int], Callable[[Tree], Tree]] = {
+    ("accuracy", 1): _accuracy_2,
+    ("build", 1): _layers_2,
+    ("profile", 1): _layers_2,
+    ("run", 1): _run_2,
+}
 """Document and earlier version -> what makes the next version of it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -11,6 +12,7 @@ from pydantic import JsonValue
 from ndld_flow.records.base import Document, Record
 from ndld_flow.records.formats import VERSIONS
 from ndld_flow.records.latency import LatencySummary
+from ndld_flow.records.layer_arithmetic import TENSOR_CORE, LayerFacts, MultiplyUnit, Operand, conclude, input_types
 from ndld_flow.records.machine import Machine
 from ndld_flow.records.precision import FLOAT_DTYPES
 
@@ -87,7 +89,13 @@ class Layer(Record):
     type: str
     provider: str = ""
     precision: str = ""
-    """dtype of its first output, as `float32`."""
+    """Element type that it computes in, such as `int8`; `float32 to int8` where it only converts; empty for unknown."""
+    precision_basis: str = ""
+    """Evidence for the precision, or the reason why it is not known."""
+    unit: MultiplyUnit = ""
+    """Circuit that multiplies, as far as the kernel's name reveals it."""
+    weights_dtype: str = ""
+    """Element type of its weights; empty where there are none, or none are recorded."""
     asked_precision: str = ""
     """Precision that `constrain_precision` asked for the nodes it came from, as `fp32`; several are joined by `, `."""
     inputs: tuple[TensorInfo, ...] = ()
@@ -116,10 +124,47 @@ class Layer(Record):
         return statistics.median(self.samples_ms) if self.samples_ms else 0.0
 
     @property
-    def writes_other_than_asked(self) -> bool:
-        """Whether it writes another floating-point type than the only one that was asked for."""
+    def input_precision(self) -> str:
+        """Distinct element types of its inputs: `int8`, or `int8 + float16` for a layer that adds a residual."""
+        return " + ".join(input_types(_operands(self.inputs), first_only=bool(self.provider)))
+
+    @property
+    def output_precision(self) -> str:
+        """Distinct element types of its outputs."""
+        return " + ".join(input_types(_operands(self.outputs)))
+
+    @property
+    def on_tensor_cores(self) -> bool | None:
+        """None where the multiply unit is not known."""
+        return self.unit.startswith(TENSOR_CORE) if self.unit else None
+
+    @property
+    def computes_other_than_asked(self) -> bool:
+        """True where it is known to compute in another type than the only floating-point type that was asked for."""
         wanted = FLOAT_DTYPES.get(self.asked_precision, self.precision)
-        return self.precision != wanted and self.precision in FLOAT_DTYPES.values()
+        return self.precision != wanted and self.precision in (*FLOAT_DTYPES.values(), "int8", "float8_e4m3fn")
+
+    def with_arithmetic(self) -> Layer:
+        """Return the layer with precision, evidence and multiply unit as everything else in it implies them."""
+        found = conclude(
+            LayerFacts(
+                self.name,
+                self.type,
+                self.role,
+                self.provider,
+                self.tactic,
+                self.weights_dtype,
+                _operands(self.inputs),
+                _operands(self.outputs),
+            )
+        )
+        return self.model_copy(
+            update={"precision": found.precision, "precision_basis": found.basis, "unit": found.unit}
+        )
+
+
+def _operands(tensors: Sequence[TensorInfo]) -> list[Operand]:
+    return [Operand(one.dtype, one.shape) for one in tensors]
 
 
 class Span(Record):

@@ -34,7 +34,7 @@ from ndld_flow.backends.engines.timing_caches import (
     save_timing_cache,
     timing_cache_path,
 )
-from ndld_flow.backends.engines.trt_json import describe_layers
+from ndld_flow.backends.engines.trt_json import describe_layers, doubt_precisions
 from ndld_flow.backends.engines.typing_modes import TypingPlan, decide_typing
 from ndld_flow.backends.engines.untyped import Bindings, Bound
 from ndld_flow.backends.precision.asked import asked_precisions, put_beside
@@ -95,7 +95,10 @@ def build(request: BuildRequest, tell: Tell) -> None:
     tell(0, 0, "reading the engine's layers")
     layers, basis = describe_layers(building.trt, built.engine, building.log, ready.parsed)
     (request.out / Engine.layers).write_text(layers, encoding="utf-8")
-    record = Build(**_record(building, ready, built), layers_basis=basis, memory=memory)
+    found = _record(building, ready, built)
+    if basis == "network as parsed":
+        found["layers"] = doubt_precisions(found["layers"])
+    record = Build(**found, layers_basis=basis, memory=memory)
     (request.out / Engine.build).write_text(record.to_json(), encoding="utf-8")
     building.log.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from pydantic import JsonValue
 
@@ -11,6 +12,7 @@ from ndld_flow.backends.engines.compiled_layers import Entry, read_compiled_laye
 from ndld_flow.backends.engines.network import ParsedNetwork
 from ndld_flow.backends.engines.untyped import Bindings, Bound
 from ndld_flow.records.build import LayersBasis
+from ndld_flow.records.profile import Layer
 
 
 def describe_layers(trt: Bindings, engine: Bound, log: BuildLog, parsed: ParsedNetwork) -> tuple[str, LayersBasis]:
@@ -26,6 +28,19 @@ def describe_layers(trt: Bindings, engine: Bound, log: BuildLog, parsed: ParsedN
     if compiled:
         return _document(compiled, tensors), "build log"
     return _document([_network_layer(layer) for layer in parsed.layers()], tensors), "network as parsed"
+
+
+def doubt_precisions(layers: Sequence[Layer]) -> tuple[Layer, ...]:
+    """Return layers of a parsed network without the precisions that compiling may change.
+
+    A layer that reads what a DequantizeLinear writes reads floats here; the engine may fuse both and multiply integers.
+    """
+    dequantized = {tensor.name for layer in layers if layer.type == "Dequantize" for tensor in layer.outputs}
+    unknown = {"precision": "", "precision_basis": "reads a DequantizeLinear: the network is not compiled yet"}
+    return tuple(
+        layer.model_copy(update=unknown) if dequantized & {tensor.name for tensor in layer.inputs} else layer
+        for layer in layers
+    )
 
 
 def _inspect(trt: Bindings, engine: Bound, logger: Bound) -> str:

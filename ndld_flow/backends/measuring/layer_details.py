@@ -41,7 +41,6 @@ def describe_layer(index: int, node: RunNode) -> Layer:
         name=measured.name,
         type=measured.op_type,
         provider=measured.provider,
-        precision=measured.outputs[0][0] if measured.outputs else "",
         asked_precision=join_precisions(map(precision_of, node.origins)),
         inputs=inputs.infos,
         outputs=outputs.infos,
@@ -54,7 +53,7 @@ def describe_layer(index: int, node: RunNode) -> Layer:
         read_bytes=round(sum(operand.bytes for operand in inputs.known) * node.times_per_pass),
         written_bytes=round(sum(operand.bytes for operand in outputs.known) * node.times_per_pass),
         weight_bytes=sum(operand.bytes for operand in inputs.known if operand.is_weight),
-    )
+    ).with_arithmetic()
 
 
 def _role(node: RunNode) -> LayerRole:
