@@ -111,6 +111,23 @@ def test_a_digest_that_differs_is_refused(find: Callable[..., FoundModel], in_fo
         find("m.onnx", "0" * 64)
 
 
+def test_the_digest_of_a_local_file_is_not_printed(
+    find: Callable[..., FoundModel], server: str, in_folder: Path, tmp_path: Path
+) -> None:
+    # A stranger's recipe could confirm a guess of what any readable file holds.
+    path = make_cnn(in_folder / "m.onnx")
+    secret = in_folder / "secret.txt"
+    secret.write_text("PIN 1234")
+    digests = {sha256(path), sha256(secret), find("m.onnx").record.digest}
+    for source in ("m.onnx", str(path), "secret.txt", f"file://{path}", f"file://{secret}"):
+        for promise in ({"sha256": "0" * 64}, {"blake3": "0" * 64}):
+            with pytest.raises(RequestError) as caught:
+                find_model(ModelSource(source=source, **promise), Store(tmp_path / "store"), lambda _: None)
+            assert not any(digest in str(caught.value) for digest in digests), source
+    with pytest.raises(SourceError, match=sha256(path)):  # whoever sees this can fetch the file themselves
+        find(f"{server}/m.onnx", "0" * 64)
+
+
 def test_a_url_is_fetched_once_verified_and_kept(find: Callable[..., FoundModel], server: str, in_folder: Path) -> None:
     path = make_cnn(in_folder / "m.onnx")
     promised = sha256(path)

@@ -34,6 +34,7 @@ PIP_TIMEOUT_S = 600
 PROTOCOLS = ("https", "http", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "oci", "oss", "ftp", "sftp",
              "webdav", "file", "memory")  # fmt: skip
 """Of what fsspec can open, places that only hand out a file. Some of its others run templates or programs."""
+_LOCAL_PROTOCOLS = ("file", "memory")
 
 
 @dataclass(frozen=True)
@@ -75,18 +76,28 @@ def _find_model(model: ModelSource, store: Store, say: Callable[[str], None]) ->
         path = _find_in_package(model.source) if model.source.startswith("package:") else Path(model.source)
         found = _describe_local(_expand_home(path), store)
     if model.sha256 is not None and not model.is_fetched:  # what is fetched was compared before it was kept
-        _refuse_other(model.source, "sha256", model.sha256, _sha256(found.artifact.path))
+        _require_digest(model.source, "sha256", model.sha256, _sha256(found.artifact.path))
     if model.blake3 is not None:
-        _refuse_other(model.source, "blake3", model.blake3, found.record.digest)
+        _require_digest(model.source, "blake3", model.blake3, found.record.digest)
     return found
 
 
-def _refuse_other(source: str, algorithm: str, promised: str, found: str) -> None:
-    if promised != found:
-        raise SourceError(
-            f"{source}: its {algorithm} is {found}, but the recipe promises {promised}. This is another file than the "
-            f"one the recipe was written for: get the right one, or change `{algorithm}:` if the new one is meant."
-        )
+def _require_digest(source: str, algorithm: str, promised: str, found: str) -> None:
+    """Raise SourceError for a digest that differs.
+
+    The message holds the file's own digest only where the file came over a network. A recipe from a stranger may name
+    any file that its user can read, and a digest confirms a guess of the contents to whoever sees the log.
+    """
+    if promised == found:
+        return
+    if source.startswith("pypi:") or ("://" in source and source.partition("://")[0] not in _LOCAL_PROTOCOLS):
+        difference = f"its {algorithm} is {found}, but the recipe promises {promised}"
+    else:
+        difference = f"its {algorithm} is not {promised}, which the recipe promises"
+    raise SourceError(
+        f"{source}: {difference}. This is another file than the one the recipe was written for: get the right one, or "
+        f"change `{algorithm}:` if the new one is meant."
+    )
 
 
 def _sha256(path: Path) -> str:
@@ -220,7 +231,7 @@ def _fetch(model: ModelSource, store: Store, say: Callable[[str], None]) -> Arti
         else:
             _fetch_url(model.source, target)
         if model.sha256 is not None:
-            _refuse_other(model.source, "sha256", model.sha256, _sha256(target))
+            _require_digest(model.source, "sha256", model.sha256, _sha256(target))
         _refuse_external_data(model.source, target)
         return store.keep(Onnx.kind, target.parent)
 
