@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import tracemalloc
 import warnings
 import zipfile
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -224,9 +225,40 @@ def test_hostile_and_broken_archives_are_refused(in_folder: Path, monkeypatch: p
     Path("damaged.npz").write_bytes(damaged)
     for name in ("pickle", "cut", "text", "empty", "no_npy", "lies", "damaged"):
         refused(rf"{name}\.npz is not a .npz archive of numbers", K, data={"k": f"{name}.npz"})
-    np.savez_compressed("bomb.npz", k=np.zeros((100_000, 2), np.float32))
     monkeypatch.setattr(value_files, "MOST_UNPACKED_BYTES", 2**16)
-    refused(r"bomb\.npz .*unpacks to 781 KiB, more than 64.0 KiB\. Save it as \.npy", K, data={"k": "bomb.npz"})
+    np.savez_compressed("bomb.npz", k=np.zeros((100_000, 2), np.float32, order="F"))
+    refused(r"781 KiB of k\.npy .*at once, more than 64.0 KiB\. Save it as \.npy", K, data={"k": "bomb.npz"})
+    with zipfile.ZipFile("lzma.npz", "w", zipfile.ZIP_LZMA) as archive, zipfile.ZipFile("whole.npz") as whole:
+        archive.writestr("k.npy", whole.read("k.npy"))
+    refused(r"lzma\.npz .*method that numpy does not use", K, data={"k": "lzma.npz"})
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_slices_of_an_archive_are_those_of_the_array(in_folder: Path, order: Literal["C", "F"]) -> None:
+    values = np.asarray(np.arange(24, dtype=np.float32).reshape(6, 4), order=order)
+    np.savez_compressed("a.npz", values)
+    stored = value_files.open_array(Path("a.npz"), "x")
+    for rows in (1, 2, 4):
+        slices = list(stored.read(rows))
+        assert np.array_equal(np.concatenate(slices), values[: len(slices) * rows])
+        assert len(slices) == 6 // rows
+    (whole,) = stored.read(0)
+    assert np.array_equal(whole, values)
+
+
+def test_of_an_archive_only_the_samples_asked_for_are_unpacked(in_folder: Path) -> None:
+    with zipfile.ZipFile("big.npz", "w", zipfile.ZIP_DEFLATED) as archive, archive.open("k.npy", "w") as file:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (2**23, 2)}
+        np.lib.format.write_array_header_1_0(file, header)
+        for _ in range(64):
+            file.write(bytes(2**20))
+    tracemalloc.start()
+    try:
+        made = samples(K, data={"k": "big.npz"}, samples=2)
+        assert [sample.feeds["k"].values.tolist() for sample in made] == [[0, 0], [0, 0]]
+        assert tracemalloc.get_traced_memory()[1] < 2**22
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_array_that_is_shorter_than_it_says_is_refused_before_it_is_read(in_folder: Path) -> None:

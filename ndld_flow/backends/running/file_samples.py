@@ -98,10 +98,10 @@ class ArrayFile:
 
     def feeds(self) -> Iterator[tuple[str, Feed]]:
         number = self.count(2**62)
-        values, rows = self._stored.load(), _rows(self._stored.shape, self._pattern) or 0
-        extra = self._pattern is not None and values.ndim > len(self._pattern)
-        for i in range(number):
-            own = values if not rows else values[i] if extra else values[i * rows : (i + 1) * rows]
+        shape, rows = self._stored.shape, _rows(self._stored.shape, self._pattern) or 0
+        extra = bool(rows) and self._pattern is not None and len(shape) > len(self._pattern)
+        for i, values in zip(range(number), self._stored.read(rows), strict=False):
+            own = values[0] if extra else values
             where = "" if not rows else f" row {i}" if rows == 1 else f" rows {i * rows}-{(i + 1) * rows - 1}"
             yield f"{self.label}{where}", self._feed(own, f"{visible_name(str(self.path))}{where}")
 

@@ -6,7 +6,7 @@ import math
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -23,7 +23,9 @@ from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import size
 
 MOST_UNPACKED_BYTES = 4 * 2**30
-"""An archive's array is unpacked as a whole; a small file may say it is any size."""
+"""Of an archive's array, what is unpacked at once; a small file may hold any number of zeros."""
+_HIGHEST_RATIO = 1032
+"""Of deflate. What claims to unpack to more was not written by it."""
 _MAPPED_FROM_BYTES = 64 * 2**20
 
 NO_HEADER = (ValueError, TypeError, EOFError, SyntaxError, tokenize.TokenError, RuntimeError)
@@ -33,12 +35,13 @@ _UNREADABLE = (*NO_HEADER, DecodeError, zipfile.BadZipFile, zlib.error)
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array in a file: what it says of itself, its values when they are asked for."""
+    """The shape and dtype of an array in a file, and its values when they are needed."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    load: Callable[[], Array]
-    """Raises `RequestError` where the file is not what its beginning says."""
+    read: Callable[[int], Iterator[Array]]
+    """Give the array in slices of so many items of its first dimension, or as a whole for 0. Of an archive, no more is
+    unpacked than is asked for. Raises `RequestError` where the file is not what its beginning says."""
 
 
 def open_array(path: Path, name: str) -> StoredArray:
@@ -57,7 +60,13 @@ def open_array(path: Path, name: str) -> StoredArray:
         return _read(path, name, what, load)
 
     stored: StoredArray = read(lambda: opened(path, name))
-    return StoredArray(stored.shape, stored.dtype, lambda: read(stored.load))
+
+    def read_slices(rows: int) -> Iterator[Array]:
+        slices = stored.read(rows)
+        while (values := read(lambda: next(slices, None))) is not None:
+            yield values
+
+    return StoredArray(stored.shape, stored.dtype, read_slices)
 
 
 def check_family(found: np.dtype[Any], dtype: np.dtype[Any], name: str, origin: str) -> None:
@@ -107,32 +116,56 @@ def _read(path: Path, name: str, what: str, load: Callable[[], Any]) -> Any:  # 
 def _open_npy(path: Path, name: str) -> StoredArray:
     del name
     with path.open("rb") as file:
-        shape, dtype, stored_bytes = _header(file)
+        header = _read_header(file)
         left = path.stat().st_size - file.tell()
-    if stored_bytes > left:
-        raise ValueError(f"it is cut off: it says {size(stored_bytes)} and holds {size(left)}")
-    mode: Literal["r"] | None = "r" if stored_bytes >= _MAPPED_FROM_BYTES else None
-    return StoredArray(shape, dtype, lambda: np.asarray(np.load(path, mmap_mode=mode, allow_pickle=False)))
+    if header.stored_bytes > left:
+        raise ValueError(f"it is cut off: it says {size(header.stored_bytes)} and holds {size(left)}")
+    mode: Literal["r"] | None = "r" if header.stored_bytes >= _MAPPED_FROM_BYTES else None
+
+    def read(rows: int) -> Iterator[Array]:
+        return _sliced(np.asarray(np.load(path, mmap_mode=mode, allow_pickle=False)), rows)
+
+    return StoredArray(header.shape, header.dtype, read)
+
+
+def _sliced(values: Array, rows: int) -> Iterator[Array]:
+    if not rows:
+        yield values
+    else:
+        yield from (values[start : start + rows] for start in range(0, len(values) - rows + 1, rows))
 
 
 def _open_npz(path: Path, name: str) -> StoredArray:
     with zipfile.ZipFile(path) as archive:
         chosen = _choose(archive, name)
+        shown = short_name(chosen.filename)
+        if chosen.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError(f"{shown} in it is compressed by a method that numpy does not use")
         with archive.open(chosen) as file:
-            shape, dtype, stored_bytes = _header(file)
-            if stored_bytes > chosen.file_size - file.tell():
-                raise ValueError(f"{short_name(chosen.filename)} in it is cut off")
-    if stored_bytes > MOST_UNPACKED_BYTES:
-        raise ValueError(
-            f"{short_name(chosen.filename)} in it unpacks to {size(stored_bytes)}, more than "
-            f"{size(MOST_UNPACKED_BYTES)}. Save it as .npy: that is read a row at a time"
-        )
+            header = _read_header(file)
+            if header.stored_bytes > min(chosen.file_size - file.tell(), _HIGHEST_RATIO * chosen.compress_size):
+                raise ValueError(f"{shown} in it is cut off")
+    return StoredArray(header.shape, header.dtype, lambda rows: _unpack(path, chosen, rows))
 
-    def load() -> Array:
-        with zipfile.ZipFile(path) as archive, archive.open(chosen) as file:
-            return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
 
-    return StoredArray(shape, dtype, load)
+def _unpack(path: Path, chosen: zipfile.ZipInfo, rows: int) -> Iterator[Array]:
+    """Give an array of an archive in slices, or as a whole for 0."""
+    with zipfile.ZipFile(path) as archive, archive.open(chosen) as file:
+        header = _read_header(file)
+        at_once = not rows or header.fortran_order
+        shape = header.shape if at_once else (rows, *header.shape[1:])
+        wanted_bytes = math.prod(shape) * header.dtype.itemsize
+        if wanted_bytes > MOST_UNPACKED_BYTES:
+            raise ValueError(
+                f"{size(wanted_bytes)} of {short_name(chosen.filename)} in it would be unpacked at once, more than "
+                f"{size(MOST_UNPACKED_BYTES)}. Save it as .npy, of which only what is needed is read"
+            )
+        for _ in range(1 if at_once else header.shape[0] // rows):
+            values = np.frombuffer(bytearray(file.read(wanted_bytes)), header.dtype, math.prod(shape))
+            if at_once:
+                yield from _sliced(values.reshape(shape, order="F" if header.fortran_order else "C"), rows)
+            else:
+                yield values.reshape(shape)
 
 
 def _choose(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
@@ -143,24 +176,37 @@ def _choose(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
     return arrays[name] if name in arrays else next(iter(arrays.values()))
 
 
-def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    """Shape, dtype and bytes of an array in numpy's format; the file then stands where its values begin."""
+@dataclass(frozen=True)
+class _Header:
+    """The header of an array in numpy's format."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran_order: bool
+
+    @property
+    def stored_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def _read_header(file: IO[bytes]) -> _Header:
+    """Read up to where an array's values begin."""
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"its format is {version[0]}.{version[1]}, which arrays of numbers do not need")
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
+    shape, fortran_order, dtype = read(file)
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are not unpickled")
     if any(dim < 0 for dim in shape):
         raise ValueError(f"its shape is {shape}")
-    return tuple(shape), dtype, math.prod(shape) * dtype.itemsize
+    return _Header(tuple(shape), dtype, fortran_order)
 
 
 def _open_tensor_proto(path: Path, name: str) -> StoredArray:
     del name
     values = _tensor_values(path)
-    return StoredArray(tuple(values.shape), values.dtype, lambda: _tensor_values(path))
+    return StoredArray(tuple(values.shape), values.dtype, lambda rows: _sliced(_tensor_values(path), rows))
 
 
 def _tensor_values(path: Path) -> Array:
