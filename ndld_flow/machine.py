@@ -32,7 +32,7 @@ def describe_machine() -> Machine:
         architecture=platform.machine(),
         cpu=_cpu_name(),
         cpu_count=_usable_cpus(),
-        memory_bytes=memory_size(),
+        memory_bytes=memory_size() or None,
         gpus=gpus,
         driver=driver,
         python=platform.python_version(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 MINUS, TIMES = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}"
 
@@ -68,6 +69,26 @@ def size_change(before: float, after: float) -> str:
     larger = max(before, after) / factor
     decimals = 0 if larger >= 99.95 else 1 if larger >= 9.995 else 2
     return f"{before / factor:,.{decimals}f} -> {after / factor:,.{decimals}f} {unit}"
+
+
+_MOST_DIGITS = 17
+"""A float has no more."""
+
+
+def apart(values: Sequence[float], unit: str) -> tuple[str, ...]:
+    """Metrics with their unit, with as many digits as show that they differ: `1 -> 1` is no change."""
+    told = tuple(quantity(value, unit) for value in values)
+    if len(set(told)) == len(set(values)) or not all(map(math.isfinite, values)):
+        return told
+    digits = 4
+    while digits < _MOST_DIGITS and len({f"{value:.{digits}g}" for value in values}) < len(set(values)):
+        digits += 1
+    return tuple(f"{value:,.{_decimals(value, digits)}f} {unit}".rstrip() for value in values)
+
+
+def _decimals(value: float, digits: int) -> int:
+    """Return how many digits after the point are significant, if so many are in all."""
+    return max(0, digits - 1 - math.floor(math.log10(abs(value)))) if value else digits
 
 
 def count(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,16 +15,22 @@ from ndld_flow.records.profile import Layer, LayerRole, Profile, ProfileRun, Ten
 MACHINE = Machine(system="Linux 6.12", architecture="x86_64", cpu="CPU A", cpu_count=2, memory_bytes=4 << 30)
 
 
+_DIGESTS = itertools.count()
+"""Each profile is of a model of its own: what one model measures twice is noise."""
+
+
 def profile_of(runs: Sequence[Sequence[float]], layers: Sequence[Layer] = (), **fields: Any) -> Profile:
-    """A profile of process runs with these samples, in one sitting unless told otherwise."""
+    """A profile of process runs with these samples, in one sitting unless told otherwise; all of it is recorded."""
     given: dict[str, Any] = {
         "label": "speed",
-        "model_digest": "blake3:00",
+        "model_digest": f"blake3:{next(_DIGESTS):012x}",
         "backend": "onnxruntime",
         "providers": ("CPUExecutionProvider",),
         "machine": MACHINE,
         "versions": {"onnxruntime": "1.31.1"},
         "options": {"threads": 0},
+        "conditions": {"before": {"affinity": [0, 1]}},
+        "profiler": "off",
         "inputs": (tensor("x", 1, 3, 8, 8),),
         "outputs": (),
         "warmup_passes": 1,
@@ -42,7 +49,7 @@ def steady(*run_ms: float, **fields: Any) -> Profile:
 
 
 def tensor(name: str, *shape: int) -> TensorInfo:
-    return TensorInfo(name=name, dtype="float32", shape=shape)
+    return TensorInfo(name=name, dtype="float32", shape=shape, data="random uniform [0, 1), seed 0")
 
 
 def layer(

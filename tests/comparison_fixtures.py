@@ -47,6 +47,7 @@ def in_turns(label: str, center_ms: float, seed: int, turn: int = 0, runs: int =
     return found.model_copy(
         update={
             "runs": measured,
+            "model_digest": f"{label}-{seed}",
             "layers": measured_layers,
             "timeline": timeline(measured_layers),
             "layer_runs": (4, 4, 4),

@@ -231,18 +231,36 @@ def other_machine(**fields: Any) -> dict[str, Any]:
     return {"machine": MACHINE.model_copy(update=fields)}
 
 
+BEFORE: dict[str, Any] = {"affinity": [0, 1], "turbo": True}
+GPU_BEFORE: dict[str, Any] = {"affinity": [0, 1], "gpus": [{"clocks.max.sm": "1980", "power.limit": "300 W"}]}
+
+
+def on_gpu(**gpu: str) -> dict[str, Any]:
+    """A profile of ONNX Runtime on a GPU of which all is recorded."""
+    before = GPU_BEFORE | {"gpus": [GPU_BEFORE["gpus"][0] | gpu]}
+    return {
+        "providers": ("CUDAExecutionProvider",),
+        "conditions": {"before": before},
+        "options": {"threads": 0, "lock_clocks": False},
+        **other_machine(gpus=("T4",), driver="550"),
+    }
+
+
 FORBIDDING: list[tuple[Circumstance, dict[str, Any], dict[str, Any]]] = [
     ("hardware", {}, other_machine(cpu="CPU B")),
     ("hardware", {}, other_machine(cpu_count=4)),
-    ("driver", other_machine(driver="550"), {"providers": ("CUDAExecutionProvider",), **other_machine(driver="560")}),
+    ("hardware", {}, {"conditions": {"before": {"affinity": [0, 1], "cgroup_cpu_limit": 1.5}}}),
+    ("cpus", {}, {"conditions": {"before": {"affinity": [2, 3]}}}),
+    ("driver", on_gpu(), on_gpu() | other_machine(gpus=("T4",), driver="560")),
     ("versions", {}, {"versions": {"onnxruntime-gpu": "1.30.0"}}),
-    ("clocks", {"conditions": {"before": {"turbo": True}}}, {"conditions": {"before": {"turbo": False}}}),
-    (
-        "clocks",
-        {"conditions": {"before": {"gpus": [{"clocks.max.sm": "1980"}]}}},
-        {"conditions": {"before": {"gpus": [{"clocks.max.sm": "1410"}]}}},
-    ),
+    ("clocks", {"conditions": {"before": BEFORE}}, {"conditions": {"before": BEFORE | {"turbo": False}}}),
+    ("clocks", on_gpu(), on_gpu(**{"clocks.max.sm": "1410"})),
+    ("clocks", on_gpu(), on_gpu() | {"options": {"threads": 0, "lock_clocks": True}}),
+    ("power", on_gpu(), on_gpu(**{"power.limit": "150 W"})),
     ("batch", {}, {"inputs": (tensor("x", 8, 3, 8, 8),)}),
+    ("profiler", {}, {"profiler": "on"}),
+    ("inputs", {}, {"inputs": (tensor("x", 1, 3, 8, 8).model_copy(update={"data": "zeros"}),)}),
+    ("inputs", {"input_digests": {"x": "aa"}}, {"input_digests": {"x": "bb"}}),
 ]
 
 
@@ -264,23 +282,70 @@ def test_what_was_measured_otherwise_is_not_compared(
 @pytest.mark.parametrize(
     "other",
     [
-        other_machine(cpu="", cpu_count=0),  # an import does not know
         other_machine(gpus=("T4",)),
         other_machine(memory_bytes=8 << 30),
         {"versions": {"onnxruntime": "1.31.1", "numpy": "1.0"}},
-        {"versions": {"tensorrt": "11.0"}},
         {"options": {"threads": 4}},
         {"providers": ("CUDAExecutionProvider",)},
         {"model_digest": "blake3:ff"},
-        {"inputs": ()},
         {"inputs": (tensor("renamed", 1, 3, 8, 8),)},
+        {"inputs": (tensor("x", 1, 3, 8, 8), tensor("another", 1))},
+        {"input_digests": {"x": "aa"}, "model_digest": "blake3:ee"},
     ],
 )
 def test_other_differences_are_told_and_forbid_nothing(other: dict[str, Any]) -> None:
-    found = compared(steady(*[10.0] * 5), steady(*[20.0] * 5, **other))
+    base: dict[str, Any] = {"input_digests": {"x": "aa"}} if "input_digests" in other else {}
+    if "providers" in other:  # of a GPU, its clocks are recorded too
+        base, other = (
+            {**on_gpu(), "providers": providers} for providers in (("CPUExecutionProvider",), other["providers"])
+        )
+    found = compared(steady(*[10.0] * 5, **base), steady(*[20.0] * 5, **other))
     assert found.verdict == "regressed"
     assert not any(difference.forbids for difference in found.profiles[0].differences)
-    assert found.profiles[0].differences or "renamed" in str(other)
+    assert found.profiles[0].differences or "renamed" in str(other) or "another" in str(other)
+
+
+UNKNOWN: list[dict[str, Any]] = [
+    other_machine(cpu=""),
+    other_machine(cpu_count=None),
+    {"versions": {}},
+    {"conditions": {}},
+    {"profiler": ""},
+    {"inputs": ()},
+    {"inputs": (tensor("x", 1, 3, 8, 8).model_copy(update={"data": ""}),)},
+]
+
+
+@pytest.mark.parametrize("unknown", UNKNOWN)
+@pytest.mark.parametrize("both", [False, True])
+def test_what_is_unknown_is_not_equal(unknown: dict[str, Any], both: bool) -> None:
+    """Neither to what is known nor to another unknown; a person may take it as equal, and the verdict names it."""
+    pair = steady(*[10.0] * 5, **(unknown if both else {})), steady(*[20.0] * 5, **unknown)
+    refused = compared(*pair, gates=["latency.min <= +5 %"])
+    assert refused.verdict == "incomparable"
+    assert "--allow unknown" in refused.why
+    missing = [one for one in refused.profiles[0].differences if one.forbids]
+    assert missing
+    assert all(one.detail in refused.why for one in missing)
+    assert [gate.outcome for gate in refused.gates] == ["incomparable"]
+    allowed = compared(*pair, allow=frozenset(["unknown"]))
+    assert allowed.verdict == "regressed"
+    assert f"not recorded for {'both' if both else 'the candidate'}" in allowed.why
+    assert all(one.allowed for one in allowed.profiles[0].differences if one.forbids)
+
+
+def test_allowing_the_unknown_allows_no_known_difference() -> None:
+    pair = steady(*[10.0] * 5), steady(*[20.0] * 5, profiler="", **other_machine(cpu="CPU B"))
+    refused = compared(*pair, allow=frozenset(["unknown"]))
+    assert refused.verdict == "incomparable"
+    assert refused.why.endswith("to compare all the same: --allow hardware")
+    assert compared(*pair, allow=frozenset(["unknown", "hardware"])).verdict == "regressed"
+
+
+def test_unknown_settings_are_listed_and_not_hidden() -> None:
+    found = compared(steady(*[10.0] * 5, options={}), steady(*[20.0] * 5))
+    (threads,) = (one for one in found.profiles[0].differences if one.circumstance == "threads")
+    assert threads.values == ("", "0")
 
 
 def test_a_difference_forbids_only_the_pairs_that_have_it() -> None:
@@ -291,21 +356,93 @@ def test_a_difference_forbids_only_the_pairs_that_have_it() -> None:
     assert verdict_on(found, base=1, candidate=2).verdict == "incomparable"
 
 
-def test_what_is_unknown_forbids_no_pair() -> None:
-    """Two machines differ, and the third profile does not tell its own."""
-    profiles = [steady(*[10.0] * 5, **other_machine(cpu=cpu)) for cpu in ("", "CPU A", "CPU B")]
-    profiles = [one.model_copy(update={"runs": steady(*[10.0 + at] * 5).runs}) for at, one in enumerate(profiles)]
-    found = comparison_of(*profiles)
+def test_allowing_the_unknown_is_for_the_pairs_that_lack_it() -> None:
+    """Two machines differ, and the third profile does not record its own."""
+    profiles = [steady(*[10.0 + at] * 5, **other_machine(cpu=cpu)) for at, cpu in enumerate(("", "CPU A", "CPU B"))]
+    found = comparison_of(*profiles, allow=frozenset(["unknown"]))
     assert verdict_on(found, base=0, candidate=1).verdict == "regressed"
     assert verdict_on(found, base=1, candidate=2).verdict == "incomparable"
+
+
+@pytest.mark.parametrize("ms", [5.0, 20.0])
+def test_a_difference_between_identical_artifacts_is_noise(ms: float) -> None:
+    pair = [steady(*[took] * 5, model_digest="blake3:aa") for took in (10.0, ms)]
+    found = compared(*pair, gates=["latency.min <= +5 %", "latency.min <= -5 %", "latency.min <= 12 ms"])
+    assert found.verdict == "unchanged"
+    assert "same model" in found.why
+    assert "noise" in found.why
+    absolute = "passed" if ms < 12 else "failed"
+    assert [gate.outcome for gate in found.gates] == ["passed", "failed", absolute]
+    assert {verdict.verdict for verdict in found.profiles[0].verdicts if verdict.metric != "load"} == {"unchanged"}
+
+
+def test_identical_models_with_other_settings_are_judged() -> None:
+    pair = [steady(*[ms] * 5, model_digest="blake3:aa", options={"threads": n}) for n, ms in ((1, 10.0), (2, 5.0))]
+    found = compared(*pair)
+    assert found.verdict == "improved"
+    assert "both ran the same model, with different threads" in found.why
+    engines = [
+        steady(*[ms] * 5, backend="tensorrt", engine_digest=engine, model_digest="blake3:aa", **on_engine())
+        for engine, ms in (("int8", 10.0), ("fp16", 5.0))
+    ]
+    assert compared(*engines).verdict == "improved"
+    same = [
+        engine.model_copy(update={"engine_digest": "same", "model_digest": f"m{at}"})
+        for at, engine in enumerate(engines)
+    ]
+    assert compared(*same).verdict == "unchanged"
+    assert "same engine" in compared(*same).why
+
+
+def on_engine() -> dict[str, Any]:
+    options = {"transfers": False, "streams": 1, "lock_clocks": False}
+    return on_gpu() | {"providers": (), "versions": {"tensorrt": "10.16"}, "options": options}
+
+
+def test_a_digest_that_is_not_known_is_not_identical() -> None:
+    pair = [steady(*[ms] * 5, model_digest="") for ms in (10.0, 5.0)]
+    assert compared(*pair).verdict == "improved"
+
+
+def test_what_a_latency_is_the_time_of_must_be_equal() -> None:
+    with_copies = steady(
+        *[10.0] * 5,
+        backend="tensorrt",
+        **on_engine() | {"options": {"transfers": True, "streams": 1, "lock_clocks": False}},
+    )
+    refused = compared(with_copies, steady(*[20.0] * 5, backend="tensorrt", **on_engine()))
+    assert refused.verdict == "incomparable"
+    assert "--allow timing" in refused.why
+
+
+def test_figures_beside_a_ratio_have_that_ratio() -> None:
+    """The machine slowed down: the medians of each side are from different times."""
+    base = [8.0, 9.0, 9.38, 20.0, 30.0]
+    candidate = [9.0, 10.2, 18.0, 22.6, 33.0]
+    verdict = verdict_on(comparison_of(steady(*base), steady(*candidate)), "latency.median")
+    assert verdict.base_value is not None
+    assert verdict.candidate_value is not None
+    assert verdict.candidate_value / verdict.base_value == pytest.approx(verdict.ratio)
+    assert (verdict.base_value, verdict.candidate_value) == pytest.approx((20.0, 22.6))
+    assert "20.0 ms -> 22.6 ms: +13 %" in verdict.why
+
+
+@settings(deadline=None)
+@given(RUNS, RUNS, st.booleans())
+def test_figures_always_have_the_ratio_beside_them(base: list[float], candidate: list[float], paired: bool) -> None:
+    pair = [profile_of([[ms] for ms in runs], sitting="one" if paired else "") for runs in (base, candidate)]
+    verdict = verdict_on(comparison_of(*pair))
+    assert verdict.candidate_value is not None
+    assert verdict.candidate_value / (verdict.base_value or 0) == pytest.approx(verdict.ratio)
 
 
 def test_gpu_and_driver_matter_where_one_was_used() -> None:
     here, there = (other_machine(driver=driver, gpus=(gpu,)) for driver, gpu in (("550", "T4"), ("560", "L4")))
     on_cpu = steady(*[10.0] * 5, **here), steady(*[20.0] * 5, **there)
     assert compared(*on_cpu).verdict == "regressed"
-    on_gpu = [one.model_copy(update={"providers": ("CUDAExecutionProvider",)}) for one in on_cpu]
-    assert compared(*on_gpu).verdict == "incomparable"
+    with_gpu = [steady(*[10.0 + at] * 5, **on_gpu() | machine) for at, machine in enumerate((here, there))]
+    assert compared(*with_gpu).verdict == "incomparable"
+    assert "driver: 550 and 560" in compared(*with_gpu).why
 
 
 # Gates

@@ -84,7 +84,7 @@ def rows_of(page: Page) -> list[dict[str, str]]:
 def test_the_verdict_is_there_at_first_sight(show: Open) -> None:
     page = show("pair")
     expect(page.locator("h1")).to_have_text("half against main")
-    expect(page.locator(".headline")).to_contain_text("Improved latency.min 13.8 ms → 9.84 ms")
+    expect(page.locator(".headline")).to_contain_text("Improved latency.min 13.8 ms → 9.85 ms")
     assert decisions(page) == [["B half", "improved", "0.712×", "−29 %"]]  # noqa: RUF001
     assert page.title().startswith("✓ half against main")
 
@@ -95,7 +95,7 @@ def test_another_base_turns_every_ratio_verdict_and_colour(show: Open) -> None:
     first = {row["Name"]: row for row in rows_of(page)}
     make_base(page, "B")
     expect(page.locator("h1")).to_have_text("main against half")
-    expect(page.locator(".headline")).to_contain_text("Regressed 9.84 ms → 13.8 ms")
+    expect(page.locator(".headline")).to_contain_text("Regressed 9.85 ms → 13.8 ms")
     expect(page.locator(".headline")).to_contain_text("it was decided against A main: improved")
     assert decisions(page) == [["A main", "regressed", "1.40×", "+40 %"]]  # noqa: RUF001
     assert page.locator(".headline > .outcome").evaluate("one => getComputedStyle(one).color") != improved
@@ -165,7 +165,7 @@ def test_profiles_are_tabs_and_lack_what_they_lack(show: Open) -> None:
     page.get_by_role("tab", name="rec").click()
     heads = page.locator('[data-live="metrics"] thead th').all_text_contents()
     assert heads[1:3] == ["A main base", "B half"]
-    expect(page.locator('[data-live="metrics"] tbody tr').first).to_contain_text("29.6 ms")
+    expect(page.locator('[data-live="metrics"] tbody tr').first).to_contain_text("29.5 ms")
     make_base(page, "C")  # has no such profile: its first report stays the base there
     expect(page.locator("#metrics h2")).to_contain_text("each against A main")
     page.get_by_role("tab", name="rec").focus()

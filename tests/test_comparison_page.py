@@ -89,7 +89,10 @@ def test_the_deciding_metric_comes_first_and_marks_what_differs() -> None:
 def test_what_forbids_a_verdict_is_told_first() -> None:
     page = page_of(made.elsewhere())
     assert page.verdict == "incomparable"
-    assert [(one.standing, one.detail) for one in page.differences][:2] == [("forbids", "CPU"), ("forbids", "CPUs")]
+    assert [(one.standing, one.detail) for one in page.differences][:2] == [
+        ("forbids", "CPU"),
+        ("forbids", "CPU count"),
+    ]
     assert page.differences[0].values == ("AMD EPYC 9B14", "Intel Xeon 8481C")
 
 
@@ -115,7 +118,7 @@ def test_differences_stand_by_what_they_mean() -> None:
 def test_what_differs_alike_in_several_profiles_is_told_once() -> None:
     differences = page_of(made.three()).differences
     (fp16,) = [one for one in differences if one.detail == "fp16"]
-    assert (fp16.profiles, fp16.values) == (("det", "rec"), ("", "true", ""))
+    assert (fp16.profiles, fp16.values) == (("det", "rec"), ("n/a", "true", "n/a"))
 
 
 def test_settings_stand_side_by_side_and_those_that_differ_are_marked() -> None:

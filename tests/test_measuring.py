@@ -105,7 +105,7 @@ def test_spreads_as_people_read_them() -> None:
 
 
 def test_doubts_are_short_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
-    cpus = describe_machine().cpu_count
+    cpus = describe_machine().cpu_count or 1
     told = "1 CPU" if cpus == 1 else f"{cpus} CPUs"
     assert doubts({"load_average": [cpus * 0.4, 9.0, 9.0], "governors": ["performance"], "affinity": [0]}) == ()
     gpu = {"name": "A100 </script>", "utilization.gpu": "87"}
@@ -126,7 +126,7 @@ def test_doubts_are_short_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_others_used_meanwhile_is_told() -> None:
-    cpus = describe_machine().cpu_count
+    cpus = describe_machine().cpu_count or 1
     before = CpuTime(busy_s=100.0, stolen_s=1.0, ours_s=10.0)
     during = disturbance(before, CpuTime(busy_s=100.0 + cpus * 3, stolen_s=1.0 + cpus, ours_s=10.0 + cpus), 4.0)
     assert during == {

@@ -15,7 +15,7 @@ from ndld_flow.units import parse_percent
 
 if TYPE_CHECKING:
     from ndld_flow.compare.measured import Rules
-    from ndld_flow.records.comparison import Comparison
+    from ndld_flow.records.comparison import Allowance, Comparison
 
 HELP = """Compare runs, profiles and exports, and decide.
 
@@ -28,8 +28,9 @@ HELP = """Compare runs, profiles and exports, and decide.
 
 The first is the base. A metric is `improved` or `regressed` when the whole 95 % interval of its ratio lies outside the
 threshold, `unchanged` when it lies inside, and `inconclusive` else; what `ndld-flow noise` learned raises the
-threshold. Profiles of different hardware, drivers, library versions, clocks or input shapes are refused unless allowed
-by name.
+threshold. Profiles of different hardware, drivers, library versions, clocks, input shapes or values, or of which one
+had a profiler attached, are refused unless that is allowed by name. What was not recorded (exports leave much out) is
+not taken as equal either, unless `--allow unknown` is given.
 
 \b
 A gate:  METRIC <= +5 %      at most 5 % more than the base
@@ -83,7 +84,7 @@ def _make_rules(allow: tuple[str, ...], metric: str | None, threshold: str | Non
     from ndld_flow.compare.measured import Rules
     from ndld_flow.records.comparison import Circumstance
 
-    known = get_args(Circumstance)
+    known: tuple[Allowance, ...] = (*get_args(Circumstance), "unknown")
     wrong = [word for word in allow if word not in known]
     if wrong:
         raise RequestError(f"--allow {wrong[0]}: {say_nearest(wrong[0], known)}")

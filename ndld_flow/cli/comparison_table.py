@@ -11,8 +11,9 @@ from rich.text import Text
 
 from ndld_flow.cli.triage_table import wide_console
 from ndld_flow.plain_text import short_name
-from ndld_flow.quantities import change, quantity, share
-from ndld_flow.records.comparison import Comparison, ComparisonGate, MetricVerdict, ProfileComparison
+from ndld_flow.quantities import change, share
+from ndld_flow.records.comparison import NOT_RECORDED, Comparison, ComparisonGate, MetricVerdict, ProfileComparison
+from ndld_flow.report.comparison.values import values_beside
 
 SIGNS = {
     "improved": ("✓", "green"),
@@ -56,7 +57,9 @@ def _about(profile: ProfileComparison, labels: list[str]) -> Iterator[Text]:
     for difference in profile.differences:
         if difference.circumstance == "options" and not difference.forbids:
             continue  # the report lists them
-        told = " | ".join(short_name(value, 60) or "-" for value in difference.values)
+        if not any(difference.values):
+            continue  # the verdict lists what was recorded for none
+        told = " | ".join(short_name(value, 60) or NOT_RECORDED for value in difference.values)
         allowed = " (allowed)" if difference.allowed else ""
         style = "magenta" if difference.forbids and not difference.allowed else "dim"
         yield Text(f"{difference.circumstance}, {short_name(difference.detail, 40)}: {told}{allowed}", style=style)
@@ -76,10 +79,10 @@ def _metric_table(profile: ProfileComparison, candidate: int, labels: list[str])
     table.add_column("", no_wrap=True, min_width=14)
     verdicts = {one.metric: one for one in profile.verdicts if (one.base, one.candidate) == (0, candidate)}
     for metric in profile.metrics:
-        values = (metric.values[0], metric.values[candidate])
-        texts = [quantity(value, metric.unit) if value is not None else "-" for value in values]
+        verdict = verdicts.get(metric.metric)
+        texts = values_beside(metric, verdict, (0, candidate))
         style = "bold" if metric.metric == profile.decided_by else None
-        table.add_row(metric.metric, *texts, *_change(verdicts.get(metric.metric)), style=style)
+        table.add_row(metric.metric, *texts, *_change(verdict), style=style)
     return table
 
 

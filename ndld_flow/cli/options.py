@@ -113,7 +113,11 @@ def rules_options(command: Command) -> Command:
         click.option("--threshold", "-t", metavar="SHARE", help="Relative difference that counts [default: 3 %]."),
         click.option("--metric", "-m", metavar="METRIC", help="The metric that decides [default: latency.min]."),
         click.option(
-            "--allow", "-a", multiple=True, metavar="WHAT", help="Compare although this differs: hardware, driver, ..."
+            "--allow",
+            "-a",
+            multiple=True,
+            metavar="WHAT",
+            help="Compare although this differs: hardware, batch, ...; `unknown`: although it was not recorded.",
         ),
     ):
         command = option(command)

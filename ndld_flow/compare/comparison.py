@@ -6,19 +6,18 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import permutations
 
-from ndld_flow.compare.differences import find_differences, forbidding
+from ndld_flow.compare.differences import circumstances_of, find_differences
 from ndld_flow.compare.gates import check_names, decide, parse_comparison_gates
 from ndld_flow.compare.layer_times import LayerTimes
 from ndld_flow.compare.layer_verdicts import judge_layers
 from ndld_flow.compare.match_layers import METHODS, match_layers
 from ndld_flow.compare.measured import Measured, Rules
-from ndld_flow.compare.metric_verdicts import Bounds, geometric_mean, judge
+from ndld_flow.compare.metric_verdicts import Bounds, geometric_mean, judge, say_change
 from ndld_flow.compare.metrics import compare_metrics
 from ndld_flow.compare.noise import applies, say_noise
 from ndld_flow.records.comparison import (
     Comparison,
     Coverage,
-    Difference,
     LayerRow,
     MatchMethod,
     MetricVerdict,
@@ -31,6 +30,8 @@ from ndld_flow.records.profile import Profile
 BY_WEIGHT: tuple[Verdict, ...] = ("unchanged", "improved", "inconclusive", "regressed", "incomparable")
 """Of several verdicts the last of these is told: what needs a person comes before what does not, and among what does
 not, an improvement is news."""
+_LISTED = 3
+"""Verdicts that are listed after the one that is explained."""
 
 
 def compare_profiles(name: str, measured: Sequence[Measured], rules: Rules) -> ProfileComparison:
@@ -38,7 +39,7 @@ def compare_profiles(name: str, measured: Sequence[Measured], rules: Rules) -> P
     profiles = [one.profile for one in measured]
     differences = find_differences(profiles, rules.allow)
     metrics = compare_metrics(measured)
-    pairs = {pair: _bounds(profiles, *pair, differences, rules) for pair in permutations(range(len(profiles)), 2)}
+    pairs = {pair: _bounds(profiles, *pair, rules) for pair in permutations(range(len(profiles)), 2)}
     found = [(judge(metric, *pair, bounds)) for metric in metrics for pair, bounds in pairs.items()]
     rows = match_layers(profiles)
     times = [LayerTimes(profile) for profile in profiles]
@@ -49,7 +50,7 @@ def compare_profiles(name: str, measured: Sequence[Measured], rules: Rules) -> P
         differences=differences,
         metrics=metrics,
         decided_by=rules.metric,
-        verdicts=tuple(verdict for verdict in found if verdict is not None),
+        verdicts=tuple(_with_remark(verdict, pairs, rules) for verdict in found if verdict is not None),
         rows=rows,
         layer_verdicts=tuple(
             verdict
@@ -75,7 +76,7 @@ def compare(
     parsed = parse_comparison_gates(gates)
     profiles = tuple(compare_profiles(name, measured, rules) for name, measured in sections.items())
     check_names(parsed, rules.metric, profiles)
-    verdict, why = _overall(profiles)
+    verdict, why = _overall(profiles, subjects)
     return Comparison(
         subjects=tuple(subjects),
         profiles=profiles,
@@ -88,13 +89,42 @@ def compare(
     )
 
 
-def _overall(profiles: Sequence[ProfileComparison]) -> tuple[Verdict, str]:
+def _overall(profiles: Sequence[ProfileComparison], subjects: Sequence[Subject]) -> tuple[Verdict, str]:
     found = [(verdict, profile) for profile in profiles for verdict in profile.deciding]
     if not found:
         return "inconclusive", "no two profiles have a metric that decides"
-    worst, profile = max(found, key=lambda pair: (BY_WEIGHT.index(pair[0].verdict), _size(pair[0].ratio)))
-    name = f"{profile.name}: " if len(profiles) > 1 else ""
-    return worst.verdict, f"{name}{worst.metric} {worst.why}{_second_opinion(worst, profile)}"
+    ranked = sorted(found, key=lambda pair: (BY_WEIGHT.index(pair[0].verdict), _size(pair[0].ratio)), reverse=True)
+    worst, profile = ranked[0]
+    name = _name(worst, profile, profiles, subjects)
+    others = "".join(f"; {_short(*other, profiles, subjects)}" for other in ranked[1 : _LISTED + 1])
+    more = f"; and {len(ranked) - 1 - _LISTED} more" if len(ranked) - 1 > _LISTED else ""
+    metric = "" if worst.verdict == "incomparable" else f"{worst.metric} "
+    return worst.verdict, f"{name}{metric}{worst.why}{_second_opinion(worst, profile)}{others}{more}"
+
+
+def _name(
+    verdict: MetricVerdict,
+    profile: ProfileComparison,
+    profiles: Sequence[ProfileComparison],
+    subjects: Sequence[Subject],
+) -> str:
+    """Name what the verdict is on, where there is more than one candidate."""
+    several, labels = len(profiles) > 1, [subject.label for subject in subjects]
+    if len(labels) > 2:
+        candidate, base = labels[profile.subjects[verdict.candidate]], labels[profile.subjects[verdict.base]]
+        return f"{candidate} against {base}{f', {profile.name}' if several else ''}: "
+    return f"{profile.name}: " if several else ""
+
+
+def _short(
+    verdict: MetricVerdict,
+    profile: ProfileComparison,
+    profiles: Sequence[ProfileComparison],
+    subjects: Sequence[Subject],
+) -> str:
+    """`fp16 against fp32: improved, -57 %`."""
+    change = "" if verdict.verdict == "incomparable" else f", {say_change(verdict.ratio)}"
+    return f"{_name(verdict, profile, profiles, subjects)}{verdict.verdict}{change}"
 
 
 def _size(ratio: float) -> float:
@@ -113,11 +143,17 @@ def _second_opinion(decided: MetricVerdict, profile: ProfileComparison) -> str:
     return ""
 
 
-def _bounds(
-    profiles: Sequence[Profile], base: int, candidate: int, differences: Sequence[Difference], rules: Rules
-) -> Bounds:
-    forbidden_by = forbidding(differences, base, candidate)
-    return Bounds.under(rules, [profiles[base]], [profiles[candidate]], forbidden_by)
+def _with_remark(verdict: MetricVerdict, pairs: Mapping[tuple[int, int], Bounds], rules: Rules) -> MetricVerdict:
+    """Mark the verdict that decides with what it takes as equal."""
+    remark = pairs[verdict.base, verdict.candidate].circumstances.remark
+    if verdict.metric != rules.metric or not remark or verdict.verdict == "incomparable":
+        return verdict
+    return verdict.model_copy(update={"why": f"{verdict.why}; {remark}"})
+
+
+def _bounds(profiles: Sequence[Profile], base: int, candidate: int, rules: Rules) -> Bounds:
+    circumstances = circumstances_of(profiles[base], profiles[candidate], rules.allow)
+    return Bounds.under(rules, [profiles[base]], [profiles[candidate]], circumstances)
 
 
 def _about_noise(rules: Rules, sections: Mapping[str, Sequence[Measured]]) -> str:

@@ -129,6 +129,9 @@ def _decide(
         return "incomparable", f"the base has no {metric.metric}"
     if verdict.verdict == "incomparable":
         return "incomparable", verdict.why
+    if verdict.identical:
+        difference = 1.0 if gate.kind == "ratio" else 0.0
+        return _outcome(gate, difference, difference, difference), verdict.why
     if gate.kind == "ratio":
         told = f"{say_change(verdict.ratio)} ({say_change(verdict.low)} to {say_change(verdict.high)})"
         return _outcome(gate, verdict.low, verdict.ratio, verdict.high), told

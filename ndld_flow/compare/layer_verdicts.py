@@ -37,7 +37,7 @@ def judge_layers(
         yield LayerVerdict(
             row=test.row,
             candidate=candidate,
-            verdict="incomparable" if bounds.forbidden_by else _decide(test, q_value, bounds),
+            verdict="incomparable" if bounds.circumstances.forbidden else _decide(test, q_value, bounds),
             ratio=test.ratio,
             p_value=test.p_value,
             q_value=q_value,
@@ -76,7 +76,7 @@ def _welch(base: RunTimes, candidate: RunTimes) -> float | None:
 
 def _decide(test: _Tested, q_value: float | None, bounds: Bounds) -> Verdict:
     far = max(test.ratio, 1 / test.ratio) - 1
-    if bounds.same or (test.difference_ms <= _FLOOR_MS and q_value is not None):
+    if bounds.same or bounds.circumstances.identical or (test.difference_ms <= _FLOOR_MS and q_value is not None):
         return "unchanged"
     if q_value is None:
         counts = far > max(bounds.threshold, _SINGLE_RUN) and test.difference_ms > _FLOOR_MS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ndld_flow.records.comparison import Circumstance
+from ndld_flow.records.comparison import Allowance
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
@@ -42,5 +42,5 @@ class Rules:
     """The metric that decides."""
     noise: Noise | None = None
     """What `ndld-flow noise` learned; it is used where machine, backend and provider are its own."""
-    allow: frozenset[Circumstance] = frozenset()
-    """Circumstances that may differ although they forbid a verdict."""
+    allow: frozenset[Allowance] = frozenset()
+    """Circumstances that may differ, or be unknown, although they forbid a verdict."""

@@ -6,17 +6,21 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+from ndld_flow.compare.differences import PairCircumstances
 from ndld_flow.compare.intervals import RatioInterval, paired_ratio, unpaired_ratio
 from ndld_flow.compare.measured import FEW_RUNS, Rules
 from ndld_flow.compare.noise import applies
-from ndld_flow.quantities import MINUS, quantity
-from ndld_flow.records.comparison import Better, ComparedMetric, Difference, MetricVerdict, Verdict
+from ndld_flow.quantities import MINUS, apart, quantity
+from ndld_flow.records.comparison import Better, ComparedMetric, MetricVerdict, Verdict
 from ndld_flow.records.profile import Profile
 
 ASSUMED_SINGLE_RUN = 0.25
 """How far single runs of the same thing may lie apart where no noise was learned: on shared machines a quarter is
 common."""
+_EQUAL = PairCircumstances()
+_Item = TypeVar("_Item")
 _BYTES_FLOOR = 1 << 20
 """Memory that allocators take or leave as they please."""
 
@@ -32,7 +36,7 @@ class Bounds:
     """They were measured in turns: run i of both belong together."""
     same: bool
     """They are the very same measurement."""
-    forbidden_by: tuple[Difference, ...]
+    circumstances: PairCircumstances
 
     @classmethod
     def under(
@@ -40,7 +44,7 @@ class Bounds:
         rules: Rules,
         base: Sequence[Profile],
         candidate: Sequence[Profile],
-        forbidden_by: Sequence[Difference] = (),
+        circumstances: PairCircumstances = _EQUAL,
     ) -> Bounds:
         """What rules say of values that come from these profiles, one each mostly."""
         profiles = [*base, *candidate]
@@ -52,7 +56,7 @@ class Bounds:
             single_run_threshold=noise.single_run_threshold if noise else ASSUMED_SINGLE_RUN,
             paired=len(sittings) == 1 and "" not in sittings,
             same=[(one.runs, one.layers) for one in base] == [(one.runs, one.layers) for one in candidate],
-            forbidden_by=tuple(forbidden_by),
+            circumstances=circumstances,
         )
 
 
@@ -66,19 +70,25 @@ def judge(metric: ComparedMetric, base: int, candidate: int, bounds: Bounds) -> 
     interval = ratio_of_runs(metric.runs[base], metric.runs[candidate], bounds)
     floor = _floor(metric.unit, bounds, before, after)
     threshold = max(bounds.threshold, floor / min(before, after))
-    verdict = _decide(interval, threshold, metric.better)
+    circumstances = bounds.circumstances
+    verdict = "unchanged" if circumstances.identical else _decide(interval, threshold, metric.better)
+    figures = figures_of_ratio(metric.runs[base], metric.runs[candidate], bounds)
+    counts = (len(metric.runs[base]), len(metric.runs[candidate]))
+    told = _say(metric.unit, figures, counts, interval, bounds, _meaning(verdict, threshold))
     return MetricVerdict(
         metric=metric.metric,
         base=base,
         candidate=candidate,
-        verdict="incomparable" if bounds.forbidden_by else verdict,
+        verdict="incomparable" if circumstances.forbidden else verdict,
         ratio=interval.ratio,
+        base_value=figures[0],
+        candidate_value=figures[1],
         low=interval.low,
         high=interval.high,
         threshold=threshold,
         floor=floor,
-        why=say_forbidden(bounds.forbidden_by)
-        or _say(metric, (base, candidate), interval, bounds, _meaning(verdict, threshold)),
+        why=circumstances.forbidden or told,
+        identical=circumstances.identical,
     )
 
 
@@ -91,17 +101,19 @@ def _judge_exact(
     verdict = _decide_exact(before, after, metric.better)
     change = f", {say_change(ratio)}" if before > 0 else ""
     told = quantity(after, metric.unit)
-    why = f"{told} in both" if verdict == "unchanged" else f"{quantity(before, metric.unit)} -> {told}{change}"
+    why = f"{told} in both" if verdict == "unchanged" else f"{' -> '.join(apart(values, metric.unit))}{change}"
     return MetricVerdict(
         metric=metric.metric,
         base=pair[0],
         candidate=pair[1],
-        verdict="incomparable" if bounds.forbidden_by else verdict,
+        verdict="incomparable" if bounds.circumstances.forbidden else verdict,
         ratio=ratio,
+        base_value=before,
+        candidate_value=after,
         low=ratio,
         high=ratio,
         threshold=0.0,
-        why=say_forbidden(bounds.forbidden_by) or why,
+        why=bounds.circumstances.forbidden or why,
     )
 
 
@@ -120,7 +132,7 @@ def ratio_of_runs(base: Sequence[float], candidate: Sequence[float], bounds: Bou
     fewest = min(len(base), len(candidate))
     if fewest < FEW_RUNS:
         return _assumed_spread(base, candidate, bounds.single_run_threshold)
-    if bounds.paired and len(base) == len(candidate):
+    if _in_pairs(base, candidate, bounds):
         return paired_ratio(base, candidate)
     return unpaired_ratio(base, candidate)
 
@@ -154,34 +166,50 @@ def _decide(interval: RatioInterval, threshold: float, better: Better) -> Verdic
     return "regressed" if slower == (better == "lower") else "improved"
 
 
-def say_forbidden(differences: Sequence[Difference]) -> str:
-    """Why two profiles cannot be compared, and how to compare them all the same; empty when they can."""
-    if not differences:
-        return ""
-    told = "; ".join(f"{d.detail}: {', '.join(dict.fromkeys(filter(None, d.values)))}" for d in differences[:3])
-    names = sorted({difference.circumstance for difference in differences})
-    more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
-    options = " ".join(f"--allow {name}" for name in names)
-    return f"measured under different {' and '.join(names)} ({told}{more}); to compare all the same: {options}"
-
-
 def _meaning(verdict: Verdict, threshold: float) -> str:
     limit = f"±{threshold * 100:.3g} %"
     return {
         "unchanged": f"within {limit}",
         "inconclusive": f"which may or may not be more than {limit}",
-    }.get(verdict, f"surely more than {limit}")
+    }.get(verdict, f"more than {limit} at 95 % confidence")
 
 
-def _say(metric: ComparedMetric, pair: tuple[int, int], interval: RatioInterval, bounds: Bounds, meaning: str) -> str:
-    before, after = (metric.values[position] for position in pair)
-    assert before is not None and after is not None  # there would be no verdict
-    values = f"{quantity(before, metric.unit)} -> {quantity(after, metric.unit)}"
+def figures_of_ratio(base: Sequence[float], candidate: Sequence[float], bounds: Bounds) -> tuple[float, float]:
+    """Return the two values whose quotient is the ratio of `ratio_of_runs`.
+
+    The medians of each side are not: where the machine drifts, they come from different times, and their quotient can
+    contradict that of the pairs.
+    """
+    if not _in_pairs(base, candidate, bounds):
+        return statistics.geometric_mean(_middle(sorted(base))), statistics.geometric_mean(_middle(sorted(candidate)))
+    pairs = _middle(sorted(zip(base, candidate, strict=True), key=lambda pair: pair[1] / pair[0]))
+    return statistics.geometric_mean(a for a, _ in pairs), statistics.geometric_mean(b for _, b in pairs)
+
+
+def _middle(values: Sequence[_Item]) -> Sequence[_Item]:
+    """Return the value in the middle, or the two of an even number."""
+    return values[(len(values) - 1) // 2 : len(values) // 2 + 1]
+
+
+def _in_pairs(base: Sequence[float], candidate: Sequence[float], bounds: Bounds) -> bool:
+    return bounds.paired and len(base) == len(candidate) >= FEW_RUNS and not bounds.same
+
+
+def _say(
+    unit: str,
+    figures: tuple[float, float],
+    counts: tuple[int, int],
+    interval: RatioInterval,
+    bounds: Bounds,
+    meaning: str,
+) -> str:
     if bounds.same:
-        return f"{quantity(after, metric.unit)}: the very same measurement"
-    counts = [len(metric.runs[position]) for position in pair]
+        return f"{quantity(figures[1], unit)}: the very same measurement"
     change = f"{say_change(interval.ratio)} ({say_change(interval.low)} to {say_change(interval.high)})"
-    return f"{values}: {change} over {_counted(*counts, paired=bounds.paired)}, {meaning}"
+    told = f"{' -> '.join(apart(figures, unit))}: {change} over {_counted(*counts, paired=bounds.paired)}"
+    if bounds.circumstances.identical:
+        return f"{told}, and both ran the same {bounds.circumstances.same_artifact} alike: the difference is noise"
+    return f"{told}, {meaning}"
 
 
 def _counted(base: int, candidate: int, *, paired: bool) -> str:

@@ -63,7 +63,7 @@ def busy_machine(subject: Subject) -> Iterator[Insight]:
     ONNX Runtime's threads wait for each other after each layer: on two CPUs at a load of 10, PP-OCRv4's detection took
     half as long with one thread as with two (tests/benchmarks/bench_diagnosis.py).
     """
-    cpus = max(1, subject.profile.machine.cpu_count)
+    cpus = subject.profile.machine.cpu_count or 1
     load = _first(_part(subject, "before").get("load_average"))
     during = _part(subject, "during")
     others = _number(during.get("cpus_used_by_others")) + _number(during.get("cpus_taken_by_host"))
@@ -106,7 +106,7 @@ def more_threads_than_cpus(subject: Subject) -> Iterator[Insight]:
     """ONNX Runtime was told to use more threads than there are CPUs: they wait for each other, spinning
     (https://onnxruntime.ai/docs/performance/tune-performance/threading.html).
     """
-    threads, cpus = _number(subject.profile.options.get("threads")), subject.profile.machine.cpu_count
+    threads, cpus = _number(subject.profile.options.get("threads")), subject.profile.machine.cpu_count or 0
     if cpus <= 0 or threads <= cpus or subject.on_gpu:
         return
     yield Insight(

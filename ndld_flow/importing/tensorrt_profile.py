@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from pydantic import JsonValue
 
@@ -56,6 +56,7 @@ def profile_of_tensorrt(source: Source) -> Profile:
         conditions=_conditions(exports.log),
         inputs=inputs,
         outputs=outputs,
+        profiler=_profiler(exports),
         warmup_passes=passes.warmup_passes,
         warmup_ms=passes.warmup_ms,
         runs=passes.runs,
@@ -138,6 +139,20 @@ def _names(source: Source) -> str:
     return ", ".join(path.name for _, path in source.files)
 
 
+def _profiler(exports: _Exports) -> Literal["on", "off", ""]:
+    """Return whether latencies were measured with trtexec's profiler of layers attached.
+
+    It is where trtexec is asked for layers, unless `--separateProfileRun` is given.
+    TREx keeps no reporting options, so that no layers beside the latencies do not mean that no profiler was attached.
+    """
+    separate = exports.log.text("inference_options", "Separate profiling").lower()
+    reporting = exports.log.section("reporting_options")
+    sees_layers = reporting.get("Profile") == "Enabled" or "Export profile to JSON file" in reporting
+    if separate == "enabled" or (reporting and not sees_layers):
+        return "off"
+    return "on" if separate == "disabled" and (sees_layers or exports.layer_times is not None) else ""
+
+
 def _tensors(exports: _Exports) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
     """From the engine where it tells, otherwise from the log, which knows dimensions only."""
     inputs, outputs = split_bindings(exports.engine) if exports.engine is not None else ((), ())
@@ -153,7 +168,7 @@ def _machine(exports: _Exports) -> Machine:
     """The GPU is all that trtexec tells."""
     told = exports.log.text("device_information", "Selected Device")
     gpu = told or (exports.device.name if exports.device is not None else "")
-    return Machine(system="", architecture="", cpu="", cpu_count=0, memory_bytes=0, gpus=(gpu,) if gpu else ())
+    return Machine(system="", architecture="", cpu="", cpu_count=None, memory_bytes=None, gpus=(gpu,) if gpu else ())
 
 
 def _versions(exports: _Exports) -> dict[str, str]:

@@ -11,7 +11,17 @@ from ndld_flow.records.formats import VERSIONS
 Verdict = Literal["improved", "regressed", "unchanged", "inconclusive", "incomparable"]
 Better = Literal["lower", "higher", "neither"]
 MatchMethod = Literal["onnx nodes", "name and type", "type and dims in order", "unmatched"]
-Circumstance = Literal["hardware", "driver", "versions", "clocks", "batch", "provider", "threads", "options", "model"]
+Circumstance = Literal[
+    "hardware", "cpus", "driver", "versions", "clocks", "power", "profiler", "timing", "batch", "inputs", "provider",
+    "threads", "options", "model",
+]  # fmt: skip
+"""`batch` is the shapes of the inputs, `inputs` their values, `timing` what a latency is the time of."""
+Allowance = Circumstance | Literal["unknown"]
+"""A circumstance that may differ or be unknown, or `unknown`: every circumstance that was not recorded."""
+NOT_APPLICABLE = "n/a"
+"""Value of a circumstance that a profile does not have, such as the driver of a GPU where there is none."""
+NOT_RECORDED = "not recorded"
+"""What people read in place of an empty value."""
 
 
 class Subject(Record):
@@ -27,16 +37,17 @@ class Subject(Record):
 
 
 class Difference(Record):
-    """A circumstance that was not the same for all."""
+    """A circumstance that was not the same for all, or that was not recorded for all."""
 
     circumstance: Circumstance
     detail: str
     """What differs, such as `threads` or `onnxruntime-gpu`."""
     values: tuple[str, ...]
-    """One for each compared profile; empty where one has none."""
+    """One for each compared profile; empty where it was not recorded, `n/a` where a profile has no such thing."""
     forbids: bool
     """True when verdicts mean nothing unless a person allows this circumstance by name."""
     allowed: bool = False
+    """True when a person did."""
 
 
 class ComparedMetric(Record):
@@ -62,6 +73,10 @@ class MetricVerdict(Record):
     verdict: Verdict
     ratio: float
     """Candidate over base."""
+    base_value: float | None = None
+    """What the ratio was taken from: of runs in pairs, the pair in the middle; else the medians. None in records that
+    do not have it."""
+    candidate_value: float | None = None
     low: float
     """95 % interval of the ratio; equal to it for what is exact."""
     high: float
@@ -71,6 +86,8 @@ class MetricVerdict(Record):
     """Absolute difference that counts, in the metric's unit."""
     why: str
     """One sentence for people."""
+    identical: bool = False
+    """Both ran the same artifact with the same settings, so that a difference is noise."""
 
 
 class LayerRow(Record):

@@ -21,7 +21,7 @@ VERSIONS: Mapping[str, int] = {
     "accuracy": 2,
     "activations": 1,
     "build": 2,
-    "comparison": 1,
+    "comparison": 2,
     "findings": 1,
     "model diff": 1,
     "noise": 1,
@@ -95,10 +95,32 @@ def _operands(tensors: object) -> list[Operand]:
     ]
 
 
+def _profile_2(tree: Tree) -> Tree:
+    """Whether a profiler was attached was added: where this tool measured, the timing pass never had one."""
+    conditions = tree.get("conditions")
+    measured_here = isinstance(conditions, dict) and "before" in conditions
+    return _known_machine(_layers_2(tree)) | {"profiler": "off" if measured_here else ""}
+
+
+def _known_machine(tree: Tree) -> Tree:
+    """An import that did not know the machine wrote 0 CPUs and 0 bytes of memory."""
+    machine = tree.get("machine")
+    if not isinstance(machine, dict):
+        return tree
+    unknown = {name: None for name in ("cpu_count", "memory_bytes") if machine.get(name) == 0}
+    return tree | {"machine": machine | unknown}
+
+
+def _unchanged(tree: Tree) -> Tree:
+    """What was added has a default that means unknown."""
+    return tree
+
+
 _UPGRADES: Mapping[tuple[str, int], Callable[[Tree], Tree]] = {
     ("accuracy", 1): _accuracy_2,
     ("build", 1): _layers_2,
-    ("profile", 1): _layers_2,
+    ("comparison", 1): _unchanged,
+    ("profile", 1): _profile_2,
     ("run", 1): _run_2,
 }
 """Document and earlier version -> what makes the next version of it."""

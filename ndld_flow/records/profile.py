@@ -201,6 +201,9 @@ class Profile(Document):
     label: str
     """What was measured, as a person calls it: the step's name, `source`, a file."""
     model_digest: str
+    """Empty where the model is not known."""
+    engine_digest: str = ""
+    """Digest of the engine that ran; empty without an engine, and where it is not known."""
     backend: str
     """`onnxruntime`, `tensorrt`, `tensorrt_rtx`, `trtexec`."""
     providers: tuple[str, ...] = ()
@@ -213,6 +216,10 @@ class Profile(Document):
     """Load, governor, threads: what the machine was like around the measurement."""
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
+    input_digests: dict[str, str] = {}
+    """Input -> digest of its values, of those that came from a file; a path does not identify them."""
+    profiler: Literal["on", "off", ""] = ""
+    """Whether a profiler that sees layers was attached in the timing pass; empty where it is not known."""
     warmup_passes: int
     warmup_ms: float
     runs: tuple[ProfileRun, ...]
@@ -236,6 +243,11 @@ class Profile(Document):
     stopped_because: str = ""
     """In words, such as `stable: ±1.2 % after 5 runs`, `budget of 30 s used: ±5.1 % after 14 runs`, `runs done`."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def artifact_digest(self) -> str:
+        """Digest of what ran, the engine or the model; empty where it is not known."""
+        return self.model_digest if self.backend == "onnxruntime" else self.engine_digest
 
     @property
     def latency_ms(self) -> tuple[float, ...]:

@@ -9,7 +9,7 @@ from pydantic import field_validator
 
 from ndld_flow.artifacts.kinds import Artifact, ComparisonDocument, ProfileDocument
 from ndld_flow.errors import RequestError
-from ndld_flow.records.comparison import Circumstance
+from ndld_flow.records.comparison import Allowance
 from ndld_flow.records.metric import Metric
 from ndld_flow.step import Context, Reads, Result, Reuse, Step
 from ndld_flow.units import Fraction
@@ -38,8 +38,9 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
     threshold: Fraction = 0.03
     """Relative difference that counts: a metric improved or regressed when the 95 % interval of its ratio lies wholly
     beyond it, and is unchanged when the interval lies wholly within."""
-    allow: tuple[Circumstance, ...] = ()
-    """Circumstances that may differ although verdicts are refused then."""
+    allow: tuple[Allowance, ...] = ()
+    """Circumstances that may differ or be unknown although verdicts are refused then; `unknown`: all that were not
+    recorded."""
     # `fail` would make noise fail runs, and people would learn to run again until it passes. What is undecided is told.
     inconclusive: Literal["pass", "fail"] = "pass"
     """What a gate does that cannot be decided because the interval holds its limit: more process runs would tell."""

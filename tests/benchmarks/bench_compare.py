@@ -104,8 +104,12 @@ def shortened(profile: Profile, passes: int) -> Profile:
 
 
 def verdict_of(base: Profile, candidate: Profile, metric: str) -> tuple[Verdict, float]:
-    # As if they were of one sitting, which joined ones are in pairs.
-    pair = [one.model_copy(update={"sitting": "one"}) for one in (base, candidate)]
+    # As if they were of one sitting, which joined ones are in pairs, and of two models: of one model that is measured
+    # twice, the digest would decide.
+    pair = [
+        one.model_copy(update={"sitting": "one", "model_digest": side})
+        for side, one in (("base", base), ("candidate", candidate))
+    ]
     found = compare_profiles("x", [Measured(place, "", one) for place, one in enumerate(pair)], Rules(metric=metric))
     verdict = next(one for one in found.verdicts if (one.metric, one.base) == (metric, 0))
     return verdict.verdict, verdict.ratio

@@ -6,8 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+import numpy as np
+from blake3 import blake3
 from pydantic import JsonValue
 
+from ndld_flow.artifacts.digest import digest_file
 from ndld_flow.backends.engines.running.engine_session import EngineSession
 from ndld_flow.backends.measuring.layer_pass import LayerPass
 from ndld_flow.backends.measuring.preflight import disturbed, doubts
@@ -57,6 +60,7 @@ def make_profile(found: Measured, sitting: Sitting) -> Profile:
     return Profile(
         label=request.label,
         model_digest=request.digest,
+        engine_digest=digest_file(request.session.engine) if isinstance(request.session, EngineSession) else "",
         backend=request.session.backend if isinstance(request.session, EngineSession) else "onnxruntime",
         providers=tuple(first.providers),
         machine=describe_machine(),
@@ -65,6 +69,8 @@ def make_profile(found: Measured, sitting: Sitting) -> Profile:
         conditions=_conditions(found, sitting),
         inputs=describe_feeds(found.feeds),
         outputs=tuple(TensorInfo(name=name, dtype=dtype, shape=tuple(dims)) for name, dtype, dims in first.outputs),
+        input_digests=_digests(found.feeds),
+        profiler="off",
         warmup_passes=first.timings[0].warmup_passes,
         warmup_ms=first.timings[0].warmup_ms,
         runs=tuple(_run(answer, sitting.began_s) for answer in found.answers),
@@ -96,6 +102,16 @@ def describe_feeds(feeds: Mapping[str, Feed]) -> tuple[TensorInfo, ...]:
         TensorInfo(name=name, dtype=feed.values.dtype.name, shape=feed.values.shape, data=feed.description)
         for name, feed in feeds.items()
     )
+
+
+def _digests(feeds: Mapping[str, Feed]) -> dict[str, str]:
+    """Identify values from files. Two precisions of a model read the same file: halves tell files apart in both."""
+    read = {name: feed.values for name, feed in feeds.items() if feed.is_from_file}
+    with np.errstate(all="ignore"):
+        halves = {
+            name: values.astype(np.float16) if values.dtype.kind in "fV" else values for name, values in read.items()
+        }
+    return {name: blake3(values.tobytes()).hexdigest() for name, values in halves.items()}
 
 
 def _run(answer: Answer, began_s: float) -> ProfileRun:

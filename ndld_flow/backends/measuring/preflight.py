@@ -21,7 +21,16 @@ _BUSY_SHARE = 0.1
 _BUSY_GPU_PERCENT = 5
 _PROC = Path("/proc")
 _MEASURING_PROGRAMS = ("trtexec", "onnxruntime_perf_test", "perf_analyzer")
-_GPU_FIELDS = ("name", "utilization.gpu", "clocks.sm", "clocks.max.sm", "temperature.gpu", "memory.used", "pstate")
+_GPU_FIELDS = (
+    "name",
+    "utilization.gpu",
+    "clocks.sm",
+    "clocks.max.sm",
+    "temperature.gpu",
+    "memory.used",
+    "pstate",
+    "power.limit",
+)
 
 
 @dataclass(frozen=True)
@@ -84,7 +93,7 @@ def disturbance(before: CpuTime | None, after: CpuTime | None, wall_s: float) ->
 
 def disturbed(during: Mapping[str, JsonValue]) -> tuple[str, ...]:
     """A sentence when others used the CPUs while we measured; or none."""
-    cpus = describe_machine().cpu_count
+    cpus = describe_machine().cpu_count or 1
     others, host = (_number(during.get(name)) for name in ("cpus_used_by_others", "cpus_taken_by_host"))
     if others + host < _BUSY_SHARE * cpus:
         return ()
@@ -92,7 +101,7 @@ def disturbed(during: Mapping[str, JsonValue]) -> tuple[str, ...]:
 
 
 def _doubts(conditions: Mapping[str, JsonValue]) -> Iterator[str]:
-    cpus = describe_machine().cpu_count
+    cpus = describe_machine().cpu_count or 1
     load = conditions.get("load_average")
     if isinstance(load, list) and _number(load[0]) >= _BUSY_LOAD * cpus:
         yield f"the machine is busy: load {_number(load[0]):.1f} on {_cpus(cpus)}; expect noise"

@@ -112,7 +112,7 @@ class ArrayFile:
             values = _repeated(values, one.pattern[0])
         cast = np.ascontiguousarray(cast_to_model(values, one.dtype, one.name, origin)).reshape(values.shape)
         self._check(cast.shape)
-        return Feed(cast, f"{how}, {one.dtype.name} {shape_text(cast.shape)}")
+        return Feed(cast, f"{how}, {one.dtype.name} {shape_text(cast.shape)}", is_from_file=True)
 
     def _check(self, shape: tuple[int, ...]) -> None:
         self.one.check_shape(shape, f"{self.path} has")
@@ -144,7 +144,8 @@ class PictureFile:
             values = self.picture.values(image)
             one.check_shape(values.shape, f"{self.path} has")
             how = f"image {visible_name(str(self.path))}{where} as {one.given.layout}"
-            yield f"{self.label}{where}", Feed(values, f"{how}, {one.dtype.name} {shape_text(values.shape)}")
+            described = f"{how}, {one.dtype.name} {shape_text(values.shape)}"
+            yield f"{self.label}{where}", Feed(values, described, is_from_file=True)
 
     @property
     def _is_video(self) -> bool:

@@ -94,7 +94,7 @@ class UserSamples:
         how = origin if values.dtype == one.dtype else f"{origin} cast"
         values = cast_to_model(values, one.dtype, one.name, origin)
         one.check_shape(values.shape, f"{origin} has")
-        return Feed(values, f"{how}, {one.dtype.name} {shape_text(values.shape)}")
+        return Feed(values, f"{how}, {one.dtype.name} {shape_text(values.shape)}", is_from_file=True)
 
     def _check_same(self, place: int, where: str, feeds: Mapping[str, Feed]) -> None:
         hasher = blake3()

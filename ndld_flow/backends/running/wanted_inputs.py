@@ -26,6 +26,8 @@ class Feed:
     """`random uniform [0, 1), seed 0, float32 1x3x320x320`."""
     assumed: bool = False
     """A free dimension that nobody set was taken as 1."""
+    is_from_file: bool = False
+    """The values were read, by a loader of the user's own too, and not generated."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ndld_flow.plain_text import short_name, visible_name
 from ndld_flow.quantities import MINUS, change, milliseconds
 from ndld_flow.records.comparison import LayerRow, ProfileComparison
 from ndld_flow.records.profile import Layer, Profile
-from ndld_flow.report.comparison.collect_verdicts import ABSENT
+from ndld_flow.report.comparison.values import ABSENT
 
 _ROWS_WITHOUT_SCRIPT = 20
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from ndld_flow.plain_text import short_name
-from ndld_flow.records.comparison import Comparison, Difference, ProfileComparison
+from ndld_flow.records.comparison import NOT_APPLICABLE, Comparison, Difference, ProfileComparison
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_profiles import machine_settings, short_provider
 from ndld_flow.report.settings_text import value_text
@@ -24,7 +24,7 @@ class DifferenceView:
     profiles: tuple[str, ...]
     """Where it differs so; empty when there is but one profile."""
     values: tuple[str, ...]
-    """One for each subject; empty where one has none."""
+    """One for each subject; empty where it was not recorded."""
     standing: str
     """`forbids`, `allowed` or `noted`."""
 
@@ -90,7 +90,7 @@ def _standing(difference: Difference) -> str:
 
 
 def _by_subject(difference: Difference, profile: ProfileComparison, subjects: int) -> tuple[str, ...]:
-    values = [""] * subjects
+    values = [NOT_APPLICABLE] * subjects
     for subject, value in zip(profile.subjects, difference.values, strict=False):
         values[subject] = short_name(value, 200)
     return tuple(values)

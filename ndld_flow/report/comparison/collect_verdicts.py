@@ -10,8 +10,7 @@ from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import TIMES, change, quantity, three_digits
 from ndld_flow.records.comparison import ComparedMetric, Comparison, MetricVerdict, ProfileComparison
 from ndld_flow.report.comparison.interval_scale import IntervalPlot, IntervalScale
-
-ABSENT = "\N{EN DASH}"
+from ndld_flow.report.comparison.values import ABSENT, agrees, values_beside
 
 
 @dataclass(frozen=True)
@@ -50,6 +49,8 @@ class MetricCell:
     value: str
     verdict: VerdictView | None
     """None for the base."""
+    pair: str = ""
+    """`9.38 ms → 10.6 ms`: the runs whose ratio the verdict has, where the values of both sides have another."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ def _metric_row(
         MetricCell(
             value=ABSENT if value is None else quantity(value, short_name(metric.unit, 20)),
             verdict=_verdict_view(one, scale) if one and value is not None else None,
+            pair=" → ".join(values_beside(metric, one, (0, one.candidate))) if one and not agrees(metric, one) else "",
         )
         for value, one in zip(metric.values, found, strict=True)
     )

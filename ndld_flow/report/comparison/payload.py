@@ -84,7 +84,7 @@ def _verdicts(comparison: ProfileComparison, texts: Texts) -> dict[str, Json]:
     ordered = comparison.verdicts
     columns: dict[str, Json] = {
         name: [_number(getattr(one, name)) for one in ordered]
-        for name in ("base", "candidate", "ratio", "low", "high", "threshold", "floor")
+        for name in ("base", "candidate", "base_value", "candidate_value", "ratio", "low", "high", "threshold", "floor")
     }
     places = {metric.metric: place for place, metric in enumerate(comparison.metrics)}
     columns["metric"] = [places.get(one.metric, -1) for one in ordered]

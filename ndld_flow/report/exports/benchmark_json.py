@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from ndld_flow.plain_text import short_name
-from ndld_flow.quantities import change, quantity
+from ndld_flow.quantities import quantity
 from ndld_flow.records.comparison import ComparedMetric, Comparison, ProfileComparison
 from ndld_flow.records.profile import Profile
 
@@ -70,9 +70,8 @@ def _entry(
 def _extra(comparison: Comparison, compared: ProfileComparison, metric: ComparedMetric, place: int) -> str:
     base = metric.values[0]
     lines = [f"base: {short_name(comparison.subjects[compared.subjects[0]].label)}"]
-    value = metric.values[place]
-    if base is not None and value is not None:
-        lines[0] += f", {quantity(base, metric.unit)} ({change(base, value) or 'no ratio'})"
+    if base is not None:
+        lines[0] += f", {quantity(base, metric.unit)}"
     for verdict in compared.verdicts:
         if (verdict.metric, verdict.base, verdict.candidate) == (metric.metric, 0, place):
             lines.append(f"{verdict.verdict}: {short_name(verdict.why, 400)}")

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from ndld_flow.quantities import MINUS, TIMES, change, milliseconds, quantity, share, three_digits
+from ndld_flow.quantities import MINUS, TIMES, change, milliseconds, share, three_digits
 from ndld_flow.records.comparison import (
-    ComparedMetric,
+    NOT_RECORDED,
     Comparison,
     ComparisonGate,
     MetricVerdict,
     ProfileComparison,
 )
 from ndld_flow.records.profile import Profile
+from ndld_flow.report.comparison.values import values_beside
 from ndld_flow.report.exports.github_markdown import code, details, prose, table
 from ndld_flow.report.exports.layer_changes import LayerChange, layer_changes
 
@@ -133,12 +134,8 @@ def _metric_rows(comparison: Comparison, compared: ProfileComparison) -> Iterato
         for candidate in range(1, len(compared.subjects)):
             verdict = against_base.get((metric.metric, candidate))
             label = [_label(comparison, compared, candidate)] if len(compared.subjects) > 2 else []
-            yield [code(metric.metric), *label, _value(metric, 0), _value(metric, candidate), *_verdict(verdict)]
-
-
-def _value(metric: ComparedMetric, place: int) -> str:
-    value = metric.values[place]
-    return prose(quantity(value, metric.unit)) if value is not None else _NONE
+            values = map(prose, values_beside(metric, verdict, (0, candidate)))
+            yield [code(metric.metric), *label, *values, *_verdict(verdict)]
 
 
 def _verdict(verdict: MetricVerdict | None) -> list[str]:
@@ -195,7 +192,7 @@ def _differences(comparison: Comparison, compared: ProfileComparison) -> str:
     rows = []
     for one in compared.differences:
         effect = ("allowed" if one.allowed else "forbids a verdict") if one.forbids else ""
-        values = [code(value, 120) or _NONE for value in one.values]
+        values = [code(value, 120) or NOT_RECORDED for value in one.values]
         rows.append([one.circumstance, code(one.detail), *values, effect])
     summary = f"{len(rows)} {'difference' if len(rows) == 1 else 'differences'} in circumstances"
     serious = sum(one.forbids and not one.allowed for one in compared.differences)

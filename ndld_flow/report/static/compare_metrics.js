@@ -2,12 +2,27 @@
 
 const valueOf = (metric, place) => make("span", { class: "value" }, quantityText(metric.values[place], metric.unit));
 
+// The value that the verdict's ratio was taken from: of runs in pairs, the median of each side has another ratio.
+const pairedValue = (view, metric, verdict, place) => {
+  const value = verdict?.[place === view.base ? "base_value" : "candidate_value"];
+  return make("span", { class: "value" }, quantityText(value ?? metric.values[place], metric.unit));
+};
+
+const agrees = (view, metric, verdict, place) => {
+  const medians = metric.values[place] / metric.values[view.base] / verdict.ratio;
+  return !Number.isFinite(medians) || Math.abs(medians - 1) <= Math.max(verdict.threshold / 10, 1e-4);
+};
+
+// Several reports share the base's value, so that the runs of a pair are named where the medians contradict its ratio.
+const pairFigures = (view, metric, verdict, place) => verdict.base_value == null || agrees(view, metric, verdict, place) ? ""
+  : make("div", { class: "quiet small" }, `in pairs ${quantityText(verdict.base_value, metric.unit)} → ${quantityText(verdict.candidate_value, metric.unit)}`);
+
 const changeOf = (verdict) => verdictWord(verdict.verdict, changeText(verdict.ratio) || verdict.verdict);
 
 // Two reports leave room for the interval beside the values.
 function pairCells(view, metric, verdict, ratios) {
   return [
-    ...view.profile.subjects.map((_, place) => make("td", { class: "n" }, valueOf(metric, place))),
+    ...view.profile.subjects.map((_, place) => make("td", { class: "n" }, pairedValue(view, metric, verdict, place))),
     make("td", { class: "n", title: verdict?.why }, verdict ? changeOf(verdict) : ""),
     make("td", {}, verdict ? make("span", { class: "quiet" }, verdict.verdict) : ""),
     make("td", { class: "plot" }, verdict ? intervalBar(verdict, ratios) : ""),
@@ -19,7 +34,7 @@ function severalCells(view, metric, number, ratios) {
     const verdict = place === view.base ? undefined : view.verdict(number, place);
     if (!verdict) return make("td", { class: "n" }, valueOf(metric, place));
     return make("td", { class: "n", title: verdict.why },
-      make("div", { class: "several" }, valueOf(metric, place), changeOf(verdict), intervalBar(verdict, ratios)));
+      make("div", { class: "several" }, valueOf(metric, place), changeOf(verdict), intervalBar(verdict, ratios), pairFigures(view, metric, verdict, place)));
   });
 }
 

@@ -107,9 +107,9 @@ function verdictOf(profile, texts, metric, base, candidate) {
   }
   const row = verdictPlaces.get(profile).get(`${metric}/${base}/${candidate}`);
   if (row === undefined) return undefined;
-  const [ratio, low, high, threshold] = ["ratio", "low", "high", "threshold"].map((key) => columns[key][row]);
+  const numbers = Object.fromEntries(["base_value", "candidate_value", "ratio", "low", "high", "threshold"].map((key) => [key, columns[key][row]]));
   return {
-    ratio, low, high, threshold,
+    ...numbers,
     verdict: texts[columns.verdict[row]],
     why: texts[columns.why[row]].replaceAll("->", "→"),
   };

@@ -134,7 +134,7 @@ def _times_of_sweep(folder: Path | None) -> Iterator[tuple[str, str, float]]:
         yield from ((step.name, step.step, step.wall_s) for step in point.steps if step.outcome == "done")
 
 
-def _hardware(machine: Machine) -> tuple[str, int, tuple[str, ...]]:
+def _hardware(machine: Machine) -> tuple[str, int | None, tuple[str, ...]]:
     return machine.cpu, machine.cpu_count, tuple(machine.gpus)
 
 
