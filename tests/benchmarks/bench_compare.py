@@ -133,6 +133,8 @@ def report_real(sittings: int, pairs: int, passes: int) -> None:
     twice = [(joined(a, d), joined(b, e), joined(c, f)) for (a, b, c), (d, e, f) in halves]
     for kept in dict.fromkeys((SHORT, passes)):
         for comparisons, number in ((found, pairs), (twice, 2 * pairs)):
+            if not comparisons:  # one sitting alone cannot be joined
+                continue
             print(f"{len(comparisons)} comparisons of {number} pairs, {kept} passes a run")
             count([(shortened(a, kept), shortened(b, kept), shortened(c, kept)) for a, b, c in comparisons])
 
