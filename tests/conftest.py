@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from ndld_flow.errors import SourceError
 from ndld_flow.one_process import IN_PROCESS
+from ndld_flow.runner.device_locks import FOLDER_VARIABLE
 from tests.samples import fetch_sample
 from tests.tally import Tally, format_tallies
 
@@ -24,8 +28,8 @@ def pytest_configure() -> None:
     """Set what this process and the hundreds that it starts have in common.
 
     Compiled modules are kept, also where the environment says no, as images of containers do: each process would
-    compile all of the package again. Devices are a user's, so that each worker is one: what tests measure does not
-    decide anything, and nobody has to wait for it.
+    compile all of the package again. Each worker has locks of devices of its own: what tests measure does not decide
+    anything, and nobody has to wait for it.
     """
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
@@ -34,7 +38,9 @@ def pytest_configure() -> None:
     settings.load_profile("any_machine")
     # A worker costs each of thousands of runs half a second and its imports; `isolated_steps` is for those it is about.
     os.environ[IN_PROCESS] = "1"
-    os.environ["USER"] = f"ndld_flow-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
+    locks = tempfile.mkdtemp(prefix="ndld_flow-tests-")
+    os.environ[FOLDER_VARIABLE] = locks
+    atexit.register(shutil.rmtree, locks, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import getpass
 import os
+import pwd
+import re
+import shutil
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,16 +20,23 @@ import pytest
 
 from ndld_flow.artifacts.store import Store
 from ndld_flow.runner import device_locks
-from ndld_flow.runner.device_locks import Claim, holding, name_locks
+from ndld_flow.runner.device_locks import FOLDER_VARIABLE, Claim, holding, name_locks
 from tests.worker_toys import wait_until
 
 HOLD = """
-import os, sys, time
+import os, platform, sys, tempfile, time
 from pathlib import Path
 from ndld_flow.artifacts.store import Store
 from ndld_flow.runner.device_locks import Claim, holding
 
-store, device, cpus, note = sys.argv[1:]
+store, device, cpus, host, user, umask = sys.argv[1:]
+if user != "0":
+    with tempfile.TemporaryDirectory() as folder, holding("balance", Store(Path(folder)), Claim("import all", print)):
+        pass  # what is imported later may be closed to others
+    os.setgroups([]); os.setgid(int(user)); os.setuid(int(user))
+os.umask(int(umask))
+if host:
+    platform.node = lambda: host
 if cpus:
     os.sched_setaffinity(0, {int(cpu) for cpu in cpus.split(",")})
 with holding(device, Store(Path(store)), Claim("step speed of other", lambda text: print(text, flush=True))):
@@ -56,18 +67,19 @@ several_cpus = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What all measurements of a user share lies elsewhere while this is tested."""
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    monkeypatch.setattr(tempfile, "tempdir", None)
+    """Use a folder of its own for what all users of a machine share."""
+    (tmp_path / "shared").mkdir()
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "shared"))
 
 
 class Holder:
     """A process that holds a device until it is let go."""
 
-    def __init__(self, store: Path, device: str, cpus: str = "") -> None:
+    def __init__(
+        self, store: Path, device: str, cpus: str = "", *, host: str = "", user: int = 0, umask: int = 0o022
+    ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", HOLD, str(store), device, cpus, ""],
+            [sys.executable, "-c", HOLD, str(store), device, cpus, host, str(user), str(umask)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -84,25 +96,98 @@ class Holder:
         self.process.communicate("", timeout=60)
 
 
-def test_who_waits_is_told_for_whom(tmp_path: Path) -> None:
+def waits(holder: Holder, device: str = "scales", user: str | None = None) -> str:
+    """A pattern of what a process prints that waits for a holder."""
+    name = re.escape(user or getpass.getuser())
+    return (
+        rf"waits for {device}, held by step speed of other \(user {name}, pid {holder.process.pid}\) since [\d:]{{8}}"
+    )
+
+
+def test_a_waiting_step_names_what_it_waits_for_and_who_holds_it(tmp_path: Path) -> None:
     with Holder(tmp_path / "one", "scales") as first, Holder(tmp_path / "two", "scales") as second:
-        speakers = {speaker.says(): speaker for speaker in (first, second)}
-        waiting = next(text for text in speakers if text != "holds")
-        other = speakers["holds"]
-        expected = f"waits: step speed of other (pid {other.process.pid}) holds scales"
-        assert waiting in (expected, "waits: another measurement holds the scales")
+        lines = {holder.says(): holder for holder in (first, second)}
+        waiting = next(text for text in lines if text != "holds")
+        other = lines["holds"]
+        assert re.fullmatch(f"{waits(other)}|waits for the scales, held by another measurement", waiting)
         other.process.communicate("", timeout=60)
-        assert speakers[waiting].says() in (expected, "holds")
+        last = lines[waiting].says()
+        assert last == "holds" or re.fullmatch(waits(other), last)
 
 
-def test_users_who_share_a_store_exclude_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_containers_of_one_host_that_share_a_store_exclude_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not Path("/proc/sys/kernel/random/boot_id").exists():
+        pytest.skip("this system does not identify its host")
     with Holder(tmp_path, "scales") as first:
         assert first.says() == "holds"
-        monkeypatch.setenv("USER", "somebody-else")
-        with Holder(tmp_path, "scales") as second:
-            assert second.says() == f"waits: step speed of other (pid {first.process.pid}) holds scales"
+        (tmp_path / "other").mkdir()
+        monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "other"))
+        with Holder(tmp_path, "scales", host="another") as second:
+            assert re.fullmatch(waits(first), second.says())
             first.process.communicate("", timeout=60)
             assert second.says() == "holds"
+
+
+as_others = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root to be somebody else")
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that other users may enter, unlike those of the tests."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@as_others
+def test_users_with_stores_of_their_own_exclude_each_other(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = open_folder / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    monkeypatch.setenv(FOLDER_VARIABLE, str(shared))
+    for user in (65533, 65534):
+        (open_folder / str(user)).mkdir()
+        os.chown(open_folder / str(user), user, user)
+    name = pwd.getpwuid(65534).pw_name
+    with Holder(open_folder / "65534", "scales", user=65534, umask=0o077) as first:
+        assert first.says() == "holds"
+        with Holder(open_folder / "65533", "scales", user=65533) as second:
+            assert re.fullmatch(waits(first, user=name), second.says())
+            first.process.send_signal(signal.SIGKILL)
+            assert second.says() == "holds"  # the dead one's note stays, as another user may not remove it
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files of POSIX")
+@pytest.mark.parametrize("kind", ["link", "broken link", "pipe", "folder"])
+def test_what_others_put_in_the_place_of_a_lock_does_no_harm(tmp_path: Path, kind: str) -> None:
+    place, target = tmp_path / "shared" / "ndld_flow-scales.lock", tmp_path / "target"
+    if kind == "link":
+        target.write_text("precious")
+    if "link" in kind:
+        place.symlink_to(target)
+    else:
+        os.mkfifo(place) if kind == "pipe" else place.mkdir()
+    note = tmp_path / "shared" / f"ndld_flow-scales.{os.getuid()}.holder"
+    note.symlink_to(target)
+    with holding("scales", Store(tmp_path / "store"), Claim("step a", print)) as faults:
+        assert len(faults) == 1
+        assert f"{place} is not locked, so others may measure on the scales" in faults[0]
+    assert (target.read_text() == "precious") if kind == "link" else not target.exists()
+
+
+def test_where_users_share_no_folder_that_is_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FOLDER_VARIABLE)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)  # without the sticky bit anybody may replace another's lock
+    monkeypatch.setattr(device_locks, "_SHARED_FOLDERS", (tmp_path / "open", tmp_path / "none"))
+    with holding("scales", Store(tmp_path / "store"), Claim("step a", print)) as faults:
+        assert len(faults) == 1
+        assert FOLDER_VARIABLE in faults[0]
 
 
 def test_a_killed_holders_device_is_free_at_once_and_its_note_is_not_believed(tmp_path: Path) -> None:
@@ -123,9 +208,9 @@ def test_sets_of_cpus_exclude_each_other_where_they_overlap(tmp_path: Path) -> N
     with Holder(tmp_path, "cpu", str(one)) as first, Holder(tmp_path, "cpu", str(two)) as second:
         assert (first.says(), second.says()) == ("holds", "holds")
         with Holder(tmp_path, "cpu", f"{one},{two}") as third:
-            assert third.says() == f"waits: step speed of other (pid {first.process.pid}) holds cpu {one}"
+            assert re.fullmatch(waits(first, f"cpu {one}"), third.says())
             first.process.communicate("", timeout=60)
-            assert third.says() == f"waits: step speed of other (pid {second.process.pid}) holds cpu {two}"
+            assert re.fullmatch(waits(second, f"cpu {two}"), third.says())
             second.process.communicate("", timeout=60)
             assert third.says() == "holds"
 
@@ -161,60 +246,16 @@ def test_a_gpu_is_one_lock_however_it_is_counted(tmp_path: Path, monkeypatch: py
     assert name_locks("gpu-0") == ("MIG-1-2",)
 
 
-@pytest.mark.parametrize("mode", [0o755, 0o775, 0o1777])
-def test_who_may_write_into_the_store_may_lock_there(tmp_path: Path, mode: int) -> None:
-    (tmp_path / "locks").mkdir()
-    (tmp_path / "locks").chmod(mode)
-    before = os.umask(0o077)
-    try:
-        with holding("scales", Store(tmp_path), Claim("step a", print)):
-            files = list((tmp_path / "locks").iterdir())
-            assert len(files) == 2
-            assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {mode & 0o666}
-    finally:
-        os.umask(before)
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root to be somebody else")
-def test_another_user_of_the_store_may_lock_too(tmp_path: Path) -> None:
-    import shutil
-
-    folder = Path(tempfile.mkdtemp(dir="/tmp"))  # the tests' own folder is closed to others
-    try:
-        for name in ("locks", "tmp"):
-            (folder / name).mkdir()
-            (folder / name).chmod(0o1777)
-        folder.chmod(0o755)
-        with holding("scales", Store(folder), Claim("step a", print)):
-            pass
-        code = (
-            "import sys; from pathlib import Path; from ndld_flow.artifacts.store import Store\n"
-            "from ndld_flow.runner.device_locks import Claim, holding\n"
-            "import os; store = Store(Path(sys.argv[1])); claim = Claim('step b', print)\n"
-            "with holding('gpu-1', store, claim): pass\n"  # what is imported later may be closed to others
-            "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-            "with holding('scales', store, claim) as faults: print(faults)"
-        )
-        environment = {**os.environ, "TMPDIR": str(folder / "tmp"), "USER": "nobody"}
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(folder)],
-            env=environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert (done.stdout, done.stderr) == ("[]\n", "")
-    finally:
-        shutil.rmtree(folder)
-
-
 def test_a_folder_without_locks_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import filelock
+    import fcntl
 
-    def refuse(*_: object, **__: object) -> None:
-        raise NotImplementedError("no locks here")
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks here")
 
-    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
+    monkeypatch.setattr(fcntl, "flock", refuse)
     with holding("scales", Store(tmp_path), Claim("step a", print)) as faults:
-        assert len(faults) == 2
-        assert "others may measure on the scales at the same time: no locks here" in faults[0]
+        assert len(faults) == 1
+        assert "others may measure on the scales at the same time: [Errno 37] no locks here" in faults[0]
 
 
 def intervals(stores: Sequence[Path]) -> list[tuple[float, float]]:
@@ -236,4 +277,4 @@ def test_two_sweeps_at_once_never_measure_on_one_device_together(tmp_path: Path,
     found = intervals([tmp_path / name for name in dict.fromkeys(names)])
     assert len(found) == 8
     assert all(before[1] <= after[0] for before, after in pairwise(found))
-    wait_until(lambda: not list((tmp_path / "tmp").glob("*.holder")))
+    wait_until(lambda: not list((tmp_path / "shared").glob("*.holder")))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -15,9 +14,11 @@ import pytest
 from filelock import FileLock
 
 from ndld_flow import api
+from ndld_flow.cli.plain import PlainLines
 from ndld_flow.errors import RecipeError, RequestError
 from ndld_flow.records.run_record import RunRecord
-from ndld_flow.runner.events import Event, StepProgressed
+from ndld_flow.runner.device_locks import FOLDER_VARIABLE
+from ndld_flow.runner.events import Event, StepWaits
 from tests.models import make_cnn, make_tfm
 from tests.toys import Toy, make_toy, outcomes, started
 
@@ -267,13 +268,12 @@ def test_models_have_names_of_their_own(toy: Toy) -> None:
     assert "`a b` cannot name a model" in text
 
 
-def test_a_step_that_waits_for_its_device_says_so(toy: Toy) -> None:
+def test_a_step_that_waits_for_its_device_says_so(toy: Toy, capsys: pytest.CaptureFixture[str]) -> None:
     held = threading.Event()
     free = threading.Event()
 
     def hold() -> None:
-        user = os.environ.get("USER") or os.environ.get("USERNAME") or "anyone"
-        with FileLock(Path(tempfile.gettempdir()) / f"ndld_flow-{user}-scales.lock"):
+        with FileLock(Path(os.environ[FOLDER_VARIABLE]) / "ndld_flow-scales.lock"):
             held.set()
             free.wait(60)
 
@@ -283,15 +283,19 @@ def test_a_step_that_waits_for_its_device_says_so(toy: Toy) -> None:
     said: list[str] = []
     waited: list[datetime] = []
 
+    lines = PlainLines()
+
     def listen(event: Event) -> None:
-        if isinstance(event, StepProgressed):
-            said.append(event.what)
+        lines(event)
+        if isinstance(event, StepWaits):
+            said.append(event.waits_for)
             waited.append(datetime.now(UTC))
             free.set()
 
     done = api.run(toy.recipe, outputs=toy.folder / "outputs", trust=True, listener=listen)
     other.join()
-    assert said == ["waits: another measurement holds the scales"]
+    assert said == ["the scales, held by another measurement"]
+    assert "waits for the scales, held by another measurement" in capsys.readouterr().out  # without a terminal, too
     run = RunRecord.model_validate_json((Path(done.folder) / "run.json").read_text())
     assert run.steps[0].record is not None
     assert run.steps[0].record.started_at > waited[0], "the work begins when the device is held"

@@ -187,7 +187,7 @@ def test_waiting_for_another_is_told_and_not_counted(deeds: Deeds) -> None:
             wait_until(lambda: told)
             time.sleep(2.2)
         assert future.result()[0].summary == "fine"
-        assert told == [StepWaits(name="one", waits_for="another run computes this step")]
+        assert told == [StepWaits(name="one", waits_for="another run, which computes the same step")]
 
 
 def test_a_task_that_has_not_begun_can_be_cancelled(deeds: Deeds) -> None:

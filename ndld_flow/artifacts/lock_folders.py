@@ -128,7 +128,7 @@ def _here() -> str:
 
 def _name_owner() -> str:
     """`<where>-<process>-<when it started>-<no other>`."""
-    return f"{_here()}-{os.getpid()}-{_started(os.getpid())}-{uuid4().hex[:12]}"
+    return f"{name_process()}-{uuid4().hex[:12]}"
 
 
 def _started(pid: int) -> str:
@@ -155,13 +155,26 @@ def is_alive(pid: int) -> bool:
     return True
 
 
+def name_process() -> str:
+    """Return a name of this process that no other has: where it runs, its number, and when it was started."""
+    return f"{_here()}-{os.getpid()}-{_started(os.getpid())}"
+
+
+def is_running(name: str) -> bool:
+    """Return whether the process of that name lives; of one in another container, which cannot be seen, True."""
+    try:
+        where, pid, started = name.split("-")
+        return where != _here() or (is_alive(int(pid)) and _started(int(pid)) in (started, "0"))
+    except ValueError:
+        return False
+
+
 def _lives(owner: Path) -> bool:
     """Whether the holder that a file names lives, as far as can be known."""
     try:
-        where, pid, started, _ = owner.name.split("-")
-        if where == _here():
-            return is_alive(int(pid)) and _started(int(pid)) in (started, "0")
-        return not _is_silent(owner)
+        process, _, _ = owner.name.rpartition("-")
+        where, _, _ = process.split("-")
+        return is_running(process) if where == _here() else not _is_silent(owner)
     except FileNotFoundError:
         return False  # given back in this moment
     except ValueError:

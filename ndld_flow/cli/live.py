@@ -84,7 +84,7 @@ class LiveDisplay:
         self.console.print(Text(event.text, style="dim"))
 
     def _wait(self, event: StepWaits) -> None:
-        self._begin(event.name, event.waits_for)
+        self._begin(event.name, f"waits for {event.waits_for}")
 
     def _begin_step(self, event: StepStarted) -> None:
         detail = f" ({event.detail})" if event.detail else ""

@@ -45,7 +45,7 @@ def _print_step(event: Event) -> None:
         detail = f" ({event.detail})" if event.detail else ""
         print(f"{event.name}: {event.step} starts, {event.reason}{detail}", flush=True)
     elif isinstance(event, StepWaits):
-        print(f"{event.name}: {event.waits_for}, waiting", flush=True)
+        print(f"{event.name}: waits for {event.waits_for}", flush=True)
     elif isinstance(event, StepFinished):
         print(describe_step_end(event), flush=True)
     elif isinstance(event, RunFinished):

@@ -1,7 +1,11 @@
-"""Hold a device alone: against all measuring steps of this machine that share the store, or the user.
+"""Hold a device alone: against all measuring steps of this machine, whoever runs them.
 
 A GPU is one lock, wherever it is seen from; the CPU is one lock for each that this process may use, so that sets which
 overlap exclude each other and others do not. Locks are taken in one order by all: none waits in a circle.
+
+Each lock is a file in two folders: one that all users of the machine share, and the store's own. Containers see neither
+each other's /run/lock nor /tmp, but those of one host that share the store, or a folder named by
+NDLD_FLOW_DEVICE_LOCKS, exclude each other by it. Containers that share neither do not.
 """
 
 from __future__ import annotations
@@ -10,67 +14,115 @@ import contextlib
 import os
 import platform
 import re
+import stat
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from uuid import uuid4
 
 from pydantic import ValidationError
 
-from ndld_flow.artifacts.lock_folders import is_alive
+from ndld_flow.artifacts.digest import digest_json
+from ndld_flow.artifacts.lock_folders import is_running, name_process
 from ndld_flow.artifacts.locks import Lock, Locks
 from ndld_flow.artifacts.store import Store
+from ndld_flow.one_process import is_one_process
 from ndld_flow.plain_text import short_name
 from ndld_flow.records.base import Record
+from ndld_flow.runner.events import WAITS
 
+FOLDER_VARIABLE = "NDLD_FLOW_DEVICE_LOCKS"
+"""The environment variable that names another folder for the locks that all users share."""
+_SHARED_FOLDERS = (Path("/run/lock"), Path("/tmp"))  # noqa: S108 - used only where it is root's and sticky
+_STICKY_FOR_ALL = 0o1777
 _NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MOST_CPU_LOCKS = 64
 """On machines with more CPUs, neighbours share a lock: each takes two open files."""
 _ASK_AGAIN_S = 1.0
+_LOOK_EVERY_S = 0.1
+_REMIND_EVERY_S = 300.0
+"""Before CI systems end a job that prints nothing (10 minutes)."""
+_LONGEST_NOTE = 10_000
 
 
 class _Holder(Record):
-    """Stands beside a lock, for those who wait."""
+    """A note beside a lock, for those who wait."""
 
+    process: str
     pid: int
+    run_pid: int
+    """Of the process that started the worker, or that does the step itself."""
     who: str
     device: str
+    since: datetime
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Who wants a device, and where that is told."""
+    """The step that needs a device, and the listener that hears of waiting."""
 
     who: str
     """`step speed of ppocr-det`."""
     tell: Callable[[str], None]
-    """Hears what is waited for."""
+    """Hears why the step waits, at once, when that changes, and every 5 minutes."""
 
 
 @contextlib.contextmanager
 def holding(device: str, store: Store, claim: Claim) -> Iterator[list[str]]:
     """Hold a device, such as `cpu` or `gpu-0`, alone; a killed holder's is free at once.
 
-    Gives what is wrong with it, for the step's log: a folder may keep no locks, or let us write none.
+    Gives what is wrong with it, for the step's log: a folder may have no locks, or not be writable.
     """
     faults: list[str] = []
     with contextlib.ExitStack() as held:
-        for place in _places(device, store) if device else ():
+        for place in _places(device, store, faults) if device else ():
             held.enter_context(_holding_one(place, device, claim, faults))
         yield faults
 
 
-def _places(device: str, store: Store) -> list[tuple[Path, int]]:
-    """Lock files in their order, each with its permissions: what is this user's first, then what all users share."""
-    user = os.environ.get("USER") or os.environ.get("USERNAME") or "anyone"
-    shared = store.root / "locks"
-    shared.mkdir(parents=True, exist_ok=True)
-    may = shared.stat().st_mode & 0o666  # who may write there may lock there
+def _places(device: str, store: Store, faults: list[str]) -> Iterator[Path]:
+    """Lock files, in the order in which everybody takes them."""
+    folder, prefix = _find_shared_folder(), "ndld_flow-"
+    if folder is None:
+        user = os.environ.get("USER") or os.environ.get("USERNAME") or "anyone"
+        folder, prefix = Path(tempfile.gettempdir()), f"ndld_flow-{_file_name(user)}-"
+        faults.append(
+            f"this machine has no folder of locks that all its users share, so others may measure on the {device} at "
+            f"the same time. Set {FOLDER_VARIABLE} to a folder that all may write"
+        )
     names = name_locks(device)
-    return [
-        *((Path(tempfile.gettempdir()) / f"ndld_flow-{_file_name(user)}-{name}.lock", 0o600) for name in names),
-        *((shared / f"device-{_file_name(platform.node())}-{name}.lock", may) for name in names),
-    ]
+    yield from (folder / f"{prefix}{name}.lock" for name in names)
+    store.locks.folder.mkdir(parents=True, exist_ok=True)
+    yield from (store.locks.folder / f"device-{_name_machine()}-{name}.lock" for name in names)
+
+
+def _find_shared_folder() -> Path | None:
+    """Return the folder whose locks all users of this machine see.
+
+    By default one of root's with the sticky bit: nobody can replace another user's files in it.
+    """
+    named = os.environ.get(FOLDER_VARIABLE)
+    if named:
+        return Path(named)
+    for folder in _SHARED_FOLDERS:
+        with contextlib.suppress(OSError):
+            found = folder.stat()
+            if found.st_uid == 0 and found.st_mode & _STICKY_FOR_ALL == _STICKY_FOR_ALL:
+                return folder
+    return None
+
+
+def _name_machine() -> str:
+    """Return a name that the containers of one host have in common, unlike their host names."""
+    try:
+        return digest_json(_BOOT_ID.read_text(encoding="ascii").strip())[:16]
+    except OSError:
+        return _file_name(platform.node())
 
 
 def name_locks(device: str) -> tuple[str, ...]:
@@ -106,45 +158,133 @@ def _file_name(text: str) -> str:
 
 
 @contextlib.contextmanager
-def _holding_one(place: tuple[Path, int], device: str, claim: Claim, faults: list[str]) -> Iterator[None]:
-    path, mode = place
-    note = path.with_suffix(".holder")
+def _holding_one(path: Path, device: str, claim: Claim, faults: list[str]) -> Iterator[None]:
     try:
-        lock = Locks(path.parent).open(path.stem, mode)
-        _take(lock, note, device, claim.tell)
+        lock = _open_lock(path)
+        _take(lock, path, device, claim.tell)
     except (OSError, NotImplementedError) as error:
-        faults.append(f"{path.name} is not locked, so others may measure on the {device} at the same time: {error}")
+        faults.append(f"{path} is not locked, so others may measure on the {device} at the same time: {error}")
         yield
         return
+    holder = _Holder(
+        process=name_process(),
+        pid=os.getpid(),
+        run_pid=_find_run_pid(),
+        who=claim.who,
+        device=_say_device(device),
+        since=datetime.now(UTC),
+    )
     try:
-        with _naming_holder(note, mode, _Holder(pid=os.getpid(), who=claim.who, device=_say_device(device))):
+        with _naming_holder(path, holder):
             yield
     finally:
         lock.release()
 
 
-def _take(lock: Lock, note: Path, device: str, tell: Callable[[str], None]) -> None:
-    told = ""
+def _open_lock(path: Path) -> Lock:
+    if path.name.startswith("device-") or sys.platform == "win32":
+        return Locks(path.parent).open(path.stem)
+    return _SharedLock(path)
+
+
+class _SharedLock:
+    """A lock in a folder where anybody may have put anything.
+
+    No link is followed, a pipe does not block, and nothing is written: to lock a file, reading it is enough.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = -1
+
+    def acquire(self, timeout: float) -> None:
+        """Take the lock; wait as many seconds as `timeout`. Raises TimeoutError, and OSError for what is no lock."""
+        end = time.monotonic() + timeout
+        while not self._try():
+            if time.monotonic() >= end:
+                raise TimeoutError(f"{self._path} is held")
+            time.sleep(_LOOK_EVERY_S)
+
+    def release(self) -> None:
+        os.close(self._descriptor)
+
+    def _try(self) -> bool:
+        import fcntl
+
+        descriptor = self._open()
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            now = self._path.lstat()
+            if (now.st_dev, now.st_ino) == _identify(descriptor):
+                self._descriptor = descriptor
+                return True
+        except (BlockingIOError, FileNotFoundError):
+            pass  # held, or removed meanwhile
+        except OSError:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        return False
+
+    def _open(self) -> int:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            descriptor = os.open(self._path, flags)
+        except FileNotFoundError:
+            self._create()
+            descriptor = os.open(self._path, flags)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(f"{self._path} is no regular file. Whoever made it must remove it")
+        return descriptor
+
+    def _create(self) -> None:
+        """Create the file so that nobody finds it with the permissions that this user's umask leaves."""
+        aside = self._path.with_name(f".{self._path.name}.{uuid4().hex[:8]}")
+        try:
+            os.close(_create_file(aside, 0o666))
+            with contextlib.suppress(FileExistsError):  # another process was faster
+                self._path.hardlink_to(aside)
+        finally:
+            aside.unlink(missing_ok=True)
+
+
+def _create_file(path: Path, mode: int) -> int:
+    """Create a file with these permissions, whatever the umask; return its descriptor. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)  # follows no link
+    if hasattr(os, "fchmod"):
+        os.fchmod(descriptor, mode)
+    return descriptor
+
+
+def _identify(descriptor: int) -> tuple[int, int]:
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
+
+
+def _take(lock: Lock, path: Path, device: str, tell: Callable[[str], None]) -> None:
+    told, told_at_s = "", 0.0
     while True:
         try:
             lock.acquire(timeout=_ASK_AGAIN_S if told else 0)
         except TimeoutError:
-            said = _read_holder(note) or told or f"another measurement holds the {device}"
-            if said != told:
-                tell(f"waits: {said}")
-            told = said
+            reason = _read_holder(path) or told or f"{WAITS}the {device}, held by another measurement"
+            if reason != told or time.monotonic() - told_at_s >= _REMIND_EVERY_S:
+                told_at_s = time.monotonic()
+                tell(reason)
+            told = reason
         else:
             return
 
 
 @contextlib.contextmanager
-def _naming_holder(note: Path, mode: int, holder: _Holder) -> Iterator[None]:
-    """Say beside a lock who holds it; where that cannot be written, nobody is told."""
+def _naming_holder(path: Path, holder: _Holder) -> Iterator[None]:
+    """Write beside a lock who holds it, under a name that is this user's: another's file could not be replaced."""
+    note = path.with_name(f"{path.stem}.{_own_user()}.holder")
     with contextlib.suppress(OSError):
         note.unlink(missing_ok=True)
-        with note.open("x", encoding="utf-8") as file:  # the folder may be everybody's: no link there is followed
+        with os.fdopen(_create_file(note, 0o644), "w", encoding="utf-8") as file:
             file.write(holder.to_json())
-        note.chmod(mode)
     try:
         yield
     finally:
@@ -152,15 +292,51 @@ def _naming_holder(note: Path, mode: int, holder: _Holder) -> Iterator[None]:
             note.unlink(missing_ok=True)
 
 
-def _read_holder(note: Path) -> str:
-    """`step speed of ppocr-det (pid 123) holds cpu 0-1`; empty where nobody says so who lives."""
+def _find_run_pid() -> int:
+    return os.getpid() if is_one_process() else os.getppid()
+
+
+def _own_user() -> int:
+    return os.getuid() if hasattr(os, "getuid") else 0
+
+
+def _read_holder(path: Path) -> str:
+    """Return `waits for cpu 0-1, held by step speed of ppocr-det (user ann, pid 123) since 10:42:07`.
+
+    It is empty where nobody who lives has written a note. Steps of one run take turns, which is worth no line in a log.
+    """
+    notes = (_read_note(note) for note in path.parent.glob(f"{path.stem}.*.holder"))
+    found = [(holder.since, user, holder) for holder, user in filter(None, notes)]
+    if not found:
+        return ""
+    since, user, holder = max(found, key=lambda each: each[0])
+    begin = "its turn comes after " if holder.run_pid == _find_run_pid() else WAITS
+    return (
+        f"{begin}{short_name(holder.device)}, held by {short_name(holder.who)} (user {user}, pid {holder.pid}) "
+        f"since {since.astimezone():%H:%M:%S}"
+    )
+
+
+def _read_note(note: Path) -> tuple[_Holder, str] | None:
+    """Return a living holder with the name of the user who wrote the note."""
     try:
-        holder = _Holder.model_validate_json(note.read_bytes())
+        descriptor = os.open(note, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        with os.fdopen(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            text = file.read(_LONGEST_NOTE) if stat.S_ISREG(found.st_mode) else b""
+        holder = _Holder.model_validate_json(text)
     except (OSError, ValidationError):
-        return ""
-    if not is_alive(holder.pid):
-        return ""
-    return f"{short_name(holder.who)} (pid {holder.pid}) holds {short_name(holder.device)}"
+        return None
+    return (holder, _name_user(found.st_uid)) if is_running(holder.process) else None
+
+
+def _name_user(number: int) -> str:
+    try:
+        import pwd
+
+        return pwd.getpwuid(number).pw_name
+    except (ImportError, KeyError):
+        return str(number)
 
 
 def _say_device(device: str) -> str:

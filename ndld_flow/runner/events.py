@@ -37,11 +37,12 @@ class StepStarted(Record):
 
 
 class StepWaits(Record):
-    """Another run computes the same step; this one waits for its result."""
+    """A step waits for another run: for the device that it measures on, or for the result of the same step."""
 
     event: Literal["step_waits"] = "step_waits"
     name: str
     waits_for: str
+    """`cpu 0-1, held by step speed of ppocr-det (user ann, pid 123) since 10:42:07`."""
 
 
 class StepProgressed(Record):
@@ -51,6 +52,17 @@ class StepProgressed(Record):
     total: int
     """0 when unknown."""
     what: str
+
+
+WAITS = "waits for "
+"""How the text of a step's progress begins while it waits: workers report nothing but progress."""
+
+
+def describe_progress(name: str, done: int, total: int, what: str) -> StepProgressed | StepWaits:
+    """Return the event for what a step, which may be in a worker, reports as its progress."""
+    if what.startswith(WAITS) and not total:
+        return StepWaits(name=name, waits_for=what.removeprefix(WAITS))
+    return StepProgressed(name=name, done=done, total=total, what=what)
 
 
 class StepFinished(Record):

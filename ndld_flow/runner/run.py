@@ -142,7 +142,7 @@ def _do_unit(run: RunState, unit: Unit, executor: Callable[[], Executor]) -> lis
     with contextlib.ExitStack() as held:
         # Steps in another order or company have other keys: two runs hold the same keys in the same order, or none.
         for decision in decisions:
-            waits = StepWaits(name=decision.step.name, waits_for="another run computes this step")
+            waits = StepWaits(name=decision.step.name, waits_for="another run, which computes the same step")
             held.enter_context(run.planner.store.locks.hold(decision.key, partial(run.listener, waits)))
         decisions = run.planner.decide(unit, run.digests)  # another run may have made it while this one waited
         if _all_reused(decisions):

@@ -9,7 +9,7 @@ from ndld_flow.artifacts.hidden_credentials import hide_credentials
 from ndld_flow.artifacts.store import Store
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.step_record import Outcome, RunStep, StepRecord
-from ndld_flow.runner.events import Listener, Said, StepFinished, StepProgressed, StepStarted
+from ndld_flow.runner.events import Listener, Said, StepFinished, StepStarted, describe_progress
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.plan import Decision
 from ndld_flow.runner.state import RunState
@@ -21,7 +21,7 @@ def gather_work(run: RunState, decision: Decision) -> Work:
     assert parts is not None  # everything a step reads is made before it
 
     def progress(done: int, total: int, what: str) -> None:
-        run.listener(StepProgressed(name=step.name, done=done, total=total, what=hide_credentials(what)))
+        run.listener(describe_progress(step.name, done, total, hide_credentials(what)))
 
     artifacts = {key: run.artifacts[name] for key, name in step.reads.items()}
     return Work(step, parts, artifacts, run.recipe.file.inputs, progress, run.recipe.name)

@@ -20,5 +20,7 @@ def choose_executor(jobs: int | None, needs_timeout: bool, listener: Listener, t
         raise RequestError(f"--jobs {jobs}: at least one process must do the work.")
     alone = (jobs or 1) == 1 and not needs_timeout  # this process cannot stop itself
     if alone and is_one_process():
-        return InProcess(lambda name: listener(StepWaits(name=name, waits_for="another run computes this step")))
+        return InProcess(
+            lambda name: listener(StepWaits(name=name, waits_for="another run, which computes the same step"))
+        )
     return Workers(jobs or 1, listener, trust=trust)

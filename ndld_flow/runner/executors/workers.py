@@ -136,7 +136,7 @@ class Hearing:
 
     def waits(self, name: str) -> None:
         with self.telling:
-            self.listener(StepWaits(name=name, waits_for="another run computes this step"))
+            self.listener(StepWaits(name=name, waits_for="another run, which computes the same step"))
 
 
 class _Staff:

@@ -15,7 +15,7 @@ from ndld_flow.recipe.sources import FoundModel, find_model
 from ndld_flow.recipe.sweep_section import SweepSection
 from ndld_flow.records.step_record import StepRecord
 from ndld_flow.records.sweep import Sitting
-from ndld_flow.runner.events import Listener, PointFinished, Said, StepProgressed
+from ndld_flow.runner.events import Listener, PointFinished, Said, describe_progress
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Executor
 from ndld_flow.runner.plan import Decision, Planner
@@ -104,7 +104,7 @@ class Desk:
         """A step under a name that no other point's has: its log, its progress and its errors are told apart."""
 
         def progress(done: int, total: int, what: str) -> None:
-            self.listener(StepProgressed(name=name, done=done, total=total, what=hide_credentials(what)))
+            self.listener(describe_progress(name, done, total, hide_credentials(what)))
 
         return replace(work, step=replace(work.step, name=name), progress=progress)
 
