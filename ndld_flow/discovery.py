@@ -19,6 +19,7 @@ from blake3 import blake3
 from ndld_flow import steps
 from ndld_flow.errors import RequestError
 from ndld_flow.failing_line import failing_line
+from ndld_flow.imported_modules import ImportedCode, find_imported, find_imported_by, use_modules
 from ndld_flow.source_module import new_module, run_source
 from ndld_flow.step import Step
 
@@ -36,6 +37,8 @@ class StepType:
     """`built in`, the distribution it comes from, or its file."""
     version: str
     """The step's own version; for a step from a file also a digest of that file."""
+    code: ImportedCode | None = None
+    """The modules that its file imports, where that is no installed distribution's."""
 
     @property
     def summary(self) -> str:
@@ -81,7 +84,12 @@ def _find_installed(name: str) -> StepType | None:
     for point in entry_points(group=ENTRY_POINTS, name=name):
         origin = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
         cls = _check_step(point.load(), origin)
-        return StepType(name, cls, origin, f"{cls.version}+{origin}")
+        module = sys.modules[cls.__module__]
+        code = find_imported_by(module)
+        if code is None:
+            return StepType(name, cls, origin, f"{cls.version}+{origin}")
+        digest = _short_digest(Path(str(module.__file__)).read_bytes())  # its version stays while its code changes
+        return StepType(name, cls, origin, f"{cls.version}+{origin}+{digest}", code)
     return None
 
 
@@ -90,11 +98,17 @@ def _load_file(path: Path) -> StepType:
         source = path.read_bytes()
     except OSError as error:
         raise RequestError(f"{path}: the step's file cannot be read: {error.strerror}.") from None
-    digest = blake3(source).hexdigest()[:12]
-    module_name = f"ndld_flow_step_{path.stem}_{digest}"
+    code = find_imported(path, source)
+    use_modules(code)
+    digest = _short_digest(source)
+    module_name = f"ndld_flow_step_{path.stem}_{digest}_{_short_digest(str(code.digests).encode())}"
     module = sys.modules.get(module_name) or _import_file(path, source, module_name)
     cls = _only_step(module, str(path))
-    return StepType(path.stem, cls, str(path), f"{cls.version}+{digest}")
+    return StepType(path.stem, cls, str(path), f"{cls.version}+{digest}", code)
+
+
+def _short_digest(data: bytes) -> str:
+    return blake3(data).hexdigest()[:12]
 
 
 def _import_file(path: Path, source: bytes, module_name: str) -> ModuleType:

@@ -23,7 +23,8 @@ def test_a_package_offers_its_steps_by_an_entry_point(tmp_path: Path, monkeypatc
     assert "rubber_stamp" in types.names()
     found = types.find("rubber_stamp")
     assert found is not None
-    assert (found.origin, found.version) == ("toy-steps 1.5", "1+toy-steps 1.5")
+    assert found.origin == "toy-steps 1.5"
+    assert found.version.startswith("1+toy-steps 1.5+")  # of code that is not installed, a digest too
     assert found.summary == "Stamp a model with a word."
 
 

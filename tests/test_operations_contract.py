@@ -162,7 +162,8 @@ def test_a_package_offers_its_operations_by_an_entry_point(tmp_path: Path, monke
         cached.cache_clear()
     try:
         step = Edit.model_validate_json('{"operations": [{"sign": {"name": "Ada"}}]}')
-        assert step.library_versions()["operation sign"] == "1 toy-operations 2.1"
+        version = step.library_versions()["operation sign"]
+        assert version.startswith("1 toy-operations 2.1 ")  # of code that is not installed, a digest too
         assert edit("g (float[1] x) => (float[1] y) { y = Relu(x) }", {"sign": {}}).doc_string == "me"
     finally:
         for cached in (operation_words, find_operation):

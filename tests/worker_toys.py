@@ -106,6 +106,8 @@ class Deeds:
         self.toy = make_toy(folder)
         (folder / "deed.py").write_text(DEED)
         self.store = Store(folder / "outputs" / "store")
+        self.store.root.mkdir(parents=True, exist_ok=True)
+        (self.store.root / "model.onnx").write_bytes((folder / "model.onnx").read_bytes())
         self.told: list[tuple[str, int, int, str]] = []
 
     def task(
@@ -119,8 +121,9 @@ class Deeds:
         """A task of one step with these settings, such as `act: bug, word: x`; `hears` its progress, else `told`."""
         self.toy.recipe.write_text(f"{RECIPE}  {name}: {{step: deed, {settings}}}\n")
         recipe = load_recipe(self.toy.recipe, trust=True)
-        # Tasks of different names are different tasks, though their settings are the same.
-        source = Onnx(Path("model.onnx"), "source", name.encode().hex().ljust(64, "0"))
+        # Tasks of different names are different tasks, though their settings are the same. The digest of a model in the
+        # store is taken for granted.
+        source = Onnx(self.store.root / "model.onnx", "source", name.encode().hex().ljust(64, "0"))
         parts = describe_key(recipe.steps[0], {"from": source.digest}, {}, self.store)
 
         def progress(done: int, total: int, what: str) -> None:

@@ -12,15 +12,20 @@ from blake3 import blake3
 from ndld_flow.backends.models.files import one_paragraph
 from ndld_flow.errors import RequestError
 from ndld_flow.failing_line import failing_line
+from ndld_flow.imported_modules import find_imported, use_modules
 from ndld_flow.source_module import new_module, run_source
 
 
 def load_user_module(path: Path) -> ModuleType:
-    """Import a file. Raises `RequestError` when it cannot be read, is not Python, or fails; with the line that does."""
+    """Import a file, which may import modules that lie beside it.
+
+    Raises `RequestError` when it cannot be read, is not Python, or fails; with the line that does.
+    """
     try:
         source = path.read_bytes()
     except OSError as error:
         raise RequestError(f"{path}: the file cannot be read ({error.strerror})") from None
+    use_modules(find_imported(path, source))
     name = f"ndld_flow_user_{path.stem}_{blake3(source).hexdigest()[:12]}"
     module = new_module(path, name)
     if module is None:

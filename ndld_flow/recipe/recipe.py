@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, JsonValue, model_validator
 
 from ndld_flow.discovery import StepType
+from ndld_flow.errors import RequestError
+from ndld_flow.imported_modules import ImportedCode, find_imported
 from ndld_flow.inputs import Data, InputSpec, patterns_of, without_names
 from ndld_flow.recipe.gates import Gate
 from ndld_flow.recipe.places import put_value, take_value
@@ -105,6 +109,25 @@ class RecipeStep:
             else:
                 paths[held.dotted] = str(held.value)
         return paths
+
+    def imported(self) -> dict[str, ImportedCode]:
+        """Return what its code imports: of its own file, and of each setting that names a Python file.
+
+        Raises RequestError where two of them import different modules by one name: a process has only one.
+        """
+        found = {self.type.name: self.type.code} if self.type.code is not None else {}
+        for name, path in self.data_files.items():
+            if path.endswith(".py"):
+                with contextlib.suppress(OSError):  # reading its contents will tell
+                    found[name] = find_imported(Path(path), Path(path).read_bytes())
+        for one, other in combinations(found, 2):
+            module = found[one].conflict_with(found[other])
+            if module:
+                raise RequestError(
+                    f"steps.{self.name}: `{one}` and `{other}` import different modules by the name {module!r}, and "
+                    "Python can have only one at a time. Rename one of the two."
+                )
+        return found
 
     @property
     def sample_data(self) -> dict[str, Data]:

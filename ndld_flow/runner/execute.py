@@ -13,11 +13,13 @@ from ndld_flow.artifacts.hidden_credentials import hide_credentials
 from ndld_flow.artifacts.kinds import Artifact, Onnx
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import RequestError
+from ndld_flow.imported_modules import ImportedCode, use_modules
 from ndld_flow.inputs import InputSpec
-from ndld_flow.recipe.recipe import RecipeStep
+from ndld_flow.recipe.recipe import ModelSource, RecipeStep
+from ndld_flow.recipe.sources import find_model
 from ndld_flow.records.graph_change import GraphChange
 from ndld_flow.records.step_record import KeyParts, StepRecord
-from ndld_flow.runner.keys import make_key
+from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key, make_key
 from ndld_flow.runner.surroundings import step_logger, working_steps
 from ndld_flow.step import Context, Result, Turn
 
@@ -73,9 +75,12 @@ def execute_steps(
         wait = partial(works[0].progress, 0, 0)
         with working_steps([work.step for work in works], works[0].recipe, store, folder, wait) as around:
             tell_begin()
+            use_modules(works[0].step.type.code or ImportedCode(), alone=True)
             started_at, start = datetime.now(UTC), time.perf_counter()
             results = works[0].step.type.cls.run_together(turns)
             took_s = time.perf_counter() - start
+            for work in works:
+                _refuse_changed(work, store)
             ended_at = started_at + timedelta(seconds=took_s)  # the clock may have been set meanwhile
             sitting = _Sitting(started_at, ended_at, took_s / len(works), around.end_watch())
             records = [
@@ -85,6 +90,29 @@ def execute_steps(
             for record in records:
                 store.write_record(record)
     return records
+
+
+def _refuse_changed(work: Work, store: Store) -> None:
+    """Raise RequestError where a file that a step read is no longer what its key says.
+
+    It may have changed before the step read it, as the step may have waited for its device.
+    """
+    digests = {name: artifact.digest for name, artifact in work.artifacts.items()}
+    now = describe_key(work.step, digests, work.inputs, store).reads
+    changed = [name for name, digest in work.parts.reads.items() if name != HIDDEN_VALUES and now.get(name) != digest]
+    changed += [name for name, artifact in work.artifacts.items() if _is_changed_model(artifact, store)]
+    if changed:
+        raise RequestError(
+            f"step {work.step.name}: {', '.join(changed)} changed while it worked, so it is unknown what it read. Its "
+            "result is not kept: run again."
+        )
+
+
+def _is_changed_model(artifact: Artifact, store: Store) -> bool:
+    """Return whether a model that lies outside of the store has other contents than at the start of the run."""
+    if not isinstance(artifact, Onnx) or artifact.path.absolute().is_relative_to(store.root.absolute()):
+        return False
+    return find_model(ModelSource(source=str(artifact.path)), store, lambda _: None).record.digest != artifact.digest
 
 
 def _prepare(work: Work, folder: Path, store: Store) -> Turn:

@@ -13,12 +13,14 @@ from ndld_flow.artifacts.hidden_credentials import hide_all_credentials
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import RequestError
 from ndld_flow.found_files import find_files
+from ndld_flow.imported_modules import ImportedCode
 from ndld_flow.inputs import Data, InputSpec, names_one_file, patterns_of, without_names
 from ndld_flow.machine import describe_machine
 from ndld_flow.plain_text import visible_name
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.step_record import KeyParts
 from ndld_flow.step import Reuse
+from ndld_flow.versions import read_module_version
 
 HIDDEN_VALUES = "values that are not shown"
 """What a key reads besides, where settings hold credentials: a digest of their true values."""
@@ -46,6 +48,8 @@ def describe_key(
     }
     shown, shown_specs = _without_credentials(settings), _without_credentials(specs)
     hides = (shown, shown_specs) != (settings, specs)
+    imported = step.imported()
+    installed = [read_module_version(module) for code in imported.values() for module in code.installed]
     return KeyParts(
         step=step.type.name,
         version=step.type.version,
@@ -56,8 +60,9 @@ def describe_key(
             **({HIDDEN_VALUES: store.digest_hidden([settings, specs])} if hides else {}),
             **{name: _digest_file(_place(step, name), path, store) for name, path in step.data_files.items()},
             **{name: _digest_samples(_place(step, name), data, store) for name, data in samples.items()},
+            **_digest_imported(imported, store),
         },
-        libraries=step.step.library_versions(),
+        libraries={**dict(installed), **step.step.library_versions()},
         machine="" if somewhere else (machine_of(step) if machine_of is not None else fingerprint_machine()),
     )
 
@@ -102,6 +107,16 @@ def _plain(spec: InputSpec) -> dict[str, JsonValue]:
 def _place(step: RecipeStep, setting: str) -> str:
     """Where the recipe says it, for people."""
     return setting if setting.startswith("inputs.") else f"steps.{step.name}.{setting}"
+
+
+def _digest_imported(imported: Mapping[str, ImportedCode], store: Store) -> dict[str, str]:
+    """Return the digests of what the step's code imports and reads, by names that do not tell where it lies."""
+    found: dict[str, str] = {}
+    for owner, code in imported.items():
+        found |= {f"module {name} (imported by {owner})": digest for name, digest in code.digests.items()}
+        for name, path in code.files.items():
+            found[f"file {name} (read by {owner})"] = _digest_file(owner, str(path), store)
+    return found
 
 
 def _digest_samples(name: str, data: Data, store: Store) -> str:

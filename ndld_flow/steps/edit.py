@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BaseModel, Field
 
+from ndld_flow.artifacts.digest import digest_file, digest_json
 from ndld_flow.artifacts.kinds import Onnx
 from ndld_flow.editing.catalogue import find_operation, operation_words, origin_of
 from ndld_flow.editing.entry import AnyOperation, OperationEntry
 from ndld_flow.editing.operation import Operation
 from ndld_flow.editing.selection import NodeSelect
+from ndld_flow.imported_modules import find_imported_by
 from ndld_flow.records.metric import Metric
 from ndld_flow.step import Context, Result, Step
 from ndld_flow.versions import read_version
@@ -26,8 +29,14 @@ def _some(operations: tuple[OperationEntry, ...]) -> tuple[OperationEntry, ...]:
 
 
 def _version(word: str, operation: Operation) -> str:
-    """An operation's own version, with that of the package that brings it."""
-    return f"{operation.version} {origin_of(word)}".rstrip()
+    """Return an operation's own version, with that of the package that brings it, or a digest of code that has none."""
+    origin = origin_of(word)
+    module = sys.modules[type(operation).__module__]
+    code = find_imported_by(module) if origin else None
+    if code is None:
+        return f"{operation.version} {origin}".rstrip()
+    own = digest_file(Path(str(module.__file__)))
+    return f"{operation.version} {origin} {digest_json([own, {**code.digests}])[:12]}"
 
 
 class Edit(Step[Onnx, Onnx]):

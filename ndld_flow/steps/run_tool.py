@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from ndld_flow.artifacts.digest import digest_file
+from ndld_flow.artifacts.digest import SETTLED_AFTER_S, digest_file
 from ndld_flow.artifacts.kinds import Onnx
+from ndld_flow.imported_modules import find_imported
 from ndld_flow.nearest import say_nearest
 from ndld_flow.records.metric import Metric
 from ndld_flow.step import Context, DataFile, Foresight, Result, Reuse, RunsCode, Step
@@ -68,6 +71,8 @@ class RunTool(Step[Onnx, Onnx]):
             if word not in (_NAMED if name is not None else _WORDS):
                 told = say_nearest(word, [*_WORDS, *(f"{word}{{NAME}}" for word in _NAMED)])
                 raise ValueError(f"there is no ${word}; {told} (`$$` is a dollar sign)")
+            if word == "File" and [path.name for path in self.files].count(name or "") > 1:
+                raise ValueError(f"`files` has several {name!r}: files of one name cannot be told apart")
             if word == "File" and name not in self._files_by_name:
                 told = say_nearest(name or "", self._files_by_name) or "it is empty"
                 raise ValueError(f"`files` has no {name!r}; {told}")
@@ -102,8 +107,17 @@ class RunTool(Step[Onnx, Onnx]):
 
     def library_versions(self) -> dict[str, str]:
         named = [self._program or "", *(part for argument in self.command[1:] for part in {argument, _value(argument)})]
-        files = [Path(text) for text in named if text and "$" not in text and Path(text).is_file()]
-        return super().library_versions() | {f"file {path.name}": _digest(path) for path in files}
+        used = [Path(text) for text in named if text and "$" not in text and Path(text).is_file()]
+        found = super().library_versions()
+        # The recipe names `files` by their names, so that it matters which name has which contents.
+        for path in (*used, *(path for path in self.files if path.is_file())):
+            found |= {_unused(f"file {path.name}", found): _digest(path)}
+        for path in used:
+            if path.suffix == ".py":
+                code = find_imported(path, path.read_bytes())
+                imported = code.digests | {name: _digest(file) for name, file in code.files.items()}
+                found |= {f"{name} (used by {path.name})": digest[:16] for name, digest in imported.items()}
+        return found
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.backends.models.files import describe_change
@@ -161,12 +175,22 @@ def _value(argument: str) -> str:
     return argument.partition("=")[2]
 
 
+def _unused(name: str, taken: Mapping[str, str]) -> str:
+    """Return a name that no other file has: those of different folders may be called the same."""
+    names = (f"{name} {number}" if number > 1 else name for number in count(1))
+    return next(each for each in names if each not in taken)
+
+
 def _digest(path: Path) -> str:
     status = path.stat()
-    return _digest_of(path, status.st_size, status.st_mtime_ns)
+    stamp = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev)
+    if time.time() - max(status.st_mtime, status.st_ctime) < SETTLED_AFTER_S:
+        return digest_file(path)[:16]
+    return _digest_of(path, *stamp)
 
 
 @lru_cache
-def _digest_of(path: Path, size_bytes: int, changed_ns: int) -> str:
-    """The first digits: enough to tell a change, and short enough for people."""
+def _digest_of(path: Path, *stamp: int) -> str:
+    """Return the first digits: enough to tell a change, and short enough for people."""
+    del stamp  # only to be told apart by
     return digest_file(path)[:16]

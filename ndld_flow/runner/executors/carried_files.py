@@ -15,6 +15,7 @@ from ndld_flow.artifacts.store import Store
 from ndld_flow.backends.models.external_files import external_files
 from ndld_flow.errors import RequestError
 from ndld_flow.found_files import find_files
+from ndld_flow.imported_modules import files_of, find_imported
 from ndld_flow.inputs import Data, names_one_file, patterns_of
 from ndld_flow.recipe.places import put_value
 from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord
@@ -54,8 +55,11 @@ class _Luggage:
         return {name: self._take_artifact(artifact) for name, artifact in artifacts.items()}
 
     def take_file(self, path: Path) -> str:
-        """Where the file lies in the store."""
-        record = self._keep("file", {path.name: path.absolute()})
+        """Return where the file lies in the store; beside a Python file lies what it imports from its folder."""
+        files = {path.name: path.absolute()}
+        if path.suffix == ".py":
+            files |= files_of(find_imported(path, path.read_bytes()))
+        record = self._keep("file", files)
         return str(self.store.object_folder(record.digest).absolute() / path.name)
 
     def take_samples(self, data: Data) -> Data:
