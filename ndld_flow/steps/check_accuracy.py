@@ -66,8 +66,9 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
     metric: Annotated[Path | None, DataFile(), RunsCode()] = None
     """A Python file with a metric of your own on a labelled set: `def metric(outputs, label)` for one sample, of which
     the mean is taken, or `def evaluate(predictions)` for the whole set, an iterable of pairs of both. `outputs` are
-    arrays by the reference's names. Either returns a number, called `metric`, or several by name. The file's contents
-    are part of the step's key, what it imports or reads is not. It runs only when the recipe is trusted."""
+    arrays by the reference's names. Either returns a number, called `metric`, or several by name. Its contents
+    and those of the modules beside it that it imports are part of the step's key; other files that it opens are not,
+    unless it names them by `__file__`. It runs only when the recipe is trusted."""
     labels: Annotated[Path | None, DataFile()] = None
     """What `metric` gets as label: a .csv with the columns `file` and `label`, a .json object (file -> label), or a
     .npy with one label a row, in the order of the samples. Labels without a sample are refused unless `samples` says

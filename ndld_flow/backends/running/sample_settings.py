@@ -24,8 +24,9 @@ class SampleSettings(Settings):
     """Seed of random inputs: sample i gets `seed` + i."""
     loader: Annotated[Path | None, DataFile(), RunsCode()] = None
     """A Python file whose function `samples()` yields for each sample a mapping, input -> array, or a pair of its label
-    and that; no more of them than `samples`. Its contents are part of the step's key, what it imports or reads is not.
-    It runs only when the recipe is trusted."""
+    and that; no more of them than `samples`. Its contents and those of the modules beside it that it imports are part
+    of the step's key; other files that it opens are not, unless it names them by `__file__`. It runs only when the
+    recipe is trusted."""
 
     @model_validator(mode="after")
     def _check_loader(self) -> SampleSettings:

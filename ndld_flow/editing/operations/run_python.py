@@ -20,8 +20,9 @@ class RunPython(Operation):
     run_python: {file: my_edit.py, arguments: {factor: 2}}
 
     The function gets the model, an `onnx_ir.Model` whose external data stay on disk, and the arguments by name. It
-    changes the model in place or returns another one, and the result is checked as that of any operation. The file's
-    contents are part of the step's key, what it imports or reads is not. It runs only when the recipe is trusted.
+    changes the model in place or returns another one, and the result is checked as that of any operation. Its
+    contents and those of the modules beside it that it imports are part of the step's key; other files that it opens
+    are not, unless it names them by `__file__`. It runs only when the recipe is trusted.
     """
 
     about = "rules and code"
