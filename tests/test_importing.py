@@ -354,7 +354,7 @@ def test_quantizing_runs_as_a_reformat_but_is_a_node(tmp_path: Path) -> None:
     }
     folder = trt.write_exports(tmp_path, layers=trt.layer_info([trt.EngineLayer("QuantizeLinear_2", 1.0, info)]))
     layer = read_profile(folder).layers[0]
-    assert (layer.role, layer.onnx_nodes) == ("cast", ("QuantizeLinear_2",))
+    assert (layer.role, layer.onnx_nodes) == ("quantize", ("QuantizeLinear_2",))
 
 
 @pytest.mark.parametrize("before", ["# ", "2024-10-01T13:21:44.1234567Z ", "2024-10-01 | INFO | Exporter | "])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ndld_flow.importing.read_profile import read_profile
 from ndld_flow.records.kernel_names import read_kernel_name
-from ndld_flow.records.layer_arithmetic import LayerFacts, MultiplyUnit, Operand, conclude
+from ndld_flow.records.layer_arithmetic import QUANTIZING_TYPES, LayerFacts, MultiplyUnit, Operand, conclude
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
 from tests import trtexec_exports as trt
 
@@ -118,7 +118,7 @@ I8 = f"{XMMA}_interleaved_i8f16_i8i32_f32_nchw_tensor16x8x32"
      "float16", "tensor core FP16"),
     # The name says one thing and the tensors another: neither is believed.
     (engine_layer(reads="float32", writes="float32", tactic=I8), "", "tensor core INT8"),
-    (engine_layer("Reformat", reads="float16", writes="int8", role="cast"), "float16 to int8", "none"),
+    (engine_layer("Reformat", reads="float16", writes="int8", role="quantize"), "float16 to int8", "none"),
     (engine_layer("Reformat", reads="float16", writes="float16", role="reformat"), "float16", "none"),
     (engine_layer("CaskPooling", reads="float16", writes="float16"), "float16", "none"),
     (engine_layer("PointWiseV2", reads="float16 float16", writes="int8"), "", "none"),
@@ -155,7 +155,8 @@ def test_layers_of_engines(made: Layer, precision: str, unit: MultiplyUnit) -> N
     ("Transpose", "uint8", "uint8", "uint8"),
 ])  # fmt: skip
 def test_layers_of_onnxruntime(kind: str, reads: str, writes: str, precision: str) -> None:
-    made = engine_layer(kind, reads, writes, provider="CPUExecutionProvider")
+    role = "quantize" if kind in QUANTIZING_TYPES else "compute"
+    made = engine_layer(kind, reads, writes, provider="CPUExecutionProvider", role=role)
     assert (made.precision, made.unit in ("", "none")) == (precision, True)
 
 

@@ -18,6 +18,7 @@ from ndld_flow.diagnosis.asked_precision import missed_precisions
 from ndld_flow.diagnosis.diagnose_engine import ENGINE_RULES, insights_of_engine
 from ndld_flow.diagnosis.engine_subject import EngineSubject
 from ndld_flow.diagnosis.insight import Insight
+from ndld_flow.diagnosis.lints import LINTS
 from ndld_flow.quantities import TIMES
 from ndld_flow.records.build import Build, BuildMemory, BuiltProfile, Constraint, ShapeRange, TimingCacheUse
 from ndld_flow.records.profile import Layer
@@ -378,14 +379,14 @@ def test_nothing_is_said_of_a_quiet_engine() -> None:
         build_s=3.0,
     )
     assert titles(quiet) == []
-    assert len(ENGINE_RULES) == 15
+    assert len(ENGINE_RULES) == 15 + len(LINTS)
 
 
 def test_single_precision() -> None:
     assert has(rtx_build(), "All of it computes in single precision")
     assert not has(rtx_build(typing="weakly typed: TF32"), "All of it computes")
-    assert has(build(), "2 layers of 66 write single precision")
-    (one,) = [one for one in shown_of(build()) if "write single" in one.title]
+    assert has(build(), "2 layers of 72 in single precision")
+    (one,) = [one for one in shown_of(build()) if "in single precision" in one.title]
     assert one.layers == (69, 70)
 
 
@@ -404,7 +405,7 @@ def test_precisions_that_were_asked_for_and_not_given() -> None:
     weak = build(layers=asked(Softmax="fp16", Resize="fp16", Relu="fp32"))
     (one,) = [one for one in shown_of(weak) if "not given" in one.title]
     assert one.title == "1 layer asked for a precision and not given it" and one.layers == (70,)
-    assert one.evidence == "/head/Softmax (fp16 asked, float32 written)."
+    assert one.evidence == "/head/Softmax (fp16 asked, computes in float32)."
     assert missed_precisions(weak.as_profile(), weak) == (69, 70)
 
 

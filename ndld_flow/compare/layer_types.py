@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from ndld_flow.records.layer_arithmetic import QUANTIZING_TYPES
 from ndld_flow.records.profile import Layer
 
 _FAMILIES = {
@@ -35,7 +36,8 @@ def kind_of(layer: Layer) -> str:
 
     What the runtime put in between (reformat, cast, copy) is its role.
     """
-    return _kind(layer.type) if layer.role in ("compute", "control") else layer.role
+    is_named = layer.role in ("compute", "control") or layer.type in QUANTIZING_TYPES
+    return _kind(layer.type) if is_named else layer.role
 
 
 @lru_cache(maxsize=4096)

@@ -73,7 +73,7 @@ def _one_layer(subject: Subject) -> Bound | None:
 
 
 def _reformatting(subject: Subject) -> Bound | None:
-    positions = subject.where(lambda layer: layer.role in ("reformat", "cast"))
+    positions = subject.where(lambda layer: layer.role in ("reformat", "cast", "quantize"))
     part = subject.share(positions)
     if part < _REFORMATTING:
         return None

@@ -17,6 +17,7 @@ from ndld_flow.diagnosis import (
     rules_transfers,
 )
 from ndld_flow.diagnosis.insight import Insight
+from ndld_flow.diagnosis.lints import LINTS
 from ndld_flow.diagnosis.subject import Subject
 from ndld_flow.records.profile import Profile
 
@@ -57,6 +58,7 @@ RULES: tuple[Rule, ...] = (
     rules_steadiness.drift,
     rules_steadiness.outliers,
     rules_steadiness.cold_start,
+    *LINTS,
 )
 """Those that may save something first; among equal scores this order stays."""
 

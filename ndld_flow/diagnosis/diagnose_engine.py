@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from ndld_flow.diagnosis import rules_builds, rules_engines
 from ndld_flow.diagnosis.engine_subject import EngineSubject
 from ndld_flow.diagnosis.insight import Insight
+from ndld_flow.diagnosis.lints import LINTS
 
 Rule = Callable[[EngineSubject], Iterator[Insight]]
 
@@ -26,6 +27,7 @@ ENGINE_RULES: tuple[Rule, ...] = (
     rules_builds.memory_for_the_largest,
     rules_builds.costs_of_compatibility,
     rules_builds.timing_cache,
+    *LINTS,
 )
 """What makes an engine useless or wrong first; nothing was measured, so that nothing else orders them."""
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 from pydantic import JsonValue
 
-from ndld_flow.diagnosis.subject import one_line
+from ndld_flow.diagnosis.subject import layers_word, one_line, readers_of, writers_of
+from ndld_flow.quantities import count
 from ndld_flow.records.build import Build, ShapeRange
 from ndld_flow.records.profile import Layer, Profile
 
@@ -21,6 +22,41 @@ class EngineSubject:
         self.profile = profile
         self.build = build
         self.layers = profile.layers
+
+    @property
+    def is_timed(self) -> bool:
+        return False
+
+    @cached_property
+    def makers(self) -> dict[str, int]:
+        """Tensor -> position of the layer that writes it."""
+        return writers_of(self.layers)
+
+    @cached_property
+    def readers(self) -> dict[str, tuple[int, ...]]:
+        """Tensor -> positions of the layers that read it."""
+        return readers_of(self.layers)
+
+    @property
+    def on_gpu(self) -> bool:
+        return True
+
+    def longest_first(self, positions: Iterable[int]) -> tuple[int, ...]:
+        """In execution order: nothing was timed."""
+        return tuple(sorted(positions))
+
+    def share(self, positions: Iterable[int]) -> float:
+        """0: nothing was timed."""
+        return 0.0
+
+    def took(self, positions: Sequence[int]) -> str:
+        """`3 of 21 layers`."""
+        return f"{count(len(positions))} of {layers_word(len(self.layers))}"
+
+    def call(self, position: int) -> str:
+        """A layer in a sentence: `CaskConvolution conv_1`."""
+        layer = self.layers[position]
+        return f"{one_line(layer.type)} {one_line(layer.name)}".strip()
 
     @cached_property
     def computing(self) -> tuple[int, ...]:

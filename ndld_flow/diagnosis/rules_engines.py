@@ -13,6 +13,7 @@ from ndld_flow.quantities import count, share
 from ndld_flow.records.profile import Layer, TensorInfo
 
 _HALVES = ("float16", "bfloat16")
+_REDUCED = (*_HALVES, "int8", "uint8", "int4", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn")
 _SHAPE_COPIES = ("shapehosttodevice", "devicetoshapehost")
 
 
@@ -80,8 +81,9 @@ def single_precision_among_half(subject: EngineSubject) -> Iterator[Insight]:
     typed = subject.is_strongly_typed
     yield Insight(
         score=0,
-        title=f"{layers_word(len(single))} of {count(len(subject.computing))} write single precision",
-        evidence=f"{subject.call_types(single)} write float32; {layers_word(len(halves))} write half precision.",
+        title=f"{layers_word(len(single))} of {count(len(subject.layers))} in single precision among some in half",
+        evidence=f"{subject.call_types(single)} compute in float32; {layers_word(len(halves))} in half precision"
+        f"{_of_unknown(subject)}.",
         next_step=(
             "Types are the model's: `convert_fp16` (`block`, `keep_io`) or `constrain_precision` decides them."
             if typed
@@ -93,15 +95,20 @@ def single_precision_among_half(subject: EngineSubject) -> Iterator[Insight]:
 
 
 def single_precision_only(subject: EngineSubject) -> Iterator[Insight]:
-    """A strongly typed engine of a float32 model computes nothing in half precision: no flag can change that."""
+    """A strongly typed engine of a float32 model computes nothing in half precision: no flag can change that.
+
+    A tensor or weights of another type anywhere mean that some of it computes otherwise.
+    """
     if not subject.is_strongly_typed or not subject.computing:
         return
-    if any(subject.layers[place].precision != "float32" for place in subject.computing):
+    types = {one.dtype for layer in subject.layers for one in (*layer.inputs, *layer.outputs)}
+    types |= {name for layer in subject.layers for name in (layer.precision, layer.weights_dtype)}
+    if types & set(_REDUCED):
         return
     yield Insight(
         score=0,
         title="All of it computes in single precision",
-        evidence=f"All {layers_word(len(subject.computing))} that compute in floating point write float32, as the "
+        evidence=f"All {layers_word(len(subject.computing))} that compute in floating point compute in float32, as the "
         "model says; the network is strongly typed, so that no builder flag changes it.",
         next_step=(
             "Put `convert_fp16` before this step, and `check_accuracy` after it: the engine takes its types from the "
@@ -139,7 +146,7 @@ def asked_but_not_given(subject: EngineSubject) -> Iterator[Insight]:
     if not missed:
         return
     ways = [
-        f"{one_line(layer.name)} ({one_line(layer.asked_precision)} asked, {layer.precision} written)"
+        f"{one_line(layer.name)} ({one_line(layer.asked_precision)} asked, computes in {layer.precision})"
         for layer in (subject.layers[place] for place in missed[:3])
     ]
     more = f" and {len(missed) - 3} more" if len(missed) > 3 else ""
@@ -209,6 +216,11 @@ def shapes_between_host_and_device(subject: EngineSubject) -> Iterator[Insight]:
         ),
         layers=copies,
     )
+
+
+def _of_unknown(subject: EngineSubject) -> str:
+    unknown = subject.where(lambda layer: layer.role == "compute" and not layer.precision)
+    return f"; for {count(len(unknown))} more it is not known" if unknown else ""
 
 
 def _way(layer: Layer) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ndld_flow.diagnosis.insight import Insight
+from ndld_flow.diagnosis.lints.type_conversions import changes_type
 from ndld_flow.diagnosis.subject import Subject, layers_word
 from ndld_flow.quantities import share
 from ndld_flow.records.profile import LayerRole
@@ -15,7 +16,7 @@ _REORDERS = ("ReorderInput", "ReorderOutput")
 
 
 def reformats(subject: Subject) -> Iterator[Insight]:
-    """Layers that change a tensor's layout take 3 % or more.
+    """Layers that change a tensor's layout, and not its type, take 3 % or more.
 
     ONNX Runtime's CPU provider computes convolutions in blocks of channels (NCHWc) and reorders wherever a neighbour
     has no such kernel; TensorRT reformats where neighbours differ in precision or format
@@ -24,7 +25,7 @@ def reformats(subject: Subject) -> Iterator[Insight]:
     the saving: some stay. Giving up the blocked layout is no way out: without it PP-OCRv4's models need a third more
     CPU time (`optimization: extended`, tests/benchmarks/bench_diagnosis.py).
     """
-    positions = _in_role(subject, "reformat")
+    positions = tuple(place for place in _in_role(subject, "reformat") if not changes_type(subject.layers[place]))
     part = subject.share(positions)
     if part < _WORTH_A_LOOK:
         return
@@ -36,8 +37,8 @@ def reformats(subject: Subject) -> Iterator[Insight]:
         )
     else:
         next_step = (
-            "Look at the neighbours of the longest reformats: a change of precision or format there is the cause. "
-            "Give both sides the same precision, or move the model's inputs and outputs to the format used inside."
+            "Look at the neighbours of the longest reformats: their kernels want different formats. At inputs and "
+            "outputs the caller can use the format inside (`advanced.io_formats` of `build_engine`)."
         )
     yield Insight(
         score=part / 2,

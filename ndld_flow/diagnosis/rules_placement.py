@@ -11,6 +11,7 @@ from ndld_flow.quantities import share
 _CPU = "CPUExecutionProvider"
 _WORTH_A_LOOK = 0.03
 _HALVES = ("float16", "bfloat16")
+_REDUCED = (*_HALVES, "int8", "uint8", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn", "int4")
 _MOSTLY = 0.8
 
 
@@ -55,8 +56,8 @@ def single_precision_left(subject: Subject) -> Iterator[Insight]:
         evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of the latency) for "
         f"{share(singles / (singles + halves))} of the multiplications. The longest is {subject.call(positions[0])}.",
         next_step=(
-            "Take them out of `block` of `convert_fp16` one by one, with `check_accuracy` after each: often only one "
-            "of them needs float32."
+            "Where `block` of `convert_fp16` keeps them, take them out of it one by one, with `check_accuracy` after "
+            "each: often only one of them needs float32."
         ),
         layers=positions,
     )
@@ -93,9 +94,11 @@ def single_precision_on_gpu(subject: Subject) -> Iterator[Insight]:
     (https://docs.nvidia.com/deeplearning/performance/mixed-precision-training/), so half of the time of these layers is
     taken as the saving. NVIDIA's ResNet-50 exports of one A100 (TREx) take 1.99 ms in float32 and 0.86 ms in float16.
     """
-    halves, singles = _macs(subject, (*_HALVES, "int8", "uint8")), _macs(subject, ("float32",))
-    if not subject.on_gpu or not singles or singles < _MOSTLY * (singles + halves):
+    reduced, singles = _macs(subject, _REDUCED), _macs(subject, ("float32",))
+    if not subject.on_gpu or not singles or singles < _MOSTLY * (singles + reduced):
         return
+    if any(layer.macs and not layer.precision for layer in subject.layers):
+        return  # they may compute in any type
     positions = subject.where(lambda layer: layer.precision == "float32" and bool(layer.macs))
     part = subject.share(positions)
     if part < _WORTH_A_LOOK:
@@ -103,11 +106,16 @@ def single_precision_on_gpu(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=part / 2,
         title="The GPU multiplies in float32",
-        evidence=f"float32 in {layers_word(len(positions))} with {share(singles / (singles + halves))} of the "
-        f"multiplications: {subject.took(positions)} ({share(part)} of the latency).",
+        evidence=f"float32 in {layers_word(len(positions))} with {share(singles / (singles + reduced))} of the "
+        f"multiplications: {subject.took(positions)} ({share(part)} of the latency){_on_tensor_cores(subject)}.",
         next_step="Run `convert_fp16` and `check_accuracy`, then profile both in turns.",
         layers=positions,
     )
+
+
+def _on_tensor_cores(subject: Subject) -> str:
+    tf32 = subject.where(lambda layer: layer.unit == "tensor core TF32")
+    return f"; {share(subject.share(tf32))} on tensor cores, as TF32" if tf32 else ""
 
 
 def _macs(subject: Subject, precisions: tuple[str, ...]) -> int:

@@ -71,25 +71,19 @@ class Subject:
         roofs = None if self.times_are_the_hosts else self.profile.roofs
         return (None,) * len(self.layers) if roofs is None else self.under(roofs)
 
+    @property
+    def is_timed(self) -> bool:
+        return True
+
     @cached_property
     def makers(self) -> dict[str, int]:
         """Tensor -> position of the layer that writes it."""
-        return {
-            tensor.name: position
-            for position, layer in enumerate(self.layers)
-            for tensor in layer.outputs
-            if tensor.name
-        }
+        return writers_of(self.layers)
 
     @cached_property
     def readers(self) -> dict[str, tuple[int, ...]]:
         """Tensor -> positions of the layers that read it."""
-        found: dict[str, list[int]] = {}
-        for position, layer in enumerate(self.layers):
-            for tensor in layer.inputs:
-                if tensor.name:
-                    found.setdefault(tensor.name, []).append(position)
-        return {name: tuple(positions) for name, positions in found.items()}
+        return readers_of(self.layers)
 
     def under(self, roofs: Roofs) -> tuple[Roofline | None, ...]:
         """Each layer under these roofs."""
@@ -158,6 +152,21 @@ class Subject:
         """Median over all passes of a lane such as `run.h2d_ms`; None where it is not told."""
         samples = [sample for run in self.profile.runs for sample in samples_of(run)]
         return statistics.median(samples) if samples else None
+
+
+def writers_of(layers: Sequence[Layer]) -> dict[str, int]:
+    """Return the position of the layer that writes each tensor."""
+    return {tensor.name: place for place, layer in enumerate(layers) for tensor in layer.outputs if tensor.name}
+
+
+def readers_of(layers: Sequence[Layer]) -> dict[str, tuple[int, ...]]:
+    """Return the positions of the layers that read each tensor."""
+    found: dict[str, list[int]] = {}
+    for place, layer in enumerate(layers):
+        for tensor in layer.inputs:
+            if tensor.name:
+                found.setdefault(tensor.name, []).append(place)
+    return {name: tuple(places) for name, places in found.items()}
 
 
 def one_line(name: str) -> str:

@@ -18,7 +18,7 @@ from ndld_flow.importing.tensor_formats import format_of_tensorrt
 from ndld_flow.importing.text_files import read_whole
 from ndld_flow.importing.tolerant_json import Parsed, parse_tolerantly
 from ndld_flow.importing.work_of_layers import LayerWork, elements, work_of
-from ndld_flow.records.layer_arithmetic import multiplies_matrices
+from ndld_flow.records.layer_arithmetic import QUANTIZING_TYPES, multiplies_matrices
 from ndld_flow.records.profile import LayerRole, TensorInfo
 
 _NO_TACTIC = ("0x0", "0x0000000000000000")
@@ -41,6 +41,7 @@ class EngineLayer:
     work: LayerWork = field(default_factory=LayerWork)
     weights_dtype: str = ""
     """Empty where it has no weights, or they are not listed."""
+    groups: int | None = None
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,7 @@ def _layer(entry: object) -> EngineLayer | None:
         onnx_nodes=() if role == "reformat" else nodes,
         work=work_of(entry, inputs, outputs),
         weights_dtype=_weights_dtype(entry),
+        groups=_groups(entry, inputs),
     )
 
 
@@ -153,6 +155,19 @@ def _weights_dtype(entry: Mapping[str, object]) -> str:
     return max(matrices, key=lambda one: elements(one.shape) or 0).dtype if matrices else ""
 
 
+def _groups(entry: Mapping[str, object], inputs: tuple[TensorInfo, ...]) -> int | None:
+    """As listed, or as the filter of a convolution of TensorRT-RTX tells: [channels out, channels of a group, ...]."""
+    listed = whole_of(entry.get("Groups", entry.get("ConvGroups")))
+    if listed is not None or text_of(entry.get("LayerType")) != "correlation":
+        return listed
+    constants = (shape_of(one.get("Dimensions")) or () for one in objects_in(entry.get("Constants")))
+    filters = max((shape for shape in constants if len(shape) > 3), key=lambda shape: elements(shape) or 0, default=())
+    source = inputs[0].shape if inputs else ()
+    if len(source) < 2 or not filters or filters[1] < 1 or source[1] < 1:
+        return None
+    return source[1] // filters[1] if source[1] % filters[1] == 0 else None
+
+
 def _nodes(entry: Mapping[str, object], name: str) -> tuple[str, ...]:
     return nodes_of_metadata(text_of(entry.get("Metadata"))) or nodes_of_name(name)
 
@@ -160,7 +175,9 @@ def _nodes(entry: Mapping[str, object], name: str) -> tuple[str, ...]:
 def _role(name: str, kind: str = "", origin: str = "") -> LayerRole:
     """QuantizeLinear and DequantizeLinear run as reformats, but the model asked for them."""
     lowered = kind.lower()
-    if lowered == "cast" or origin.upper() == "QDQ":
+    if origin.upper() == "QDQ" or kind in QUANTIZING_TYPES:
+        return "quantize"
+    if lowered == "cast":
         return "cast"
     if lowered in ("reformat", "reformatter") or name.startswith("Reformatting CopyNode "):
         return "reformat"

@@ -21,6 +21,7 @@ from ndld_flow.importing.onnxruntime_timeline import read_timeline
 from ndld_flow.importing.text_files import check_size, read_ends
 from ndld_flow.importing.work_of_layers import tensor_bytes
 from ndld_flow.records.latency import LatencySummary
+from ndld_flow.records.layer_arithmetic import QUANTIZING_TYPES
 from ndld_flow.records.machine import Machine
 from ndld_flow.records.profile import Layer, LayerRole, Profile, ProfileRun, TensorInfo
 
@@ -129,6 +130,8 @@ def _macs(node: MeasuredNode, calls: float) -> int | None:
 def _role(kind: str) -> LayerRole:
     if kind in _REFORMATS:
         return "reformat"
+    if kind in QUANTIZING_TYPES:
+        return "quantize"
     if kind == "Cast":
         return "cast"
     if kind.startswith("Memcpy"):

@@ -50,6 +50,7 @@ def describe_engine_layer(index: int, known: EngineLayer, samples_ms: tuple[floa
         name=known.name,
         type=known.type or ("Reformat" if known.role == "reformat" else "unknown"),
         weights_dtype=known.weights_dtype,
+        groups=known.groups,
         inputs=known.inputs,
         outputs=known.outputs,
         onnx_nodes=known.onnx_nodes,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from ndld_flow.records.layer_arithmetic import LayerFacts, Operand, conclude
+from ndld_flow.records.layer_arithmetic import QUANTIZING_TYPES, LayerFacts, Operand, conclude
 
 Tree: TypeAlias = dict[str, Any]
 """A document as JSON has it."""
@@ -81,9 +81,12 @@ def _layer_2(layer: object) -> object:
     name, kind, role, provider, tactic = (
         str(layer.get(key, "")) for key in ("name", "type", "role", "provider", "tactic")
     )
+    if kind in QUANTIZING_TYPES or (role == "cast" and kind.lower() != "cast"):
+        role = "quantize"  # a role of its own since
     inputs, outputs = (_operands(layer.get(side)) for side in ("inputs", "outputs"))
     found = conclude(LayerFacts(name, kind, role, provider, tactic, "", inputs, outputs))
-    return layer | {"precision": found.precision, "precision_basis": found.basis, "unit": found.unit}
+    concluded = {"precision": found.precision, "precision_basis": found.basis, "unit": found.unit}
+    return layer | concluded | ({"role": role} if "role" in layer else {})
 
 
 def _operands(tensors: object) -> list[Operand]:

@@ -53,7 +53,7 @@ _UNIT_TYPES = {
 _PACKED = ("int4", "uint4", "float4_e2m1fn")
 """Weights of 4 bits beside wider activations are unpacked, and multiplied in the activations' type."""
 _INDICES = ("int32", "int64", "bool")
-_MOVERS = ("reformat", "cast", "copy")
+_MOVERS = ("reformat", "cast", "quantize", "copy")
 _MATRIX_TYPE = re.compile(r"conv|correlation|gemm|matmul|matrix_?multiply|fullyconnected|einsum|attention|mha", re.I)
 _MATRIX_NAME = re.compile(r"__myl_\w*(?:Corr|Fc|Mha|Dot|Gemm|Matm)")
 """Kernels that Myelin fuses around a convolution or a matrix product."""
@@ -85,7 +85,8 @@ _COMPARES = frozenset(
     ("ArgMax", "ArgMin", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "NonZero")
 )
 """ONNX operators that compute in the type that they read."""
-_CONVERTING = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Quantize", "Dequantize", "Cast")
+QUANTIZING_TYPES = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Quantize", "Dequantize")
+"""Types of layers that are a QuantizeLinear or DequantizeLinear, by ONNX's and by TensorRT's names."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class Arithmetic:
 
 def conclude(facts: LayerFacts) -> Arithmetic:
     """Return precision, evidence and multiply unit of a layer."""
-    if facts.role in _MOVERS or facts.type in _CONVERTING:
+    if facts.role in _MOVERS:
         return Arithmetic(*_converted(facts), "none")
     if facts.role in ("control", "sync"):
         return Arithmetic("", "computes nothing itself", "none")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
@@ -75,9 +77,9 @@ class BatchPoint(Record):
         return self.batch * self.latency.throughput_per_s
 
 
-LayerRole = Literal["compute", "reformat", "cast", "copy", "control", "sync"]
-"""What a layer is there for: `reformat` changes a tensor's layout, `copy` moves it between devices, `control` runs
-bodies (If, Loop, Scan), `sync` lets streams wait for each other."""
+LayerRole = Literal["compute", "reformat", "cast", "quantize", "copy", "control", "sync"]
+"""The purpose of a layer: `reformat` changes a tensor's layout, `quantize` is a QuantizeLinear or DequantizeLinear by
+itself, `copy` moves a tensor between devices, `control` runs bodies (If, Loop, Scan), `sync` lets streams wait."""
 
 
 class Layer(Record):
@@ -96,6 +98,8 @@ class Layer(Record):
     """Circuit that multiplies, as far as the kernel's name reveals it."""
     weights_dtype: str = ""
     """Element type of its weights; empty where there are none, or none are recorded."""
+    groups: int | None = None
+    """Groups of a convolution, as many as channels for a depthwise one; None where they are not recorded."""
     asked_precision: str = ""
     """Precision that `constrain_precision` asked for the nodes it came from, as `fp32`; several are joined by `, `."""
     inputs: tuple[TensorInfo, ...] = ()
@@ -193,6 +197,17 @@ class Roofs(Record):
     """What was measured, in words."""
 
 
+@dataclass(frozen=True)
+class TensorCoreShares:
+    """Shares of the time of all layers, 0 to 1, that add up to 1."""
+
+    on: float
+    """In kernels that are known to multiply on tensor cores."""
+    off: float
+    """In layers that are known to use none: other kernels, and layers that multiply no matrices."""
+    unknown: float
+
+
 class Profile(Document):
     """What was measured on one model. The timing pass and the layer pass are separate."""
 
@@ -264,6 +279,17 @@ class Profile(Document):
         """Median over the passes of the layer pass of what all layers took; 0 without a layer pass."""
         sums = [sum(samples) for samples in zip(*(layer.samples_ms for layer in self.layers), strict=True)]
         return LatencySummary.of(sums).median_ms if sums else 0.0
+
+    @property
+    def tensor_cores(self) -> TensorCoreShares | None:
+        """Shares of the layers' time by multiply unit; None without times, and where no unit is known at all."""
+        spent = {True: 0.0, False: 0.0, None: 0.0}
+        for layer in self.layers:
+            spent[layer.on_tensor_cores] += max(layer.median_ms, 0.0)
+        total = sum(spent.values())
+        if not total < math.inf or total <= 0 or not any(layer.unit not in ("", "none") for layer in self.layers):
+            return None
+        return TensorCoreShares(spent[True] / total, spent[False] / total, spent[None] / total)
 
     @property
     def profiler_overhead(self) -> float:

@@ -184,7 +184,7 @@ def _row(layer: Layer, place: int, times: LayerTimes, is_missed: bool) -> LayerR
 
 def _movers(layers: Sequence[Layer], medians: Sequence[float]) -> tuple[LayerGroup, ...]:
     groups = group_layers(layers, medians, [layer.role for layer in layers])
-    return tuple(group for group in groups if group.name in ("reformat", "cast", "copy"))
+    return tuple(group for group in groups if group.name in ("reformat", "cast", "quantize", "copy"))
 
 
 def _tactics(layers: Sequence[Layer], medians: Sequence[float]) -> tuple[LayerGroup, ...]:

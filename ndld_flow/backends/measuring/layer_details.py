@@ -13,6 +13,7 @@ from ndld_flow.backends.models.node_precision import precision_of
 from ndld_flow.backends.precision.asked import join_precisions
 from ndld_flow.importing.multiply_accumulates import count_macs
 from ndld_flow.importing.onnxruntime_events import MeasuredNode
+from ndld_flow.records.layer_arithmetic import QUANTIZING_TYPES
 from ndld_flow.records.profile import Layer, LayerRole
 
 _REFORMATS = ("ReorderInput", "ReorderOutput")
@@ -52,6 +53,7 @@ def describe_layer(index: int, node: RunNode) -> Layer:
         macs=_macs(node, inputs, outputs),
         read_bytes=round(sum(operand.bytes for operand in inputs.known) * node.times_per_pass),
         written_bytes=round(sum(operand.bytes for operand in outputs.known) * node.times_per_pass),
+        groups=ran.attributes.get_int("group", 1) if ran is not None and "Conv" in ran.op_type else None,
         weight_bytes=sum(operand.bytes for operand in inputs.known if operand.is_weight),
     ).with_arithmetic()
 
@@ -60,6 +62,8 @@ def _role(node: RunNode) -> LayerRole:
     kind = node.measured.op_type
     if kind in _REFORMATS or (kind == "Transpose" and node.ran is not None and not node.origins):
         return "reformat"
+    if kind in QUANTIZING_TYPES:
+        return "quantize"
     if kind == "Cast":
         return "cast"
     if kind.startswith("Memcpy"):

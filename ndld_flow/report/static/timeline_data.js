@@ -1,7 +1,7 @@
 // One pass as spans: when each began, how long it took, in which lane, and which layer it was.
 
 const SPAN_KINDS = ["layer", "overhead", "transfer", "pass"];
-const MOVING_ROLES = new Set(["reformat", "cast", "copy"]);
+const MOVING_ROLES = new Set(["reformat", "cast", "quantize", "copy"]);
 
 class TimelineData {
   constructor(packed, layers, texts) {
