@@ -105,6 +105,11 @@ class InputSpec(Settings):
         return self.shape if self.shape is not None else self.opt
 
     @property
+    def shapes(self) -> InputSpec:
+        """The shapes alone, for steps that generate or read no values."""
+        return InputSpec(shape=self.shape, min=self.min, opt=self.opt, max=self.max)
+
+    @property
     def data_patterns(self) -> tuple[str, ...]:
         """What names the files that the values come from; empty when they are generated."""
         return patterns_of(self.data)

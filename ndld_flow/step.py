@@ -158,7 +158,7 @@ class Context:
     name: str
     """The step's name in the recipe."""
     inputs: Mapping[str, InputSpec]
-    """The recipe's `inputs:`."""
+    """The recipe's `inputs:`, as far as `used_input` returns them."""
     artifacts: Mapping[str, Artifact]
     """Setting marked `Reads` -> the artifact it names."""
     scratch: Path
@@ -201,7 +201,9 @@ class Step(Settings, Generic[In, Out]):
     read_key: ClassVar[str] = "from"
     """How a recipe calls what this step reads."""
     uses_inputs: ClassVar[bool] = False
-    """True when the recipe's `inputs:` matter to the result."""
+    """True when the step reads the recipe's `inputs:`."""
+    reads_first_sample: ClassVar[bool] = False
+    """True when it reads no more than the first of the files that an input's `data:` means."""
     stops_run: ClassVar[bool] = False
     """True when nothing after this step makes sense once it has said no."""
     takes_turns: ClassVar[bool] = False
@@ -224,9 +226,11 @@ class Step(Settings, Generic[In, Out]):
         """What these settings will do on this machine, or why they cannot. Cheap: every plan and run asks."""
         return Foresight()
 
-    def needs_inputs(self) -> bool:
-        """Whether the recipe's `inputs:` matter to the result with these settings; by default what its class says."""
-        return type(self).uses_inputs
+    def used_input(self, spec: InputSpec) -> InputSpec | None:
+        """Return the part of an entry of the recipe's `inputs:` that this step reads with these settings: all of it,
+        nothing (None), or such as `spec.shapes`. The step is given no more, and no more of it is in its key.
+        """
+        return spec if type(self).uses_inputs else None
 
     def reused_where(self) -> Reuse:
         """Where this step's result may be used again; by default what its class says."""

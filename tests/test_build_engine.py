@@ -21,6 +21,7 @@ from ndld_flow.backends.engines.library import find_library
 from ndld_flow.backends.processes import parent
 from ndld_flow.errors import BackendError, KilledError, ModelError, RequestError
 from ndld_flow.importing.engine_layers import read_engine_info
+from ndld_flow.inputs import InputSpec
 from ndld_flow.records.build import Build, ShapeRange
 from ndld_flow.step import Reuse
 from ndld_flow.steps.build_engine import BuildEngine
@@ -412,9 +413,10 @@ def test_ignored_constraints_are_in_the_steps_own_line(tmp_path: Path) -> None:
 
 def test_where_an_engine_may_be_used_again() -> None:
     assert BuildEngine(backend="tensorrt_rtx").reused_where() is Reuse.ANYWHERE
-    assert BuildEngine(backend="tensorrt_rtx").needs_inputs()
+    assert BuildEngine(backend="tensorrt_rtx").used_input(InputSpec()) is not None
     one = ShapeSetting(min=(1,), opt=(1,), max=(1,))
-    assert not BuildEngine(backend="tensorrt_rtx", profiles=({"x": one},)).needs_inputs(), "profiles say all shapes"
+    silent = BuildEngine(backend="tensorrt_rtx", profiles=({"x": one},))
+    assert silent.used_input(InputSpec()) is None, "profiles say all shapes"
     assert BuildEngine(backend="tensorrt_rtx").device == ""
     assert BuildEngine(backend="tensorrt").reused_where() is Reuse.THIS_MACHINE
     assert BuildEngine(backend="tensorrt", gpu=1).device == "gpu-1"

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from ndld_flow.artifacts.kinds import PrecisionDocument
 from ndld_flow.backends.engines.library import find_library
 from ndld_flow.errors import RequestError
+from ndld_flow.inputs import InputSpec
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.steps.find_precision import FindPrecision
 from ndld_flow.steps.quantize import Quantize
@@ -181,7 +182,7 @@ def test_weights_alone(tmp_path: Path) -> None:
     assert operators(model)["MatMulInteger"] == 1
     assert snr(run(source), run(tmp_path / "q/out/model.onnx")) > 25
     assert result.summary.startswith("dynamic int8: 1 of 1 layers")
-    assert not Quantize(mode="dynamic").needs_inputs()
+    assert Quantize(mode="dynamic").used_input(InputSpec()) is None
 
 
 def test_tensors_without_a_range_are_told(tmp_path: Path) -> None:

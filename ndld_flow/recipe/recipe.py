@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import BaseModel, Field, JsonValue, model_validator
 
 from ndld_flow.discovery import StepType
 from ndld_flow.errors import RequestError
@@ -19,7 +19,7 @@ from ndld_flow.recipe.gates import Gate
 from ndld_flow.recipe.places import put_value, take_value
 from ndld_flow.recipe.sweep_section import SweepSection
 from ndld_flow.settings import Settings
-from ndld_flow.step import DataFile, Reads, SampleData, Step
+from ndld_flow.step import DataFile, Reads, RunsCode, SampleData, Step
 
 SOURCE = "source"
 """The name by which steps read the recipe's model."""
@@ -110,6 +110,23 @@ class RecipeStep:
                 paths[held.dotted] = str(held.value)
         return paths
 
+    @property
+    def other_files(self) -> dict[str, str]:
+        """Return the files that settings name without the mark `DataFile`: in a `Path`, or in options for libraries.
+
+        Their contents are in the key beside their names, so that a step of one's own is not stale for a missing mark.
+        """
+        marked = [held.place for held in self.step.held(DataFile)]
+        paths = {
+            ".".join(map(str, place)): str(value)
+            for place, value in _walk(self.step, ())
+            if isinstance(value, Path) and not any(place[: len(known)] == known for known in marked)
+        }
+        for held in self.step.held(RunsCode):
+            for name, value in held.value.items() if isinstance(held.value, Mapping) else ():
+                paths |= {f"{held.dotted}.{name}.{i}": part for i, part in enumerate(str(value).split(";"))}
+        return {name: path for name, path in paths.items() if _is_file(path)}
+
     def imported(self) -> dict[str, ImportedCode]:
         """Return what its code imports: of its own file, and of each setting that names a Python file.
 
@@ -140,14 +157,35 @@ class RecipeStep:
         }
 
     def used_inputs(self, inputs: Mapping[str, InputSpec]) -> dict[str, InputSpec]:
-        """The recipe's `inputs:` as far as they matter to the result: without data that the step replaces."""
-        if not self.step.needs_inputs():
-            return {}
+        """Return the recipe's `inputs:` as far as the step reads them: without data that it replaces."""
         replaced = {name for held in self.step.held(SampleData) for name in held.value}
+        used = {name: part for name, spec in inputs.items() if (part := self.step.used_input(spec)) is not None}
         return {
-            name: spec.model_copy(update={"data": "random"}) if name in replaced else spec
-            for name, spec in inputs.items()
+            name: part.model_copy(update={"data": "random"}) if name in replaced else part
+            for name, part in used.items()
         }
+
+
+def _walk(value: object, place: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], object]]:
+    """Yield every value inside settings that holds no others, with its place."""
+    if isinstance(value, BaseModel):
+        inner: Iterable[tuple[str | int, object]] = ((name, getattr(value, name)) for name in type(value).model_fields)
+    elif isinstance(value, Mapping):
+        inner = value.items()
+    elif isinstance(value, tuple | list):
+        inner = enumerate(value)
+    else:
+        yield place, value
+        return
+    for name, each in inner:
+        yield from _walk(each, (*place, name))
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):  # longer than a path can be, or none
+        return False
 
 
 @dataclass(frozen=True)

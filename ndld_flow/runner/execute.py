@@ -121,7 +121,7 @@ def _prepare(work: Work, folder: Path, store: Store) -> Turn:
     scratch.mkdir()
     context = Context(
         name=work.step.name,
-        inputs=work.inputs,
+        inputs=work.step.used_inputs(work.inputs),
         artifacts=work.artifacts,
         scratch=scratch,
         log=step_logger(work.step.name),

@@ -58,8 +58,14 @@ def describe_key(
         reads={
             **read_digests,
             **({HIDDEN_VALUES: store.digest_hidden([settings, specs])} if hides else {}),
-            **{name: _digest_file(_place(step, name), path, store) for name, path in step.data_files.items()},
-            **{name: _digest_samples(_place(step, name), data, store) for name, data in samples.items()},
+            **{
+                name: _digest_file(_place(step, name), path, store)
+                for name, path in {**step.data_files, **step.other_files}.items()
+            },
+            **{
+                name: _digest_samples(_place(step, name), data, store, first=type(step.step).reads_first_sample)
+                for name, data in samples.items()
+            },
             **_digest_imported(imported, store),
         },
         libraries={**dict(installed), **step.step.library_versions()},
@@ -119,8 +125,10 @@ def _digest_imported(imported: Mapping[str, ImportedCode], store: Store) -> dict
     return found
 
 
-def _digest_samples(name: str, data: Data, store: Store) -> str:
-    """Of a file that is named, its contents; of several, their order and names too: samples are told by these."""
+def _digest_samples(name: str, data: Data, store: Store, *, first: bool) -> str:
+    """Return a digest of the contents of a file that is named; of several, their order and names too, which are the
+    samples' labels. `first`: no more than the first is read.
+    """
     if isinstance(data, str) and names_one_file(data):
         return _digest_file(name, data, store)
     try:
@@ -128,7 +136,10 @@ def _digest_samples(name: str, data: Data, store: Store) -> str:
     except RequestError as error:
         raise RequestError(f"{name}: {error}") from None
     return digest_json(
-        [[file.label, *(_digest_file(name, str(path), store) for path in file.contents.values())] for file in found]
+        [
+            [file.label, *(_digest_file(name, str(path), store) for path in file.contents.values())]
+            for file in (found[:1] if first else found)
+        ]
     )
 
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 from ndld_flow.artifacts.kinds import Engine, Onnx
 from ndld_flow.backends.engines.build_settings import BuildSettings
 from ndld_flow.errors import BackendError
+from ndld_flow.inputs import InputSpec
 from ndld_flow.quantities import seconds, size
 from ndld_flow.records.build import Build
 from ndld_flow.records.metric import Metric
@@ -33,7 +34,7 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
             model=source.path,
             label=source.label,
             digest=source.digest,
-            inputs=context.inputs if self.needs_inputs() else {},
+            inputs=context.inputs,
             settings=self._settings(),
             out=out,
             caches=context.caches,
@@ -44,9 +45,11 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
             context.log.info("%s", said)
         return Result(_summary(build), metrics=_metrics(build))
 
-    def needs_inputs(self) -> bool:
-        """Profiles that are given say all shapes."""
-        return not self.profiles
+    def used_input(self, spec: InputSpec) -> InputSpec | None:
+        """Return the shapes, and the number that a shape tensor holds; nothing where `profiles` says all."""
+        if self.profiles:
+            return None
+        return spec.shapes.model_copy(update={"data": spec.data}) if isinstance(spec.data, int) else spec.shapes
 
     def foresee(self) -> Foresight:
         from ndld_flow.backends.engines.foreseen import foresee_build

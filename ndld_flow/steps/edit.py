@@ -16,6 +16,7 @@ from ndld_flow.editing.entry import AnyOperation, OperationEntry
 from ndld_flow.editing.operation import Operation
 from ndld_flow.editing.selection import NodeSelect
 from ndld_flow.imported_modules import find_imported_by
+from ndld_flow.inputs import InputSpec
 from ndld_flow.records.metric import Metric
 from ndld_flow.step import Context, Result, Step
 from ndld_flow.versions import read_version
@@ -63,8 +64,11 @@ class Edit(Step[Onnx, Onnx]):
         found = {word: find_operation(word) for word in operation_words()}
         return {**{word: operation for word, operation in found.items() if operation}, "select": NodeSelect}
 
-    def needs_inputs(self) -> bool:
-        return any(entry.operation.uses_inputs for entry in self.operations)
+    def used_input(self, spec: InputSpec) -> InputSpec | None:
+        """Return what its operations read, which is no file."""
+        if not any(entry.operation.uses_inputs for entry in self.operations):
+            return None
+        return spec.shapes if spec.data_patterns else spec
 
     def library_versions(self) -> dict[str, str]:
         used = {entry.word: entry.operation for entry in self.operations}
@@ -79,7 +83,7 @@ class Edit(Step[Onnx, Onnx]):
         edited = EditedModel(
             model=open_model(source.path),
             path=source.path,
-            inputs=context.inputs if self.needs_inputs() else {},  # nobody sees what is not in the key
+            inputs=context.inputs,
             others={artifact.label: artifact.path for artifact in context.artifacts.values()},
             log=context.log,
         )

@@ -15,6 +15,7 @@ from ndld_flow.artifacts.kinds import Onnx, PrecisionDocument
 from ndld_flow.backends.comparing.tolerance import Tolerance, outside
 from ndld_flow.backends.quantizing.settings import QuantizeSettings
 from ndld_flow.backends.running.sample_settings import SampleSettings
+from ndld_flow.machine import describe_machine
 from ndld_flow.name_patterns import NamePattern
 from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import count, milliseconds, number
@@ -112,7 +113,14 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
         settings = json.loads(self.model_dump_json(exclude=_NOT_SHAPING))
         libraries: dict[str, JsonValue] = {**self.library_versions()}
         elementwise = list(self.tolerance.elementwise())
-        return {**settings, "version": type(self).version, "libraries": libraries, "elementwise": elementwise}
+        machine = describe_machine()  # stores are shared, and kernels differ between CPUs
+        return {
+            **settings,
+            "version": type(self).version,
+            "libraries": libraries,
+            "elementwise": elementwise,
+            "machine": [machine.architecture, machine.cpu],
+        }
 
 
 def _log(found: PrecisionSearch, context: Context) -> None:

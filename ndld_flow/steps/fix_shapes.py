@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ndld_flow.artifacts.kinds import Onnx
 from ndld_flow.errors import RequestError
-from ndld_flow.inputs import Dimension, Shape
+from ndld_flow.inputs import Dimension, InputSpec, Shape
 from ndld_flow.records.metric import Metric
 from ndld_flow.step import Context, Result, Step
 
@@ -27,6 +27,9 @@ class FixShapes(Step[Onnx, Onnx]):
     """Input -> its shape, such as `{x: [1, 3, 640, 640]}`."""
     dims: dict[str, Dimension] = Field(default={})
     """Named dimension -> its size wherever it appears, such as `{batch: 1}`."""
+
+    def used_input(self, spec: InputSpec) -> InputSpec | None:
+        return None if self.shapes or self.dims else InputSpec(shape=spec.run_shape)
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.backends.models.input_shapes import dynamic_values, fix_shapes_file, real_inputs, show_shape

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from ndld_flow.artifacts.kinds import LintDocument, Onnx
+from ndld_flow.inputs import InputSpec
 from ndld_flow.records.finding import Findings
 from ndld_flow.records.metric import Metric
 from ndld_flow.step import Context, Result, Step
@@ -53,6 +54,9 @@ class Lint(Step[Onnx, LintDocument]):
     """Above this size checks that read all weights or run the model are left out, unless asked for."""
     time_limit: Milliseconds = 60_000.0
     """For all checks together; what does not fit is told as left out."""
+
+    def used_input(self, spec: InputSpec) -> InputSpec | None:
+        return InputSpec(shape=spec.run_shape)
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.backends.linting import LintOptions, lint_file

@@ -61,6 +61,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
     libraries: ClassVar[tuple[str, ...]] = ("onnxruntime", "numpy", "pillow")
     uses_inputs: ClassVar[bool] = True
+    reads_first_sample: ClassVar[bool] = True
     takes_turns: ClassVar[bool] = True
 
     backend: Literal["onnxruntime", "tensorrt", "tensorrt_rtx"] = "onnxruntime"

@@ -11,6 +11,7 @@ from ndld_flow.artifacts.kinds import Onnx, PrecisionDocument
 from ndld_flow.backends.quantizing.modelopt_settings import ModelOpt
 from ndld_flow.backends.quantizing.settings import QuantizeSettings
 from ndld_flow.backends.running.sample_settings import SampleSettings
+from ndld_flow.inputs import InputSpec
 from ndld_flow.quantities import size_change
 from ndld_flow.records.metric import Metric
 from ndld_flow.step import Context, Foresight, Reads, Result, Step
@@ -56,8 +57,8 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
             raise ValueError(f"`modelopt` with {self.modelopt.format} has no `method: {self.method}`: leave it out")
         return self
 
-    def needs_inputs(self) -> bool:
-        return self.mode == "static"
+    def used_input(self, spec: InputSpec) -> InputSpec | None:
+        return spec if self.mode == "static" else None
 
     def foresee(self) -> Foresight:
         from ndld_flow.backends.quantizing.modelopt_environment import foresee_modelopt

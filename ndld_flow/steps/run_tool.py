@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 from ndld_flow.artifacts.digest import SETTLED_AFTER_S, digest_file
 from ndld_flow.artifacts.kinds import Onnx
 from ndld_flow.imported_modules import find_imported
+from ndld_flow.inputs import InputSpec
 from ndld_flow.nearest import say_nearest
 from ndld_flow.records.metric import Metric
 from ndld_flow.step import Context, DataFile, Foresight, Result, Reuse, RunsCode, Step
@@ -48,6 +49,7 @@ class RunTool(Step[Onnx, Onnx]):
 
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir")
     uses_inputs: ClassVar[bool] = True
+    reads_first_sample: ClassVar[bool] = True
 
     command: Annotated[tuple[str, ...], RunsCode()] = Field(min_length=1)
     """The program, found on PATH or by its path, and its arguments. The program and arguments that are files are part
@@ -96,6 +98,9 @@ class RunTool(Step[Onnx, Onnx]):
     def _program(self) -> str | None:
         """The program's file, None when there is none of that name."""
         return shutil.which(self.command[0].replace("$$", "$"))
+
+    def used_input(self, spec: InputSpec) -> InputSpec | None:
+        return spec if any(word == "Input" for word, _ in self._placeholders()) else None
 
     def foresee(self) -> Foresight:
         if "$" not in self.command[0] and self._program is None:

@@ -54,7 +54,8 @@ class _Counter:
             key: models[name].record.digest if name in models else self.made[point.number, name]
             for key, name in step.reads.items()
         }
-        inputs = point.run.recipe.file.model_dump(mode="json")["inputs"] if step.step.needs_inputs() else {}
+        used = step.used_inputs(point.run.recipe.file.inputs)
+        inputs: dict[str, JsonValue] = {name: part.model_dump(mode="json") for name, part in used.items()}
         return digest_json([step.type.name, step.type.version, step.settings, reads, inputs])
 
     def _note(self, point: PointRun, step: RecipeStep) -> None:
