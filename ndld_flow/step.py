@@ -23,6 +23,7 @@ import enum
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -149,6 +150,8 @@ class Result:
     """What gates may name: `latency.median` -> 3.2 ms."""
     change: GraphChange | None = None
     """For steps that change a model; the runner counts nodes and weights where it is not told."""
+    inconclusive: bool = False
+    """With `passed` False: nothing failed, but a check could not be decided; the run ends with exit code 4."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,9 @@ class Context:
     """`progress(done, total, what)`, as often as wanted; total 0 means unknown."""
     caches: Path
     """A folder that lasts, shared by all runs of these outputs: for what only saves time, such as timing caches."""
+    hold_device: Callable[[str], AbstractContextManager[object]] = nullcontext
+    """Hold a device, such as `cpu` or `gpu-0`, alone within the block: for a step that knows only from what it reads
+    which device it measures. Others set `device`."""
 
     def read(self, setting: str) -> Artifact:
         """The artifact of the step that the setting names."""
@@ -206,6 +212,9 @@ class Step(Settings, Generic[In, Out]):
     """True when it reads no more than the first of the files that an input's `data:` means."""
     stops_run: ClassVar[bool] = False
     """True when nothing after this step makes sense once it has said no."""
+    reads_through: ClassVar[tuple[str, ...]] = ()
+    """Settings marked `Reads`, or `from`: what the steps that they name read is read too, as
+    `context.read("base/from")`, so that this step can repeat what they did."""
     takes_turns: ClassVar[bool] = False
     """True for a measuring step: all of its type that a recipe has on one device go through `run_together`, so that
     the machine's drift hits them alike."""

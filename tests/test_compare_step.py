@@ -25,7 +25,7 @@ model: model.onnx
 steps:
   base: {step: profile, from: source, runs: 2, passes: 4, warmup: 0, duration: 0, layer_passes: 2, stable: 0 %}
   speed: {step: profile, from: source, runs: 2, passes: 4, warmup: 0, duration: 0, layer_passes: 2, stable: 0 %}
-  agree: {step: compare_profiles, base: base, gates: [GATE], inconclusive: HOW}
+  agree: {step: compare_profiles, base: base, gates: [GATE], when_undecided: HOW, rounds: 0}
 gates: ["agree.latency.min.ratio <= 100"]
 """
 
@@ -72,7 +72,7 @@ def test_it_compares_the_candidate_with_the_base(tmp_path: Path) -> None:
 )
 def test_gates_decide(tmp_path: Path, gate: str, how: Any, passed: bool) -> None:
     base, candidate = steady(*[10.0] * 5), steady(10.8, 10.9, 11.0, 11.1, 11.2)
-    done, found = compare(tmp_path, base, candidate, gates=(gate,), inconclusive=how)
+    done, found = compare(tmp_path, base, candidate, gates=(gate,), when_undecided=how)
     assert done.passed == passed
     assert (gate in done.summary) == (found.gates[0].outcome != "passed")
 

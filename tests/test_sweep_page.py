@@ -696,7 +696,7 @@ def test_what_is_no_sweep_or_another_versions_is_refused(tmp_path: Path) -> None
     (tmp_path / SWEEP_RECORD).write_text('{"id": 3}', encoding="utf-8")
     with pytest.raises(RequestError, match="not a sweep's record this version can read"):
         read_sweep_record(tmp_path)
-    newer = made.single().model_copy(update={"format_version": 2})
+    newer = made.single().model_copy(update={"format_version": 3})
     (tmp_path / SWEEP_RECORD).write_text(newer.to_json(), encoding="utf-8")
-    with pytest.raises(RequestError, match=r"made by a newer ndld-flow: it has format version 2, and .* reads up to 1"):
+    with pytest.raises(RequestError, match=r"made by a newer ndld-flow: it has format version 3, and .* reads up to 2"):
         read_sweep_record(tmp_path)

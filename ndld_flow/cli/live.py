@@ -27,7 +27,13 @@ from ndld_flow.runner.events import (
     SweepStarted,
 )
 
-MARKS = {"done": ("✓", "green"), "reused": ("=", "green"), "failed": ("✗", "red"), "skipped": ("-", "yellow")}
+MARKS = {
+    "done": ("✓", "green"),
+    "reused": ("=", "green"),
+    "failed": ("✗", "red"),
+    "inconclusive": ("?", "yellow"),
+    "skipped": ("-", "yellow"),
+}
 
 
 class LiveDisplay:
@@ -136,6 +142,7 @@ class LiveDisplay:
         self.progress.stop()
         head, *rest = describe_end(event) if isinstance(event, RunFinished) else describe_sweep_end(event)
         self.console.print()
-        self.console.print(Text(head, style="bold green" if event.passed else "bold red"), soft_wrap=True)
+        colour = "green" if event.passed else "yellow" if event.exit_code == 4 else "red"
+        self.console.print(Text(head, style=f"bold {colour}"), soft_wrap=True)
         for line in rest:
             self.console.print(Text(line), soft_wrap=True)

@@ -29,8 +29,9 @@ that was cut off goes on where it was:
   ndld-flow run my.yaml '~sweep'
 
 The run's folder (report.html, run.json, each step's files) is written below outputs/runs/, a sweep's below
-outputs/sweeps/, and `latest` points to the newest. Exit code 1 means that the work was done and a check, gate or step
-said no; of a sweep, that no point passed.
+outputs/sweeps/, and `latest` points to the newest. Exit code 1 means that the work was completed and a check, gate or
+step failed; of a sweep, that no point passed. Exit code 4 means that nothing failed, but a comparison stayed undecided
+though it was measured up to its limit; of a sweep, that no point passed and one stayed undecided.
 """
 
 

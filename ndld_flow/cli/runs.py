@@ -8,6 +8,7 @@ import click
 
 from ndld_flow import api
 from ndld_flow.cli.options import json_option, outputs_option, print_json
+from ndld_flow.runner.list_runs import RunSummary
 
 
 @click.command("runs", short_help="List finished runs and sweeps.")
@@ -27,10 +28,16 @@ def command(recipe: str, outputs: Path, as_json: bool) -> None:
         if run.damage:
             click.echo(f"{run.run:<{width}}  {click.style('damaged', fg='red')}: {run.damage}")
             continue
-        word = click.style("passed", fg="green") if run.passed else click.style("FAILED", fg="red")
+        word = _outcome(run)
         tags = f"  [{', '.join(run.tags)}]" if run.tags else ""
         best = f", best #{run.best}" if run.best is not None else ""
         points = f"  sweep of {run.points} points{best}" if run.kind == "sweep" else ""
         click.echo(
             f"{run.run:<{width}}  {word}  {run.wall_s:8.1f} s  {run.started_at:%Y-%m-%d %H:%M} UTC{points}{tags}"
         )
+
+
+def _outcome(run: RunSummary) -> str:
+    if run.passed:
+        return click.style("passed", fg="green")
+    return click.style("INCONCLUSIVE", fg="yellow") if run.inconclusive else click.style("FAILED", fg="red")

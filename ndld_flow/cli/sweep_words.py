@@ -6,7 +6,12 @@ from ndld_flow.plain_text import shortened, visible_text
 from ndld_flow.quantities import quantity
 from ndld_flow.runner.events import PointFinished, SweepFinished
 
-MARKS = {"passed": ("✓", "green"), "refused": ("✗", "yellow"), "failed": ("✗", "red")}
+MARKS = {
+    "passed": ("✓", "green"),
+    "refused": ("✗", "yellow"),
+    "inconclusive": ("?", "yellow"),
+    "failed": ("✗", "red"),
+}
 _LONGEST = 160
 
 

@@ -10,15 +10,15 @@ def describe_step_end(event: StepFinished) -> str:
     if event.outcome == "skipped":
         return f"{event.name}: skipped, {event.reason}"
     how = "reused" if event.outcome == "reused" else f"{event.outcome} in {event.wall_s:.2f} s"
-    if event.outcome == "failed" and event.reason == "reused":
-        how = "failed (reused)"
+    if event.outcome in ("failed", "inconclusive") and event.reason == "reused":
+        how = f"{event.outcome} (reused)"
     return f"{event.name}: {how}: {event.summary}"
 
 
 def describe_end(event: RunFinished) -> list[str]:
     """The verdict's lines and where the report is; for a run with nothing to do, which run has it all."""
     if event.nothing_to_do:
-        word = "passed" if event.passed else "FAILED"
+        word = "passed" if event.passed else "was INCONCLUSIVE" if event.exit_code == 4 else "FAILED"
         head = f"nothing to do: run {event.run} has all of this and {word} ({event.wall_s:.2f} s)"
         return [head, f"report {event.report}"]
     return [*event.verdict, f"report {event.report}"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import permutations
 
 from ndld_flow.compare.differences import circumstances_of, find_differences
@@ -15,7 +16,9 @@ from ndld_flow.compare.measured import Measured, Rules
 from ndld_flow.compare.metric_verdicts import Bounds, geometric_mean, judge, say_change
 from ndld_flow.compare.metrics import compare_metrics
 from ndld_flow.compare.noise import applies, say_noise
+from ndld_flow.compare.rounds import ESTIMATES, judge_by_rounds
 from ndld_flow.records.comparison import (
+    ComparedMetric,
     Comparison,
     Coverage,
     LayerRow,
@@ -26,6 +29,7 @@ from ndld_flow.records.comparison import (
     Verdict,
 )
 from ndld_flow.records.profile import Profile
+from ndld_flow.records.rounds import PairedRounds
 
 BY_WEIGHT: tuple[Verdict, ...] = ("unchanged", "improved", "inconclusive", "regressed", "incomparable")
 """Of several verdicts the last of these is told: what needs a person comes before what does not, and among what does
@@ -34,13 +38,24 @@ _LISTED = 3
 """Verdicts that are listed after the one that is explained."""
 
 
-def compare_profiles(name: str, measured: Sequence[Measured], rules: Rules) -> ProfileComparison:
-    """Compare profiles of one name; the first is the base."""
+@dataclass(frozen=True)
+class RoundsEvidence:
+    """Rounds of the two profiles that are compared, or why there are none."""
+
+    rounds: PairedRounds | None = None
+    missing: str = ""
+
+
+def compare_profiles(
+    name: str, measured: Sequence[Measured], rules: Rules, evidence: RoundsEvidence | None = None
+) -> ProfileComparison:
+    """Compare profiles of one name; the first is the base. `evidence` is for two profiles."""
     profiles = [one.profile for one in measured]
     differences = find_differences(profiles, rules.allow)
     metrics = compare_metrics(measured)
     pairs = {pair: _bounds(profiles, *pair, rules) for pair in permutations(range(len(profiles)), 2)}
-    found = [(judge(metric, *pair, bounds)) for metric in metrics for pair, bounds in pairs.items()]
+    evidence = evidence or RoundsEvidence()
+    found = [_judge(metric, pair, bounds, evidence.rounds) for metric in metrics for pair, bounds in pairs.items()]
     rows = match_layers(profiles)
     times = [LayerTimes(profile) for profile in profiles]
     return ProfileComparison(
@@ -58,7 +73,17 @@ def compare_profiles(name: str, measured: Sequence[Measured], rules: Rules) -> P
             for verdict in judge_layers(rows, times, candidate, pairs[0, candidate])
         ),
         coverage=tuple(_coverage(rows, times[number], number) for number in range(len(profiles))),
+        rounds=evidence.rounds,
+        rounds_missing=evidence.missing,
     )
+
+
+def _judge(
+    metric: ComparedMetric, pair: tuple[int, int], bounds: Bounds, rounds: PairedRounds | None
+) -> MetricVerdict | None:
+    if rounds is None or metric.metric not in ESTIMATES or bounds.circumstances.forbidden:
+        return judge(metric, *pair, bounds)
+    return judge_by_rounds(metric, pair, bounds, rounds)
 
 
 def compare(
@@ -67,6 +92,7 @@ def compare(
     rules: Rules,
     gates: Sequence[str] = (),
     left_out: Sequence[str] = (),
+    evidence: RoundsEvidence | None = None,
 ) -> Comparison:
     """Compare subjects profile by profile: `sections` holds, by name, the profiles that have partners.
 
@@ -74,7 +100,7 @@ def compare(
     be understood, all of them at once.
     """
     parsed = parse_comparison_gates(gates)
-    profiles = tuple(compare_profiles(name, measured, rules) for name, measured in sections.items())
+    profiles = tuple(compare_profiles(name, measured, rules, evidence) for name, measured in sections.items())
     check_names(parsed, rules.metric, profiles)
     verdict, why = _overall(profiles, subjects)
     return Comparison(

@@ -30,6 +30,8 @@ class Bounds:
     """What counts for one pair of profiles."""
 
     threshold: float
+    rounds_threshold: float
+    """The same for rounds, which hold more evidence of what the machine makes by itself than learned noise does."""
     floor_ms: float
     single_run_threshold: float
     paired: bool
@@ -52,6 +54,7 @@ class Bounds:
         sittings = {profile.sitting for profile in profiles}
         return cls(
             threshold=max(rules.threshold, noise.threshold if noise else 0.0),
+            rounds_threshold=rules.threshold,
             floor_ms=rules.floor_ms,
             single_run_threshold=noise.single_run_threshold if noise else ASSUMED_SINGLE_RUN,
             paired=len(sittings) == 1 and "" not in sittings,
@@ -71,7 +74,7 @@ def judge(metric: ComparedMetric, base: int, candidate: int, bounds: Bounds) -> 
     floor = _floor(metric.unit, bounds, before, after)
     threshold = max(bounds.threshold, floor / min(before, after))
     circumstances = bounds.circumstances
-    verdict = "unchanged" if circumstances.identical else _decide(interval, threshold, metric.better)
+    verdict = "unchanged" if circumstances.identical else decide_ratio(interval, threshold, metric.better)
     figures = figures_of_ratio(metric.runs[base], metric.runs[candidate], bounds)
     counts = (len(metric.runs[base]), len(metric.runs[candidate]))
     told = _say(metric.unit, figures, counts, interval, bounds, _meaning(verdict, threshold))
@@ -155,7 +158,8 @@ def _floor(unit: str, bounds: Bounds, before: float, after: float) -> float:
     return {"ms": bounds.floor_ms, "bytes": _BYTES_FLOOR}.get(unit, 0.0)
 
 
-def _decide(interval: RatioInterval, threshold: float, better: Better) -> Verdict:
+def decide_ratio(interval: RatioInterval, threshold: float, better: Better) -> Verdict:
+    """Return what an interval of candidate over base means for a metric of which less, or more, is better."""
     # 1 / (1 + t) and not 1 - t: swapping base and candidate must swap the verdict.
     upper, lower = 1 + threshold, 1 / (1 + threshold)
     if lower <= interval.low and interval.high <= upper:

@@ -86,7 +86,13 @@ class RecipeStep:
     type: StepType
     step: Step[Any, Any]
     reads: dict[str, str]
-    """`from`, or the setting that names it -> name of the step (or `source`) whose artifact is read."""
+    """`from`, or the setting that names it -> name of the step (or `source`) whose artifact is read; `base/from` is
+    what the step that `base` names reads."""
+
+    @property
+    def own_reads(self) -> dict[str, str]:
+        """What its own settings name, without what is read through other steps."""
+        return {key: name for key, name in self.reads.items() if "/" not in key}
 
     @property
     def settings(self) -> dict[str, JsonValue]:

@@ -75,7 +75,7 @@ def _resolve_model(model: ModelSource, digest: str) -> dict[str, JsonValue]:
 
 
 def _resolve_step(step: RecipeStep) -> dict[str, JsonValue]:
-    values: dict[str, JsonValue] = {"step": step.type.name, **step.reads, **step.settings}
+    values: dict[str, JsonValue] = {"step": step.type.name, **step.own_reads, **step.settings}
     for read in step.step.held(Reads):
         values.pop(read.dotted, None)
         put_value(values, read.place, read.value)

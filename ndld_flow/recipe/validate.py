@@ -79,6 +79,7 @@ class Checker:
         _refuse_redacted(values, mistakes)
         if mistakes.problems or file is None:
             raise RecipeError(mistakes.in_order())
+        steps = _read_through(steps)
         name = file.name or re.sub(r"[^A-Za-z0-9._-]+", "-", self.path.stem).strip("-.") or "recipe"
         return Recipe(name, self.path, file, tuple(steps), tuple(gates))
 
@@ -189,6 +190,25 @@ def _check_model_names(values: Mapping[str, Any], mistakes: Mistakes) -> list[st
         elif isinstance(steps, dict) and name in steps:
             mistakes.add(f"models.{name}", f"`{name}` names a step too", "steps read both by name: rename one")
     return [*names, SOURCE]
+
+
+def _read_through(steps: Sequence[RecipeStep]) -> list[RecipeStep]:
+    """Let the steps that ask for it read what the steps before them read, as `base/from`."""
+    reads = {step.name: step.reads for step in steps}
+    return [
+        replace(
+            step,
+            reads=step.reads
+            | {
+                f"{key}/{inner}": name
+                for key in step.type.cls.reads_through
+                for inner, name in reads.get(step.reads[key], {}).items()
+            },
+        )
+        if step.type.cls.reads_through
+        else step
+        for step in steps
+    ]
 
 
 def _check_step(

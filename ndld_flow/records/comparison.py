@@ -7,6 +7,7 @@ from typing import Literal
 
 from ndld_flow.records.base import Document, Record
 from ndld_flow.records.formats import VERSIONS
+from ndld_flow.records.rounds import PairedRounds
 
 Verdict = Literal["improved", "regressed", "unchanged", "inconclusive", "incomparable"]
 Better = Literal["lower", "higher", "neither"]
@@ -88,6 +89,8 @@ class MetricVerdict(Record):
     """One sentence for people."""
     identical: bool = False
     """Both ran the same artifact with the same settings, so that a difference is noise."""
+    clock: Literal["", "cpu", "wall"] = ""
+    """The clock of the rounds that decided; empty where the profiles' process runs did, by wall time."""
 
 
 class LayerRow(Record):
@@ -149,6 +152,11 @@ class ProfileComparison(Record):
     """Against the base."""
     coverage: tuple[Coverage | None, ...]
     """For each compared profile against the base; None for the base and where there are no layers."""
+    rounds: PairedRounds | None = None
+    """Rounds in which the two alternated pass by pass. Where there are some, they decide `latency.median`,
+    `latency.min` and `throughput`, and the profiles' own process runs the rest."""
+    rounds_missing: str = ""
+    """Why there are no rounds, where they were asked for."""
 
     @property
     def deciding(self) -> tuple[MetricVerdict, ...]:

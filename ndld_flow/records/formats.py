@@ -24,12 +24,12 @@ VERSIONS: Mapping[str, int] = {
     "comparison": 2,
     "findings": 1,
     "model diff": 1,
-    "noise": 1,
+    "noise": 2,
     "precision search": 1,
     "profile": 2,
     "run": 2,
-    "step": 1,
-    "sweep": 1,
+    "step": 2,
+    "sweep": 2,
 }
 """Document -> the version that is written."""
 
@@ -115,7 +115,7 @@ def _known_machine(tree: Tree) -> Tree:
 
 
 def _unchanged(tree: Tree) -> Tree:
-    """What was added has a default that means unknown."""
+    """What was added has a default that means unknown, or is a new value of a field."""
     return tree
 
 
@@ -123,7 +123,10 @@ _UPGRADES: Mapping[tuple[str, int], Callable[[Tree], Tree]] = {
     ("accuracy", 1): _accuracy_2,
     ("build", 1): _layers_2,
     ("comparison", 1): _unchanged,
+    ("noise", 1): _unchanged,
     ("profile", 1): _profile_2,
     ("run", 1): _run_2,
+    ("step", 1): _unchanged,
+    ("sweep", 1): _unchanged,
 }
 """Document and earlier version -> what makes the next version of it."""

@@ -41,3 +41,6 @@ class Noise(Document):
     """Coefficient of variation of single process runs."""
     single_run_threshold: float
     """The same where each side has one process run only."""
+    rounds_spread: float | None = None
+    """Standard deviation of A/A rounds, in which two processes of the same model alternate pass by pass: 0.01 is 1 %;
+    None where no rounds were measured."""

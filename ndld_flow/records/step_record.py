@@ -68,7 +68,10 @@ class StepRecord(Document):
     """What is read -> the name of the step (or `source`) it came from."""
     artifact: ArtifactRecord
     passed: bool
-    """False when the step itself said no: a lint that found errors, outputs that disagree."""
+    """False when a check of the step failed, or could not be decided: a lint that found errors, outputs that
+    disagree."""
+    inconclusive: bool = False
+    """With `passed` False: nothing failed, but a check could not be decided."""
     summary: str
     """One line for people."""
     metrics: dict[str, Metric]
@@ -83,7 +86,7 @@ class StepRecord(Document):
     """What other work of ndld-flow ran on this machine while it was measured, in words."""
 
 
-Outcome = Literal["done", "reused", "failed", "skipped"]
+Outcome = Literal["done", "reused", "failed", "inconclusive", "skipped"]
 
 
 class RunStep(Record):

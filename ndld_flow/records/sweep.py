@@ -14,8 +14,9 @@ from ndld_flow.records.metric import Metric
 from ndld_flow.records.run_record import GateResult
 from ndld_flow.records.step_record import Outcome
 
-PointOutcome = Literal["passed", "refused", "failed"]
-"""`passed`: all constraints hold and no step or gate said no; `refused`: one did; `failed`: an error ended it."""
+PointOutcome = Literal["passed", "refused", "inconclusive", "failed"]
+"""`passed`: all constraints hold and no step or gate failed; `refused`: one failed; `inconclusive`: none failed, but
+one could not be decided; `failed`: an error ended it."""
 
 
 class SweepAxis(Record):
@@ -168,3 +169,8 @@ class SweepRecord(Document):
     versions: dict[str, str]
     passed: bool
     """False when no point passed."""
+
+    @property
+    def inconclusive(self) -> bool:
+        """Whether no point passed, but one could not be decided."""
+        return not self.passed and any(point.outcome == "inconclusive" for point in self.points)

@@ -160,6 +160,8 @@ class Summary:
     outcome: RunOutcome
     said_no: tuple[str, ...]
     """Steps that said no."""
+    undecided: dict[str, str]
+    """Steps whose check could not be decided -> what they reported."""
     started_at: datetime
     wall_s: float
     outcomes: dict[str, int]
@@ -183,6 +185,11 @@ def collect_summary(documents: RunDocuments) -> Summary:
         run_id=short_name(run.id),
         passed=run.passed,
         outcome=run.outcome,
+        undecided={
+            short_name(step.name): short_name(step.record.summary, 600)
+            for step in run.steps
+            if step.record is not None and step.record.inconclusive
+        },
         said_no=tuple(short_name(step.name) for step in run.steps if said_no(step)),
         started_at=run.started_at,
         wall_s=run.wall_s,
@@ -197,8 +204,9 @@ def collect_summary(documents: RunDocuments) -> Summary:
 
 
 def said_no(step: RunStep) -> bool:
-    """True when the step failed, in this run or in the one whose result is reused."""
-    return step.outcome == "failed" or (step.record is not None and not step.record.passed)
+    """Return whether the step failed, in this run or in the one whose result is reused."""
+    record = step.record
+    return step.outcome == "failed" or (record is not None and not record.passed and not record.inconclusive)
 
 
 def _graph_outcome(run: RunRecord) -> GraphOutcome:

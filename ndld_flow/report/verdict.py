@@ -36,7 +36,7 @@ def summarize_run(run: RunRecord, folder: Path) -> list[str]:
 
 
 def verdict_lines(summary: Summary) -> list[str]:
-    """Outcome, graph, engines and precision searches if there are some, accuracy, latency, gates."""
+    """Outcome, graph, engines and precision searches if there are some, accuracy, latency, gates, what is undecided."""
     engines = [f"engine {engine_words(one)}" for one in summary.engines]
     searches = [f"precision {search_words(one)}" for one in summary.searches]
     return [
@@ -47,12 +47,20 @@ def verdict_lines(summary: Summary) -> list[str]:
         f"accuracy {accuracy_words(summary.accuracy)}",
         f"latency {latency_words(summary.latency)}",
         f"gates {gate_words(summary)}",
+        *undecided_lines(summary),
     ]
+
+
+def undecided_lines(summary: Summary) -> list[str]:
+    """`undecided decide: gate ... inconclusive (...)`, for each step whose check could not be decided."""
+    return [f"undecided {step}: {reason}" for step, reason in summary.undecided.items()]
 
 
 def outcome_line(summary: Summary) -> str:
     """`PASSED ppocr-det in 8.2 s (6 of 6 steps reused)`."""
     line = f"{ENDINGS[summary.outcome].headline} {summary.name} in {seconds(summary.wall_s)}"
+    if summary.outcome == "inconclusive":
+        return f"{line}: {' and '.join(summary.undecided)} could not be decided"
     if not summary.passed:
         return f"{line}: {' and '.join(who_said_no(summary))} said no"
     reused = summary.outcomes.get("reused", 0)

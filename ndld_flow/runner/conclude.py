@@ -88,7 +88,11 @@ def finish_run(run: RunState, request: Request) -> RunFinished:
 def describe_run(run: RunState, run_id: str, command: tuple[str, ...]) -> RunRecord:
     """The record of a run whose steps are done, its gates decided. Raises RequestError for a gate without a metric."""
     gates = _decide_gates(run)
-    failed = not (all(gate.passed for gate in gates) and all(s.record and s.record.passed for s in run.steps))
+    records = [step.record for step in run.steps]
+    undecided = any(record is not None and record.inconclusive for record in records)
+    failed = not all(gate.passed for gate in gates) or not all(
+        record is not None and (record.passed or record.inconclusive) for record in records
+    )
     models = {name: _describe_model(run, name) for name in run.models}
     return RunRecord(
         id=run_id,
@@ -105,8 +109,8 @@ def describe_run(run: RunState, run_id: str, command: tuple[str, ...]) -> RunRec
         gates=gates,
         machine=describe_machine(),
         versions=library_versions(run.recipe),
-        passed=not failed,
-        outcome=judge(failed=failed),
+        passed=not failed and not undecided,
+        outcome=judge(failed=failed, undecided=undecided),
     )
 
 

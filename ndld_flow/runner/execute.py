@@ -20,7 +20,7 @@ from ndld_flow.recipe.sources import find_model
 from ndld_flow.records.graph_change import GraphChange
 from ndld_flow.records.step_record import KeyParts, StepRecord
 from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key, make_key
-from ndld_flow.runner.surroundings import step_logger, working_steps
+from ndld_flow.runner.surroundings import StepAtWork, holding_device, step_logger, working_steps
 from ndld_flow.step import Context, Result, Turn
 
 
@@ -71,8 +71,11 @@ def execute_steps(
     device is not counted. Raises what the steps raise, and OutputsError when the disk is full or may not be written.
     """
     with store.building() as folder:
-        turns = [_prepare(work, folder / str(place), store) for place, work in enumerate(works)]
         wait = partial(works[0].progress, 0, 0)
+        turns = [
+            _prepare(work, folder / str(place), store, StepAtWork(work.step, work.recipe, store, folder, wait))
+            for place, work in enumerate(works)
+        ]
         with working_steps([work.step for work in works], works[0].recipe, store, folder, wait) as around:
             tell_begin()
             use_modules(works[0].step.type.code or ImportedCode(), alone=True)
@@ -115,7 +118,7 @@ def _is_changed_model(artifact: Artifact, store: Store) -> bool:
     return find_model(ModelSource(source=str(artifact.path)), store, lambda _: None).record.digest != artifact.digest
 
 
-def _prepare(work: Work, folder: Path, store: Store) -> Turn:
+def _prepare(work: Work, folder: Path, store: Store, at_work: StepAtWork) -> Turn:
     out, scratch = folder / "out", folder / "scratch"
     out.mkdir(parents=True)
     scratch.mkdir()
@@ -127,6 +130,7 @@ def _prepare(work: Work, folder: Path, store: Store) -> Turn:
         log=step_logger(work.step.name),
         progress=work.progress,
         caches=store.caches,
+        hold_device=partial(holding_device, at_work),
     )
     return Turn(work.step.step, work.source, out, context)
 
@@ -143,9 +147,10 @@ def _keep(work: Work, out: Path, done: _Done, store: Store) -> StepRecord:
     return StepRecord(
         key=make_key(work.parts),
         parts=work.parts,
-        parents=dict(work.step.reads),
+        parents=work.step.own_reads,
         artifact=artifact,
         passed=result.passed,
+        inconclusive=result.inconclusive,
         summary=hide_credentials(result.summary),
         metrics=dict(result.metrics),
         change=result.change or _describe_change(work, kept),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ndld_flow.errors import RequestError
 from ndld_flow.records.base import Record
@@ -27,6 +27,8 @@ class RunSummary(Record):
     started_at: datetime
     passed: bool
     """Of a sweep: whether any point did."""
+    inconclusive: bool = False
+    """With `passed` False: nothing failed, but something could not be decided."""
     wall_s: float
     tags: tuple[str, ...]
     """Those of its points too, as `fast #17`."""
@@ -54,6 +56,13 @@ def list_runs(outputs: Outputs, recipe: str = "*") -> list[RunSummary]:
     return sorted(found, key=lambda one: (order.place(one.run), one.started_at.timestamp()), reverse=True)
 
 
+def _is_undecided(record: Mapping[str, Any]) -> bool:
+    points = record.get("points", ())
+    return record.get("outcome") == "inconclusive" or (
+        not record["passed"] and any(point["outcome"] == "inconclusive" for point in points)
+    )
+
+
 def _read_all(records: Iterator[tuple[Path, Path]], tags: Tags) -> Iterator[RunSummary]:
     for folder, path in records:
         try:
@@ -64,6 +73,7 @@ def _read_all(records: Iterator[tuple[Path, Path]], tags: Tags) -> Iterator[RunS
                 kind="sweep" if is_sweep else "run",
                 started_at=record["started_at"],
                 passed=record["passed"],
+                inconclusive=_is_undecided(record),
                 wall_s=record["wall_s"],
                 tags=tuple(tags.get(folder.resolve(), ())),
                 folder=str(folder),

@@ -26,6 +26,19 @@ def step_logger(name: str) -> logging.Logger:
 
 
 @dataclass(frozen=True)
+class StepAtWork:
+    """A step, and where it works."""
+
+    step: RecipeStep
+    recipe: str
+    store: Store
+    folder: Path
+    """Where it builds."""
+    tell: Callable[[str], None]
+    """Hears what it waits for."""
+
+
+@dataclass(frozen=True)
 class Surroundings:
     """What steps have around them while they work."""
 
@@ -62,6 +75,25 @@ def working_steps(
         if lookout is not None:
             stack.callback(lookout.end)
         yield Surroundings(logs, lookout)
+
+
+@contextlib.contextmanager
+def holding_device(work: StepAtWork, device: str) -> Iterator[None]:
+    """Hold a device alone for a step that knows only from what it reads which one it measures.
+
+    Its log gets what was wrong with the lock, and the other work of ndld_flow that ran on this machine meanwhile.
+    """
+    log = step_logger(work.step.name)
+    claim = Claim(f"step {work.step.name}{f' of {work.recipe}' if work.recipe else ''}", work.tell)
+    with holding(device, work.store, claim) as faults:
+        for fault in faults:
+            log.warning("%s", fault)
+        lookout = Lookout(work.store, work.folder)
+        try:
+            yield
+        finally:
+            for other in lookout.end():
+                log.info("concurrent: %s", other)
 
 
 @contextlib.contextmanager

@@ -64,7 +64,7 @@ def place_records(
             RunStep(
                 name=step.name,
                 step=step.type.name,
-                outcome=outcome if record.passed else "failed",
+                outcome=outcome if record.passed else "inconclusive" if record.inconclusive else "failed",
                 reason=decision.reason.text,
                 detail=decision.detail,
                 wall_s=wall_s,

@@ -2,48 +2,71 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import field_validator
+from pydantic import Field, ValidationError, field_validator
 
-from ndld_flow.artifacts.kinds import Artifact, ComparisonDocument, ProfileDocument
+from ndld_flow.artifacts.kinds import Artifact, ComparisonDocument, Onnx, ProfileDocument
 from ndld_flow.errors import RequestError
 from ndld_flow.records.comparison import Allowance
 from ndld_flow.records.metric import Metric
-from ndld_flow.step import Context, Reads, Result, Reuse, Step
-from ndld_flow.units import Fraction
+from ndld_flow.step import Context, DataFile, Reads, Result, Reuse, Step
+from ndld_flow.units import Fraction, Milliseconds
 
 if TYPE_CHECKING:
-    from ndld_flow.compare.measured import Measured
+    from ndld_flow.backends.measuring.profiling_request import Side
+    from ndld_flow.compare.comparison import RoundsEvidence
+    from ndld_flow.compare.measured import Measured, Rules
+    from ndld_flow.compare.rounds import RoundsPlan
     from ndld_flow.records.comparison import Comparison, ProfileComparison, Subject
+    from ndld_flow.records.rounds import Round
+    from ndld_flow.steps.profile import ProfileModel
 
 
 class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
-    """Compare a profile with another, metric by metric and layer by layer; say no when a gate fails.
+    """Compare a profile with another, metric by metric and layer by layer, and check gates; `from` is the candidate.
 
-    Profiles of one recipe are measured in turns, so their process runs are compared in pairs. `from` is the candidate.
+    The two models are measured again, against each other: each round starts a fresh process of each, which alternate
+    pass by pass, and rounds follow until the evidence decides or a limit is reached. They decide the median and the
+    quickest latency; the profiles' own process runs, in pairs where they were measured in turns, decide the rest.
     """
 
-    # What it reads was measured here, so what it says holds here.
+    version: ClassVar[int] = 2
+    # What it reads was measured here, and so are its rounds.
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
+    libraries: ClassVar[tuple[str, ...]] = ("onnxruntime", "numpy", "pillow")
+    uses_inputs: ClassVar[bool] = True
+    reads_through: ClassVar[tuple[str, ...]] = ("base", "from")
 
     base: Annotated[str, Reads(ProfileDocument)]
     """The step whose profile is the base."""
     gates: tuple[str, ...] = ()
-    """Sentences that must hold: `latency.min <= +5 %`, `latency.median <= -10 %`, `load <= +20 ms`,
+    """Sentences that must hold: `latency.median <= +5 %`, `latency.median <= -10 %`, `load <= +20 ms`,
     `latency.p99 <= 30 ms`. A signed limit relates to the base."""
-    metric: str = "latency.min"
-    """The metric that decides. The quickest pass of a run is what others' work disturbs least."""
+    when_undecided: Literal["inconclusive", "pass", "fail"] = "inconclusive"
+    """What a gate that stays undecided does, as the interval contains its limit: end the run as inconclusive, with exit
+    code 4, or pass, or fail."""
+    metric: str | None = None
+    """The metric whose verdict is the comparison's; by default `latency.median` where rounds were measured, and
+    `latency.min` elsewhere: the quickest pass of a process run is what other load disturbs least."""
     threshold: Fraction = 0.03
-    """Relative difference that counts: a metric improved or regressed when the 95 % interval of its ratio lies wholly
-    beyond it, and is unchanged when the interval lies wholly within."""
+    """Relative difference that counts: a metric improved or regressed when the interval of its ratio lies wholly beyond
+    it, and is unchanged when the interval lies wholly within."""
+    rounds: Annotated[int, Field(ge=0)] = 12
+    """Rounds, at most, while a gate or the verdict is undecided; at least four. 0 measures none, so that the process
+    runs of the two profiles decide everything."""
+    budget: Annotated[Milliseconds, Field(gt=0)] = 60_000.0
+    """No further round begins when four or more have taken so long."""
+    noise: Annotated[Path | None, DataFile()] = None
+    """A file that `ndld-flow noise` wrote: how much two processes of the same model differ on this machine. By default
+    1 %, or what the rounds themselves show, whichever is more."""
     allow: tuple[Allowance, ...] = ()
     """Circumstances that may differ or be unknown although verdicts are refused then; `unknown`: all that were not
     recorded."""
-    # `fail` would make noise fail runs, and people would learn to run again until it passes. What is undecided is told.
-    inconclusive: Literal["pass", "fail"] = "pass"
-    """What a gate does that cannot be decided because the interval holds its limit: more process runs would tell."""
 
     @field_validator("gates")
     @classmethod
@@ -56,25 +79,144 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
             raise ValueError(str(error)) from None
         return gates
 
+    @field_validator("rounds")
+    @classmethod
+    def _check_rounds(cls, rounds: int) -> int:
+        from ndld_flow.compare.rounds import FEWEST_ROUNDS
+
+        if 0 < rounds < FEWEST_ROUNDS:
+            raise ValueError(f"fewer than {FEWEST_ROUNDS} rounds decide nothing; 0 measures none")
+        return rounds
+
     def run(self, source: ProfileDocument, out: Path, context: Context) -> Result:
         from ndld_flow.compare.comparison import compare
-        from ndld_flow.compare.measured import Rules
 
         base = context.read("base")
-        rules = Rules(threshold=self.threshold, metric=self.metric, allow=frozenset(self.allow))
         measured = [_read(place, document) for place, document in enumerate((base, source))]
-        comparison = compare(_subjects(measured, (base.path, source.path)), {source.label: measured}, rules, self.gates)
+        evidence = self.measure(measured, context)
+        rules = self._rules(evidence)
+        subjects = _subjects(measured, (base.path, source.path))
+        comparison = compare(subjects, {source.label: measured}, rules, self.gates, evidence=evidence)
         (out / ComparisonDocument.main).write_text(comparison.to_json(), encoding="utf-8")
-        for verdict in comparison.profiles[0].verdicts:
-            if verdict.base == 0:
-                context.log.info("%s %s: %s", verdict.metric, verdict.verdict, verdict.why)
-        for gate in comparison.gates:
-            context.log.info("gate %s %s: %s", gate.gate, gate.outcome, gate.why)
-        return Result(_summary(comparison), self._passed(comparison), _metrics(comparison.profiles[0]))
+        _log(comparison, context)
+        outcomes = {gate.outcome for gate in comparison.gates}
+        wrong = {"failed", "incomparable"} | ({"inconclusive"} if self.when_undecided == "fail" else set())
+        undecided = self.when_undecided == "inconclusive" and "inconclusive" in outcomes
+        failed = bool(outcomes & wrong)
+        return Result(
+            _summary(comparison),
+            passed=not failed and not undecided,
+            metrics=_metrics(comparison.profiles[0]),
+            inconclusive=undecided and not failed,
+        )
 
-    def _passed(self, comparison: Comparison) -> bool:
-        wrong = {"failed", "incomparable"} | ({"inconclusive"} if self.inconclusive == "fail" else set())
-        return not any(gate.outcome in wrong for gate in comparison.gates)
+    def _rules(self, evidence: RoundsEvidence) -> Rules:
+        from ndld_flow.compare.measured import Rules
+
+        metric = self.metric or ("latency.median" if evidence.rounds is not None else Rules.metric)
+        return Rules(threshold=self.threshold, metric=metric, allow=frozenset(self.allow))
+
+    def measure(self, measured: Sequence[Measured], context: Context) -> RoundsEvidence:
+        """Measure rounds until the gates and the verdict are decided, or return the reason why there are none.
+
+        `context` has the base's and the candidate's model as `base/from` and `from/from`, and their engines.
+        """
+        from ndld_flow.backends.measuring.pair_rounds import RoundLimits, measure_rounds
+        from ndld_flow.compare.comparison import RoundsEvidence
+        from ndld_flow.compare.rounds import describe_rounds
+
+        missing, models = self._find_models(measured)
+        if missing:
+            return RoundsEvidence(missing=missing)
+        plan = self._plan(models[0].device)
+        with context.hold_device(models[0].device):
+            found = measure_rounds(
+                [_side("base", measured[0], models[0], context), _side("from", measured[1], models[1], context)],
+                context.scratch,
+                RoundLimits(self.rounds, self.budget),
+                lambda rounds: self._is_decided(rounds, measured, plan),
+            )
+        return RoundsEvidence(describe_rounds(found.rounds, plan, found.stopped_because))
+
+    def _find_models(self, measured: Sequence[Measured]) -> tuple[str, list[ProfileModel]]:
+        """Return why the pair cannot be measured in rounds, or the settings that it was profiled with."""
+        from ndld_flow.compare.differences import circumstances_of
+        from ndld_flow.machine import describe_machine
+        from ndld_flow.steps.profile import ProfileModel
+
+        profiles = [one.profile for one in measured]
+        if not self.rounds:
+            return "`rounds: 0` asks for none", []
+        if circumstances_of(profiles[0], profiles[1], frozenset(self.allow)).forbidden:
+            return "the circumstances differ", []
+        if any(profile.machine != describe_machine() for profile in profiles):
+            return "the profiles were measured on another machine", []
+        try:
+            models = [ProfileModel.model_validate_json(json.dumps(profile.options)) for profile in profiles]
+        except ValidationError:
+            return "the profiles were not made by the step `profile`", []
+        if models[0].device != models[1].device:
+            return "the profiles were measured on two devices", []
+        return "", models
+
+    def _plan(self, device: str) -> RoundsPlan:
+        from ndld_flow.compare.rounds import FLOOR, RoundsPlan
+        from ndld_flow.records.noise import Noise
+        from ndld_flow.records.read_document import read_document
+
+        learned = read_document(Noise, self.noise).rounds_spread if self.noise is not None else None
+        return RoundsPlan(device != "cpu", self.rounds, self.budget, self.threshold, max(FLOOR, learned or 0.0))
+
+    def _is_decided(self, rounds: Sequence[Round], measured: Sequence[Measured], plan: RoundsPlan) -> bool:
+        """Return whether everything that rounds can decide is decided: the verdict, and the gates on their metrics."""
+        from ndld_flow.compare.comparison import RoundsEvidence, compare
+        from ndld_flow.compare.gates import parse_comparison_gates
+        from ndld_flow.compare.rounds import ESTIMATES, FEWEST_ROUNDS, describe_rounds
+
+        if len(rounds) < FEWEST_ROUNDS:
+            return False
+        evidence = RoundsEvidence(describe_rounds(rounds, plan, ""))
+        rules = self._rules(evidence)
+        comparison = compare((), {"pair": list(map(_without_layers, measured))}, rules, self.gates, evidence=evidence)
+        outcomes: list[str] = [comparison.verdict] if rules.metric in ESTIMATES else []
+        outcomes += [
+            decided.outcome
+            for gate, decided in zip(parse_comparison_gates(self.gates), comparison.gates, strict=True)
+            if gate.metric in ESTIMATES and gate.kind != "value"
+        ]
+        return "inconclusive" not in outcomes
+
+
+def _side(setting: str, measured: Measured, model: ProfileModel, context: Context) -> Side:
+    """Return what is measured for a profile: the model and the engine that its step read, with its settings."""
+    from ndld_flow.backends.measuring.profiling_request import Side
+
+    prefix = f"{setting}/"
+    read = {key.removeprefix(prefix): each for key, each in context.artifacts.items() if key.startswith(prefix)}
+    source = read["from"]
+    assert isinstance(source, Onnx)
+    request = model.request(source, replace(context, artifacts=read))
+    return Side(request, context.scratch, context.progress, called=f"step {measured.step}")
+
+
+def _without_layers(measured: Measured) -> Measured:
+    """Layers have no part in what rounds decide, and matching them takes time."""
+    return replace(measured, profile=measured.profile.model_copy(update={"layers": (), "layer_runs": ()}))
+
+
+def _log(comparison: Comparison, context: Context) -> None:
+    (compared,) = comparison.profiles
+    found = compared.rounds
+    if compared.rounds_missing:
+        context.log.info("no rounds: %s", compared.rounds_missing)
+    if found is not None:
+        limits = f"at most {found.rounds_limit} rounds and {found.budget_ms / 1e3:g} s"
+        context.log.info("%s (%s); %s decides: %s", found.stopped_because, limits, found.clock, found.clock_reason)
+    for verdict in compared.verdicts:
+        if verdict.base == 0:
+            context.log.info("%s %s: %s", verdict.metric, verdict.verdict, verdict.why)
+    for gate in comparison.gates:
+        context.log.info("gate %s %s: %s", gate.gate, gate.outcome, gate.why)
 
 
 def _read(place: int, document: Artifact) -> Measured:

@@ -14,7 +14,7 @@ from ndld_flow.backends.engines.running.engine_session import EngineSession
 from ndld_flow.backends.measuring.process_runs import Progress
 from ndld_flow.backends.measuring.stopping import MeasuringPlan
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings
-from ndld_flow.errors import RequestError
+from ndld_flow.errors import KilledError, RequestError
 from ndld_flow.inputs import InputSpec
 
 
@@ -63,10 +63,10 @@ class Side:
 
     @contextlib.contextmanager
     def naming_errors(self) -> Iterator[None]:
-        """Let errors say which side it was."""
+        """Let errors name the side."""
         try:
             yield
-        except RequestError as error:
+        except (RequestError, KilledError) as error:
             if not self.called:
                 raise
             raise type(error)(f"{self.called}: {error}") from error

@@ -50,7 +50,7 @@ def _measure(job: Job, library: Library, tell: Tell) -> Answer:
     answer = Answer()
     first = job.parts[0]
     feeds = read_feeds(first.feeds)  # they are there whatever the model needs
-    threads_before = _thread_count()
+    threads_before = count_threads()
     with PeakMemory() as memory:
         tell(0, first.plan.passes, "loading")
         model = library.open()
@@ -65,7 +65,7 @@ def _measure(job: Job, library: Library, tell: Tell) -> Answer:
     answer.notes = list(model.device.notes)
     answer.timings = [timing, *(_time_another(model, part, tell) for part in job.parts[1:])]
     answer.log = model.log
-    answer.threads = _thread_count() - threads_before + 1
+    answer.threads = count_threads() - threads_before + 1
     answer.affinity = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     return answer
 
@@ -107,7 +107,8 @@ def within(plan: TimingPlan, used_ms: float) -> TimingPlan:
     return replace(plan, limit_ms=max(plan.limit_ms - used_ms, plan.limit_ms / 2))
 
 
-def _thread_count() -> int:
+def count_threads() -> int:
+    """Return the number of threads of this process; 0 where the system does not report it."""
     try:
         return sum(1 for _ in Path("/proc/self/task").iterdir())
     except OSError:

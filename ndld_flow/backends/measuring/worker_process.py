@@ -25,11 +25,18 @@ def run_worker(
     job.write(folder / worker.JOB)
     ended = run_child(worker.__name__, folder, tell, environment)
     answer = Answer.read(folder)
-    if answer is None:
-        raise _died(job, ended)
-    if answer.error:
-        raise getattr(errors, answer.error)(answer.message)
+    if answer is None or answer.error:
+        raise failure_of(job, ended)
     return answer
+
+
+def failure_of(job: Job, ended: Ended) -> Exception:
+    """Return what a measuring process raised, or why it died, when it ended without an answer."""
+    answer = Answer.read(ended.folder)
+    if answer is not None and answer.error:
+        error: Exception = getattr(errors, answer.error)(answer.message)
+        return error
+    return _died(job, ended)
 
 
 def _died(job: Job, ended: Ended) -> Exception:

@@ -67,18 +67,7 @@ def run_child(
     Whatever happens here, the process and all it started have ended afterwards; when this process is killed, it ends
     by itself, as long as it began with `child.begin`.
     """
-    # -P: a file `json.py` where the user stands must not be imported.
-    command = [sys.executable, "-P", "-m", module, str(folder)]
-    with (folder / _STDERR).open("wb") as said:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=said,
-            start_new_session=True,
-            # GPUs are counted as nvidia-smi counts them, unless who calls us wants CUDA's own order.
-            env={"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ, **(environment or {})},
-        )
+    process = _start(module, folder, environment)
     doing = "starting"
     try:
         for line in process.stdout or ():
@@ -88,6 +77,55 @@ def run_child(
     finally:
         end_group(process)
     return Ended(process.returncode, doing, folder)
+
+
+class CommandedChild:
+    """A working process that runs one command at a time: it reads a line and answers with a line.
+
+    Leave the `with` block and the process and all it started have ended; it must end by itself at the end of its
+    standard input, so that nothing is left when this process is killed.
+    """
+
+    def __init__(self, module: str, folder: Path, environment: Mapping[str, str] | None = None) -> None:
+        self._process = _start(module, folder, environment)
+        self._folder = folder
+
+    def __enter__(self) -> CommandedChild:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        end_group(self._process)
+
+    def send(self, command: str) -> None:
+        """Give it a command. Whether it is still there, `receive` finds out."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(f"{command}\n".encode())
+            self._process.stdin.flush()
+
+    def receive(self, doing: str) -> str | Ended:
+        """Wait for its next line; `Ended` if it ended instead."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if line.endswith(b"\n"):
+            return line.decode(errors="replace").strip()
+        self._process.wait()
+        return Ended(self._process.returncode, doing, self._folder)
+
+
+def _start(module: str, folder: Path, environment: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
+    # -P: a file `json.py` in the current directory must not be imported.
+    command = [sys.executable, "-P", "-m", module, str(folder)]
+    with (folder / _STDERR).open("wb") as said:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            start_new_session=True,
+            # GPUs are counted as nvidia-smi counts them, unless who calls us wants CUDA's own order.
+            env={"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ, **(environment or {})},
+        )
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:

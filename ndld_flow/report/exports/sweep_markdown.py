@@ -42,7 +42,7 @@ def sweep_markdown(record: SweepRecord, pictures: Sequence[str] = ()) -> str:
 
 def _headline(record: SweepRecord) -> str:
     verdict = sweep_verdict(record)
-    sign = SIGNS["passed" if verdict.passed else "failed"]
+    sign = SIGNS["passed" if verdict.passed else "inconclusive" if verdict.inconclusive else "failed"]
     return f"### {sign} {code(record.recipe_name)}: {prose(verdict.said, 900)}\n"
 
 

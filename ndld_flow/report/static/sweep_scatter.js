@@ -134,7 +134,7 @@ class Scatter {
       const kind = this.kind(row, front);
       paths.set(kind + dim, `${paths.get(kind + dim) ?? ""}${MARKS[kind](left, top)}`);
     }
-    const order = ["failed", "refused", "plain", "front", "tie", "best"];
+    const order = ["failed", "refused", "inconclusive", "plain", "front", "tie", "best"];
     const drawn = [...paths].sort(([a], [b]) => order.indexOf(a.split(" ")[0]) - order.indexOf(b.split(" ")[0]));
     const chosen = placed.filter(({ row }) => this.selected.has(row));
     return [...drawn.map(([kind, d]) => draw("path", { class: `mark mark-${kind}`, d })),
@@ -171,12 +171,13 @@ const MARKS = {
   plain: (x, y) => `M${x.toFixed(1)} ${y.toFixed(1)}h.01`,
   front: (x, y) => `M${x.toFixed(1)} ${y.toFixed(1)}h.01`,
   refused: (x, y) => `M${(x - 3.5).toFixed(1)} ${y.toFixed(1)}a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0`,
+  inconclusive: (x, y) => `M${(x - 3.5).toFixed(1)} ${y.toFixed(1)}a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0`,
   failed: (x, y) => `M${(x - 3.5).toFixed(1)} ${(y - 3.5).toFixed(1)}l7 7m0 -7l-7 7`,
   tie: (x, y) => `M${x.toFixed(1)} ${(y - 6).toFixed(1)}l6 6l-6 6l-6 -6z`,
   best: (x, y) => `M${x.toFixed(1)} ${(y - 8).toFixed(1)}l8 8l-8 8l-8 -8z`,
 };
 
-const MARK_KEYS = { best: "best", tie: "tie: inside the noise", front: "on the front", plain: "passed", refused: "refused", failed: "failed" };
+const MARK_KEYS = { best: "best", tie: "tie: inside the noise", front: "on the front", plain: "passed", refused: "refused", inconclusive: "inconclusive", failed: "failed" };
 
 // Of what the points of this sweep are.
 function scatterLegend(data) {

@@ -23,10 +23,11 @@ def summarize_sweep(record: SweepRecord) -> Iterator[str]:
 
 def _reasons(record: SweepRecord) -> Iterator[str]:
     """The reasons that most points share, whatever the numbers in them, with the numbers of a few points."""
-    groups = [one for one in collect_troubles(record) if one.outcome == "failed"]
+    undecided = record.inconclusive
+    groups = [one for one in collect_troubles(record) if one.outcome == "failed" or undecided]
     for one in groups[:_MOST_REASONS]:
         numbers = one.points
         shown = ", ".join(map(str, numbers[:5])) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
-        yield f"failed: {shown}: {one.reason}{'' if one.alike else ' (others with other numbers)'}"
+        yield f"{one.outcome}: {shown}: {one.reason}{'' if one.alike else ' (others with other numbers)'}"
     if len(groups) > _MOST_REASONS:
         yield f"failed for {len(groups) - _MOST_REASONS} more reasons; the report tells"

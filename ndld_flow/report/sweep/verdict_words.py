@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
+from typing import get_args
 
 from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import change
@@ -13,6 +14,7 @@ from ndld_flow.report.comparison.collect_verdicts import ratio_text
 from ndld_flow.report.sweep.point_words import final, objective_words, objectives_words, points_words, values_words
 from ndld_flow.report.sweep.recipe_lines import find_own_point
 
+_WENT: dict[PointOutcome, str] = {"refused": "were refused", "inconclusive": "are undecided", "failed": "failed"}
 _BETTER = {"ms": "faster", "s": "faster", "1/s": "faster", "bytes": "smaller"}
 
 
@@ -21,6 +23,8 @@ class SweepVerdict:
     """The sentence, and in parts what a picture at a glance needs."""
 
     passed: bool
+    inconclusive: bool
+    """With `passed` False: a point might have passed, but could not be decided."""
     said: str
     """`Point 17 is best: speed.threads 2; 3.21 ms, 1.42x faster than the recipe's own settings (point 1).`"""
     gain: str = ""
@@ -31,7 +35,7 @@ def sweep_verdict(record: SweepRecord) -> SweepVerdict:
     """What was found."""
     best = best_point(record)
     if best is None:
-        return SweepVerdict(record.passed, _without_best(record))
+        return SweepVerdict(record.passed, record.inconclusive, _without_best(record))
     own = find_own_point(record)
     is_own = own is not None and own.number == best.number
     gain = "" if is_own else _gain(best, own, record.objectives[0]) if own else "no point has the recipe's own settings"
@@ -44,7 +48,7 @@ def sweep_verdict(record: SweepRecord) -> SweepVerdict:
         _front(record),
         "" if own else gain,
     ]
-    return SweepVerdict(record.passed, "; ".join(filter(None, parts)) + ".", gain)
+    return SweepVerdict(record.passed, record.inconclusive, "; ".join(filter(None, parts)) + ".", gain)
 
 
 def best_point(record: SweepRecord) -> SweepPoint | None:
@@ -55,7 +59,7 @@ def best_point(record: SweepRecord) -> SweepPoint | None:
 def counts_words(record: SweepRecord) -> str:
     """`22 passed, 1 refused, 1 failed`; what there is none of is left out."""
     counted: Counter[PointOutcome] = Counter(point.outcome for point in record.points)
-    shown = (f"{counted[one]} {one}" for one in ("passed", "refused", "failed") if counted[one])
+    shown = (f"{counted[one]} {one}" for one in get_args(PointOutcome) if counted[one])
     return ", ".join(shown)
 
 
@@ -100,7 +104,7 @@ def _gain(best: SweepPoint, own: SweepPoint, objective: SweepObjective) -> str:
     name = f"the recipe's own settings (point {own.number})"
     word = _BETTER.get(objective.unit, "lower" if objective.direction == "minimize" else "higher")
     if own.outcome != "passed":
-        return f"where {name} {'were refused' if own.outcome == 'refused' else 'failed'}"
+        return f"where {name} {_WENT[own.outcome]}"
     if own.tied:
         return f"inside the noise of {name}"
     if best.again and own.again:

@@ -46,7 +46,7 @@ def judge_point(point: PointRun, goals: Goals) -> Judgement:
     missing = _say_missing(point, goals, metrics)
     decided = [(gate, result) for gate in goals.constraints if (result := decide_gate(gate, metrics)) is not None]
     reason = "; ".join(_objections(point, goals, metrics))
-    outcome: PointOutcome = "refused" if reason else "passed"
+    outcome: PointOutcome = "passed" if not reason else "inconclusive" if _is_undecided(point, goals) else "refused"
     if point.failure is not None:
         outcome, reason = "failed", _say_failure(point)
     elif missing and not reason:
@@ -92,14 +92,27 @@ def _say_missing(point: PointRun, goals: Goals, metrics: Mapping[str, Metric]) -
 
 
 def _objections(point: PointRun, goals: Goals, metrics: Mapping[str, Metric]) -> Iterator[str]:
-    """Sentences about all that said no: steps, the recipe's gates, the sweep's constraints."""
+    """Sentences about all that failed or is undecided: steps, the recipe's gates, the sweep's constraints."""
     for step in point.run.steps:
         if step.record is not None and not step.record.passed:
-            yield f"{step.name} said no: {step.record.summary}"
+            verb = "is inconclusive" if step.record.inconclusive else "said no"
+            yield f"{step.name} {verb}: {step.record.summary}"
+    for result in _failed_gates(point, goals, metrics):
+        yield f"{result.gate} does not hold: {_side(result.left, result)} against {_side(result.right, result)}"
+
+
+def _failed_gates(point: PointRun, goals: Goals, metrics: Mapping[str, Metric]) -> Iterator[GateResult]:
     for gate in (*goals.constraints, *point.run.recipe.gates):
         result = decide_gate(gate, metrics)
         if result is not None and not result.passed:
-            yield f"{gate.text} does not hold: {_side(result.left, result)} against {_side(result.right, result)}"
+            yield result
+
+
+def _is_undecided(point: PointRun, goals: Goals) -> bool:
+    """Whether nothing failed, though not everything passed."""
+    records = [step.record for step in point.run.steps if step.record is not None]
+    failed = any(not record.passed and not record.inconclusive for record in records)
+    return not failed and not any(_failed_gates(point, goals, point.metrics))
 
 
 def _say_failure(point: PointRun) -> str:

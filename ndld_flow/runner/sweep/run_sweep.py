@@ -115,7 +115,9 @@ def _conclude(record: SweepRecord, ended: Ended) -> SweepFinished:
 def _describe_end(record: SweepRecord, folder: str, wall_s: float, *, nothing_to_do: bool) -> SweepFinished:
     return SweepFinished(
         passed=record.passed,
-        exit_code=ENDINGS[judge(failed=not record.passed)].exit_code,
+        exit_code=ENDINGS[
+            judge(failed=not (record.passed or record.inconclusive), undecided=record.inconclusive)
+        ].exit_code,
         nothing_to_do=nothing_to_do,
         sweep=f"{record.recipe_name}/{record.id}",
         folder=folder,
