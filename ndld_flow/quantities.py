@@ -117,6 +117,12 @@ def change(before: float, after: float) -> str:
     return f"{'+' if percent > 0 else MINUS}{text} %"
 
 
+def slower_words(ratio: float) -> str:
+    """Time over another time: `27 % slower`, `29 % faster` (of the time, 29 % are gone), `as fast`."""
+    text = change(1, ratio)
+    return "as fast" if text == "±0 %" else f"{text[1:]} {'slower' if ratio > 1 else 'faster'}"
+
+
 def change_words(before: float, after: float) -> str:
     """Relative change for a sentence: `-50 %`, or `as before`."""
     return "as before" if before == after else change(before, after)

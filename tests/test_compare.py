@@ -473,6 +473,16 @@ def test_gates(gate: str, outcome: str) -> None:
     assert found.why
 
 
+@pytest.mark.parametrize("gate", ["latency.min <= 20 ms", "latency.min <= +5 %", "latency.min <= +1 ms"])
+def test_a_limit_that_is_missed_by_little_does_not_look_met(gate: str) -> None:
+    limit = {"%": 1.05, "20 ms": 20 / 19, "+1": 20 / 19}
+    pair = steady(*[19.0] * 5), steady(*[19.0 * next(v for k, v in limit.items() if k in gate) * 1.00001] * 5)
+    (found,) = compared(*pair, gates=[gate]).gates
+    assert found.outcome == "failed"
+    shown = found.why.split(" (")[0]
+    assert shown.lstrip("+") not in (gate.rpartition("<=")[2].strip(" +"), "20.0 ms", "5.0 %", "1.00 ms")
+
+
 @pytest.mark.parametrize(
     ("gate", "told"),
     [

@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import math
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,15 +21,19 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from ndld_flow import quantities
+from ndld_flow.compare.comparison import compare
+from ndld_flow.compare.measured import Measured, Rules
 from ndld_flow.errors import OutputsError, RequestError
 from ndld_flow.plain_text import short_name, visible_name, visible_text
 from ndld_flow.records.accuracy import Accuracy
-from ndld_flow.records.profile import BatchPoint, ProfileRun
+from ndld_flow.records.comparison import Subject
+from ndld_flow.records.profile import BatchPoint, ProfileRun, TensorInfo
 from ndld_flow.records.run_record import GateResult, RunRecord
 from ndld_flow.report.activations.draw import ACTIVATIONS_PAGE
 from ndld_flow.report.collect_accuracy import collect_accuracy
 from ndld_flow.report.collect_flow import lay_out
 from ndld_flow.report.collect_gates import collect_gates
+from ndld_flow.report.collect_latency import collect_latency
 from ndld_flow.report.collect_layers import collect_layers
 from ndld_flow.report.comparison.draw import COMPARISON_PAGE
 from ndld_flow.report.diff.draw import DIFF_PAGE
@@ -76,8 +83,8 @@ def test_the_verdict_of_a_run_is_five_lines_with_its_numbers(tmp_path: Path) -> 
         "PASSED ppocr-det in 8.2 s (2 of 6 steps reused)",
         "graph 672 -> 337 nodes, 4.53 -> 2.28 MiB",
         "accuracy cosine 0.99999987, max abs 9.2e-07 (within tolerance)",
-        "latency half 18.4 ms vs source 14.5 ms: 1.27x the time "
-        "(median of 400 passes in 5 process runs each, in turns: 1.26x to 1.29x over 5 pairs)",
+        "latency half 18.4 ms vs source 14.5 ms: 27 % slower "
+        "(median of 400 passes in 5 process runs each, in turns: 26 % to 29 % slower over 5 pairs)",
         "gates 2 of 2 passed",
     ]
 
@@ -121,7 +128,7 @@ def test_profiles_of_different_sittings_say_so(tmp_path: Path) -> None:
     }
     write_run(tmp_path, run_record(steps), documents)
     line = verdict_of(tmp_path)[3]
-    assert ": 0.50x the time" in line
+    assert ": 50 % faster" in line
     assert line.endswith("in one process run: indicative; measured 2 h 00 min apart)")
 
 
@@ -143,7 +150,44 @@ def test_profiles_of_the_same_model_are_told_apart_by_their_steps(tmp_path: Path
     page = page_of(write_run(tmp_path, run_record(steps), documents))
     assert [view.label for view in page.profiles] == ["source (one)", "source (two)"]
     assert [view.label for view in page.layers] == ["source (one)", "source (two)"]
-    assert verdict_of(tmp_path)[3].startswith("latency source (two) 10.2 ms vs source (one) 10.2 ms: 1.00x")
+    assert verdict_of(tmp_path)[3].startswith("latency source (two) 10.2 ms vs source (one) 10.2 ms: as fast")
+
+
+def shipped_and_proposed(folder: Path, recipe: dict[str, JsonValue], **fields: Any) -> list[str]:
+    """A run that measured a source, what is shipped, and what is proposed, each faster than the one before."""
+    names = {"base": ("source", 20.0), "shipped": ("shipped", 8.0), "speed": ("proposed", 10.0)}
+    steps = [StepSketch(name, "profile", "profile") for name in names]
+    documents = {
+        f"{name}/profile.json": profile(label, ms, 1, 0, runs=5, passes=20, sitting=Sitting(0, 3, "one"))
+        for name, (label, ms) in names.items()
+    }
+    documents["speed/profile.json"] = documents["speed/profile.json"].model_copy(update=fields)
+    write_run(folder, run_record(steps, recipe=recipe), documents)
+    return verdict_of(folder)
+
+
+def test_the_base_is_what_the_recipe_holds_it_against(tmp_path: Path) -> None:
+    line = shipped_and_proposed(tmp_path, {"gates": ["speed.latency.median <= 1.5 * shipped.latency.median"]})[3]
+    assert line.startswith("latency proposed 10.1 ms vs shipped 8.08 ms: 25 % slower")
+    assert "vs source" in shipped_and_proposed(tmp_path, {"gates": ["speed.latency.median <= 30"]})[3]
+
+
+def test_the_base_is_that_of_the_comparing_step(tmp_path: Path) -> None:
+    shipped_and_proposed(tmp_path, {})
+    documents = read_run(tmp_path)
+    pair = [Measured(at, step, documents.profiles[step]) for at, step in enumerate(("shipped", "speed"))]
+    found = compare([Subject(label=label, location="", kind="profile") for label in ("s", "p")], {"x": pair}, Rules())
+    outcome = collect_latency(replace(documents, comparisons={"decide": found}))
+    assert outcome is not None
+    assert outcome.base is not None
+    assert (outcome.candidate.step, outcome.base.step, outcome.change) == ("speed", "shipped", "25 % slower")
+
+
+def test_what_was_measured_otherwise_makes_no_claim_in_the_summary(tmp_path: Path) -> None:
+    batch = TensorInfo(name="x", dtype="float32", shape=(8, 3, 320, 320), data="random uniform [0, 1)")
+    line = shipped_and_proposed(tmp_path, {"gates": ["speed.latency.min < shipped.latency.min"]}, inputs=(batch,))[3]
+    assert "vs shipped 8.08 ms: not comparable" in line
+    assert "measured under different batch (shape of x: 1x3x320x320 and 8x3x320x320)" in line
 
 
 def test_a_noisy_measurement_is_called_one(tmp_path: Path) -> None:
@@ -321,6 +365,26 @@ def test_durations_read_well(value: float, text: str) -> None:
 )
 def test_bare_numbers_keep_their_nines(value: float, text: str) -> None:
     assert quantities.number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "unit", "told"),
+    [
+        ((0.99999999, 1.0), "", ("0.999999990", "1")),
+        ((1.0, 1.0), "", ("1", "1")),
+        ((20.0004, 20.0), "ms", ("20.0004 ms", "20.0000 ms")),
+        ((0.5, 20.0), "ms", ("500 µs", "20.0 ms")),
+        ((2.0**30 + 1, 2.0**30), "bytes", ("1,073,741,825 bytes", "1,073,741,824 bytes")),
+        ((math.nan, 1.0), "", ("NaN", "1")),
+        ((1e-9, 1.0000001e-9), "", None),
+        ((0.0, 1e-300), "ms", None),
+    ],
+)
+def test_values_that_differ_look_different(
+    values: tuple[float, float], unit: str, told: tuple[str, str] | None
+) -> None:
+    found = quantities.apart(values, unit)
+    assert found == told if told else len(set(found)) == 2
 
 
 def test_sizes_keep_their_unit_until_one_would_vanish() -> None:

@@ -13,7 +13,7 @@ from ndld_flow.compare.measured import FEW_RUNS
 from ndld_flow.compare.metric_verdicts import ASSUMED_SINGLE_RUN, say_change
 from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
-from ndld_flow.quantities import MINUS, quantity
+from ndld_flow.quantities import MINUS, apart, quantity
 from ndld_flow.records.comparison import ComparedMetric, ComparisonGate, MetricVerdict, ProfileComparison
 from ndld_flow.units import parse_bytes, parse_duration_ms
 
@@ -122,7 +122,7 @@ def _decide(
         return "incomparable", f"it has no {metric.metric}"
     if gate.kind == "value":
         low, high = _value_interval(metric, candidate, value)
-        told = quantity(value, metric.unit)
+        told, _ = apart((value, gate.limit), metric.unit)
         return _outcome(gate, low, value, high), f"{told}{_between(low, high, metric.unit)}"
     verdict = _verdict(profile, metric, candidate)
     if verdict is None:
@@ -133,12 +133,13 @@ def _decide(
         difference = 1.0 if gate.kind == "ratio" else 0.0
         return _outcome(gate, difference, difference, difference), verdict.why
     if gate.kind == "ratio":
-        told = f"{say_change(verdict.ratio)} ({say_change(verdict.low)} to {say_change(verdict.high)})"
+        told = f"{_change(verdict.ratio, gate)} ({_change(verdict.low, gate)} to {_change(verdict.high, gate)})"
         return _outcome(gate, verdict.low, verdict.ratio, verdict.high), told
     base = metric.values[0]
     assert base is not None  # there is a verdict against it
     low, middle, high = (base * (ratio - 1) for ratio in (verdict.low, verdict.ratio, verdict.high))
-    return _outcome(gate, low, middle, high), f"{_signed(middle, metric.unit)}{_between(low, high, metric.unit)}"
+    told = _signed(middle, gate.limit, metric.unit)
+    return _outcome(gate, low, middle, high), f"{told}{_between(low, high, metric.unit)}"
 
 
 def _verdict(profile: ProfileComparison, metric: ComparedMetric, candidate: int) -> MetricVerdict | None:
@@ -182,8 +183,17 @@ def _between(low: float, high: float, unit: str) -> str:
     return "" if low == high else f" (between {quantity(low, unit)} and {quantity(high, unit)})"
 
 
-def _signed(value: float, unit: str) -> str:
-    return f"{'+' if value >= 0 else MINUS}{quantity(abs(value), unit)}"
+def _change(ratio: float, gate: ParsedGate) -> str:
+    """A change with as many digits as show that it is not the limit: `+5.0 %` does not look like more than 5 %."""
+    text = say_change(ratio)
+    if text != say_change(gate.limit) or ratio == gate.limit:
+        return text
+    return _signed((ratio - 1) * 100, (gate.limit - 1) * 100, "%")
+
+
+def _signed(value: float, limit: float, unit: str) -> str:
+    told, _ = apart((abs(value), abs(limit)), unit)
+    return f"{'+' if value >= 0 else MINUS}{told}"
 
 
 def _short(text: str) -> str:

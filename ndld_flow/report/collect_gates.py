@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from ndld_flow.plain_text import short_name
-from ndld_flow.quantities import quantity
+from ndld_flow.quantities import apart
 from ndld_flow.records.run_record import GateResult, RunRecord
 
 _RELATION = re.compile(r"<=|>=|==|!=|<|>")
@@ -44,11 +44,12 @@ def _view(gate: str, result: GateResult | None) -> GateView:
     found = _RELATION.search(gate)
     relation = found.group() if found else ""
     comparable = result.left >= 0 and result.right > 0
+    left, right = apart((result.left, result.right), short_name(result.unit, 20))
     return GateView(
         gate=name,
         outcome="passed" if result.passed else "failed",
-        left=quantity(result.left, short_name(result.unit, 20)),
+        left=left,
         relation=_SIGNS.get(relation, relation),
-        right=quantity(result.right, short_name(result.unit, 20)),
+        right=right,
         fraction=result.left / result.right if comparable else None,
     )

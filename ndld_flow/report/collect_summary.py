@@ -6,32 +6,20 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from ndld_flow.plain_text import short_name
-from ndld_flow.quantities import seconds
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.build import Build
 from ndld_flow.records.graph_change import GraphSummary
-from ndld_flow.records.latency import LatencySummary
 from ndld_flow.records.outcome import RunOutcome
-from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import RunStep, StepRecord
 from ndld_flow.report.collect_builds import library_name
 from ndld_flow.report.collect_gates import collect_gates
-from ndld_flow.report.profile_titles import profile_titles
+from ndld_flow.report.collect_latency import LatencyOutcome, collect_latency
 from ndld_flow.report.run_folder import RunDocuments
 from ndld_flow.report.search_outcome import SearchOutcome, outcomes_of
-
-# Profiles made one after the other start within minutes; further apart, a machine may have drifted.
-_SAME_SITTING = timedelta(minutes=30)
-
-# Kinds that a profile is made of.
-_RUN = ("onnx", "engine")
-
-# Coefficient of variation above which a person should be told before trusting a median.
-_NOISY = 0.15
 
 
 @dataclass(frozen=True)
@@ -65,77 +53,6 @@ class AccuracyOutcome:
     checks: int
     """How many comparisons the run holds."""
     checks_passed: int
-
-
-@dataclass(frozen=True)
-class MeasuredLatency:
-    """One profiled artifact."""
-
-    step: str
-    label: str
-    latency: LatencySummary
-    """Of the timing pass."""
-    run_medians_ms: tuple[float, ...]
-    """Of each process run, in order."""
-    sitting: str
-    """Equal for what was measured in turns; empty for what was measured alone."""
-    providers: tuple[str, ...]
-    started_at: datetime | None
-
-
-@dataclass(frozen=True)
-class LatencyOutcome:
-    """The latency that matters most, against that of the source where both were measured."""
-
-    candidate: MeasuredLatency
-    base: MeasuredLatency | None
-
-    @property
-    def ratio(self) -> float | None:
-        """Median time of the candidate over that of the base; below 1 is faster."""
-        if self.base is None or self.base.latency.median_ms == 0:
-            return None
-        return self.candidate.latency.median_ms / self.base.latency.median_ms
-
-    @property
-    def basis(self) -> str:
-        """What the numbers rest on, in honest words."""
-        both = [self.candidate] if self.base is None else [self.candidate, self.base]
-        passes = " and ".join(map(str, sorted({one.latency.sample_count for one in both})))
-        fewest = min(len(one.run_medians_ms) for one in both)
-        runs = "one process run" if fewest == 1 else f"{fewest} process runs"
-        text = f"median of {passes} passes in {runs}"
-        if self.base is None:
-            return text
-        return "; ".join([f"{text}{self._comparable(self.base)}", *self._differences(self.base)])
-
-    @property
-    def in_turns(self) -> bool:
-        """Whether both were measured by several process runs that took turns (A B A B ...)."""
-        if self.base is None or not self.base.sitting or self.base.sitting != self.candidate.sitting:
-            return False
-        return min(len(self.base.run_medians_ms), len(self.candidate.run_medians_ms)) > 1
-
-    def _comparable(self, base: MeasuredLatency) -> str:
-        """`each, in turns: 0.83x to 0.87x over 5 pairs`, or `: indicative`."""
-        pairs = zip(self.candidate.run_medians_ms, base.run_medians_ms, strict=False)
-        ratios = [mine / theirs for mine, theirs in pairs if theirs]
-        if not self.in_turns or not ratios:
-            return ": indicative"
-        return f" each, in turns: {min(ratios):.2f}x to {max(ratios):.2f}x over {len(ratios)} pairs"
-
-    def _differences(self, base: MeasuredLatency) -> list[str]:
-        found = []
-        spread = max(base.latency.cov, self.candidate.latency.cov)
-        if spread > _NOISY:
-            found.append(f"noisy, CoV {spread:.0%}")
-        if base.providers != self.candidate.providers:
-            found.append("different providers")
-        if base.started_at and self.candidate.started_at and not self.in_turns:
-            apart = abs(self.candidate.started_at - base.started_at)
-            if apart > _SAME_SITTING:
-                found.append(f"measured {seconds(apart.total_seconds())} apart")
-        return found
 
 
 @dataclass(frozen=True)
@@ -197,7 +114,7 @@ def collect_summary(documents: RunDocuments) -> Summary:
         graph=graph,
         searches=outcomes_of(documents.searches),
         accuracy=_accuracy_outcome(documents.accuracies),
-        latency=_latency_outcome(documents),
+        latency=collect_latency(documents),
         engines=tuple(_engine_outcome(step, build) for step, build in documents.builds.items()),
         gates=dict(Counter(gate.outcome for gate in collect_gates(run))),
     )
@@ -267,22 +184,6 @@ def _worst(accuracy: Accuracy, metric: str, pick: Callable[[Iterable[float]], fl
     return broken if broken is not None else (pick(values) if values else None)
 
 
-def _latency_outcome(documents: RunDocuments) -> LatencyOutcome | None:
-    """The latency of the last model or engine that was measured against the source's; the first profile stands in for
-    a source not measured.
-    """
-    measured = {step: profile for step, profile in documents.profiles.items() if profile.latency_ms}
-    if not measured:
-        return None
-    base = _first_of("source", measured) or next(iter(measured))
-    others = {step: profile for step, profile in measured.items() if step != base}
-    if not others:
-        return LatencyOutcome(candidate=_measured(base, documents), base=None)
-    made = [step.name for step in documents.run.steps if step.record and step.record.artifact.kind in _RUN]
-    candidate = next(filter(None, (_first_of(name, others) for name in reversed(made))), list(others)[-1])
-    return LatencyOutcome(candidate=_measured(candidate, documents), base=_measured(base, documents))
-
-
 def _engine_outcome(step: str, build: Build) -> EngineOutcome:
     return EngineOutcome(
         step=short_name(step),
@@ -290,22 +191,4 @@ def _engine_outcome(step: str, build: Build) -> EngineOutcome:
         engine_bytes=build.engine_bytes,
         build_s=build.build_s,
         layer_count=len(build.layers),
-    )
-
-
-def _first_of(label: str, profiles: dict[str, Profile]) -> str | None:
-    return next((step for step, profile in profiles.items() if profile.label == label), None)
-
-
-def _measured(step: str, documents: RunDocuments) -> MeasuredLatency:
-    profile = documents.profiles[step]
-    record = next((one.record for one in documents.run.steps if one.name == step), None)
-    return MeasuredLatency(
-        step=short_name(step),
-        label=profile_titles(documents.profiles)[step],
-        latency=profile.latency,
-        run_medians_ms=tuple(run.median_ms for run in profile.runs if run.latency_ms),
-        sitting=profile.sitting,
-        providers=profile.providers,
-        started_at=profile.measured_at or (record.started_at if record else None),
     )

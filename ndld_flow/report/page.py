@@ -12,12 +12,13 @@ from ndld_flow.report.collect_engines import EngineView, collect_engines, collec
 from ndld_flow.report.collect_findings import FindingsView, collect_findings
 from ndld_flow.report.collect_flow import FlowRow, collect_flow
 from ndld_flow.report.collect_gates import GateView, collect_gates
+from ndld_flow.report.collect_latency import LatencyOutcome
 from ndld_flow.report.collect_layers import LayersView, collect_layers, has_timed_layers
 from ndld_flow.report.collect_profiles import ProfileView, collect_profiles
 from ndld_flow.report.collect_repeat import RepeatView, collect_repeat
 from ndld_flow.report.collect_search import SearchView, collect_searches
 from ndld_flow.report.collect_steps import StepView, collect_steps
-from ndld_flow.report.collect_summary import LatencyOutcome, Summary, collect_summary
+from ndld_flow.report.collect_summary import Summary, collect_summary
 from ndld_flow.report.comparison.section import ComparisonSection, collect_comparisons
 from ndld_flow.report.payload import page_payload
 from ndld_flow.report.run_folder import COMPARISON_PAGE, RunDocuments

@@ -74,7 +74,7 @@ function describePoint(row, data) {
   const list = make("dl");
   const add = (label, text) => list.append(make("dt", {}, make("bdi", {}, label)), make("dd", {}, make("bdi", {}, text)));
   if (data.said("reason", row)) add(data.said("failed_step", row) || "reason", data.said("reason", row));
-  for (const [gate, holds, left] of data.constraints[row]) add(data.texts[gate], `${holds ? "holds" : "is broken"}: ${plainNumber(left)}`);
+  for (const [gate, holds, measured] of data.constraints[row]) add(data.texts[gate], `${holds ? "passed" : "failed"}: ${data.texts[measured]}`);
   for (const one of data.dimensions.filter(({ kind }) => kind !== "metric")) add(one.label, one.text(row));
   const again = data.again[row];
   if (again) data.of("objective").forEach((one, place) => add(`${one.label} again`, quantityText(again.objectives[place], one.unit)));

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ndld_flow.plain_text import short_name
+from ndld_flow.quantities import apart
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.json_values import Json, packed, rounded
 from ndld_flow.report.sweep.collect_curves import Curve
@@ -55,11 +56,13 @@ def _steps(point: SweepPoint, texts: Texts) -> list[Json]:
 
 
 def _constraints(point: SweepPoint, texts: Texts) -> list[Json]:
-    """Gate, whether it holds, measured value, limit."""
-    return [
-        [*texts.places([short_name(one.gate, 160)]), int(one.passed), rounded(one.left), rounded(one.right)]
-        for one in point.constraints
-    ]
+    """Gate, whether it holds, measured value in words."""
+    found: list[Json] = []
+    for one in point.constraints:
+        measured, _ = apart((one.left, one.right), short_name(one.unit, 20))
+        gate, value = texts.places([short_name(one.gate, 160), measured])
+        found.append([gate, int(one.passed), value])
+    return found
 
 
 def _again(point: SweepPoint) -> Json:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from ndld_flow.quantities import apart
 from ndld_flow.recipe.gates import Gate, GateError
 from ndld_flow.recipe.points import Objective
 from ndld_flow.records.metric import Metric
@@ -98,7 +99,7 @@ def _objections(point: PointRun, goals: Goals, metrics: Mapping[str, Metric]) ->
             verb = "is inconclusive" if step.record.inconclusive else "said no"
             yield f"{step.name} {verb}: {step.record.summary}"
     for result in _failed_gates(point, goals, metrics):
-        yield f"{result.gate} does not hold: {_side(result.left, result)} against {_side(result.right, result)}"
+        yield f"{result.gate} failed: {' against '.join(apart((result.left, result.right), result.unit))}"
 
 
 def _failed_gates(point: PointRun, goals: Goals, metrics: Mapping[str, Metric]) -> Iterator[GateResult]:
@@ -119,7 +120,3 @@ def _say_failure(point: PointRun) -> str:
     """The error without the names by which points' steps are told apart: the point is told beside it."""
     text = re.sub(r"^step (\w+#\d+ and )+\w+#\d+: (?=step )", "", str(point.failure))
     return re.sub(r"\bstep (\w+)#\d+", r"step \1", text)
-
-
-def _side(value: float, result: GateResult) -> str:
-    return f"{value:.6g} {result.unit}".strip()

@@ -94,7 +94,7 @@ class PointRun:
         broken = next((result.gate for result in decided if result is not None and not result.passed), "")
         if said_no or broken:
             self.refused = True
-            self._skip(f"{said_no} said no" if said_no else f"{broken} does not hold")
+            self._skip(f"{said_no} said no" if said_no else f"{broken} failed")
         return self.refused
 
     def _skip(self, reason: str) -> None:

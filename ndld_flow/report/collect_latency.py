@@ -1,0 +1,227 @@
+"""The latency that a run is about, against the one that it is to be held against."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from ndld_flow.compare.differences import PairCircumstances, circumstances_of
+from ndld_flow.compare.measured import Measured, Rules
+from ndld_flow.compare.metric_verdicts import Bounds, judge
+from ndld_flow.compare.metrics import compare_metrics
+from ndld_flow.plain_text import short_name
+from ndld_flow.quantities import milliseconds, seconds, slower_words
+from ndld_flow.records.comparison import MetricVerdict
+from ndld_flow.records.latency import LatencySummary
+from ndld_flow.records.profile import Profile
+from ndld_flow.records.run_record import RunRecord
+from ndld_flow.report.profile_titles import profile_titles
+from ndld_flow.report.run_folder import RunDocuments
+
+_SAME_SITTING = timedelta(minutes=30)
+"""Profiles made one after the other start within minutes; further apart, a machine may have drifted."""
+_NOISY = 0.15
+"""Coefficient of variation above which a median is not to be trusted without a look."""
+_METRIC = "latency.median"
+_EQUAL = PairCircumstances()
+_RUN = ("onnx", "engine")
+"""Kinds that a profile is made of."""
+_OF_LATENCY = re.compile(r"([A-Za-z_]\w*)\.(?:latency|throughput)\.")
+_RELATION = re.compile(r"<=|>=|==|<|>")
+
+
+@dataclass(frozen=True)
+class MeasuredLatency:
+    """One profiled artifact."""
+
+    step: str
+    label: str
+    latency: LatencySummary
+    """Of the timing pass."""
+    runs: int
+    """Process runs."""
+    sitting: str
+    """Equal for what was measured in turns; empty for what was measured alone."""
+    started_at: datetime | None
+
+
+@dataclass(frozen=True)
+class LatencyOutcome:
+    """The latency that the recipe is about, against its base where there is one."""
+
+    candidate: MeasuredLatency
+    base: MeasuredLatency | None = None
+    verdict: MetricVerdict | None = None
+    """On the median, against the base."""
+    circumstances: PairCircumstances = _EQUAL
+
+    @property
+    def ratio(self) -> float | None:
+        """Candidate over base, below 1 is faster; None where the two cannot be compared."""
+        comparable = self.verdict is not None and not self.circumstances.forbidden
+        return self.verdict.ratio if self.verdict is not None and comparable else None
+
+    @property
+    def change(self) -> str:
+        """`27 % slower`, `29 % faster`, `not comparable`; empty without a base."""
+        if self.verdict is None:
+            return ""
+        return "not comparable" if self.ratio is None else slower_words(self.ratio)
+
+    @property
+    def figures_ms(self) -> tuple[float, float]:
+        """Base and candidate, as the ratio was taken from them: of runs in pairs, the pair in the middle."""
+        assert self.base is not None  # there is nothing beside the candidate otherwise
+        medians = self.base.latency.median_ms, self.candidate.latency.median_ms
+        if self.verdict is None or self.verdict.base_value is None or self.verdict.candidate_value is None:
+            return medians
+        return self.verdict.base_value, self.verdict.candidate_value
+
+    @property
+    def words(self) -> str:
+        """`half 12.1 ms vs source 14.3 ms: 15 % faster`."""
+        if self.base is None:
+            return f"{self.candidate.label} {milliseconds(self.candidate.latency.median_ms)}"
+        base_ms, candidate_ms = self.figures_ms
+        pair = f"{self.candidate.label} {milliseconds(candidate_ms)} vs {self.base.label} {milliseconds(base_ms)}"
+        return f"{pair}: {self.change}" if self.change else pair
+
+    @property
+    def basis(self) -> str:
+        """What the numbers rest on."""
+        both = [self.candidate] if self.base is None else [self.candidate, self.base]
+        passes = " and ".join(map(str, sorted({one.latency.sample_count for one in both})))
+        fewest = min(one.runs for one in both)
+        text = f"median of {passes} passes in {'one process run' if fewest == 1 else f'{fewest} process runs'}"
+        if self.base is None:
+            return text
+        return "; ".join([f"{text}{self._confidence(fewest)}", *self._remarks(self.base)])
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether both were measured by several process runs that took turns (A B A B ...)."""
+        if self.base is None or not self.base.sitting or self.base.sitting != self.candidate.sitting:
+            return False
+        return min(self.base.runs, self.candidate.runs) > 1
+
+    def _confidence(self, fewest: int) -> str:
+        """` each, in turns: 13 % to 17 % faster over 5 pairs`, or `: indicative`."""
+        if not self.in_turns or self.verdict is None:
+            return ": indicative"
+        if self.ratio is None or self.circumstances.identical:
+            return " each, in turns"
+        return f" each, in turns: {_between(self.verdict.low, self.verdict.high)} over {fewest} pairs"
+
+    def _remarks(self, base: MeasuredLatency) -> Iterator[str]:
+        if self.circumstances.caveat:
+            yield self.circumstances.caveat
+        elif self.circumstances.identical:
+            yield f"both ran the same {self.circumstances.same_artifact} alike: the difference is noise"
+        spread = max(base.latency.cov, self.candidate.latency.cov)
+        if spread > _NOISY:
+            yield f"noisy, CoV {spread:.0%}"
+        if base.started_at and self.candidate.started_at and not self.in_turns:
+            between = abs(self.candidate.started_at - base.started_at)
+            if between > _SAME_SITTING:
+                yield f"measured {seconds(between.total_seconds())} apart"
+
+
+def _between(low: float, high: float) -> str:
+    """`13 % to 17 % faster`, `2.0 % faster to 3.0 % slower`: the 95 % interval."""
+    ends = sorted((low, high), key=lambda ratio: abs(ratio - 1)) if (low - 1) * (high - 1) > 0 else (low, high)
+    first, second = map(slower_words, ends)
+    if first == second:
+        return first
+    return f"{first.rpartition(' ')[0] if first.split()[-1] == second.split()[-1] else first} to {second}"
+
+
+def collect_latency(documents: RunDocuments) -> LatencyOutcome | None:
+    """Return the pair that the recipe compares; None where nothing was measured."""
+    measured = {step: profile for step, profile in documents.profiles.items() if profile.latency_ms}
+    if not measured:
+        return None
+    base, candidate = _pair(documents, measured)
+    if base is None:
+        return LatencyOutcome(_measured(candidate, documents))
+    circumstances = circumstances_of(measured[base], measured[candidate], frozenset())
+    verdict = _recorded(documents, base, candidate) or _judge(measured[base], measured[candidate], circumstances)
+    if verdict is not None and verdict.verdict != "incomparable":
+        # A comparing step may allow what keeps others from being compared.
+        circumstances = PairCircumstances("", circumstances.caveat, circumstances.same_artifact, circumstances.causes)
+    return LatencyOutcome(_measured(candidate, documents), _measured(base, documents), verdict, circumstances)
+
+
+def _pair(documents: RunDocuments, measured: dict[str, Profile]) -> tuple[str | None, str]:
+    """Return the steps of base and candidate: those that the recipe compares, by a step or by a gate.
+
+    Where it compares none, the last model that was measured is held against the source, or against what was measured
+    first.
+    """
+    for base, candidate in (*_compared(documents), *_gated(documents.run)):
+        if base in measured and candidate in measured and base != candidate:
+            return base, candidate
+    base = _first_of("source", measured) or next(iter(measured))
+    others = {step: profile for step, profile in measured.items() if step != base}
+    if not others:
+        return None, base
+    made = [step.name for step in documents.run.steps if step.record and step.record.artifact.kind in _RUN]
+    return base, next(filter(None, (_first_of(name, others) for name in reversed(made))), list(others)[-1])
+
+
+def _compared(documents: RunDocuments) -> Iterator[tuple[str, str]]:
+    """What `compare_profiles` steps compared, the last one first."""
+    for comparison in reversed(documents.comparisons.values()):
+        for compared in comparison.profiles:
+            if len(compared.steps) > 1:
+                yield compared.steps[0], compared.steps[1]
+
+
+def _gated(run: RunRecord) -> Iterator[tuple[str, str]]:
+    """What gates relate, such as `speed.latency.median <= 1.05 * base.latency.median`."""
+    gates = run.recipe.get("gates")
+    for gate in gates if isinstance(gates, list) else []:
+        sides = _RELATION.split(str(gate))
+        if len(sides) == 2:
+            left, right = (_OF_LATENCY.findall(side) for side in sides)
+            if len(set(left)) == len(set(right)) == 1:
+                yield right[0], left[0]
+
+
+def _recorded(documents: RunDocuments, base: str, candidate: str) -> MetricVerdict | None:
+    """The verdict of a comparing step on this pair."""
+    return next(
+        (
+            verdict
+            for comparison in reversed(documents.comparisons.values())
+            for compared in comparison.profiles
+            if compared.steps[:2] == (base, candidate)
+            for verdict in compared.verdicts
+            if (verdict.metric, verdict.base, verdict.candidate) == (_METRIC, 0, 1)
+        ),
+        None,
+    )
+
+
+def _judge(base: Profile, candidate: Profile, circumstances: PairCircumstances) -> MetricVerdict | None:
+    metrics = compare_metrics([Measured(0, "", base), Measured(1, "", candidate)])
+    bounds = Bounds.under(Rules(), [base], [candidate], circumstances)
+    return next((judge(metric, 0, 1, bounds) for metric in metrics if metric.metric == _METRIC), None)
+
+
+def _first_of(label: str, profiles: dict[str, Profile]) -> str | None:
+    return next((step for step, profile in profiles.items() if profile.label == label), None)
+
+
+def _measured(step: str, documents: RunDocuments) -> MeasuredLatency:
+    profile = documents.profiles[step]
+    record = next((one.record for one in documents.run.steps if one.name == step), None)
+    return MeasuredLatency(
+        step=short_name(step),
+        label=profile_titles(documents.profiles)[step],
+        latency=profile.latency,
+        runs=sum(bool(run.latency_ms) for run in profile.runs),
+        sitting=profile.sitting,
+        started_at=profile.measured_at or (record.started_at if record else None),
+    )
