@@ -67,6 +67,11 @@ class PairCircumstances:
         return bool(self.same_artifact) and not self.causes
 
     @property
+    def noise(self) -> str:
+        """A clause for a difference between identical artifacts; empty for others."""
+        return f"both ran the same {self.same_artifact} alike: the difference is noise" if self.identical else ""
+
+    @property
     def remark(self) -> str:
         """A clause to add to the verdict; empty where nothing needs one."""
         told = [f"allowed: {self.caveat}"] if self.caveat else []

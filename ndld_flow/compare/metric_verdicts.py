@@ -211,9 +211,7 @@ def _say(
         return f"{quantity(figures[1], unit)}: the very same measurement"
     change = f"{say_change(interval.ratio)} ({say_change(interval.low)} to {say_change(interval.high)})"
     told = f"{' -> '.join(apart(figures, unit))}: {change} over {_counted(*counts, paired=bounds.paired)}"
-    if bounds.circumstances.identical:
-        return f"{told}, and both ran the same {bounds.circumstances.same_artifact} alike: the difference is noise"
-    return f"{told}, {meaning}"
+    return f"{told}, {bounds.circumstances.noise or meaning}"
 
 
 def _counted(base: int, candidate: int, *, paired: bool) -> str:

@@ -191,6 +191,7 @@ def judge_by_rounds(
     figures = (base, base * interval.ratio)
     circumstances, threshold = bounds.circumstances, bounds.rounds_threshold
     verdict = "unchanged" if circumstances.identical else decide_ratio(interval, threshold, metric.better)
+    told = _say(" -> ".join(apart(figures, metric.unit)), interval, found, inverted=pair[0] != found.base)
     return MetricVerdict(
         metric=metric.metric,
         base=pair[0],
@@ -202,7 +203,7 @@ def judge_by_rounds(
         low=interval.low,
         high=interval.high,
         threshold=threshold,
-        why=_say(" -> ".join(apart(figures, metric.unit)), interval, found, inverted=pair[0] != found.base),
+        why=f"{told}; {circumstances.noise}" if circumstances.noise else told,
         identical=circumstances.identical,
         clock=found.clock,
     )

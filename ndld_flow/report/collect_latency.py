@@ -118,7 +118,7 @@ class LatencyOutcome:
         if self.circumstances.caveat:
             yield self.circumstances.caveat
         elif self.circumstances.identical:
-            yield f"both ran the same {self.circumstances.same_artifact} alike: the difference is noise"
+            yield self.circumstances.noise
         spread = max(base.latency.cov, self.candidate.latency.cov)
         if spread > _NOISY:
             yield f"noisy, CoV {spread:.0%}"
