@@ -328,12 +328,21 @@ def verify(
     return verify_outputs(Outputs(Path(outputs)), progress)
 
 
-def gc(*, outputs: str | Path = DEFAULT_OUTPUTS, keep: int | None = None, dry_run: bool = False) -> Freed:
-    """Free what no kept run or sweep needs; `keep` limits the untagged ones kept of each recipe."""
+def gc(
+    *,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    keep: int | None = None,
+    dry_run: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Freed:
+    """Free what no kept run or sweep needs; `keep` limits the untagged ones kept of each recipe.
+
+    What runs at work use is left. `tell` hears why it waits.
+    """
     from ndld_flow.runner.collect_garbage import collect_garbage
     from ndld_flow.runner.runs import Outputs
 
-    return collect_garbage(Outputs(Path(outputs)), keep, dry_run=dry_run)
+    return collect_garbage(Outputs(Path(outputs)), keep, dry_run=dry_run, tell=tell)
 
 
 def doctor(*, outputs: str | Path = DEFAULT_OUTPUTS, library: str | Path | None = None) -> list[Check]:

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 from onnx import helper
 
 from ndld_flow import __version__, api
+from ndld_flow.artifacts.store import Store
 from ndld_flow.cli.app import VERBS
 from ndld_flow.machine import describe_machine
 from ndld_flow.recipe.load import load_recipe
+from ndld_flow.runner import collect_garbage
+from ndld_flow.runner.events import RunFinished
 from tests.command_line import ndld_flow
 from tests.models import make_cnn
-from tests.toys import RECIPE, make_toy
+from tests.toys import RECIPE, make_toy, outcomes
+from tests.worker_toys import wait_until
 
 
 def start(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -233,12 +240,74 @@ def test_runs_tags_reports_verify_and_gc(in_folder: Path) -> None:
     assert ndld_flow("verify", cwd=in_folder).returncode == 0, "it was set aside"
 
 
-def test_gc_waits_for_runs_at_work(in_folder: Path) -> None:
-    from ndld_flow.artifacts.store import Store
+def test_gc_leaves_what_a_run_at_work_uses(in_folder: Path) -> None:
+    (in_folder / "wait.py").write_text(WAIT)
+    toy = make_toy(in_folder)
+    toy.run()  # the run at work reuses `first` of it
+    unused = {path.name for path in (in_folder / "outputs/store/objects").glob("*/*")}
+    recipe = toy.recipe.read_text().replace("steps_from: [", "steps_from: [wait.py, ")
+    (in_folder / "waiting.yaml").write_text(recipe.replace("gates:", "  wait: {from: first}\ngates:"))
+    with subprocess.Popen(
+        [sys.executable, "-m", "ndld_flow", "run", "waiting.yaml", "--trust"], cwd=in_folder, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as running:  # fmt: skip
+        try:
+            wait_until((in_folder / "begun").exists)
+            dry = json.loads(ndld_flow("gc", "--keep", "0", "--dry-run", "--json", cwd=in_folder).stdout)
+            done = ndld_flow("gc", "--keep", "0", cwd=in_folder)
+        finally:
+            (in_folder / "end").touch()
+        out, _ = running.communicate(timeout=120)
+    assert done.returncode == 0, done
+    assert "that runs at work use" in done.stdout
+    assert (dry["runs_at_work"], len(dry["runs"])) == (1, 1)
+    assert dry["in_use"]
+    assert set(dry["in_use"]) <= unused
+    assert running.returncode == 0, out
+    assert "first: reused" in out
+    assert "all as they were stored" in ndld_flow("verify", cwd=in_folder).stdout
+    assert "nothing to do" in ndld_flow("run", "waiting.yaml", "--trust", cwd=in_folder).stdout
+    assert not list((in_folder / "outputs/store/locks").glob("*.uses"))
 
-    make_toy(in_folder).run()
-    with Store(in_folder / "outputs/store").locks.working():
-        assert "a run works in this store" in refused("gc", cwd=in_folder)
+
+def test_a_run_that_begins_and_ends_while_gc_works_keeps_its_results(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = make_toy(in_folder)
+    shutil.rmtree(Path(toy.run()[0].folder))  # no run needs the results any more, and the next finds them
+    found = collect_garbage._find_needed
+    during: list[RunFinished] = []
+
+    def find_and_run(folders: Iterable[Path], store: Store) -> Any:
+        needed = found(folders, store)
+        during.append(toy.run()[0])
+        return needed
+
+    monkeypatch.setattr(collect_garbage, "_find_needed", find_and_run)
+    freed = api.gc(outputs=in_folder / "outputs")
+    assert len(freed.in_use) == 3
+    monkeypatch.setattr(collect_garbage, "_find_needed", found)
+    again, events = toy.run()
+    assert again.nothing_to_do
+    assert set(outcomes(events).values()) == {"reused"}
+    shutil.rmtree(Path(again.folder))
+    assert len(api.gc(outputs=in_folder / "outputs").objects) == 3
+
+
+WAIT = """
+import time
+from pathlib import Path
+from ndld_flow.step import Context, Onnx, Result, Step
+
+class Wait(Step[Onnx, Onnx]):
+    \"\"\"Copy a model when told to.\"\"\"
+    def run(self, source: Onnx, out: Path, context: Context) -> Result:
+        Path("begun").touch()
+        while not Path("end").exists():
+            time.sleep(0.02)
+        (out / Onnx.main).write_bytes(source.path.read_bytes())
+        return Result("copied")
+"""
 
 
 def test_steps_of_ones_own_have_help_and_schema(in_folder: Path) -> None:

@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import signal
 import stat
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -106,11 +108,42 @@ def test_what_a_killed_process_built_is_swept_and_a_living_ones_is_not(store: St
     assert list((store.root / "building").iterdir()) == []
 
 
-def test_gc_sees_runs_at_work(store: Store) -> None:
-    with store.locks.working(), store.locks.without_runs() as idle:
-        assert not idle
-    with store.locks.without_runs() as idle:
-        assert idle
+def listed(store: Store) -> set[str]:
+    with store.locks.used() as names:
+        return names
+
+
+def test_what_a_lease_uses_is_listed_until_it_ends(store: Store) -> None:
+    store.locks.use(["nobody's"])
+    with store.locks.working():
+        store.locks.use(["a", "b"])
+        with store.building():
+            store.locks.use(["b", "c"])
+            assert listed(store) == {"a", "b", "c"}
+        assert listed(store) == {"a", "b", "c"}, "the run's lease lists what was built in it"
+    assert listed(store) == set()
+
+
+def test_lists_stay_while_gc_works_as_it_read_the_folders_of_runs_before(store: Store) -> None:
+    with store.locks.collecting():
+        with store.locks.working():
+            store.locks.use(["a"])
+        assert listed(store) == {"a"}
+    with store.locks.collecting():
+        assert listed(store) == set()
+
+
+def test_the_list_of_a_killed_run_is_removed_and_that_of_a_living_one_is_not(store: Store) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from ndld_flow.artifacts.store import Store\n"
+        "with (locks := Store(Path(sys.argv[1])).locks).working(): locks.use(['killed']); os._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(store.root)], check=False)
+    with store.locks.working():
+        store.locks.use(["living"])
+        assert listed(store) == {"killed", "living"}
+        with store.locks.collecting():
+            assert listed(store) == {"living"}
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -195,13 +195,14 @@ def remove_folder(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def discard_folder(folder: Path, parent: Path) -> None:
-    """Remove a folder in one move, so that no half of it is ever seen; `parent` is where it is while it is removed.
+def move_aside(folder: Path, parent: Path) -> Path | None:
+    """Move a folder, in one step, to a name in `parent` under which it can be removed; None where it is gone.
 
-    Raises OSError where it may not be removed; what a killed process leaves, `find_leftovers` finds.
+    Raises OSError where it may not be moved; what a killed process leaves, `find_leftovers` finds.
     """
     with contextlib.suppress(FileNotFoundError):  # another process was faster
-        remove_folder(folder.rename(parent / _aside_name(folder.name)))
+        return folder.rename(parent / _aside_name(folder.name))
+    return None
 
 
 def remove_any(path: Path) -> None:

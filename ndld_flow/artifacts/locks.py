@@ -1,11 +1,18 @@
-"""Locks between the processes that share a store: one for each key, and leases that others see are held."""
+"""Locks between the processes that share a store: one for each key, and leases that others see are held.
+
+A lease also lists what its holder uses, in a file `<lease>.uses`, so that `gc` can work beside runs. A run lists a key
+or digest before it looks for it; `gc` reads the lists and removes what is not listed while it holds the lock `uses`,
+which listing takes, too. So either the run's key is listed in time, or the run finds the result gone and computes it.
+While `gc` works, the lists of runs that end stay: it has read the folders of runs before these were written.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,11 +24,18 @@ from ndld_flow.artifacts.lock_folders import FolderLock, remove_leftovers
 NO_LOCKS = "ndld_flow-no-locks.txt"
 """Stands in the folder of locks where the file system has none, so that all who share it do without."""
 _TOLD = ".no-locks-told"
+_USES = "uses"
+_COLLECTING = "gc"
 _REFUSALS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
 _NOTE = (
     "This file system had no locks when ndld_flow first looked: it uses folders with signs of life here. If that has "
     "changed, delete this file while nothing runs.\n"
 )
+
+
+_LISTS: dict[Path, dict[str, set[str]]] = {}
+"""Folder of locks -> lease that this process holds there -> what it has listed."""
+_GUARD = threading.Lock()
 
 
 class Lock(Protocol):
@@ -42,15 +56,40 @@ class Locks:
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Say that a run works in this store, so that `gc` keeps its hands off."""
+        """Hold the lease of a run, whose results `gc` keeps."""
         with self.lease("run", uuid4().hex[:12]):
             yield
 
+    def use(self, names: Iterable[str]) -> None:
+        """List keys or digests as used by this process, for as long as the leases last that it holds now.
+
+        Call it before looking for what they name: `gc` may be about to remove it.
+        """
+        wanted = set(names)
+        with _GUARD:
+            lists = _LISTS.get(self.folder.absolute(), {})
+            new = {lease: wanted - listed for lease, listed in lists.items()}
+        if any(new.values()):
+            with self.hold(_USES), _GUARD:
+                for lease, added in new.items():
+                    if lease in lists:
+                        self._list(lease, added)
+                        lists[lease] |= added
+
     @contextlib.contextmanager
-    def without_runs(self) -> Iterator[bool]:
-        """Keep new runs from starting; True when none is at work."""
-        with self.leases("run") as alive:
-            yield not alive
+    def used(self) -> Iterator[set[str]]:
+        """Give the keys and digests that runs use; meanwhile no others are listed."""
+        with self.hold(_USES):
+            yield {name for path in self.folder.glob("*.uses") for name in path.read_text(encoding="ascii").split()}
+
+    @contextlib.contextmanager
+    def collecting(self, tell_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Keep others from removing what is stored, and the lists of what runs use from being removed."""
+        with self.hold(_COLLECTING, tell_wait):
+            for path in self.folder.glob("*.uses"):
+                if not self.is_held(path.stem):  # its holder was killed, or ended while another collected
+                    path.unlink(missing_ok=True)
+            yield
 
     @contextlib.contextmanager
     def lease(self, kind: str, name: str) -> Iterator[None]:
@@ -58,9 +97,12 @@ class Locks:
         lock = self.open(f"{kind}-{name}")
         with self.hold("leases"):
             lock.acquire(timeout=-1)
+        with _GUARD:
+            _LISTS.setdefault(self.folder.absolute(), {})[f"{kind}-{name}"] = set()
         try:
             yield
         finally:
+            self._remove_list(f"{kind}-{name}")
             self._remove(f"{kind}-{name}")
             lock.release()
 
@@ -128,6 +170,18 @@ class Locks:
                     f"the file system of {self.folder} has no locks: ndld_flow uses folders with signs of life, which "
                     "is slower. What is killed on one machine holds up others for 5 minutes"
                 )
+
+    def _list(self, lease: str, names: Iterable[str]) -> None:
+        with (self.folder / f"{lease}.uses").open("a", encoding="ascii") as file:
+            file.writelines(f"{name}\n" for name in names)
+
+    def _remove_list(self, lease: str) -> None:
+        with _GUARD:
+            listed = _LISTS[self.folder.absolute()].pop(lease)
+        if listed:
+            with contextlib.suppress(OSError), self.hold(_USES):
+                if not self.is_held(_COLLECTING):
+                    (self.folder / f"{lease}.uses").unlink(missing_ok=True)
 
     def _remove_free(self, name: str) -> bool:
         """Remove a lock's file; False where somebody holds it."""

@@ -113,6 +113,7 @@ class Store:
         return record if record.key == key else None
 
     def write_record(self, record: StepRecord) -> None:
+        self.locks.use([record.key])
         path = self.record_path(record.key)
         if path.is_dir():  # a rename would not take its place
             self._put_aside(path)
@@ -156,6 +157,7 @@ class Store:
         """
         artifact = describe_folder(kind, built, self.digests.digest)
         folder = self.object_folder(artifact.digest)
+        self.locks.use([artifact.digest])
         if folder.exists() and self.is_intact(artifact):
             remove_folder(built)
             return artifact

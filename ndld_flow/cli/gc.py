@@ -20,9 +20,10 @@ from ndld_flow.cli.options import json_option, outputs_option, print_json
 def command(keep: int | None, dry_run: bool, outputs: Path, as_json: bool) -> None:
     """Free what no kept run or sweep needs.
 
-    All are kept unless --keep says otherwise; what is tagged always is, and a sweep of which a point is tagged.
+    All are kept unless --keep says otherwise; what is tagged always is, and a sweep of which a point is tagged. Runs
+    may work meanwhile: what they use is left, and counted at the end.
     """
-    freed = api.gc(outputs=outputs, keep=keep, dry_run=dry_run)
+    freed = api.gc(outputs=outputs, keep=keep, dry_run=dry_run, tell=lambda text: click.echo(text, err=True))
     if as_json:
         print_json(freed.model_dump(mode="json"))
         return
@@ -35,3 +36,5 @@ def command(keep: int | None, dry_run: bool, outputs: Path, as_json: bool) -> No
     click.echo(
         f"{verb} {freed.freed_bytes / 2**20:,.1f} MiB: {len(freed.runs)} runs, {sweeps}{len(freed.objects)} artifacts"
     )
+    if freed.in_use:
+        click.echo(f"left {len(freed.in_use)} artifacts, {freed.in_use_bytes / 2**20:,.1f} MiB, that runs at work use")

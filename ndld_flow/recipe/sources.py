@@ -196,6 +196,7 @@ def _recall(note: Path, store: Store, say: Callable[[str], None]) -> ArtifactRec
         record = ArtifactRecord.model_validate_json(unseal(note.read_bytes()))
     except (OSError, ValueError):
         return None
+    store.locks.use([record.digest])
     damage = store.find_damage(record)
     place = store.set_aside(record.digest) if damage else None
     if place is not None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from ndld_flow.artifacts.files import discard_folder, find_leftovers, remove_any, remove_folder
+from ndld_flow.artifacts.files import find_leftovers, move_aside, remove_any, remove_folder
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import RequestError
 from ndld_flow.records.base import Record
@@ -16,6 +19,10 @@ from ndld_flow.report.run_folder import RUN_RECORD, read_run_record
 from ndld_flow.report.sweep.read import read_sweep_record
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.runs import POINTS, Outputs, name_folder
+
+_BATCH = 100
+_DAMAGE_KEPT_S = 24 * 3600.0
+"""What was set aside while a run works: its user has just been told where it is."""
 
 
 class Freed(Record):
@@ -27,6 +34,11 @@ class Freed(Record):
     record_count: int
     freed_bytes: int
     dry_run: bool
+    runs_at_work: int = 0
+    """Runs, sweeps and plans that worked in the store when `gc` began."""
+    in_use: tuple[str, ...] = ()
+    """Objects that no finished run needs, and that were kept as a run at work uses them."""
+    in_use_bytes: int = 0
 
 
 @dataclass
@@ -51,50 +63,129 @@ class _Needed:
                 self.digests.add(record.artifact.digest)
 
 
-def collect_garbage(outputs: Outputs, keep: int | None = None, *, dry_run: bool = False) -> Freed:
-    """Remove objects and records that no kept run or sweep needs.
+def collect_garbage(
+    outputs: Outputs, keep: int | None = None, *, dry_run: bool = False, tell: Callable[[str], None] = lambda _: None
+) -> Freed:
+    """Remove objects and records that neither a kept run or sweep nor a run at work needs.
 
     All are kept unless `keep` says how many of the newest runs, and of the newest sweeps, of each recipe to keep
-    besides the tagged ones; a sweep of which a point is tagged is kept whole.
-    Raises RequestError while a run, a plan or a check works in the store, or when the record of a run or sweep is gone
-    or cannot be read (what it needs is then not known); OutputsError when something may not be removed.
+    besides the tagged ones; a sweep of which a point is tagged is kept whole. `tell` hears why it waits: another `gc`
+    or `verify` is at work.
+    Raises RequestError when the record of a run or sweep is gone or cannot be read (what it needs is then not known);
+    OutputsError when something may not be removed.
     """
     outputs.prepare()
     store = outputs.store
-    with explaining_disk("gc", outputs.root), store.locks.without_runs() as idle:
-        if not idle:
-            raise RequestError(
-                f"{store.root}: a run works in this store, or plan or verify. Wait for it to end, then run gc again."
-            )
+    waits = partial(tell, "waits for another gc, or verify")
+    with explaining_disk("gc", outputs.root), store.locks.collecting(waits):
+        at_work = len(store.locks.leased("run"))
         _refuse_lost_records(outputs)
-        runs, sweeps = list(outputs.folders()), list(outputs.sweep_folders())
-        dropped_runs, dropped_sweeps = (_choose(folders, keep, outputs) for folders in (runs, sweeps))
-        dropped = [*dropped_runs, *dropped_sweeps]
-        needed = _find_needed({*runs, *sweeps} - {*dropped}, store)
-        objects = [folder for folder in (store.root / "objects").glob("*/*") if folder.name not in needed.digests]
-        records = [path for path in (store.root / "records").glob("*/*.json") if path.stem not in needed.keys]
-        leftovers = [*(store.root / "damaged").glob("*"), *find_leftovers(outputs.root)]
-        freed_bytes = sum(map(_size_bytes, [*dropped, *objects, *leftovers]))
+        dropped_runs, dropped_sweeps, dropped_bytes = _drop_folders(outputs, keep, dry_run=dry_run)
+        needed = _find_needed({*outputs.folders(), *outputs.sweep_folders()} - {*dropped_runs, *dropped_sweeps}, store)
+        records = _remove_records(store, needed, dry_run=dry_run)  # first: no record names an object that is gone
+        objects = _remove_objects(store, needed, dry_run=dry_run)
+        leftovers = [
+            *_find_damage(store, older_than_s=_DAMAGE_KEPT_S if at_work else 0.0),
+            *find_leftovers(outputs.root),
+        ]
+        leftover_bytes = sum(map(_size_bytes, leftovers))
         if not dry_run:
-            for record in records:  # first, so that no record ever names an object that is gone
-                record.unlink(missing_ok=True)
-            for folder in dropped:
-                discard_folder(folder, folder.parent)
-            for folder in objects:
-                discard_folder(folder, store.root)
             for path in leftovers:
                 remove_any(path)
-            outputs.history.forget(dropped)
             _drop_notes(store)
             store.locks.remove_unheld()
     return Freed(
         runs=tuple(map(name_folder, dropped_runs)),
         sweeps=tuple(map(name_folder, dropped_sweeps)),
-        objects=tuple(folder.name for folder in objects),
-        record_count=len(records),
-        freed_bytes=freed_bytes,
+        objects=tuple(objects.removed),
+        record_count=records,
+        freed_bytes=dropped_bytes + objects.removed_bytes + leftover_bytes,
         dry_run=dry_run,
+        runs_at_work=at_work,
+        in_use=tuple(objects.in_use),
+        in_use_bytes=objects.in_use_bytes,
     )
+
+
+def _drop_folders(outputs: Outputs, keep: int | None, *, dry_run: bool) -> tuple[list[Path], list[Path], int]:
+    """Remove the runs and sweeps that are not kept; return them, and their size.
+
+    They are moved out of the way while nobody publishes or tags, and deleted afterwards.
+    """
+    with outputs.store.locks.hold("publish"):
+        runs, sweeps = (_choose(list(found), keep, outputs) for found in (outputs.folders(), outputs.sweep_folders()))
+        dropped_bytes = sum(map(_size_bytes, (*runs, *sweeps)))
+        moved = [] if dry_run else [move_aside(folder, folder.parent) for folder in (*runs, *sweeps)]
+        if not dry_run:
+            outputs.history.forget((*runs, *sweeps))
+    for folder in filter(None, moved):
+        remove_folder(folder)
+    return runs, sweeps, dropped_bytes
+
+
+def _remove_records(store: Store, needed: _Needed, *, dry_run: bool) -> int:
+    """Remove the records of keys that nobody needs; return their number."""
+    paths = [path for path in (store.root / "records").glob("*/*.json") if path.stem not in needed.keys]
+    count = 0
+    for batch in _batches(paths):
+        with store.locks.used() as used:
+            unused = [path for path in batch if path.stem not in used]
+            for path in () if dry_run else unused:
+                path.unlink(missing_ok=True)
+        count += len(unused)
+    return count
+
+
+@dataclass
+class _Objects:
+    """Objects that no kept run needs."""
+
+    removed: list[str] = field(default_factory=list)
+    removed_bytes: int = 0
+    in_use: list[str] = field(default_factory=list)
+    in_use_bytes: int = 0
+
+
+def _remove_objects(store: Store, needed: _Needed, *, dry_run: bool) -> _Objects:
+    """Remove the objects that nobody needs."""
+    folders = [folder for folder in (store.root / "objects").glob("*/*") if folder.name not in needed.digests]
+    found, named = _Objects(), dict[str, str]()
+    for batch in _batches(folders):
+        sizes = {folder: _size_bytes(folder) for folder in batch}
+        with store.locks.used() as used:
+            # A worker lists a digest until it has written the record, and its run lists the record's key from before.
+            for key in used - named.keys():
+                record = store.read_record(key)
+                if record is not None:
+                    named[key] = record.artifact.digest
+            in_use = used.union(named[key] for key in used & named.keys())
+            unused = [folder for folder in batch if folder.name not in in_use]
+            moved = [] if dry_run else [move_aside(folder, store.root) for folder in unused]
+        for folder in filter(None, moved):
+            remove_folder(folder)
+        for folder in batch:
+            if folder.name in in_use:
+                found.in_use.append(folder.name)
+                found.in_use_bytes += sizes[folder]
+            else:
+                found.removed.append(folder.name)
+                found.removed_bytes += sizes[folder]
+    return found
+
+
+def _batches(paths: Sequence[Path]) -> Iterator[Sequence[Path]]:
+    """Runs wait while a batch is removed."""
+    return (paths[start : start + _BATCH] for start in range(0, len(paths), _BATCH))
+
+
+def _find_damage(store: Store, older_than_s: float) -> list[Path]:
+    """Return what was set aside as damaged that long ago."""
+    found = []
+    for path in (store.root / "damaged").glob("*"):
+        with contextlib.suppress(OSError):
+            if not older_than_s or time.time() - path.lstat().st_ctime > older_than_s:
+                found.append(path)
+    return found
 
 
 def _refuse_lost_records(outputs: Outputs) -> None:

@@ -38,7 +38,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Planner:
-    """Decides steps against the store, and changes nothing."""
+    """Decides steps against the store. It changes nothing but the list of keys that this process uses."""
 
     recipe: Recipe
     store: Store
@@ -81,6 +81,7 @@ class Planner:
         known = self.known.get(make_key(parts)) if self.known else None
         if known is not None:
             return Decision(step, Reason.REUSED, "", parts, known)
+        self.store.locks.use([make_key(parts)])
         if step.name in self.forced:
             return Decision(step, Reason.FORCED, "", parts)
         if step.step.reused_where() is Reuse.NEVER:

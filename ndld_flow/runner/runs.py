@@ -163,7 +163,10 @@ class Outputs:
         if not TAG.fullmatch(name) or name == LATEST:
             raise RequestError(f"tag {name!r}: use letters, digits, `.`, `_` and `-`, and not `{LATEST}`.")
         self.tags.mkdir(parents=True, exist_ok=True)
-        point_to(self.tags / name, folder)
+        with self.store.locks.hold("publish"):
+            if not folder.exists():
+                raise RequestError(f"{name_folder(folder)}: `gc` has just removed it.")
+            point_to(self.tags / name, folder)
 
     def remove_tag(self, name: str) -> None:
         """Forget a name. Raises RequestError when there is no such tag."""

@@ -19,6 +19,7 @@ def gather_work(run: RunState, decision: Decision) -> Work:
     """A step with all it needs; everything it reads is made."""
     step, parts = decision.step, decision.parts
     assert parts is not None  # everything a step reads is made before it
+    run.planner.store.locks.use([decision.key])
 
     def progress(done: int, total: int, what: str) -> None:
         run.listener(describe_progress(step.name, done, total, hide_credentials(what)))

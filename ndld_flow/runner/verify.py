@@ -37,7 +37,7 @@ def verify_outputs(outputs: Outputs, progress: Callable[[int, int, str], None]) 
     """
     outputs.prepare()
     store = outputs.store
-    with store.locks.working():  # what gc removes meanwhile would look damaged
+    with store.locks.collecting():  # what gc removes meanwhile would look damaged
         folders = sorted((store.root / "objects").glob("*/*"))
         damaged, checked_bytes = [], 0
         for index, folder in enumerate(folders):

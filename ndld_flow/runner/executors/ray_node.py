@@ -37,7 +37,7 @@ from ndld_flow.runner.executors.ray_words import (
     Word,
 )
 from ndld_flow.runner.executors.worker_process import WorkerDiedError, WorkerProcess, WorkerStoppedError
-from ndld_flow.runner.keys import fingerprint_machine
+from ndld_flow.runner.keys import fingerprint_machine, make_key
 
 ALIVE_EVERY_S = 5.0
 """Seconds after which a node that has nothing to say says so: silence means that it, or the way to it, is gone."""
@@ -108,6 +108,7 @@ class _Desk:
         remote, store = RemoteStore(mirror.url), Store(_own_folder())
         remote.damaged |= set(mirror.damaged)
         with store.locks.working():
+            store.locks.use(make_key(work.parts) for work in order.works)
             lacks = [artifact.digest for artifact in mirror.reads if not remote.pull_artifact(artifact, store)]
             if lacks:
                 return Lacks(digests=tuple(lacks))
