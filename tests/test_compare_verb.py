@@ -246,6 +246,7 @@ def test_profile_measures_anew_each_time_and_explains_wrong_settings(standing: P
 
 def test_noise_is_learned_kept_and_used(standing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learn_noise, "PAIRS", 2)
+    monkeypatch.setattr(learn_noise, "ROUNDS", 4)
     done = say("noise", "model.onnx", "passes=24", "duration=0", "warmup=0", "--comparisons", "3")
     assert done.exception is None, done.exception
     assert "3 comparisons of model.onnx with itself" in done.output
@@ -254,6 +255,8 @@ def test_noise_is_learned_kept_and_used(standing: Path, monkeypatch: pytest.Monk
     assert len(noise.samples) == 3
     assert all(len(sample.a_runs_ms) == len(sample.b_runs_ms) == 2 for sample in noise.samples)
     assert noise.threshold > 0
+    assert noise.rounds_spread is not None
+    assert noise.rounds_spread > 0
     comparison = api.compare(["pair"]).comparison
     assert "model.onnx" in comparison.noise
     own = api.compare(["pair"], rules=Rules(noise=noise.model_copy(update={"model": "mine"})))
@@ -267,7 +270,8 @@ def test_noise_is_learned_kept_and_used(standing: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("setting", ["runs=2", "budget=1ms"])
-def test_noise_with_too_few_runs_is_refused(standing: Path, setting: str) -> None:
+def test_noise_with_too_few_runs_is_refused(standing: Path, setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learn_noise, "ROUNDS", 4)
     kept = {path: path.read_bytes() for path in standing.glob("outputs/noise/*.json")}
     with pytest.raises(RequestError, match="comparisons"):
         api.noise("model.onnx", ["passes=3", "duration=0", "warmup=0", setting], comparisons=3)

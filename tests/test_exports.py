@@ -438,10 +438,10 @@ def test_gates_as_junit() -> None:
     root = Xml.fromstring(comparison_junit(two_profiles(gates=tuple(map(gate, outcomes)))))  # noqa: S314
     suite = root.find("testsuite")
     assert suite is not None
-    assert suite.attrib == {"name": "speed", "tests": "4", "failures": "1", "errors": "1", "skipped": "1"}
+    assert suite.attrib == {"name": "speed", "tests": "4", "failures": "1", "errors": "2", "skipped": "0"}
     assert root.get("tests") == "4"
     children = [[child.tag for child in case] for case in suite]
-    assert children == [["system-out"], ["failure"], ["skipped"], ["error"]]
+    assert children == [["system-out"], ["failure"], ["error"], ["error"]]
     case = suite[1]
     assert case.get("name") == "latency.median <= +5 % (branch against main)"
     assert case.get("classname") == "speed"
@@ -461,7 +461,14 @@ def test_verdicts_as_junit_where_there_are_no_gates() -> None:
         "latency.median (b against main)",
         "latency.median (c against main)",
     ]
-    assert [[child.tag for child in case] for case in cases] == [["system-out"], ["failure"], ["skipped"]]
+    assert [[child.tag for child in case] for case in cases] == [["system-out"], ["failure"], ["error"]]
+
+
+@pytest.mark.parametrize(("word", "element"), [("inconclusive", "error"), ("pass", "skipped"), ("fail", "failure")])
+def test_junit_reports_an_undecided_gate_as_the_run_does(word: str, element: str) -> None:
+    comparison = two_profiles(gates=(gate("inconclusive"),)).model_copy(update={"when_undecided": word})
+    root = Xml.fromstring(comparison_junit(comparison))  # noqa: S314
+    assert [[child.tag for child in case] for case in root.iter("testcase")] == [[element]]
 
 
 @given(st.text(max_size=30))

@@ -12,9 +12,9 @@ import pytest
 
 from ndld_flow.compare.comparison import RoundsEvidence, compare
 from ndld_flow.compare.measured import Measured, Rules
-from ndld_flow.compare.rounds import FEWEST_ROUNDS, RoundsPlan, choose_clock, describe_rounds
+from ndld_flow.compare.rounds import RoundsPlan, choose_clock, describe_rounds, spread_of
 from ndld_flow.records.comparison import Comparison, MetricVerdict
-from ndld_flow.records.rounds import PairedRounds, Round, RoundSide
+from ndld_flow.records.rounds import FEWEST_ROUNDS, PairedRounds, Round, RoundSide
 from tests.compare_samples import steady
 from tests.simulated_rounds import A_A, SCENARIOS, decide
 
@@ -144,6 +144,12 @@ def test_a_learned_spread_widens_the_interval() -> None:
     rounds = rounds_of(side(10), side(10.6))
     assert compare_by(rounds).verdict == "regressed"
     assert compare_by(rounds, floor=0.04).verdict == "inconclusive"
+
+
+def test_the_learned_spread_bounds_that_of_the_rounds() -> None:
+    dice = random.Random(3)
+    rounds = [Round(base=side(10), candidate=side(10 * dice.lognormvariate(0, 0.01))) for _ in range(12)]
+    assert 0.01 < spread_of(describe_rounds(rounds, PLAN, "")) < 0.03
 
 
 def test_circumstances_that_differ_forbid_a_verdict_by_rounds_too() -> None:

@@ -27,7 +27,7 @@ Best learned on a model like yours, at the hour and under the load at which you 
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--comparisons", "-n", type=click.IntRange(3, 200), default=8, show_default=True,
-    help="How often to compare; each takes five process runs a side.",
+    help="How often to compare; each takes five process runs a side. Twelve rounds of alternating passes follow.",
 )  # fmt: skip
 @outputs_option
 @json_option
@@ -53,3 +53,8 @@ def command(model: str | None, settings: tuple[str, ...], comparisons: int, outp
         f"side, up to {share(found.single_run_threshold)}"
     )
     click.echo(f"process runs vary by {share(found.run_cov)}; kept in {outputs / 'noise'}, `compare` uses it")
+    if found.rounds_spread is not None:
+        click.echo(
+            f"rounds vary by {share(found.rounds_spread)} at most (95 % confidence); `compare_profiles` assumes 1 % or "
+            "more, and this where its setting `noise` names the file"
+        )

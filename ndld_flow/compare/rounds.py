@@ -21,11 +21,10 @@ from ndld_flow.compare.intervals import RatioInterval
 from ndld_flow.compare.metric_verdicts import Bounds, decide_ratio, say_change
 from ndld_flow.quantities import apart
 from ndld_flow.records.comparison import ComparedMetric, MetricVerdict
-from ndld_flow.records.rounds import Clock, ClockRatio, PairedRounds, Round, RoundSide
+from ndld_flow.records.rounds import FEWEST_ROUNDS, Clock, ClockRatio, PairedRounds, Round, RoundSide
 
 FLOOR = 0.01
 """Standard deviation of a round that is assumed at least: a few rounds may agree by chance."""
-FEWEST_ROUNDS = 4
 _STANDARD_ERRORS = 2.6
 _LEAST_ERROR = 0.002
 _MAD_TO_MEDIAN_ERROR = 1.2533 * 1.4826
@@ -35,7 +34,7 @@ _WAITS = 0.03
 _PARALLEL = 1.05
 """CPU time over wall time above which several threads must have run."""
 _SMALLEST_MS = 1e-9
-_CLOCK_NAMES: dict[Clock, str] = {"cpu": "CPU time", "wall": "wall time"}
+CLOCK_NAMES: dict[Clock, str] = {"cpu": "CPU time", "wall": "wall time"}
 
 
 class Estimate(NamedTuple):
@@ -142,6 +141,18 @@ def interval_of(estimates: Sequence[Estimate], floor: float = FLOOR) -> RatioInt
     return RatioInterval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 
+def spread_of(found: PairedRounds) -> float:
+    """Return an upper bound, at 95 % confidence, of the standard deviation of A/A rounds.
+
+    It includes the rounds' own errors. The quantile of the chi-square distribution is Wilson and Hilferty's (1931).
+    """
+    logs = [estimate_median(one, found.clock).log_ratio for one in found.rounds]
+    degrees = len(logs) - 1
+    part = 2 / (9 * degrees)
+    quantile = degrees * (1 - part - 1.645 * math.sqrt(part)) ** 3
+    return statistics.stdev(logs) * math.sqrt(degrees / quantile)
+
+
 def describe_rounds(rounds: Sequence[Round], plan: RoundsPlan, stopped_because: str) -> PairedRounds:
     """Describe the rounds of two profiles, the first being the base."""
     clock, reason = choose_clock(rounds, plan.on_device)
@@ -221,17 +232,22 @@ def _say(values: str, interval: RatioInterval, found: PairedRounds, *, inverted:
     """`5.55 ms -> 6.11 ms: +10.1 % (+8.9 % to +11.4 %) by CPU time; the median by wall time: ...; 4 rounds of ...`."""
     other: Clock = "wall" if found.clock == "cpu" else "cpu"
     beside = found.wall if found.clock == "cpu" else found.cpu
-    parts = [f"{values}: {_say_interval(interval)} by {_CLOCK_NAMES[found.clock]}"]
+    parts = [f"{values}: {say_interval(interval)} by {CLOCK_NAMES[found.clock]}"]
     if not inverted:
-        told = _say_interval(RatioInterval(beside.ratio, beside.low, beside.high))
-        parts.append(f"the median by {_CLOCK_NAMES[other]}: {told}")
+        parts.append(f"the median by {CLOCK_NAMES[other]}: {say_interval(beside)}")
     if found.clocks_disagree:
         parts.append("the clocks disagree, so the interval spans both")
     parts.append(f"{len(found.rounds)} rounds of alternating passes, {found.stopped_because}")
     return "; ".join(parts)
 
 
-def _say_interval(interval: RatioInterval) -> str:
-    if not interval.low or math.isinf(interval.high):
-        return f"{say_change(interval.ratio)} (too few rounds)"
-    return f"{say_change(interval.ratio)} ({say_change(interval.low)} to {say_change(interval.high)})"
+def say_interval(found: RatioInterval | ClockRatio) -> str:
+    """Return `+10.1 % (+8.9 % to +11.4 %)`."""
+    if not found.low or math.isinf(found.high):
+        return f"{say_change(found.ratio)} (too few rounds)"
+    return f"{say_change(found.ratio)} ({say_change(found.low)} to {say_change(found.high)})"
+
+
+def estimated_ratio(one: Round, clock: Clock) -> float:
+    """Return candidate over base of the median pass in one round; 1 where a clock reads nothing."""
+    return _interval([one], "latency.median", clock, FLOOR).ratio

@@ -187,6 +187,8 @@ class Comparison(Document):
     left_out: tuple[str, ...] = ()
     """Sentences about profiles that had no partner."""
     gates: tuple[ComparisonGate, ...] = ()
+    when_undecided: Literal["inconclusive", "pass", "fail"] = "inconclusive"
+    """The effect of a gate that stays undecided on whoever asked for the comparison."""
     noise: str = ""
     """Which learned noise was used, in words; empty for none."""
     geometric_mean_ratio: float | None = None

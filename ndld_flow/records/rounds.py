@@ -7,6 +7,8 @@ from typing import Literal
 from ndld_flow.records.base import Record
 
 Clock = Literal["cpu", "wall"]
+FEWEST_ROUNDS = 4
+"""Before so many, nothing is decided: few processes may agree by chance."""
 
 
 class RoundSide(Record):

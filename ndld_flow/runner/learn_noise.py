@@ -14,6 +14,7 @@ from ndld_flow.artifacts.digest import digest_json
 from ndld_flow.artifacts.files import temporary_folder, write_text_atomically
 from ndld_flow.compare.measured import Rules
 from ndld_flow.compare.noise import applies, learn_thresholds, noise_samples
+from ndld_flow.compare.rounds import spread_of
 from ndld_flow.errors import RequestError, require_utf8
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
@@ -31,6 +32,8 @@ PAIRS = 5
 """Process runs a side in one comparison, as `profile` makes by default."""
 FEWEST_COMPARISONS = 3
 """The next comparison exceeds the largest of n with a chance of 1 in n + 1: fewer would teach nothing."""
+ROUNDS = 12
+"""Rounds in which the model alternates with itself, whose spread `compare_profiles` can then start from."""
 RUN_S = 0.5
 """How long each process run measures, as `profile` does by default."""
 RECIPE = """\
@@ -40,6 +43,7 @@ model: {model}
 steps:
   a: {{step: profile, from: source, runs: {runs}, duration: {duration}, stable: 0 %, budget: 1 h, layer_passes: 0}}
   b: {{step: profile, from: source, runs: {runs}, duration: {duration}, stable: 0 %, budget: 1 h, layer_passes: 0}}
+  rounds: {{step: compare_profiles, base: a, from: b, min_rounds: {rounds}, rounds: {rounds}, budget: 1 h}}
 """
 
 
@@ -66,11 +70,15 @@ def learn_noise(
     with temporary_folder() as aside:
         recipe = aside / "noise.yaml"
         recipe.write_text(
-            RECIPE.format(model=json.dumps(model), runs=runs, duration=f"{RUN_S * runs} s"), encoding="utf-8"
+            RECIPE.format(model=json.dumps(model), runs=runs, duration=f"{RUN_S * runs} s", rounds=ROUNDS),
+            encoding="utf-8",
         )
         finished = run_recipe(Request(recipe, tuple(dict.fromkeys(overrides)), outputs, ("all",)), listener)
-    profiles = read_run(Path(finished.folder)).profiles
-    noise = _learn(profiles["a"], profiles["b"], model)
+    documents = read_run(Path(finished.folder))
+    noise = _learn(documents.profiles["a"], documents.profiles["b"], model)
+    rounds = documents.comparisons["rounds"].profiles[0].rounds
+    if rounds is not None:
+        noise = noise.model_copy(update={"rounds_spread": spread_of(rounds)})
     path = _folder(Outputs(outputs)) / f"{_name(noise)}.json"
     write_text_atomically(path, noise.to_json())
     return noise

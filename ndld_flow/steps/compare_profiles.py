@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from ndld_flow.artifacts.kinds import Artifact, ComparisonDocument, Onnx, ProfileDocument
 from ndld_flow.errors import RequestError
 from ndld_flow.records.comparison import Allowance
 from ndld_flow.records.metric import Metric
+from ndld_flow.records.rounds import FEWEST_ROUNDS
 from ndld_flow.step import Context, DataFile, Reads, Result, Reuse, Step
 from ndld_flow.units import Fraction, Milliseconds
 
@@ -57,10 +58,12 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
     """Relative difference that counts: a metric improved or regressed when the interval of its ratio lies wholly beyond
     it, and is unchanged when the interval lies wholly within."""
     rounds: Annotated[int, Field(ge=0)] = 12
-    """Rounds, at most, while a gate or the verdict is undecided; at least four. 0 measures none, so that the process
-    runs of the two profiles decide everything."""
+    """Rounds, at most, while a gate or the verdict is undecided. 0 measures none, so that the process runs of the two
+    profiles decide everything."""
+    min_rounds: Annotated[int, Field(ge=FEWEST_ROUNDS)] = FEWEST_ROUNDS
+    """Rounds, at least, before anything is decided."""
     budget: Annotated[Milliseconds, Field(gt=0)] = 60_000.0
-    """No further round begins when four or more have taken so long."""
+    """No further round begins when the least number of rounds, or more, has taken so long."""
     noise: Annotated[Path | None, DataFile()] = None
     """A file that `ndld-flow noise` wrote: how much two processes of the same model differ on this machine. By default
     1 %, or what the rounds themselves show, whichever is more."""
@@ -79,14 +82,14 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
             raise ValueError(str(error)) from None
         return gates
 
-    @field_validator("rounds")
-    @classmethod
-    def _check_rounds(cls, rounds: int) -> int:
-        from ndld_flow.compare.rounds import FEWEST_ROUNDS
-
-        if 0 < rounds < FEWEST_ROUNDS:
-            raise ValueError(f"fewer than {FEWEST_ROUNDS} rounds decide nothing; 0 measures none")
-        return rounds
+    @model_validator(mode="after")
+    def _check_rounds(self) -> CompareProfiles:
+        if 0 < self.rounds < self.min_rounds:
+            raise ValueError(
+                f"`rounds: {self.rounds}` is fewer than the {self.min_rounds} rounds that nothing is decided before "
+                "(`min_rounds`); 0 measures none"
+            )
+        return self
 
     def run(self, source: ProfileDocument, out: Path, context: Context) -> Result:
         from ndld_flow.compare.comparison import compare
@@ -97,6 +100,7 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
         rules = self._rules(evidence)
         subjects = _subjects(measured, (base.path, source.path))
         comparison = compare(subjects, {source.label: measured}, rules, self.gates, evidence=evidence)
+        comparison = comparison.model_copy(update={"when_undecided": self.when_undecided})
         (out / ComparisonDocument.main).write_text(comparison.to_json(), encoding="utf-8")
         _log(comparison, context)
         outcomes = {gate.outcome for gate in comparison.gates}
@@ -133,7 +137,7 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
             found = measure_rounds(
                 [_side("base", measured[0], models[0], context), _side("from", measured[1], models[1], context)],
                 context.scratch,
-                RoundLimits(self.rounds, self.budget),
+                RoundLimits(self.rounds, self.budget, self.min_rounds),
                 lambda rounds: self._is_decided(rounds, measured, plan),
             )
         return RoundsEvidence(describe_rounds(found.rounds, plan, found.stopped_because))
@@ -171,9 +175,9 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
         """Return whether everything that rounds can decide is decided: the verdict, and the gates on their metrics."""
         from ndld_flow.compare.comparison import RoundsEvidence, compare
         from ndld_flow.compare.gates import parse_comparison_gates
-        from ndld_flow.compare.rounds import ESTIMATES, FEWEST_ROUNDS, describe_rounds
+        from ndld_flow.compare.rounds import ESTIMATES, describe_rounds
 
-        if len(rounds) < FEWEST_ROUNDS:
+        if len(rounds) < self.min_rounds:
             return False
         evidence = RoundsEvidence(describe_rounds(rounds, plan, ""))
         rules = self._rules(evidence)

@@ -1,15 +1,20 @@
 """How often a comparison is right on this machine, and what it costs: printed, not asserted.
 
-`python -m tests.benchmarks.bench_compare [sittings] [pairs] [passes]`, default 20 sittings of 5 pairs of 200 passes a
-run: about five minutes on a machine at rest, and three times that on a busy one.
+`python -m tests.benchmarks.bench_compare [comparisons] [sittings] [pairs] [passes]`, default 40 comparisons by rounds
+and no sittings: a quarter of an hour on two busy cores.
 
-1. Real process runs of ONNX Runtime. Each sitting measures in turns a model, the very same model again, and one with a
-   tenth more blocks. Verdicts are counted for several deciding metrics, for A/A (anything but `unchanged` and
-   `inconclusive` is a false alarm) and for A/B (`regressed` is right). Two sittings joined tell what 10 pairs would
-   have said, and the first 20 passes of each run what shorter runs would have.
-2. Simulated runs, for what real ones are too few: false alarms and power of the rule in use and of two others, over the
-   scatter of a run, the number of pairs and the true difference. `bursts` are runs that something else slowed down.
+1. Comparisons as `compare_profiles` makes them: rounds in which two models alternate pass by pass, until the verdict is
+   decided or the default limits are reached. A model is compared with itself (anything but `unchanged` and
+   `inconclusive` is false) and with one that has a tenth more blocks (`regressed` is right), in turns. A quarter of the
+   models takes about 25 ms a pass, the others 5 ms. Some more follow with passes of tens of microseconds, and with two
+   threads, where wall time decides.
+2. Simulated rounds, for what real ones are too few: false verdicts by the kind of noise, for a true difference of 0 %,
+   3 % (the threshold itself: whatever is decided there is wrong half of the time) and 10 %. Each comparison looks after
+   every round.
 3. The engine's own time for 10 profiles of 5,000 layers.
+4. Process runs, as the verb `compare` judges recorded profiles; only when sittings are asked for. Each sitting measures
+   in turns a model, the very same again, and one with a tenth more blocks. Two sittings joined show what 10 pairs would
+   have shown, and the first 20 passes of each run what shorter runs would have. Simulated runs complete them.
 """
 
 from __future__ import annotations
@@ -23,21 +28,27 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ndld_flow.artifacts.digest import digest_file
+from ndld_flow.backends.measuring.pair_rounds import RoundLimits, measure_rounds
 from ndld_flow.backends.measuring.profiler import measure_in_turns
-from ndld_flow.backends.measuring.profiling_request import ProfilingRequest
+from ndld_flow.backends.measuring.profiling_request import ProfilingRequest, Side
 from ndld_flow.backends.measuring.stopping import MeasuringPlan
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings
 from ndld_flow.compare.comparison import compare_profiles
 from ndld_flow.compare.intervals import RatioInterval, paired_ratio, unpaired_ratio
 from ndld_flow.compare.match_layers import match_layers
 from ndld_flow.compare.measured import Measured, Rules
-from ndld_flow.records.comparison import Verdict
+from ndld_flow.compare.rounds import RoundsPlan, describe_rounds, judge_by_rounds
+from ndld_flow.records.comparison import MetricVerdict, Verdict
 from ndld_flow.records.machine import Machine
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, TensorInfo
-from tests.models import GraphBuilder, rename_output, save, tensor
+from ndld_flow.records.rounds import Round
+from ndld_flow.steps.compare_profiles import CompareProfiles
+from tests.models import GraphBuilder, make_cnn, rename_output, save, tensor
+from tests.simulated_rounds import BOUNDS, METRIC, SCENARIOS, decide_slowly
 
 BLOCKS, MORE_BLOCKS = 40, 44
 SHORT = 20
@@ -69,6 +80,90 @@ def request(path: Path, label: str, runs: int, passes: int) -> ProfilingRequest:
         seed=0,
         options={},
     )
+
+
+@dataclass
+class Tally:
+    """Verdicts of one kind of comparison, and what they cost."""
+
+    name: str
+    verdicts: list[Verdict] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    rounds: list[int] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+    clocks: Counter[str] = field(default_factory=Counter)
+
+    def add(self, base: Path, candidate: Path, threads: int, folder: Path) -> None:
+        """Compare two models as `compare_profiles` does by default."""
+        requests = [
+            replace(request(path, "", 5, 1), session=SessionSettings(threads=threads)) for path in (base, candidate)
+        ]
+        sides = [Side(each, folder, lambda *_: None) for each in requests]
+        limits = RoundLimits(
+            CompareProfiles.model_fields["rounds"].default, CompareProfiles.model_fields["budget"].default
+        )
+        plan = RoundsPlan(on_device=False, rounds_limit=limits.rounds, budget_ms=limits.budget_ms, threshold=THRESHOLD)
+
+        def judge(rounds: Sequence[Round]) -> MetricVerdict:
+            return judge_by_rounds(METRIC, (0, 1), BOUNDS, describe_rounds(rounds, plan, ""))
+
+        start = time.perf_counter()
+        found = measure_rounds(sides, folder, limits, lambda rounds: judge(rounds).verdict != "inconclusive")
+        verdict = judge(found.rounds)
+        self.verdicts.append(verdict.verdict)
+        self.seconds.append(time.perf_counter() - start)
+        self.rounds.append(len(found.rounds))
+        self.ratios.append(verdict.ratio)
+        self.clocks[verdict.clock] += 1
+
+    def report(self) -> str:
+        counts = Counter(self.verdicts)
+        told = ", ".join(f"{counts[verdict]:2} {verdict}" for verdict in VERDICTS)
+        took = f"{statistics.median(self.seconds):.1f} s (at most {max(self.seconds):.0f})"
+        rounds = f"{statistics.median(self.rounds):g} rounds (at most {max(self.rounds)})"
+        clocks = " and ".join(f"{clock} time in {number}" for clock, number in self.clocks.items())
+        return (
+            f"  {self.name}: {told}; {took}, {rounds}; ratio {min(self.ratios):.3f} to {max(self.ratios):.3f}, "
+            f"median {statistics.median(self.ratios):.3f}; {clocks}"
+        )
+
+
+def report_rounds(comparisons: int) -> None:
+    print(f"\ncomparisons by rounds at default settings, threshold {THRESHOLD:.0%}", flush=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        chains = {blocks: make_chain(folder / f"{blocks}.onnx", blocks) for blocks in (1, 40, 44, 180, 198)}
+        chains[0] = make_cnn(folder / "tiny.onnx")
+        quick, slow = ((40, 40), (40, 44)), ((180, 180), (180, 198))
+        mixed = [slow if number % 4 == 3 else quick for number in range(comparisons)]
+        report_pairs("one thread", mixed, chains, 1)
+        report_pairs("tens of microseconds", [((0, 0), (0, 1))] * max(1, comparisons // 4), chains, 1)
+        report_pairs("two threads", [quick] * max(1, comparisons // 10), chains, 2)
+
+
+def report_pairs(name: str, pairs: Sequence[Sequence[tuple[int, int]]], chains: dict[int, Path], threads: int) -> None:
+    """Alternate A/A and A/B comparisons, so that the machine's load is the same for both."""
+    tallies = Tally(f"{name}, A/A"), Tally(f"{name}, A/B")
+    for comparisons in pairs:
+        for tally, (base, candidate) in zip(tallies, comparisons, strict=True):
+            tally.add(chains[base], chains[candidate], threads, chains[base].parent)
+    for tally in tallies:
+        print(tally.report(), flush=True)
+
+
+def report_simulated_rounds() -> None:
+    effects = (0.0, 0.03, 0.1)
+    print("\nsimulated rounds: % of 300 comparisons called different / unchanged, and rounds taken, by true difference")
+    print(f"  {'noise':33} {'  '.join(f'{effect:>18.0%}' for effect in effects)}")
+    for name, scenario in SCENARIOS.items():
+        told = []
+        for effect in effects:
+            dice = random.Random(f"{name} {effect}")
+            found = [decide_slowly(dice, scenario, effect) for _ in range(300)]
+            counts = Counter(verdict for verdict, _ in found)
+            called, same = counts["regressed"] + counts["improved"], counts["unchanged"]
+            told.append(f"{called / 3:5.1f} /{same / 3:5.1f} {statistics.fmean(n for _, n in found):4.1f}")
+        print(f"  {name:33} {'  '.join(told)}", flush=True)
 
 
 def measure(sittings: int, pairs: int, passes: int) -> Iterator[tuple[Profile, Profile, Profile]]:
@@ -235,10 +330,13 @@ def time_engine(name: str, profiles: Sequence[Profile]) -> None:
 
 def main() -> None:
     given = [int(word) for word in sys.argv[1:]]
-    sittings, pairs, passes = (*given, *(20, 5, 200)[len(given) :])
+    comparisons, sittings, pairs, passes = (*given, *(40, 0, 5, 200)[len(given) :])
+    report_rounds(comparisons)
+    report_simulated_rounds()
     report_engine()
-    report_simulated()
-    report_real(sittings, pairs, passes)
+    if sittings:
+        report_simulated()
+        report_real(sittings, pairs, passes)
 
 
 if __name__ == "__main__":

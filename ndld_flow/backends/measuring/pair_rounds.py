@@ -24,9 +24,8 @@ from ndld_flow.backends.measuring.worker_job import Job, Part, write_feeds
 from ndld_flow.backends.measuring.worker_process import failure_of
 from ndld_flow.backends.processes.parent import CommandedChild, Ended
 from ndld_flow.backends.running.feeds import make_feeds
-from ndld_flow.compare.rounds import FEWEST_ROUNDS
 from ndld_flow.quantities import seconds
-from ndld_flow.records.rounds import Round, RoundSide
+from ndld_flow.records.rounds import FEWEST_ROUNDS, Round, RoundSide
 
 _WARMUP_TURNS = 4
 _TURN_MS = 2.0
@@ -161,6 +160,7 @@ class RoundLimits:
     rounds: int
     budget_ms: float
     """No further round begins when they have taken so long and there are enough to judge by."""
+    fewest: int = FEWEST_ROUNDS
 
 
 @dataclass(frozen=True)
@@ -190,5 +190,5 @@ def measure_rounds(
                 return MeasuredRounds(tuple(rounds), f"decided {taken}")
             if len(rounds) >= limits.rounds:
                 return MeasuredRounds(tuple(rounds), f"undecided {taken}, the most that `rounds` allows")
-            if used_ms >= limits.budget_ms and len(rounds) >= FEWEST_ROUNDS:
+            if used_ms >= limits.budget_ms and len(rounds) >= limits.fewest:
                 return MeasuredRounds(tuple(rounds), f"undecided {taken}, the whole `budget`")

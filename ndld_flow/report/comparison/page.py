@@ -24,6 +24,7 @@ from ndld_flow.report.comparison.collect_differences import (
     collect_settings,
 )
 from ndld_flow.report.comparison.collect_gates import GateView, collect_gates
+from ndld_flow.report.comparison.collect_rounds import RoundsView, collect_rounds
 from ndld_flow.report.comparison.collect_subjects import SubjectView, collect_subjects
 from ndld_flow.report.comparison.collect_verdicts import (
     Decision,
@@ -65,6 +66,7 @@ class ComparisonPage:
     why: str
     subjects: tuple[SubjectView, ...]
     decisions: tuple[Decision, ...]
+    rounds: tuple[RoundsView, ...]
     ticks: tuple[tuple[float, str], ...]
     """(place in percent, text) on the axis of the decisions."""
     geometric_mean: str
@@ -83,6 +85,7 @@ class ComparisonPage:
         present = {
             "decision": bool(self.decisions),
             "gates": bool(self.gates),
+            "rounds": bool(self.rounds),
             "circumstances": True,
             "metrics": bool(self.profiles),
             "time": layered,
@@ -105,6 +108,7 @@ def collect_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profi
         why=short_name(comparison.why, 600),
         subjects=subjects,
         decisions=decisions,
+        rounds=collect_rounds(comparison),
         ticks=scale.ticks(),
         geometric_mean=_geometric_mean(comparison),
         gates=collect_gates(comparison),

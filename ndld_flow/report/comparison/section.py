@@ -18,6 +18,7 @@ from ndld_flow.plain_text import short_name
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.report.comparison.collect_differences import DifferenceView, collect_differences
 from ndld_flow.report.comparison.collect_gates import GateView, collect_gates
+from ndld_flow.report.comparison.collect_rounds import RoundsView, collect_rounds
 from ndld_flow.report.comparison.collect_subjects import SubjectView, collect_subjects
 from ndld_flow.report.comparison.collect_verdicts import Decision, collect_decisions
 
@@ -36,6 +37,7 @@ class ComparisonSection:
     several: bool
     """It has more than one profile."""
     decisions: tuple[Decision, ...]
+    rounds: tuple[RoundsView, ...]
     ticks: tuple[tuple[float, str], ...]
     """(place in percent, text) on their axis."""
     gates: tuple[GateView, ...]
@@ -61,6 +63,7 @@ def _section(step: str, comparison: Comparison, page: str) -> ComparisonSection:
         subjects=collect_subjects(comparison.subjects),
         several=len(comparison.profiles) > 1,
         decisions=decisions,
+        rounds=collect_rounds(comparison),
         ticks=scale.ticks(),
         gates=collect_gates(comparison),
         differences=collect_differences(comparison),

@@ -2,8 +2,8 @@
 
 One test suite a profile; one test case a gate and candidate. A comparison without gates has one test case a candidate:
 the verdict of the deciding metric, as the exit code judges it. A failed gate and a regression are failures.
-Inconclusive is `skipped`: nothing was proved, and the exit code 4 leaves it to the pipeline what that means.
-Incomparable is `error`: a comparison that could not be made must not look like one that was passed over.
+Inconclusive and incomparable are `error`: what could not be decided must not look like a test that passed or was left
+out. With `when_undecided: pass` inconclusive is `skipped`, and with `fail` a failure.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from ndld_flow.records.comparison import Comparison, ProfileComparison
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 cannot hold, not even as a reference."""
-_ELEMENTS = {"failed": "failure", "regressed": "failure", "inconclusive": "skipped", "incomparable": "error"}
-"""Outcome or verdict -> what stands in its test case; nothing for all that is well."""
+_ELEMENTS = {"failed": "failure", "regressed": "failure", "incomparable": "error"}
+"""Outcome or verdict -> the element in its test case; none for all that is well."""
+_UNDECIDED = {"inconclusive": "error", "pass": "skipped", "fail": "failure"}
+"""`when_undecided` -> the element of what is inconclusive."""
 _COUNTS = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 
 
@@ -60,7 +62,8 @@ def _add(suite: Xml.Element, comparison: Comparison, compared: ProfileComparison
     element = Xml.SubElement(
         suite, "testcase", name=_text(f"{case.name} ({against})"), classname=_text(compared.name), time="0"
     )
-    kind = _ELEMENTS.get(case.outcome)
+    undecided = case.outcome == "inconclusive"
+    kind = _UNDECIDED[comparison.when_undecided] if undecided else _ELEMENTS.get(case.outcome)
     if kind is None:
         Xml.SubElement(element, "system-out").text = _text(f"{case.outcome}: {case.why}", 2_000)
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
+from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import MINUS, TIMES, change, milliseconds, share, three_digits
 from ndld_flow.records.comparison import (
     NOT_RECORDED,
@@ -14,6 +15,7 @@ from ndld_flow.records.comparison import (
     ProfileComparison,
 )
 from ndld_flow.records.profile import Profile
+from ndld_flow.report.comparison.collect_rounds import collect_rounds
 from ndld_flow.report.comparison.values import values_beside
 from ndld_flow.report.exports.github_markdown import code, details, prose, table
 from ndld_flow.report.exports.layer_changes import LayerChange, layer_changes
@@ -121,6 +123,9 @@ def _profile(comparison: Comparison, compared: ProfileComparison, measured: Sequ
     yield table(head, rows[:first], numbers)
     if len(rows) > first:
         yield details("All metrics", table(head, rows[first:_METRICS], numbers))
+    for view in collect_rounds(comparison):
+        if view.profile == short_name(compared.name, 80):
+            yield f"{prose(' '.join(view.sentences), 1200)}\n"
     for candidate in range(1, len(measured)):
         yield from _layers(comparison, compared, measured, candidate)
     yield _differences(comparison, compared)
