@@ -83,7 +83,8 @@ def test_what_looks_at_all_runs_reads_each_once(told: dict[int, dict[str, list[i
 
 
 def test_gc_reads_only_what_it_keeps(told: dict[int, dict[str, list[int]]]) -> None:
-    assert [told[length]["gc"][1] for length in LENGTHS] == [3, 4]  # the tagged one, and three more where there are
+    # The tagged one, and three more where there are: for what they need, and those for whether they came to their end.
+    assert [told[length]["gc"][1] for length in LENGTHS] == [1 + 2 * 2, 1 + 3 * 2]
 
 
 def test_copies_in_a_long_history_are_as_sound_as_what_was_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

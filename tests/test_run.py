@@ -263,7 +263,6 @@ def test_a_step_that_raises_leaves_nothing_half_written(in_folder: Path) -> None
         toy.run()
     assert objects(in_folder) == []
     assert list((in_folder / "outputs/store/building").iterdir()) == []
-    assert list((in_folder / "outputs/runs").iterdir()) == []
 
 
 def test_a_missing_model_names_the_near_ones(in_folder: Path) -> None:

@@ -87,7 +87,7 @@ def test_an_undecided_gate_is_reported_first_and_last_and_ends_the_run_with_4(re
     assert '<span class="outcome inconclusive">Inconclusive</span>' in page
     assert "could not be decided" in page
     (listed,) = list_runs(Outputs(Path("outputs")))
-    assert listed.inconclusive
+    assert listed.outcome == "inconclusive"
     code, lines = run(recipe)
     assert code == 4
     assert "was INCONCLUSIVE" in lines[-2]

@@ -113,6 +113,10 @@ class Locks:
             found = {path.stem for path in self.folder.glob(f"{kind}-*.lock")}
             yield {name.removeprefix(f"{kind}-") for name in found if not self._remove_free(name)}
 
+    def is_leased(self, kind: str, name: str) -> bool:
+        """Return whether the holder of one lease lives."""
+        return (self.folder / f"{kind}-{name}.lock").exists() and not self._remove_free(f"{kind}-{name}")
+
     def leased(self, kind: str) -> set[str]:
         """Names of the leases of a kind whose holders live."""
         with self.leases(kind) as alive:

@@ -40,7 +40,7 @@ VERBS = {
     "inspect": "Look things up in a model: its summary, nodes, tensors, weights.",
     "draw": "Draw the graph of a model or an engine as SVG, PNG, JPEG or a page.",
     "report": "Draw a run's or a sweep's report again from its records.",
-    "runs": "List finished runs and sweeps.",
+    "runs": "List runs and sweeps, newest first.",
     "tag": "Give a run or a sweep a lasting name.",
     "steps": "List the steps, or explain one with all its settings.",
     "ops": "Explain an operator of any opset, or list them by family.",

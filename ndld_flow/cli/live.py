@@ -12,10 +12,11 @@ from rich.text import Text
 
 from ndld_flow.cli.sweep_words import MARKS as POINT_MARKS
 from ndld_flow.cli.sweep_words import describe_point, describe_sweep_end
-from ndld_flow.cli.wording import describe_end
+from ndld_flow.cli.wording import describe_end, describe_failure
 from ndld_flow.runner.events import (
     Event,
     PointFinished,
+    RunFailed,
     RunFinished,
     RunStarted,
     Said,
@@ -64,6 +65,7 @@ class LiveDisplay:
             StepProgressed: self._advance,
             StepFinished: self._end,
             RunFinished: self._conclude,
+            RunFailed: self._fail,
             SweepStarted: self._begin_sweep,
             PointFinished: self._end_point,
             SweepFinished: self._conclude,
@@ -137,6 +139,13 @@ class LiveDisplay:
             event.summary or event.reason,
         )
         self.console.print(line, soft_wrap=True)
+
+    def _fail(self, event: RunFailed) -> None:
+        self.progress.stop()
+        head, *rest = describe_failure(event)
+        self.console.print(Text(head, style="bold red"), soft_wrap=True)
+        for line in rest:
+            self.console.print(Text(line), soft_wrap=True)
 
     def _conclude(self, event: RunFinished | SweepFinished) -> None:
         self.progress.stop()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ndld_flow.cli.sweep_words import describe_point, describe_sweep_end
-from ndld_flow.cli.wording import describe_end, describe_step_end
+from ndld_flow.cli.wording import describe_end, describe_failure, describe_step_end
 from ndld_flow.runner.events import (
     Event,
     PointFinished,
+    RunFailed,
     RunFinished,
     Said,
     StepFinished,
@@ -50,3 +51,5 @@ def _print_step(event: Event) -> None:
         print(describe_step_end(event), flush=True)
     elif isinstance(event, RunFinished):
         print("\n".join(describe_end(event)), flush=True)
+    elif isinstance(event, RunFailed):
+        print("\n".join(describe_failure(event)), flush=True)

@@ -8,15 +8,26 @@ import click
 
 from ndld_flow import api
 from ndld_flow.cli.options import json_option, outputs_option, print_json
+from ndld_flow.records.outcome import ENDINGS
 from ndld_flow.runner.list_runs import RunSummary
 
+_COLOURS = {"passed": "green", "failed": "red", "inconclusive": "yellow"}
 
-@click.command("runs", short_help="List finished runs and sweeps.")
+
+def _word(run: RunSummary) -> str:
+    """`passed`, `FAILED`, `KILLED in speed`."""
+    ending = ENDINGS[run.outcome]
+    word = "passed" if run.outcome == "passed" else ending.headline
+    where = f" in {' and '.join(run.failed_in)}" if run.failed_in else ""
+    return click.style(f"{word}{where}", fg=_COLOURS[ending.tone])
+
+
+@click.command("runs", short_help="List runs and sweeps.")
 @click.argument("recipe", default="*")
 @outputs_option
 @json_option
 def command(recipe: str, outputs: Path, as_json: bool) -> None:
-    """List finished runs and sweeps, newest first; with RECIPE only those of one recipe."""
+    """List runs and sweeps, newest first, each with its outcome; with RECIPE only those of one recipe."""
     found = api.runs(recipe, outputs=outputs)
     if as_json:
         print_json([run.model_dump(mode="json") for run in found])
@@ -28,16 +39,10 @@ def command(recipe: str, outputs: Path, as_json: bool) -> None:
         if run.damage:
             click.echo(f"{run.run:<{width}}  {click.style('damaged', fg='red')}: {run.damage}")
             continue
-        word = _outcome(run)
+        word = _word(run)
         tags = f"  [{', '.join(run.tags)}]" if run.tags else ""
         best = f", best #{run.best}" if run.best is not None else ""
         points = f"  sweep of {run.points} points{best}" if run.kind == "sweep" else ""
         click.echo(
             f"{run.run:<{width}}  {word}  {run.wall_s:8.1f} s  {run.started_at:%Y-%m-%d %H:%M} UTC{points}{tags}"
         )
-
-
-def _outcome(run: RunSummary) -> str:
-    if run.passed:
-        return click.style("passed", fg="green")
-    return click.style("INCONCLUSIVE", fg="yellow") if run.inconclusive else click.style("FAILED", fg="red")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ndld_flow.runner.events import RunFinished, StepFinished
+from ndld_flow.quantities import quantity
+from ndld_flow.records.outcome import ENDINGS
+from ndld_flow.runner.events import RunFailed, RunFinished, StepFinished
 
 
 def describe_step_end(event: StepFinished) -> str:
@@ -15,10 +17,25 @@ def describe_step_end(event: StepFinished) -> str:
     return f"{event.name}: {how}: {event.summary}"
 
 
+def describe_failure(event: RunFailed) -> list[str]:
+    """The outcome, the step, and where the report is; the error itself is printed last."""
+    steps = f" in step {' and '.join(event.steps)}" if event.steps else ""
+    return [f"{ENDINGS[event.outcome].headline} {event.run}{steps}", f"report {event.report}"]
+
+
 def describe_end(event: RunFinished) -> list[str]:
     """The verdict's lines and where the report is; for a run with nothing to do, which run has it all."""
     if event.nothing_to_do:
         word = "passed" if event.passed else "was INCONCLUSIVE" if event.exit_code == 4 else "FAILED"
         head = f"nothing to do: run {event.run} has all of this and {word} ({event.wall_s:.2f} s)"
-        return [head, f"report {event.report}"]
-    return [*event.verdict, f"report {event.report}"]
+        return [head, *_failed_gates(event), f"report {event.report}"]
+    return [*event.verdict, *_failed_gates(event), f"report {event.report}"]
+
+
+def _failed_gates(event: RunFinished) -> list[str]:
+    """`gate failed: agree.cosine >= 0.999: measured 0.981, limit 0.999`, for each."""
+    return [
+        f"gate failed: {gate.gate}: measured {quantity(gate.left, gate.unit)}, limit {quantity(gate.right, gate.unit)}"
+        for gate in event.gates
+        if not gate.passed
+    ]

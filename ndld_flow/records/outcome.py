@@ -19,19 +19,23 @@ class Ending:
     headline: str
     """First word of the terminal's verdict and of the report."""
     exit_code: int
+    tone: Literal["passed", "failed", "inconclusive"]
+    """Colour of the headline."""
+    sign: str
+    """Of the page's title."""
     complete: bool = False
     """Whether every step that had to run came to its end: only such a run is a base to compare with."""
 
 
 ENDINGS: Mapping[RunOutcome, Ending] = {
-    "passed": Ending("PASSED", 0, complete=True),
-    "failed": Ending("FAILED", 1, complete=True),  # a check, a gate or a step's own verdict failed
-    "inconclusive": Ending("INCONCLUSIVE", 4, complete=True),
-    "error": Ending("ERROR", 2),  # a step, or what it needs, cannot do what the recipe asks
-    "bug": Ending("BUG", 3),
-    "killed": Ending("KILLED", 5),  # a worker ended by a signal, or by a lack of memory
-    "interrupted": Ending("INTERRUPTED", 130),
-    "running": Ending("RUNNING", 0),  # or its program was killed, which leaves no time to record it
+    "passed": Ending("PASSED", 0, "passed", "✓", complete=True),
+    "failed": Ending("FAILED", 1, "failed", "✕", complete=True),  # a check, a gate or a step's own verdict failed
+    "inconclusive": Ending("INCONCLUSIVE", 4, "inconclusive", "?", complete=True),
+    "error": Ending("ERROR", 2, "failed", "✕"),  # a step, or what it needs, cannot do what the recipe asks
+    "bug": Ending("BUG", 3, "failed", "✕"),
+    "killed": Ending("KILLED", 5, "failed", "✕"),  # a worker ended by a signal, or by a lack of memory
+    "interrupted": Ending("INTERRUPTED", 130, "failed", "✕"),
+    "running": Ending("RUNNING", 0, "inconclusive", "…"),  # or its program was killed before it could record that
 }
 
 

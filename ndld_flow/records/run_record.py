@@ -43,6 +43,8 @@ class RunFailure(Record):
     message: str
     """One short paragraph, as the terminal had it."""
     exit_code: int
+    traceback: str = ""
+    """Of a bug."""
     log_lines: dict[str, tuple[str, ...]] = {}
     """Step -> the last lines of its log."""
 

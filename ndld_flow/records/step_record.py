@@ -86,7 +86,9 @@ class StepRecord(Document):
     """What other work of ndld-flow ran on this machine while it was measured, in words."""
 
 
-Outcome = Literal["done", "reused", "failed", "inconclusive", "skipped"]
+Outcome = Literal["done", "reused", "failed", "inconclusive", "interrupted", "skipped"]
+"""`failed`: its verdict is no, or, where it has no record, an error ended it; `interrupted`: it was at work when the
+run was ended, or when the run was recorded last."""
 
 
 class RunStep(Record):
@@ -96,9 +98,9 @@ class RunStep(Record):
     step: str
     outcome: Outcome
     reason: str
-    """Why it ran or was reused, from a closed set; for `skipped`, which step stopped the run."""
+    """Why it ran or was reused, from a closed set; for `skipped`, what stopped the run."""
     detail: str = ""
     wall_s: float
     """Seconds this run spent on it (not what it once cost)."""
     record: StepRecord | None = None
-    """None only when skipped."""
+    """None when it was skipped, or did not come to its end."""

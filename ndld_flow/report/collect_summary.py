@@ -8,18 +8,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from ndld_flow.plain_text import short_name
+from ndld_flow.plain_text import short_name, visible_text
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.build import Build
 from ndld_flow.records.graph_change import GraphSummary
-from ndld_flow.records.outcome import RunOutcome
-from ndld_flow.records.run_record import RunRecord
+from ndld_flow.records.outcome import ENDINGS, RunOutcome, is_complete
+from ndld_flow.records.run_record import RunFailure, RunRecord
 from ndld_flow.records.step_record import RunStep, StepRecord
 from ndld_flow.report.collect_builds import library_name
 from ndld_flow.report.collect_gates import collect_gates
 from ndld_flow.report.collect_latency import LatencyOutcome, collect_latency
 from ndld_flow.report.run_folder import RunDocuments
 from ndld_flow.report.search_outcome import SearchOutcome, outcomes_of
+
+# Of the log of a step that failed; the run's folder has some more.
+_LOG_LINES = 20
+_UNTOLD = "Nothing was recorded at its end: it is still at work, or its program was killed."
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,20 @@ class EngineOutcome:
 
 
 @dataclass(frozen=True)
+class FailureView:
+    """What ended a run before all of its steps were done."""
+
+    steps: tuple[str, ...]
+    message: str
+    logs: tuple[tuple[str, str], ...]
+    """(step, the last lines of its log)"""
+    traceback: str
+    finished: tuple[str, ...]
+    """The steps that were done."""
+    not_reached: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Summary:
     """A run at a glance."""
 
@@ -75,6 +93,7 @@ class Summary:
     run_id: str
     passed: bool
     outcome: RunOutcome
+    failure: FailureView | None
     said_no: tuple[str, ...]
     """Steps that said no."""
     undecided: dict[str, str]
@@ -107,6 +126,7 @@ def collect_summary(documents: RunDocuments) -> Summary:
             for step in run.steps
             if step.record is not None and step.record.inconclusive
         },
+        failure=_failure(run),
         said_no=tuple(short_name(step.name) for step in run.steps if said_no(step)),
         started_at=run.started_at,
         wall_s=run.wall_s,
@@ -120,10 +140,28 @@ def collect_summary(documents: RunDocuments) -> Summary:
     )
 
 
+def _failure(run: RunRecord) -> FailureView | None:
+    if is_complete(run.outcome):
+        return None
+    failure = run.failure or RunFailure(message=_UNTOLD, exit_code=ENDINGS[run.outcome].exit_code)
+    at_work = tuple(step.name for step in run.steps if step.outcome == "interrupted")
+    return FailureView(
+        steps=tuple(map(short_name, failure.steps or at_work)),
+        message=visible_text(failure.message),
+        logs=tuple(
+            (short_name(step), visible_text("\n".join(lines[-_LOG_LINES:])))
+            for step, lines in failure.log_lines.items()
+        ),
+        traceback=visible_text(failure.traceback),
+        finished=tuple(short_name(step.name) for step in run.steps if step.record is not None),
+        not_reached=tuple(short_name(step.name) for step in run.steps if step.outcome == "skipped"),
+    )
+
+
 def said_no(step: RunStep) -> bool:
-    """Return whether the step failed, in this run or in the one whose result is reused."""
+    """Return whether the step failed, in this run or in the one whose result is reused; an error is no verdict."""
     record = step.record
-    return step.outcome == "failed" or (record is not None and not record.passed and not record.inconclusive)
+    return record is not None and not record.passed and not record.inconclusive
 
 
 def _graph_outcome(run: RunRecord) -> GraphOutcome:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+from ndld_flow.records.outcome import RunOutcome
 from ndld_flow.report import verdict
 from ndld_flow.report.activations.draw import draw_activations
 from ndld_flow.report.collector_at_rest import collector_at_rest
@@ -13,15 +15,17 @@ from ndld_flow.report.run_folder import COMPARISON_PAGE, RunDocuments, read_run
 from ndld_flow.report.write_page import write_page
 
 
-def draw_report(run_folder: Path) -> Path:
+def draw_report(run_folder: Path, outcome: RunOutcome | None = None) -> Path:
     """Write `report.html` into a run's folder, and the pages of activations into their steps', each whole or not at
-    all; return its path.
+    all; return its path. `outcome`: what became of the run, where its record does not tell.
 
     Raises a `RequestError` when the folder holds no readable run, and an `OutputsError` when the
     report cannot be written.
     """
     with collector_at_rest():
         documents = read_run(run_folder)
+        if outcome is not None:
+            documents = replace(documents, run=documents.run.model_copy(update={"outcome": outcome}))
         path = draw_documents(documents, run_folder)
         for step in documents.activations:
             draw_activations(run_folder / step)

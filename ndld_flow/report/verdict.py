@@ -58,6 +58,9 @@ def undecided_lines(summary: Summary) -> list[str]:
 def outcome_line(summary: Summary) -> str:
     """`PASSED ppocr-det in 8.2 s (6 of 6 steps reused)`."""
     line = f"{ENDINGS[summary.outcome].headline} {summary.name} in {seconds(summary.wall_s)}"
+    if summary.failure is not None:
+        where = " and ".join(summary.failure.steps)
+        return f"{line}{f', in step {where}' if where else ''}"
     if summary.outcome == "inconclusive":
         return f"{line}: {' and '.join(summary.undecided)} could not be decided"
     if not summary.passed:

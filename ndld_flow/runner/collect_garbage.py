@@ -69,8 +69,8 @@ def collect_garbage(
     """Remove objects and records that neither a kept run or sweep nor a run at work needs.
 
     All are kept unless `keep` says how many of the newest runs, and of the newest sweeps, of each recipe to keep
-    besides the tagged ones; a sweep of which a point is tagged is kept whole. `tell` hears why it waits: another `gc`
-    or `verify` is at work.
+    besides the tagged ones; of newer ones that did not come to their end as many again. A sweep of which a point is
+    tagged is kept whole. `tell` hears why it waits: another `gc` or `verify` is at work.
     Raises RequestError when the record of a run or sweep is gone or cannot be read (what it needs is then not known);
     OutputsError when something may not be removed.
     """
@@ -197,15 +197,32 @@ def _refuse_lost_records(outputs: Outputs) -> None:
 
 
 def _choose(folders: Sequence[Path], keep: int | None, outputs: Outputs) -> list[Path]:
-    """Of each recipe those that are neither tagged nor among the newest; folders come oldest first."""
+    """Return, of each recipe, those that are neither tagged nor among the newest; folders come oldest first."""
     if keep is None:
         return []
     tagged = {kept for folder in outputs.tagged().values() for kept in (folder, *folder.parents)}
     loose: dict[str, list[Path]] = {}
     for folder in folders:
-        if folder.resolve() not in tagged:
+        if folder.resolve() not in tagged and not outputs.is_alive(folder):
             loose.setdefault(folder.parent.name, []).append(folder)
-    return [folder for name in sorted(loose) for folder in loose[name][: max(len(loose[name]) - keep, 0)]]
+    return [folder for name in sorted(loose) for folder in _older(loose[name], keep, outputs)]
+
+
+def _older(folders: Sequence[Path], keep: int, outputs: Outputs) -> list[Path]:
+    """Return the folders before the newest `keep` that came to their end; of those that did not, as many newer ones
+    are kept: failures never push results out.
+    """
+    older, complete, failed = [], 0, 0
+    for folder in reversed(folders):
+        if complete >= keep:
+            older.append(folder)  # unread: there may be thousands
+        elif outputs.is_complete(folder):
+            complete += 1
+        elif failed < keep:
+            failed += 1
+        else:
+            older.append(folder)
+    return older[::-1]
 
 
 def _find_needed(folders: Iterable[Path], store: Store) -> _Needed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -18,8 +19,9 @@ from ndld_flow.recipe.gates import GateError
 from ndld_flow.recipe.recipe import SOURCE, Recipe
 from ndld_flow.recipe.resolved import resolve_recipe
 from ndld_flow.records.metric import Metric
-from ndld_flow.records.outcome import ENDINGS, judge
-from ndld_flow.records.run_record import GateResult, RunRecord, SourceRecord
+from ndld_flow.records.outcome import ENDINGS, RunOutcome, judge
+from ndld_flow.records.run_record import GateResult, RunFailure, RunRecord, SourceRecord
+from ndld_flow.records.step_record import RunStep
 from ndld_flow.report.run_folder import read_run_record
 from ndld_flow.runner.check_folder import find_run_damage
 from ndld_flow.runner.events import RunFinished, Said
@@ -31,19 +33,24 @@ from ndld_flow.versions import read_version
 LIBRARIES = ("ndld-flow", "onnx", "onnx-ir", "onnxruntime", "polygraphy", "numpy", "protobuf", "hydra-core", "pydantic")
 
 
-def _decide_gates(run: RunState) -> tuple[GateResult, ...]:
-    metrics: dict[str, Metric] = {}
-    skipped = {step.name for step in run.steps if step.record is None}
-    for step in run.steps:
-        if step.record is not None:
-            metrics |= {f"{step.name}.{name}": metric for name, metric in step.record.metrics.items()}
-    results = []
+def decide_gates(run: RunState, *, as_far_as_known: bool = False) -> tuple[GateResult, ...]:
+    """Decide the gates whose steps are done; the others are not reached: the run failed already.
+
+    Raises RequestError for a gate without a metric, unless only what is known is asked for.
+    """
+    records = {step.name: step.record for step in run.steps if step.record is not None}
+    metrics: dict[str, Metric] = {
+        f"{step}.{name}": metric for step, record in records.items() for name, metric in record.metrics.items()
+    }
+    results: list[GateResult] = []
     for gate in run.recipe.gates:
-        if {name.partition(".")[0] for name in gate.names} & skipped:
-            continue  # the run failed already, and there is nothing to compare
+        if not records.keys() >= {name.partition(".")[0] for name in gate.names}:
+            continue
         try:
             results.append(gate.decide(metrics))
         except GateError as error:
+            if as_far_as_known:
+                continue
             raise RequestError(f"gate {gate.text!r}: {error}") from None
     return tuple(results)
 
@@ -76,23 +83,41 @@ def find_equal_run(run: RunState) -> RunFinished | None:
     return _conclude(earlier, folder, time.perf_counter() - run.start, nothing_to_do=True)
 
 
-def finish_run(run: RunState, request: Request) -> RunFinished:
+def finish_run(run: RunState) -> RunFinished:
     """Decide the gates and write the run's folder."""
     from ndld_flow.runner.run_folder import write_run_folder
 
-    record = describe_run(run, make_id(run.started_at), request.command or _default_command(request))
-    folder = write_run_folder(record, run.outputs)
+    record = describe_run(run, run.id, run.command)
+    folder = write_run_folder(record, run.outputs, opened=run.opened)
     return _conclude(record, folder, time.perf_counter() - run.start, nothing_to_do=False)
 
 
 def describe_run(run: RunState, run_id: str, command: tuple[str, ...]) -> RunRecord:
-    """The record of a run whose steps are done, its gates decided. Raises RequestError for a gate without a metric."""
-    gates = _decide_gates(run)
+    """Return the record of a run whose steps are done, its gates decided.
+
+    Raises RequestError for a gate without a metric.
+    """
+    gates = decide_gates(run)
     records = [step.record for step in run.steps]
     undecided = any(record is not None and record.inconclusive for record in records)
     failed = not all(gate.passed for gate in gates) or not all(
         record is not None and (record.passed or record.inconclusive) for record in records
     )
+    return describe_ended(run, run_id, command, Ended(run.steps, gates, judge(failed=failed, undecided=undecided)))
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a run came to."""
+
+    steps: tuple[RunStep, ...]
+    gates: tuple[GateResult, ...]
+    outcome: RunOutcome
+    failure: RunFailure | None = None
+
+
+def describe_ended(run: RunState, run_id: str, command: tuple[str, ...], ended: Ended) -> RunRecord:
+    """Return the record of a run that has come to this, at its end or before."""
     models = {name: _describe_model(run, name) for name in run.models}
     return RunRecord(
         id=run_id,
@@ -105,12 +130,13 @@ def describe_run(run: RunState, run_id: str, command: tuple[str, ...]) -> RunRec
         wall_s=time.perf_counter() - run.start,
         source=models.pop(SOURCE),
         models=models,
-        steps=run.steps,
-        gates=gates,
+        steps=ended.steps,
+        gates=ended.gates,
         machine=describe_machine(),
         versions=library_versions(run.recipe),
-        passed=not failed and not undecided,
-        outcome=judge(failed=failed, undecided=undecided),
+        passed=ended.outcome == "passed",
+        outcome=ended.outcome,
+        failure=ended.failure,
     )
 
 
@@ -142,7 +168,10 @@ def make_id(started_at: datetime) -> str:
     return f"{started_at:%Y%m%dT%H%M%SZ}-{apart}"
 
 
-def _default_command(request: Request) -> tuple[str, ...]:
+def command_of(request: Request) -> tuple[str, ...]:
+    """Return the command as it was typed; of a program that uses the API, one that does the same."""
+    if request.command:
+        return request.command
     trust = ("--trust",) if request.trust else ()
     return ("ndld-flow", "run", str(request.recipe), *request.overrides, *trust)
 

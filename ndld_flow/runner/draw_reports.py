@@ -24,10 +24,11 @@ def draw_any(reference: str, outputs: Path, to: Path | None = None) -> Path:
     if not is_profile_file(reference):
         if to is not None:
             raise RequestError(f"{reference} is a run or a sweep: its report lies in its folder. Leave --to out.")
-        folder = Outputs(outputs).find_any(reference)
+        kept = Outputs(outputs)
+        folder = kept.find_any(reference, unfinished=True)
         if (folder / SWEEP_RECORD).is_file():
             return draw_sweep(read_sweep_record(folder), folder)
-        return draw_report(folder)
+        return draw_report(folder, kept.outcome(folder))
     subject = find_subject(reference, Outputs(outputs))
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", subject.label).strip("-.") or "profile"
     target = (to or Path(f"{name}.html")).absolute()

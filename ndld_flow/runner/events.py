@@ -10,6 +10,7 @@ from pydantic import JsonValue
 
 from ndld_flow.records.base import Record
 from ndld_flow.records.metric import Metric
+from ndld_flow.records.outcome import RunOutcome
 from ndld_flow.records.run_record import GateResult
 from ndld_flow.records.step_record import Outcome
 from ndld_flow.records.sweep import PointOutcome
@@ -92,6 +93,20 @@ class RunFinished(Record):
     wall_s: float
 
 
+class RunFailed(Record):
+    """The run did not come to its end, and its folder tells why. What was raised follows."""
+
+    event: Literal["run_failed"] = "run_failed"
+    outcome: RunOutcome
+    steps: tuple[str, ...]
+    """Those that failed, or were at work."""
+    message: str
+    exit_code: int
+    run: str
+    folder: str
+    report: str
+
+
 class RunRefused(Record):
     """The run ended with an error that its request, its model or this machine explains."""
 
@@ -151,6 +166,7 @@ Event = (
     | StepProgressed
     | StepFinished
     | RunFinished
+    | RunFailed
     | RunRefused
     | SweepStarted
     | PointFinished

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -36,6 +38,8 @@ class Work:
     progress: Callable[[int, int, str], None]
     recipe: str = ""
     """Whose step it is, for those who wait for it or see it at work."""
+    logged: Callable[[str], None] = lambda line: None
+    """Gets each line of the step's log as it is written: what is known of a step that never ends well."""
 
     @property
     def source(self) -> Artifact:
@@ -76,7 +80,8 @@ def execute_steps(
             _prepare(work, folder / str(place), store, StepAtWork(work.step, work.recipe, store, folder, wait))
             for place, work in enumerate(works)
         ]
-        with working_steps([work.step for work in works], works[0].recipe, store, folder, wait) as around:
+        steps = [work.step for work in works]
+        with _hearing_logs(works), working_steps(steps, works[0].recipe, store, folder, wait) as around:
             tell_begin()
             use_modules(works[0].step.type.code or ImportedCode(), alone=True)
             started_at, start = datetime.now(UTC), time.perf_counter()
@@ -116,6 +121,27 @@ def _is_changed_model(artifact: Artifact, store: Store) -> bool:
     if not isinstance(artifact, Onnx) or artifact.path.absolute().is_relative_to(store.root.absolute()):
         return False
     return find_model(ModelSource(source=str(artifact.path)), store, lambda _: None).record.digest != artifact.digest
+
+
+@contextlib.contextmanager
+def _hearing_logs(works: Sequence[Work]) -> Iterator[None]:
+    """Pass each line of the steps' logs on as it is written."""
+    with contextlib.ExitStack() as stack:
+        for work in works:
+            logger, passing = step_logger(work.step.name), _PassingOn(work.logged)
+            logger.addHandler(passing)
+            stack.callback(logger.removeHandler, passing)
+        yield
+
+
+class _PassingOn(logging.Handler):
+    def __init__(self, logged: Callable[[str], None]) -> None:
+        super().__init__(logging.INFO)
+        self._logged = logged
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = "" if record.levelno <= logging.INFO else f"{record.levelname} "
+        self._logged(f"{level}{record.getMessage()}")
 
 
 def _prepare(work: Work, folder: Path, store: Store, at_work: StepAtWork) -> Turn:

@@ -1,18 +1,19 @@
-"""List finished runs and sweeps."""
+"""List runs and sweeps, each with its outcome."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ndld_flow.errors import RequestError
 from ndld_flow.records.base import Record
+from ndld_flow.records.outcome import RunOutcome
 from ndld_flow.records.read_document import read_tree
 from ndld_flow.report.run_folder import RUN_RECORD
 from ndld_flow.report.sweep.read import SWEEP_RECORD
-from ndld_flow.runner.runs import POINTS, Outputs, name_folder
+from ndld_flow.runner.runs import POINTS, Outputs, name_folder, outcome_in
 
 Tags = Mapping[Path, Sequence[str]]
 """Folder of a run or a sweep -> its tags, for people."""
@@ -27,8 +28,10 @@ class RunSummary(Record):
     started_at: datetime
     passed: bool
     """Of a sweep: whether any point did."""
-    inconclusive: bool = False
-    """With `passed` False: nothing failed, but something could not be decided."""
+    outcome: RunOutcome
+    """`interrupted` also where the program was killed before it could record its end."""
+    failed_in: tuple[str, ...] = ()
+    """The steps that ended it early."""
     wall_s: float
     tags: tuple[str, ...]
     """Those of its points too, as `fast #17`."""
@@ -43,27 +46,20 @@ class RunSummary(Record):
 
 
 def list_runs(outputs: Outputs, recipe: str = "*") -> list[RunSummary]:
-    """All finished runs and sweeps (of one recipe), newest first; of a damaged one, what is wrong with it."""
+    """Return all runs and sweeps (of one recipe), newest first; of a damaged one, what is wrong with it."""
     tags = _tags_by_folder(outputs)
     if not recipe or "/" in recipe or "\0" in recipe:
         raise RequestError(f"runs of {recipe!r}: name one recipe, or a pattern such as `ppocr-*`.")
     found = [
-        *_read_all(((folder, folder / RUN_RECORD) for folder in outputs.folders(recipe)), tags),
-        *_read_all(((folder, folder / SWEEP_RECORD) for folder in outputs.sweep_folders(recipe)), tags),
+        *_read_all(((folder, folder / RUN_RECORD) for folder in outputs.folders(recipe)), tags, outputs),
+        *_read_all(((folder, folder / SWEEP_RECORD) for folder in outputs.sweep_folders(recipe)), tags, outputs),
         *(_tell_damage(folder, folder / record, tags) for folder, record in outputs.damaged_folders(recipe)),
     ]
     order = outputs.history.read()
     return sorted(found, key=lambda one: (order.place(one.run), one.started_at.timestamp()), reverse=True)
 
 
-def _is_undecided(record: Mapping[str, Any]) -> bool:
-    points = record.get("points", ())
-    return record.get("outcome") == "inconclusive" or (
-        not record["passed"] and any(point["outcome"] == "inconclusive" for point in points)
-    )
-
-
-def _read_all(records: Iterator[tuple[Path, Path]], tags: Tags) -> Iterator[RunSummary]:
+def _read_all(records: Iterator[tuple[Path, Path]], tags: Tags, outputs: Outputs) -> Iterator[RunSummary]:
     for folder, path in records:
         try:
             record = read_tree(path)
@@ -73,7 +69,8 @@ def _read_all(records: Iterator[tuple[Path, Path]], tags: Tags) -> Iterator[RunS
                 kind="sweep" if is_sweep else "run",
                 started_at=record["started_at"],
                 passed=record["passed"],
-                inconclusive=_is_undecided(record),
+                outcome=outputs.outcome_now(outcome_in(record), folder),
+                failed_in=tuple((record.get("failure") or {}).get("steps", ())),
                 wall_s=record["wall_s"],
                 tags=tuple(tags.get(folder.resolve(), ())),
                 folder=str(folder),
@@ -91,6 +88,7 @@ def _tell_damage(folder: Path, record: Path, tags: Tags) -> RunSummary:
         kind="sweep" if record.name == SWEEP_RECORD else "run",
         started_at=datetime.fromtimestamp(folder.stat().st_mtime, UTC),
         passed=False,
+        outcome="bug",
         wall_s=0.0,
         tags=tuple(tags.get(folder.resolve(), ())),
         folder=str(folder),

@@ -15,7 +15,7 @@ from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.sources import find_models
 from ndld_flow.records.step_record import RunStep, StepRecord
 from ndld_flow.report.run_folder import read_run_record
-from ndld_flow.runner.conclude import find_equal_run, finish_run
+from ndld_flow.runner.conclude import command_of, find_equal_run, finish_run, make_id
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.events import (
     Listener,
@@ -31,6 +31,7 @@ from ndld_flow.runner.order import Unit, arrange_steps
 from ndld_flow.runner.plan import Decision, Planner, plan_steps, previous_records
 from ndld_flow.runner.runs import Outputs
 from ndld_flow.runner.state import Request, RunState
+from ndld_flow.runner.unfinished import note_progress, recording_failure
 from ndld_flow.runner.unit_work import clear_damage, gather_work, place_records, skip_step, tell_end, tell_start
 
 
@@ -51,7 +52,7 @@ def run_recipe(request: Request, listener: Listener = ignore) -> RunFinished:
     """Run a recipe and write its run folder and report.
 
     Where everything is there already, nothing is done and the earlier run is named. Raises NdldFlowError as errors.py
-    tells; what was finished before stays in the store.
+    tells; what was finished before stays in the store, and a run that had started leaves its folder.
     """
     Outputs(request.outputs).prepare()
     return run_loaded(_load(request), request, listener)
@@ -63,13 +64,18 @@ def run_loaded(recipe: Recipe, request: Request, listener: Listener = ignore) ->
     with explaining_disk(f"run of {request.recipe}", outputs.root), outputs.store.locks.working():
         outputs.store.locks.tell_once(lambda text: listener(Said(text=text)))
         run = _open(recipe, request, listener)
-        listener(RunStarted(recipe=run.recipe.name, steps=tuple(step.name for step in run.recipe.steps)))
-        refuse_hopeless_run(run.recipe, run.planner, run.digests)
-        with contextlib.ExitStack() as hired:
-            _do_steps(run, cache(lambda: hired.enter_context(_hire(listener, request))))
-        finished = find_equal_run(run) or finish_run(run, request)
+        with recording_failure(run), explaining_disk(f"run of {request.recipe}", outputs.root):
+            finished = _do_run(run, request)
     listener(finished)
     return finished
+
+
+def _do_run(run: RunState, request: Request) -> RunFinished:
+    run.listener(RunStarted(recipe=run.recipe.name, steps=tuple(step.name for step in run.recipe.steps)))
+    refuse_hopeless_run(run.recipe, run.planner, run.digests)
+    with contextlib.ExitStack() as hired:
+        _do_steps(run, cache(lambda: hired.enter_context(_hire(run.listener, request))))
+    return find_equal_run(run) or finish_run(run)
 
 
 def _load(request: Request) -> Recipe:
@@ -93,7 +99,18 @@ def _open(recipe: Recipe, request: Request, listener: Listener) -> RunState:
     models = find_models(recipe.models, outputs.store, lambda text: listener(Said(text=text)))
     planner = Planner(recipe, outputs.store, _previous(outputs, recipe), forced)
     artifacts: dict[str, Artifact] = {name: model.artifact for name, model in models.items()}
-    return RunState(recipe, outputs, planner, models, listener, started_at, start, artifacts)
+    return RunState(
+        recipe=recipe,
+        outputs=outputs,
+        planner=planner,
+        models=models,
+        listener=listener,
+        started_at=started_at,
+        start=start,
+        artifacts=artifacts,
+        id=make_id(started_at),
+        command=command_of(request),
+    )
 
 
 def choose_forced(asked: Sequence[str], names: Sequence[str]) -> frozenset[str]:
@@ -122,12 +139,14 @@ def _hire(listener: Listener, request: Request) -> contextlib.closing[Executor]:
 def _do_steps(run: RunState, executor: Callable[[], Executor]) -> None:
     stopped_by = ""
     for unit in arrange_steps(run.recipe):
+        run.at_work = unit
         done = _skip_unit(unit, stopped_by) if stopped_by else _do_unit(run, unit, executor)
         for step in done:
             run.done[step.name] = step
             run.listener(tell_end(step))
         if unit[0].step.stops_run and any(step.outcome == "failed" for step in done):
             stopped_by = unit[0].name
+    run.at_work = ()
 
 
 def _skip_unit(unit: Unit, stopped_by: str) -> list[RunStep]:
@@ -148,6 +167,7 @@ def _do_unit(run: RunState, unit: Unit, executor: Callable[[], Executor]) -> lis
         if _all_reused(decisions):
             return _place_reused(run, decisions, start)
         decisions = clear_damage(run, decisions)
+        note_progress(run)
         for decision in decisions:
             run.listener(tell_start(decision))
         works = tuple(gather_work(run, decision) for decision in decisions)

@@ -1,4 +1,9 @@
-"""Write a run's folder: built aside, renamed into place when it is whole."""
+"""Write a run's folder.
+
+A run that computes something has its folder from then on, with the record of what it has done so far; at its end the
+rest is written into it, and its record last, so that a record which tells of an end is never beside half a folder. A
+run that computes nothing has its folder built aside and renamed into place.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,19 @@ import os
 import shlex
 from pathlib import Path
 
-from ndld_flow.artifacts.files import copy_file, copy_folder, share_blocks, write_text_atomically
+from ndld_flow.artifacts.files import (
+    copy_file,
+    copy_folder,
+    remove_folder,
+    share_blocks,
+    sync_folder,
+    write_text_atomically,
+)
 from ndld_flow.artifacts.hidden_credentials import find_redacted
 from ndld_flow.artifacts.kinds import LOG_FILE, RECORD_FILE
 from ndld_flow.artifacts.store import Store
 from ndld_flow.recipe.resolved import write_yaml
+from ndld_flow.records.outcome import is_complete
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import ArtifactRecord, RunStep, StepRecord
 from ndld_flow.records.sweep import SweepRecord
@@ -28,30 +41,63 @@ COPIED_BYTES = 2**28
 """Larger artifacts are not copied into run folders where the file system cannot share their blocks."""
 
 
-def write_run_folder(run: RunRecord, outputs: Outputs) -> Path:
-    """Put everything a person opens into `runs/<recipe>/<id>/`, report included, and point `latest` to it."""
-    parent = outputs.runs / run.recipe_name
-    parent.mkdir(parents=True, exist_ok=True)
-    folder = parent / run.id
+def write_run_folder(run: RunRecord, outputs: Outputs, *, opened: bool) -> Path:
+    """Put everything a person opens into `runs/<recipe>/<id>/`, report included, and point `latest` to it.
+
+    `opened`: its folder is there already.
+    """
+    folder = outputs.run_folder(run)
+    if opened:
+        if not is_complete(run.outcome):  # first what tells why: there may be no room for the rest
+            write_progress(run, outputs, opened=True)
+        _fill(run, folder, folder, outputs.store)
+        sync_folder(folder)
+        write_text_atomically(folder / RUN_RECORD, run.to_json())
+        outputs.publish(folder, folder)
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
     with outputs.store.building() as aside:
         built = aside / run.id
         built.mkdir()
-        for step in run.steps:
-            _write_step(step, built, folder, outputs.store)
-        write_texts(run, built, folder)
         write_text_atomically(built / RUN_RECORD, run.to_json())
-        documents = read_documents(run, built)
-        _write_exports(documents, built)  # the report links to what is there
-        draw_documents(documents, built)
-        draw_inspected(documents, built, outputs.store)
+        _fill(run, built, folder, outputs.store)
         outputs.publish(built, folder)
     return folder
+
+
+def write_progress(run: RunRecord, outputs: Outputs, *, opened: bool) -> None:
+    """Write record, recipe, command and log of a run as far as it is; the first time, its folder is made by it."""
+    folder = outputs.run_folder(run)
+    if opened:
+        (folder / LOG_FILE).write_text(_join_logs(run), encoding="utf-8")
+        write_text_atomically(folder / RUN_RECORD, run.to_json())
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with outputs.store.building() as aside:
+        built = aside / run.id
+        built.mkdir()
+        write_texts(run, built, folder)
+        (built / RUN_RECORD).write_text(run.to_json(), encoding="utf-8")
+        outputs.publish(built, folder)
+
+
+def _fill(run: RunRecord, built: Path, folder: Path, store: Store) -> None:
+    """Write all but the record: what the steps made, texts, tables and pages."""
+    for step in run.steps:
+        _write_step(step, built, folder, store)
+    write_texts(run, built, folder)
+    documents = read_documents(run, built)
+    _write_exports(documents, built)  # the report links to what is there
+    draw_documents(documents, built)
+    draw_inspected(documents, built, store)
 
 
 def _write_step(step: RunStep, built: Path, folder: Path, store: Store) -> None:
     if step.record is None:
         return
     target = built / step.name
+    if target.exists():  # from an end that could not be written whole
+        remove_folder(target)
     target.mkdir()
     kept = store.object_folder(step.record.artifact.digest)
     if not write_artifact(step.record.artifact, kept, target):
@@ -141,9 +187,14 @@ def _lacks(record: RunRecord | SweepRecord) -> str:
 
 
 def _join_logs(run: RunRecord) -> str:
-    parts = [f"run {run.id} of {run.recipe_name}, {run.started_at.isoformat()}, {run.wall_s:.3f} s"]
+    parts = [f"run {run.id} of {run.recipe_name}, {run.started_at.isoformat()}, {run.wall_s:.3f} s: {run.outcome}"]
+    failure = run.failure
+    if failure is not None:
+        parts += [failure.message, *(["", failure.traceback] if failure.traceback else [])]
     for step in run.steps:
         parts.append(f"\n== {step.name} ({step.step}): {step.outcome}, {step.reason} {step.detail}".rstrip())
         if step.record is not None:
             parts += [step.record.summary, step.record.log]
+        elif failure is not None:
+            parts += failure.log_lines.get(step.name, ())
     return "\n".join(part for part in parts if part) + "\n"

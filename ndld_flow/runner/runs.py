@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ndld_flow.artifacts.files import follow, place_folder, point_to
 from ndld_flow.artifacts.store import Store
 from ndld_flow.artifacts.store_format import mark_store, open_store
 from ndld_flow.errors import OutputsError, RequestError, require_utf8
+from ndld_flow.records.outcome import ENDINGS, RunOutcome, is_complete, judge
 from ndld_flow.records.read_document import read_tree
+from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.run_folder import RUN_RECORD
 from ndld_flow.report.sweep.read import SWEEP_RECORD
 from ndld_flow.runner.disk import explain_disk
@@ -19,8 +22,11 @@ from ndld_flow.runner.history import History, Order, name_in_history
 
 BEST = "best"
 LATEST = "latest"
+FOLDER_LEASE = "folder"
+"""Kind of the leases, by the folders' names, of the runs and sweeps that are at work."""
 POINTS = "points"
 """The folder, in a sweep's, of its points' folders: `0001`, `0002`, ..."""
+RECORDS = (RUN_RECORD, SWEEP_RECORD)
 ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
 TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -58,11 +64,19 @@ class Outputs:
     def history(self) -> History:
         return _history(self.runs)
 
+    def run_folder(self, run: RunRecord) -> Path:
+        """Return the folder of a run, which may not be there yet."""
+        return self.runs / run.recipe_name / run.id
+
     def publish(self, built: Path, folder: Path) -> None:
-        """Give a finished run or sweep its name: from now on it is the newest, and `latest`. Raises OSError."""
+        """Make a folder of a run or a sweep the newest, and `latest`; where it was built aside, give it its name.
+
+        Raises OSError.
+        """
         with self.store.locks.hold("publish"):
             self.history.add(folder)  # first: what is not in it would count as old
-            place_folder(built, folder)
+            if built != folder:
+                place_folder(built, folder)
             point_to(folder.parent / LATEST, folder)
 
     def mend_latest(self, folder: Path) -> None:
@@ -86,11 +100,11 @@ class Outputs:
             raise OutputsError(f"outputs folder {self.root}: {told}") from None
 
     def folders(self, recipe: str = "*") -> Iterator[Path]:
-        """Folders of finished runs, oldest first. Points of sweeps are not among them."""
+        """Folders of runs, oldest first; one at work has a record too. Points of sweeps are not among them."""
         return iter(_finished(self.runs, recipe, RUN_RECORD))
 
     def sweep_folders(self, recipe: str = "*") -> Iterator[Path]:
-        """Folders of finished sweeps, oldest first."""
+        """Folders of sweeps, oldest first."""
         return iter(_finished(self.sweeps, recipe, SWEEP_RECORD))
 
     def damaged_folders(self, recipe: str = "*") -> Iterator[tuple[Path, str]]:
@@ -101,12 +115,33 @@ class Outputs:
                     yield folder, record
 
     def latest(self, recipe: str) -> Path | None:
-        """Folder of a recipe's newest run."""
-        return _find_latest(self.runs, recipe, RUN_RECORD)
+        """Return the folder of a recipe's newest run that came to its end, with whatever verdict."""
+        return _find_complete(self.runs, recipe, RUN_RECORD)
 
     def latest_sweep(self, recipe: str) -> Path | None:
-        """Folder of a recipe's newest sweep."""
-        return _find_latest(self.sweeps, recipe, SWEEP_RECORD)
+        """Return the folder of a recipe's newest sweep that came to its end."""
+        return _find_complete(self.sweeps, recipe, SWEEP_RECORD)
+
+    def outcome(self, folder: Path) -> RunOutcome | None:
+        """Return how a run or a sweep ended, or that it runs; None where its record cannot be read."""
+        recorded = next((read_outcome(folder / name) for name in RECORDS if (folder / name).is_file()), None)
+        return self.outcome_now(recorded, folder) if recorded is not None else None
+
+    def outcome_now(self, recorded: RunOutcome, folder: Path) -> RunOutcome:
+        """Return the outcome that a folder's record tells, or `interrupted` where the program at work was killed."""
+        return "interrupted" if recorded == "running" and not self.is_alive(folder) else recorded
+
+    def is_complete(self, folder: Path) -> bool:
+        """Return whether a run or a sweep came to its end; one whose record cannot be read counts as such."""
+        outcome = self.outcome(folder)
+        return outcome is None or is_complete(outcome)
+
+    def is_alive(self, folder: Path) -> bool:
+        """Return whether a program works on a run or a sweep; True where that cannot be found out."""
+        try:
+            return self.store.locks.is_leased(FOLDER_LEASE, folder.name)
+        except OSError:
+            return True
 
     def tagged(self) -> dict[str, Path]:
         """Tag -> folder of a run, a sweep or a sweep's point, for the tags whose folder is still there."""
@@ -115,13 +150,15 @@ class Outputs:
         return {name: folder for name, folder in found.items() if folder is not None}
 
     def find(self, reference: str) -> Path:
-        """The folder of the run that a tag, recipe, (shortened) id, `latest` or path names, or of a sweep's point:
-        `REFERENCE#NUMBER`, `REFERENCE#best`.
+        """Return the folder of the run that a tag, recipe, (shortened) id, `latest` or path names, or of a sweep's
+        point: `REFERENCE#NUMBER`, `REFERENCE#best`.
 
-        Raises RequestError when there is none, or more than one; NoPointError when a sweep is named without a point.
+        Raises RequestError when there is none, or more than one, and where a recipe or `latest` would mean a run that
+        did not come to its end; NoPointError when a sweep is named without a point.
         """
         found = self._find_in(self.runs, reference, RUN_RECORD)
         if found is not None:
+            self._refuse_unfinished(reference, found)
             return found
         head, sharp, point = reference.rpartition("#")
         sweep = self._find_in(self.sweeps, head if sharp else reference, SWEEP_RECORD)
@@ -129,9 +166,11 @@ class Outputs:
             raise self._nothing_called(reference)
         return _find_point(sweep, head if sharp else reference, point if sharp else "")
 
-    def find_any(self, reference: str) -> Path:
-        """The folder of the run, the sweep or the sweep's point that a reference names; of a recipe, or `latest`, the
-        newest of runs and sweeps. Raises RequestError as `find` does.
+    def find_any(self, reference: str, *, unfinished: bool = False) -> Path:
+        """Return the folder of the run, the sweep or the sweep's point that a reference names; of a recipe, or
+        `latest`, the newest of runs and sweeps. `unfinished`: it may be one that did not come to its end.
+
+        Raises RequestError as `find` does.
         """
         order = self.history.read()
         found = [
@@ -139,7 +178,29 @@ class Outputs:
             for parent, record in ((self.runs, RUN_RECORD), (self.sweeps, SWEEP_RECORD))
             if (folder := self._find_in(parent, reference, record)) is not None
         ]
-        return max(found)[1] if found else self.find(reference)
+        if not found:
+            return self.find(reference)
+        newest = max(found)[1]
+        if not unfinished:
+            self._refuse_unfinished(reference, newest)
+        return newest
+
+    def _refuse_unfinished(self, reference: str, folder: Path) -> None:
+        """Raise RequestError where a name that means the newest run means one without all results.
+
+        An older one in its place would be taken for what was just run.
+        """
+        if reference not in (LATEST, folder.parent.name):
+            return
+        if self.is_complete(folder):
+            return
+        is_run = (folder / RUN_RECORD).is_file()
+        earlier = _find_complete(folder.parent.parent, folder.parent.name, RUN_RECORD if is_run else SWEEP_RECORD)
+        named = f"; `{name_folder(earlier)}` is the newest that did" if earlier is not None else ""
+        raise RequestError(
+            f"{reference}: its newest run, {name_folder(folder)}, did not come to its end ({self.outcome(folder)}). "
+            f"Name the one that you mean by its id or a tag{named}."
+        )
 
     def _find_in(self, parent: Path, reference: str, record: str) -> Path | None:
         """A run, or a sweep, by tag, path, recipe or id; None when there is none."""
@@ -149,8 +210,18 @@ class Outputs:
         if (Path(reference) / record).is_file():
             return Path(reference).resolve()
         if reference == LATEST:
-            return next(reversed(_finished(parent, "*", record)), None)
-        return _find_latest(parent, reference, record) or _find_by_id(parent, reference, record)
+            return self._newest(_finished(parent, "*", record), record)
+        pointed = _target(parent / reference / LATEST)
+        if pointed is None or not (pointed / record).is_file() or read_outcome(pointed / record) == "running":
+            pointed = self._newest(_sort_finished((parent / reference).glob(f"*/{record}"), record), record)
+        return pointed.resolve() if pointed is not None else _find_by_id(parent, reference, record)
+
+    def _newest(self, folders: Sequence[Path], record: str) -> Path | None:
+        """Return the last of these folders that is not at work."""
+        return next((folder for folder in reversed(folders) if not self._runs_now(folder, record)), None)
+
+    def _runs_now(self, folder: Path, record: str) -> bool:
+        return read_outcome(folder / record) == "running" and self.is_alive(folder)
 
     def _nothing_called(self, reference: str) -> RequestError:
         return RequestError(
@@ -206,13 +277,39 @@ def _history(parent: Path) -> History:
     return History(parent.parent / "order.txt")
 
 
-def _find_latest(parent: Path, recipe: str, record: str) -> Path | None:
-    """Where `latest` points; where that is damaged, the newest folder with a record."""
+def read_outcome(record: Path) -> RunOutcome | None:
+    """Return how a run or a sweep ended, by its record; None where that cannot be read."""
+    try:
+        return outcome_in(read_tree(record))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def outcome_in(tree: Mapping[str, Any]) -> RunOutcome:
+    """Return the outcome that a record tells. Raises KeyError, and ValueError for what is none."""
+    undecided = any(point.get("outcome") == "inconclusive" for point in tree.get("points", ()))
+    judged = judge(failed=not tree["passed"] and not undecided, undecided=not tree["passed"])
+    outcome: RunOutcome = tree.get("outcome") or judged  # a sweep, or a run of an earlier version
+    if outcome not in ENDINGS:
+        raise ValueError("no outcome")
+    return outcome
+
+
+def _find_complete(parent: Path, recipe: str, record: str) -> Path | None:
+    """Return where `latest` points, or, where that did not come to its end or is damaged, the newest folder that did.
+
+    One whose record cannot be read counts: nobody knows better.
+    """
     pointed = _target(parent / recipe / LATEST)
-    if pointed is not None and (pointed / record).is_file():
+    if pointed is not None and (pointed / record).is_file() and _may_be_complete(pointed / record):
         return pointed
     folders = _sort_finished((parent / recipe).glob(f"*/{record}"), record)
-    return folders[-1].resolve() if folders else None
+    return next((folder.resolve() for folder in reversed(folders) if _may_be_complete(folder / record)), None)
+
+
+def _may_be_complete(record: Path) -> bool:
+    outcome = read_outcome(record)
+    return outcome is None or is_complete(outcome)
 
 
 def _target(link: Path) -> Path | None:

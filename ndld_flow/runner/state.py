@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,6 +14,7 @@ from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.sources import FoundModel
 from ndld_flow.records.step_record import RunStep
 from ndld_flow.runner.events import Listener
+from ndld_flow.runner.order import Unit
 from ndld_flow.runner.plan import Planner
 from ndld_flow.runner.runs import Outputs
 
@@ -65,6 +68,17 @@ class RunState:
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     done: dict[str, RunStep] = field(default_factory=dict)
     """By name, in the order in which they were done."""
+    id: str = ""
+    """The name of its folder, `<utc time>-<short id>`."""
+    command: tuple[str, ...] = ()
+    at_work: Unit = ()
+    """The steps that are being decided, computed or placed."""
+    logs: dict[str, deque[str]] = field(default_factory=dict)
+    """Step -> the last lines of its log, of those that were computed in this run."""
+    held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    """Closed when the run has ended, however."""
+    opened: bool = False
+    """Whether its folder is there."""
 
     @property
     def steps(self) -> tuple[RunStep, ...]:

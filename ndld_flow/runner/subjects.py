@@ -11,6 +11,7 @@ from typing import Literal
 from ndld_flow.errors import RequestError
 from ndld_flow.nearest import say_nearest
 from ndld_flow.records.metric import Metric
+from ndld_flow.records.outcome import is_complete
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import RunStep
@@ -149,7 +150,8 @@ def _subject_of_run(reference: str, documents: RunDocuments, profiles: Mapping[s
         problems = " ".join(documents.unreadable)
         raise RequestError(f"{reference}: run {run.id} holds no profile to compare. {problems}".strip())
     found = [FoundProfile(step, profile, _known_metrics(documents, step)) for step, profile in profiles.items()]
-    return FoundSubject(reference, "run", reference, tuple(found), f"{run.recipe_name}/{run.id}")
+    label = reference if is_complete(run.outcome) else f"{reference} (the run ended early)"
+    return FoundSubject(reference, "run", label, tuple(found), f"{run.recipe_name}/{run.id}")
 
 
 def _known_metrics(documents: RunDocuments, step: str) -> dict[str, Metric]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,6 +15,9 @@ from ndld_flow.runner.execute import Work
 from ndld_flow.runner.plan import Decision
 from ndld_flow.runner.state import RunState
 
+LAST_LINES = 40
+"""Lines of a step's log that are kept of one that did not come to its end."""
+
 
 def gather_work(run: RunState, decision: Decision) -> Work:
     """A step with all it needs; everything it reads is made."""
@@ -24,8 +28,9 @@ def gather_work(run: RunState, decision: Decision) -> Work:
     def progress(done: int, total: int, what: str) -> None:
         run.listener(describe_progress(step.name, done, total, hide_credentials(what)))
 
+    last_lines = run.logs[step.name] = deque[str](maxlen=LAST_LINES)
     artifacts = {key: run.artifacts[name] for key, name in step.reads.items()}
-    return Work(step, parts, artifacts, run.recipe.file.inputs, progress, run.recipe.name)
+    return Work(step, parts, artifacts, run.recipe.file.inputs, progress, run.recipe.name, last_lines.append)
 
 
 def set_damaged_aside(step: str, key: str, store: Store, listener: Listener) -> str:

@@ -8,6 +8,7 @@ from ndld_flow.artifacts.digest import digest_file
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import RequestError
 from ndld_flow.records.base import Record
+from ndld_flow.records.outcome import is_complete
 from ndld_flow.report.run_folder import read_run_record
 from ndld_flow.runner.check_folder import damaged_copies
 from ndld_flow.runner.runs import Outputs, name_folder
@@ -69,4 +70,6 @@ def _find_damaged_copies(outputs: Outputs) -> Iterator[str]:
             run = read_run_record(folder)
         except RequestError:
             continue  # `runs` tells of it
+        if not is_complete(run.outcome):
+            continue  # there may have been no room, or no time, for its files
         yield from (f"{name_folder(folder)}/{said}" for said in damaged_copies(run, folder, digest_file))

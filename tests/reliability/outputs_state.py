@@ -9,6 +9,7 @@ from pathlib import Path
 from ndld_flow.artifacts.digest import describe_folder
 from ndld_flow.artifacts.files import find_leftovers, follow
 from ndld_flow.errors import RequestError
+from ndld_flow.records.outcome import is_complete
 from ndld_flow.records.step_record import ArtifactRecord, RunStep
 from ndld_flow.report.run_folder import COMPARISON_PAGE, read_run_record
 from ndld_flow.report.sweep.read import read_sweep_record
@@ -55,9 +56,11 @@ def _find_in_run(folder: Path) -> Iterator[str]:
     except RequestError as error:
         yield str(error)
         return
+    yield from (f"{folder / name} is not there" for name in _TEXTS if not (folder / name).is_file())
+    if not is_complete(run.outcome):
+        return  # there was no room, or no time, for the rest
     if not _is_page(folder / "report.html"):
         yield f"{folder}: its report is not whole"
-    yield from (f"{folder / name} is not there" for name in _TEXTS if not (folder / name).is_file())
     for step in run.steps:
         yield from _find_in_step(step, folder / step.name)
 

@@ -37,6 +37,14 @@ class Progressed(Line):
     what: str
 
 
+class Logged(Line):
+    """A line of the log of the step at a place in the task."""
+
+    said: Literal["logged"] = "logged"
+    place: int
+    text: str
+
+
 class Waits(Line):
     """Another process computes the same step."""
 
@@ -76,15 +84,15 @@ class Failed(Line):
 
 
 Answer = Done | Refused | Failed
-Message = Annotated[Progressed | Waits | Begins | Done | Refused | Failed, Field(discriminator="said")]
+Message = Annotated[Progressed | Logged | Waits | Begins | Done | Refused | Failed, Field(discriminator="said")]
 
 
 @cache
-def _messages() -> TypeAdapter[Progressed | Waits | Begins | Answer]:
+def _messages() -> TypeAdapter[Progressed | Logged | Waits | Begins | Answer]:
     return TypeAdapter(Message)
 
 
-def read_message(line: bytes) -> Progressed | Waits | Begins | Answer | None:
+def read_message(line: bytes) -> Progressed | Logged | Waits | Begins | Answer | None:
     """What a worker says; None where it is something else: a shell on another machine may greet first."""
     try:
         return _messages().validate_json(line)

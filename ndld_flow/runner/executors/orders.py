@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key
 
 Tell = Callable[[int, int, int, str], None]
 """`tell(place, done, total, what)`: how far the task's work at a place is."""
+Log = Callable[[int, str], None]
+"""`log(place, line)`: a line of the log of the task's work at a place."""
 
 
 class ArtifactOrder(Record):
@@ -101,7 +104,7 @@ def _write_artifact(artifact: Artifact, store: Store) -> ArtifactOrder:
     return ArtifactOrder(kind=artifact.kind, label=artifact.label, digest=artifact.digest, path=place.as_posix())
 
 
-def read_order(order: TaskOrder, store: Store, tell: Tell) -> Task:
+def read_order(order: TaskOrder, store: Store, tell: Tell, log: Log = lambda place, line: None) -> Task:
     """The task that an order asks for, checked: its keys are those of the steps as they are here.
 
     The process must stand in the order's `directory`. Raises RequestError for steps that are not here or not allowed,
@@ -111,7 +114,7 @@ def read_order(order: TaskOrder, store: Store, tell: Tell) -> Task:
         raise RequestError(f"these steps come from {', '.join(order.step_files)}: read that code, then allow it.")
     types = StepTypes(tuple(Path(file) for file in order.step_files))
     works = [
-        _read_work(work, types, store, partial(tell, place), trust=order.trust)
+        replace(_read_work(work, types, store, partial(tell, place), trust=order.trust), logged=partial(log, place))
         for place, work in enumerate(order.works)
     ]
     return Task(tuple(works), order.fresh, order.timeout_s, order.held)

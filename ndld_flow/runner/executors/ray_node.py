@@ -22,7 +22,7 @@ from pydantic import JsonValue
 from ndld_flow.artifacts.remote_store import RemoteStore
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import BackendError
-from ndld_flow.runner.executors.line import Done, Failed, Progressed, Refused, Waits
+from ndld_flow.runner.executors.line import Done, Failed, Logged, Progressed, Refused, Waits
 from ndld_flow.runner.executors.orders import TaskOrder
 from ndld_flow.runner.executors.ray_words import (
     Alive,
@@ -130,6 +130,9 @@ class _Desk:
 
     def progress(self, place: int, done: int, total: int, what: str) -> None:
         self.said.put(Progressed(place=place, done=done, total=total, what=what))
+
+    def logged(self, place: int, line: str) -> None:
+        self.said.put(Logged(place=place, text=line))
 
     def waits(self, name: str) -> None:
         self.said.put(Waits(name=name))

@@ -11,7 +11,7 @@ from ndld_flow.plain_text import shortened, visible_name
 from ndld_flow.quantities import seconds
 from ndld_flow.records.step_record import StepRecord
 from ndld_flow.runner.executors.executor import StepTimeoutError, Task
-from ndld_flow.runner.executors.line import Progressed, Waits
+from ndld_flow.runner.executors.line import Logged, Progressed, Waits
 from ndld_flow.runner.executors.ray_cluster import Said
 from ndld_flow.runner.executors.ray_words import Alive, Died, Lacks, Last, Stopped, read_word
 from ndld_flow.runner.executors.worker_process import Ear
@@ -65,6 +65,8 @@ class Watch:
         word = read_word(said.text)
         if isinstance(word, Progressed):
             self.ear.progress(word.place, word.done, word.total, word.what)
+        elif isinstance(word, Logged):
+            self.ear.logged(word.place, word.text)
         elif isinstance(word, Waits):
             self.ear.waits(word.name)
         elif not isinstance(word, Alive):

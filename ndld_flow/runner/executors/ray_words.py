@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from ndld_flow.records.step_record import ArtifactRecord
-from ndld_flow.runner.executors.line import Done, Failed, Line, Progressed, Refused, Waits
+from ndld_flow.runner.executors.line import Done, Failed, Line, Logged, Progressed, Refused, Waits
 
 
 class Mirror(Line):
@@ -74,7 +74,7 @@ class Died(Line):
     """Whether a signal ended it."""
 
 
-Word = Alive | Progressed | Waits | Done | Refused | Failed | Lacks | Stopped | Died
+Word = Alive | Progressed | Logged | Waits | Done | Refused | Failed | Lacks | Stopped | Died
 Last = Done | Refused | Failed | Lacks | Stopped | Died
 
 _WORD: TypeAdapter[Word] = TypeAdapter(Annotated[Word, Field(discriminator="said")])

@@ -20,10 +20,13 @@ from ndld_flow.artifacts.store import Store
 from ndld_flow.backends.processes.child import Tell, claim_output, seldom
 from ndld_flow.backends.processes.keeper import ORPHANED, keep_together
 from ndld_flow.errors import NdldFlowError, RecipeError, RequestError
+from ndld_flow.plain_text import shortened
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.executors.compute import compute_steps
-from ndld_flow.runner.executors.line import Answer, Begins, Done, Failed, Line, Progressed, Refused, Waits
+from ndld_flow.runner.executors.line import Answer, Begins, Done, Failed, Line, Logged, Progressed, Refused, Waits
 from ndld_flow.runner.executors.orders import TaskOrder, read_order
+
+_LONGEST_LINE = 2000
 
 
 class _Voice:
@@ -43,6 +46,10 @@ class _Voice:
         """How far the step at a place in the task is; not too often."""
         teller = self._tellers.get(place) or self._tellers.setdefault(place, seldom(partial(self._say_progress, place)))
         teller(done, total, what)
+
+    def log(self, place: int, text: str) -> None:
+        """Pass on a line of the log of the step at a place."""
+        self.say(Logged(place=place, text=shortened(text, _LONGEST_LINE)))
 
     def _say_progress(self, place: int, done: int, total: int, what: str) -> None:
         self.say(Progressed(place=place, done=done, total=total, what=what))
@@ -77,7 +84,7 @@ def _answer(order: TaskOrder, voice: _Voice) -> Answer:
         with contextlib.suppress(OSError):  # on another machine there may be none; only data files would miss it
             os.chdir(order.directory)
         with explaining_disk(f"step {' and '.join(work.name for work in order.works)}", store.root):
-            task = read_order(order, store, voice.progress)
+            task = read_order(order, store, voice.progress, voice.log)
             records = compute_steps(task, store, lambda name: voice.say(Waits(name=name)), lambda: voice.say(Begins()))
         return Done(records=tuple(records))
     except NdldFlowError as error:

@@ -12,7 +12,18 @@ from typing import Protocol
 
 from ndld_flow.backends.processes.parent import end_group, name_signal
 from ndld_flow.plain_text import shortened, visible_text
-from ndld_flow.runner.executors.line import Answer, Begins, Done, Failed, Progressed, Refused, Waits, read_message
+from ndld_flow.runner.executors.line import (
+    Answer,
+    Begins,
+    Done,
+    Failed,
+    Logged,
+    Message,
+    Progressed,
+    Refused,
+    Waits,
+    read_message,
+)
 from ndld_flow.runner.executors.orders import TaskOrder
 
 # -P: a file `json.py` where the user stands must not be imported.
@@ -20,12 +31,15 @@ COMMAND = (sys.executable, "-P", "-m", "ndld_flow.runner.executors.worker")
 _END_S = 5.0
 _LAST_BYTES = 4096
 _LAST_LINES = 3
+_LAST_OF_FAILED = 10
 
 
 class Ear(Protocol):
     """Who hears what a worker says while it is at work."""
 
     def progress(self, place: int, done: int, total: int, what: str) -> None: ...
+
+    def logged(self, place: int, line: str) -> None: ...
 
     def waits(self, name: str) -> None: ...
 
@@ -81,13 +95,13 @@ class WorkerProcess:
             for line in self._process.stdout or ():
                 message = read_message(line)
                 if isinstance(message, Done | Refused | Failed):
+                    for printed in () if isinstance(message, Done) else self._last_printed(_LAST_OF_FAILED):
+                        ear.logged(0, f"printed: {printed}")
                     return message
                 if isinstance(message, Begins) and order.timeout_s is not None:
                     watch.enter_context(_alarm(order.timeout_s, self._stop))
-                elif isinstance(message, Progressed):
-                    ear.progress(message.place, message.done, message.total, message.what)
-                elif isinstance(message, Waits):
-                    ear.waits(message.name)
+                elif message is not None:
+                    _hand_on(message, ear)
         self.end()
         if self._stopped:
             raise WorkerStoppedError
@@ -126,11 +140,24 @@ class WorkerProcess:
         return name_signal(-code if code < 0 else code - 128)
 
     def _last_words(self) -> str:
+        last = self._last_printed(_LAST_LINES)
+        return f"; it said last: {' / '.join(last)}" if last else ""
+
+    def _last_printed(self, count: int) -> list[str]:
+        """Return the last lines that the worker, and libraries in it, printed since this order."""
         size = self._said.seek(0, 2)
         self._said.seek(max(0, size - _LAST_BYTES))
         lines = visible_text(self._said.read().decode(errors="replace")).split("\n")
-        last = [shortened(line.strip(), 300) for line in lines if line.strip()][-_LAST_LINES:]
-        return f"; it said last: {' / '.join(last)}" if last else ""
+        return [shortened(line.strip(), 300) for line in lines if line.strip()][-count:]
+
+
+def _hand_on(message: Message, ear: Ear) -> None:
+    if isinstance(message, Progressed):
+        ear.progress(message.place, message.done, message.total, message.what)
+    elif isinstance(message, Logged):
+        ear.logged(message.place, message.text)
+    elif isinstance(message, Waits):
+        ear.waits(message.name)
 
 
 @contextlib.contextmanager

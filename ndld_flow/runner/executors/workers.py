@@ -134,6 +134,10 @@ class Hearing:
         with self.telling:
             self.task.works[place].progress(done, total, what)
 
+    def logged(self, place: int, line: str) -> None:
+        with self.telling:
+            self.task.works[place].logged(line)
+
     def waits(self, name: str) -> None:
         with self.telling:
             self.listener(StepWaits(name=name, waits_for="another run, which computes the same step"))
