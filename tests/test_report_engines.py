@@ -297,7 +297,7 @@ def test_what_was_asked_for_stands_beside_what_was_got(tmp_path: Path) -> None:
     texts = payload_of(page)["texts"]
     assert [texts[place] for place in engine["columns"]["asked"]][-3:] == ["fp32", "fp16", ""]
     assert (engine["missed"], plain["missed"], "asked" in plain["columns"]) == ([10], [], False)
-    assert words_of(page).count("Precision Asked Dims") == 1
+    assert words_of(page).count("Precision Reads → writes Asked Dims") == 1
     assert re.search(r'<td class="clip bad"><bdi>≠ fp16</bdi></td>', page)
     assert "≠ fp32" not in page
 
@@ -330,6 +330,11 @@ def test_layers_as_csv_without_times() -> None:
         "type": "Reformat",
         "role": "reformat",
         "precision": "float16",
+        "input_precision": "float32",
+        "output_precision": "float16",
+        "weights_dtype": "",
+        "multiply_unit": "unknown",
+        "precision_basis": "",
         "asked_precision": "",
         "output_dims": "?x3x?x?",
         "macs": "",

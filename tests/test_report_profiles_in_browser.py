@@ -273,7 +273,7 @@ def pixels(page: Page, part: Part) -> set[str]:
 def test_overhead_and_data_moves_have_their_own_colours_in_either_theme(page: Page) -> None:
     part = Part(page)
     part.canvas.scroll_into_view_if_needed()
-    for word in ("layer", "reformat, cast or copy", "overhead", "transfer"):
+    for word in ("layer", "reformat, quantize, cast or copy", "overhead", "transfer"):
         expect(part.live("timeline").locator(".keys")).to_contain_text(word)
     light = pixels(page, part)
     assert {"0,114,178", "185,127,0", "179,183,186"} <= light
@@ -339,7 +339,7 @@ def test_columns_are_chosen_and_a_file_holds_them_all(page: Page) -> None:
     expect(box).to_be_hidden()
     assert heads.all_inner_texts() == before
     saved = rows_of(part.saved(part.live("layers").get_by_role("button", name=re.compile("^CSV")).click).encode())
-    assert len(saved[0]) == 19
+    assert len(saved[0]) == 25
     assert {"Provider", "Stream", "MACs", "weight bytes", "ONNX nodes"} <= set(saved[0])
 
 

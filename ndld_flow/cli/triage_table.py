@@ -69,6 +69,12 @@ def _headline(profile: Profile) -> str:
 def _about(profile: Profile) -> Iterator[str]:
     if profile.runs:
         yield _measured(profile)
+    shares = profile.tensor_cores
+    if shares is not None:
+        yield (
+            f"on tensor cores {share(shares.on)} of the layers' time, beside them {share(shares.off)}, not known "
+            f"{share(shares.unknown)}"
+        )
     if profile.peak_memory_bytes:
         yield f"peak memory {size(profile.peak_memory_bytes)}"
     yield from profile.notes
@@ -88,7 +94,7 @@ def _top_table(layers: Sequence[TopLayer]) -> Table:
         shape = "x".join(map(str, layer.outputs[0].shape)) if layer.outputs else ""
         table.add_row(
             milliseconds(top.median_ms), share(top.share), _bar(top.share, layers[0].share),
-            short_name(layer.name, 44), short_name(layer.type, 18), shape, layer.precision,
+            short_name(layer.name, 44), short_name(layer.type, 18), shape, layer.precision or "unknown",
         )  # fmt: skip
     return table
 

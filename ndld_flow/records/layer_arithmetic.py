@@ -141,15 +141,6 @@ def multiplies_matrices(kind: str, name: str) -> bool:
     return bool(_MATRIX_TYPE.search(kind) or _MATRIX_NAME.match(name))
 
 
-def input_types(inputs: Sequence[Operand], *, first_only: bool = False) -> tuple[str, ...]:
-    """Return the distinct element types of inputs in order; with `first_only` that of the first.
-
-    An operator of ONNX Runtime also reads scales, zero points, weights and indices: only the first is its data.
-    """
-    known = [one.dtype for one in inputs if one.dtype]
-    return tuple(dict.fromkeys(known[:1] if first_only else known))
-
-
 def _converted(facts: LayerFacts) -> tuple[str, str]:
     before = facts.inputs[0].dtype if facts.inputs else ""
     after = facts.outputs[0].dtype if facts.outputs else ""

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from ndld_flow.records.base import Document, Record
 from ndld_flow.records.formats import VERSIONS
 from ndld_flow.records.latency import LatencySummary
-from ndld_flow.records.layer_arithmetic import TENSOR_CORE, LayerFacts, MultiplyUnit, Operand, conclude, input_types
+from ndld_flow.records.layer_arithmetic import TENSOR_CORE, LayerFacts, MultiplyUnit, Operand, conclude
 from ndld_flow.records.machine import Machine
 from ndld_flow.records.precision import FLOAT_DTYPES
 
@@ -130,12 +130,14 @@ class Layer(Record):
     @property
     def input_precision(self) -> str:
         """Distinct element types of its inputs: `int8`, or `int8 + float16` for a layer that adds a residual."""
-        return " + ".join(input_types(_operands(self.inputs), first_only=bool(self.provider)))
+        known = [one.dtype for one in self.inputs if one.dtype]
+        # An operator of ONNX Runtime also reads scales, weights and indices: only the first is its data.
+        return " + ".join(dict.fromkeys(known[:1] if self.provider else known))
 
     @property
     def output_precision(self) -> str:
         """Distinct element types of its outputs."""
-        return " + ".join(input_types(_operands(self.outputs)))
+        return " + ".join(dict.fromkeys(one.dtype for one in self.outputs if one.dtype))
 
     @property
     def on_tensor_cores(self) -> bool | None:

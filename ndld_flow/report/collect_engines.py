@@ -15,7 +15,7 @@ from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.collect_builds import BuiltView, collect_build
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
 from ndld_flow.report.collect_insights import InsightView, insight_view
-from ndld_flow.report.collect_layers import has_timed_layers
+from ndld_flow.report.collect_layers import UNKNOWN, has_timed_layers, types_text
 from ndld_flow.report.collect_reformats import ReformatsView, collect_reformats
 from ndld_flow.report.shape_words import shape_text
 
@@ -57,6 +57,8 @@ class EngineRow:
     type: str
     dims: str
     precision: str
+    types: str
+    """Of what it reads and writes; empty where both are that precision."""
     asked: str
     """Precision that was asked for; empty for none."""
     is_missed: bool
@@ -125,7 +127,7 @@ def _view(step: str, profile: Profile, build: Build | None) -> EngineView:
         network_layer_count=build.network_layer_count if build is not None else 0,
         basis=BASES[build.layers_basis if build is not None else "file"],
         node_count=len(nodes),
-        precisions=count_layers(layer.precision for layer in layers),
+        precisions=count_layers(layer.precision or UNKNOWN for layer in layers),
         types=count_layers(layer.type for layer in layers),
         tactics=tuple([one for one in tactics if one.count > 1][:_TACTICS] or tactics[:_FEW_TACTICS]),
         tactic_count=len(tactics),
@@ -153,7 +155,8 @@ def _row(layer: Layer, is_missed: bool) -> EngineRow:
         name=visible_name(layer.name),
         type=visible_name(layer.type),
         dims=shape_text(layer.outputs[0].shape) if layer.outputs else "",
-        precision=visible_name(layer.precision),
+        precision=visible_name(layer.precision or UNKNOWN),
+        types=types_text(layer),
         asked=visible_name(layer.asked_precision),
         is_missed=is_missed,
         nodes=len(layer.onnx_nodes),

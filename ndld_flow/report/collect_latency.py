@@ -15,7 +15,7 @@ from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import milliseconds, seconds, slower_words
 from ndld_flow.records.comparison import MetricVerdict
 from ndld_flow.records.latency import LatencySummary
-from ndld_flow.records.profile import Profile
+from ndld_flow.records.profile import Profile, TensorCoreShares
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.profile_titles import profile_titles
 from ndld_flow.report.run_folder import RunDocuments
@@ -45,6 +45,7 @@ class MeasuredLatency:
     sitting: str
     """Equal for what was measured in turns; empty for what was measured alone."""
     started_at: datetime | None
+    tensor_cores: TensorCoreShares | None = None
 
 
 @dataclass(frozen=True)
@@ -224,4 +225,5 @@ def _measured(step: str, documents: RunDocuments) -> MeasuredLatency:
         runs=sum(bool(run.latency_ms) for run in profile.runs),
         sitting=profile.sitting,
         started_at=profile.measured_at or (record.started_at if record else None),
+        tensor_cores=profile.tensor_cores,
     )

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ndld_flow.diagnosis.asked_precision import missed_precisions
+from ndld_flow.diagnosis.channels import channels_of
+from ndld_flow.diagnosis.lint_subject import is_product
 from ndld_flow.diagnosis.subject import Subject
 from ndld_flow.plain_text import short_name, visible_name
-from ndld_flow.records.profile import Layer, Profile
+from ndld_flow.records.profile import Layer, Profile, TensorCoreShares
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
 from ndld_flow.report.collect_groups import LayerGroup, group_layers
 from ndld_flow.report.collect_insights import BoundView, InsightView, collect_diagnosis
@@ -19,6 +21,8 @@ from ndld_flow.report.collect_timeline import TimelineView, collect_timeline
 from ndld_flow.report.profile_titles import profile_titles
 from ndld_flow.report.shape_words import shape_text
 
+UNKNOWN = "unknown"
+"""In place of a precision or a multiply unit that nothing proves."""
 _TYPES_SHOWN = 12
 _ROWS_WITHOUT_SCRIPT = 20
 
@@ -34,6 +38,11 @@ class LayerRow:
     """Of its first output."""
     provider: str
     precision: str
+    """Of what it computes."""
+    types: str
+    """Of what it reads and writes; empty where both are that precision."""
+    unit: str
+    """Multiply unit; empty where no layer's is known."""
     asked: str
     """Precision that was asked for; empty for none."""
     is_missed: bool
@@ -86,6 +95,9 @@ class LayersView:
     types: tuple[TypeTime, ...]
     type_count: int
     precisions: tuple[LayerGroup, ...]
+    units: tuple[LayerGroup, ...]
+    """By multiply unit; empty where none is known."""
+    tensor_cores: TensorCoreShares | None
     movers: tuple[LayerGroup, ...]
     """Layers that compute nothing, by role."""
     missed: tuple[int, ...]
@@ -137,6 +149,7 @@ def _view(step: str, title: str, profile: Profile) -> LayersView:
     types = group_layers(layers, medians, [layer.type for layer in layers])
     bound, insights = collect_diagnosis(subject)
     missed = missed_precisions(profile)
+    has_units = knows_units(layers)
     return LayersView(
         step=visible_name(step),
         label=title,
@@ -147,7 +160,9 @@ def _view(step: str, title: str, profile: Profile) -> LayersView:
         runs=max(len(profile.layer_runs), 1),
         types=_by_type(types),
         type_count=len(types),
-        precisions=group_layers(layers, medians, [layer.precision for layer in layers]),
+        precisions=group_layers(layers, medians, [layer.precision or UNKNOWN for layer in layers]),
+        units=group_layers(layers, medians, [layer.unit or UNKNOWN for layer in layers]) if has_units else (),
+        tensor_cores=profile.tensor_cores,
         movers=_movers(layers, medians),
         missed=missed,
         tactics=_tactics(layers, medians),
@@ -160,19 +175,44 @@ def _view(step: str, title: str, profile: Profile) -> LayersView:
         roofs=short_name(profile.roofs.how, 200) if profile.roofs else "",
         only_compute=profile.options.get("hide_non_compute") is True,
         slowest=tuple(
-            _row(layers[place], place, times, place in missed) for place in subject.listed[:_ROWS_WITHOUT_SCRIPT]
+            _row(layers[place], place, times, (place in missed, has_units))
+            for place in subject.listed[:_ROWS_WITHOUT_SCRIPT]
         ),
     )
 
 
-def _row(layer: Layer, place: int, times: LayerTimes, is_missed: bool) -> LayerRow:
+def knows_units(layers: Sequence[Layer]) -> bool:
+    """Return True where the multiply unit of some layer is known; ONNX Runtime names no kernels."""
+    return any(layer.unit not in ("", "none") for layer in layers)
+
+
+def types_text(layer: Layer) -> str:
+    """`int8 + float16 → float16`: what a layer reads and writes; empty where both are the type it computes in."""
+    types = (layer.input_precision, layer.output_precision)
+    return "" if set(types) <= {layer.precision, ""} else visible_name(" → ".join(one or UNKNOWN for one in types))
+
+
+def channels_text(layer: Layer) -> str:
+    """`30 → 64; tensor cores take no 30 input channels (multiples of 8)`; empty for what is no dense product."""
+    channels = channels_of(layer) if is_product(layer) else None
+    if channels is None:
+        return ""
+    odd = f"; tensor cores take no {' and no '.join(channels.odd)}" if channels.odd else ""
+    return f"{channels.inputs} → {channels.outputs}{odd}"
+
+
+def _row(layer: Layer, place: int, times: LayerTimes, known: tuple[bool, bool]) -> LayerRow:
+    """`known`: whether it surely has another precision than asked, and whether multiply units are shown."""
+    is_missed, has_units = known
     return LayerRow(
         index=layer.index,
         name=visible_name(layer.name),
         type=visible_name(layer.type),
         dims=shape_text(layer.outputs[0].shape) if layer.outputs else "",
         provider=short_provider(layer.provider),
-        precision=visible_name(layer.precision),
+        precision=visible_name(layer.precision or UNKNOWN),
+        types=types_text(layer),
+        unit=(layer.unit or UNKNOWN) if has_units else "",
         asked=visible_name(layer.asked_precision),
         is_missed=is_missed,
         share=times.median_ms[place] / times.sum_ms if times.sum_ms else 0.0,

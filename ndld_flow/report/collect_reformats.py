@@ -1,4 +1,4 @@
-"""Layers that only change how a tensor lies in memory: which tensors, from what into what."""
+"""Layers that only change a tensor's layout or type: which tensors, from what into what."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from operator import attrgetter
 from ndld_flow.plain_text import visible_name, visible_text
 from ndld_flow.records.profile import Layer, Profile, Roofs
 from ndld_flow.report.collect_engines import EngineView
-from ndld_flow.report.collect_layers import LayersView, LayerTimes
+from ndld_flow.report.collect_layers import UNKNOWN, LayersView, LayerTimes, channels_text, knows_units
 from ndld_flow.report.collect_profiles import short_provider
 from ndld_flow.report.json_values import Json, rounded
 from ndld_flow.report.shape_words import shape_text
@@ -61,8 +61,12 @@ def _columns(layers: Sequence[Layer], texts: Texts, tensors: Tensors) -> dict[st
     }
     columns |= {
         name: texts.places(map(attrgetter(name), layers), visible_name)
-        for name in ("type", "precision", "role", "tactic")
+        for name in ("type", "role", "tactic", "input_precision", "output_precision", "precision_basis")
     }
+    columns["precision"] = texts.places((layer.precision or UNKNOWN for layer in layers), visible_name)
+    if knows_units(layers):
+        columns["unit"] = texts.places(layer.unit or UNKNOWN for layer in layers)
+    columns["channels"] = texts.places(map(channels_text, layers))
     if any(layer.asked_precision for layer in layers):
         columns["asked"] = texts.places((layer.asked_precision for layer in layers), visible_name)
     columns |= {name: list(map(attrgetter(name), layers)) for name in _NUMBERS}

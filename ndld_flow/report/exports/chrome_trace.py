@@ -62,6 +62,8 @@ def _args(span: Span, layers: Sequence[Layer]) -> dict[str, Json]:
     found: dict[str, Json] = {
         "type": short_name(layer.type, _NAME),
         "precision": short_name(layer.precision, _NAME),
+        "reads": short_name(layer.input_precision, _NAME),
+        "multiply unit": layer.unit,
         "provider": short_name(layer.provider, _NAME),
         "tactic": short_name(layer.tactic, _NAME),
         "outputs": ", ".join(f"{one.dtype} {shape_text(one.shape)}" for one in layer.outputs[:8]),

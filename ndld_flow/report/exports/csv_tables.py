@@ -30,6 +30,11 @@ LAYER_COLUMNS = (
     "role",
     "provider",
     "precision",
+    "input_precision",
+    "output_precision",
+    "weights_dtype",
+    "multiply_unit",
+    "precision_basis",
     "asked_precision",
     "output_dims",
     "median_ms",
@@ -48,8 +53,8 @@ LAYER_COLUMNS = (
 )
 TIME_COLUMNS = ("median_ms", "min_ms", "max_ms", "mean_ms", "share")
 
-_OF_ENGINES = ("index", "name", "type", "role", "precision", "asked_precision", "output_dims", "macs", "read_bytes",
-               "written_bytes", "weight_bytes", "tactic", "stream", "onnx_nodes")  # fmt: skip
+_NOT_OF_ENGINES = ("provider", "depth", *TIME_COLUMNS)
+_OF_ENGINES = tuple(name for name in LAYER_COLUMNS if name not in _NOT_OF_ENGINES)
 
 
 def engine_layers_csv(label: str, layers: Sequence[Layer]) -> str:
@@ -142,7 +147,12 @@ def _layer(layer: Layer, median: float, part: float) -> list[Cell]:
         layer.type,
         layer.role,
         layer.provider,
-        layer.precision,
+        layer.precision or "unknown",
+        layer.input_precision,
+        layer.output_precision,
+        layer.weights_dtype,
+        layer.unit or "unknown",
+        layer.precision_basis,
         layer.asked_precision,
         dims,
         median if samples else None,

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ndld_flow.quantities import count, milliseconds, share, size, three_digits
 from ndld_flow.records.profile import Layer, Profile
+from ndld_flow.report.collect_layers import knows_units, types_text
 from ndld_flow.report.exports.github_markdown import code, details, prose, table
 from ndld_flow.report.exports.layer_changes import median_ms
 from ndld_flow.report.shape_words import shape_text
 
 _LAYERS = 20
 _NONE = "\N{EN DASH}"
+
+
+class _Known(NamedTuple):
+    """Columns that only some profiles have."""
+
+    asked: bool
+    units: bool
+    types: bool
 
 
 def profile_markdown(profile_label: str, profile: Profile) -> str:
@@ -55,26 +65,41 @@ def _layers(profile: Profile) -> str:
     if not total:
         return ""
     slowest = sorted(timed, key=lambda pair: -pair[1])[:_LAYERS]
-    asked = any(layer.asked_precision for layer, _ in slowest)
-    head = ["#", "Layer", "Type", "Precision", *(["Asked"] if asked else []), "Output", "Median", "Share"]
-    rows = [_row(layer, ms, total, asked) for layer, ms in slowest]
+    known = _Known(
+        asked=any(layer.asked_precision for layer, _ in slowest),
+        units=knows_units(profile.layers),
+        types=any(types_text(layer) for layer, _ in slowest),
+    )
+    more = {"Reads → writes": known.types, "Multiply unit": known.units, "Asked": known.asked}
+    shown = [title for title, is_known in more.items() if is_known]
+    head = ["#", "Layer", "Type", "Precision", *shown, "Output", "Median", "Share"]
+    rows = [_row(layer, ms, total, known) for layer, ms in slowest]
     title = f"Slowest {len(rows)} of {count(len(timed))} layers, which take {milliseconds(total)} together"
+    title += tensor_cores_text(profile)
     return details(title, table(head, rows, numbers=(0, len(head) - 2, len(head) - 1)))
 
 
-def _row(layer: Layer, ms: float, total: float, asked: bool) -> list[str]:
+def _row(layer: Layer, ms: float, total: float, known: _Known) -> list[str]:
     dims = shape_text(layer.outputs[0].shape) if layer.outputs else _NONE
     weights = f", {size(layer.weight_bytes)} of weights" if layer.weight_bytes else ""
     return [
         str(layer.index),
         code(layer.name),
         code(layer.type, 40),
-        code(layer.precision, 20) or _NONE,
-        *([code(layer.asked_precision, 20) or _NONE] if asked else []),
+        code(layer.precision or "unknown", 30),
+        *([code(types_text(layer), 60) or _NONE] if known.types else []),
+        *([layer.unit or "unknown"] if known.units else []),
+        *([code(layer.asked_precision, 20) or _NONE] if known.asked else []),
         f"{prose(dims)}{weights}",
         milliseconds(ms),
         share(ms / total),
     ]
+
+
+def tensor_cores_text(profile: Profile) -> str:
+    """`; 46.4 % of it on tensor cores, 0.0 % not known`; empty where no unit is known."""
+    shares = profile.tensor_cores
+    return f"; {share(shares.on)} of it on tensor cores, {share(shares.unknown)} not known" if shares else ""
 
 
 def _notes(profile: Profile) -> str:

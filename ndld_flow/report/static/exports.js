@@ -5,7 +5,8 @@ const UNTIMED = new Set(["sum_ms", "pass_ms", "median_ms", "min_ms", "max_ms", "
 function layersJson(data, timeline) {
   const layers = Array.from({ length: data.length }, (_, row) => ({
     index: data.index[row], name: data.name[row], type: data.type[row], dims: data.dims[row],
-    provider: data.provider[row], precision: data.precision[row], asked_precision: data.asked[row] || undefined, role: data.role[row], tactic: data.tactic[row],
+    provider: data.provider[row], precision: data.precision[row], precision_basis: data.precision_basis[row], input_precision: data.input_precision[row], output_precision: data.output_precision[row],
+    multiply_unit: data.unit[row] || undefined, channels: data.channels[row] || undefined, asked_precision: data.asked[row] || undefined, role: data.role[row], tactic: data.tactic[row],
     stream: data.stream[row], depth: data.depth[row], median_ms: data.median[row], min_ms: data.min[row], max_ms: data.max[row],
     macs: data.macs[row], read_bytes: data.read_bytes[row], written_bytes: data.written_bytes[row], weight_bytes: data.weight_bytes[row],
     inputs: data.inputs[row].map((place) => data.tensors.text(place)), outputs: data.outputs[row].map((place) => data.tensors.text(place)),
@@ -34,13 +35,13 @@ function layersMarkdown(data) {
   if (!data.isTimed) return untimedMarkdown(data);
   const order = Array.from({ length: data.length }, (_, row) => row).sort((a, b) => data.median[b] - data.median[a]).slice(0, 20);
   const types = data.byType().slice(0, 12);
-  const asked = data.asked.some(Boolean);
+  const asked = data.asked.some(Boolean), units = data.unit.some(Boolean), mixed = order.some((row) => data.types(row));
   return [
     `### ${markdownText(data.label)}`, "",
     `${count(data.length)} layers, ${milliseconds(data.sumMs)} together.`, "",
     markdownTable(["Type", "Layers", "Time", "%"], types.map((one) => [markdownText(one.type), count(one.count), milliseconds(one.ms), share(one.ms / (data.sumMs || 1))])), "",
-    markdownTable(["Layer", "Type", "Precision", ...(asked ? ["Asked"] : []), "Median", "%"], order.map((row) =>
-      [markdownText(data.name[row]), markdownText(data.type[row]), markdownText(data.precision[row]), ...(asked ? [markdownText(data.asked[row])] : []), milliseconds(data.median[row]), share(data.share(row))])), "",
+    markdownTable(["Layer", "Type", "Precision", ...(mixed ? ["Reads → writes"] : []), ...(units ? ["Multiply unit"] : []), ...(asked ? ["Asked"] : []), "Median", "%"], order.map((row) =>
+      [markdownText(data.name[row]), markdownText(data.type[row]), markdownText(data.precision[row]), ...(mixed ? [markdownText(data.types(row))] : []), ...(units ? [markdownText(data.unit[row])] : []), ...(asked ? [markdownText(data.asked[row])] : []), milliseconds(data.median[row]), share(data.share(row))])), "",
   ].join("\n");
 }
 

@@ -8,6 +8,9 @@ const numberColumn = (key, label, width, value, format, more) => ({
 
 const textColumn = (key, label, width, value, more) => ({ key, label, width, value, ...more });
 
+// `int8 + float16 → float16` as `int8+fp16→fp16`.
+const shortTypes = (types) => types.replaceAll("bfloat16", "bf16").replaceAll(/float(\d+)\w*/g, "fp$1").replaceAll(/ ?([+→]) ?/g, "$1");
+
 // Beside the precision that a layer got: `float32 ≠ fp16`.
 const askedColumn = (data) => textColumn("asked", "Asked", "76px", (row) => data.asked[row], {
   tally: true, hidden: false, longLabel: "Precision that was asked for",
@@ -19,13 +22,23 @@ function layerTextColumns(data) {
   const tallied = (key, label, width, hidden) =>
     textColumn(key, label, width, (row) => data[key][row], { tally: true, hidden });
   const nodes = (row) => data.onnxNodes[row].join(", ");
+  // Conversions name both types already, and an operator of ONNX Runtime reads indices and scales besides.
+  // A few layers that differ have it in their details: a column of blanks would take the names' room.
+  const differing = data.role.filter((role, row) => role === "compute" && !data.provider[row] && data.types(row)).length;
+  const differs = differing > data.length / 20;
   const named = data.onnxNodes.filter((own, row) => own.length > 1 || (own.length === 1 && own[0] !== data.name[row])).length;
   return {
     name: textColumn("name", "Name", "minmax(170px, 2fr)", (row) => data.name[row], { mono: true, indent: (row) => Math.min(data.depth[row], 8), hidden: false }),
     type: tallied("type", "Type", "minmax(90px, 0.8fr)", false),
     dims: tallied("dims", "Dims", "138px", false),
     provider: tallied("provider", "Provider", "84px", !saysMore(data.provider)),
-    precision: tallied("precision", "Precision", "80px", false),
+    precision: textColumn("precision", "Precision", "84px", (row) => data.precision[row], { tally: true, hidden: false, longLabel: "Precision that it computes in", about: (row) => shortened(`${data.precision[row]} ${data.types(row)}: ${data.precision_basis[row]}`, 400) }),
+    types: textColumn("types", "Reads → writes", "116px", (row) => shortTypes(data.types(row)), { tally: true, hidden: !differs, about: (row) => data.types(row) }),
+    reads: textColumn("reads", "Reads", "92px", (row) => data.input_precision[row], { tally: true, hidden: true, longLabel: "Types of the inputs", csvLabel: "input precision" }),
+    writes: textColumn("writes", "Writes", "76px", (row) => data.output_precision[row], { tally: true, hidden: true, longLabel: "Types of the outputs", csvLabel: "output precision" }),
+    unit: textColumn("unit", "Unit", "120px", (row) => data.unit[row], { tally: true, hidden: !data.unit.some(Boolean), longLabel: "Multiply unit", csvLabel: "multiply unit" }),
+    basis: textColumn("basis", "Precision by", "minmax(120px, 1fr)", (row) => data.precision_basis[row], { hidden: true, longLabel: "Evidence for the precision", csvLabel: "precision basis" }),
+    channels: textColumn("channels", "Channels", "minmax(96px, 1fr)", (row) => data.channels[row], { hidden: true, longLabel: "Channels, and those that are no multiples of what tensor cores take" }),
     asked: data.asked.some(Boolean) ? [askedColumn(data)] : [],
     format: textColumn("format", "Format", "84px", (row) => data.format(row), { tally: true, hidden: true, longLabel: "Format of the output" }),
     role: tallied("role", "Role", "84px", !saysMore(data.role)),
@@ -77,8 +90,8 @@ function layerColumns(data, basis, heat) {
   const texts = layerTextColumns(data);
   const numbers = layerNumberColumns(data, basis, heat);
   return [
-    numbers.index, texts.name, texts.type, texts.dims, texts.provider, texts.precision, ...texts.asked,
-    numbers.share, numbers.ms, numbers.min, numbers.max, texts.tactic, texts.stream, texts.role, texts.format,
+    numbers.index, texts.name, texts.type, texts.dims, texts.provider, texts.precision, texts.types, texts.unit, ...texts.asked,
+    numbers.share, numbers.ms, numbers.min, numbers.max, texts.tactic, texts.stream, texts.role, texts.format, texts.reads, texts.writes, texts.basis, texts.channels,
     numbers.macs, numbers.gmacs, numbers.bytes, numbers.weights, texts.onnx,
   ];
 }
@@ -98,7 +111,7 @@ function untimedColumns(data, heat) {
   numbers.bytes.hidden = rows.filter((row) => data.bytes(row)).length < data.length / 2;
   const weighed = rows.some((row) => data.weight_bytes[row]) ? [numbers.weights] : [];
   return [
-    numbers.index, texts.name, texts.type, texts.precision, ...texts.asked, texts.dims, texts.format, texts.tactic, texts.stream,
-    texts.role, ...worked, numbers.bytes, ...weighed, texts.onnx,
+    numbers.index, texts.name, texts.type, texts.precision, texts.types, texts.unit, ...texts.asked, texts.dims, texts.format, texts.tactic,
+    texts.stream, texts.role, texts.reads, texts.writes, texts.basis, texts.channels, ...worked, numbers.bytes, ...weighed, texts.onnx,
   ];
 }

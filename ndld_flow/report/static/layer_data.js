@@ -29,7 +29,7 @@ class TensorTable {
   }
 }
 
-const LAYER_TEXTS = ["type", "dims", "provider", "precision", "role", "tactic"];
+const LAYER_TEXTS = ["type", "dims", "provider", "precision", "role", "tactic", "input_precision", "output_precision", "precision_basis", "channels"];
 const LAYER_NUMBERS = ["depth", "stream", "macs", "read_bytes", "written_bytes", "weight_bytes"];
 
 class LayerData {
@@ -50,6 +50,8 @@ class LayerData {
     // Precisions that were asked for, and the rows that did not get theirs.
     this.asked = columns.asked?.map((place) => texts[place]) ?? absent("");
     this.missed = new Set(missed);
+    // Empty for profiles that reveal the multiply unit of no layer.
+    this.unit = columns.unit?.map((place) => texts[place]) ?? absent("");
     for (const key of LAYER_NUMBERS) this[key] = columns[key] ?? absent(key === "macs" || key === "stream" ? null : 0);
     this.inputs = this.lists(columns.inputs);
     this.outputs = this.lists(columns.outputs);
@@ -60,6 +62,12 @@ class LayerData {
     const all = fromSteps(places);
     let at = 0;
     return counts.map((many) => all.slice(at, (at += many)));
+  }
+
+  // `int8 + float16 → float16`; empty where both are the type that the layer computes in.
+  types(row) {
+    const ends = [this.input_precision[row], this.output_precision[row]];
+    return ends.every((end) => !end || end === this.precision[row]) ? "" : ends.map((end) => end || "unknown").join(" → ");
   }
 
   // Of its first output.

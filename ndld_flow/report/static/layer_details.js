@@ -24,7 +24,7 @@ function layerWork(row, data) {
 }
 
 function askedWords(row, data) {
-  if (data.missed.has(row)) return `${data.asked[row]}, but it writes ${data.precision[row]}`;
+  if (data.missed.has(row)) return `${data.asked[row]}, but it computes in ${data.precision[row]}`;
   const nodes = data.onnxNodes[row].length;
   return data.asked[row] && nodes > 1 ? `${data.asked[row]}, within the ${count(nodes)} nodes that it holds` : data.asked[row];
 }
@@ -44,6 +44,10 @@ function describeLayer(row, data, choose) {
     ["Name", data.name[row]],
     ["Time", layerTimes(row, data)],
     ["Work", layerWork(row, data)],
+    ["Precision", [data.precision[row], data.precision_basis[row]].filter(Boolean).join(": ")],
+    ["Reads → writes", data.types(row)],
+    ["Multiply unit", data.unit[row]],
+    ["Channels", data.channels[row]],
     ["Asked for", askedWords(row, data)],
     ["Tactic", data.tactic[row]],
     ["Inputs", tensors(data.inputs[row])],

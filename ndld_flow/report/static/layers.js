@@ -42,7 +42,7 @@ class LayersPart {
         label: `layers of ${shortened(data.label, 60)}`,
         name: (row) => data.name[row],
         type: (row) => layerWord(data.type[row], data.name[row]),
-        about: (row) => `${shortened(data.name[row], 120)}\n${shortened(data.type[row], 60)} ${data.dims[row]} ${shortened(data.precision[row], 40)}\n${this.tell(row)}`.trim(),
+        about: (row) => `${shortened(data.name[row], 120)}\n${shortened(data.type[row], 60)} ${data.dims[row]} ${shortened(data.precision[row], 40)} ${shortened(data.types(row), 60)} ${data.unit[row]}\n${this.tell(row)}`.trim(),
         search: (row) => `${data.name[row]} ${data.type[row]} ${data.onnxNodes[row].join(" ")}`,
         modes: this.modes(),
         pick: (row) => this.table.choose(row < 0 ? [] : [row]),
@@ -148,6 +148,7 @@ class ProfilePart extends LayersPart {
     return [
       heatMode({ value: (row) => data.median[row], layers: data.length }),
       this.kinds("precision", "Precision"),
+      ...(data.unit.some(Boolean) ? [this.kinds("unit", "Multiply unit")] : []),
       familyMode(this.graph, (row) => data.type[row]),
     ];
   }

@@ -243,7 +243,7 @@ class TableView {
     const value = column.value(row);
     const text = column.format ? column.format(value, row) : shortened(String(value), Math.max(10, column.letters - 2 * (column.indent?.(row) ?? 0)));
     const classes = [...["right", "mono", "heat"].filter((name) => column[name]), column.tone?.(row)].filter(Boolean).join(" ");
-    const cell = make("div", { role: "gridcell", class: classes || null, title: text.length > 16 || column.mono ? shortened(String(value), 400) : null }, column.element ? column.element(value, row) : text);
+    const cell = make("div", { role: "gridcell", class: classes || null, title: column.about?.(row) || (text.length > 16 || column.mono ? shortened(String(value), 400) : null) }, column.element ? column.element(value, row) : text);
     if (column.indent) cell.style.paddingLeft = `${10 + 14 * column.indent(row)}px`;
     if (column.heat) cell.style.setProperty("--hot", column.heat(row).toFixed(3));
     return cell;

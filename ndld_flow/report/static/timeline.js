@@ -3,7 +3,7 @@
 // Needs, in this order: quantities.js, elements.js, axis.js, tooltip.js, pictures.js, timeline_data.js, timeline_sight.js,
 // timeline_paint.js, timeline_mouse.js, timeline_keys.js.
 
-const SPAN_WORDS = { layer: "layer", moving: "reformat, cast or copy", overhead: "overhead", transfer: "transfer", pass: "whole pass" };
+const SPAN_WORDS = { layer: "layer", moving: "reformat, quantize, cast or copy", overhead: "overhead", transfer: "transfer", pass: "whole pass" };
 
 class Timeline {
   // `data` is a TimelineData; `pick(row)` hears which layer was clicked; `series` gives the report its colour.
