@@ -348,7 +348,7 @@ def test_what_was_asked_for_is_in_markdown_and_tables() -> None:
 def test_a_profile_without_passes_or_layers_in_markdown() -> None:
     nothing = make_profile("x").model_copy(update={"runs": (), "layers": (), "timeline": (), "notes": ()})
     markdown = profile_markdown("x", nothing)
-    assert "No pass was measured" in markdown
+    assert "Latency was not measured" in markdown
     assert "<details>" not in markdown
 
 

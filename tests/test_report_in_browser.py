@@ -11,14 +11,19 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from ndld_flow.plain_text import visible_name
 from ndld_flow.quantities import TIMES
+from ndld_flow.records.profile import ProfileRun
 from ndld_flow.report.draw import draw_report
 from tests.report_browser import SharedPages, rows_of
 from tests.run_fixtures import (
     HOSTILE_NAMES,
+    StepSketch,
+    profile,
+    run_record,
     write_big,
     write_failed,
     write_hostile,
     write_quickstart,
+    write_run,
 )
 
 pytestmark = pytest.mark.browser
@@ -253,6 +258,37 @@ def test_every_pass_is_drawn_once(open_report: Open, reports: dict[str, Path]) -
         "paths => paths.map(path => path.getAttribute('d').split('M').length - 1).reduce((a, b) => a + b)",
     )
     assert drawn == 800
+
+
+def test_densities_have_one_scale(open_report: Open, tmp_path: Path) -> None:
+    """As many passes cover as much of the picture, be they close together or, with an outlier, far apart."""
+    narrow, wide = (
+        profile(label, 10, 1, 0).model_copy(update={"runs": (ProfileRun(latency_ms=tuple(samples)),)})
+        for label, samples in (
+            ("half", [10 + 0.02 * (pass_ % 11) for pass_ in range(400)]),
+            ("source", [*(12 + 0.3 * (pass_ % 11) for pass_ in range(199)), 400.0]),
+        )
+    )
+    steps = [StepSketch(name, "profile", "profile") for name in ("speed", "base")]
+    run = write_run(tmp_path, run_record(steps), {"speed/profile.json": narrow, "base/profile.json": wide})
+    page = open_report(draw_report(run))
+    areas, heights = zip(
+        *map(area_and_height, page.eval_on_selector_all(AREAS, "all => all.map(one => one.getAttribute('d'))")),
+        strict=True,
+    )
+    assert areas[0] == pytest.approx(areas[1], rel=0.03)
+    assert heights[0] > 5 * heights[1]
+
+
+AREAS = '[data-live="distribution"] path.area'
+
+
+def area_and_height(path: str) -> tuple[float, float]:
+    """Of a polygon that an SVG path draws."""
+    points = [tuple(map(float, point.split())) for point in re.findall(r"[\d.]+ [\d.]+", path)]
+    pairs = zip(points, [*points[1:], points[0]], strict=True)
+    heights = [y for _, y in points]
+    return abs(sum(x0 * y1 - x1 * y0 for (x0, y0), (x1, y1) in pairs)) / 2, max(heights) - min(heights)
 
 
 def test_the_spread_tells_how_many_passes_lie_below(open_report: Open, reports: dict[str, Path]) -> None:

@@ -104,8 +104,8 @@ _Written = tuple[int, int, TensorInfo]
 
 
 def _first_written(layers: Sequence[Layer]) -> dict[str, _Written]:
-    """Nothing where dimensions are free: some sizes without the others would mislead."""
-    if any(dim < 0 for layer in layers for tensor in layer.outputs for dim in tensor.shape):
+    """Nothing where dimensions are free or tensors have no names: some sizes without the others would mislead."""
+    if any(not tensor.name or min(tensor.shape, default=0) < 0 for layer in layers for tensor in layer.outputs):
         return {}
     found: dict[str, _Written] = {}
     for place, layer in enumerate(layers):

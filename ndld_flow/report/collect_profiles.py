@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -73,6 +74,8 @@ class ProfileView:
     providers: tuple[str, ...]
     latency: LatencySummary | None
     """Of the timing pass; None when it holds no sample."""
+    profiler: str
+    """`on` or `off` in the timing pass; empty where it is not known."""
     quartiles_ms: tuple[float, float]
     """Where the middle half of the samples lies."""
     runs: tuple[tuple[float, ...], ...]
@@ -124,6 +127,17 @@ def collect_profiles(profiles: dict[str, Profile]) -> tuple[ProfileView, ...]:
     )
 
 
+def profiler_words(views: Sequence[ProfileView]) -> str:
+    """Whether latencies were measured with a profiler attached, as far as it is known."""
+    states = {view.profiler for view in views if view.latency}
+    if len(states) > 1:
+        return "some with a profiler attached, or not recorded whether: see how each was measured"
+    return {
+        "off": "timing pass, no profiler attached",
+        "on": "measured with the profiler attached, which slows passes down",
+    }.get("".join(states), "whether a profiler was attached is not recorded")
+
+
 def machine_settings(machine: Machine) -> tuple[Setting, ...]:
     """A machine's fingerprint, empty fields left out."""
     named = {
@@ -155,6 +169,7 @@ def _view(title: str, profile: Profile, *, step: str, in_turns_with: tuple[str, 
         backend=short_name(profile.backend),
         providers=tuple(map(short_provider, profile.providers)),
         latency=latency,
+        profiler=profile.profiler,
         quartiles_ms=(percentile(samples, 25), percentile(samples, 75)) if samples else (0.0, 0.0),
         runs=tuple(run.latency_ms for run in profile.runs),
         process_runs=_process_runs(profile, latency) if latency else (),

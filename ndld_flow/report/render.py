@@ -10,6 +10,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from ndld_flow import quantities
+from ndld_flow.report.collect_profiles import profiler_words
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -174,8 +175,20 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    names = ("milliseconds", "seconds", "size", "count", "signed", "share", "change", "number", "three_digits")
+    names = (
+        "milliseconds",
+        "seconds",
+        "size",
+        "count",
+        "signed",
+        "share",
+        "change",
+        "number",
+        "three_digits",
+        "slower_words",
+    )
     made.filters |= {name: getattr(quantities, name) for name in names}
+    made.filters["profiler_words"] = profiler_words
     made.globals |= {
         "size_change": lambda before, after: quantities.size_change(before, after).replace("->", "→"),
         "change_words": quantities.change_words,

@@ -49,14 +49,17 @@ def _about(profile: Profile) -> Iterator[str]:
 
 def _latency(profile: Profile) -> str:
     if not profile.latency_ms:
-        return "No pass was measured without a profiler.\n"
+        return "Latency was not measured.\n"
     summary = profile.latency
     names = ("min", "median", "mean", "p90", "p95", "p99", "max")
     values = [milliseconds(getattr(summary, f"{name}_ms")) for name in names]
     head = [*names, "spread", "throughput", "passes"]
     runs = f" in {len(profile.runs)} process runs" if len(profile.runs) > 1 else ""
     cells = [*values, share(summary.cov), f"{three_digits(summary.throughput_per_s)} /s"]
-    return table(head, [[*cells, f"{count(summary.sample_count)}{runs}"]], numbers=tuple(range(len(head))))
+    told = {"on": "Measured with the profiler attached.\n\n", "off": ""}.get(
+        profile.profiler, "Whether a profiler was attached is not recorded.\n\n"
+    )
+    return told + table(head, [[*cells, f"{count(summary.sample_count)}{runs}"]], numbers=tuple(range(len(head))))
 
 
 def _layers(profile: Profile) -> str:

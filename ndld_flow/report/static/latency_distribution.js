@@ -1,25 +1,35 @@
-// How the latencies of each profile are spread: a silhouette and a box, all on one axis.
+// How the latencies of each profile are spread: a density and a box, all on one axis and one scale.
 
 const DISTRIBUTION_ROW = 78;
-const BINS = 90;
+const DENSITY_BINS = 240;
+const NARROWEST_KERNEL = 1.2; // bins, about the width of a line
 
-// Bell-shaped weights over fine bins: the silhouette shows modes, not the accidents of bin edges.
-function silhouette(samples, range) {
-  const bins = new Float64Array(BINS);
-  const place = scale(range.low, range.high, 0, BINS - 1);
+// A kernel as wide as the samples call for (Silverman, 1986, Density Estimation, section 3.4), in bins.
+function kernelWidth({ latency, quartiles_ms: [q1, q3] }, perBin) {
+  const spread = Math.min(...[latency.std_ms, (q3 - q1) / 1.34].filter((one) => one > 0), Infinity);
+  const wide = (0.9 * spread * latency.sample_count ** -0.2) / perBin;
+  return Number.isFinite(wide) ? Math.max(wide, NARROWEST_KERNEL) : NARROWEST_KERNEL;
+}
+
+// Share of the passes in each bin: equal areas are equal shares, whatever the number of samples or their spread.
+function density(profile, range) {
+  const bins = new Float64Array(DENSITY_BINS);
+  const samples = profile.runs.flat();
+  const wide = kernelWidth(profile, (range.high - range.low) / (DENSITY_BINS - 1));
+  const place = scale(range.low, range.high, 0, DENSITY_BINS - 1);
+  const reach = 4 * wide;
   for (const sample of samples) {
     const center = place(sample);
-    if (center > BINS) continue;
-    for (let bin = Math.max(0, Math.floor(center) - 4); bin <= Math.min(BINS - 1, Math.ceil(center) + 4); bin++) {
-      bins[bin] += Math.exp(-((bin - center) ** 2) / 3);
+    for (let bin = Math.max(0, Math.ceil(center - reach)); bin <= Math.min(DENSITY_BINS - 1, Math.floor(center + reach)); bin++) {
+      bins[bin] += Math.exp(-(((bin - center) / wide) ** 2) / 2);
     }
   }
-  const most = Math.max(...bins) || 1;
-  return Array.from(bins, (value) => value / most);
+  const mass = samples.length * wide * Math.sqrt(2 * Math.PI) || 1;
+  return Array.from(bins, (value) => value / mass);
 }
 
 function silhouettePath(heights, x0, x1, base, height) {
-  const at = scale(0, BINS - 1, x0, x1);
+  const at = scale(0, heights.length - 1, x0, x1);
   const points = heights.map((value, bin) => `${at(bin).toFixed(1)} ${(base - value * height).toFixed(1)}`);
   return `M${x0} ${base}L${points.join("L")}L${x1} ${base}Z`;
 }
@@ -30,16 +40,17 @@ function distributionNote(latency, beyond, width) {
   return width < 560 ? `${middle}, ${beyond} beyond` : `${middle}; ${beyond} slower than the axis, up to ${milliseconds(latency.max_ms)}`;
 }
 
-function distributionRow(profile, series, x, range, width, top) {
+function distributionRow(profile, heights, x, range, width, top) {
   const { latency, quartiles_ms } = profile;
   const samples = profile.runs.flat();
-  const beyond = samples.filter((sample) => sample > range.high).length;
+  // A comparison carries every n-th of many samples.
+  const beyond = Math.round((samples.filter((sample) => sample > range.high).length / samples.length) * latency.sample_count);
   const right = Math.min(x(latency.p95_ms), width);
   const middle = top + 62;
   const label = draw("text", { class: "strong", x: 0, y: top + 15 }, shortened(profile.label, 40));
-  const row = draw("g", { class: `series series-${series}` },
+  const row = draw("g", { class: `series series-${profile.series ?? 0}` },
     label,
-    draw("path", { class: "area", d: silhouettePath(silhouette(samples, range), x(range.low), x(range.high), top + 52, 30) }),
+    draw("path", { class: "area", d: silhouettePath(heights, x(range.low), x(range.high), top + 52, 30) }),
     draw("line", { class: "whisker", x1: x(latency.min_ms), x2: right, y1: middle, y2: middle }),
     draw("rect", { class: "box", x: x(quartiles_ms[0]), y: middle - 5, width: Math.max(2, x(quartiles_ms[1]) - x(quartiles_ms[0])), height: 10, rx: 1 }),
     draw("line", { class: "middle", x1: x(latency.median_ms), x2: x(latency.median_ms), y1: middle - 5, y2: middle + 5 }));
@@ -68,8 +79,10 @@ function drawDistribution(host, profiles, width) {
       draw("line", { class: "grid", x1: at, x2: at, y1: 20, y2: height - 32 }),
       draw("text", { x: at, y: height - 14, "text-anchor": anchor }, `${tickText(mark, step, factor)} ${unit}`));
   }
+  const densities = profiles.map((profile) => density(profile, range));
+  const most = Math.max(...densities.flat()) || 1;
   svg.append(...profiles.map((profile, place) =>
-    distributionRow(profile, profile.series ?? place % SERIES, x, range, width, place * DISTRIBUTION_ROW)), cursor);
+    distributionRow({ series: place % SERIES, ...profile }, densities[place].map((value) => value / most), x, range, width, place * DISTRIBUTION_ROW)), cursor);
   svg.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
     const at = event.clientX - box.left;
@@ -88,7 +101,8 @@ function drawDistribution(host, profiles, width) {
     cursor.setAttribute("visibility", "hidden");
     tooltip.hide();
   });
-  host.replaceChildren(make("figure", { class: "picture" }, svg));
+  host.replaceChildren(make("figure", { class: "picture" }, svg,
+    make("figcaption", { class: "quiet small" }, "Densities on one scale: equal areas are equal shares of the passes. The box holds the middle half; the line ends at p95.")));
 }
 
 function latencyDistribution(host, profiles) {
