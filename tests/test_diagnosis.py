@@ -80,6 +80,12 @@ def several(count: int = 8, ms: float = 1.0, **given: Any) -> list[Layer]:
     return [layer(kinds[number % 5], ms, name=f"l{number}", **given) for number in range(count)]
 
 
+def interrupted(count: int) -> list[Layer]:
+    """Layers of which each pass finds another one interrupted."""
+    samples = [tuple(20.0 if pass_ % count == place else 1.0 for pass_ in range(2 * count)) for place in range(count)]
+    return [one.model_copy(update={"samples_ms": samples[at]}) for at, one in enumerate(several(count))]
+
+
 def chain(*kinds: str, ms: float = 1.0) -> list[Layer]:
     """Layers of which each reads what the one before writes."""
     return [
@@ -184,6 +190,10 @@ FIRES: dict[str, tuple[Profile, Profile, str]] = {
         profile(several(4), latency=[8.0] * 30, layer_pass_ms=(8.5,)),
         profile(several(4), latency=[8.0] * 30),  # profiled throughout: the profiler itself needs time between layers
         "50.0 % of the latency is outside",
+    ),
+    "layers_explain_little": (
+        profile(interrupted(4), latency=[24.0] * 8), profile(several(4), latency=[4.2] * 30),
+        "The medians of the layers explain 16.7 % of the latency",
     ),
     "bound_by_enqueue": (
         with_lanes(h2d_ms=0.1, compute_ms=2, d2h_ms=0.1, enqueue_ms=1.7),
@@ -309,6 +319,25 @@ def test_what_may_save_most_comes_first() -> None:
     scores = [insight.score for insight in found]
     assert scores == sorted(scores, reverse=True)
     assert len(found) >= 3
+
+
+def test_a_profiler_attached_to_the_latency_is_named() -> None:
+    attached = profile(several(4), latency=[8.0] * 30).model_copy(update={"profiler": "on"})
+    (insight,) = (one for one in diagnose(attached) if "outside layers" in one.title)
+    assert insight.title.startswith("50.0 % of the latency is outside layers, the profiler's own work included")
+
+
+def test_shares_are_never_of_more_than_they_explain() -> None:
+    """In each pass another layer is interrupted: medians sum up to a sixth of what a pass takes."""
+    subject = Subject(profile(interrupted(4), latency=[24.0] * 8))
+    assert subject.share(range(4)) == pytest.approx(1)
+    assert subject.whole == "the layers' time"
+    slowed = Subject(profile(several(4), latency=[2.0] * 30, layer_pass_ms=(5.0,)))
+    assert slowed.whole == "the layers' time"
+    dominated = profile([layer(ms=3), layer(ms=4), *several(3)], latency=[2.0] * 30, layer_pass_ms=(5.0,))
+    assert [one.title for one in diagnose(dominated) if "Conv takes" in one.title] == [
+        "Conv takes 70.0 % of the layers' time"
+    ]
 
 
 def test_shares_are_of_the_latency() -> None:

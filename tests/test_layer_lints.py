@@ -115,7 +115,7 @@ def test_nothing_is_found_where_nothing_is_wrong(case: str, timed: bool) -> None
 def test_a_float_residual_beside_a_quantised_convolution() -> None:
     (one,) = found("unquantized_residual", profile(residual_block()))
     assert one.title == (
-        "1 layer adding a residual in FP16 to a quantised product: quantising again takes 40.0 % of the latency"
+        "1 layer adding a residual in FP16 to a quantised product: quantising again takes 40.0 % of the layers' time"
     )
     assert one.layers == (2, 0, 3)
     assert "`op_types` of `quantize`" in one.next_step and one.score == pytest.approx(0.4)
@@ -197,7 +197,7 @@ def test_quantising_by_itself() -> None:
         quantize("d:float16", "e:int8", name="QuantizeLinear_9"),
     ]
     (one,) = found("unfused_quantization", profile(layers, inputs="x:float32"))
-    assert one.title == "2 layers that only quantise or dequantise take 50.0 % of the latency"
+    assert one.title == "2 layers that only quantise or dequantise take 50.0 % of the layers' time"
     assert "1 at the model's inputs and outputs (QuantizeLinear_2)" in one.evidence
     assert "after TiledPooling pool" in one.evidence
     assert "`op_types`" in one.next_step and "`exclude.nodes`" in one.next_step
@@ -233,7 +233,7 @@ def test_converting_between_layers_and_at_the_ends() -> None:
         layer("TiledPooling", "c:float32", "y:float32"),
     ]
     (one,) = found("type_conversions", profile(layers, inputs="x:float32"))
-    assert one.title == "2 layers converting types: 50.0 % of the latency"
+    assert one.title == "2 layers converting types: 50.0 % of the layers' time"
     assert "FP32 to FP16 of an input, for CaskConvolution" in one.evidence
     assert "FP16 to FP32 after CaskConvolution" in one.evidence
     assert "`keep_io: false`" in one.next_step and "Between layers" in one.next_step
@@ -250,7 +250,7 @@ def test_a_quantised_first_layer_beside_the_tensor_cores() -> None:
         *(int8_conv("b:int8", "b:int8") for _ in range(3)),
     ]
     (one,) = found("off_tensor_cores", profile(layers))
-    assert one.title == "1 layer multiplying beside the tensor cores (INT8 DP4A): 25.0 % of the latency"
+    assert one.title == "1 layer multiplying beside the tensor cores (INT8 DP4A): 25.0 % of the layers' time"
     assert "3 input channels" in one.evidence and "`exclude.nodes` of `quantize`" in one.next_step
 
 

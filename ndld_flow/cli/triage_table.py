@@ -40,7 +40,7 @@ class _Console(Console):
 
 def _parts(title: str, profile: Profile, triage: Triage) -> Iterator[RenderableType]:
     yield Text(f"{short_name(title, 60)}: {_headline(profile)}", style="bold")
-    for line in _about(profile):
+    for line in _about(profile, triage.layers_ms):
         yield Text(line, style="dim")
     if triage.top:
         yield _section("slowest layers", _top_table(triage.top))
@@ -66,9 +66,13 @@ def _headline(profile: Profile) -> str:
     )
 
 
-def _about(profile: Profile) -> Iterator[str]:
+def _about(profile: Profile, layers_ms: float) -> Iterator[str]:
     if profile.runs:
         yield _measured(profile)
+    if layers_ms and profile.runs:
+        part = layers_ms / profile.latency.median_ms if profile.latency.median_ms else 0.0
+        told = f"{share(part)} of the latency" if part <= 1 else "more than the latency: the profiler slows them down"
+        yield f"layers {milliseconds(layers_ms)} together, {told}"
     shares = profile.tensor_cores
     if shares is not None:
         yield (
@@ -124,7 +128,7 @@ def _counts(groups: Sequence[LayerGroup]) -> str:
 def _table(*texts: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("time", justify="right", no_wrap=True, min_width=7)
-    table.add_column("share", justify="right", no_wrap=True, min_width=6)
+    table.add_column("of layers", justify="right", no_wrap=True, min_width=6)
     table.add_column("", no_wrap=True, style="cyan", width=_BAR)
     for text in texts:
         table.add_column(text, no_wrap=True, overflow="ellipsis")

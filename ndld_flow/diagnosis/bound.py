@@ -69,7 +69,9 @@ def _one_layer(subject: Subject) -> Bound | None:
     part = subject.share(longest)
     if len(subject.layers) < _FEWEST_LAYERS or part < _ONE_LAYER:
         return None
-    return Bound("one layer", f"{subject.call(longest[0])} takes {share(part)} of the latency: {subject.took(longest)}")
+    return Bound(
+        "one layer", f"{subject.call(longest[0])} takes {share(part)} of {subject.whole}: {subject.took(longest)}"
+    )
 
 
 def _reformatting(subject: Subject) -> Bound | None:
@@ -78,7 +80,8 @@ def _reformatting(subject: Subject) -> Bound | None:
     if part < _REFORMATTING:
         return None
     return Bound(
-        "reformatting", f"{subject.call_types(positions)} take {share(part)} of the latency: {subject.took(positions)}"
+        "reformatting",
+        f"{subject.call_types(positions)} take {share(part)} of {subject.whole}: {subject.took(positions)}",
     )
 
 
@@ -87,7 +90,9 @@ def _copying(subject: Subject) -> Bound | None:
     part = subject.share(positions)
     if part < _COPYING:
         return None
-    return Bound("transfers", f"copies within the model take {share(part)} of the latency: {subject.took(positions)}")
+    return Bound(
+        "transfers", f"copies within the model take {share(part)} of {subject.whole}: {subject.took(positions)}"
+    )
 
 
 def _dispatch(subject: Subject) -> Bound | None:

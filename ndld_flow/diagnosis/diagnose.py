@@ -32,6 +32,7 @@ RULES: tuple[Rule, ...] = (
     rules_concentration.one_type,
     rules_dispatch.many_tiny_layers,
     rules_dispatch.time_outside_layers,
+    rules_dispatch.layers_explain_little,
     rules_dispatch.bound_by_enqueue,
     rules_transfers.transfers,
     rules_placement.cpu_fallback,

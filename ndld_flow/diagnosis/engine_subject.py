@@ -45,6 +45,10 @@ class EngineSubject:
         """In execution order: nothing was timed."""
         return tuple(sorted(positions))
 
+    @property
+    def whole(self) -> str:
+        return "the layers' time"
+
     def share(self, positions: Iterable[int]) -> float:
         """0: nothing was timed."""
         return 0.0

@@ -31,7 +31,8 @@ class Insight:
     """One thing that a profile shows, and what to do about it."""
 
     score: float
-    """The share of the latency that acting on it may save, 0 to 1; 0 for what is only good to know."""
+    """The share that acting on it may save, 0 to 1, of the latency, or of the layers' time where that is longer; 0 for
+    what is only good to know."""
     title: str
     evidence: str
     """The numbers behind it, in a sentence or two."""

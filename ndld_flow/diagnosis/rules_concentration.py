@@ -36,7 +36,7 @@ def one_layer(subject: Subject) -> Iterator[Insight]:
     dims = "; ".join("x".join(map(str, tensor.shape)) for tensor in layer.inputs[:2])
     yield Insight(
         score=part * saving,
-        title=f"One layer takes {share(part)} of the latency",
+        title=f"One layer takes {share(part)} of {subject.whole}",
         evidence=f"{subject.call(longest[0])}, inputs {dims or 'unknown'}: {subject.took(longest)}.{reached}",
         next_step=(
             "Work on this layer first: look at the nodes it came from, at its shape and precision, and at whether the "
@@ -61,13 +61,12 @@ def one_type(subject: Subject) -> Iterator[Insight]:
     called = one_line(kind)
     yield Insight(
         score=0.0,
-        title=f"{called} takes {share(part)} of the latency",
+        title=f"{called} takes {share(part)} of {subject.whole}",
         evidence=f"{layers_word(len(positions))} of this type take {milliseconds(sum_ms)} of "
         f"{milliseconds(subject.layers_ms)} in all layers; the longest is {subject.call(positions[0])}.",
         next_step=(
             f"Only what makes {called} quicker pays: lower precision where the provider is quicker at it, a smaller "
-            "input, fewer channels. If all other layers took no time, the latency would still be "
-            f"{share(part)} of this."
+            f"input, fewer channels. Everything else together takes {share(1 - part)} of {subject.whole}."
         ),
         layers=positions,
     )

@@ -103,6 +103,39 @@ def time_outside_layers(subject: Subject) -> Iterator[Insight]:
     )
 
 
+def layers_explain_little(subject: Subject) -> Iterator[Insight]:
+    """A tenth or more of the latency is neither in the medians of layers nor known to be between layers.
+
+    In each pass other layers may be interrupted: their medians then sum up to far less than a pass takes. And where
+    latencies were measured with ONNX Runtime's profiler on, its own work is a part of them.
+    """
+    latency_ms = subject.latency_ms
+    if subject.times_are_the_hosts or not subject.layers_ms or not subject.profile.latency_ms:
+        return
+    if subject.scattered_part >= _WORTH_A_LOOK:
+        yield Insight(
+            score=0.0,
+            title=f"The medians of the layers explain {share(subject.layers_ms / latency_ms)} of the latency",
+            evidence=f"They sum up to {milliseconds(subject.layers_ms)} of {milliseconds(latency_ms)}. The layers of "
+            f"one pass take {milliseconds(subject.layers_sum_ms)}: in each pass others are slow.",
+            next_step=(
+                "Passes are interrupted, by other processes or by threads that wait for each other: measure on a quiet "
+                "machine, or with `threads: 1`. Until then, read shares of layers as shares of their sum."
+            ),
+        )
+    gap = latency_ms - subject.layers_sum_ms
+    if subject.profile.profiler == "on" and gap >= _WORTH_A_LOOK * latency_ms:
+        yield Insight(
+            score=0.0,
+            title=f"{share(gap / latency_ms)} of the latency is outside layers, the profiler's own work included",
+            evidence=f"All layers take {milliseconds(subject.layers_sum_ms)} a pass of {milliseconds(latency_ms)}.",
+            next_step=(
+                "Measure the latency without a profiler (`ndld-flow profile MODEL`): what remains outside layers there "
+                "is dispatch, copies and waiting."
+            ),
+        )
+
+
 def bound_by_enqueue(subject: Subject) -> Iterator[Insight]:
     """Launching takes 80 % of the time on the device or more: trtexec's own threshold."""
     enqueue = subject.lane_ms(lambda run: run.enqueue_ms)

@@ -37,7 +37,7 @@ def shapes_at_run_time(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=part,
         title=f"{layers_word(len(positions))} computing shapes in each pass",
-        evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of the latency).",
+        evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of {subject.whole}).",
         next_step=(
             "If the inputs always have this shape, run `fix_shapes` and then `sanitize`, which folds them; or set "
             "`free_dimensions` of `profile`."
@@ -110,7 +110,7 @@ def hard_swish_in_parts(subject: Subject) -> Iterator[Insight]:
         score=saved,
         title=f"HardSwish in four layers, {len(found)} times",
         evidence=f"Add, Clip, Mul and Div in {layers_word(len(positions))}: {subject.took(positions)} "
-        f"({share(subject.share(positions))} of the latency). The longest is {subject.call(positions[0])}.",
+        f"({share(subject.share(positions))} of {subject.whole}). The longest is {subject.call(positions[0])}.",
         next_step="Export with opset 14 or later, where HardSwish is one operator, or replace the four in the model.",
         layers=positions,
     )
@@ -149,7 +149,7 @@ def _after_convolution(subject: Subject, says: _Says, what: str, next_step: str)
     yield Insight(
         score=part,
         title=f"{layers_word(len(positions))} {what}",
-        evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of the latency). The "
+        evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of {subject.whole}). The "
         f"longest is {subject.call(positions[0])}.",
         next_step=next_step,
         layers=positions,

@@ -42,7 +42,7 @@ def reformats(subject: Subject) -> Iterator[Insight]:
         )
     yield Insight(
         score=part / 2,
-        title=f"Changing layouts takes {share(part)} of the latency",
+        title=f"Changing layouts takes {share(part)} of {subject.whole}",
         evidence=f"{subject.call_types(positions)}: {subject.took(positions)}. The longest is "
         f"{subject.call(positions[0])}.",
         next_step=next_step,
@@ -59,7 +59,7 @@ def casts(subject: Subject) -> Iterator[Insight]:
     put_in = sum(1 for position in positions if not subject.layers[position].onnx_nodes)
     yield Insight(
         score=part * 0.8,
-        title=f"Casts take {share(part)} of the latency",
+        title=f"Casts take {share(part)} of {subject.whole}",
         evidence=f"{layers_word(len(positions))}, {put_in} of them with no counterpart in the model: "
         f"{subject.took(positions)}. The longest is {subject.call(positions[0])}.",
         next_step=(
@@ -84,7 +84,7 @@ def copies(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=part,
         title=f"{layers_word(len(positions))} copying tensors between host and device",
-        evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of the latency).",
+        evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of {subject.whole}).",
         next_step=(
             "Find the layers on the CPU around them: replace their operators by some that the device has, or run "
             "`fix_shapes` and `sanitize` where they only compute shapes."
@@ -105,7 +105,7 @@ def control_flow_on_gpu(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=part,
         title=f"Control flow on a GPU: {subject.call_types(positions)}",
-        evidence=f"They take {subject.took(positions)} without their bodies ({share(part)} of the latency).",
+        evidence=f"They take {subject.took(positions)} without their bodies ({share(part)} of {subject.whole}).",
         next_step=(
             "Make the input that decides the branch a constant and run `sanitize`, which takes the branch once and for "
             "all; unroll loops of a known length when exporting."

@@ -30,8 +30,8 @@ def cpu_fallback(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=part,
         title=f"{layers_word(len(positions))} on the CPU instead of the device",
-        evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of the latency), though "
-        f"the session asks for {subject.profile.providers[0]}.",
+        evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of {subject.whole}), "
+        f"though the session asks for {subject.profile.providers[0]}.",
         next_step=(
             "Run `fix_shapes` and `sanitize` where they compute shapes. Otherwise the provider has no kernel for this "
             "operator, type or version of the opset: replace it, or try another opset."
@@ -53,7 +53,7 @@ def single_precision_left(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=part / 2,
         title=f"{layers_word(len(positions))} multiplying in float32 in a half-precision model",
-        evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of the latency) for "
+        evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of {subject.whole}) for "
         f"{share(singles / (singles + halves))} of the multiplications. The longest is {subject.call(positions[0])}.",
         next_step=(
             "Where `block` of `convert_fp16` keeps them, take them out of it one by one, with `check_accuracy` after "
@@ -81,7 +81,7 @@ def half_precision_on_cpu(subject: Subject) -> Iterator[Insight]:
         score=part,
         title="Half precision is cast to float32 and back on the CPU",
         evidence=f"ONNX Runtime put in {layers_word(len(positions))} for casts: {subject.took(positions)} "
-        f"({share(part)} of the latency).",
+        f"({share(part)} of {subject.whole}).",
         next_step="Run the float32 model on the CPU; half precision pays on devices that compute in it.",
         layers=positions,
     )
@@ -107,7 +107,7 @@ def single_precision_on_gpu(subject: Subject) -> Iterator[Insight]:
         score=part / 2,
         title="The GPU multiplies in float32",
         evidence=f"float32 in {layers_word(len(positions))} with {share(singles / (singles + reduced))} of the "
-        f"multiplications: {subject.took(positions)} ({share(part)} of the latency){_on_tensor_cores(subject)}.",
+        f"multiplications: {subject.took(positions)} ({share(part)} of {subject.whole}){_on_tensor_cores(subject)}.",
         next_step="Run `convert_fp16` and `check_accuracy`, then profile both in turns.",
         layers=positions,
     )

@@ -91,7 +91,7 @@ def far_from_roof(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=part * max(0.0, 1 - best_ms / subject.sum_ms(positions)) / 2,
         title=f"{layers_word(len(positions))} reaching less than {share(_LITTLE)} of what the device can do",
-        evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of the latency). The "
+        evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of {subject.whole}). The "
         f"longest, {subject.call(positions[0])}, does {three_digits(roofline.macs_per_s / 1e9)} GMAC/s, "
         f"{share(roofline.reached)} of its {roofline.limit} roof{reasons and f': {reasons}'}.",
         next_step=(
@@ -119,7 +119,7 @@ def padded_channels(subject: Subject) -> Iterator[Insight]:
     filters, outputs = subject.layers[positions[0]].inputs[1].shape, subject.layers[positions[0]].outputs
     yield Insight(
         score=saved,
-        title=f"Channels are filled up to whole blocks: {share(saved)} of the latency computes nothing",
+        title=f"Channels are filled up to whole blocks: {share(saved)} of {subject.whole} computes nothing",
         evidence=f"In {layers_word(len(positions))} on average {share(sum(wasted.values()) / len(wasted))} of the "
         f"multiplications are for nothing; {subject.call(positions[0])} computes {outputs[0].shape[1]} channels with "
         f"filters {'x'.join(map(str, filters))} and wastes {share(wasted[positions[0]])}.",
@@ -146,7 +146,7 @@ def elementwise_chains(subject: Subject) -> Iterator[Insight]:
     types = ", ".join(subject.layers[position].type for position in longest[:6])
     yield Insight(
         score=saved,
-        title=f"Elementwise layers one after another take {share(subject.share(positions))} of the latency",
+        title=f"Elementwise layers one after another take {share(subject.share(positions))} of {subject.whole}",
         evidence=f"{len(chains)} chains of {layers_word(len(positions))} ({subject.call_types(positions)}): "
         f"{subject.took(positions)}. The longest ends in {subject.call(longest[-1])}: {types}. Each of its layers "
         f"moves {_moved(subject.layers[longest[-1]])}.",

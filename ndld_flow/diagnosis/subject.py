@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +15,8 @@ from ndld_flow.records.profile import Layer, Profile, ProfileRun, Roofs
 
 _CPU = "CPUExecutionProvider"
 _LONGEST_NAME = 60
+_SCATTERED = 0.1
+"""Part of the latency that interruptions of layers may take before shares are not of it."""
 
 
 class Subject:
@@ -115,9 +118,32 @@ class Subject:
         """What these layers take together."""
         return sum(self.medians_ms[position] for position in positions)
 
+    @cached_property
+    def scattered_part(self) -> float:
+        """The part of the latency that layers take in each pass and their medians do not, 0 to 1.
+
+        Other layers are slow in each pass, because passes are interrupted.
+        """
+        if self.latency_ms <= 0:
+            return 0.0
+        return max(0.0, min(self.latency_ms, self.layers_sum_ms) - self.layers_ms) / self.latency_ms
+
+    @cached_property
+    def whole_ms(self) -> float:
+        """What shares are shares of: the latency, or the medians of all layers where those say little about it.
+
+        They do where the profiler made layers take longer than the latency, and where passes were interrupted.
+        """
+        return self.layers_ms if self.scattered_part >= _SCATTERED else max(self.latency_ms, self.layers_ms)
+
+    @property
+    def whole(self) -> str:
+        """`whole_ms` in a sentence."""
+        return "the latency" if math.isclose(self.whole_ms, self.latency_ms) else "the layers' time"
+
     def share(self, positions: Iterable[int]) -> float:
-        """Of the latency, 0 to 1: their share of all layers, times the part of the latency that layers take."""
-        return self.sum_ms(positions) / self.layers_ms * self.layers_part if self.layers_ms else 0.0
+        """Their medians as a part of `whole_ms`, 0 to 1."""
+        return self.sum_ms(positions) / self.whole_ms if self.whole_ms else 0.0
 
     def call(self, position: int) -> str:
         """A layer in a sentence: `Conv conv_1`; one line, and no longer than a line."""

@@ -11,6 +11,7 @@ from ndld_flow.diagnosis.channels import channels_of
 from ndld_flow.diagnosis.lint_subject import is_product
 from ndld_flow.diagnosis.subject import Subject
 from ndld_flow.plain_text import short_name, visible_name
+from ndld_flow.quantities import milliseconds, share
 from ndld_flow.records.profile import Layer, Profile, TensorCoreShares
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
 from ndld_flow.report.collect_groups import LayerGroup, group_layers
@@ -87,6 +88,8 @@ class LayersView:
     label: str
     layer_count: int
     times: LayerTimes
+    explained: str
+    """`13.4 % of the latency of 20.8 ms`; empty where layers take longer, or latency was not measured."""
     pass_ms: float
     """Median of the whole pass that the layers were seen in, profiler on."""
     passes: int
@@ -135,6 +138,13 @@ def has_timed_layers(profile: Profile) -> bool:
     return any(layer.samples_ms for layer in profile.layers)
 
 
+def _explained(layers_ms: float, profile: Profile) -> str:
+    latency_ms = profile.latency.median_ms if profile.latency_ms else 0.0
+    if not 0 < layers_ms < latency_ms:
+        return ""
+    return f"{share(layers_ms / latency_ms)} of the latency of {milliseconds(latency_ms)}"
+
+
 def _view(step: str, title: str, profile: Profile) -> LayersView:
     layers = profile.layers
     subject = Subject(profile)
@@ -155,6 +165,7 @@ def _view(step: str, title: str, profile: Profile) -> LayersView:
         label=title,
         layer_count=len(layers),
         times=times,
+        explained=_explained(times.sum_ms, profile),
         pass_ms=statistics.median(profile.layer_pass_ms) if profile.layer_pass_ms else 0.0,
         passes=passes,
         runs=max(len(profile.layer_runs), 1),

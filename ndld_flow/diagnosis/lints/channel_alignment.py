@@ -32,7 +32,7 @@ def channel_alignment(subject: LintSubject) -> Iterator[Insight]:
     yield Insight(
         score=saved,
         title=f"{layers_word(len(positions))} with channels that tensor cores pad"
-        + (f": {share(saved)} of the latency multiplies zeros" if subject.is_timed else ""),
+        + (f": {share(saved)} of {subject.whole} multiplies zeros" if subject.is_timed else ""),
         evidence=f"{name_some(subject, positions)}: {subject.took(positions)}. In {name_some(subject, positions[:1])} "
         f"{share(worst.wasted)} of the multiplications are padding: it has {' and '.join(worst.odd)}.",
         next_step=(

@@ -35,7 +35,7 @@ def off_tensor_cores(subject: LintSubject) -> Iterator[Insight]:
     yield Insight(
         score=part / 2,
         title=f"{layers_word(len(positions))} multiplying beside the tensor cores ({units})"
-        + (f": {share(part)} of the latency" if subject.is_timed else ""),
+        + (f": {share(part)} of {subject.whole}" if subject.is_timed else ""),
         evidence=f"{name_some(subject, positions)}: {subject.took(positions)}. {_why(layers[positions[0]])}",
         next_step=_advice([layers[place] for place in positions]),
         layers=positions,

@@ -55,7 +55,7 @@ def quantized_float_output(subject: LintSubject) -> Iterator[Insight]:
         score=subject.share(plain) / 2,
         title=f"{layers_word(len(positions))} multiplying 8 bits and writing {types}",
         evidence=f"{name_some(subject, positions)}: {subject.took(positions)}"
-        + (f" ({share(subject.share(positions))} of the latency)" if subject.is_timed else "")
+        + (f" ({share(subject.share(positions))} of {subject.whole})" if subject.is_timed else "")
         + f". {subject.call_types(readers)} ({name_some(subject, readers)}) read that: {subject.took(readers)}.",
         next_step=_advice(plain, readers),
         layers=(*positions, *readers),

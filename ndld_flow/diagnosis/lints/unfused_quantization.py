@@ -27,7 +27,7 @@ def unfused_quantization(subject: LintSubject) -> Iterator[Insight]:
     yield Insight(
         score=part / 2,
         title=f"{layers_word(len(left))} that only quantise or dequantise"
-        + (f" take {share(part)} of the latency" if subject.is_timed else ""),
+        + (f" take {share(part)} of {subject.whole}" if subject.is_timed else ""),
         evidence=f"{name_some(subject, left)}: {subject.took(left)}. " + _where(subject, at_ends, inside),
         next_step=_advice(subject, at_ends, inside),
         layers=left,

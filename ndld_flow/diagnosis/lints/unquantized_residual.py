@@ -32,10 +32,11 @@ def unquantized_residual(subject: LintSubject) -> Iterator[Insight]:
     )
     types = " and ".join(dict.fromkeys(short_dtype(sums[place].dtype) for place in added))
     again = f" Beside them, {layers_word(len(after))} only to quantise: {subject.took(after)}." if after else ""
+    part = subject.share(after)
     yield Insight(
-        score=subject.share(after),
+        score=part,
         title=f"{layers_word(len(added))} adding a residual in {types} to a quantised product"
-        + (f": quantising again takes {share(subject.share(after))} of the latency" if subject.share(after) else ""),
+        + (f": quantising again takes {share(part)} of {subject.whole}" if part else ""),
         evidence=f"{name_some(subject, added)}: {subject.took(added)}.{again}",
         next_step=(
             "Quantise the residual input of each Add: add `Add` to `op_types` of `quantize` (Conv, Gemm, MatMul, Add), "

@@ -75,7 +75,7 @@ def _layers(profile: Profile) -> str:
     )
     more = {"Reads → writes": known.types, "Multiply unit": known.units, "Asked": known.asked}
     shown = [title for title, is_known in more.items() if is_known]
-    head = ["#", "Layer", "Type", "Precision", *shown, "Output", "Median", "Share"]
+    head = ["#", "Layer", "Type", "Precision", *shown, "Output", "Median", "Of layers"]
     rows = [_row(layer, ms, total, known) for layer, ms in slowest]
     title = f"Slowest {len(rows)} of {count(len(timed))} layers, which take {milliseconds(total)} together"
     title += tensor_cores_text(profile)

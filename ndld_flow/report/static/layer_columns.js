@@ -71,7 +71,7 @@ function layerNumberColumns(data, basis, heat) {
   return {
     index: numberColumn("index", "#", "56px", (row) => data.index[row], String, { position: true, hidden: false }),
     share: numberColumn("share", "%", "68px", percent, share, {
-      longLabel: "% of the time", measure: "sum", hidden: false, csv: (row) => Number((percent(row) * 100).toPrecision(5)),
+      longLabel: "% of the layers' time", measure: "sum", hidden: false, csv: (row) => Number((percent(row) * 100).toPrecision(5)),
       csvLabel: shareLabel(basis),
     }),
     ms: numberColumn("ms", "Median", "86px", plain.ms, milliseconds, { csvLabel: "median ms", summaryLabel: "Median time", measure: "sum", hidden: false, heat: heated("ms", plain.ms) }),
