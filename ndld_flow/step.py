@@ -83,7 +83,11 @@ class Reuse(enum.Enum):
     ANYWHERE = "anywhere"
     """A pure transform: the same on every machine."""
     THIS_MACHINE = "this_machine"
-    """Engines and measurements."""
+    """Engines, and numbers that depend on the kind of CPU and GPU: the same on every machine of a kind."""
+    THIS_HOST = "this_host"
+    """A measurement: for this host, with the same CPUs, limits, GPUs, power limits and variables."""
+    SAME_KIND = "same_kind"
+    """A measurement that holds for every host of the same kind under the same limits."""
     NEVER = "never"
 
 
@@ -248,6 +252,10 @@ class Step(Settings, Generic[In, Out]):
     def library_versions(self) -> dict[str, str]:
         """Libraries that shape the result -> their versions; by default those that the class names."""
         return {name: read_version(name) for name in type(self).libraries}
+
+    def passed_variables(self) -> tuple[str, ...]:
+        """Return the names of environment variables that shape the result by these settings; none by default."""
+        return ()
 
     @classmethod
     def parts(cls) -> Mapping[str, type[BaseModel]]:

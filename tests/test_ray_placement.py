@@ -19,11 +19,15 @@ from ndld_flow.runner.executors.ray_placement import (
     only_machine,
 )
 from ndld_flow.runner.executors.ray_words import NodeAnswer
+from ndld_flow.step import Reuse
 
 
 @dataclass
 class _Device:
     device: str
+
+    def reused_where(self) -> Reuse:
+        return Reuse.THIS_MACHINE
 
 
 @dataclass
@@ -103,8 +107,8 @@ def test_a_node_that_cannot_work_is_told_only_where_it_would_have_to() -> None:
 
 
 def test_measurements_of_different_machines_are_not_mixed() -> None:
-    assert only_machine([BIG, SMALL]) == "box"
+    assert only_machine([BIG, SMALL], step("clean")) == "box"
     with pytest.raises(
         BackendError, match=r"on Ray's node small \(box\) or on other \(chest\), and .* must not be mixed"
     ):
-        only_machine([BIG, SMALL, node("other", "chest")])
+        only_machine([BIG, SMALL, node("other", "chest")], step("clean"))

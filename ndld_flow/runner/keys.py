@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -13,6 +13,7 @@ from ndld_flow.artifacts.hidden_credentials import hide_all_credentials
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import RequestError
 from ndld_flow.found_files import find_files
+from ndld_flow.host import computing_variables, deciding_variables, describe_circumstances, visible_kinds
 from ndld_flow.imported_modules import ImportedCode
 from ndld_flow.inputs import Data, InputSpec, names_one_file, patterns_of, without_names
 from ndld_flow.machine import describe_machine
@@ -39,7 +40,6 @@ def describe_key(
     reads (`from`, ...) -> digest of that artifact. `machine_of` returns the fingerprint of the machine that would
     compute the step, where that is not this one. Raises RequestError for a data file that is not there.
     """
-    somewhere = step.step.reused_where() is Reuse.ANYWHERE
     used = step.used_inputs(inputs)
     samples = {f"inputs.{name}": spec.data for name, spec in used.items() if spec.data_patterns} | step.sample_data
     settings = step.settings
@@ -47,9 +47,10 @@ def describe_key(
         name: {**_plain(spec), "data": without_names(spec.data)} for name, spec in used.items()
     }
     shown, shown_specs = _without_credentials(settings), _without_credentials(specs)
-    hides = (shown, shown_specs) != (settings, specs)
     imported = step.imported()
-    installed = [read_module_version(module) for code in imported.values() for module in code.installed]
+    libraries = {**_read_versions(imported), **step.step.library_versions()}
+    computes = step.step.reused_where() is Reuse.ANYWHERE and "onnxruntime" in libraries
+    variables = computing_variables() if computes else {}
     return KeyParts(
         step=step.type.name,
         version=step.type.version,
@@ -57,7 +58,7 @@ def describe_key(
         inputs=shown_specs,
         reads={
             **read_digests,
-            **({HIDDEN_VALUES: store.digest_hidden([settings, specs])} if hides else {}),
+            **_digest_hidden([settings, specs], _read_passed(step), store),
             **{
                 name: _digest_file(_place(step, name), path, store)
                 for name, path in {**step.data_files, **step.other_files}.items()
@@ -68,8 +69,8 @@ def describe_key(
             },
             **_digest_imported(imported, store),
         },
-        libraries={**dict(installed), **step.step.library_versions()},
-        machine="" if somewhere else (machine_of(step) if machine_of is not None else fingerprint_machine()),
+        libraries=libraries | {f"variable {name}": value for name, value in variables.items()},
+        machine=_describe_machine(step, machine_of),
     )
 
 
@@ -92,11 +93,26 @@ def make_key(parts: KeyParts) -> str:
     return digest_json(parts.model_dump(mode="json"))
 
 
-@cache
+def _describe_machine(step: RecipeStep, machine_of: Callable[[RecipeStep], str] | None) -> str:
+    where = step.step.reused_where()
+    if where is Reuse.ANYWHERE:
+        return ""
+    return machine_of(step) if machine_of is not None else describe_place(where, step.step.device)
+
+
+def describe_place(where: Reuse, device: str) -> str:
+    """Return all of this machine that decides a result which may be reused there: `FINGERPRINT; name: value; ...`."""
+    if where in (Reuse.THIS_HOST, Reuse.SAME_KIND):
+        circumstances = describe_circumstances(device or "cpu", same_kind=where is Reuse.SAME_KIND)
+        return f"{fingerprint_machine()}; {circumstances}"
+    variables = ", ".join(f"{name}={value}" for name, value in deciding_variables().items())
+    return f"{fingerprint_machine()}; variables: {variables}" if variables else fingerprint_machine()
+
+
 def fingerprint_machine() -> str:
-    """What tells this machine from another where measurements and engines are concerned."""
+    """Return what tells a kind of machine from another where measurements and engines are concerned."""
     machine = describe_machine()
-    gpus = ", ".join(machine.gpus) or "no GPU"
+    gpus = ", ".join(visible_kinds(machine.gpus)) or "no GPU"
     driver = f", driver {machine.driver}" if machine.driver else ""
     return f"{machine.system} {machine.architecture}, {machine.cpu} x {machine.cpu_count}, {gpus}{driver}"
 
@@ -113,6 +129,23 @@ def _plain(spec: InputSpec) -> dict[str, JsonValue]:
 def _place(step: RecipeStep, setting: str) -> str:
     """Where the recipe says it, for people."""
     return setting if setting.startswith("inputs.") else f"steps.{step.name}.{setting}"
+
+
+def _digest_hidden(values: list[JsonValue], passed: Mapping[str, JsonValue], store: Store) -> dict[str, str]:
+    """Return a digest of the true values, where not all of them can be shown; those that are passed on never are."""
+    if not passed and hide_all_credentials(values) == values:
+        return {}
+    return {HIDDEN_VALUES: store.digest_hidden([*values, {**passed}])}
+
+
+def _read_versions(imported: Mapping[str, ImportedCode]) -> dict[str, str]:
+    """Return the versions of the distributions that the step's own code imports."""
+    return dict(read_module_version(module) for code in imported.values() for module in code.installed)
+
+
+def _read_passed(step: RecipeStep) -> dict[str, JsonValue]:
+    """Return the values of the environment variables that a step passes on."""
+    return {name: os.environ.get(name) for name in step.step.passed_variables()}
 
 
 def _digest_imported(imported: Mapping[str, ImportedCode], store: Store) -> dict[str, str]:

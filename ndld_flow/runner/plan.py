@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ndld_flow.artifacts.store import Store
+from ndld_flow.host import UNKNOWN_HOST
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import KeyParts, StepRecord
@@ -86,6 +87,8 @@ class Planner:
             return Decision(step, Reason.FORCED, "", parts)
         if step.step.reused_where() is Reuse.NEVER:
             return Decision(step, Reason.NEVER, "", parts)
+        if UNKNOWN_HOST in parts.machine:
+            return Decision(step, Reason.NEVER, "nothing tells this host from others: `reuse_on: same_kind`", parts)
         record = self.store.read_record(make_key(parts))
         if record is None:
             return self._decide_anew(step, parts)
@@ -155,7 +158,7 @@ def _explain(parts: KeyParts, before: StepRecord | None) -> tuple[Reason, str]:
     if old.libraries != parts.libraries:
         return Reason.TOOL, _differences(old.libraries, parts.libraries)
     if old.machine != parts.machine:
-        return Reason.MACHINE, f"{old.machine} -> {parts.machine}"
+        return Reason.MACHINE, _differences(_circumstances(old.machine), _circumstances(parts.machine))
     return _explain_absence(parts, before)
 
 
@@ -166,6 +169,13 @@ def _explain_absence(parts: KeyParts, before: StepRecord) -> tuple[Reason, str]:
     if make_key(before.parts) != before.key:
         return Reason.TOOL, "an earlier ndld-flow made keys otherwise"
     return Reason.DAMAGED, "it is no longer in the store"
+
+
+def _circumstances(machine: str) -> dict[str, str]:
+    """Return what a key's machine is made of, by name."""
+    kind, *facts = machine.split("; ")
+    named = (fact.partition(": ") for fact in facts)
+    return {"machine": kind, **{name: value for name, _, value in named}}
 
 
 def _changed_names(old: Mapping[str, object], new: Mapping[str, object]) -> str:

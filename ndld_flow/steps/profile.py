@@ -58,7 +58,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     """
 
     version: ClassVar[int] = 3
-    reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
+    reuse: ClassVar[Reuse] = Reuse.THIS_HOST
     libraries: ClassVar[tuple[str, ...]] = ("onnxruntime", "numpy", "pillow")
     uses_inputs: ClassVar[bool] = True
     reads_first_sample: ClassVar[bool] = True
@@ -96,6 +96,10 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     lock_clocks: bool = False
     """GPU: lock it to its base clock while it is measured; needs the right to (root). It is set free again however this
     ends."""
+    reuse_on: Literal["this_host", "same_kind"] = "this_host"
+    """Where this measurement may be used again: on this host, with the same set of CPUs, container limits, GPU, power
+    limit and variables; or, `same_kind`, also on hosts with as many CPUs and GPUs of the same kind under the same
+    limits, such as the runners of a CI. On a cluster (`--ray`) always `same_kind`."""
     sample_gpu: bool = False
     """GPU: ask it about ten times a second what it does while it is measured: use, clocks, power, copies."""
     hide_non_compute: bool = False
@@ -194,6 +198,9 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
             return Foresight()
         return foresee_profile(self.backend, self.provider, self.library)
 
+    def reused_where(self) -> Reuse:
+        return Reuse(self.reuse_on)
+
     def library_versions(self) -> dict[str, str]:
         if self.backend == "onnxruntime":
             return super().library_versions()
@@ -252,7 +259,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
 
     def _options(self) -> dict[str, JsonValue]:
         """Every setting that was in force: those of other backends were not."""
-        others = _OF_ENGINES if self.backend == "onnxruntime" else _OF_ONNXRUNTIME
+        others = (*(_OF_ENGINES if self.backend == "onnxruntime" else _OF_ONNXRUNTIME), "reuse_on")
         options: dict[str, JsonValue] = self.model_dump(mode="json", exclude=set(others))
         return options
 

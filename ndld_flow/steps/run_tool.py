@@ -15,6 +15,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from ndld_flow.artifacts.digest import SETTLED_AFTER_S, digest_file
+from ndld_flow.artifacts.hidden_credentials import is_secret_variable
 from ndld_flow.artifacts.kinds import Onnx
 from ndld_flow.imported_modules import find_imported
 from ndld_flow.inputs import InputSpec
@@ -57,7 +58,8 @@ class RunTool(Step[Onnx, Onnx]):
     files: Annotated[tuple[Path, ...], DataFile()] = ()
     """Files that shape the result, such as scripts, modules and configurations; their contents are part of the key."""
     environment: dict[str, str | None] = Field(default={})
-    """Variables to set; null passes ours on, as for a token: its value is not recorded, and hidden in the log."""
+    """Variables to set; null passes ours on, whose value is in the step's key. Of one that is a credential by its name
+    (`HF_TOKEN`, `..._PASSWORD`) it is not, and not recorded; what null passes on is hidden in the log."""
     timeout: Annotated[Milliseconds, Field(gt=0)] = 3_600_000.0
     """How long it may take, such as `10 min`; an hour by default."""
     in_place: bool = False
@@ -123,6 +125,11 @@ class RunTool(Step[Onnx, Onnx]):
                 imported = code.digests | {name: _digest(file) for name, file in code.files.items()}
                 found |= {f"{name} (used by {path.name})": digest[:16] for name, digest in imported.items()}
         return found
+
+    def passed_variables(self) -> tuple[str, ...]:
+        """Return those that the program gets of ours; who may fetch something (a token) does not decide what it is."""
+        passed = (name for name, value in self.environment.items() if value is None)
+        return tuple(name for name in passed if not is_secret_variable(name))
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.backends.models.files import describe_change

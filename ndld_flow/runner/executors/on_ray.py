@@ -90,7 +90,7 @@ class OnRay:
 
         Raises BackendError when no node fits its needs, or nodes of several kinds do, or they do not see the store.
         """
-        return only_machine(self._find_fitting(make_demand([step], self._needs), store))
+        return only_machine(self._find_fitting(make_demand([step], self._needs), store), step)
 
     def submit(self, task: Task, store: Store) -> Future[Sequence[StepRecord]]:
         self._way.ask(store)  # its lease belongs to the thread that closes it
@@ -206,7 +206,7 @@ def _is_hopeless(losses: Sequence[LostError]) -> bool:
 
 def _refuse_other_machine(task: Task, fitting: Sequence[Node]) -> None:
     planned = next((work.parts.machine for work in task.works if work.parts.machine), "")
-    if planned and planned != (there := only_machine(fitting)):
+    if planned and planned != (there := only_machine(fitting, task.works[0].step)):
         raise BackendError(
             f"{name_steps(task)}: it was planned for {planned}, but Ray would do it on {there}. Name the kind of node "
             "by `needs: {STEP: {device: NAME}}`, or run again."

@@ -6,6 +6,7 @@ measured there, a crash has words, and all that steps have started ends with it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -22,6 +23,7 @@ from pydantic import JsonValue
 from ndld_flow.artifacts.remote_store import RemoteStore
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import BackendError
+from ndld_flow.host import ON_CLUSTER
 from ndld_flow.runner.executors.line import Done, Failed, Logged, Progressed, Refused, Waits
 from ndld_flow.runner.executors.orders import TaskOrder
 from ndld_flow.runner.executors.ray_words import (
@@ -37,7 +39,8 @@ from ndld_flow.runner.executors.ray_words import (
     Word,
 )
 from ndld_flow.runner.executors.worker_process import WorkerDiedError, WorkerProcess, WorkerStoppedError
-from ndld_flow.runner.keys import fingerprint_machine, make_key
+from ndld_flow.runner.keys import describe_place, make_key
+from ndld_flow.step import Reuse
 
 ALIVE_EVERY_S = 5.0
 """Seconds after which a node that has nothing to say says so: silence means that it, or the way to it, is gone."""
@@ -50,7 +53,10 @@ def describe(question: str) -> str:
     """A `NodeQuestion`'s `NodeAnswer`."""
     asked = NodeQuestion.from_line(question)
     complaint = find_fault(Store(Path(asked.store)), asked.witness) if asked.witness else ""
-    return NodeAnswer(machine=fingerprint_machine(), complaint=complaint).to_line()
+    with _on_cluster():
+        measuring = {device: describe_place(Reuse.SAME_KIND, device) for device in ("cpu", "gpu")}
+        machine = describe_place(Reuse.THIS_MACHINE, "")
+    return NodeAnswer(machine=machine, measuring=measuring, complaint=complaint).to_line()
 
 
 def compute(order: str) -> Iterator[str]:
@@ -65,6 +71,16 @@ def compute(order: str) -> Iterator[str]:
         except queue.Empty:
             word = Alive()
         yield word.to_line()
+
+
+@contextlib.contextmanager
+def _on_cluster() -> Iterator[None]:
+    """Let this process, and those that it starts, count any machine of a kind as one."""
+    os.environ[ON_CLUSTER] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(ON_CLUSTER, None)
 
 
 def find_fault(store: Store, witness: str) -> str:
@@ -120,7 +136,8 @@ class _Desk:
     def _compute(self, order: TaskOrder, store: Store) -> Last:
         gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         if gpus not in _workers:
-            _workers[gpus] = WorkerProcess()
+            with _on_cluster():
+                _workers[gpus] = WorkerProcess()
         try:
             return _workers[gpus].do(order, self)
         except (WorkerDiedError, WorkerStoppedError) as error:

@@ -14,6 +14,7 @@ from ndld_flow.plain_text import shortened, visible_name
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.sweep_section import Needs
 from ndld_flow.runner.executors.ray_words import NodeAnswer
+from ndld_flow.step import Reuse
 
 _A_LITTLE = 0.001
 """Of a resource that only says where: any number of tasks may take so much."""
@@ -92,9 +93,9 @@ def find_nodes(demand: Demand, nodes: Sequence[Node]) -> list[Node]:
     return fitting
 
 
-def only_machine(fitting: Sequence[Node]) -> str:
-    """The fingerprint of these nodes. Raises BackendError when they are machines of several kinds."""
-    kinds = {node.answer.machine: node for node in fitting}
+def only_machine(fitting: Sequence[Node], step: RecipeStep) -> str:
+    """Return what keys have of these nodes. Raises BackendError when they are machines of several kinds."""
+    kinds = {_describe(node.answer, step): node for node in fitting}
     if len(kinds) > 1:
         first, second = list(kinds.items())[:2]
         raise BackendError(
@@ -103,6 +104,12 @@ def only_machine(fitting: Sequence[Node]) -> str:
             "`ray start --resources='{\"fast\": 1}'`, and in the recipe: `needs: {STEP: {device: fast}}`."
         )
     return next(iter(kinds))
+
+
+def _describe(answer: NodeAnswer, step: RecipeStep) -> str:
+    if step.step.reused_where() not in (Reuse.THIS_HOST, Reuse.SAME_KIND):
+        return answer.machine
+    return answer.measuring.get("gpu" if step.step.device.startswith("gpu") else "cpu", answer.machine)
 
 
 def make_options(demand: Demand, fitting: Sequence[Node]) -> dict[str, JsonValue]:

@@ -42,6 +42,8 @@ class NodeAnswer(Line):
 
     machine: str
     """Fingerprint, as in keys."""
+    measuring: dict[str, str] = {}
+    """Device (`cpu`, `gpu`) -> the same for measurements on it."""
     complaint: str = ""
     """Why it cannot work, as a sentence without its end; empty when it can."""
 

@@ -165,5 +165,5 @@ def _newest_records(store: Store) -> list[Path]:
 
 
 def _is_of_here(machine: str) -> bool:
-    """Pure transforms do not say where they were done."""
-    return machine in ("", fingerprint_machine())
+    """Return whether a result took its time on a machine of this kind; pure transforms do not say where."""
+    return machine.partition("; ")[0] in ("", fingerprint_machine())

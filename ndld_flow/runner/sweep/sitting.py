@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ndld_flow.errors import NdldFlowError, OutputsError
+from ndld_flow.host import UNKNOWN_HOST
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.step_record import KeyParts, StepRecord
 from ndld_flow.records.sweep import Sitting
@@ -127,7 +128,8 @@ def _mark(parts: KeyParts, again: str) -> KeyParts:
 
 def _must_measure(seats: Seats, desk: Desk) -> bool:
     steps = [step for _, step, _ in seats.taken]
-    return any(step.name in desk.forced or step.step.reused_where() is Reuse.NEVER for step in steps)
+    unknown = any(UNKNOWN_HOST in work.parts.machine for work in seats.works)
+    return unknown or any(step.name in desk.forced or step.step.reused_where() is Reuse.NEVER for step in steps)
 
 
 def _reason(seats: Seats) -> Reason:
@@ -194,6 +196,6 @@ def place_sitting(seats: Seats, records: Sequence[StepRecord], desk: Desk, *, re
 
 
 def _elsewhere(records: Sequence[StepRecord]) -> str:
-    """The machine that they were measured on; empty where it is this one, or they are the same anywhere."""
-    machine = records[0].parts.machine
+    """Return the machine that they were measured on; empty where it is of this one's kind."""
+    machine = records[0].parts.machine.partition("; ")[0]
     return "" if machine == fingerprint_machine() else machine

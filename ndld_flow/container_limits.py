@@ -1,0 +1,126 @@
+"""CPU time and memory that control groups leave to this process, of version 1 and 2. Unknown is not unlimited."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+UNKNOWN = "unknown"
+NONE = "none"
+
+_UNLIMITED_BYTES = 1 << 60
+"""What version 1 writes for no limit is the largest multiple of a page; the kernel's own maximum varies."""
+
+
+def read_limits(root: Path = Path("/")) -> dict[str, str]:
+    """Return the limits that decide a measurement, in words: `CPU time` in CPUs, `memory` in bytes.
+
+    A limit is the smallest of this process's group and of all groups around it. `root` is where /proc and /sys are.
+    """
+    try:
+        groups = _read_groups((root / "proc/self/cgroup").read_text(encoding="utf-8"))
+    except OSError:
+        return {"CPU time": NONE, "memory": NONE}  # a system without control groups
+    mounts = _read_mounts(root)
+    return {
+        "CPU time": _limit(_folders("cpu", groups, mounts), _cpus),
+        "memory": _limit(_folders("memory", groups, mounts), _bytes),
+    }
+
+
+@dataclass(frozen=True)
+class _Mount:
+    """Where a hierarchy of groups is seen."""
+
+    controllers: frozenset[str]
+    """Empty for version 2, which has one hierarchy for all."""
+    group: str
+    """The group that is at the top of what is seen: a container sees a part."""
+    folder: Path
+
+
+def _read_groups(text: str) -> dict[str, str]:
+    """Return controller -> the group of this process; version 2's group under the empty name."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        _, controllers, group = line.split(":", 2)
+        found |= dict.fromkeys(controllers.split(","), group)
+    return found
+
+
+def _read_mounts(root: Path) -> list[_Mount]:
+    try:
+        lines = (root / "proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    mounts = []
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        if kind in ("cgroup", "cgroup2"):
+            group, folder = (_unescape(word) for word in before.split(" ")[3:5])
+            controllers = frozenset(options.split(",")) if kind == "cgroup" else frozenset()
+            mounts.append(_Mount(controllers, group, root / folder.lstrip("/")))
+    return mounts
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+
+
+def _folders(controller: str, groups: dict[str, str], mounts: list[_Mount]) -> list[Path] | None:
+    """Return the folders of this process's groups that a controller has, innermost first; None where none is seen.
+
+    Where version 1 has the controller, version 2's hierarchy does not have it.
+    """
+    version = controller if controller in groups else ""
+    seen = [mount for mount in mounts if (version in mount.controllers if version else not mount.controllers)]
+    if version not in groups or not seen:
+        return None
+    folders = []
+    for mount in seen:
+        inner = _below(groups[version], mount.group)
+        leaf = mount.folder / inner
+        if not leaf.is_dir():  # the group is told as the host counts it, and a part of the hierarchy is seen
+            leaf = mount.folder
+        folders += [leaf, *(parent for parent in leaf.parents if parent.is_relative_to(mount.folder))]
+    return folders
+
+
+def _below(group: str, top: str) -> str:
+    """Return a group's path from the group at the top of what is seen."""
+    if top != "/" and (group == top or group.startswith(f"{top}/")):
+        group = group[len(top) :]
+    return "" if ".." in group else group.lstrip("/")
+
+
+def _limit(folders: list[Path] | None, read: Callable[[Path], float | None]) -> str:
+    if folders is None:
+        return UNKNOWN
+    try:
+        found = [limit for folder in folders if (limit := read(folder)) is not None]
+    except (OSError, ValueError):
+        return UNKNOWN
+    return f"{min(found):.15g}" if found else NONE
+
+
+def _cpus(folder: Path) -> float | None:
+    """Return how many CPUs' time a group may use; None without a limit."""
+    both = _read(folder, "cpu.max") or f"{_read(folder, 'cpu.cfs_quota_us')} {_read(folder, 'cpu.cfs_period_us')}"
+    quota, _, period = both.partition(" ")
+    return int(quota) / int(period) if quota not in ("", "max", "-1") else None
+
+
+def _bytes(folder: Path) -> float | None:
+    limit = _read(folder, "memory.max") or _read(folder, "memory.limit_in_bytes")
+    return int(limit) if limit not in ("", "max") and int(limit) < _UNLIMITED_BYTES else None
+
+
+def _read(folder: Path, name: str) -> str:
+    """Return a file's text; empty where the group does not have it, as the topmost one."""
+    try:
+        return (folder / name).read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return ""
