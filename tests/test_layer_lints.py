@@ -150,6 +150,14 @@ def test_the_sum_of_two_products_has_no_residual_to_quantise() -> None:
     assert found("unquantized_residual", profile([*products, added])) == []
 
 
+def test_residuals_of_transformers_stay_in_floating_point() -> None:
+    layers = [
+        layer("gemm", "q:int8", "c:float32", weights_dtype="int8"),
+        layer("kgen", "r:float32 c:float32", "z:int8 s:float32", name="__myl_MulAddAdd_myl0_8", onnx_nodes=("Add_12",)),
+    ]
+    assert found("unquantized_residual", profile(layers)) == []
+
+
 # --- float outputs ---
 
 
@@ -301,6 +309,13 @@ def test_a_vectorised_format_pads_to_its_width() -> None:
     assert "48 output channels (multiples of 32)" in one.evidence or "48 input" in one.evidence
     plain = [int8_conv("x:int8:64", "a:int8:48"), int8_conv("a:int8:48", "b:int8:64")]
     assert found("channel_alignment", profile(plain)) == []
+
+
+def test_a_product_of_two_activations_has_no_channels_to_choose() -> None:
+    """Heads of 24 and sequences of 197."""
+    attention = layer("gemm", "q:int8:197 k:int8:197", "s:float32:197")
+    assert attention.precision == "int8"
+    assert found("channel_alignment", profile([attention, int8_conv("s:int8:197", "y:int8")]), timed=False) == []
 
 
 @pytest.mark.parametrize("layers", [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Protocol
@@ -50,14 +51,15 @@ def is_quantized_product(layer: Layer) -> bool:
 
 
 def float_sums(subject: LintSubject) -> dict[int, TensorInfo]:
-    """Return the layers that add a floating-point tensor to what a quantised product computes, with that tensor.
+    """Return the layers that add a floating-point tensor to what a quantised convolution computes, with that tensor.
 
     TensorRT fuses the addition into the convolution, which then has a second input; Myelin puts it into the kernel
-    that rescales the product. A sum of two products reads nothing that could have been quantised before.
+    that rescales the product. A sum of two products reads nothing that could have been quantised before. Products
+    other than convolutions do not count: the residuals of transformers feed normalisations and stay in floating point.
     """
     found: dict[int, TensorInfo] = {}
     for place, layer in enumerate(subject.layers):
-        if is_quantized_product(layer):
+        if is_quantized_product(layer) and _is_convolution(layer):
             written = layer.outputs[0].shape if layer.outputs else ()
             residual = next((one for one in layer.inputs[1:] if _is_float(one) and one.shape == written), None)
         elif layer.role == "compute" and any("add" in node.lower() for node in layer.onnx_nodes):
@@ -67,6 +69,10 @@ def float_sums(subject: LintSubject) -> dict[int, TensorInfo]:
         if residual is not None:
             found[place] = residual
     return found
+
+
+def _is_convolution(layer: Layer) -> bool:
+    return bool(re.search(r"conv|correlation", layer.type, re.IGNORECASE)) or "Corr" in layer.name
 
 
 def _is_float(tensor: TensorInfo) -> bool:
@@ -81,7 +87,8 @@ def _added_to_product(subject: LintSubject, layer: Layer) -> TensorInfo | None:
         maker = subject.makers.get(tensor.name)
         is_written_so = maker is not None and is_quantized_product(subject.layers[maker])
         (products if is_written_so else others).append(tensor)
-    shapes = {one.shape for one in products}
+    makers = [subject.layers[subject.makers[one.name]] for one in products]
+    shapes = {one.shape for one, maker in zip(products, makers, strict=True) if _is_convolution(maker)}
     return next((one for one in others if one.shape in shapes), None)
 
 

@@ -47,7 +47,8 @@ def _padded(subject: LintSubject, place: int) -> Channels | None:
     layer = subject.layers[place]
     known_off = layer.unit not in ("", TENSOR_CORE) and not layer.on_tensor_cores
     channels = channels_of(layer) if is_product(layer) and not known_off else None
-    if channels is None or (layer.precision == "float32" and not layer.on_tensor_cores):
+    # A product of two activations has sequence lengths for channels.
+    if channels is None or not layer.weights_dtype or (layer.precision == "float32" and not layer.on_tensor_cores):
         return None
     free = Channels(
         channels.inputs,

@@ -12,6 +12,7 @@ from ndld_flow.plain_text import short_name, visible_name
 from ndld_flow.quantities import MINUS, change, milliseconds
 from ndld_flow.records.comparison import LayerRow, ProfileComparison
 from ndld_flow.records.profile import Layer, Profile
+from ndld_flow.report.collect_layers import UNKNOWN
 from ndld_flow.report.comparison.values import ABSENT
 
 _ROWS_WITHOUT_SCRIPT = 20
@@ -118,7 +119,7 @@ def _aligned(comparison: ProfileComparison, times: Sequence[LayerTimes], candida
     base_ms, candidate_ms = times[0].sum_ms(row.layers[0]), times[candidate].sum_ms(row.layers[candidate])
     verdict = next((v for v in comparison.layer_verdicts if v.row == place and v.candidate == candidate), None)
     shown = [times[k].layers[i] for k in (0, candidate) for i in row.layers[k]]
-    precisions = [[times[k].layers[i].precision for i in row.layers[k]] for k in (0, candidate)]
+    precisions = [[times[k].layers[i].precision or UNKNOWN for i in row.layers[k]] for k in (0, candidate)]
     both = base_ms is not None and candidate_ms is not None
     return AlignedRow(
         name=short_name(" + ".join(layer.name for layer in (_of(row, times, 0) or shown))),

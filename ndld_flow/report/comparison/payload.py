@@ -11,6 +11,7 @@ from ndld_flow.records.comparison import ComparedMetric, Comparison, ProfileComp
 from ndld_flow.records.latency import LatencySummary, percentile
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.collect_graph import collect_graphs, graph_payload
+from ndld_flow.report.collect_layers import UNKNOWN
 from ndld_flow.report.collect_profiles import short_provider
 from ndld_flow.report.comparison.collect_aligned import LayerTimes
 from ndld_flow.report.comparison.collect_subjects import SubjectView
@@ -127,7 +128,7 @@ def _layers(times: LayerTimes, texts: Texts) -> dict[str, Json]:
         "ms": [_number(value) for value in times.medians_ms],
         "name": texts.places(visible_name(layer.name) for layer in layers),
         "type": texts.places(visible_name(layer.type) for layer in layers),
-        "precision": texts.places(visible_name(layer.precision) for layer in layers),
+        "precision": texts.places(visible_name(layer.precision or UNKNOWN) for layer in layers),
         "dims": texts.places(_dims(layer) for layer in layers),
         "role": texts.places(layer.role for layer in layers),
         "tactic": texts.places(visible_name(layer.tactic) for layer in layers),

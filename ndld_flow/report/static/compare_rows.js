@@ -99,8 +99,11 @@ class RowPair {
     return before === after ? before : `${before || "–"} → ${after || "–"}`;
   }
 
+  // What one of the two does not record may be the same in both.
   changed(key, row) {
-    return this.both(row) && this.rows.said(key, this.base, row) !== this.rows.said(key, this.candidate, row);
+    if (!this.both(row)) return false;
+    const [before, after] = [this.rows.said(key, this.base, row), this.rows.said(key, this.candidate, row)];
+    return before !== after && ![before, after].includes("unknown");
   }
 
   // The weaker of the two ways in which both came into the row; who is not in it came in by none.
