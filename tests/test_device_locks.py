@@ -48,12 +48,14 @@ MEASURE = """
 import os, sys
 from contextlib import closing
 from pathlib import Path
+from ndld_flow.artifacts.files import write_bytes_atomically
 from ndld_flow.artifacts.store import Store
 from ndld_flow.runner.executors.workers import Workers
 from tests.worker_toys import Deeds
 
 deeds = Deeds(Path.cwd())
 deeds.store = Store(Path(sys.argv[1]))
+write_bytes_atomically(deeds.store.root / "model.onnx", (deeds.folder / "model.onnx").read_bytes())
 with closing(Workers(2, trust=True)) as workers:
     tasks = [deeds.task("measures: scales, seconds: 0.05", name=f"{sys.argv[2]}{number}") for number in range(4)]
     for future in [workers.submit(task, deeds.store) for task in tasks]:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
+from ndld_flow.artifacts.sharing import make_folder, share, share_tree
+
 FICLONE = 0x40049409
 """Linux ioctl: share the blocks of another file, copy-on-write (btrfs, xfs, bcachefs)."""
 _SYNCED_AT_ONCE = 16
@@ -50,12 +52,13 @@ def writing_atomically(path: Path) -> Iterator[BinaryIO]:
             yield file
         return
     path = path.resolve() if path.is_symlink() else path
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with _aside(path) as aside:
         with aside.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        share(aside)
         aside.replace(path)
 
 
@@ -71,7 +74,7 @@ def building_folder(folder: Path) -> Iterator[Path]:
 
     Raises OSError where there is a folder of that name which is not empty.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.parent)
     with _aside(folder) as aside:
         aside.mkdir()
         yield aside
@@ -80,6 +83,7 @@ def building_folder(folder: Path) -> Iterator[Path]:
 
 def place_folder(built: Path, folder: Path) -> None:
     """Give a folder its name for good: neither it nor what is in it is lost by a power cut. Raises OSError."""
+    share_tree(built, folder.parent)
     sync_folder(built)
     try:
         built.rename(folder)
@@ -88,6 +92,7 @@ def place_folder(built: Path, folder: Path) -> None:
             raise
         with _aside(folder) as aside:  # it was built on another disk
             copy_folder(built, aside)
+            share_tree(aside, folder.parent)
             sync_folder(aside)
             aside.rename(folder)
     sync(folder.parent)
@@ -226,6 +231,7 @@ def point_to(link: Path, target: Path) -> None:
             aside.symlink_to(relative, target_is_directory=True)
         except OSError:
             aside.write_text(relative, encoding="utf-8")
+            share(aside)
             sync(aside)
         aside.replace(link)
 

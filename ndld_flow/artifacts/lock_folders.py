@@ -22,6 +22,8 @@ from uuid import uuid4
 
 from blake3 import blake3
 
+from ndld_flow.artifacts.sharing import make_folder, share
+
 BEAT_EVERY_S = 10.0
 SILENT_AFTER_S = 300.0
 """Longer than network file systems take to show a file's new time (60 s), and than a busy machine holds its breath."""
@@ -41,7 +43,7 @@ class FolderLock:
     def acquire(self, timeout: float) -> None:
         """Take the lock; wait as many seconds as `timeout`, for ever where that is negative. Raises TimeoutError."""
         aside = self._path.with_name(f".{self._owner}")
-        aside.mkdir(parents=True)
+        make_folder(aside)
         (aside / self._owner).touch()
         _HEART.keep(aside / self._owner)
         try:
@@ -195,6 +197,7 @@ def _is_silent(owner: Path) -> bool:
     if seen != beat or since > now:
         with contextlib.suppress(OSError):
             note.write_text(json.dumps([beat, now]), encoding="ascii")
+            share(note)
         return False
     return bool(now - since >= SILENT_AFTER_S)
 

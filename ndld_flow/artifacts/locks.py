@@ -20,6 +20,7 @@ from typing import Protocol
 from uuid import uuid4
 
 from ndld_flow.artifacts.lock_folders import FolderLock, remove_leftovers
+from ndld_flow.artifacts.sharing import create_file, make_folder, share, shared_mode
 
 NO_LOCKS = "ndld_flow-no-locks.txt"
 """Stands in the folder of locks where the file system has none, so that all who share it do without."""
@@ -155,15 +156,20 @@ class Locks:
         lock.release()
         return False
 
-    def open(self, name: str, mode: int | None = None) -> Lock:
-        """The lock of a name, not yet taken; `mode`: of its file, where it is one."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+    def open(self, name: str) -> Lock:
+        """Return the lock of a name, not yet taken."""
+        make_folder(self.folder)
         path = self.folder / f"{name}.lock"
         if not _has_locks(self.folder.absolute()):
             return FolderLock(path.absolute())
         from filelock import FileLock
 
-        return FileLock(path) if mode is None else FileLock(path, mode=mode)
+        mode = shared_mode(self.folder) & 0o666
+        if not mode:
+            return FileLock(path)
+        if not path.exists():
+            create_file(path, mode)
+        return FileLock(path, mode=mode)
 
     def tell_once(self, tell: Callable[[str], None]) -> None:
         """Say, the first time in a store, that its file system has no locks."""
@@ -176,8 +182,10 @@ class Locks:
                 )
 
     def _list(self, lease: str, names: Iterable[str]) -> None:
-        with (self.folder / f"{lease}.uses").open("a", encoding="ascii") as file:
+        path = self.folder / f"{lease}.uses"
+        with path.open("a", encoding="ascii") as file:
             file.writelines(f"{name}\n" for name in names)
+        share(path)
 
     def _remove_list(self, lease: str) -> None:
         with _GUARD:
@@ -211,6 +219,7 @@ def _has_locks(folder: Path) -> bool:
     if any(_try_lock(folder) for _ in range(3)):  # a server may be short of locks for a moment
         return True
     (folder / NO_LOCKS).write_text(_NOTE, encoding="utf-8")
+    share(folder / NO_LOCKS)
     return False
 
 

@@ -28,9 +28,10 @@ from blake3 import blake3
 from pydantic import JsonValue
 
 from ndld_flow.artifacts.digest import DigestMemory, describe_folder, digest_json, find_damage
-from ndld_flow.artifacts.files import remove_folder, sync, sync_folder, write_text_atomically, writing_atomically
+from ndld_flow.artifacts.files import remove_folder, sync, sync_folder, write_text_atomically
 from ndld_flow.artifacts.locks import Locks
 from ndld_flow.artifacts.seals import seal, unseal
+from ndld_flow.artifacts.sharing import make_folder, open_new_file, share_tree
 from ndld_flow.errors import NewerFormatError
 from ndld_flow.records.read_document import read_bounded
 from ndld_flow.records.step_record import ArtifactRecord, StepRecord
@@ -85,11 +86,16 @@ class Store:
 
     def _write_salt(self, path: Path, salt: bytes) -> None:
         """Let those read it who may write into the store: they make keys by it."""
-        may_write = self.root.stat().st_mode & 0o222
-        with writing_atomically(path) as file:
-            with contextlib.suppress(OSError, AttributeError):  # not every system has permissions
-                os.fchmod(file.fileno(), may_write | may_write << 1 | 0o600)
+        root = self.root.stat()
+        may_write = root.st_mode & 0o222
+        aside = path.with_name(f".salt.{uuid4().hex[:8]}")
+        with os.fdopen(open_new_file(aside, may_write | may_write << 1 | 0o600), "wb") as file:
+            with contextlib.suppress(OSError, AttributeError):  # not every system has groups
+                os.fchown(file.fileno(), -1, root.st_gid)
             file.write(salt)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
 
     def object_folder(self, digest: str) -> Path:
         """Where the files of the artifact with this digest are, if it is there."""
@@ -168,9 +174,10 @@ class Store:
             path = built / file.path
             with contextlib.suppress(OSError):  # not every file system has permissions
                 path.chmod(path.stat().st_mode & 0o444)  # for whom the user's umask lets read
+        share_tree(built, self.root)
         sync_folder(built)
         if not folder.parent.exists():
-            folder.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(folder.parent)
             sync(folder.parent.parent)
         try:
             built.rename(folder)
@@ -198,7 +205,7 @@ class Store:
     def _put_aside(self, path: Path) -> Path:
         """Move a file or folder into `damaged/`."""
         damaged = self.root / "damaged" / f"{time.strftime('%Y%m%d-%H%M%S')}-{path.name[:16]}-{uuid4().hex[:6]}"
-        damaged.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(damaged.parent)
         with contextlib.suppress(FileNotFoundError):  # another process was faster
             path.rename(damaged)
         return damaged
@@ -208,7 +215,7 @@ class Store:
         """An empty folder on the store's disk, removed afterwards, and by the next run after a `kill -9`."""
         folder = self.root / "building" / uuid4().hex[:12]
         with self.locks.lease("building", folder.name):
-            folder.mkdir(parents=True)
+            make_folder(folder)
             try:
                 yield folder
             finally:

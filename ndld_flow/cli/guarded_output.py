@@ -26,8 +26,11 @@ _OLD_COMMAND = re.compile(r"##(?=\w*\[)")
 """GitHub's `##[error]`, Azure's `##vso[...]`, TeamCity's `##teamcity[...]`: anywhere."""
 
 
-class ReaderGoneError(Exception):
-    """The program that read standard output or standard error has closed the pipe, as `head` does."""
+class ReaderGoneError(BrokenPipeError):
+    """The program that read standard output or standard error has closed the pipe, as `head` does.
+
+    It has no error number: click would end the program with exit code 1.
+    """
 
 
 class GuardedStream:

@@ -22,17 +22,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from uuid import uuid4
 
 from pydantic import ValidationError
 
 from ndld_flow.artifacts.digest import digest_json
 from ndld_flow.artifacts.lock_folders import is_running, name_process
 from ndld_flow.artifacts.locks import Lock, Locks
+from ndld_flow.artifacts.sharing import create_file, make_folder, open_new_file
 from ndld_flow.artifacts.store import Store
 from ndld_flow.one_process import is_one_process
 from ndld_flow.plain_text import short_name
 from ndld_flow.records.base import Record
+from ndld_flow.runner.disk import name_user
 from ndld_flow.runner.events import WAITS
 
 FOLDER_VARIABLE = "NDLD_FLOW_DEVICE_LOCKS"
@@ -97,7 +98,7 @@ def _places(device: str, store: Store, faults: list[str]) -> Iterator[Path]:
         )
     names = name_locks(device)
     yield from (folder / f"{prefix}{name}.lock" for name in names)
-    store.locks.folder.mkdir(parents=True, exist_ok=True)
+    make_folder(store.locks.folder)
     yield from (store.locks.folder / f"device-{_name_machine()}-{name}.lock" for name in names)
 
 
@@ -231,30 +232,12 @@ class _SharedLock:
         try:
             descriptor = os.open(self._path, flags)
         except FileNotFoundError:
-            self._create()
+            create_file(self._path, 0o666)
             descriptor = os.open(self._path, flags)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise OSError(f"{self._path} is no regular file. Whoever made it must remove it")
         return descriptor
-
-    def _create(self) -> None:
-        """Create the file so that nobody finds it with the permissions that this user's umask leaves."""
-        aside = self._path.with_name(f".{self._path.name}.{uuid4().hex[:8]}")
-        try:
-            os.close(_create_file(aside, 0o666))
-            with contextlib.suppress(FileExistsError):  # another process was faster
-                self._path.hardlink_to(aside)
-        finally:
-            aside.unlink(missing_ok=True)
-
-
-def _create_file(path: Path, mode: int) -> int:
-    """Create a file with these permissions, whatever the umask; return its descriptor. Raises OSError."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)  # follows no link
-    if hasattr(os, "fchmod"):
-        os.fchmod(descriptor, mode)
-    return descriptor
 
 
 def _identify(descriptor: int) -> tuple[int, int]:
@@ -283,7 +266,7 @@ def _naming_holder(path: Path, holder: _Holder) -> Iterator[None]:
     note = path.with_name(f"{path.stem}.{_own_user()}.holder")
     with contextlib.suppress(OSError):
         note.unlink(missing_ok=True)
-        with os.fdopen(_create_file(note, 0o644), "w", encoding="utf-8") as file:
+        with os.fdopen(open_new_file(note, 0o644), "w", encoding="utf-8") as file:
             file.write(holder.to_json())
     try:
         yield
@@ -327,16 +310,7 @@ def _read_note(note: Path) -> tuple[_Holder, str] | None:
         holder = _Holder.model_validate_json(text)
     except (OSError, ValidationError):
         return None
-    return (holder, _name_user(found.st_uid)) if is_running(holder.process) else None
-
-
-def _name_user(number: int) -> str:
-    try:
-        import pwd
-
-        return pwd.getpwuid(number).pw_name
-    except (ImportError, KeyError):
-        return str(number)
+    return (holder, name_user(found.st_uid)) if is_running(holder.process) else None
 
 
 def _say_device(device: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ndld_flow.artifacts.sharing import share
 from ndld_flow.errors import RequestError
 from ndld_flow.importing.read_profile import read_build
 from ndld_flow.report.draw import draw_report
@@ -26,9 +27,10 @@ def draw_any(reference: str, outputs: Path, to: Path | None = None) -> Path:
             raise RequestError(f"{reference} is a run or a sweep: its report lies in its folder. Leave --to out.")
         kept = Outputs(outputs)
         folder = kept.find_any(reference, unfinished=True)
-        if (folder / SWEEP_RECORD).is_file():
-            return draw_sweep(read_sweep_record(folder), folder)
-        return draw_report(folder, kept.outcome(folder))
+        is_sweep = (folder / SWEEP_RECORD).is_file()
+        drawn = draw_sweep(read_sweep_record(folder), folder) if is_sweep else draw_report(folder, kept.outcome(folder))
+        share(drawn)
+        return drawn
     subject = find_subject(reference, Outputs(outputs))
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", subject.label).strip("-.") or "profile"
     target = (to or Path(f"{name}.html")).absolute()

@@ -11,6 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from ndld_flow.artifacts.files import write_text_atomically
+from ndld_flow.artifacts.sharing import make_folder, share
 from ndld_flow.records.read_document import read_bounded
 
 
@@ -47,11 +48,12 @@ class History:
 
     def add(self, folder: Path) -> None:
         """Note that a folder is about to be the newest. Raises OSError."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         with self.path.open("ab") as file:
             file.write(f"\n{name_in_history(folder)}".encode())  # a line before that was cut off stays alone
             file.flush()
             os.fsync(file.fileno())
+        share(self.path)
 
     def read(self) -> Order:
         """The order; where there is no history, nobody was noted."""

@@ -21,6 +21,7 @@ from ndld_flow.artifacts.files import (
 )
 from ndld_flow.artifacts.hidden_credentials import find_redacted
 from ndld_flow.artifacts.kinds import LOG_FILE, RECORD_FILE
+from ndld_flow.artifacts.sharing import make_folder, share_tree
 from ndld_flow.artifacts.store import Store
 from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.records.outcome import is_complete
@@ -51,11 +52,12 @@ def write_run_folder(run: RunRecord, outputs: Outputs, *, opened: bool) -> Path:
         if not is_complete(run.outcome):  # first what tells why: there may be no room for the rest
             write_progress(run, outputs, opened=True)
         _fill(run, folder, folder, outputs.store)
+        share_tree(folder, folder.parent)
         sync_folder(folder)
         write_text_atomically(folder / RUN_RECORD, run.to_json())
         outputs.publish(folder, folder)
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.parent)
     with outputs.store.building() as aside:
         built = aside / run.id
         built.mkdir()
@@ -72,7 +74,7 @@ def write_progress(run: RunRecord, outputs: Outputs, *, opened: bool) -> None:
         (folder / LOG_FILE).write_text(_join_logs(run), encoding="utf-8")
         write_text_atomically(folder / RUN_RECORD, run.to_json())
         return
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.parent)
     with outputs.store.building() as aside:
         built = aside / run.id
         built.mkdir()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ndld_flow.artifacts.files import follow, place_folder, point_to
+from ndld_flow.artifacts.sharing import make_folder
 from ndld_flow.artifacts.store import Store
 from ndld_flow.artifacts.store_format import mark_store, open_store
 from ndld_flow.errors import OutputsError, RequestError, require_utf8
@@ -90,7 +91,7 @@ class Outputs:
         """Make the folder where it is missing. Raises OutputsError when nothing can be written there."""
         require_utf8(self.root)
         try:
-            self.runs.mkdir(parents=True, exist_ok=True)
+            make_folder(self.runs)
             probe = self.root / ".writable"
             probe.touch()
             probe.unlink(missing_ok=True)
@@ -233,7 +234,7 @@ class Outputs:
         """Name a folder for good, taking the name from another that had it. Raises RequestError for an unusable one."""
         if not TAG.fullmatch(name) or name == LATEST:
             raise RequestError(f"tag {name!r}: use letters, digits, `.`, `_` and `-`, and not `{LATEST}`.")
-        self.tags.mkdir(parents=True, exist_ok=True)
+        make_folder(self.tags)
         with self.store.locks.hold("publish"):
             if not folder.exists():
                 raise RequestError(f"{name_folder(folder)}: `gc` has just removed it.")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ndld_flow.artifacts.store import Store
-from ndld_flow.runner.device_locks import Claim, holding
+from ndld_flow.runner.device_locks import FOLDER_VARIABLE, Claim, holding
 from tests.command_line import ndld_flow
 from tests.models import make_cnn
 from tests.tally import Tally
@@ -47,17 +47,19 @@ def test_files_have_the_modes_that_the_user_wants(tmp_path: Path, umask: int, ta
 
 
 def test_a_link_where_locks_are_leads_nowhere(tmp_path: Path, tally: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder of temporary files is everybody's: another user may lay links there, under names that are known."""
+    """The folder of locks is everybody's: another user may lay links there, under names that are known."""
     count = tally("file modes")
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "locks").mkdir()
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "locks"))
     precious = tmp_path / "precious"
     store = Store(tmp_path / "store")
     with holding("cpu", store, Claim("step a", lambda _: None)):
-        names = [path.name for path in tmp_path.glob("ndld_flow-*")]
-    assert names
+        names = [path.name for path in (tmp_path / "locks").iterdir()]
+    assert any(name.endswith(".lock") for name in names)
+    assert any(name.endswith(".holder") for name in names)
     for name in names:
-        (tmp_path / name).unlink(missing_ok=True)
-        (tmp_path / name).symlink_to(precious)
+        (tmp_path / "locks" / name).unlink(missing_ok=True)
+        (tmp_path / "locks" / name).symlink_to(precious)
     precious.write_text("kept")
     with holding("cpu", store, Claim("step a", lambda _: None)):
         pass

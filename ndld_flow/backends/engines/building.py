@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ndld_flow import errors
 from ndld_flow.artifacts.kinds import Engine
+from ndld_flow.artifacts.sharing import make_folder, share
 from ndld_flow.backends.engines.build_request import BuildAnswer, BuildRequest
 from ndld_flow.backends.engines.chosen_library import choose_library, tell_missing
 from ndld_flow.backends.engines.library import SPOKEN, Library
@@ -83,8 +84,9 @@ def _keep_log(request: BuildRequest) -> str:
         return ""
     kept = request.caches / _LOGS / f"{_NO_FILE_NAME.sub('-', request.label)}.log"
     try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(kept.parent)
         shutil.copyfile(log, kept)
+        share(kept)
     except OSError:
         return ""
     return f" The builder's log is {kept}."

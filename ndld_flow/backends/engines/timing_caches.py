@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ndld_flow.artifacts.files import write_bytes_atomically
 from ndld_flow.artifacts.locks import Locks
+from ndld_flow.artifacts.sharing import make_folder
 from ndld_flow.backends.engines.build_settings import BuildSettings
 from ndld_flow.backends.engines.untyped import Bound
 from ndld_flow.plain_text import short_name
@@ -61,7 +62,7 @@ def load_timing_cache(config: Bound, file: Path, settings: BuildSettings) -> Tim
 def save_timing_cache(config: Bound, timing: TimingCache) -> None:
     """Add what this build timed to the file, and what other builds have added meanwhile to it."""
     try:
-        timing.file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(timing.file.parent)
         with Locks(timing.file.parent).hold(timing.file.stem):
             cache = config.get_timing_cache()
             newest = _create(config, _read(timing.file))

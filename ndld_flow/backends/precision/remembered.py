@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ndld_flow.artifacts.sharing import make_folder, share
 from ndld_flow.backends.precision.judging import Judged
 
 
@@ -23,7 +24,7 @@ class TrialFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
 
     def read(self) -> Mapping[frozenset[int], Remembered]:
         """Nodes kept -> what came of it."""
@@ -43,6 +44,7 @@ class TrialFile:
         line = json.dumps({"kept": sorted(kept), "judged": asdict(trial.judged), "wall_s": trial.wall_s})
         with self._path.open("a", encoding="utf-8") as file:
             file.write(f"\n{line}\n")
+        share(self._path)
 
     def forget(self) -> None:
         """The search is over."""

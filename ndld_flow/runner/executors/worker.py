@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ndld_flow import errors
+from ndld_flow.artifacts.sharing import make_folder
 from ndld_flow.artifacts.store import Store
 from ndld_flow.backends.processes.child import Tell, claim_output, seldom
 from ndld_flow.backends.processes.keeper import ORPHANED, keep_together
@@ -80,7 +81,7 @@ def _listen() -> queue.SimpleQueue[bytes]:
 def _answer(order: TaskOrder, voice: _Voice) -> Answer:
     store = Store(Path(order.store))
     try:
-        store.root.mkdir(parents=True, exist_ok=True)
+        make_folder(store.root)
         with contextlib.suppress(OSError):  # on another machine there may be none; only data files would miss it
             os.chdir(order.directory)
         with explaining_disk(f"step {' and '.join(work.name for work in order.works)}", store.root):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ndld_flow.artifacts.files import write_text_atomically
 from ndld_flow.artifacts.kinds import LOG_FILE
+from ndld_flow.artifacts.sharing import make_folder
 from ndld_flow.recipe.compose import WITHOUT_SWEEP
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.exports.sweep_exports import write_sweep_exports
@@ -22,7 +23,7 @@ def write_sweep_folder(record: SweepRecord, ended: Ended) -> Path:
     """Put everything a person opens into `sweeps/<recipe>/<id>/`, point reports included; point `latest` to it."""
     outputs = ended.desk.outputs
     parent = outputs.sweeps / record.recipe_name
-    parent.mkdir(parents=True, exist_ok=True)
+    make_folder(parent)
     folder = parent / record.id
     with outputs.store.building() as aside:
         built = aside / record.id

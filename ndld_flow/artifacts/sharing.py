@@ -1,0 +1,81 @@
+"""Permissions of what is created in a folder that several users write.
+
+The umask of whoever comes first must not lock the others out, nor may a private folder become open. So, as Git does in
+a shared repository, a folder that others than its owner may write gives its permissions and its group to what is
+created in it; in any other the umask decides, and in a sticky one such as /tmp, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+from pathlib import Path
+from uuid import uuid4
+
+
+def shared_mode(folder: Path) -> int:
+    """Return the permissions that a folder gives to what is created in it; 0 where the umask decides."""
+    if sys.platform == "win32":
+        return 0
+    try:
+        mode = folder.stat().st_mode
+    except OSError:
+        return 0
+    return 0 if mode & stat.S_ISVTX or not mode & 0o022 else mode & 0o2777
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder, and those above it that are missing. Raises OSError."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        share(each)
+    if not missing:
+        folder.mkdir(exist_ok=True)  # raises where it is no folder
+
+
+def share(path: Path) -> None:
+    """Give a file or folder that was just created the permissions and the group of its folder, if that is shared."""
+    _share(path, path.parent)
+
+
+def share_tree(folder: Path, like: Path) -> None:
+    """Give a folder, and all below it, the permissions and the group of another, if that is shared."""
+    if shared_mode(like):
+        for place, _, names in os.walk(folder):
+            for name in ("", *names):
+                _share(Path(place, name), like)
+
+
+def _share(path: Path, like: Path) -> None:
+    mode = shared_mode(like)
+    if not mode or path.is_symlink():
+        return
+    with contextlib.suppress(OSError):  # not every file system has permissions
+        found = path.stat()
+        if not stat.S_ISDIR(found.st_mode):
+            mode &= 0o666 if found.st_mode & 0o200 else 0o444
+        with contextlib.suppress(OSError):  # this user may not be in the group
+            os.chown(path, -1, like.stat().st_gid)
+        path.chmod(stat.S_IMODE(found.st_mode) | mode)
+
+
+def create_file(path: Path, mode: int) -> None:
+    """Create an empty file where there is none. Nobody ever sees it with other permissions. Raises OSError."""
+    aside = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
+    try:
+        os.close(open_new_file(aside, mode))
+        with contextlib.suppress(FileExistsError):  # another process was faster
+            path.hardlink_to(aside)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def open_new_file(path: Path, mode: int) -> int:
+    """Create a file with these permissions, whatever the umask; return its descriptor. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)  # follows no link
+    with contextlib.suppress(OSError, AttributeError):  # not every system has permissions
+        os.fchmod(descriptor, mode)
+    return descriptor
