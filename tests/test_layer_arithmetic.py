@@ -128,7 +128,7 @@ I8 = f"{XMMA}_interleaved_i8f16_i8i32_f32_nchw_tensor16x8x32"
     (engine_layer("kgen", reads="float16", writes="float16", tactic="__myl_FcAdd_0x1"), "float16", ""),
     (engine_layer("Myelin", reads="float32", writes="float32"), "", ""),
     (engine_layer("Whatever", name="{ForeignNode[a...b]}", reads="float16", writes="float16"), "", ""),
-    (engine_layer("PluginV2", reads="float16", writes="float16"), "float16", ""),
+    (engine_layer("PluginV2", reads="float16", writes="float16"), "", ""),
     (engine_layer("unknown"), "", ""),
     (engine_layer("CudaDepthwiseConvolution", reads="float16", writes="float16"), "float16", "FMA"),
 ])  # fmt: skip

@@ -89,6 +89,17 @@ def test_gates_can_name_the_share_on_tensor_cores(int8: Profile) -> None:
     assert not any(name.startswith("tensor_cores") for name in metrics_of(plain))
 
 
+def test_comparisons_have_it_too(exports: Path, tmp_path: Path) -> None:
+    ran = ndld_flow(
+        "compare", str(exports), str(exports), "--allow", "unknown", "--gate", "tensor_cores.share >= 0.65",
+        "--gate", "tensor_cores.unknown_share <= 0.1", cwd=tmp_path,
+    )  # fmt: skip
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    lines = [line for line in ran.stdout.splitlines() if "tensor_cores" in line]
+    assert any("tensor_cores.share >= 0.65" in line and "passed" in line for line in lines), ran.stdout
+    assert any("tensor_cores.unknown_share <= 0.1" in line and "failed" in line for line in lines), ran.stdout
+
+
 def test_tables_show_all_three_precisions(int8: Profile) -> None:
     row = list(csv.DictReader(io.StringIO(layers_csv([("int8", int8)]))))[2]
     assert row | {} == row | {

@@ -11,6 +11,7 @@ from ndld_flow.compare.measured import LARGEST, SMALLEST, Measured
 from ndld_flow.records.accuracy import higher_is_better
 from ndld_flow.records.comparison import Better, ComparedMetric
 from ndld_flow.records.latency import percentile
+from ndld_flow.records.metric import Metric
 from ndld_flow.records.profile import Profile, ProfileRun
 
 Samples = Sequence[float]
@@ -34,11 +35,18 @@ def compare_metrics(measured: Sequence[Measured]) -> tuple[ComparedMetric, ...]:
     found = [_run_metrics(one.profile) for one in measured]
     names = list(dict.fromkeys(name for metrics in found for name in metrics))
     taken = set(names)
-    exact = dict.fromkeys(name for one in measured for name in one.metrics if name not in taken)
+    known = [_exact_metrics(one) for one in measured]
+    exact = dict.fromkeys(name for metrics in known for name in metrics if name not in taken)
     return (
         *(_of_runs(name, [metrics.get(name, ()) for metrics in found]) for name in names),
-        *(_exact(name, measured) for name in exact),
+        *(_exact(name, [metrics.get(name) for metrics in known]) for name in exact),
     )
+
+
+def _exact_metrics(measured: Measured) -> dict[str, Metric]:
+    """What is counted rather than measured: of the model, and of the layers' kernels."""
+    shares = measured.profile.tensor_cores
+    return {**measured.metrics, **(shares.metrics if shares is not None else {})}
 
 
 def run_values(profile: Profile, metric: str) -> tuple[float, ...]:
@@ -56,8 +64,7 @@ def _of_runs(name: str, runs: Sequence[tuple[float, ...]]) -> ComparedMetric:
     )
 
 
-def _exact(name: str, measured: Sequence[Measured]) -> ComparedMetric:
-    metrics = [one.metrics.get(name) for one in measured]
+def _exact(name: str, metrics: Sequence[Metric | None]) -> ComparedMetric:
     unit = next((metric.unit for metric in metrics if metric is not None), "")
     values = tuple(metric.value if metric is not None and math.isfinite(metric.value) else None for metric in metrics)
     return ComparedMetric(metric=name, unit=unit, better=which_is_better(name, unit), values=values)

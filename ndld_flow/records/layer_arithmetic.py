@@ -155,6 +155,8 @@ def _converted(facts: LayerFacts) -> tuple[str, str]:
 def _of_engine(facts: LayerFacts, kernel: Kernel) -> tuple[str, str]:
     if "{ForeignNode[" in facts.name or facts.type.lower() == "myelin":
         return "", "a block of many operators: types inside it are not recorded"
+    if facts.type.lower().startswith("plugin"):
+        return "", "a plugin: its own code decides"
     if kernel.dtype:
         return _by_kernel(facts, kernel)
     if facts.weights or multiplies_matrices(facts.type, facts.name):

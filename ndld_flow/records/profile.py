@@ -16,6 +16,7 @@ from ndld_flow.records.formats import VERSIONS
 from ndld_flow.records.latency import LatencySummary
 from ndld_flow.records.layer_arithmetic import TENSOR_CORE, LayerFacts, MultiplyUnit, Operand, conclude
 from ndld_flow.records.machine import Machine
+from ndld_flow.records.metric import Metric
 from ndld_flow.records.precision import FLOAT_DTYPES
 
 
@@ -208,6 +209,12 @@ class TensorCoreShares:
     off: float
     """In layers that are known to use none: other kernels, and layers that multiply no matrices."""
     unknown: float
+
+    @property
+    def metrics(self) -> dict[str, Metric]:
+        """As gates name them."""
+        found = {"share": self.on, "off_share": self.off, "unknown_share": self.unknown}
+        return {f"tensor_cores.{name}": Metric(value=value) for name, value in found.items()}
 
 
 class Profile(Document):

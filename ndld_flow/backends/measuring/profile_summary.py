@@ -37,11 +37,7 @@ def metrics_of(profile: Profile) -> dict[str, Metric]:
         found["layers.sum"] = Metric(value=profile.layers_sum_ms, unit="ms")
         found["layers.count"] = Metric(value=len(profile.layers))
         found["profiler.overhead"] = Metric(value=profile.profiler_overhead)
-    shares = profile.tensor_cores
-    if shares is not None:
-        found["tensor_cores.share"] = Metric(value=shares.on)
-        found["tensor_cores.off_share"] = Metric(value=shares.off)
-        found["tensor_cores.unknown_share"] = Metric(value=shares.unknown)
+    found |= profile.tensor_cores.metrics if profile.tensor_cores is not None else {}
     found |= _device_metrics(profile)
     for point in profile.batches:
         items_per_s = point.items_per_s * _side_by_side(profile)
