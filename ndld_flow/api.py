@@ -127,16 +127,25 @@ def compare(
     *,
     outputs: str | Path = DEFAULT_OUTPUTS,
     to: str | Path | None = None,
+    measure: Listener | None = None,
 ) -> Compared:
     """Compare runs, tags, ids, points of sweeps (`SWEEP#17`), `RUN:STEP`, profile files and folders of exports, the
     first being the base.
 
-    `gates` are sentences such as `latency.min <= +5 %`; `rules` say which differences count; `to` is the folder to
-    write instead of one below `outputs/comparisons/`.
+    `gates` are sentences such as `latency.min <= +5 %`; `rules` define which differences count; `to` is the folder to
+    write instead of one below `outputs/comparisons/`. With `measure`, a listener of events, two profiles of runs are
+    measured again, against each other, until they are decided.
     """
     from ndld_flow.runner.compare_runs import compare_runs
 
-    return compare_runs(subjects, gates, rules, outputs=Path(outputs), to=Path(to) if to is not None else None)
+    return compare_runs(
+        subjects,
+        gates,
+        rules,
+        outputs=Path(outputs),
+        to=Path(to) if to is not None else None,
+        measure=measure,
+    )
 
 
 def diff(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -44,7 +45,7 @@ picture, junit.xml, benchmark.json (github-action-benchmark), layers.csv and tra
 Exit codes: 0 every gate holds, or without gates nothing regressed
             1 a gate failed, or something regressed
             2 the request is wrong, or the profiles cannot be compared
-            4 inconclusive: measure more process runs (`profile`: runs), or a quieter machine
+            4 inconclusive: --measure measures two profiles of runs again, until they are decided
 """
 
 
@@ -55,6 +56,9 @@ Exit codes: 0 every gate holds, or without gates nothing regressed
 )
 @rules_options
 @click.option("--to", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Folder to write instead.")
+@click.option(
+    "--measure", is_flag=True, help="Measure two profiles of runs again, against each other, until they are decided."
+)
 @outputs_option
 @json_option
 def command(
@@ -64,12 +68,18 @@ def command(
     metric: str | None,
     threshold: str | None,
     to: Path | None,
+    measure: bool,
     outputs: Path,
     as_json: bool,
 ) -> int:
     from ndld_flow import api
+    from ndld_flow.cli.progress import choose_listener, leave_out_end
+    from ndld_flow.runner.events import ignore
 
-    compared = api.compare(subjects, gates, _make_rules(allow, metric, threshold), outputs=outputs, to=to)
+    rules = _make_rules(allow, metric or ("latency.median" if measure else None), threshold)
+    with choose_listener(as_json=False) if measure and not as_json else nullcontext(ignore) as listener:
+        told = leave_out_end(listener) if measure else None
+        compared = api.compare(subjects, gates, rules, outputs=outputs, to=to, measure=told)
     if as_json:
         click.echo(escaped_json(compared.comparison.to_json()), nl=False)
     else:
