@@ -244,6 +244,31 @@ def test_profile_measures_anew_each_time_and_explains_wrong_settings(standing: P
     assert code("profile", "outputs/runs/pair/latest/base/profile.json", "passes=3") == 2
 
 
+def test_two_profiles_of_different_runs_are_measured_again_against_each_other(standing: Path) -> None:
+    before = len(api.runs(outputs="outputs"))
+    done = say("compare", "first:base", "pair:speed", "--measure", "--gate", "latency.median <= +900 %")
+    assert done.exception is None, done.exception
+    assert done.return_value == 0
+    assert "decide: compare_profiles starts" in done.output
+    folder = standing / "outputs" / "comparisons" / "latest"
+    comparison = Comparison.model_validate_json((folder / "comparison.json").read_text())
+    assert labels(comparison) == ["first:base", "pair:speed"]
+    assert [gate.outcome for gate in comparison.gates] == ["passed"]
+    rounds = comparison.profiles[0].rounds
+    assert rounds is not None
+    assert len(rounds.rounds) >= 4
+    assert len(api.runs(outputs="outputs")) == before + 1
+    assert "latency.median" in (folder / "comparison.html").read_text()
+
+
+@pytest.mark.parametrize("subjects", [("pair",), ("pair:base", "outputs/runs/pair/latest/speed/profile.json")])
+def test_what_no_run_measured_is_not_measured_again(standing: Path, subjects: tuple[str, ...]) -> None:
+    if len(subjects) == 1:  # its two profiles are two subjects
+        assert code("compare", *subjects, "--measure", "--gate", "latency.median <= 5 %") == 2
+    else:
+        assert code("compare", *subjects, "--measure") == 2
+
+
 def test_noise_is_learned_kept_and_used(standing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learn_noise, "PAIRS", 2)
     monkeypatch.setattr(learn_noise, "ROUNDS", 4)

@@ -81,7 +81,7 @@ def test_rounds_end_when_they_decide_or_at_their_limit(model: Path, tmp_path: Pa
     assert found.stopped_because.startswith("decided after 2 rounds")
     found = measure_rounds(pair, tmp_path, RoundLimits(2, 1e6), lambda rounds: False)
     assert len(found.rounds) == 2
-    assert found.stopped_because.startswith("undecided after 2 rounds")
+    assert found.stopped_because.startswith("stopped by the limit `rounds` after 2 rounds")
     assert not list(tmp_path.iterdir())
 
 

@@ -237,7 +237,7 @@ def _say(values: str, interval: RatioInterval, found: PairedRounds, *, inverted:
         parts.append(f"the median by {CLOCK_NAMES[other]}: {say_interval(beside)}")
     if found.clocks_disagree:
         parts.append("the clocks disagree, so the interval spans both")
-    parts.append(f"{len(found.rounds)} rounds of alternating passes, {found.stopped_because}")
+    parts.append(f"alternating passes, {found.stopped_because}")
     return "; ".join(parts)
 
 

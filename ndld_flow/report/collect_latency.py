@@ -11,6 +11,7 @@ from ndld_flow.compare.differences import PairCircumstances, circumstances_of
 from ndld_flow.compare.measured import Measured, Rules
 from ndld_flow.compare.metric_verdicts import Bounds, judge
 from ndld_flow.compare.metrics import compare_metrics
+from ndld_flow.compare.rounds import CLOCK_NAMES
 from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import milliseconds, seconds, slower_words
 from ndld_flow.records.comparison import MetricVerdict
@@ -92,6 +93,11 @@ class LatencyOutcome:
     @property
     def basis(self) -> str:
         """What the numbers rest on."""
+        if self.verdict is not None and self.verdict.clock:
+            clock = CLOCK_NAMES[self.verdict.clock]
+            text = f"median {clock} of passes that alternated in rounds"
+            known = "" if self.circumstances.identical else f": {_between(self.verdict.low, self.verdict.high)}"
+            return "; ".join([f"{text}{known}", *self._caveats()])
         both = [self.candidate] if self.base is None else [self.candidate, self.base]
         passes = " and ".join(map(str, sorted({one.latency.sample_count for one in both})))
         fewest = min(one.runs for one in both)
@@ -115,11 +121,14 @@ class LatencyOutcome:
             return " each, in turns"
         return f" each, in turns: {_between(self.verdict.low, self.verdict.high)} over {fewest} pairs"
 
-    def _remarks(self, base: MeasuredLatency) -> Iterator[str]:
+    def _caveats(self) -> Iterator[str]:
         if self.circumstances.caveat:
             yield self.circumstances.caveat
         elif self.circumstances.identical:
             yield self.circumstances.noise
+
+    def _remarks(self, base: MeasuredLatency) -> Iterator[str]:
+        yield from self._caveats()
         spread = max(base.latency.cov, self.candidate.latency.cov)
         if spread > _NOISY:
             yield f"noisy, CoV {spread:.0%}"

@@ -185,10 +185,10 @@ def measure_rounds(
         while True:
             rounds.append(measurement.measure_round())
             used_ms = (time.monotonic() - started) * 1e3
-            taken = f"after {len(rounds)} rounds in {seconds(used_ms / 1e3)}"
+            taken = f"{len(rounds)} rounds in {seconds(used_ms / 1e3)}"
             if is_decided(rounds):
-                return MeasuredRounds(tuple(rounds), f"decided {taken}")
+                return MeasuredRounds(tuple(rounds), f"decided after {taken}")
             if len(rounds) >= limits.rounds:
-                return MeasuredRounds(tuple(rounds), f"undecided {taken}, the most that `rounds` allows")
+                return MeasuredRounds(tuple(rounds), f"stopped by the limit `rounds` after {taken}")
             if used_ms >= limits.budget_ms and len(rounds) >= limits.fewest:
-                return MeasuredRounds(tuple(rounds), f"undecided {taken}, the whole `budget`")
+                return MeasuredRounds(tuple(rounds), f"stopped by the limit `budget` after {taken}")

@@ -138,4 +138,5 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
-            pipe.close()
+            with contextlib.suppress(BrokenPipeError):  # a command that it did not live to read
+                pipe.close()
