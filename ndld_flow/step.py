@@ -42,6 +42,7 @@ from ndld_flow.artifacts.kinds import (
     PrecisionDocument,
     ProfileDocument,
 )
+from ndld_flow.declared_metrics import Returns, metrics
 from ndld_flow.inputs import InputSpec
 from ndld_flow.records.graph_change import GraphChange
 from ndld_flow.records.metric import Metric
@@ -65,11 +66,13 @@ __all__ = [
     "ProfileDocument",
     "Reads",
     "Result",
+    "Returns",
     "Reuse",
     "RunsCode",
     "SampleData",
     "Step",
     "Turn",
+    "metrics",
 ]
 
 In = TypeVar("In", bound=Artifact)
@@ -150,8 +153,8 @@ class Result:
     """One line for people: `672 -> 326 nodes`."""
     passed: bool = True
     """False says no: the run ends with exit code 1."""
-    metrics: Mapping[str, Metric] = field(default_factory=dict)
-    """What gates may name: `latency.median` -> 3.2 ms."""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    """The numbers that gates may name: each a `Metric`, such as `latency.median` -> 3.2 ms, or a plain number."""
     change: GraphChange | None = None
     """For steps that change a model; the runner counts nodes and weights where it is not told."""
     inconclusive: bool = False
@@ -219,6 +222,9 @@ class Step(Settings, Generic[In, Out]):
     reads_through: ClassVar[tuple[str, ...]] = ()
     """Settings marked `Reads`, or `from`: what the steps that they name read is read too, as
     `context.read("base/from")`, so that this step can repeat what they did."""
+    returns: ClassVar[tuple[Returns, ...] | None] = None
+    """The metrics it returns (`declared_metrics.py`), by which gates are checked before anything runs. None: only the
+    run tells, as of a step of a user's that declares nothing."""
     takes_turns: ClassVar[bool] = False
     """True for a measuring step: all of its type that a recipe has on one device go through `run_together`, so that
     the machine's drift hits them alike."""

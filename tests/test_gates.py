@@ -62,7 +62,7 @@ def test_division_by_zero_is_told() -> None:
         ("speed.latency.median / base.latency.median", 1.2, ""),
         ("1 / base.latency.median", 0.1, ""),
         ("-base.latency.median / 2", -5.0, "ms"),
-        ("speed.latency.median * agree.cosine", 11.994, ""),
+        ("speed.latency.median * agree.cosine", 11.994, "ms"),
         ("speed.latency.median + half.initializer_bytes", 2060.0, ""),
     ],
 )

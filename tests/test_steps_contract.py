@@ -18,9 +18,11 @@ from pydantic import BaseModel, ValidationError
 from ndld_flow import api
 from ndld_flow.artifacts.digest import digest_file
 from ndld_flow.artifacts.kinds import Artifact, Onnx
+from ndld_flow.declared_metrics import Returns, find_metric
 from ndld_flow.discovery import StepType
 from ndld_flow.recipe.schema import describe_recipes
 from ndld_flow.records.run_record import RunRecord
+from ndld_flow.records.step_record import StepRecord
 from ndld_flow.settings import describe_settings
 from ndld_flow.step import Reads, Reuse, Step
 from tests.models import make_cnn
@@ -67,6 +69,17 @@ def run(found: StepType, folder: Path, outputs: str) -> RunRecord:
     (folder / "recipe.yaml").write_text(json.dumps(recipe_for(found)))
     done = api.run(folder / "recipe.yaml", outputs=folder / outputs)
     return RunRecord.model_validate_json((Path(done.folder) / "run.json").read_text())
+
+
+def check_metrics(found: StepType, settings: Step[Any, Any], step: StepRecord) -> None:
+    """What a step returned is what it declares, in the units that it declares."""
+    declared = found.cls.returns
+    assert declared is not None, "built-in steps declare their metrics"
+    for name, metric in step.metrics.items():
+        known = find_metric(name, settings, declared)
+        assert isinstance(known, Returns), f"{name}: {known}"
+        assert metric.unit == known.unit, name
+    assert not [each.name for each in declared if each.is_certain and each.name not in step.metrics]
 
 
 def test_there_are_steps() -> None:
@@ -175,6 +188,7 @@ def test_it_works_by_default_leaves_its_input_alone_and_if_pure_makes_the_same_b
     assert digest_file(in_folder / "model.onnx") == before
     step = record.steps[-1].record
     assert step is not None
+    check_metrics(found, with_least_settings(found), step)
     assert step.summary
     assert "\n" not in step.summary
     assert step.artifact.kind == found.cls.kinds()[1].kind

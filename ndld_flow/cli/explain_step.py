@@ -11,6 +11,7 @@ from typing import Any, get_args
 import click
 from pydantic import BaseModel
 
+from ndld_flow.declared_metrics import Returns
 from ndld_flow.discovery import StepType
 from ndld_flow.editing.operation import About, Operation
 from ndld_flow.units import QUANTITY, say_setting
@@ -31,6 +32,7 @@ def describe_step(found: StepType) -> dict[str, Any]:
         "makes": makes.kind,
         "version": found.version,
         "origin": found.origin,
+        "metrics": None if found.cls.returns is None else [_describe_metric(each) for each in found.cls.returns],
         "schema": found.cls.model_json_schema(),
     }
 
@@ -47,7 +49,27 @@ def explain_step(found: StepType) -> str:
         *_setting(found.cls.read_key, "step name", "nearest earlier step", f"What to read ({reads.kind})."),
         *_all_settings(found.cls),
     ]
-    return "\n".join([*lines, *_list_parts(found)])
+    return "\n".join([*lines, *_list_metrics(found), *_list_parts(found)])
+
+
+def _describe_metric(metric: Returns) -> dict[str, str]:
+    return {"name": metric.name, "unit": metric.unit, "when": metric.when}
+
+
+def _list_metrics(found: StepType) -> list[str]:
+    """Return the lines on the metrics that gates and sweeps may name; those alike on one."""
+    heading = "Metrics, for gates and sweeps as STEP.METRIC"
+    if found.cls.returns is None:
+        return ["", heading, "  not declared: only a run tells them"]
+    groups: dict[tuple[str, str], list[str]] = {}
+    for each in found.cls.returns:
+        groups.setdefault((each.unit, each.when), []).append(each.name)
+    lines = ["", heading]
+    for (unit, when), names in groups.items():
+        condition = f"   when {when}" if when else ""
+        text = f"{', '.join(names)}{f'  [{unit}]' if unit else ''}{condition}"
+        lines += textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="      ", break_long_words=False)
+    return lines
 
 
 def explain_part(name: str, part: type[BaseModel]) -> str:

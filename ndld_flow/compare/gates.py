@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -86,11 +86,24 @@ def parse_comparison_gates(texts: Sequence[str]) -> list[ParsedGate]:
 def check_names(gates: Sequence[ParsedGate], deciding: str, profiles: Sequence[ProfileComparison]) -> None:
     """Raises RequestError for metrics that no profile has, and for limits in another unit than the metric's."""
     units = {metric.metric: metric.unit for profile in profiles for metric in profile.metrics}
-    wrong = (
-        []
-        if deciding in units or not units
-        else [f"no profile has the metric `{deciding}`; {say_nearest(deciding, units)}"]
-    )
+    if deciding not in units and units:
+        raise RequestError(
+            "\n".join(
+                [f"no profile has the metric `{deciding}`; {say_nearest(deciding, units)}", *_unknown(gates, units)]
+            )
+        )
+    check_known(gates, units)
+
+
+def check_known(gates: Sequence[ParsedGate], units: Mapping[str, str]) -> None:
+    """Raise RequestError for gates on metrics that are not in `units`, and for limits in another unit than theirs."""
+    wrong = _unknown(gates, units)
+    if wrong:
+        raise RequestError("\n".join(wrong))
+
+
+def _unknown(gates: Sequence[ParsedGate], units: Mapping[str, str]) -> list[str]:
+    wrong = []
     for gate in gates:
         if gate.metric not in units:
             wrong.append(
@@ -100,8 +113,7 @@ def check_names(gates: Sequence[ParsedGate], deciding: str, profiles: Sequence[P
             wrong.append(
                 f"gate `{gate.text}`: {gate.metric} is told in {units[gate.metric] or 'no unit'}, not in {gate.unit}"
             )
-    if wrong:
-        raise RequestError("\n".join(wrong))
+    return wrong
 
 
 def decide(gate: ParsedGate, profile: ProfileComparison) -> Iterator[ComparisonGate]:

@@ -24,10 +24,28 @@ _OF_SAMPLES: dict[str, Callable[[Samples], float]] = {
     "p95": lambda samples: percentile(samples, 95),
     "p99": lambda samples: percentile(samples, 99),
 }
+_TENSOR_CORES = ("tensor_cores.share", "tensor_cores.off_share", "tensor_cores.unknown_share")
 _PHASES = ("enqueue", "h2d", "compute", "d2h")
 _HIGHER_IS_BETTER = ("accuracy", "throughput")
 _LOWER_IS_BETTER = ("bytes", "nodes", "macs", "parameters")
 _ERRORS = ("max_abs", "mean_abs", "max_rel", "rmse", "relative_rms", "mismatched", "kl")
+
+
+def unit_of_runs(metric: str) -> str:
+    """Return the unit of a metric that process runs have."""
+    return {"throughput": "1/s", "memory.peak": "bytes"}.get(metric, "ms")
+
+
+_RUN_METRICS = (
+    *(f"latency.{word}" for word in _OF_SAMPLES),
+    "throughput",
+    *(f"{phase}.median" for phase in _PHASES),
+    "load",
+    "memory.peak",
+    "layers.sum",
+)
+PROFILE_METRICS = {**{name: unit_of_runs(name) for name in _RUN_METRICS}, **dict.fromkeys(_TENSOR_CORES, "")}
+"""Metrics that profiles can have, by themselves -> unit."""
 
 
 def compare_metrics(measured: Sequence[Measured]) -> tuple[ComparedMetric, ...]:
@@ -57,7 +75,7 @@ def run_values(profile: Profile, metric: str) -> tuple[float, ...]:
 def _of_runs(name: str, runs: Sequence[tuple[float, ...]]) -> ComparedMetric:
     return ComparedMetric(
         metric=name,
-        unit={"throughput": "1/s", "memory.peak": "bytes"}.get(name, "ms"),
+        unit=unit_of_runs(name),
         better="higher" if name == "throughput" else "lower",
         values=tuple(statistics.median(values) if values else None for values in runs),
         runs=tuple(runs),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ndld_flow.declared_metrics import ANY, DURATIONS, UNKNOWN, mixed
 from ndld_flow.nearest import say_nearest
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.run_record import GateResult
@@ -31,6 +32,11 @@ ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
 }
 QUANTITY = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*(%|(?:ns|us|µs|ms|s|min|[KMGT]i?B|B)(?![\w.]))")
 MAX_LENGTH = 500
+_QUANTITIES = ("ms", "bytes")
+"""Units of quantities in a parsed gate, where `20 ms` is `(20.0).ms`."""
+_PERCENT = "percent"
+UnitOf = Callable[[str], str]
+"""The unit of a metric by its name, `UNKNOWN` where it is not known before the run."""
 
 
 class GateError(ValueError):
@@ -54,7 +60,12 @@ class Expression:
 
         Raises GateError for a metric that is not there, and for a division by zero.
         """
-        return Metric(value=_evaluate(self.tree, metrics), unit=_unit(self.tree, metrics) or "")
+        value, unit = _evaluate(self.tree, metrics)
+        return Metric(value=value, unit=unit if unit not in (ANY, UNKNOWN) else "")
+
+    def check_units(self, unit_of: UnitOf) -> None:
+        """Raise GateError where units do not go together."""
+        _unit(self.tree, unit_of)
 
 
 @dataclass(frozen=True)
@@ -73,15 +84,18 @@ class Gate:
 
     def decide(self, metrics: Mapping[str, Metric]) -> GateResult:
         """Whether the sentence holds for `step.metric` -> value. Raises GateError for a metric that is not there."""
-        left, right = self.left.evaluate(metrics), self.right.evaluate(metrics)
-        units = {side.unit for side, part in ((left, self.left), (right, self.right)) if part.names}
+        left, right, unit = _alike(_evaluate(self.left.tree, metrics), _evaluate(self.right.tree, metrics))
         return GateResult(
             gate=self.text,
-            passed=COMPARISONS[self.comparison](left.value, right.value),
-            left=left.value,
-            right=right.value,
-            unit=units.pop() if len(units) == 1 else "",
+            passed=COMPARISONS[self.comparison](left, right),
+            left=left,
+            right=right,
+            unit=unit if unit not in (ANY, UNKNOWN) else "",
         )
+
+    def check_units(self, unit_of: UnitOf) -> None:
+        """Raise GateError where its sides cannot be compared: `speed.latency.median <= 64 MiB`."""
+        _check_alike(_unit(self.left.tree, unit_of), _unit(self.right.tree, unit_of), "compared with")
 
     def violation(self, metrics: Mapping[str, Metric]) -> float:
         """How far the sentence is from holding: 0 when it holds, else the distance of its sides relative to the bound.
@@ -106,7 +120,7 @@ def parse_gate(text: str) -> Gate:
     tree = _parse(text, "this is not a comparison such as `speed.latency.median <= 20 ms`")
     if not isinstance(tree, ast.Compare) or len(tree.ops) != 1 or type(tree.ops[0]) not in COMPARISONS:
         raise GateError("a gate compares two sides with one of <= < >= > ==")
-    left, right = (_check_expression(ast.unparse(side), side) for side in (tree.left, tree.comparators[0]))
+    left, right = (_check_expression(_text(side), side) for side in (tree.left, tree.comparators[0]))
     gate = Gate(text, left, type(tree.ops[0]), right)
     if not gate.names:
         raise GateError("a gate names at least one metric, as `step.metric`")
@@ -139,10 +153,20 @@ def _check_expression(text: str, tree: ast.expr) -> Expression:
 def _plain_number(match: re.Match[str]) -> str:
     number, unit = match.groups()
     if unit == "%":
-        return repr(float(number) / 100)
+        return f"({float(number) / 100!r}).{_PERCENT}"
     if unit.endswith("B"):
-        return repr(parse_bytes(f"{number} {unit}"))
-    return repr(parse_duration_ms(f"{number} {unit}"))
+        return f"({float(parse_bytes(f'{number} {unit}'))!r}).bytes"
+    return f"({parse_duration_ms(f'{number} {unit}')!r}).ms"
+
+
+def _quantity(node: ast.expr) -> tuple[float, str | None] | None:
+    """Return number and unit of a quantity or a plain number; None for what is neither."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Constant):
+        number, unit = _quantity(node.value) or (0.0, None), node.attr
+        return (number[0], "" if unit == _PERCENT else unit) if unit in (*_QUANTITIES, _PERCENT) else None
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
+        return float(node.value), ANY
+    return None
 
 
 def _dotted(node: ast.expr) -> str | None:
@@ -171,40 +195,79 @@ def _check(node: ast.expr) -> None:
         _check(node.right)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         _check(node.operand)
-    elif not (isinstance(node, ast.Constant) and type(node.value) in (int, float)):
+    elif _quantity(node) is None:
         raise GateError("a gate is made of metrics, numbers, + - * / and parentheses")
 
 
-def _evaluate(node: ast.expr, metrics: Mapping[str, Metric]) -> float:
+def _evaluate(node: ast.expr, metrics: Mapping[str, Metric]) -> tuple[float, str | None]:
+    """Return value and unit of what a tree comes to. Raises GateError."""
     dotted = _dotted(node)
     if dotted is not None:
         if dotted not in metrics:
             raise GateError(f"there is no metric `{dotted}`; {say_nearest(dotted, metrics)}")
-        return metrics[dotted].value
+        return metrics[dotted].value, metrics[dotted].unit
     if isinstance(node, ast.BinOp):
-        left, right = _evaluate(node.left, metrics), _evaluate(node.right, metrics)
+        sides = _evaluate(node.left, metrics), _evaluate(node.right, metrics)
+        left, right, _ = _alike(*sides) if isinstance(node.op, ast.Add | ast.Sub | ast.Div) else (*_values(sides), None)
         try:
-            return ARITHMETIC[type(node.op)](left, right)
+            value = ARITHMETIC[type(node.op)](left, right)
         except ZeroDivisionError:
-            raise GateError(f"`{ast.unparse(node)}` divides by zero") from None
+            raise GateError(f"`{_text(node)}` divides by zero") from None
+        return value, _join_units(node.op, sides[0][1], sides[1][1])
     if isinstance(node, ast.UnaryOp):
-        return -_evaluate(node.operand, metrics)
-    assert isinstance(node, ast.Constant) and isinstance(node.value, int | float)  # _check saw to it
-    return float(node.value)
+        value, unit = _evaluate(node.operand, metrics)
+        return -value, unit
+    found = _quantity(node)
+    assert found is not None  # _check saw to it
+    return found
 
 
-def _unit(node: ast.expr, metrics: Mapping[str, Metric]) -> str | None:
-    """The unit of what a tree comes to; None for a plain number, which takes any. Its metrics are there."""
+def _values(sides: tuple[tuple[float, str | None], tuple[float, str | None]]) -> tuple[float, float]:
+    return sides[0][0], sides[1][0]
+
+
+def _alike(left: tuple[float, str | None], right: tuple[float, str | None]) -> tuple[float, float, str | None]:
+    """Return two values in one unit, and that: seconds and milliseconds are both told in ms."""
+    if {left[1], right[1]} == set(DURATIONS):
+        in_ms = [value * 1e3 if unit == "s" else value for value, unit in (left, right)]
+        return in_ms[0], in_ms[1], "ms"
+    return left[0], right[0], _join_units(ast.Add(), left[1], right[1])
+
+
+def _unit(node: ast.expr, unit_of: UnitOf) -> str | None:
+    """Return the unit that a tree will have. Raises GateError where units do not go together."""
     dotted = _dotted(node)
     if dotted is not None:
-        return metrics[dotted].unit
+        return unit_of(dotted)
     if isinstance(node, ast.UnaryOp):
-        return _unit(node.operand, metrics)
-    if not isinstance(node, ast.BinOp):
-        return None
-    left, right = _unit(node.left, metrics), _unit(node.right, metrics)
-    if isinstance(node.op, ast.Add | ast.Sub):
-        return left if right in (None, left) else right if left is None else ""
-    if right is None:
+        return _unit(node.operand, unit_of)
+    if isinstance(node, ast.BinOp):
+        left, right = _unit(node.left, unit_of), _unit(node.right, unit_of)
+        if isinstance(node.op, ast.Add | ast.Sub):
+            _check_alike(left, right, "added to" if isinstance(node.op, ast.Add) else "taken from")
+        return _join_units(node.op, left, right)
+    found = _quantity(node)
+    return found[1] if found is not None else ANY
+
+
+def _check_alike(left: str | None, right: str | None, how: str) -> None:
+    if mixed(left, right):
+        one, other = (f"a number in {unit}" if unit else "a plain number" for unit in (left, right))
+        raise GateError(f"{one} cannot be {how} {other}")
+
+
+def _join_units(op: ast.operator, left: str | None, right: str | None) -> str | None:
+    """Return the unit of a sum, a product or a ratio; `UNKNOWN` where it has no name."""
+    if isinstance(op, ast.Add | ast.Sub):
+        known = {unit for unit in (left, right) if unit is not ANY}
+        return known.pop() if len(known) == 1 else ANY if not known else "ms" if known == set(DURATIONS) else UNKNOWN
+    if (isinstance(op, ast.Div) and left == right) or ({left, right} == set(DURATIONS) and isinstance(op, ast.Div)):
+        return left if left is ANY else ""
+    if right in (ANY, ""):
         return left
-    return right if left is None and isinstance(node.op, ast.Mult) else ""
+    return right if left in (ANY, "") and isinstance(op, ast.Mult) else UNKNOWN
+
+
+def _text(node: ast.expr) -> str:
+    """Return an expression as people write it."""
+    return re.sub(r"\((\d[^()]*)\)\.(\w+)|(\d+\.\d+)\.(ms|bytes|percent)", r"\1\3 \2\4", ast.unparse(node))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from pydantic import ValidationError
@@ -18,7 +18,7 @@ from ndld_flow.recipe.points import Objective, Sweep
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.sweep_axes import read_axes
 from ndld_flow.recipe.sweep_section import Sentences, SweepSection
-from ndld_flow.recipe.validate import Checker, Mistakes, check_sentence
+from ndld_flow.recipe.validate import Checker, Known, Mistakes, check_sentence, known_steps
 from ndld_flow.recipe.variations import Variations, open_variations
 from ndld_flow.sweeping.search import Direction, Saturation, SearchOptions
 from ndld_flow.sweeping.space import Assignment, Space
@@ -40,7 +40,8 @@ def make_sweep(composed: Composed, given: Sequence[GivenAxis], trust: bool) -> S
         raise RecipeError(mistakes.in_order())
     variations = open_variations(composed, checker)
     axes = Axes(read_axes(section.over, variations.written, mistakes), list(composed.values["sweep"]["over"]))
-    goals = _read_goals(section, variations, mistakes)
+    steps = known_steps(variations.written.get("steps"), base.steps if base is not None else ())
+    goals = _read_goals(section, steps, _varying(axes), mistakes)
     space = Space(tuple(axis.axis for axis in axes.read), read_exclusions(section, axes, mistakes))
     check_section(section, axes, _step_names(variations), mistakes)
     if not mistakes.problems and count_points(space) == 0:
@@ -95,20 +96,28 @@ def _read_section(values: object) -> SweepSection | None:
 Goals = tuple[tuple[Objective, ...], tuple[Gate, ...]]
 
 
-def _read_goals(section: SweepSection, variations: Variations, mistakes: Mistakes) -> Goals:
-    """Objectives, those to minimize first, and constraints."""
-    steps = _step_names(variations)
+def _varying(axes: Axes) -> set[str]:
+    """Return the names of the steps whose settings differ between points."""
+    keys = (key.split(".") for axis in axes.read for key in axis.keys)
+    return {words[1] for words in keys if words[0] == "steps" and len(words) > 1}
+
+
+def _read_goals(section: SweepSection, steps: Known, varying: Collection[str], mistakes: Mistakes) -> Goals:
+    """Return objectives, those to minimize first, and constraints.
+
+    A metric that only some points return is no mistake: the others fail for want of it, by name.
+    """
     both: list[tuple[Direction, Sentences]] = [("minimize", section.minimize), ("maximize", section.maximize)]
     objectives = [
         Objective(text, direction, expression)
         for direction, given in both
         for place, text in _placed(f"sweep.{direction}", given)
-        if (expression := check_sentence(place, text, parse_expression, steps, mistakes))
+        if (expression := check_sentence(place, text, parse_expression, steps, mistakes, varying))
     ]
     constraints = [
         gate
         for place, text in _placed("sweep.subject_to", section.subject_to)
-        if (gate := check_sentence(place, text, parse_gate, steps, mistakes))
+        if (gate := check_sentence(place, text, parse_gate, steps, mistakes, varying))
     ]
     return tuple(objectives), tuple(constraints)
 

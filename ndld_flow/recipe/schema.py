@@ -68,4 +68,6 @@ def _describe_step(step_type: StepType, definitions: dict[str, Any]) -> dict[str
             properties[setting]["type"] = "string"
     schema |= {"properties": properties, "title": step_type.name, "additionalProperties": False}
     schema["description"] = f"{step_type.summary} Reads {reads.kind}, makes {makes.kind}."
+    if cls.returns is not None:
+        schema["x-metrics"] = [each.name for each in cls.returns]
     return schema

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from ndld_flow.artifacts.hidden_credentials import HIDDEN, find_redacted
 from ndld_flow.artifacts.kinds import Artifact, Onnx
+from ndld_flow.declared_metrics import UNKNOWN, Returns, Wrong, find_metric
 from ndld_flow.discovery import StepType, StepTypes, find_step_files
 from ndld_flow.errors import Problem, RecipeError, RequestError
 from ndld_flow.nearest import say_nearest
@@ -27,6 +28,8 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 NAME_FORM = "up to 100 letters, digits and _, not `source`"
 
 Sentence = TypeVar("Sentence", Gate, Expression)
+Known = Mapping[str, RecipeStep | None]
+"""A recipe's steps by name; None for one that has mistakes of its own."""
 _StepPlace = tuple[int, str, str, tuple[Path, ...]]
 """All that decides whether a step is sound: number of what it may read, its name, its settings, files of step types."""
 
@@ -75,7 +78,7 @@ class Checker:
         types = _find_types(values, self, mistakes)
         models = _check_model_names(values, mistakes)
         steps = self._check_steps(values.get("steps"), models, types, mistakes)
-        gates = _check_gates(values.get("gates"), values.get("steps"), mistakes)
+        gates = _check_gates(values.get("gates"), known_steps(values.get("steps"), steps), mistakes)
         _refuse_redacted(values, mistakes)
         if mistakes.problems or file is None:
             raise RecipeError(mistakes.in_order())
@@ -320,30 +323,63 @@ def _check_read(
     return None
 
 
-def _check_gates(gates: object, steps: object, mistakes: Mistakes) -> list[Gate]:
+def known_steps(entries: object, steps: Iterable[RecipeStep]) -> Known:
+    """Return what sentences may name: the recipe's steps, None for those with mistakes of their own."""
+    sound = {step.name: step for step in steps}
+    return {str(name): sound.get(str(name)) for name in entries} if isinstance(entries, dict) else {}
+
+
+def _check_gates(gates: object, steps: Known, mistakes: Mistakes) -> list[Gate]:
     if not isinstance(gates, list):
         return []
-    known = list(steps) if isinstance(steps, dict) else []
-    return [gate for index, text in enumerate(gates) if (gate := _check_gate(index, text, known, mistakes))]
+    return [gate for index, text in enumerate(gates) if (gate := _check_gate(index, text, steps, mistakes))]
 
 
-def _check_gate(index: int, text: object, steps: Sequence[str], mistakes: Mistakes) -> Gate | None:
+def _check_gate(index: int, text: object, steps: Known, mistakes: Mistakes) -> Gate | None:
     # what is no text, the top level's check tells
     return check_sentence(f"gates.{index}", text, parse_gate, steps, mistakes) if isinstance(text, str) else None
 
 
 def check_sentence(
-    dotted: str, text: str, parse: Callable[[str], Sentence], steps: Sequence[str], mistakes: Mistakes
+    dotted: str,
+    text: str,
+    parse: Callable[[str], Sentence],
+    steps: Known,
+    mistakes: Mistakes,
+    varying: Collection[str] = (),
 ) -> Sentence | None:
-    """A parsed gate or objective; None, and a mistake, where it cannot be read or names a step that is not there."""
+    """Return a parsed gate or objective; None, and its mistakes, where it cannot be read, names a step or a metric that
+    is not there, or compares units that do not go together. The settings of the steps in `varying` are not settled.
+    """
     try:
         sentence = parse(text)
     except GateError as error:
         mistakes.add(dotted, f"{text!r}: {error}")
         return None
-    for name in sentence.names:
-        step = name.partition(".")[0]
+    before = len(mistakes.problems)
+    units: dict[str, str] = {}
+    for name in dict.fromkeys(sentence.names):
+        step, _, metric = name.partition(".")
         if step not in steps:
             mistakes.add(dotted, f"{text!r}: there is no step `{step}`", say_nearest(step, steps))
-            return None
+            continue
+        found = _find_metric(metric, steps[step], settled=step not in varying)
+        if isinstance(found, Wrong):
+            mistakes.add(dotted, f"{text!r}: step `{step}`: {found.what}", found.hint)
+        units[name] = found.unit if isinstance(found, Returns) else UNKNOWN
+    if len(mistakes.problems) > before:
+        return None
+    try:
+        sentence.check_units(units.__getitem__)
+    except GateError as error:
+        mistakes.add(dotted, f"{text!r}: {error}")
+        return None
     return sentence
+
+
+def _find_metric(name: str, step: RecipeStep | None, *, settled: bool) -> Returns | Wrong | None:
+    """Return the declaration of a step's metric; None where only the run can tell."""
+    declared = step.type.cls.returns if step is not None else None
+    if step is None or declared is None:
+        return None
+    return find_metric(name, step.step, declared, settled=settled)

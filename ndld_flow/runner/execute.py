@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import numbers
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +18,11 @@ from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import RequestError
 from ndld_flow.imported_modules import ImportedCode, use_modules
 from ndld_flow.inputs import InputSpec
+from ndld_flow.plain_text import short_name
 from ndld_flow.recipe.recipe import ModelSource, RecipeStep
 from ndld_flow.recipe.sources import find_model
 from ndld_flow.records.graph_change import GraphChange
+from ndld_flow.records.metric import Metric
 from ndld_flow.records.step_record import KeyParts, StepRecord
 from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key, make_key
 from ndld_flow.runner.surroundings import StepAtWork, holding_device, step_logger, working_steps
@@ -87,6 +90,7 @@ def execute_steps(
             started_at, start = datetime.now(UTC), time.perf_counter()
             results = works[0].step.type.cls.run_together(turns)
             took_s = time.perf_counter() - start
+            _check_results(works, results)
             for work in works:
                 _refuse_changed(work, store)
             ended_at = started_at + timedelta(seconds=took_s)  # the clock may have been set meanwhile
@@ -98,6 +102,48 @@ def execute_steps(
             for record in records:
                 store.write_record(record)
     return records
+
+
+def _check_results(works: Sequence[Work], results: object) -> None:
+    """Raise RequestError, with the step's name, for what a step must not return: it may be anybody's code."""
+    if not isinstance(results, list | tuple) or len(results) != len(works):
+        names = ", ".join(work.step.name for work in works)
+        raise RequestError(
+            f"step {works[0].step.name}: `run_together` returned {_name_value(results)} for the {len(works)} steps "
+            f"{names}, and must return a list with a Result for each."
+        )
+    for work, result in zip(works, results, strict=True):
+        wrong = _find_wrong(result)
+        if wrong:
+            kind = work.step.type
+            raise RequestError(f"step {work.step.name}: `{kind.name}` ({kind.origin}) returned {wrong}.")
+
+
+def _find_wrong(result: object) -> str:
+    """Return what is wrong with what a step returned; empty where nothing is."""
+    if not isinstance(result, Result):
+        return f'{_name_value(result)} instead of a Result: end `run` with `return Result("a line for people")`'
+    if not isinstance(result.summary, str):
+        return f"a Result whose summary is {_name_value(result.summary)} instead of a text"
+    if not isinstance(result.passed, bool):
+        return f"a Result whose `passed` is {_name_value(result.passed)} instead of True or False"
+    if not isinstance(result.metrics, Mapping):
+        return f"a Result whose metrics are {_name_value(result.metrics)} instead of a mapping of names to numbers"
+    for name, metric in result.metrics.items():
+        if not isinstance(name, str) or not name:
+            return f"a metric whose name is {_name_value(name)} instead of a text"
+        if not isinstance(metric, Metric | numbers.Real):
+            return f"the metric {short_name(name)!r} as {_name_value(metric)} instead of a number"
+    return ""
+
+
+def _name_value(value: object) -> str:
+    """`None`, `3 (int)`, `'text' (str)`, in a few characters; what cannot be shown by its type alone."""
+    try:
+        shown = short_name(repr(value), 80)
+    except Exception:  # it is whoever wrote the step who wrote its `repr`
+        shown = "a value"
+    return shown if value is None else f"{shown} ({type(value).__name__})"
 
 
 def _refuse_changed(work: Work, store: Store) -> None:
@@ -178,7 +224,10 @@ def _keep(work: Work, out: Path, done: _Done, store: Store) -> StepRecord:
         passed=result.passed,
         inconclusive=result.inconclusive,
         summary=hide_credentials(result.summary),
-        metrics=dict(result.metrics),
+        metrics={
+            name: metric if isinstance(metric, Metric) else Metric(value=float(metric))
+            for name, metric in result.metrics.items()
+        },
         change=result.change or _describe_change(work, kept),
         log=hide_credentials("\n".join(done.log)),
         started_at=done.sitting.started_at,

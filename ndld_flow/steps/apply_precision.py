@@ -8,7 +8,7 @@ from typing import ClassVar
 from ndld_flow.artifacts.kinds import Onnx
 from ndld_flow.errors import RequestError
 from ndld_flow.records.metric import Metric
-from ndld_flow.step import Context, Result, Step
+from ndld_flow.step import Context, Result, Returns, Step, metrics
 
 
 class ApplyPrecision(Step[Onnx, Onnx]):
@@ -19,6 +19,7 @@ class ApplyPrecision(Step[Onnx, Onnx]):
     """
 
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "numpy", "ml-dtypes", "protobuf")
+    returns: ClassVar[tuple[Returns, ...]] = metrics("nodes", "constraints", "ignored", "casts_added")
 
     strict: bool = True
     """Refuse constraints that cannot be carried out. Without it the log and the record tell them."""

@@ -10,9 +10,9 @@ from ndld_flow.backends.engines.build_settings import BuildSettings
 from ndld_flow.errors import BackendError
 from ndld_flow.inputs import InputSpec
 from ndld_flow.quantities import seconds, size
-from ndld_flow.records.build import Build
+from ndld_flow.records.build import Build, BuildMemory
 from ndld_flow.records.metric import Metric
-from ndld_flow.step import Context, Foresight, Result, Reuse, Step
+from ndld_flow.step import Context, Foresight, Result, Returns, Reuse, Step, metrics
 from ndld_flow.versions import read_version
 
 
@@ -26,6 +26,12 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
     version: ClassVar[int] = 1
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
     uses_inputs: ClassVar[bool] = True
+    returns: ClassVar[tuple[Returns, ...]] = (
+        *metrics("layers"),
+        *metrics("engine_bytes", unit="bytes"),
+        *metrics("build_s", "parse_s", unit="s"),
+        *metrics(*(f"memory.{name}" for name in BuildMemory.model_fields), unit="bytes", when="the builder reports it"),
+    )
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.backends.engines.building import BuildRequest, build_engine

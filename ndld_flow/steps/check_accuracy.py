@@ -14,7 +14,7 @@ from ndld_flow.backends.comparing.tolerance import Tolerance
 from ndld_flow.backends.running.provider_options import ProviderOption, options_that_run_code
 from ndld_flow.backends.running.sample_settings import SampleSettings
 from ndld_flow.name_patterns import NamePattern
-from ndld_flow.step import Context, DataFile, Reads, Result, Reuse, RunsCode, Step
+from ndld_flow.step import Context, DataFile, Reads, Result, Returns, Reuse, RunsCode, Step, metrics
 
 if TYPE_CHECKING:
     from ndld_flow.backends.comparing.judging import Asked
@@ -43,6 +43,23 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy", "pillow")
     read_key: ClassVar[str] = "candidate"
     uses_inputs: ClassVar[bool] = True
+    returns: ClassVar[tuple[Returns, ...]] = (
+        *Tolerance.declared(),
+        *metrics("top{k}", given=lambda step, k: int(k) in (1, step.topk), when="`topk` is that number"),
+        *metrics(
+            "{output}.top{k}",
+            given=lambda step, output, k: int(k) in (1, step.topk),
+            when="the model has 2 to 16 outputs, and `topk` is that number",
+        ),
+        *Tolerance.declared("{output}.", "the model has 2 to 16 outputs, and this is the name of one"),
+        *metrics(
+            "{metric}",
+            "reference.{metric}",
+            "drop.{metric}",
+            given=lambda step, metric: step.metric is not None,
+            when="`metric:` names a file whose function returns it",
+        ),
+    )
 
     reference: Annotated[str, Reads(Onnx)] = "source"
     """The step whose model is right, or `source`."""

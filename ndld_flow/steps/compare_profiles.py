@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from ndld_flow.artifacts.kinds import Artifact, ComparisonDocument, Onnx, ProfileDocument
+from ndld_flow.compare.metrics import PROFILE_METRICS
 from ndld_flow.errors import RequestError
 from ndld_flow.records.comparison import Allowance
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.rounds import FEWEST_ROUNDS
-from ndld_flow.step import Context, DataFile, Reads, Result, Reuse, Step
+from ndld_flow.step import Context, DataFile, Reads, Result, Returns, Reuse, Step, metrics
 from ndld_flow.units import Fraction, Milliseconds
 
 if TYPE_CHECKING:
@@ -42,6 +43,16 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
     libraries: ClassVar[tuple[str, ...]] = ("onnxruntime", "numpy", "pillow")
     uses_inputs: ClassVar[bool] = True
     reads_through: ClassVar[tuple[str, ...]] = ("base", "from")
+    returns: ClassVar[tuple[Returns, ...]] = (
+        *(
+            each
+            for name in PROFILE_METRICS
+            for each in metrics(
+                f"{name}.ratio", f"{name}.ratio_low", f"{name}.ratio_high", when="both profiles have the metric"
+            )
+        ),
+        *metrics("layers.matched_share", when="both profiles have layers"),
+    )
 
     base: Annotated[str, Reads(ProfileDocument)]
     """The step whose profile is the base."""
@@ -74,10 +85,10 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
     @field_validator("gates")
     @classmethod
     def _read_gates(cls, gates: tuple[str, ...]) -> tuple[str, ...]:
-        from ndld_flow.compare.gates import parse_comparison_gates
+        from ndld_flow.compare.gates import check_known, parse_comparison_gates
 
         try:
-            parse_comparison_gates(gates)
+            check_known(parse_comparison_gates(gates), PROFILE_METRICS)
         except RequestError as error:
             raise ValueError(str(error)) from None
         return gates

@@ -12,7 +12,7 @@ from ndld_flow.name_patterns import NamePattern
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.precision import Precision
 from ndld_flow.records.precision_search import PrecisionSearch
-from ndld_flow.step import Context, DataFile, Reads, Result, Step
+from ndld_flow.step import Context, DataFile, Reads, Result, Returns, Step, metrics
 
 if TYPE_CHECKING:
     from ndld_flow.backends.precision.selection import Rule
@@ -32,6 +32,7 @@ class ConstrainPrecision(Step[Onnx, Onnx]):
     """
 
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir")
+    returns: ClassVar[tuple[Returns, ...]] = metrics("nodes", "constrained")
 
     layers: dict[NamePattern, PrecisionOrNone] = Field(default={})
     """Node -> precision, such as `{head.*: fp32}`: names, globs, or `/.../` for a regular expression (RE2's syntax)

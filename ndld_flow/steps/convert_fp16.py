@@ -13,7 +13,7 @@ from ndld_flow.quantities import size_change
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.settings import Settings
-from ndld_flow.step import Context, Reads, Result, Step
+from ndld_flow.step import Context, Reads, Result, Returns, Step, metrics
 from ndld_flow.units import Fraction
 
 if TYPE_CHECKING:
@@ -55,6 +55,10 @@ class ConvertFp16(Step[Onnx, Onnx]):
 
     version: ClassVar[int] = 2
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "numpy", "protobuf")
+    returns: ClassVar[tuple[Returns, ...]] = (
+        *metrics("nodes", "casts_added", "kept_fp32"),
+        *metrics("initializer_bytes", "file_bytes", unit="bytes"),
+    )
 
     keep_io: bool = True
     """Keep the model's inputs and outputs in fp32. False makes them fp16."""

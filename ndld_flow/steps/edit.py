@@ -18,7 +18,7 @@ from ndld_flow.editing.selection import NodeSelect
 from ndld_flow.imported_modules import find_imported_by
 from ndld_flow.inputs import InputSpec
 from ndld_flow.records.metric import Metric
-from ndld_flow.step import Context, Result, Step
+from ndld_flow.step import Context, Result, Returns, Step, metrics
 from ndld_flow.versions import read_version
 
 
@@ -55,6 +55,7 @@ class Edit(Step[Onnx, Onnx]):
     """
 
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "numpy")
+    returns: ClassVar[tuple[Returns, ...]] = metrics("nodes")
 
     operations: Annotated[tuple[AnyOperation, ...], AfterValidator(_some)] = Field(json_schema_extra={"minItems": 1})
     """What to do, in order."""

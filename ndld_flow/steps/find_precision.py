@@ -21,7 +21,7 @@ from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import count, milliseconds, number
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.precision_search import PrecisionSearch
-from ndld_flow.step import Context, Foresight, Result, Reuse, Step
+from ndld_flow.step import Context, Foresight, Result, Returns, Reuse, Step, metrics
 from ndld_flow.units import Milliseconds
 
 if TYPE_CHECKING:
@@ -47,6 +47,12 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy", "ml-dtypes", "pillow")
     uses_inputs: ClassVar[bool] = True
+    returns: ClassVar[tuple[Returns, ...]] = (
+        *metrics("kept", "candidates", "trials"),
+        *Tolerance.declared(),
+        *Tolerance.declared("whole."),
+        *metrics("top{k}", "whole.top{k}", "nonfinite", "whole.nonfinite", when="outputs have rankings, or NaN"),
+    )
 
     precision: Literal["fp16", "bf16", "int8"] = "fp16"
     """The precision that the rest of the model is to have."""

@@ -11,7 +11,7 @@ from ndld_flow.artifacts.kinds import Onnx
 from ndld_flow.errors import RequestError
 from ndld_flow.inputs import Dimension, InputSpec, Shape
 from ndld_flow.records.metric import Metric
-from ndld_flow.step import Context, Result, Step
+from ndld_flow.step import Context, Result, Returns, Step, metrics
 
 
 class FixShapes(Step[Onnx, Onnx]):
@@ -22,6 +22,7 @@ class FixShapes(Step[Onnx, Onnx]):
 
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir")
     uses_inputs: ClassVar[bool] = True
+    returns: ClassVar[tuple[Returns, ...]] = metrics("dynamic_tensors")
 
     shapes: dict[str, Shape] = Field(default={})
     """Input -> its shape, such as `{x: [1, 3, 640, 640]}`."""

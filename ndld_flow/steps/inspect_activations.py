@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from ndld_flow.artifacts.kinds import ActivationsDocument, Onnx
 from ndld_flow.backends.comparing.accuracy_summary import UNITS
+from ndld_flow.backends.comparing.tolerance import Tolerance
 from ndld_flow.backends.running.provider_options import ProviderOption, options_that_run_code
 from ndld_flow.backends.running.sample_settings import SampleSettings
 from ndld_flow.name_patterns import NamePattern
@@ -18,7 +19,7 @@ from ndld_flow.records.activations import Activations, CapturedTensor
 from ndld_flow.records.divergence import LayerDivergence
 from ndld_flow.records.metric import Metric
 from ndld_flow.settings import Settings
-from ndld_flow.step import Context, Reads, Result, Reuse, RunsCode, Step
+from ndld_flow.step import Context, Reads, Result, Returns, Reuse, RunsCode, Step, metrics
 from ndld_flow.units import Bytes, Fraction
 
 if TYPE_CHECKING:
@@ -63,6 +64,10 @@ class Noise(Settings):
         return self.deviation or self.amplitude or self.share or 0.0
 
 
+def _has_reference(step: InspectActivations, *_: str) -> bool:
+    return step.reference is not None
+
+
 class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
     """Run a model on real inputs and look at the tensors inside it.
 
@@ -75,6 +80,11 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy", "pillow")
     uses_inputs: ClassVar[bool] = True
+    returns: ClassVar[tuple[Returns, ...]] = (
+        *metrics("tensors", "nan", "inf", "saturated"),
+        *metrics("compared", "nonfinite", given=_has_reference, when="`reference:` names a model"),
+        *Tolerance.declared("worst.", "`reference:` names a model", _has_reference),
+    )
 
     reference: Annotated[str | None, Reads(Onnx)] = None
     """A step whose model runs beside, or `source`."""

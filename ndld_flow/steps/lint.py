@@ -9,7 +9,7 @@ from ndld_flow.artifacts.kinds import LintDocument, Onnx
 from ndld_flow.inputs import InputSpec
 from ndld_flow.records.finding import Findings
 from ndld_flow.records.metric import Metric
-from ndld_flow.step import Context, Result, Step
+from ndld_flow.step import Context, Result, Returns, Step, metrics
 from ndld_flow.units import Bytes, Milliseconds
 
 CheckName = Literal[
@@ -41,6 +41,7 @@ class Lint(Step[Onnx, LintDocument]):
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "polygraphy", "onnx-graphsurgeon")
     uses_inputs: ClassVar[bool] = True
     stops_run: ClassVar[bool] = True
+    returns: ClassVar[tuple[Returns, ...]] = metrics("errors", "warnings", "notes")
 
     fail_on: Literal["error", "warning", "never"] = "error"
     """From which severity on the step says no."""

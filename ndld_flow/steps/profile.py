@@ -11,7 +11,7 @@ from pydantic import Field, JsonValue, model_validator
 from ndld_flow.artifacts.kinds import Engine, Onnx, ProfileDocument
 from ndld_flow.backends.running.provider_options import ProviderOption, options_that_run_code
 from ndld_flow.records.profile import Profile
-from ndld_flow.step import Context, DataFile, Foresight, Reads, Result, Reuse, RunsCode, Step, Turn
+from ndld_flow.step import Context, DataFile, Foresight, Reads, Result, Returns, Reuse, RunsCode, Step, Turn, metrics
 from ndld_flow.units import Fraction, Milliseconds
 from ndld_flow.versions import read_version
 
@@ -48,6 +48,22 @@ _OF_ENGINES = (
     "spin_wait",
 )
 
+_LATENCIES = ("median", "mean", "min", "max", "p90", "p95", "p99", "std")
+_LAYERS = "layers are recorded (`layer_passes` above 0)"
+_ENGINE = "an engine runs (`backend: tensorrt` or `tensorrt_rtx`), and its clock tells"
+
+
+def _has_layers(step: ProfileModel) -> bool:
+    return step.layer_passes > 0
+
+
+def _is_engine(step: ProfileModel) -> bool:
+    return step.backend != "onnxruntime"
+
+
+def _has_batch(step: ProfileModel, size: str) -> bool:
+    return size.isdecimal() and int(size) in step.batches
+
 
 class ProfileModel(Step[Onnx, ProfileDocument]):
     """Measure a model's latency and memory, and what each of its layers takes.
@@ -63,6 +79,30 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     uses_inputs: ClassVar[bool] = True
     reads_first_sample: ClassVar[bool] = True
     takes_turns: ClassVar[bool] = True
+    returns: ClassVar[tuple[Returns, ...]] = (
+        *metrics(*(f"latency.{word}" for word in _LATENCIES), "load_ms", unit="ms"),
+        *metrics("latency.cov", "latency.runs"),
+        *metrics("latency.spread", when="there are enough process runs to tell"),
+        *metrics("throughput.median", unit="1/s"),
+        *metrics("throughput.items", unit="1/s", when="all inputs have the same first dimension"),
+        *metrics("memory.peak_bytes", unit="bytes", when="the system reports it"),
+        *metrics("layers.sum", unit="ms", given=_has_layers, when=_LAYERS),
+        *metrics("layers.count", "profiler.overhead", given=_has_layers, when=_LAYERS),
+        *metrics(
+            *(f"tensor_cores.{word}" for word in ("share", "off_share", "unknown_share")),
+            given=_is_engine,
+            when="an engine's layers tell their tactics (`backend: tensorrt` or `tensorrt_rtx`)",
+        ),
+        *metrics(
+            *(f"{name}.median" for name in ("enqueue", "h2d", "compute", "d2h")),
+            unit="ms",
+            given=_is_engine,
+            when=_ENGINE,
+        ),
+        *metrics("memory.device_bytes", unit="bytes", given=_is_engine, when=_ENGINE),
+        *metrics("batch_{size}.latency.median", unit="ms", given=_has_batch, when="`batches` has that size"),
+        *metrics("batch_{size}.throughput.median", unit="1/s", given=_has_batch, when="`batches` has that size"),
+    )
 
     backend: Literal["onnxruntime", "tensorrt", "tensorrt_rtx"] = "onnxruntime"
     """What runs the model: ONNX Runtime, or an engine of it in TensorRT or TensorRT-RTX (name it by `engine`). Settings

@@ -14,7 +14,7 @@ from ndld_flow.backends.running.sample_settings import SampleSettings
 from ndld_flow.inputs import InputSpec
 from ndld_flow.quantities import size_change
 from ndld_flow.records.metric import Metric
-from ndld_flow.step import Context, Foresight, Reads, Result, Step
+from ndld_flow.step import Context, Foresight, Reads, Result, Returns, Step, metrics
 
 if TYPE_CHECKING:
     from ndld_flow.backends.quantizing.quantize_file import Data, Quantization, Rooms
@@ -37,6 +37,10 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
 
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy", "pillow")
     uses_inputs: ClassVar[bool] = True
+    returns: ClassVar[tuple[Returns, ...]] = (
+        *metrics("nodes", "quantized", "layers"),
+        *metrics("initializer_bytes", "file_bytes", unit="bytes"),
+    )
 
     found_by: Annotated[str | None, Reads(PrecisionDocument)] = None
     """A `find_precision` step with `precision: int8`: the nodes that it found stay as they are."""

@@ -21,7 +21,7 @@ from ndld_flow.imported_modules import find_imported
 from ndld_flow.inputs import InputSpec
 from ndld_flow.nearest import say_nearest
 from ndld_flow.records.metric import Metric
-from ndld_flow.step import Context, DataFile, Foresight, Result, Reuse, RunsCode, Step
+from ndld_flow.step import Context, DataFile, Foresight, Result, Returns, Reuse, RunsCode, Step, metrics
 from ndld_flow.units import Milliseconds
 
 _PLACEHOLDER = re.compile(r"\$(?:\$|(\w+)\{([^{}]*)\}|(\w+))")
@@ -51,6 +51,7 @@ class RunTool(Step[Onnx, Onnx]):
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir")
     uses_inputs: ClassVar[bool] = True
     reads_first_sample: ClassVar[bool] = True
+    returns: ClassVar[tuple[Returns, ...]] = metrics("nodes")
 
     command: Annotated[tuple[str, ...], RunsCode()] = Field(min_length=1)
     """The program, found on PATH or by its path, and its arguments. The program and arguments that are files are part

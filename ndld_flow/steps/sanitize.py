@@ -12,7 +12,7 @@ from ndld_flow.inputs import Shape
 from ndld_flow.quantities import size_change
 from ndld_flow.records.graph_change import GraphChange
 from ndld_flow.records.metric import Metric
-from ndld_flow.step import Context, Result, Step
+from ndld_flow.step import Context, Result, Returns, Step, metrics
 from ndld_flow.units import Bytes
 
 
@@ -24,6 +24,10 @@ class Sanitize(Step[Onnx, Onnx]):
     """
 
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy")
+    returns: ClassVar[tuple[Returns, ...]] = (
+        *metrics("nodes", "parameters"),
+        *metrics("initializer_bytes", unit="bytes"),
+    )
 
     fold_constants: bool = True
     """Compute what depends on constants only, once. Random operators and Q/DQ pairs are left alone."""

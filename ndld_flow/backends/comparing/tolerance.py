@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from ndld_flow.declared_metrics import Returns
 from ndld_flow.records.accuracy import higher_is_better
 from ndld_flow.settings import Settings
 from ndld_flow.units import Fraction
@@ -51,6 +52,21 @@ class Tolerance(Settings):
     topk: Annotated[Fraction, Field(le=1)] | None = None
     """Fraction of rows whose largest element in the reference is among the candidate's k largest, at least; k is 5
     where a step's `topk` says nothing else."""
+
+    @classmethod
+    def declared(
+        cls, prefix: str = "", when: str = "outputs of that kind have it", given: Callable[..., bool] | None = None
+    ) -> tuple[Returns, ...]:
+        """Return the declarations of the metrics of outputs that can be bounded; only the run tells which have one.
+
+        `top{k}` is left to the step, which knows k.
+        """
+        names = [name for name, info in cls.model_fields.items() if info.default is None]
+        return tuple(
+            Returns(f"{prefix}{name}", "dB" if name.endswith("_db") else "", given, when)
+            for name in names
+            if name not in ("rtol", "atol", "topk")
+        )
 
     @model_validator(mode="after")
     def _check_bound(self) -> Tolerance:
