@@ -41,7 +41,8 @@ for name, module, cls, settings, reads, key in calls:
     out.mkdir(parents=True); scratch.mkdir()
     step = getattr(importlib.import_module(module), cls).model_validate_json(settings)
     read = {key: made[maker] for key, maker in reads.items()}
-    step.run(read[key], out, Context(name, inputs, read, scratch, logging.getLogger("plain"), lambda *_: None))
+    log = logging.getLogger("plain")
+    step.run(read[key], out, Context(name, inputs, read, scratch, log, lambda *_: None, caches=work / "caches"))
     kind = step.kinds()[1]
     made[name] = kind(out / kind.main, name, name)
 """
@@ -60,8 +61,11 @@ def describe_calls() -> str:
 def seconds(command: Sequence[object]) -> float:
     """Wall seconds of one whole process, which must succeed."""
     start = time.perf_counter()
-    subprocess.run(list(map(str, command)), cwd=ROOT, check=True, capture_output=True)
-    return time.perf_counter() - start
+    done = subprocess.run(list(map(str, command)), cwd=ROOT, check=False, capture_output=True, text=True)
+    taken = time.perf_counter() - start
+    if done.returncode:
+        sys.exit(f"{command[0]} {command[1]} ended with {done.returncode}: {done.stderr[-2000:]}")
+    return taken
 
 
 def show(name: str, samples: Sequence[float]) -> None:
