@@ -87,9 +87,7 @@ class Locks:
     def collecting(self, tell_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Keep others from removing what is stored, and the lists of what runs use from being removed."""
         with self.hold(_COLLECTING, tell_wait):
-            for path in self.folder.glob("*.uses"):
-                if not self.is_held(path.stem):  # its holder was killed, or ended while another collected
-                    path.unlink(missing_ok=True)
+            self._remove_lists()
             yield
 
     @contextlib.contextmanager
@@ -116,7 +114,7 @@ class Locks:
 
     def is_leased(self, kind: str, name: str) -> bool:
         """Return whether the holder of one lease lives."""
-        return (self.folder / f"{kind}-{name}.lock").exists() and not self._remove_free(f"{kind}-{name}")
+        return self._is_alive(f"{kind}-{name}")
 
     def leased(self, kind: str) -> set[str]:
         """Names of the leases of a kind whose holders live."""
@@ -186,6 +184,21 @@ class Locks:
         with path.open("a", encoding="ascii") as file:
             file.writelines(f"{name}\n" for name in names)
         share(path)
+
+    def sweep_lists(self) -> None:
+        """Remove the lists of leases whose holders were killed, or could not remove them."""
+        if any(self.folder.glob("*.uses")):
+            with self.hold(_USES):
+                if not self.is_held(_COLLECTING):
+                    self._remove_lists()
+
+    def _remove_lists(self) -> None:
+        for path in self.folder.glob("*.uses"):
+            if not self._is_alive(path.stem):
+                path.unlink(missing_ok=True)
+
+    def _is_alive(self, lease: str) -> bool:
+        return (self.folder / f"{lease}.lock").exists() and not self._remove_free(lease)
 
     def _remove_list(self, lease: str) -> None:
         with _GUARD:

@@ -223,6 +223,7 @@ class Store:
 
     def sweep_building(self) -> None:
         """Remove what killed processes left behind."""
+        self.locks.sweep_lists()
         with self.locks.leases("building") as alive:
             for folder in (self.root / "building").glob("*"):
                 if folder.name not in alive:
