@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ndld_flow.importing.dtype_names import dtype_of_tensorrt
+from ndld_flow.importing.evidence_of_layers import weights_of, window_of
 from ndld_flow.importing.json_values import objects_in, shape_of, text_of, whole_of
 from ndld_flow.importing.onnx_origins import nodes_of_metadata, nodes_of_name
 from ndld_flow.importing.tensor_formats import format_of_tensorrt
@@ -19,7 +20,7 @@ from ndld_flow.importing.text_files import read_whole
 from ndld_flow.importing.tolerant_json import Parsed, parse_tolerantly
 from ndld_flow.importing.work_of_layers import LayerWork, elements, work_of
 from ndld_flow.records.layer_arithmetic import QUANTIZING_TYPES, multiplies_matrices
-from ndld_flow.records.profile import LayerRole, TensorInfo
+from ndld_flow.records.profile import LayerRole, LayerWeight, TensorInfo
 
 _NO_TACTIC = ("0x0", "0x0000000000000000")
 _COPIES = ("hosttodevice", "devicetohost", "shapehosttodevice", "devicetoshapehost", "memcpy")
@@ -42,6 +43,8 @@ class EngineLayer:
     weights_dtype: str = ""
     """Empty where it has no weights, or they are not listed."""
     groups: int | None = None
+    weights: tuple[LayerWeight, ...] = ()
+    window: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,8 @@ def _layer(entry: object) -> EngineLayer | None:
         work=work_of(entry, inputs, outputs),
         weights_dtype=_weights_dtype(entry),
         groups=_groups(entry, inputs),
+        weights=weights_of(entry),
+        window=window_of(entry),
     )
 
 

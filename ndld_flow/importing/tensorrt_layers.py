@@ -62,6 +62,8 @@ def describe_engine_layer(index: int, known: EngineLayer, samples_ms: tuple[floa
         read_bytes=known.work.read_bytes,
         written_bytes=known.work.written_bytes,
         weight_bytes=known.work.weight_bytes,
+        weights=known.weights,
+        attributes=known.window,
     ).with_arithmetic()
 
 

@@ -83,6 +83,17 @@ LayerRole = Literal["compute", "reformat", "cast", "quantize", "copy", "control"
 itself, `copy` moves a tensor between devices, `control` runs bodies (If, Loop, Scan), `sync` lets streams wait."""
 
 
+class LayerWeight(Record):
+    """A constant of the model that a layer reads: evidence of which layer it is, whatever its name."""
+
+    name: str = ""
+    """Name in the model; empty where it was not recorded."""
+    shape: tuple[int, ...] = ()
+    """Shape in the model; the number of elements alone where only that was recorded."""
+    digest: str = ""
+    """Digest of its type, shape and a sample of its values; empty where they were not read."""
+
+
 class Layer(Record):
     """One executed kernel or layer."""
 
@@ -122,6 +133,10 @@ class Layer(Record):
     written_bytes: int = 0
     weight_bytes: int = 0
     """What of its inputs are weights, once however often it runs."""
+    weights: tuple[LayerWeight, ...] = ()
+    """Constants of the nodes it came from; empty where they were not recorded."""
+    attributes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Window of the convolution or pooling: `kernel_shape`, `strides`, `dilations`, `group`, as ONNX names them."""
 
     @property
     def median_ms(self) -> float:

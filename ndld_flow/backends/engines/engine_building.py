@@ -11,6 +11,7 @@ from typing import Any
 
 from ndld_flow.artifacts.digest import digest_file
 from ndld_flow.artifacts.kinds import Engine
+from ndld_flow.backends.diffing.layer_evidence import add_evidence
 from ndld_flow.backends.engines.build_log import BuildLog, join_reasons, make_logger, make_monitor
 from ndld_flow.backends.engines.build_request import BuildRequest
 from ndld_flow.backends.engines.calibration import calibrate_from_cache, make_up_ranges
@@ -281,7 +282,9 @@ def _record_engine(building: _Building, ready: _Ready, built: _Built) -> dict[st
     return {
         "inputs": tuple(map(tensor_info, parsed.inputs())),
         "outputs": tuple(map(tensor_info, parsed.outputs())),
-        "layers": put_beside(layers, {one.node: one.precision for one in ready.constraints}),
+        "layers": add_evidence(
+            put_beside(layers, {one.node: one.precision for one in ready.constraints}), building.request.model
+        ),
         "network_layer_count": parsed.network.num_layers,
         "engine_bytes": (out / Engine.main).stat().st_size,
         "engine_digest": digest_file(out / Engine.main),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ndld_flow.backends.diffing.layer_evidence import evidence_of
 from ndld_flow.backends.measuring.layer_origins import origin_name
 from ndld_flow.backends.measuring.layer_tensors import Alignment, align
 from ndld_flow.backends.models.node_precision import precision_of
@@ -37,6 +38,7 @@ def describe_layer(index: int, node: RunNode) -> Layer:
     measured, ran = node.measured, node.ran
     inputs = align(measured.inputs, None if ran is None else ran.inputs)
     outputs = align(measured.outputs, None if ran is None else ran.outputs)
+    evidence = evidence_of(node.origins)
     return Layer(
         index=index,
         name=measured.name,
@@ -55,6 +57,8 @@ def describe_layer(index: int, node: RunNode) -> Layer:
         written_bytes=round(sum(operand.bytes for operand in outputs.known) * node.times_per_pass),
         groups=ran.attributes.get_int("group", 1) if ran is not None and "Conv" in ran.op_type else None,
         weight_bytes=sum(operand.bytes for operand in inputs.known if operand.is_weight),
+        weights=evidence.weights,
+        attributes=evidence.attributes,
     ).with_arithmetic()
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ndld_flow.backends.diffing.layer_evidence import add_evidence
 from ndld_flow.backends.engines.running.engine_session import EngineSession
 from ndld_flow.backends.engines.running.layer_recording import INSPECTED
 from ndld_flow.backends.measuring.device_roofs import measure_roofs
@@ -58,7 +59,7 @@ def read_recordings(request: ProfilingRequest, plan: RecordingPlan, answers: Seq
     folder, session = recordings[0].parent, request.session
     if isinstance(session, EngineSession):
         found = read_engine_layers(recordings, folder / INSPECTED, [answer.timings[0] for answer in answers])
-        return replace(found, layers=_beside_asked(found.layers, request.path))
+        return replace(found, layers=add_evidence(_beside_asked(found.layers, request.path), request.path))
     return read_layers(request.path, recordings, folder / OPTIMISED, plan, parallel=session.execution == "parallel")
 
 
