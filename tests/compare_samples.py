@@ -60,7 +60,7 @@ def layer(
     ms: Sequence[float] = (1.0,),
     role: LayerRole = "compute",
 ) -> Layer:
-    outputs = (tensor("y", *dims),) if dims else ()
+    outputs = (tensor("", *dims),) if dims else ()
     return Layer(
         index=0, name=name, type=type_, onnx_nodes=tuple(nodes), outputs=outputs, samples_ms=tuple(ms), role=role
     )

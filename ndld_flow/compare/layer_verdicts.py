@@ -13,6 +13,8 @@ from ndld_flow.records.comparison import LayerRow, LayerVerdict, Verdict
 
 SIGNIFICANT = 0.05
 """Of the rows that are called slower or quicker, about so many may be wrong (Benjamini and Hochberg, 1995)."""
+_MATCHED = 0.6
+"""Layers that are matched less surely may be different ones: their times say nothing of each other."""
 _FLOOR_MS = 2 * TICK_MS
 _SINGLE_RUN = 0.5
 """Without repeated runs, a layer half again as slow, or in two thirds of the time, is told as a finding: single layers
@@ -37,7 +39,7 @@ def judge_layers(
         yield LayerVerdict(
             row=test.row,
             candidate=candidate,
-            verdict="incomparable" if bounds.circumstances.forbidden else _decide(test, q_value, bounds),
+            verdict=_verdict(test, q_value, bounds, rows[test.row].confidence_between(0, candidate)),
             ratio=test.ratio,
             p_value=test.p_value,
             q_value=q_value,
@@ -72,6 +74,13 @@ def _welch(base: RunTimes, candidate: RunTimes) -> float | None:
     # The least freedom there can be is the smaller side's, which rounding must not miss.
     whole = max(int(freedom), min(base.runs, candidate.runs) - 1)
     return two_sided_p((candidate.log_mean - base.log_mean) / math.sqrt(one + other), whole)
+
+
+def _verdict(test: _Tested, q_value: float | None, bounds: Bounds, confidence: float) -> Verdict:
+    """Return a verdict only where it is likely that both sides are the same layers."""
+    if bounds.circumstances.forbidden:
+        return "incomparable"
+    return _decide(test, q_value, bounds) if confidence >= _MATCHED else "inconclusive"
 
 
 def _decide(test: _Tested, q_value: float | None, bounds: Bounds) -> Verdict:

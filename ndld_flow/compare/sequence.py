@@ -9,13 +9,16 @@ from collections.abc import Hashable, Iterator, Sequence
 _NEAREST = 12
 """Of all places where an item could go, how many near its own are tried: a model of 5,000 layers repeats few kinds, and
 every place for each would be millions."""
+_LONG, _NEAREST_IN_LONG = 1000, 6
+"""In sequences of so many items, half as many places are tried."""
 
 
 def align(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tuple[int, int]]:
     """Pairs of positions with equal items, in order in both.
 
     The most pairs there can be where an item has at most 12 equals in the other sequence; else among the 12 places
-    that are nearest to its own. Hunt and Szymanski, 1977, A fast algorithm for computing longest common subsequences.
+    that are nearest to its own, 6 in long sequences. Hunt and Szymanski, 1977, A fast algorithm for computing longest
+    common subsequences.
     """
     head, tail = _equal_ends(first, second)
     pairs = [(position, position) for position in range(head)]
@@ -44,21 +47,22 @@ def _longest(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tupl
     for position, item in enumerate(second):
         places[item].append(position)
     slope = len(second) / len(first) if first else 0.0
+    nearest = _NEAREST if len(first) < _LONG else _NEAREST_IN_LONG
     return _chains(
         # Later places first, so that one item is not put in a row with itself.
         (position, place)
         for position, item in enumerate(first)
         if item in places
-        for place in reversed(_near(places[item], int(position * slope)))
+        for place in reversed(_near(places[item], int(position * slope), nearest))
     )
 
 
-def _near(places: list[int], wanted: int) -> list[int]:
-    if len(places) <= _NEAREST:
+def _near(places: list[int], wanted: int, nearest: int) -> list[int]:
+    if len(places) <= nearest:
         return places
-    start = bisect_left(places, wanted) - _NEAREST // 2
-    start = max(0, min(start, len(places) - _NEAREST))
-    return places[start : start + _NEAREST]
+    start = bisect_left(places, wanted) - nearest // 2
+    start = max(0, min(start, len(places) - nearest))
+    return places[start : start + nearest]
 
 
 def _chains(pairs: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -11,7 +11,9 @@ from ndld_flow.records.rounds import PairedRounds
 
 Verdict = Literal["improved", "regressed", "unchanged", "inconclusive", "incomparable"]
 Better = Literal["lower", "higher", "neither"]
-MatchMethod = Literal["onnx nodes", "name and type", "type and dims in order", "unmatched"]
+MatchMethod = Literal[
+    "onnx nodes", "weights", "name and type", "surroundings", "type and dims in order", "type and dims", "unmatched"
+]
 Circumstance = Literal[
     "hardware", "cpus", "driver", "versions", "clocks", "power", "profiler", "timing", "batch", "inputs", "provider",
     "threads", "options", "model",
@@ -105,6 +107,13 @@ class LayerRow(Record):
     """For each compared profile, how its layers came into this row; the row's first profile has the best of them."""
     confidence: float
     """0 to 1, of the weakest link; 1 for a row with one profile only."""
+    confidences: tuple[float, ...] = ()
+    """For each compared profile, how likely its layers do the work of the row's first profile, which has the best of
+    the others'; empty in records of earlier versions."""
+
+    def confidence_between(self, one: int, other: int) -> float:
+        """Return how likely the layers of two profiles do the same work, as far as the first profile's show it."""
+        return min(self.confidences[one], self.confidences[other]) if self.confidences else self.confidence
 
 
 class LayerVerdict(Record):

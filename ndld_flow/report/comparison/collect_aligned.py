@@ -130,7 +130,7 @@ def _aligned(comparison: ProfileComparison, times: Sequence[LayerTimes], candida
         change=change(base_ms or 0.0, candidate_ms or 0.0) if both else ("gone" if candidate_ms is None else "new"),
         precision=_arrow(*("+".join(dict.fromkeys(map(visible_name, one))) for one in precisions)),
         method=row.methods[candidate] if both else "unmatched",
-        confidence=row.confidence,
+        confidence=row.confidence_between(0, candidate),
         verdict=verdict.verdict if verdict else "",
         q_value=verdict.q_value if verdict else None,
     )

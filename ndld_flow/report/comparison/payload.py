@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import chain
+from typing import get_args
 
 from ndld_flow.plain_text import short_name, visible_name
-from ndld_flow.records.comparison import ComparedMetric, Comparison, ProfileComparison
+from ndld_flow.records.comparison import ComparedMetric, Comparison, MatchMethod, ProfileComparison
 from ndld_flow.records.latency import LatencySummary, percentile
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.collect_graph import collect_graphs, graph_payload
@@ -26,7 +27,7 @@ _SAMPLES = 4000
 _GRAPH_LAYERS = 10_000
 """Of all graphs of a page: laying them out may not take as long as all the rest."""
 
-_METHODS = ("onnx nodes", "name and type", "type and dims in order", "unmatched")
+_METHODS: tuple[MatchMethod, ...] = get_args(MatchMethod)
 
 
 def comparison_payload(
@@ -152,7 +153,10 @@ def _rows(comparison: ProfileComparison) -> dict[str, Json]:
         "methods": [
             [_METHODS.index(row.methods[profile]) for row in rows] for profile in range(len(comparison.subjects))
         ],
-        "confidence": [_number(row.confidence) for row in rows],
+        "confidences": [
+            [_number((row.confidences or (row.confidence,) * (profile + 1))[profile]) for row in rows]
+            for profile in range(len(comparison.subjects))
+        ],
     }
 
 

@@ -135,7 +135,7 @@ def _change(change: LayerChange) -> list[Cell]:
 
 
 def _match(row: LayerRow, candidate: int) -> list[Cell]:
-    return [row.methods[candidate], row.confidence]
+    return [row.methods[candidate], row.confidence_between(0, candidate)]
 
 
 def _layer(layer: Layer, median: float, part: float) -> list[Cell]:

@@ -7,7 +7,7 @@ class ComparedRows {
     this.profile = profile;
     this.texts = texts;
     this.methods = methods;
-    this.length = profile.rows.confidence.length;
+    this.length = profile.rows.layers[0].length;
     this.times = profile.reports.map((report, place) => this.timesOf(report, place));
     this.sums = this.times.map((times) => times.reduce((sum, ms) => sum + (ms ?? 0), 0));
     this.verdicts = this.verdictsByRow();
@@ -112,8 +112,10 @@ class RowPair {
     return methods[Math.max(profile.rows.methods[this.base][row], profile.rows.methods[this.candidate][row])];
   }
 
+  // Each report's confidence is that of its match with the row's first report.
   confidence(row) {
-    return this.rows.profile.rows.confidence[row];
+    const { confidences } = this.rows.profile.rows;
+    return Math.min(confidences[this.base][row], confidences[this.candidate][row]);
   }
 
   // Worked out against the first base only; undefined otherwise.
