@@ -214,6 +214,16 @@ def test_the_worst_verdict_is_told_and_what_the_median_says_besides() -> None:
     assert "but latency.median regressed" in found.why
 
 
+def test_the_headline_names_every_candidate() -> None:
+    """One that cannot be compared hides no other that regressed."""
+    elsewhere = steady(*[5.0] * 5, **other_machine(cpu="CPU B"))
+    found = compared(steady(*[10.0] * 5), elsewhere, steady(*[12.0] * 5))
+    assert found.verdict == "incomparable"
+    assert found.why.startswith("1 against 0: measured under different hardware")
+    assert found.why.endswith("; 2 against 0: regressed, +20 %")
+    assert compared(steady(*[10.0] * 5), steady(*[9.0] * 5), steady(*[8.0] * 5)).why.startswith("2 against 0: latency")
+
+
 def test_several_profiles_have_a_geometric_mean() -> None:
     base, half, double = (steady(*[ms] * 5) for ms in (10.0, 5.0, 20.0))
     sections = {

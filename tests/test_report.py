@@ -27,14 +27,17 @@ from ndld_flow.errors import OutputsError, RequestError
 from ndld_flow.plain_text import short_name, visible_name, visible_text
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.comparison import Subject
+from ndld_flow.records.machine import Machine
 from ndld_flow.records.profile import BatchPoint, ProfileRun, TensorInfo
 from ndld_flow.records.run_record import GateResult, RunRecord
 from ndld_flow.report.activations.draw import ACTIVATIONS_PAGE
 from ndld_flow.report.collect_accuracy import collect_accuracy
 from ndld_flow.report.collect_flow import lay_out
+from ndld_flow.report.collect_footprint import collect_footprint
 from ndld_flow.report.collect_gates import collect_gates
 from ndld_flow.report.collect_latency import collect_latency
 from ndld_flow.report.collect_layers import collect_layers
+from ndld_flow.report.collect_profiles import collect_profiles, profiler_words
 from ndld_flow.report.comparison.draw import COMPARISON_PAGE
 from ndld_flow.report.diff.draw import DIFF_PAGE
 from ndld_flow.report.draw import draw_report
@@ -188,6 +191,27 @@ def test_what_was_measured_otherwise_makes_no_claim_in_the_summary(tmp_path: Pat
     line = shipped_and_proposed(tmp_path, {"gates": ["speed.latency.min < shipped.latency.min"]}, inputs=(batch,))[3]
     assert "vs shipped 8.08 ms: not comparable" in line
     assert "measured under different batch (shape of x: 1x3x320x320 and 8x3x320x320)" in line
+
+
+def test_what_an_import_does_not_record_is_no_zero() -> None:
+    """As ONNX Runtime's own profile: no machine, tensors without names or weights, and the profiler attached."""
+    made = profile("half", 10, 1, 5)
+    nameless = [
+        layer.model_copy(
+            update={"weight_bytes": 0, "outputs": tuple(one.model_copy(update={"name": ""}) for one in layer.outputs)}
+        )
+        for layer in made.layers
+    ]
+    machine = Machine(system="", architecture="", cpu="", cpu_count=None, memory_bytes=None)
+    fields = {"machine": machine, "profiler": "on", "layers": tuple(nameless)}
+    imported = made.model_copy(update=fields)
+    views = collect_profiles({"own": made, "imported": imported, "older": made.model_copy(update={"profiler": ""})})
+    assert views[1].machine == ()
+    assert collect_footprint(imported) is None
+    assert profiler_words(views[:1]) == "timing pass, no profiler attached"
+    assert profiler_words(views[1:2]) == "measured with the profiler attached, which slows passes down"
+    assert profiler_words(views[2:]) == "whether a profiler was attached is not recorded"
+    assert "no profiler attached" not in profiler_words(views)
 
 
 def test_a_noisy_measurement_is_called_one(tmp_path: Path) -> None:
