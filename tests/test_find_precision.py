@@ -72,7 +72,7 @@ def test_a_model_that_fp16_does_not_hurt_takes_one_trial(tmp_path: Path) -> None
     assert found.kept == ()
     assert phases(found) == ["whole"]
     assert ran.result.passed
-    assert ran.result.summary.startswith("fp16 needs no node kept: cosine 0.9999")
+    assert ran.result.summary.startswith("fp16 needs no node kept: slice_rms 0.00")
     assert ran.result.summary.endswith(", 1 trial")
     assert found.kept_macs_share == 0
 
@@ -88,7 +88,7 @@ def test_a_hidden_layer_that_overflows(tmp_path: Path) -> None:
     assert found.kept[0].without["nonfinite"] > 0
     assert found.kept_macs_share == pytest.approx(1 / 7)
     assert found.first_divergent == found.kept[0].outputs[0]
-    assert ran.result.summary.startswith("keeps 2 of 15 nodes in fp32 (MatMul, Mul): cosine NaN -> 0.99999")
+    assert ran.result.summary.startswith("keeps 2 of 15 nodes in fp32 (MatMul, Mul): slice_rms NaN -> 0.00")
     assert ran.result.metrics["kept"] == Metric(value=2)
     assert ran.result.metrics["whole.nonfinite"].value > 0
     assert ran.result.metrics["cosine"].value > 0.999

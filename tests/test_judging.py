@@ -16,7 +16,7 @@ from ndld_flow.backends.precision.taken_branches import write_taken
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings
 from tests import models, models_precision
 
-BOUNDS = Bounds(Tolerance(cosine=0.999, snr_db=25.0), frozenset({"ids"}))
+BOUNDS = Bounds(Tolerance(cosine=0.999, snr_db=25.0), {"y": "numbers", "a": "numbers", "b": "numbers", "ids": "exact"})
 
 
 def test_the_score_counts_decades_of_error_and_is_0_at_the_bound() -> None:

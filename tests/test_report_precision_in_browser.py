@@ -111,7 +111,7 @@ def test_errors_are_shown_as_a_person_chooses(page: Page) -> None:
     expect(tooltip(page)).to_contain_text(re.compile(r"all in fp16: \d\d\.\d dB"))
     part.get_by_role("button", name=f"1 {MINUS} cosine").click()
     expect(chart(page)).to_contain_text(f"1 {MINUS} cosine")
-    part.get_by_role("button", name="relative rms").click()
+    part.get_by_role("button", name="relative error").click()
 
 
 def test_values_that_are_no_numbers_lie_above_all_numbers(page: Page) -> None:

@@ -13,6 +13,9 @@ HIGHER_IS_BETTER = ("cosine", "snr_db", "psnr_db", "top1", "top5")
 """Metrics where less is worse: their tolerance is a lower bound, and over several outputs the lowest is told. So is
 every other `topK`: ask `higher_is_better`."""
 _TOP = re.compile(r"top\d+")
+OutputKind = Literal["numbers", "classes", "exact"]
+"""How an output is judged. `numbers`: floats and 8-bit pictures, slice by slice. `classes`: a map of class numbers, by
+overlap. `exact`: other integers, bools and strings, which must be equal."""
 SAME_DB = 1000.0
 """snr_db and psnr_db of outputs that do not differ at all (the ratio is infinite, which JSON cannot say)."""
 
@@ -29,10 +32,22 @@ class OutputAgreement(Record):
     dtype: str
     shape: tuple[int, ...]
     metrics: dict[str, float]
-    """`max_abs`, `mean_abs`, `max_rel`, `rmse`, `relative_rms`, `cosine`, `snr_db` (dB), `psnr_db` (dB), `kl` (nats),
-    `top1`, `top5`, `mismatched` (fraction of elements outside), ...; only those that have a meaning for this output."""
+    """`slice_rms`, `slice_max`, `position_rms`, `iou_loss` (fractions), `max_abs`, `mean_abs`, `max_rel`, `rmse`,
+    `relative_rms`, `cosine`, `snr_db` (dB), `psnr_db` (dB), `kl` (nats), `top1`, `top5`, `mismatched` (fraction of
+    elements outside), ...; only those that have a meaning for this output."""
     worst_samples: dict[str, str] = {}
     """Metric -> the sample where it is worst; not those metrics that are equal on all samples."""
+    judged_as: OutputKind | None = None
+    """None in versions 1 and 2, which judged whole outputs."""
+    slice_axis: int | None = None
+    """The axis whose indices are judged one by one (`channels` in messages); None where the output has none."""
+    slice_count: int = 0
+    """Length of that axis; 0 without one."""
+    worst_slices: dict[str, str] = {}
+    """Metric -> the slice, position or class where it is worst, such as `channel 4`; not those of the whole output."""
+    unseen: tuple[int, ...] = ()
+    """Indices of `slice_axis` that the samples do not activate, so nothing is known about them; the first 1,000."""
+    unseen_count: int = 0
     failed: tuple[str, ...] = ()
     """Metrics outside their tolerance, each as a sentence."""
 

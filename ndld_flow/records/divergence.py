@@ -48,8 +48,10 @@ class LayerDivergence(Record):
     tensor: str
     shape: tuple[int, ...] = ()
     metrics: dict[str, float]
-    """As in `records.accuracy`: `cosine`, `snr_db`, `max_abs` and `relative_rms`, which is rms(c - r) / rms(r). Empty
-    where nothing is finite in both."""
+    """As in `records.accuracy`, of the worst sample: `slice_rms`, `cosine`, `snr_db`, `max_abs` and `relative_rms`.
+    Empty where nothing is finite in both."""
+    worst_slice: str = ""
+    """The slice where `slice_rms` is worst, such as `channel 4`; empty where it is the whole tensor."""
     reads: tuple[str, ...] = ()
     """Tensors of the other layers that it is computed from, with none of the layers between."""
     nonfinite: int = 0

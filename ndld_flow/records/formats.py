@@ -18,7 +18,7 @@ Tree: TypeAlias = dict[str, Any]
 """A document as JSON has it."""
 
 VERSIONS: Mapping[str, int] = {
-    "accuracy": 2,
+    "accuracy": 3,
     "activations": 1,
     "build": 2,
     "comparison": 2,
@@ -121,6 +121,7 @@ def _unchanged(tree: Tree) -> Tree:
 
 _UPGRADES: Mapping[tuple[str, int], Callable[[Tree], Tree]] = {
     ("accuracy", 1): _accuracy_2,
+    ("accuracy", 2): _unchanged,
     ("build", 1): _layers_2,
     ("comparison", 1): _unchanged,
     ("noise", 1): _unchanged,

@@ -15,7 +15,18 @@ from ndld_flow.report.collect_samples import SamplesView, collect_samples
 from ndld_flow.report.shape_words import shape_text
 
 # Metrics people look for first; others follow in the order they were recorded.
-_FIRST = ("cosine", "max_abs", "mean_abs", "max_rel", "snr_db", "mismatched")
+_FIRST = (
+    "slice_rms",
+    "slice_max",
+    "position_rms",
+    "iou_loss",
+    "cosine",
+    "max_abs",
+    "mean_abs",
+    "max_rel",
+    "snr_db",
+    "mismatched",
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,7 @@ class LimitRow:
     """How much of what is allowed is used up: 1 at the bound, more beyond it."""
     passed: bool
     worst_sample: str
+    worst_slice: str
 
 
 @dataclass(frozen=True)
@@ -229,6 +241,7 @@ def _limit(output: OutputAgreement, metric: str, bound: float) -> LimitRow:
         used=used_part(metric, value, bound),
         passed=not _is_broken(output, metric),
         worst_sample=short_name(output.worst_samples.get(metric, ""), 80),
+        worst_slice=short_name(output.worst_slices.get(metric, ""), 60),
     )
 
 

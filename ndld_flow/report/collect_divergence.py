@@ -43,8 +43,9 @@ class Bound:
     """Where a chart draws its line."""
 
     error: float
-    """Relative rms."""
     words: str
+    metric: str = "relative_rms"
+    """The metric of layers that it bounds: `slice_rms` or `relative_rms`."""
 
 
 @dataclass(frozen=True)
@@ -91,13 +92,24 @@ class DepthView:
     """Format whose limits the ranges are drawn against; empty without."""
 
     @property
+    def metric(self) -> str:
+        """The metric that is drawn: that of the bound, else the error of the worst slice where it was measured."""
+        if self.bound is not None:
+            return self.bound.metric
+        by_slice = any("slice_rms" in one.metrics for layer in self.layers for one in layer.of_curves if one)
+        return "slice_rms" if by_slice else "relative_rms"
+
+    @property
     def has_ranges(self) -> bool:
         return any(layer.range is not None for layer in self.layers)
 
     @property
     def worst(self) -> tuple[DepthLayer, ...]:
         """Those that are furthest off on the first curve, the worst first."""
-        by_error = sorted(self.layers, key=lambda one: (-_order(error_of(one.of_curves[0])), one.layer.position))
+        metric = self.metric
+        by_error = sorted(
+            self.layers, key=lambda one: (-_order(error_of(one.of_curves[0], metric)), one.layer.position)
+        )
         return tuple(by_error[:WORST_SHOWN])
 
 
@@ -139,10 +151,12 @@ def _place_of(name: str, layers: Collection[DepthLayer]) -> int | None:
 
 
 def bound_of(tolerance: Mapping[str, float]) -> Bound | None:
-    """The strictest of some bounds as a relative rms; None where none of them can be told as one.
+    """Return the bound on slices; without one, the strictest of the others that can be given as a relative rms.
 
-    Exact for SNR, and for a cosine where the error is at right angles to the reference.
+    That is exact for SNR, and for a cosine where the error is at right angles to the reference. None without any.
     """
+    if tolerance.get("slice_rms", 0) > 0:
+        return Bound(tolerance["slice_rms"], f"slice rms {tolerance['slice_rms']:g}", "slice_rms")
     found = []
     if tolerance.get("relative_rms", 0) > 0:
         found.append(Bound(tolerance["relative_rms"], f"relative rms {tolerance['relative_rms']:g}"))
@@ -154,11 +168,14 @@ def bound_of(tolerance: Mapping[str, float]) -> Bound | None:
     return min(found, key=lambda bound: bound.error, default=None)
 
 
-def error_of(layer: LayerDivergence | None) -> float | None:
-    """Relative rms; `NOT_FINITE` where either is no number, None where it was not measured."""
+def error_of(layer: LayerDivergence | None, metric: str = "slice_rms") -> float | None:
+    """Return a layer's error; `NOT_FINITE` where either value is not a number, None where it was not measured.
+
+    Records without slices have the relative rms of the whole tensor.
+    """
     if layer is None:
         return None
-    value = layer.metrics.get("relative_rms")
+    value = layer.metrics.get(metric, layer.metrics.get("relative_rms"))
     if layer.nonfinite or (value is not None and not math.isfinite(value)):
         return NOT_FINITE
     if value is None and "snr_db" in layer.metrics:
@@ -204,7 +221,7 @@ def depth_payload(view: DepthView, texts: Texts) -> dict[str, Json]:
         "tensor": texts.places((one.tensor for one in records), visible_name),
         "dims": texts.places(shape_text(one.shape) if one.shape else "" for one in records),
         "position": steps([one.position for one in records]),
-        "error": [_short(map(error_of, curve)) for curve in _by_curve(view)],
+        "error": [_short(error_of(one, view.metric) for one in curve) for curve in _by_curve(view)],
         "distance": [_short(map(_distance, curve)) for curve in _by_curve(view)],
         "nonfinite": list(nonfinite) if any(map(any, nonfinite)) else None,
         "ranges": _ranges(view) if view.has_ranges else None,

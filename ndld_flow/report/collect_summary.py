@@ -47,6 +47,10 @@ class AccuracyOutcome:
     reference: str
     candidate: str
     passed: bool
+    worst_slice: float | None
+    """Error of the worst slice of all outputs, relative to its spread; None in records without slices."""
+    worst_slice_place: str
+    """`output0, channel 4`; empty where that is the only output as a whole."""
     cosine: float | None
     """The worst over all outputs; None when it was not computed."""
     max_abs: float | None
@@ -200,11 +204,14 @@ def _accuracy_outcome(accuracies: dict[str, Accuracy]) -> AccuracyOutcome | None
     failed = [name for name, accuracy in accuracies.items() if not accuracy.passed]
     step = failed[0] if failed else list(accuracies)[-1]
     shown = accuracies[step]
+    worst_slice, place = _worst_slice(shown)
     return AccuracyOutcome(
         step=step,
         reference=short_name(shown.reference),
         candidate=short_name(shown.candidate),
         passed=shown.passed,
+        worst_slice=worst_slice,
+        worst_slice_place=place,
         cosine=_worst(shown, "cosine", min),
         max_abs=_worst(shown, "max_abs", max),
         outputs_failed=sum(bool(output.failed) for output in shown.outputs),
@@ -213,6 +220,17 @@ def _accuracy_outcome(accuracies: dict[str, Accuracy]) -> AccuracyOutcome | None
         checks=len(accuracies),
         checks_passed=len(accuracies) - len(failed),
     )
+
+
+def _worst_slice(accuracy: Accuracy) -> tuple[float | None, str]:
+    """Return the error of the worst slice of all outputs, and where it is."""
+    judged = [output for output in accuracy.outputs if "slice_rms" in output.metrics]
+    if not judged:
+        return None, ""
+    output = max(judged, key=lambda one: (math.isnan(one.metrics["slice_rms"]), one.metrics["slice_rms"]))
+    names = [short_name(output.output)] if len(accuracy.outputs) > 1 else []
+    places = [short_name(output.worst_slices["slice_rms"], 60)] if "slice_rms" in output.worst_slices else []
+    return output.metrics["slice_rms"], ", ".join([*names, *places])
 
 
 def _worst(accuracy: Accuracy, metric: str, pick: Callable[[Iterable[float]], float]) -> float | None:

@@ -95,15 +95,24 @@ def engine_words(engine: EngineOutcome) -> str:
 
 
 def accuracy_words(accuracy: AccuracyOutcome | None) -> str:
-    """`cosine 0.9999998, max abs 9e-07 (within tolerance)`."""
+    """Return `worst slice 1.2 % off (channel 4), cosine 0.9999998, max abs 9e-07 (within tolerance)`."""
     if accuracy is None:
         return "not checked"
     parts = []
+    if accuracy.worst_slice is not None:
+        parts.append(worst_slice_words(accuracy.worst_slice, accuracy.worst_slice_place))
     if accuracy.cosine is not None:
         parts.append(f"cosine {number(accuracy.cosine)}")
     if accuracy.max_abs is not None:
         parts.append(f"max abs {number(accuracy.max_abs)}")
     return f"{', '.join(parts)} ({tolerance_words(accuracy)})".lstrip()
+
+
+def worst_slice_words(error: float, place: str) -> str:
+    """Return `worst slice 1.2 % off (output0, channel 4)`."""
+    if not error:
+        return "no slice differs"
+    return f"worst slice {100 * error:.2g} % off{f' ({place})' if place else ''}"
 
 
 def tolerance_words(accuracy: AccuracyOutcome) -> str:

@@ -23,20 +23,19 @@ if TYPE_CHECKING:
     from ndld_flow.backends.comparing.model_comparison import ModelPair
     from ndld_flow.backends.comparing.sides import Side
 
-# cosine 0.999 alone would let a wrong scale pass; 25 dB is an error of about 5 % of the signal.
-_TOLERANCE = Tolerance(cosine=0.999, snr_db=25.0)
-
 
 class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
-    """Run two models on the same inputs and compare every output; say no when they are too far apart.
+    """Run two models on the same inputs and compare every output; fail when they are too far apart.
 
-    NaN or infinity that only one of the two has is always too far. Integers, bools and strings must be equal unless
-    the output has a tolerance of its own. With `metric` and `labels` both models are judged by a metric of your own on
-    a labelled set, too.
+    Outputs of floats are judged channel by channel, each against its own spread, and the worst decides: scores between
+    0 and 1 count as much as boxes in pixels. Channels that the samples do not activate are reported as not seen. NaN or
+    infinity that only one of the two has always fails. Maps of class numbers are judged by the overlap of each class;
+    other integers, bools and strings must be equal unless the output has a tolerance of its own. With `metric` and
+    `labels` both models are judged by a metric of your own on a labelled set, too.
     """
 
-    # 2: fp16 and bf16 tensors are rounded as stored on the CPU; more metrics, and those of each sample.
-    version: ClassVar[int] = 2
+    # 3: outputs are judged slice by slice.
+    version: ClassVar[int] = 3
     # Not `anywhere`: kernels differ between CPUs (int8 saturates on some, bfloat16 is emulated on others) and between
     # execution providers, so "within tolerance" holds where it was checked. Checking again is cheap.
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
@@ -63,9 +62,10 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
 
     reference: Annotated[str, Reads(Onnx)] = "source"
     """The step whose model is right, or `source`."""
-    tolerance: Tolerance | None = _TOLERANCE
-    """How far outputs may be apart; when not given, cosine at least 0.999 and snr_db at least 25. With `null`, outputs
-    that have no tolerance of their own are measured and not judged, save for NaN and infinity."""
+    tolerance: Tolerance | None = Tolerance()
+    """How far outputs may be apart; when not given, every channel must agree within the `default` bounds of
+    `slices`. With `null`, outputs without a tolerance of their own are measured and not judged, except for NaN and
+    infinity."""
     output_tolerance: dict[str, Tolerance] = Field(default={})
     """Output name -> its own tolerance, which replaces `tolerance` there."""
     arithmetic: Literal["stored", "native"] = "stored"
@@ -182,4 +182,4 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
 
         if not self.layers:
             return None
-        return compare_layers(pair, tensors, (self.tolerance or _TOLERANCE).bounds(self.topk), context.progress)
+        return compare_layers(pair, tensors, (self.tolerance or Tolerance()).bounds(topk=self.topk), context.progress)

@@ -44,6 +44,8 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
     `convert_fp16`, `constrain_precision` and `quantize` takes the result.
     """
 
+    # 2: outputs are judged slice by slice.
+    version: ClassVar[int] = 2
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy", "ml-dtypes", "pillow")
     uses_inputs: ClassVar[bool] = True
@@ -56,8 +58,9 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
 
     precision: Literal["fp16", "bf16", "int8"] = "fp16"
     """The precision that the rest of the model is to have."""
-    tolerance: Tolerance = Tolerance(cosine=0.999, snr_db=25.0)
-    """How far outputs may be apart; when not given, cosine at least 0.999 and snr_db at least 25."""
+    tolerance: Tolerance = Tolerance()
+    """How far outputs may be apart. When `slices` is not given, every channel is judged by the `default` bounds
+    for fp16 and by the `loose` ones for bf16 and int8."""
     keep_io: bool = True
     """For fp16: keep the model's inputs and outputs in fp32, as `convert_fp16` is told."""
     sensitive: bool = True
@@ -93,13 +96,19 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
 
         samples = make_samples(model_inputs(source.path), context.inputs, self, source.label)
         subject = Subject(source.path, source.label, samples, self._reducer(source, samples, context))
-        wanted = Wanted(self.precision, self.tolerance, self.op_types, self.trials, self.time / 1000)
+        wanted = Wanted(self.precision, self._tolerance, self.op_types, self.trials, self.time / 1000)
         key = digest_json([self._shaping(), source.digest, digest_samples(samples)])
         file = TrialFile(context.caches / "precision" / f"{key}.jsonl")
         found = PrecisionSearching(wanted, subject, Rooms(context.scratch, file, context.progress)).run()
         (out / PrecisionDocument.main).write_text(found.to_json(), encoding="utf-8")
         _log(found, context)
-        return Result(_summary(found, self.tolerance.bounds()), found.passed, _metrics(found))
+        return Result(_summary(found, self._tolerance.bounds()), found.passed, _metrics(found))
+
+    @property
+    def _tolerance(self) -> Tolerance:
+        if self.precision == "fp16" or "slices" in self.tolerance.model_fields_set:
+            return self.tolerance
+        return self.tolerance.model_copy(update={"slices": "loose"})
 
     def _reducer(self, source: Onnx, samples: Samples, context: Context) -> Reducer:
         if self.precision == "int8":
@@ -118,7 +127,7 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
         """What shapes the outcome of a trial; of the tolerance, what elements are counted by."""
         settings = json.loads(self.model_dump_json(exclude=_NOT_SHAPING))
         libraries: dict[str, JsonValue] = {**self.library_versions()}
-        elementwise = list(self.tolerance.elementwise())
+        elementwise = list(self._tolerance.elementwise())
         machine = describe_machine()  # stores are shared, and kernels differ between CPUs
         return {
             **settings,
@@ -161,7 +170,7 @@ def _summary(found: PrecisionSearch, bounds: Mapping[str, float]) -> str:
 
 def _change(found: PrecisionSearch) -> str:
     """`: cosine NaN -> 0.99999`; what it was before only where it ran, and something is kept."""
-    metric = next((name for name in ("cosine", *found.tolerance) if name in found.metrics_found), "")
+    metric = next((name for name in (*found.tolerance, "cosine") if name in found.metrics_found), "")
     if not metric:
         return ""
     before = "NaN -> " if "nonfinite" in found.metrics_whole else ""

@@ -64,7 +64,7 @@ class TensorMeter:
         self._ranges = [RangeMeter(looked.name, limits) for _ in dtypes]
         self._saturated = [0 for _ in dtypes]
         self._histogram = SharedHistogram(len(dtypes))
-        self._agreement = LayerAgreement()
+        self._agreement = LayerAgreement(by_slice=True)
         self._channels: tuple[ChannelStatistics, ...] = ()
         ranked = rank_channels(first, reference, self.layout)
         self.ranked = ranked.numbers if ranked else ()
@@ -126,6 +126,7 @@ class TensorMeter:
             tensor=looked.name,
             shape=self.shape,
             metrics=self._agreement.metrics(),
+            worst_slice=self._agreement.worst_slice,
             nonfinite=self._agreement.nonfinite,
             range=self._ranges[1].range(),
         )

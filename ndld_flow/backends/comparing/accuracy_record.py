@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ndld_flow.backends.comparing.accuracy_summary import worst_sample
+from ndld_flow.backends.comparing.accuracy_summary import unseen_notes, worst_sample
 from ndld_flow.backends.comparing.judging import Asked
 from ndld_flow.backends.comparing.labelled_comparison import LabelledJudgement
 from ndld_flow.backends.comparing.layers import ComparedLayers
@@ -37,7 +37,7 @@ def compose_accuracy(
         layers_compared=0 if layers is None else layers.count,
         first_divergent=None if layers is None else layers.first,
         divergence_bounds={} if layers is None else dict(layers.bounds),
-        notes=(*compared.notes, *(() if layers is None else layers.notes)),
+        notes=(*compared.notes, *unseen_notes(outputs), *(() if layers is None else layers.notes)),
     )
 
 

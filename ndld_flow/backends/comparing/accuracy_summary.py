@@ -6,6 +6,7 @@ import keyword
 import sys
 from collections.abc import Mapping, Sequence
 
+from ndld_flow.backends.comparing.tolerance import SLICE_BOUNDS
 from ndld_flow.plain_text import short_name
 from ndld_flow.quantities import number
 from ndld_flow.records.accuracy import SAME_DB, Accuracy, OutputAgreement, higher_is_better
@@ -14,12 +15,13 @@ from ndld_flow.records.metric import Metric
 UNITS = {"snr_db": "dB", "psnr_db": "dB"}
 _MOST_OUTPUTS = 16
 """Models with more have no metrics of single outputs: nobody would find anything among them."""
+_NAMED = 4
 _MOST = sys.float_info.max
 _NOTHING_ALIKE: Mapping[str, float] = {
     "cosine": 0.0,
     "snr_db": -SAME_DB,
     "psnr_db": -SAME_DB,
-    **dict.fromkeys(("max_abs", "mean_abs", "max_rel", "rmse", "relative_rms"), _MOST),
+    **dict.fromkeys((*SLICE_BOUNDS["default"], "max_abs", "mean_abs", "max_rel", "rmse", "relative_rms"), _MOST),
 }
 """Of an output that holds no number to compare, all NaN for example: a gate on it says no, and finds its metric."""
 
@@ -45,7 +47,7 @@ def worst_sample(outputs: Sequence[OutputAgreement], bounded: Sequence[str]) -> 
     """The sample that is worst by the first of the metrics that are bounded, else by `cosine` or `mismatched`, of the
     output where that metric is worst; None where all samples are alike.
     """
-    for metric in (*bounded, "cosine", "mismatched"):
+    for metric in (*bounded, "slice_rms", "cosine", "mismatched"):
         having = [output for output in outputs if metric in output.worst_samples]
         if having:
             pick = min if higher_is_better(metric) else max
@@ -53,14 +55,24 @@ def worst_sample(outputs: Sequence[OutputAgreement], bounded: Sequence[str]) -> 
     return None
 
 
+def unseen_notes(outputs: Sequence[OutputAgreement]) -> list[str]:
+    """Return a sentence for each output with channels that the samples do not activate."""
+    return [
+        f"{output.output}: the samples do not activate {output.unseen_count:,} of {output.slice_count:,} channels "
+        f"({_some(output.unseen)}), so nothing is known about them"
+        for output in outputs
+        if output.unseen_count
+    ]
+
+
 def summarise(accuracy: Accuracy) -> str:
-    """`cosine 0.9998, max abs 0.002, accuracy 0.91 (reference 0.92): within tolerance`, and what else matters."""
-    said = [*_agreement(accuracy), *_labelled(accuracy)]
+    """Return `worst slice 1.2 % off (scores, channel 4), cosine 0.9998: within tolerance`, with remarks in brackets."""
+    figures = [*_agreement(accuracy), *_labelled(accuracy)]
     remarks = _remarks(accuracy)
     if accuracy.passed:
-        text = f"{', '.join(said) or 'nothing to compare'}: within tolerance"
+        text = f"{', '.join(figures) or 'nothing to compare'}: within tolerance"
     else:
-        text = f"outside tolerance: {', '.join([*said, *_failed(accuracy)])}"
+        text = f"outside tolerance: {', '.join([*_failed(accuracy), *figures])}"
     return f"{text} ({'; '.join(remarks)})" if remarks else text
 
 
@@ -83,9 +95,25 @@ def _worst(outputs: Sequence[OutputAgreement]) -> dict[str, float]:
 
 def _agreement(accuracy: Accuracy) -> list[str]:
     worst = _worst(accuracy.outputs)
+    slices = [_worst_slice(accuracy.outputs)] if "slice_rms" in worst else []
     if "cosine" in worst:
-        return [f"cosine {number(worst['cosine'])}", f"max abs {number(worst['max_abs'])}"]
+        return [*slices, f"cosine {number(worst['cosine'])}", f"max abs {number(worst['max_abs'])}"]
     return [f"{worst['mismatched']:.2%} of elements differ"] if "mismatched" in worst else []
+
+
+def _worst_slice(outputs: Sequence[OutputAgreement]) -> str:
+    output = max((one for one in outputs if "slice_rms" in one.metrics), key=lambda one: one.metrics["slice_rms"])
+    error = output.metrics["slice_rms"]
+    if not error:
+        return "no slice differs"
+    names = [short_name(output.output)] if len(outputs) > 1 else []
+    place = ", ".join([*names, *([output.worst_slices["slice_rms"]] if "slice_rms" in output.worst_slices else [])])
+    return f"worst slice {100 * error:.2g} % off{f' ({place})' if place else ''}"
+
+
+def _some(numbers: Sequence[int]) -> str:
+    more = ", ..." if len(numbers) > _NAMED else ""
+    return f"{', '.join(map(str, numbers[:_NAMED]))}{more}"
 
 
 def _labelled(accuracy: Accuracy) -> list[str]:
@@ -109,6 +137,10 @@ def _remarks(accuracy: Accuracy) -> list[str]:
         said.append(f"worst of {accuracy.sample_count} samples: {short_name(accuracy.worst_sample)}")
     if accuracy.first_divergent is not None:
         said.append(f"values part at {short_name(accuracy.first_divergent.tensor)}")
+    for output in accuracy.outputs:
+        if output.unseen_count and output.metrics.get("slice_rms"):
+            name = short_name(output.output)
+            said.append(f"{output.unseen_count:,} of {output.slice_count:,} channels of {name} not seen")
     if accuracy.passed:
         said += [note for note in accuracy.notes if "says little" in note]
     return said

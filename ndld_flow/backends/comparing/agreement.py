@@ -20,6 +20,9 @@ All sums are float64. `r` is the reference, `c` the candidate, both at the eleme
   scaled to a sum of 1; a c below 2^-126 counts as that. With `softmax` of softmax(r) and softmax(c). Without it only
   where the reference's rows are distributions (nothing below 0, a sum of 1 within 1 %); other outputs have no `kl`.
 
+- slice_rms, slice_max, position_rms: by slices, each against its own spread; see `slices`
+- iou_loss: of maps of class numbers; see `yardstick`
+
 Over several samples: the worst sample's cosine, snr_db, psnr_db and relative_rms, the worst element's max_abs and
 max_rel, and the rest over everything.
 """
@@ -31,7 +34,9 @@ import sys
 
 from ndld_flow.backends.comparing.measuring import Measuring
 from ndld_flow.backends.comparing.tally import Tally, tally
+from ndld_flow.backends.comparing.yardstick import ClassOverlap, Yardstick
 from ndld_flow.backends.models.tensors import Array
+from ndld_flow.backends.slices import SliceErrors
 from ndld_flow.records.accuracy import SAME_DB, higher_is_better
 
 __all__ = ["SAME_DB", "Agreement", "Measuring"]
@@ -40,17 +45,24 @@ __all__ = ["SAME_DB", "Agreement", "Measuring"]
 class Agreement:
     """One output's agreement, sample after sample. Samples must have equal shapes on both sides."""
 
-    def __init__(self, measuring: Measuring | None = None) -> None:
+    def __init__(self, measuring: Measuring | None = None, yardstick: Yardstick | None = None) -> None:
         self._measuring = measuring or Measuring()
-        self._all = Tally()
+        self._yardstick = yardstick or Yardstick()
+        self._all, self._slices, self._overlap = Tally(), self._new_slices(), ClassOverlap()
         self._worst: dict[str, tuple[float, str]] = {}
         self._unequal: set[str] = set()
 
     def add(self, reference: Array, candidate: Array, sample: str = "") -> dict[str, float]:
         """Take one sample in; returns its own metrics."""
-        one = tally(reference, candidate, self._measuring)
+        one, slices, overlap = tally(reference, candidate, self._measuring), self._new_slices(), ClassOverlap()
         self._all.take(one)
-        metrics = self._metrics(one)
+        if slices is not None and self._slices is not None:
+            slices.add(reference, candidate)
+            self._slices.take(slices)
+        if self._yardstick.kind == "classes":
+            overlap.add(reference, candidate)
+            self._overlap.take(overlap)
+        metrics = self._metrics(one, slices, overlap)
         for name, value in metrics.items():
             known, _ = self._worst.setdefault(name, (value, sample))
             if value != known:
@@ -79,13 +91,24 @@ class Agreement:
 
     def metrics(self) -> dict[str, float]:
         """Every metric that has a meaning for what was added, by name."""
-        return self._metrics(self._all)
+        return self._metrics(self._all, self._slices, self._overlap)
+
+    def worst_slices(self) -> dict[str, str]:
+        """Metric -> the slice, position or class where it is worst; not where that is the whole output."""
+        found = {}
+        if self._slices is not None:
+            found = {name: worst.place for name, worst in self._slices.worst().items() if worst.place}
+        worst_class = self._overlap.worst()
+        return found if worst_class is None else {**found, "iou_loss": f"class {worst_class[0]}"}
 
     def worst_samples(self) -> dict[str, str]:
         """Metric -> the sample where it is worst, the first of equal ones; not those that are equal on all."""
         return {name: self._worst[name][1] for name in self.metrics() if name in self._unequal}
 
-    def _metrics(self, found: Tally) -> dict[str, float]:
+    def _new_slices(self) -> SliceErrors | None:
+        return None if self._yardstick.slices is None else SliceErrors(self._yardstick.slices)
+
+    def _metrics(self, found: Tally, slices: SliceErrors | None, overlap: ClassOverlap) -> dict[str, float]:
         if not found.elements:
             return {}
         asked = self._measuring
@@ -102,6 +125,10 @@ class Agreement:
                 "snr_db": found.ratios["snr_db"],
                 "psnr_db": found.ratios["psnr_db"],
             }
+        if slices is not None and found.finite:
+            metrics |= slices.metrics()
+        if (worst_class := overlap.worst()) is not None:
+            metrics["iou_loss"] = worst_class[1]
         metrics |= found.ranking.metrics(asked.topk) | found.divergence.metrics()
         # JSON has no infinity: differences that overflow float64 stay comparable as the largest number.
         most = sys.float_info.max

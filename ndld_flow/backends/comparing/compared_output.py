@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ndld_flow.backends.comparing.agreement import Agreement
 from ndld_flow.backends.comparing.kept_outputs import Outputs, storable
+from ndld_flow.backends.comparing.yardstick import Yardstick
 from ndld_flow.backends.models.tensors import Array, shape_text
 from ndld_flow.backends.running.generated_values import is_float, is_integer
 from ndld_flow.backends.running.model_matching import Pair
@@ -22,8 +23,8 @@ class ComparedOutput:
     """The candidate's, as its model declares it."""
     shape: tuple[int, ...] = ()
     """The candidate's, of the first sample."""
-    exact: bool = False
-    """Integers, bools and strings are equal or not."""
+    yardstick: Yardstick = field(default_factory=Yardstick)
+    """How it is judged."""
     samples: list[dict[str, float]] = field(default_factory=list)
     """The metrics of each sample alone."""
     wrong: list[str] = field(default_factory=list)
@@ -49,7 +50,6 @@ class ComparedOutput:
             return
         if not self.dtype:
             self.dtype, self.shape = dtypes.get(theirs, str(c.dtype.name)), tuple(c.shape)
-            self.exact = not is_float(r.dtype)
         self._add_tensors(sample, r, storable(c))
 
     def _add_tensors(self, sample: str, r: Array, c: Array) -> None:

@@ -13,6 +13,8 @@ from ndld_flow.name_patterns import name_matcher
 from ndld_flow.nearest import say_nearest
 from ndld_flow.records.accuracy import OutputAgreement
 
+_MOST_UNSEEN = 1000
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -43,23 +45,29 @@ class Asked:
 
     def judge(self, output: ComparedOutput) -> OutputAgreement:
         """The output's record, with a sentence for everything that is too far off."""
-        metrics = output.agreement.metrics()
+        metrics, places = output.agreement.metrics(), output.agreement.worst_slices()
+        slices = output.yardstick.slices
+        unseen = () if slices is None else slices.unseen
         return OutputAgreement(
             output=output.name,
             dtype=output.dtype,
             shape=output.shape,
             metrics=metrics,
             worst_samples=output.agreement.worst_samples(),
-            failed=(*output.wrong, *_nonfinite(output), *outside(metrics, self._bounds(output))),
+            judged_as=output.yardstick.kind,
+            slice_axis=None if slices is None else slices.layout.axis,
+            slice_count=0 if slices is None or slices.features is None else len(slices.features.seen),
+            worst_slices=places,
+            unseen=unseen[:_MOST_UNSEEN],
+            unseen_count=len(unseen),
+            failed=(*output.wrong, *_nonfinite(output), *outside(metrics, self._bounds(output), places)),
         )
 
     def _bounds(self, output: ComparedOutput) -> dict[str, float]:
         tolerance = self.by_output.get(output.name, self.tolerance)
         if tolerance is None:
             return {}
-        if output.exact and output.name not in self.by_output:
-            return {"mismatched": 0.0}
-        return tolerance.bounds(self.topk)
+        return tolerance.bounds(output.yardstick.kind, self.topk, own=output.name in self.by_output)
 
 
 def _nonfinite(output: ComparedOutput) -> list[str]:

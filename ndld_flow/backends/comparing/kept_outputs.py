@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +36,10 @@ class KeptOutputs:
     def __getitem__(self, sample: int) -> dict[str, Array | None]:
         """The outputs of one sample by name; bfloat16 and its like as `storable` makes them."""
         return {name: None if path is None else _load(path) for name, path in self._samples[sample].items()}
+
+    def samples_of(self, name: str) -> Callable[[], Iterator[Array]]:
+        """Return a function that yields one output, sample by sample; nothing for an output that is no tensor."""
+        return lambda: (array for outputs in self for array in [outputs[name]] if array is not None)
 
     def __iter__(self) -> Iterator[dict[str, Array | None]]:
         return (self[i] for i in range(len(self)))

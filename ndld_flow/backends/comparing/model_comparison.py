@@ -12,8 +12,9 @@ from ndld_flow.backends.comparing.compared_output import ComparedOutput
 from ndld_flow.backends.comparing.kept_outputs import KeptOutputs
 from ndld_flow.backends.comparing.measuring import Measuring
 from ndld_flow.backends.comparing.sides import Arithmetic, Run, Side
+from ndld_flow.backends.comparing.yardstick import Yardstick, find_yardstick
 from ndld_flow.backends.models.declared_inputs import model_inputs, model_outputs
-from ndld_flow.backends.running.model_matching import SharedInputs, pair_names, shared_inputs
+from ndld_flow.backends.running.model_matching import Pair, SharedInputs, pair_names, shared_inputs
 from ndld_flow.backends.running.sample_feeds import Sample, Samples, make_samples
 from ndld_flow.backends.running.sample_settings import SampleSettings
 from ndld_flow.inputs import InputSpec
@@ -110,7 +111,7 @@ def compare_models(
     for i, outputs in enumerate(second.over(cast)):
         if i == 0:
             pairs = pair_names(list(kept[0]), list(outputs))
-            compared = tuple(ComparedOutput(two, Agreement(measuring(two[0] or two[1] or ""))) for two in pairs)
+            compared = tuple(_prepare(two, measuring(two[0] or two[1] or ""), kept) for two in pairs)
         for output in compared:
             output.add(told.labels[i], kept[i], outputs, pair.candidate.stored_dtypes)
         if keep_candidate:
@@ -146,6 +147,12 @@ class _Told:
                 self.labels.append(sample.label)
                 self.described = self.described or {name: feed.description for name, feed in sample.feeds.items()}
             yield sample
+
+
+def _prepare(pair: Pair, measuring: Measuring, kept: KeptOutputs) -> ComparedOutput:
+    """Measure the reference's values of an output, which the candidate's errors are judged by."""
+    yardstick = Yardstick() if pair[0] is None else find_yardstick(kept.samples_of(pair[0]))
+    return ComparedOutput(pair, Agreement(measuring, yardstick), yardstick=yardstick)
 
 
 def _folder(scratch: Path, name: str) -> Path:

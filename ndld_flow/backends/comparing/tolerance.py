@@ -1,26 +1,49 @@
-"""How far two models' outputs may be apart: the settings, and what a metric outside them is told as."""
+"""How far two models' outputs may be apart: the settings, and the sentence for a metric outside them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from ndld_flow.declared_metrics import Returns
-from ndld_flow.records.accuracy import higher_is_better
+from ndld_flow.records.accuracy import OutputKind, higher_is_better
 from ndld_flow.settings import Settings
 from ndld_flow.units import Fraction
 
 AtLeast = Annotated[float, Field(ge=0)]
 
 
-class Tolerance(Settings):
-    """How far outputs may be apart. Everything that is given must hold.
+SLICE_BOUNDS: Mapping[str, Mapping[str, float]] = {
+    "default": {"slice_rms": 0.05, "slice_max": 0.10, "position_rms": 0.20},
+    "loose": {"slice_rms": 0.20, "slice_max": 0.40, "position_rms": 0.60},
+    "off": {},
+}
+"""`slices` -> its bounds; `tests/benchmarks/bench_accuracy.py` counts what they let pass and what they refuse."""
+_IOU_LOSS = {"default": 0.03, "loose": 0.12}
 
-    With `r` the reference and `c` the candidate, over all elements of an output, in float64.
+
+class Tolerance(Settings):
+    """How far outputs may be apart. Every bound must hold.
+
+    Outputs of numbers are judged slice by slice (`slices`), whatever else is given: a detector whose scores are all
+    zero still has a cosine of 1, as its boxes are larger by far. With `r` the reference and `c` the candidate, the
+    other metrics are over all elements of an output, in float64.
     """
 
+    slices: Literal["default", "loose", "off"] = "default"
+    """Bounds on `slice_rms`, `slice_max` and `position_rms`: `default` (5 %, 10 %, 20 %) passes fp16 and lossless
+    changes, `loose` (20 %, 40 %, 60 %) is for INT8 and BF16, `off` judges no slices. For maps of class numbers they
+    bound `iou_loss` (3 %, 12 %)."""
+    slice_rms: Annotated[Fraction, Field(gt=0)] | None = None
+    """RMS error of the worst channel relative to that channel's own spread, at most; replaces that of `slices`."""
+    slice_max: Annotated[Fraction, Field(gt=0)] | None = None
+    """Largest error of the worst channel relative to that channel's own range, at most; replaces that of `slices`."""
+    position_rms: Annotated[Fraction, Field(gt=0)] | None = None
+    """RMS error at the worst row, column or sample relative to the spread, at most; replaces that of `slices`."""
+    iou_loss: Annotated[Fraction, Field(le=1)] | None = None
+    """Loss of intersection over union of the worst class of a class map, at most; replaces that of `slices`."""
     cosine: Annotated[float, Field(ge=-1, le=1)] | None = None
     """Cosine similarity, at least: sum(r c) / (|r| |c|). It does not see a wrong scale."""
     snr_db: float | None = None
@@ -71,41 +94,59 @@ class Tolerance(Settings):
     @model_validator(mode="after")
     def _check_bound(self) -> Tolerance:
         if not self.given():
-            raise ValueError("an empty tolerance checks nothing: give at least one bound")
+            raise ValueError("with `slices: off` and no other bound nothing is checked: give at least one bound")
         return self
 
     def given(self, topk: int = 5) -> dict[str, float]:
-        """The bounds that were given; that of `topk` by the name of its metric, such as `top5`."""
-        given: dict[str, float] = self.model_dump(exclude_none=True)
-        return {f"top{topk}" if name == "topk" else name: bound for name, bound in given.items()}
+        """Return the bounds of outputs of numbers, `rtol` and `atol` among them; that of `topk` by its metric's name,
+        such as `top5`.
+        """
+        own: dict[str, float] = self.model_dump(exclude_none=True, exclude={"slices", "iou_loss"})
+        own = {f"top{topk}" if name == "topk" else name: bound for name, bound in own.items()}
+        return {**SLICE_BOUNDS[self.slices], **own}
 
-    def bounds(self, topk: int = 5) -> dict[str, float]:
-        """Metric -> its bound. `rtol` and `atol` are a bound on `mismatched`."""
+    def bounds(self, kind: OutputKind = "numbers", topk: int = 5, *, own: bool = False) -> dict[str, float]:
+        """Return metric -> bound for an output of this kind. `rtol` and `atol` are a bound on `mismatched`.
+
+        `own`: the tolerance was given for this output by name, so that its bounds hold for integers too.
+        """
         given = self.given(topk)
-        elementwise = [given.pop(name, None) for name in ("rtol", "atol")]
-        if any(value is not None for value in elementwise):
+        if any(given.pop(name, None) is not None for name in ("rtol", "atol")):
             given.setdefault("mismatched", 0.0)
-        return given
+        if kind == "numbers":
+            return given
+        named = {metric: bound for metric, bound in given.items() if metric not in SLICE_BOUNDS["default"]}
+        if own and named:
+            return named
+        loss = self.iou_loss if self.iou_loss is not None else _IOU_LOSS.get(self.slices)
+        return {"iou_loss": loss} if kind == "classes" and loss is not None else {"mismatched": 0.0}
 
     def elementwise(self) -> tuple[float | None, float | None]:
         """(rtol, atol) that `mismatched` counts by; (None, None) where nothing is to be counted."""
         return self.rtol, self.atol if self.mismatched is None else self.atol or 0.0
 
 
-def outside(metrics: Mapping[str, float], bounds: Mapping[str, float]) -> list[str]:
-    """A sentence for each bound that does not hold; none where there are no metrics at all."""
+def outside(
+    metrics: Mapping[str, float], bounds: Mapping[str, float], places: Mapping[str, str] | None = None
+) -> list[str]:
+    """Return a sentence for each bound that does not hold; none where there are no metrics at all.
+
+    `places`: metric -> the slice where it is worst, such as `channel 4`.
+    """
     if not metrics:
         return []
-    said = []
+    sentences = []
     for metric, bound in bounds.items():
         value = metrics.get(metric)
+        where = f" in {places[metric]}" if places and metric in places else ""
         if value is None:
-            said.append(f"{metric} has no meaning for it{_why(metric)}, so it cannot be checked")
+            if metric not in SLICE_BOUNDS["default"]:
+                sentences.append(f"{metric} has no meaning for it{_why(metric)}, so it cannot be checked")
         elif higher_is_better(metric) and value < bound:
-            said.append(f"{metric} {value:.6g} is less than {bound:g}")
+            sentences.append(f"{metric} {value:.6g}{where} is less than {bound:g}")
         elif not higher_is_better(metric) and value > bound:
-            said.append(f"{metric} {value:.6g} is more than {bound:g}")
-    return said
+            sentences.append(f"{metric} {value:.6g}{where} is more than {bound:g}")
+    return sentences
 
 
 def _why(metric: str) -> str:

@@ -44,7 +44,7 @@ class _Layer:
 
     place: TensorPlace
     ranges: RangeMeter | None
-    agreement: LayerAgreement = field(default_factory=LayerAgreement)
+    agreement: LayerAgreement = field(default_factory=lambda: LayerAgreement(by_slice=True))
     shape: tuple[int, ...] = ()
     comparable: bool = False
     """It turned out to be of floats, and of the same shape in both."""
@@ -67,6 +67,7 @@ class _Layer:
             tensor=self.place.name,
             shape=self.shape,
             metrics=self.agreement.metrics(),
+            worst_slice=self.agreement.worst_slice,
             reads=reads,
             nonfinite=self.agreement.nonfinite,
             range=None if self.ranges is None else self.ranges.range(),

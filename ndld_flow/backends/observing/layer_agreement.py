@@ -15,6 +15,7 @@ import numpy as np
 from ndld_flow.backends.agreement_formulas import SMALLEST, cosine, decibels
 from ndld_flow.backends.models.tensors import Array
 from ndld_flow.backends.observing.ranges import CHUNK
+from ndld_flow.backends.slices import Worst, slice_error
 from ndld_flow.records.accuracy import higher_is_better
 
 
@@ -57,9 +58,12 @@ class _Sums:
 class LayerAgreement:
     """One tensor's agreement over all samples: of each metric the worst sample's."""
 
-    def __init__(self) -> None:
+    def __init__(self, by_slice: bool = False) -> None:
         self.nonfinite = 0
         """Elements that are NaN or infinite in the candidate only."""
+        self.worst_slice = ""
+        """The slice where `slice_rms` is worst, such as `channel 4`; empty where it is the whole tensor."""
+        self._by_slice = by_slice
         self._worst: dict[str, float] = {}
 
     def add(self, reference: Array, candidate: Array) -> None:
@@ -76,9 +80,20 @@ class LayerAgreement:
             for name, value in sums.metrics().items():
                 worse = min if higher_is_better(name) else max
                 self._worst[name] = worse(self._worst.get(name, value), value)
+            if self._by_slice:
+                self._add_slices(reference, candidate, equal=not sums.noise)
+
+    def _add_slices(self, reference: Array, candidate: Array, equal: bool) -> None:
+        finite = bool(np.isfinite(reference).all() and np.isfinite(candidate).all())
+        found = slice_error(reference, candidate) if finite and not equal else Worst(0.0)
+        if found.value >= self._worst.get("slice_rms", 0.0):
+            self._worst["slice_rms"], self.worst_slice = found.value, found.place
 
     def metrics(self) -> dict[str, float]:
-        """`cosine`, `snr_db`, `relative_rms` and `max_abs`; empty where nothing was finite on both sides."""
+        """Return `cosine`, `snr_db`, `relative_rms`, `max_abs`, and `slice_rms` where it was asked for.
+
+        Nothing where no value was finite on both sides.
+        """
         return {name: min(value, sys.float_info.max) for name, value in self._worst.items()}
 
     def _add_finite(self, sums: _Sums, r: Array, c: Array) -> None:

@@ -10,14 +10,14 @@ from pathlib import Path
 from ndld_flow.backends.comparing.agreement import Agreement, Measuring
 from ndld_flow.backends.comparing.kept_outputs import KeptOutputs, storable
 from ndld_flow.backends.comparing.tolerance import Tolerance, outside
+from ndld_flow.backends.comparing.yardstick import Yardstick, find_yardstick
 from ndld_flow.backends.emulating.stored_model import emulate_stored
 from ndld_flow.backends.models.declared_inputs import model_inputs
-from ndld_flow.backends.running.generated_values import is_float
 from ndld_flow.backends.running.model_matching import shared_inputs
 from ndld_flow.backends.running.onnxruntime_session import SessionSettings, open_model
 from ndld_flow.backends.running.sample_feeds import Sample
 from ndld_flow.errors import ModelError, RequestError
-from ndld_flow.records.accuracy import higher_is_better
+from ndld_flow.records.accuracy import OutputKind, higher_is_better
 
 _NONFINITE = -50.0
 """Score where NaN or infinity came up; no metric is that bad."""
@@ -38,15 +38,14 @@ class Judged:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What is asked of every output of floats; others must be equal."""
+    """The bounds on every output, by its kind."""
 
     tolerance: Tolerance
-    exact: frozenset[str]
-    """Outputs of integers, bools and strings."""
+    kinds: Mapping[str, OutputKind]
 
     def of(self, output: str) -> dict[str, float]:
-        """Metric -> bound."""
-        return {"mismatched": 0.0} if output in self.exact else self.tolerance.bounds()
+        """Return metric -> bound."""
+        return self.tolerance.bounds(self.kinds[output])
 
     def passed(self, judged: Judged) -> bool:
         """Whether everything that was asked holds."""
@@ -104,27 +103,28 @@ class Judge:
         """What makes agreement say less than it seems to."""
         self.ran = reference
         """The model that was run last."""
-        exact, itself = self._run_reference()
-        self.bounds = Bounds(tolerance, exact)
-        _refuse_unmeetable(self.bounds, itself)
+        self._yardsticks = self._run_reference()
+        self.bounds = Bounds(tolerance, {name: yardstick.kind for name, yardstick in self._yardsticks.items()})
+        _refuse_unmeetable(self.bounds, self._compare_with_itself())
 
-    def _run_reference(self) -> tuple[frozenset[str], dict[str, dict[str, float]]]:
-        """Write the reference's outputs aside; returns those that are no floats, and how each agrees with itself."""
+    def _run_reference(self) -> dict[str, Yardstick]:
+        """Keep the reference's outputs; return what the errors of each are measured by."""
         model = open_model(self._reference, self._settings)
-        exact = set()
-        agreements: dict[str, Agreement] = {}
         for sample in self._samples:
             bound = model.bind({name: feed.values for name, feed in sample.feeds.items()})
             bound.once()
-            outputs = bound.outputs()
-            self._kept.keep(outputs)
+            self._kept.keep(bound.outputs())
+        names = dict.fromkeys(name for outputs in self._kept for name, array in outputs.items() if array is not None)
+        return {name: find_yardstick(self._kept.samples_of(name)) for name in names}
+
+    def _compare_with_itself(self) -> dict[str, dict[str, float]]:
+        """Return output -> its metrics against itself, which are not perfect where it is NaN or infinite."""
+        agreements = {name: Agreement(self._measuring, yardstick) for name, yardstick in self._yardsticks.items()}
+        for outputs in self._kept:
             for name, array in outputs.items():
-                if array is None:
-                    continue
-                exact.update([] if is_float(array.dtype) else [name])
-                plain = storable(array)
-                agreements.setdefault(name, Agreement(self._measuring)).add(plain, plain)
-        return frozenset(exact), {name: one.metrics() for name, one in agreements.items()}
+                if array is not None:
+                    agreements[name].add(array, array)
+        return {name: agreement.metrics() for name, agreement in agreements.items()}
 
     def judge(self, reduced: Path) -> Judged:
         """Run a model as hardware would that stores tensors in their types and computes in fp32."""
@@ -148,7 +148,8 @@ class Judge:
                 array = outputs.get(name)
                 if array is None or array.shape != reference.shape:
                     return Judged(trouble=f'its output "{name}" has another shape than the reference\'s')
-                agreements.setdefault(name, Agreement(self._measuring)).add(reference, storable(array))
+                agreement = agreements.setdefault(name, Agreement(self._measuring, self._yardsticks[name]))
+                agreement.add(reference, storable(array))
         flat = [name for name, one in agreements.items() if one.says_little]
         if flat:
             self.notes = (
@@ -169,7 +170,7 @@ def _refuse_unmeetable(bounds: Bounds, itself: Mapping[str, Mapping[str, float]]
         )
     for name, metrics in itself.items():
         unmet = outside(metrics, bounds.of(name))
-        if unmet and name not in bounds.exact and "cosine" not in metrics:
+        if unmet and bounds.kinds[name] == "numbers" and "cosine" not in metrics:
             raise RequestError(
                 f'output "{name}" of the model as it is is NaN or infinite everywhere on these samples, so nothing can '
                 "agree with it. Give other values (`data`, or the recipe's `inputs`)."

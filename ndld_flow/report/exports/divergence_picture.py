@@ -47,7 +47,7 @@ def _draw(view: DepthView) -> Figure:
     axes.set_ylim(low, high)
     axes.set_xlim(min(positions) - 0.5, max(positions) + 0.5)
     for place, curve in enumerate(view.curves):
-        errors = [error_of(one.of_curves[place]) for one in view.layers]
+        errors = [error_of(one.of_curves[place], view.metric) for one in view.layers]
         _curve(axes, positions, errors, (low, high), _CURVES[place % len(_CURVES)], picture_text(curve, 2.5, 9.5))
     _marks(axes, view, positions)
     if view.bound is not None:
@@ -55,14 +55,14 @@ def _draw(view: DepthView) -> Figure:
         axes.annotate(view.bound.words, (1, view.bound.error), (0, 3), xycoords=("axes fraction", "data"),
                       textcoords="offset points", ha="right", size=9, color=INK, parse_math=False)  # fmt: skip
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1.0), ncols=4, frameon=False, fontsize=9.5)
-    figure.text(0.01, 0.94, "relative rms error of each layer", size=10.5, weight="bold", color=INK)
+    figure.text(0.01, 0.94, "relative error of each layer", size=10.5, weight="bold", color=INK)
     figure.text(0.97, 0.02, "layers, in the order of execution", size=9.5, color=QUIET, ha="right")
     return figure
 
 
 def _ends(view: DepthView) -> tuple[float, float]:
     """Whole decades around all errors that have a logarithm, and the bound."""
-    errors = [error_of(layer) for one in view.layers for layer in one.of_curves]
+    errors = [error_of(layer, view.metric) for one in view.layers for layer in one.of_curves]
     known = [error for error in errors if error is not None and error > 0]
     known += [view.bound.error] if view.bound else []
     if not known:

@@ -3,6 +3,7 @@
 const DEPTH = { height: 210, left: 58, right: 8, top: 12, bottom: 24 };
 const DEPTH_VIEWS = {
   snr_db: { label: "Signal to noise", value: (tensor) => metricOf(tensor, "snr_db"), unit: "dB", better: "↑" },
+  slice_rms: { label: "Worst slice", value: (tensor) => metricOf(tensor, "slice_rms"), log: true, better: "↓" },
   relative_rms: { label: "Relative RMS", value: (tensor) => metricOf(tensor, "relative_rms"), log: true, better: "↓" },
   cosine: { label: "1 − cosine", value: (tensor) => Math.max(0, 1 - metricOf(tensor, "cosine")), log: true, better: "↓" },
   sizes: { label: "Sizes of values", log: true },

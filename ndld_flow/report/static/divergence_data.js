@@ -4,7 +4,7 @@ const NOT_FINITE = -1; // stands for an error that is NaN or infinite
 
 // What a curve can be drawn by. `distance` is 1 - cosine.
 const ERROR_SCALES = {
-  error: { title: "relative rms", of: "error", text: plainNumber },
+  error: { title: "relative error", of: "error", text: plainNumber },
   snr: { title: "SNR", of: "error", text: (value) => `${(-20 * Math.log10(value)).toFixed(1)} dB` },
   distance: { title: "1 − cosine", of: "distance", text: plainNumber },
 };

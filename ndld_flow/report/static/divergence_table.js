@@ -3,8 +3,8 @@
 function depthColumns(data) {
   const known = (value) => (value === NOT_FINITE ? Infinity : value);
   const errors = data.curves.flatMap((curve, place) => ["error", "distance"].filter((of) => data[of].some((values) => values.some((value) => value !== null))).map((of) => ({
-    key: `${of}${place}`, label: of === "error" ? `${shortened(curve, 14)}: rms` : "1 − cosine", longLabel: `${shortened(curve, 40)}: ${ERROR_SCALES[of].title}`,
-    csvLabel: `${curve} ${of === "error" ? "relative_rms" : "1-cosine"}`, width: "minmax(112px, 0.7fr)", numeric: true, right: true, hidden: of === "distance" && place > 0,
+    key: `${of}${place}`, label: of === "error" ? `${shortened(curve, 14)}: error` : "1 − cosine", longLabel: `${shortened(curve, 40)}: ${ERROR_SCALES[of].title}`,
+    csvLabel: `${curve} ${of === "error" ? "relative_error" : "1-cosine"}`, width: "minmax(112px, 0.7fr)", numeric: true, right: true, hidden: of === "distance" && place > 0,
     value: (row) => known(data[of][place][row]), format: (_, row) => (data[of][place][row] === null ? "" : data.errorWords(place, row, of)),
     tone: (row) => (data[of][place][row] === NOT_FINITE || (of === "error" && data.bound && data.error[place][row] > data.bound.error) ? "bad" : ""),
     csv: (row) => (data[of][place][row] === NOT_FINITE ? "not finite" : data[of][place][row] ?? ""),
