@@ -22,8 +22,9 @@ from ndld_flow.records.finding import Finding, Findings
 from ndld_flow.step import Context, Result
 from ndld_flow.steps.lint import CheckName, Lint
 from tests import models
+from tests.models_run import specs
 
-OWN = tuple(name for name in CHECKS if name not in ("onnxruntime", "polygraphy"))
+OWN = tuple(name for name in CHECKS if name not in ("onnxruntime", "polygraphy", "channel_scales"))
 X, Y = models.tensor("x", [2, 4]), models.tensor("y", [2, 4])
 
 
@@ -205,9 +206,9 @@ def test_polygraphy_runs_the_model_at_the_recipe_s_shapes(tmp_path: Path) -> Non
     path = save(
         tmp_path, nodes=nodes, inputs=inputs, outputs=outputs, initializers={"shape": np.array([2, -1], np.int64)}
     )
-    assert lint(path, checks=("polygraphy",), shapes={"x": [4]}).findings == ()
+    assert lint(path, checks=("polygraphy",), inputs=specs({"x": {"shape": [4]}})).findings == ()
     made_up = lint(path, checks=("polygraphy",)).findings
-    certain = lint(path, checks=("polygraphy",), shapes={"x": [3]}).findings
+    certain = lint(path, checks=("polygraphy",), inputs=specs({"x": {"shape": [3]}})).findings
     assert [(f.node, f.severity) for f in made_up] == [("reshape", "warning")]
     assert [(f.node, f.severity) for f in certain] == [("reshape", "error")]
 
@@ -239,7 +240,12 @@ def test_a_check_that_crashes_is_a_finding(tmp_path: Path, monkeypatch: pytest.M
 def test_large_models_are_not_read_unless_asked(tmp_path: Path) -> None:
     path = models.make_ext(tmp_path / "model.onnx")
     skipped = lint(path, checks=(), skip=("onnxruntime",), large_model_bytes=1000).checks_skipped
-    assert {name for name, reason in skipped.items() if "large" in reason} == {"nan_inf", "fp16_range", "polygraphy"}
+    assert {name for name, reason in skipped.items() if "large" in reason} == {
+        "channel_scales",
+        "nan_inf",
+        "fp16_range",
+        "polygraphy",
+    }
     assert "nan_inf" in lint(path, checks=("nan_inf",), large_model_bytes=1000).checks_run
 
 
@@ -288,3 +294,23 @@ def test_a_real_model_shows_what_fp16_cannot_hold(sample_model: Callable[[str], 
     assert found.count("error") == 0
     # The story of the quickstart: a BatchNormalization's variance that fp16 turns into infinity.
     assert any(f.check == "fp16_range" and "batch_norm_0.w_2" in f.message for f in found.findings)
+
+
+def test_channels_a_hundredfold_apart_are_reported(tmp_path: Path) -> None:
+    builder = models.GraphBuilder(1)
+    rows = builder.op("MatMul", "x", builder.weight(3, 40, scale=2.0))
+    scores = builder.op("Sigmoid", builder.op("Unsqueeze", rows, builder.ints(1)))
+    boxes = builder.op("Mul", scores, builder.floats(300.0))
+    models.rename_output(builder, builder.op("Concat", boxes, scores, boxes, scores, axis=1), "y")
+    model = builder.model([models.tensor("x", [1, 3])], [models.tensor("y", [1, 4, 40])])
+    path = models.save(model, tmp_path / "mixed.onnx")
+    (found,) = lint(path, checks=("channel_scales",)).findings
+    assert (found.severity, found.check) == ("info", "channel_scales")
+    assert "output 'y': values of channel 0 reach" in found.message
+    alike = models.save(models.cnn_model(), tmp_path / "alike.onnx")
+    assert lint(alike, checks=("channel_scales",)).findings == ()
+
+
+def test_a_model_that_does_not_run_has_no_channel_scales(tmp_path: Path) -> None:
+    path = save(tmp_path, nodes=[helper.make_node("Nonsense", ["x"], ["y"])])
+    assert lint(path, checks=("channel_scales",)).findings == ()

@@ -119,6 +119,16 @@ def measure_reference(samples: Callable[[], Iterable[Array]]) -> Reference | Non
     )
 
 
+def channel_magnitudes(array: Array) -> list[float] | None:
+    """Return the largest absolute value at each index of the feature axis; None without one or with NaN."""
+    layout = _choose_layout([array])
+    if layout is None or layout.axis is None or not np.isfinite(array).all():
+        return None
+    others = tuple(axis for axis in range(array.ndim) if axis != layout.axis)
+    largest: list[float] = np.abs(array).max(axis=others).tolist()
+    return largest
+
+
 # --- the feature axis ---
 
 

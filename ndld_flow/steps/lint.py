@@ -29,6 +29,7 @@ CheckName = Literal[
     "fp16_range",
     "onnxruntime",
     "polygraphy",
+    "channel_scales",
 ]
 
 
@@ -68,7 +69,7 @@ class Lint(Step[Onnx, LintDocument]):
             time_limit_s=self.time_limit / 1000,
             polygraphy=self.polygraphy,
             large_model_bytes=self.large_model,
-            shapes={name: spec.run_shape for name, spec in context.inputs.items() if spec.run_shape is not None},
+            inputs=context.inputs,
         )
         found = lint_file(source.path, options, context.progress)
         (out / LintDocument.main).write_text(found.to_json(), encoding="utf-8")

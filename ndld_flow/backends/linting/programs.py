@@ -12,8 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ndld_flow.backends.linting.subject import Subject, about
+from ndld_flow.backends.models.declared_inputs import model_inputs
 from ndld_flow.backends.models.files import one_paragraph
+from ndld_flow.backends.running.sample_feeds import make_samples
+from ndld_flow.backends.running.sample_settings import SampleSettings
+from ndld_flow.backends.slices import channel_magnitudes
+from ndld_flow.inputs import InputSpec
 from ndld_flow.records.finding import Finding, Severity
 
 # Only the model's path comes from outside, as an argument: nothing is interpreted.
@@ -29,7 +36,20 @@ except Exception as error:
     print(error)
     sys.exit(1)
 """
+# Values to feed and where to write the outputs come from outside too, as files of plain arrays.
+_RUN = """
+import sys
+import numpy as np
+import onnxruntime as ort
+options = ort.SessionOptions()
+options.log_severity_level = 4
+session = ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+with np.load(sys.argv[2]) as feeds:
+    values = session.run(None, {name: feeds[name] for name in feeds.files})
+np.savez(sys.argv[3], *(value if isinstance(value, np.ndarray) else np.empty(0) for value in values))
+"""
 _POLYGRAPHY = "import sys; from polygraphy.tools import main; sys.exit(main())"
+_HUNDREDFOLD = 100.0
 _PLAIN_NAME = re.compile(r"[\w.][\w.:/]*")
 _NODE = re.compile(r"[Nn]ode:? ?\(?(?:name:)?'?(?P<name>[^\s')]+)")
 
@@ -51,6 +71,43 @@ def onnxruntime_loads(subject: Subject, timeout_s: float) -> Iterator[Finding]:
     match = _NODE.search(message)
     node = match["name"] if match and match["name"] in names else ""
     yield Finding(severity="error", check="onnxruntime", message=message, node=node, op_type=names.get(node, ""))
+
+
+def channel_scales(subject: Subject, inputs: Mapping[str, InputSpec], timeout_s: float) -> Iterator[Finding]:
+    """Find outputs whose channels differ a hundredfold in range, on random values of the recipe's shapes.
+
+    Raises `TookTooLongError`. Nothing is found where the model does not run: other checks report that.
+    """
+    samples = make_samples(model_inputs(subject.path), inputs, SampleSettings(), subject.path.name)
+    feeds = {name: feed.values for name, feed in next(iter(samples)).feeds.items()}
+    if any(values.dtype.isbuiltin != 1 or values.dtype.hasobject for values in feeds.values()):
+        return
+    with tempfile.TemporaryDirectory(prefix="ndld_flow-") as folder:
+        given, made = Path(folder, "feeds.npz"), Path(folder, "outputs.npz")
+        np.savez(given, allow_pickle=False, **feeds)
+        done = _run(["-c", _RUN, str(subject.path.resolve()), str(given), str(made)], timeout_s)
+        if done.returncode:
+            return
+        with np.load(made, allow_pickle=False) as arrays:
+            outputs = [arrays[name] for name in arrays.files]
+    for value, array in zip(subject.proto.graph.output, outputs, strict=True):
+        largest = channel_magnitudes(array) if array.dtype.kind == "f" else None
+        if largest is None or (message := _scales(largest)) is None:
+            continue
+        yield about("channel_scales", "info", f"output {value.name!r}: {message}")
+
+
+def _scales(largest: Sequence[float]) -> str | None:
+    """Return how far the channels with the largest and with the smallest values are apart; None below a hundredfold."""
+    top = max(range(len(largest)), key=largest.__getitem__)
+    low = min((i for i in range(len(largest)) if largest[i] > 0), key=largest.__getitem__, default=top)
+    if not largest[top] >= _HUNDREDFOLD * largest[low]:
+        return None
+    return (
+        f"values of channel {top} reach {largest[top]:.3g}, those of channel {low} {largest[low]:.3g}. Cosine and "
+        "other metrics over the whole output do not see the smaller ones, and one INT8 scale for all of them erases "
+        "them: judge the output by slices, and quantise such channels apart"
+    )
 
 
 def polygraphy_missing() -> str:

@@ -12,7 +12,8 @@ from typing import Literal
 from ndld_flow.backends.linting import graph_checks, library_checks, programs, value_checks
 from ndld_flow.backends.linting.subject import Subject, about, shortened
 from ndld_flow.backends.models.files import load_model, read_proto
-from ndld_flow.errors import BackendError, ModelError
+from ndld_flow.errors import BackendError, ModelError, RequestError
+from ndld_flow.inputs import InputSpec
 from ndld_flow.records.finding import Finding, Findings
 
 Check = Callable[[Subject], Iterator[Finding]]
@@ -33,9 +34,10 @@ _OWN_CHECKS: dict[str, Check] = {
     "nan_inf": value_checks.odd_values,
     "fp16_range": value_checks.half_precision_range,
 }
-CHECKS = (*_OWN_CHECKS, "onnxruntime", "polygraphy")
+CHECKS = (*_OWN_CHECKS, "onnxruntime", "polygraphy", "channel_scales")
 """Every check, in the order they run."""
 _READ_WEIGHTS = frozenset(("nan_inf", "fp16_range"))
+_COSTLY = _READ_WEIGHTS | {"channel_scales"}
 _FIRST_IR_POLYGRAPHY_READS = 4
 """Before, initializers had to be inputs, and Polygraphy drops the inputs."""
 _ORDER = ("error", "warning", "info")
@@ -51,8 +53,13 @@ class LintOptions:
     time_limit_s: float = 60.0
     polygraphy: Literal["auto", "always", "never"] = "auto"
     large_model_bytes: int = 2**30
-    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Input -> shape to run at."""
+    inputs: Mapping[str, InputSpec] = field(default_factory=dict)
+    """Input -> the shape and values to run with."""
+
+    @property
+    def shapes(self) -> dict[str, Sequence[int]]:
+        """Input -> shape to run at."""
+        return {name: spec.run_shape for name, spec in self.inputs.items() if spec.run_shape is not None}
 
 
 def lint_file(path: Path, options: LintOptions, progress: Callable[[int, int, str], None]) -> Findings:
@@ -79,7 +86,7 @@ def lint_file(path: Path, options: LintOptions, progress: Callable[[int, int, st
         except programs.TookTooLongError:
             skipped[name] = "the time limit was reached"
             findings.append(about(name, "warning", f"did not end within {options.time_limit_s:g} s"))
-        except (ValueError, KeyError, OSError, MemoryError) as error:
+        except (ValueError, KeyError, OSError, MemoryError, RequestError, ModelError) as error:
             # A model can be too broken to be looked at in this way: the other checks say how.
             skipped[name] = f"{type(error).__name__}: {error}"
     findings.sort(key=lambda finding: _ORDER.index(finding.severity))
@@ -114,6 +121,8 @@ def _check(name: str, options: LintOptions, deadline: float) -> Check:
         return partial(programs.onnxruntime_loads, timeout_s=left)
     if name == "polygraphy":
         return partial(programs.polygraphy_lint, shapes=options.shapes, timeout_s=left)
+    if name == "channel_scales":
+        return partial(programs.channel_scales, inputs=options.inputs, timeout_s=left)
     return _OWN_CHECKS[name]
 
 
@@ -122,9 +131,9 @@ def _reason_to_skip(name: str, options: LintOptions, size: int, subject: Subject
         return "not asked for"
     if time.monotonic() > deadline:
         return "the time limit was reached"
-    if subject.model is None and name in ("shape_inference", *_READ_WEIGHTS, "polygraphy"):
+    if subject.model is None and name in ("shape_inference", *_READ_WEIGHTS, "polygraphy", "channel_scales"):
         return "the model cannot be loaded"
-    if name in _READ_WEIGHTS and size > options.large_model_bytes and name not in options.checks:
+    if name in _COSTLY and size > options.large_model_bytes and name not in options.checks:
         return "the model is large: name the check in `checks` to run it all the same"
     return _reason_to_skip_polygraphy(options, size, subject) if name == "polygraphy" else ""
 
