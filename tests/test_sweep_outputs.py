@@ -12,6 +12,7 @@ import pytest
 from ndld_flow import api
 from ndld_flow.artifacts.kinds import Onnx
 from ndld_flow.errors import RequestError
+from ndld_flow.report.run_folder import read_run_record
 from ndld_flow.runner.collect_garbage import collect_garbage
 from ndld_flow.runner.diff_subjects import find_model
 from ndld_flow.runner.list_runs import list_runs
@@ -92,7 +93,17 @@ def test_a_sweep_where_a_run_is_needed_asks_for_a_point(kept: Kept, reference: s
         find_model(named, kept.outputs)
 
 
-@pytest.mark.parametrize("point", ["9", "3", "0", "-1", "first", "1.5", "²", "../0001"])
+def test_a_point_that_failed_has_a_folder_with_the_reason(kept: Kept) -> None:
+    page = api.report("toy#3", outputs=kept.toy.folder / "outputs")
+    record = read_run_record(page.parent)
+    assert record.outcome == "error"
+    assert record.failure is not None
+    assert record.failure.message in (page.parent / "log.txt").read_text()
+    assert [step.outcome for step in record.steps if step.name in record.failure.steps] == ["failed"]
+    assert "What ended this run" in page.read_text()
+
+
+@pytest.mark.parametrize("point", ["9", "0", "-1", "first", "1.5", "²", "../0001"])
 def test_a_point_that_is_not_there_is_told(kept: Kept, point: str) -> None:
     with pytest.raises(NoPointError, match="such as `toy#4`"):
         kept.outputs.find(f"toy#{point}")

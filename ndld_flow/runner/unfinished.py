@@ -85,7 +85,7 @@ def _describe_failure(run: RunState, error: BaseException) -> RunFailure:
         message=shortened(hide_credentials(visible_text(_say(error, steps))), _LONGEST_MESSAGE),
         exit_code=_exit_code(error),
         traceback=_trace(error),
-        log_lines={name: tuple(map(_log_line, run.logs[name])) for name in steps if run.logs.get(name)},
+        log_lines={name: tuple(map(log_line, run.logs[name])) for name in steps if run.logs.get(name)},
     )
 
 
@@ -110,7 +110,8 @@ def _trace(error: BaseException) -> str:
     return shortened(text, _LONGEST_TRACEBACK)
 
 
-def _log_line(line: str) -> str:
+def log_line(line: str) -> str:
+    """Return a line of a log as a record keeps it."""
     return shortened(hide_credentials(visible_name(visible_text(line))), _LONGEST_LINE)
 
 

@@ -103,7 +103,7 @@ def _describe_point(point: PointRun, judged: Judgement, place: Place, again: Mea
         tied=place.tied,
         on_front=place.on_front,
         wall_s=sum(step.wall_s for step in point.run.steps),
-        folder=f"points/{point.number:04}" if point.failure is None and not judged.missing else "",
+        folder=f"points/{point.number:04}" if point.is_begun and not judged.missing else "",
     )
 
 

@@ -49,7 +49,7 @@ def judge_point(point: PointRun, goals: Goals) -> Judgement:
     reason = "; ".join(_objections(point, goals, metrics))
     outcome: PointOutcome = "passed" if not reason else "inconclusive" if _is_undecided(point, goals) else "refused"
     if point.failure is not None:
-        outcome, reason = "failed", _say_failure(point)
+        outcome, reason = "failed", describe_failure(point)
     elif missing and not reason:
         outcome, reason = "failed", missing
     return Judgement(
@@ -116,7 +116,7 @@ def _is_undecided(point: PointRun, goals: Goals) -> bool:
     return not failed and not any(_failed_gates(point, goals, point.metrics))
 
 
-def _say_failure(point: PointRun) -> str:
-    """The error without the names by which points' steps are told apart: the point is told beside it."""
+def describe_failure(point: PointRun) -> str:
+    """Return the error without the names by which points' steps are told apart: the point is named beside it."""
     text = re.sub(r"^step (\w+#\d+ and )+\w+#\d+: (?=step )", "", str(point.failure))
     return re.sub(r"\bstep (\w+)#\d+", r"step \1", text)

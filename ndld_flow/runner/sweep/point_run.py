@@ -58,6 +58,11 @@ class PointRun:
         return not self.waiting
 
     @property
+    def is_begun(self) -> bool:
+        """Whether it is a recipe of its own: its settings do not contradict each other, and nothing is lacking here."""
+        return self.failure is None or bool(self.failed_step)
+
+    @property
     def is_whole(self) -> bool:
         """Whether every step was done."""
         return not self.waiting and bool(self.run.done) and all(step.record is not None for step in self.run.steps)

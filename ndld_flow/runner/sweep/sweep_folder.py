@@ -8,15 +8,21 @@ from ndld_flow.artifacts.files import write_text_atomically
 from ndld_flow.artifacts.kinds import LOG_FILE
 from ndld_flow.artifacts.sharing import make_folder
 from ndld_flow.recipe.compose import WITHOUT_SWEEP
+from ndld_flow.records.outcome import outcome_of_code
+from ndld_flow.records.run_record import RunFailure, RunRecord
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.exports.sweep_exports import write_sweep_exports
 from ndld_flow.report.sweep.draw import draw_sweep
 from ndld_flow.report.sweep.read import SWEEP_RECORD
-from ndld_flow.runner.conclude import describe_run
+from ndld_flow.runner.conclude import Ended as EndedRun
+from ndld_flow.runner.conclude import decide_gates, describe_ended, describe_run
 from ndld_flow.runner.run_folder import write_recipe_and_command
 from ndld_flow.runner.sweep.conclude_sweep import Ended
+from ndld_flow.runner.sweep.judge import describe_failure
 from ndld_flow.runner.sweep.point_command import NoOverrideError, point_overrides
 from ndld_flow.runner.sweep.point_folder import write_point
+from ndld_flow.runner.sweep.point_run import PointRun
+from ndld_flow.runner.unfinished import log_line
 
 
 def write_sweep_folder(record: SweepRecord, ended: Ended) -> Path:
@@ -34,13 +40,33 @@ def write_sweep_folder(record: SweepRecord, ended: Ended) -> Path:
                 command = _repeat_point(record, point, ended, folder)
                 ended_well = final is not None and final.judgement.outcome != "failed"
                 shown = final.point if final and ended_well else run
-                described = describe_run(shown.run, f"{record.id}#{point.number}", command)
+                described = _describe_point(shown, f"{record.id}#{point.number}", command)
                 write_point(described, built / point.folder, folder / point.folder, outputs.store)
         _write_texts(record, built, folder)
         draw_sweep(record, built, outputs.store.object_folder)
         write_sweep_exports(record, built)
         outputs.publish(built, folder)
     return folder
+
+
+def _describe_point(point: PointRun, run_id: str, command: tuple[str, ...]) -> RunRecord:
+    """Return the record of a point's run: whole, or as far as it came."""
+    run, error = point.run, point.failure
+    if error is None:
+        return describe_run(run, run_id, command)
+    lines = tuple(map(log_line, run.logs.get(point.failed_step, ())))
+    failure = RunFailure(
+        steps=(point.failed_step,),
+        message=describe_failure(point),
+        exit_code=error.exit_code,
+        log_lines={point.failed_step: lines} if lines else {},
+    )
+    steps = tuple(
+        step.model_copy(update={"outcome": "failed", "reason": "failed"}) if step.name == point.failed_step else step
+        for step in run.steps
+    )
+    gates = decide_gates(run, as_far_as_known=True)
+    return describe_ended(run, run_id, command, EndedRun(steps, gates, outcome_of_code(error.exit_code), failure))
 
 
 def _repeat_point(sweep: SweepRecord, point: SweepPoint, ended: Ended, folder: Path) -> tuple[str, ...]:
