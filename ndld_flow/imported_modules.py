@@ -13,7 +13,7 @@ import importlib.util
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -23,18 +23,12 @@ from blake3 import blake3
 
 _LIBRARIES = frozenset(
     (
-        "ndld_flow",
-        "numpy",
-        "onnx",
-        "onnx_graphsurgeon",
-        "onnx_ir",
-        "onnxruntime",
-        "onnxscript",
-        "polygraphy",
-        "pydantic",
+        *("av", "blake3", "click", "filelock", "fsspec", "google", "hydra", "jinja2", "matplotlib", "ml_dtypes"),
+        *("numpy", "omegaconf", "onnx", "onnx_graphsurgeon", "onnx_ir", "onnxruntime", "onnxscript", "optuna"),
+        *("pandas", "polygraphy", "pydantic", "pydantic_core", "ray", "re2", "rich", "yaml"),
     )
 )
-"""Keys have the versions of these; they are never loaded a second time, wherever they lie."""
+"""What ndld_flow itself imports, also late: a file of that name beside a step does not take its place."""
 _MOST_MODULES = 2000
 """More are no helpers of a step."""
 
@@ -165,12 +159,12 @@ class _Search:
         package = self._modules.get(parent)
         if package is not None:
             return self._read(name, _locate(word, package.folders))
-        if name in sys.stdlib_module_names or name in _LIBRARIES:
+        if name in sys.stdlib_module_names or name == "ndld_flow":
             return None
-        beside = _locate(word, self._folders)
+        beside = None if name in _LIBRARIES else _locate(word, self._folders)
         if beside is None or beside.is_namespace:
             elsewhere = _locate_installed(name)
-            if elsewhere == _INSTALLED:
+            if elsewhere == _INSTALLED or name in _LIBRARIES:
                 self._installed[name] = None
                 return None
             beside = elsewhere or beside
@@ -275,6 +269,19 @@ def use_modules(code: ImportedCode, *, alone: bool = False) -> None:
     if before.keys() - _FINDER.modules.keys() or any(map(_is_other, _FINDER.modules.values())):
         for name in {**before, **_FINDER.modules}:  # whatever imported one of them holds its old contents
             sys.modules.pop(name, None)
+
+
+def unseen_modules(before: Collection[str], code: Iterable[ImportedCode]) -> list[str]:
+    """Return the modules that were imported since then from where no distribution is installed, and that no text shows:
+    by a name that was computed. Nothing notices a change in them.
+    """
+    seen = {str(path) for each in code for path in (*files_of(each).values(), *each.files.values())}
+    new = {name: getattr(module, "__file__", None) for name, module in sys.modules.items() if name not in before}
+    return [
+        name
+        for name, file in new.items()
+        if file and not _is_installed(file) and file not in seen and not name.startswith("ndld_flow")
+    ]
 
 
 def _is_other(module: ImportedModule) -> bool:

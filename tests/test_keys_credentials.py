@@ -12,7 +12,7 @@ import yaml
 from ndld_flow import api
 from ndld_flow.artifacts.hidden_credentials import find_redacted, hide_credentials
 from ndld_flow.artifacts.store import Store
-from ndld_flow.errors import RecipeError
+from ndld_flow.errors import OutputsError, RecipeError
 from ndld_flow.recipe.recipe import ModelSource
 from ndld_flow.recipe.sources import find_model
 from ndld_flow.records.run_record import RunRecord
@@ -142,6 +142,19 @@ def test_a_key_gives_no_means_to_try_passwords(in_folder: Path) -> None:
     assert salt.read_bytes() not in b"".join(
         path.read_bytes() for path in Path(first.folder).rglob("*") if path.is_file()
     )
+
+
+def test_a_variable_that_names_a_file_is_no_credential(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (in_folder / "credentials.json").write_text("{}")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(in_folder / "credentials.json"))
+    assert hide_credentials(f"{in_folder}/credentials.json") == f"{in_folder}/credentials.json"
+
+
+def test_a_salt_that_cannot_be_read_is_told(in_folder: Path) -> None:
+    toy = make_toy(in_folder, ONE % "https://joe:1234@host/x")
+    (in_folder / "outputs" / "store" / "salt").mkdir(parents=True)
+    with pytest.raises(OutputsError, match=r"salt cannot be read"):
+        toy.run()
 
 
 def test_a_damaged_salt_costs_a_computation_and_no_more(in_folder: Path) -> None:

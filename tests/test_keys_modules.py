@@ -306,6 +306,25 @@ def test_workers_use_the_modules_that_were_planned(in_folder: Path) -> None:
         assert onnx.load("outputs/runs/toy/latest/first/model.onnx").doc_string == expected
 
 
+def test_a_module_that_the_source_does_not_show_is_reported(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(in_folder)
+    late = "import importlib; word = importlib.import_module('hid' + 'den_helper').word"
+    toy = make(in_folder, "", late, {"hidden_helper.py": TWO})
+    done, _ = toy.run()
+    monkeypatch.delitem(sys.modules, "hidden_helper")
+    assert "hidden_helper: imported in a way" in (Path(done.folder) / "first" / "log.txt").read_text()
+    seen = make(in_folder, "", "from hidden_helper import word")
+    done, _ = seen.run()
+    assert "imported in a way" not in (Path(done.folder) / "first" / "log.txt").read_text()
+
+
+def test_a_file_that_is_called_as_a_library_of_ours_does_not_take_its_place(in_folder: Path) -> None:
+    toy = make(
+        in_folder, "import yaml", "word = lambda: yaml.__name__ + str(hasattr(yaml, 'safe_load'))", {"yaml.py": ""}
+    )
+    assert word(toy) == ("yamlTrue", ["first"])
+
+
 def test_nothing_runs_while_imports_are_found(tmp_path: Path) -> None:
     (tmp_path / "tools").mkdir()
     (tmp_path / "tools" / "__init__.py").write_text("raise SystemExit('must not run')")

@@ -8,7 +8,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from ndld_flow.runner.events import ignore
 from ndld_flow.runner.executors import on_ray, ray_node, ray_ways
 from ndld_flow.runner.executors.carried_files import carry_files
 from ndld_flow.runner.executors.compute import compute_steps
-from ndld_flow.runner.executors.executor import Task
 from ndld_flow.runner.executors.line import Failed
 from ndld_flow.runner.executors.on_ray import OnRay
 from ndld_flow.runner.executors.ray_cluster import Said, Talk
@@ -156,9 +154,7 @@ def test_what_has_not_arrived_is_not_received(in_folder: Path, monkeypatch: pyte
 
 def test_a_model_that_was_changed_since_is_not_sent(in_folder: Path) -> None:
     deeds = Deeds(in_folder)
-    (work,) = make_task(deeds).works
-    outside = replace(work.source, path=in_folder / "model.onnx")
-    outside.path.write_bytes(b"another model")
-    task = Task((replace(work, artifacts={"from": outside}),))
+    task = make_task(deeds)
+    task.works[0].source.path.write_bytes(b"another model")
     with pytest.raises(RequestError, match=r"model .*model.onnx: it was changed while it was worked on"):
         carry_files(task, deeds.store, trust=True)

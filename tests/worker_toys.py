@@ -7,9 +7,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import onnx
+
 from ndld_flow.artifacts.kinds import Onnx
 from ndld_flow.artifacts.store import Store
 from ndld_flow.recipe.load import load_recipe
+from ndld_flow.recipe.recipe import ModelSource
+from ndld_flow.recipe.sources import find_model
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Task
 from ndld_flow.runner.keys import describe_key
@@ -106,8 +110,6 @@ class Deeds:
         self.toy = make_toy(folder)
         (folder / "deed.py").write_text(DEED)
         self.store = Store(folder / "outputs" / "store")
-        self.store.root.mkdir(parents=True, exist_ok=True)
-        (self.store.root / "model.onnx").write_bytes((folder / "model.onnx").read_bytes())
         self.told: list[tuple[str, int, int, str]] = []
 
     def task(
@@ -121,9 +123,7 @@ class Deeds:
         """A task of one step with these settings, such as `act: bug, word: x`; `hears` its progress, else `told`."""
         self.toy.recipe.write_text(f"{RECIPE}  {name}: {{step: deed, {settings}}}\n")
         recipe = load_recipe(self.toy.recipe, trust=True)
-        # Tasks of different names are different tasks, though their settings are the same. The digest of a model in the
-        # store is taken for granted.
-        source = Onnx(self.store.root / "model.onnx", "source", name.encode().hex().ljust(64, "0"))
+        source = self._model(name)
         parts = describe_key(recipe.steps[0], {"from": source.digest}, {}, self.store)
 
         def progress(done: int, total: int, what: str) -> None:
@@ -131,6 +131,16 @@ class Deeds:
 
         work = Work(recipe.steps[0], parts, {"from": source}, {}, hears or progress, recipe.name)
         return Task((work,), timeout_s=timeout_s)
+
+    def _model(self, name: str) -> Onnx:
+        """Tasks of different names read different models, so that they are different tasks with the same settings."""
+        path = self.folder / "models" / name / "model.onnx"
+        if not path.exists():
+            model = onnx.load(self.folder / "model.onnx")
+            model.doc_string = name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            onnx.save(model, path)
+        return find_model(ModelSource(source=str(path)), self.store, lambda _: None).artifact
 
     @property
     def done(self) -> list[tuple[str, int]]:

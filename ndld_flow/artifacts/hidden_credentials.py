@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from urllib.parse import unquote, unquote_plus
 
 from pydantic import JsonValue
@@ -114,11 +115,16 @@ def _is_redacted(text: str) -> bool:
 def _hider() -> Callable[[str], str]:
     """Return `hide_credentials` for the environment as it is now."""
     found = {os.environ[name]: name for name in os.environ if is_secret_variable(name)}
-    secrets = {value: name for value, name in found.items() if len(value) >= _SHORTEST_VARIABLE}
+    secrets = {value: name for value, name in found.items() if len(value) >= _SHORTEST_VARIABLE and not _is_path(value)}
     if not secrets:
         return _hide_urls
     pattern = re.compile("|".join(re.escape(value) for value in sorted(secrets, key=len, reverse=True)))
     return lambda text: _hide_urls(pattern.sub(lambda value: f"***{secrets[value[0]]}***", text))
+
+
+def _is_path(value: str) -> bool:
+    """Return whether a variable says where a credential lies, and is none itself."""
+    return value.startswith(("/", "~")) and Path(value).expanduser().exists()
 
 
 def _hide_all(value: JsonValue, hide: Callable[[str], str]) -> JsonValue:

@@ -32,7 +32,7 @@ from ndld_flow.artifacts.files import remove_folder, sync, sync_folder, write_te
 from ndld_flow.artifacts.locks import Locks
 from ndld_flow.artifacts.seals import seal, unseal
 from ndld_flow.artifacts.sharing import make_folder, open_new_file, share_tree
-from ndld_flow.errors import NewerFormatError
+from ndld_flow.errors import NewerFormatError, OutputsError
 from ndld_flow.records.read_document import read_bounded
 from ndld_flow.records.step_record import ArtifactRecord, StepRecord
 
@@ -231,9 +231,14 @@ class Store:
 
 
 def _read_salt(path: Path) -> bytes:
-    """Return the salt of a store; nothing where there is none, or only a part of one."""
+    """Return the salt of a store; nothing where there is none, or only a part of one. Raises OutputsError."""
     try:
         salt = path.read_bytes()
     except FileNotFoundError:
         return b""
+    except OSError as error:
+        raise OutputsError(
+            f"{path} cannot be read: {error.strerror}. It takes part in keys of settings that hold credentials; let "
+            "those who share this store read it, or remove it, which costs their results."
+        ) from None
     return salt if len(salt) == _SALT_BYTES else b""

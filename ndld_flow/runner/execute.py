@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import numbers
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -16,7 +17,7 @@ from ndld_flow.artifacts.hidden_credentials import hide_credentials
 from ndld_flow.artifacts.kinds import Artifact, Onnx
 from ndld_flow.artifacts.store import Store
 from ndld_flow.errors import RequestError
-from ndld_flow.imported_modules import ImportedCode, use_modules
+from ndld_flow.imported_modules import ImportedCode, unseen_modules, use_modules
 from ndld_flow.inputs import InputSpec
 from ndld_flow.plain_text import short_name
 from ndld_flow.recipe.recipe import ModelSource, RecipeStep
@@ -87,12 +88,14 @@ def execute_steps(
         with _hearing_logs(works), working_steps(steps, works[0].recipe, store, folder, wait) as around:
             tell_begin()
             use_modules(works[0].step.type.code or ImportedCode(), alone=True)
+            before = set(sys.modules)
             started_at, start = datetime.now(UTC), time.perf_counter()
             results = works[0].step.type.cls.run_together(turns)
             took_s = time.perf_counter() - start
             _check_results(works, results)
             for work in works:
                 _refuse_changed(work, store)
+                _warn_of_unseen(work, before)
             ended_at = started_at + timedelta(seconds=took_s)  # the clock may have been set meanwhile
             sitting = _Sitting(started_at, ended_at, took_s / len(works), around.end_watch())
             records = [
@@ -159,6 +162,18 @@ def _refuse_changed(work: Work, store: Store) -> None:
         raise RequestError(
             f"step {work.step.name}: {', '.join(changed)} changed while it worked, so it is unknown what it read. Its "
             "result is not kept: run again."
+        )
+
+
+def _warn_of_unseen(work: Work, before: Collection[str]) -> None:
+    """Log the modules that the step's code imported and that are not in its key."""
+    code = work.step.imported()
+    unseen = unseen_modules(before, code.values()) if code else []
+    if unseen:
+        step_logger(work.step.name).warning(
+            "%s: imported in a way that the source does not show, so that a change in it is not noticed: import it by "
+            "its name, or run the step again with --force after a change",
+            ", ".join(unseen),
         )
 
 
