@@ -115,7 +115,8 @@ def test_nothing_is_found_where_nothing_is_wrong(case: str, timed: bool) -> None
 def test_a_float_residual_beside_a_quantised_convolution() -> None:
     (one,) = found("unquantized_residual", profile(residual_block()))
     assert one.title == (
-        "1 layer adding a residual in FP16 to a quantised product: quantising again takes 40.0 % of the layers' time"
+        "1 layer adding an unquantised residual in FP16 to a quantised convolution: "
+        "quantising again takes 40.0 % of the layers' time"
     )
     assert one.layers == (2, 0, 3)
     assert "`op_types` of `quantize`" in one.next_step and one.score == pytest.approx(0.4)
@@ -167,7 +168,7 @@ def float_output(reader: Layer, **given: Any) -> Profile:
 
 def test_a_pool_reads_what_could_be_8_bits() -> None:
     (one,) = found("quantized_float_output", float_output(layer("TiledPooling", "a:float32", "b:float32")))
-    assert one.title == "1 layer multiplying 8 bits and writing FP32"
+    assert one.title == "1 layer computing in 8 bits and writing FP32"
     assert one.layers == (0, 1) and "MaxPool" in one.next_step
     assert one.score == pytest.approx(1 / 6)
 
@@ -241,7 +242,7 @@ def test_converting_between_layers_and_at_the_ends() -> None:
         layer("TiledPooling", "c:float32", "y:float32"),
     ]
     (one,) = found("type_conversions", profile(layers, inputs="x:float32"))
-    assert one.title == "2 layers converting types: 50.0 % of the layers' time"
+    assert one.title == "2 layers that only convert types: 50.0 % of the layers' time"
     assert "FP32 to FP16 of an input, for CaskConvolution" in one.evidence
     assert "FP16 to FP32 after CaskConvolution" in one.evidence
     assert "`keep_io: false`" in one.next_step and "Between layers" in one.next_step
@@ -258,7 +259,9 @@ def test_a_quantised_first_layer_beside_the_tensor_cores() -> None:
         *(int8_conv("b:int8", "b:int8") for _ in range(3)),
     ]
     (one,) = found("off_tensor_cores", profile(layers))
-    assert one.title == "1 layer multiplying beside the tensor cores (INT8 DP4A): 25.0 % of the layers' time"
+    assert (
+        one.title == "1 layer multiplying on CUDA cores instead of tensor cores (INT8 DP4A): 25.0 % of the layers' time"
+    )
     assert "3 input channels" in one.evidence and "`exclude.nodes` of `quantize`" in one.next_step
 
 
@@ -337,10 +340,10 @@ def test_channels_that_are_as_they_must_be(layers: list[Layer]) -> None:
 def test_the_quantised_export_is_told_what_to_do() -> None:
     """Nothing of it computes in float but the pools, so that `block` of `convert_fp16` is none of its business."""
     insights = {one.title.partition(":")[0]: one for one in diagnose(read_profile(A100 / "qat"))}
-    residual = insights["8 layers adding a residual in FP16 to a quantised product"]
+    residual = insights["8 layers adding an unquantised residual in FP16 to a quantised convolution"]
     assert len(residual.layers) == 16 and residual.score == pytest.approx(0.15, abs=0.01)
-    assert insights["1 layer multiplying beside the tensor cores (INT8 DP4A)"].layers == (1,)
-    assert insights["1 layer multiplying 8 bits and writing FP32"].layers == (1, 2)
+    assert insights["1 layer multiplying on CUDA cores instead of tensor cores (INT8 DP4A)"].layers == (1,)
+    assert insights["1 layer computing in 8 bits and writing FP32"].layers == (1, 2)
     assert not any("out of `block`" in one.next_step or "Casts" in one.title for one in insights.values())
     assert not any("in float32" in title for title in insights)
 

@@ -109,7 +109,7 @@ def test_tables_show_all_three_precisions(int8: Profile) -> None:
     }  # fmt: skip
     text = profile_markdown("int8", int8)
     assert "| Reads → writes | Multiply unit |" in text and "int8 + float16 → float16" in text
-    assert "70.0 % of it on tensor cores, 20.0 % not known" in text
+    assert "70.0 % of it on tensor cores, 20.0 % unknown" in text
     assert '"reads":"int8 + float16"' in chrome_trace([("int8", int8)])
 
 
@@ -133,7 +133,7 @@ def test_a_glance_on_a_terminal(exports: Path, int8: Profile) -> None:
     assert triage(int8).by_precision[0].name == "int8"
     ran = ndld_flow("profile", str(exports), cwd=exports)
     assert ran.returncode == 0, ran.stderr
-    assert "on tensor cores 70.0 % of the layers' time, beside them 10.0 %, not known 20.0 %" in ran.stdout
+    assert "on tensor cores 70.0 % of the layers' time, not on tensor cores 10.0 %, unknown 20.0 %" in ran.stdout
 
 
 @pytest.mark.browser
@@ -143,7 +143,7 @@ def test_the_page(browser: Browser, exports: Path, tmp_path: Path) -> None:
         browser, api.report(str(exports), to=tmp_path / "report.html"), viewport={"width": 1600, "height": 900}
     )
     part = page.locator("#layers-0")
-    expect(part).to_contain_text("On tensor cores: 70.0 % of that time; beside them 10.0 %, not known 20.0 %")
+    expect(part).to_contain_text("On tensor cores: 70.0 % of that time; not on tensor cores 10.0 %, unknown 20.0 %")
     grid = part.get_by_role("grid")
     heads = grid.get_by_role("columnheader").all_inner_texts()
     assert [head for head in heads if head in ("Precision", "Reads → writes", "Unit")] == [
@@ -151,7 +151,7 @@ def test_the_page(browser: Browser, exports: Path, tmp_path: Path) -> None:
     ]  # fmt: skip
     row = grid.get_by_role("row").filter(has_text=re.compile("Add_4"))
     expect(row).to_contain_text("int8+fp16→fp16")
-    expect(row).to_contain_text("tensor core INT8")
+    expect(row).to_contain_text("TC INT8")
     assert row.locator("[title*='tactic: i8f16_i8i32_f32']").count() == 1
     row.click()
     details = part.locator("dl").filter(has_text="Multiply unit")

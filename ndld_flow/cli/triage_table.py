@@ -76,7 +76,7 @@ def _about(profile: Profile, layers_ms: float) -> Iterator[str]:
     shares = profile.tensor_cores
     if shares is not None:
         yield (
-            f"on tensor cores {share(shares.on)} of the layers' time, beside them {share(shares.off)}, not known "
+            f"on tensor cores {share(shares.on)} of the layers' time, not on tensor cores {share(shares.off)}, unknown "
             f"{share(shares.unknown)}"
         )
     if profile.peak_memory_bytes:

@@ -1,4 +1,4 @@
-"""Convolutions and matrix products that run beside tensor cores that others use."""
+"""Convolutions and matrix products that run on CUDA cores while others use tensor cores."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def off_tensor_cores(subject: LintSubject) -> Iterator[Insight]:
     units = " and ".join(dict.fromkeys(layers[place].unit for place in positions))
     yield Insight(
         score=part / 2,
-        title=f"{layers_word(len(positions))} multiplying beside the tensor cores ({units})"
+        title=f"{layers_word(len(positions))} multiplying on CUDA cores instead of tensor cores ({units})"
         + (f": {share(part)} of {subject.whole}" if subject.is_timed else ""),
         evidence=f"{name_some(subject, positions)}: {subject.took(positions)}. {_why(layers[positions[0]])}",
         next_step=_advice([layers[place] for place in positions]),

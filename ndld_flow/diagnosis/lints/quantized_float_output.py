@@ -53,7 +53,7 @@ def quantized_float_output(subject: LintSubject) -> Iterator[Insight]:
     plain = [place for place in readers if not is_product(subject.layers[place])]
     yield Insight(
         score=subject.share(plain) / 2,
-        title=f"{layers_word(len(positions))} multiplying 8 bits and writing {types}",
+        title=f"{layers_word(len(positions))} computing in 8 bits and writing {types}",
         evidence=f"{name_some(subject, positions)}: {subject.took(positions)}"
         + (f" ({share(subject.share(positions))} of {subject.whole})" if subject.is_timed else "")
         + f". {subject.call_types(readers)} ({name_some(subject, readers)}) read that: {subject.took(readers)}.",

@@ -28,7 +28,7 @@ def type_conversions(subject: LintSubject) -> Iterator[Insight]:
     more = f" and {len(positions) - 3} more" if len(positions) > 3 else ""
     yield Insight(
         score=part,
-        title=f"{layers_word(len(positions))} converting types: {share(part)} of {subject.whole}",
+        title=f"{layers_word(len(positions))} that only convert types: {share(part)} of {subject.whole}",
         evidence=f"{ways}{more}: {subject.took(positions)}.",
         next_step=_advice(outer, inner),
         layers=positions,

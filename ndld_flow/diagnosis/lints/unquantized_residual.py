@@ -35,7 +35,7 @@ def unquantized_residual(subject: LintSubject) -> Iterator[Insight]:
     part = subject.share(after)
     yield Insight(
         score=part,
-        title=f"{layers_word(len(added))} adding a residual in {types} to a quantised product"
+        title=f"{layers_word(len(added))} adding an unquantised residual in {types} to a quantised convolution"
         + (f": quantising again takes {share(part)} of {subject.whole}" if part else ""),
         evidence=f"{name_some(subject, added)}: {subject.took(added)}.{again}",
         next_step=(

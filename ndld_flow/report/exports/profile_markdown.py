@@ -100,9 +100,9 @@ def _row(layer: Layer, ms: float, total: float, known: _Known) -> list[str]:
 
 
 def tensor_cores_text(profile: Profile) -> str:
-    """`; 46.4 % of it on tensor cores, 0.0 % not known`; empty where no unit is known."""
+    """`; 46.4 % of it on tensor cores, 0.0 % unknown`; empty where no unit is known."""
     shares = profile.tensor_cores
-    return f"; {share(shares.on)} of it on tensor cores, {share(shares.unknown)} not known" if shares else ""
+    return f"; {share(shares.on)} of it on tensor cores, {share(shares.unknown)} unknown" if shares else ""
 
 
 def _notes(profile: Profile) -> str:
