@@ -34,7 +34,8 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
 
     The two models are measured again, against each other: each round starts a fresh process of each, which alternate
     pass by pass, and rounds follow until the evidence decides or a limit is reached. They decide the median and the
-    quickest latency; the profiles' own process runs, in pairs where they were measured in turns, decide the rest.
+    quickest latency; the profiles' own process runs, in pairs where they were measured in turns, decide the rest. Both
+    models are in memory at once meanwhile.
     """
 
     version: ClassVar[int] = 2
