@@ -106,6 +106,12 @@ def share(fraction: float) -> str:
     return f"{fraction * 100:.1f} %"
 
 
+def percent(fraction: float) -> str:
+    """Return two digits, or all before the point: `0.0049` -> `0.49 %`, `1.44` -> `144 %`."""
+    value = 100 * fraction
+    return f"{value:.2g} %" if value < 99.5 else f"{value:,.0f} %"
+
+
 def change(before: float, after: float) -> str:
     """Relative change: `-52 %`; empty when there is nothing to relate to."""
     if before == 0:

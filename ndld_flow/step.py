@@ -152,7 +152,7 @@ class Result:
     summary: str
     """One line for people: `672 -> 326 nodes`."""
     passed: bool = True
-    """False says no: the run ends with exit code 1."""
+    """False: the step failed, and the run ends with exit code 1."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
     """The numbers that gates may name: each a `Metric`, such as `latency.median` -> 3.2 ms, or a plain number."""
     change: GraphChange | None = None
@@ -218,7 +218,7 @@ class Step(Settings, Generic[In, Out]):
     reads_first_sample: ClassVar[bool] = False
     """True when it reads no more than the first of the files that an input's `data:` means."""
     stops_run: ClassVar[bool] = False
-    """True when nothing after this step makes sense once it has said no."""
+    """True when nothing after this step makes sense once it has failed."""
     reads_through: ClassVar[tuple[str, ...]] = ()
     """Settings marked `Reads`, or `from`: what the steps that they name read is read too, as
     `context.read("base/from")`, so that this step can repeat what they did."""

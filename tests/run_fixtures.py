@@ -573,8 +573,8 @@ def write_failed(folder: Path) -> Path:
         passed=False,
         log="sigmoid_0.tmp_0: cosine 0.031 is below 0.999\nsigmoid_0.tmp_0: max_abs 1 is above 0.01\n",
     )
-    steps[4] = StepSketch("speed", "profile", outcome="skipped", reason="agree said no", wall_s=0)
-    steps[5] = StepSketch("base", "profile", outcome="skipped", reason="agree said no", wall_s=0)
+    steps[4] = StepSketch("speed", "profile", outcome="skipped", reason="agree failed", wall_s=0)
+    steps[5] = StepSketch("base", "profile", outcome="skipped", reason="agree failed", wall_s=0)
     gates = (GateResult(gate="agree.cosine >= 0.999", passed=False, left=0.0312, right=0.999),)
     sentences = ("cosine 0.0312 is below 0.999", "max_abs 1 is above 0.01")
     documents = {

@@ -94,7 +94,7 @@ def test_the_verdict_of_a_run_is_five_lines_with_its_numbers(tmp_path: Path) -> 
 
 def test_the_verdict_of_a_failed_run_names_who_said_no(tmp_path: Path) -> None:
     assert verdict_of(write_failed(tmp_path)) == [
-        "FAILED ppocr-det in 2.1 s: agree and a gate said no",
+        "FAILED ppocr-det in 2.1 s: agree and a gate failed",
         "graph 672 -> 337 nodes, 4.53 -> 2.28 MiB",
         "accuracy cosine 0.0312, max abs 0.99987 (outside tolerance: 1 of 1 outputs)",
         "latency not measured",
@@ -306,7 +306,7 @@ def test_steps_tell_what_they_did(tmp_path: Path) -> None:
 
 def test_a_skipped_step_is_drawn_where_the_recipe_puts_it(tmp_path: Path) -> None:
     speed = page_of(write_failed(tmp_path)).steps[4]
-    assert (speed.outcome, speed.reason) == ("skipped", "agree said no")
+    assert (speed.outcome, speed.reason) == ("skipped", "agree failed")
     assert speed.reads == (("from", "half"),)
     assert speed.flow.incoming == (1,)
 

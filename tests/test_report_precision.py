@@ -153,7 +153,7 @@ def test_the_terminal_tells_searches_and_failed_ones_first(tmp_path: Path) -> No
 
 
 def test_a_skipped_user_of_a_search_hangs_on_it(tmp_path: Path) -> None:
-    steps = [search_steps()[0], StepSketch("half", "convert_fp16", outcome="skipped", reason="search said no")]
+    steps = [search_steps()[0], StepSketch("half", "convert_fp16", outcome="skipped", reason="search failed")]
     page = collect_page(read_run(write_run(tmp_path, run_record(steps, recipe=RECIPE), {})))
     assert page.steps[1].flow.incoming == (page.steps[0].flow.lane,)
 

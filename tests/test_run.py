@@ -214,7 +214,7 @@ def test_a_step_that_stops_the_run_skips_what_comes_after(in_folder: Path) -> No
     done, events = toy.run()
     assert outcomes(events) == {"first": "failed", "second": "skipped", "aside": "skipped"}
     run = RunRecord.model_validate_json((Path(done.folder) / "run.json").read_text())
-    assert run.steps[1].reason == "first said no"
+    assert run.steps[1].reason == "first failed"
 
 
 def test_the_run_folder_repeats_itself(in_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -62,7 +62,7 @@ def test_a_check_that_stops_every_point_is_a_result(toy: SweepToy) -> None:
     (toy.folder / "stop.py").write_text(stop.replace('Result(f"{ms:g} ms"', 'Result("it looks bad", passed=False'))
     record, _ = toy.write(text.replace("gauge.py]", "gauge.py, stop.py]")).run()
     assert {point.outcome for point in record.points} == {"refused"}
-    assert record.points[0].reason == "lint said no: it looks bad"
+    assert record.points[0].reason == "lint failed: it looks bad"
     assert record.points[0].steps[-1].outcome == "skipped"
     assert not record.passed
 

@@ -165,7 +165,7 @@ def test_a_step_that_says_no_saves_the_measuring_too(toy: SweepToy) -> None:
     text = toy.recipe.read_text().replace("tint.colour: [red, green]", "tint.passed: [true, false]")
     record, _ = toy.write(text).run()
     assert [point.outcome for point in record.points] == ["passed"] * 3 + ["refused"] * 3
-    assert record.points[3].reason == "tint said no: dyed red"
+    assert record.points[3].reason == "tint failed: dyed red"
     assert "speed#4" not in " ".join(toy.log)
 
 

@@ -184,6 +184,7 @@ def environment() -> Environment:
         "share",
         "change",
         "number",
+        "percent",
         "three_digits",
         "slower_words",
     )

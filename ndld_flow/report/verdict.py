@@ -7,6 +7,7 @@ from pathlib import Path
 from ndld_flow.quantities import (
     count,
     number,
+    percent,
     seconds,
     size,
     size_change,
@@ -64,7 +65,7 @@ def outcome_line(summary: Summary) -> str:
     if summary.outcome == "inconclusive":
         return f"{line}: {' and '.join(summary.undecided)} could not be decided"
     if not summary.passed:
-        return f"{line}: {' and '.join(who_said_no(summary))} said no"
+        return f"{line}: {' and '.join(who_said_no(summary))} failed"
     reused = summary.outcomes.get("reused", 0)
     steps = sum(summary.outcomes.values())
     return f"{line} ({reused} of {steps} steps reused)" if reused else line
@@ -112,7 +113,7 @@ def worst_slice_words(error: float, place: str) -> str:
     """Return `worst slice 1.2 % off (output0, channel 4)`."""
     if not error:
         return "no slice differs"
-    return f"worst slice {100 * error:.2g} % off{f' ({place})' if place else ''}"
+    return f"worst slice {percent(error)} off{f' ({place})' if place else ''}"
 
 
 def tolerance_words(accuracy: AccuracyOutcome) -> str:

@@ -150,7 +150,7 @@ def _do_steps(run: RunState, executor: Callable[[], Executor]) -> None:
 
 
 def _skip_unit(unit: Unit, stopped_by: str) -> list[RunStep]:
-    return [skip_step(step, f"{stopped_by} said no") for step in unit]
+    return [skip_step(step, f"{stopped_by} failed") for step in unit]
 
 
 def _do_unit(run: RunState, unit: Unit, executor: Callable[[], Executor]) -> list[RunStep]:

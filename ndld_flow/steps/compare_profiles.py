@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
-    """Compare a profile with another, metric by metric and layer by layer, and check gates; `from` is the candidate.
+    """Compare two profiles by metrics and by layers, and check gates; `from` is the candidate.
 
     The two models are measured again, against each other: each round starts a fresh process of each, which alternate
     pass by pass, and rounds follow until the evidence decides or a limit is reached. They decide the median and the

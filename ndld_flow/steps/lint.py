@@ -36,7 +36,7 @@ CheckName = Literal[
 class Lint(Step[Onnx, LintDocument]):
     """Check a model with onnx, ONNX Runtime and Polygraphy, and look for what they do not say.
 
-    The run stops after a lint that says no.
+    The run stops after a lint that fails.
     """
 
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "polygraphy", "onnx-graphsurgeon")
@@ -45,7 +45,7 @@ class Lint(Step[Onnx, LintDocument]):
     returns: ClassVar[tuple[Returns, ...]] = metrics("errors", "warnings", "notes")
 
     fail_on: Literal["error", "warning", "never"] = "error"
-    """From which severity on the step says no."""
+    """The severity from which on the step fails."""
     checks: tuple[CheckName, ...] = ()
     """Run only these checks; empty runs all."""
     skip: tuple[CheckName, ...] = ()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from ndld_flow.backends.comparing.tolerance import SLICE_BOUNDS
 from ndld_flow.plain_text import short_name
-from ndld_flow.quantities import number
+from ndld_flow.quantities import number, percent
 from ndld_flow.records.accuracy import SAME_DB, Accuracy, OutputAgreement, higher_is_better
 from ndld_flow.records.metric import Metric
 
@@ -108,7 +108,7 @@ def _worst_slice(outputs: Sequence[OutputAgreement]) -> str:
         return "no slice differs"
     names = [short_name(output.output)] if len(outputs) > 1 else []
     place = ", ".join([*names, *([output.worst_slices["slice_rms"]] if "slice_rms" in output.worst_slices else [])])
-    return f"worst slice {100 * error:.2g} % off{f' ({place})' if place else ''}"
+    return f"worst slice {percent(error)} off{f' ({place})' if place else ''}"
 
 
 def _some(numbers: Sequence[int]) -> str:

@@ -96,7 +96,7 @@ def _objections(point: PointRun, goals: Goals, metrics: Mapping[str, Metric]) ->
     """Sentences about all that failed or is undecided: steps, the recipe's gates, the sweep's constraints."""
     for step in point.run.steps:
         if step.record is not None and not step.record.passed:
-            verb = "is inconclusive" if step.record.inconclusive else "said no"
+            verb = "is inconclusive" if step.record.inconclusive else "failed"
             yield f"{step.name} {verb}: {step.record.summary}"
     for result in _failed_gates(point, goals, metrics):
         yield f"{result.gate} failed: {' against '.join(apart((result.left, result.right), result.unit))}"

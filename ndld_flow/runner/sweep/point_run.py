@@ -85,7 +85,7 @@ class PointRun:
             self.waiting.popleft()
             said_no = [step.name for step in unit if self.run.done[step.name].outcome == "failed"]
             if said_no and unit[0].step.stops_run:
-                self._skip(f"{said_no[0]} said no")
+                self._skip(f"{said_no[0]} failed")
 
     def fail(self, step: RecipeStep, error: NdldFlowError) -> None:
         """An error ended the point."""
@@ -99,7 +99,7 @@ class PointRun:
         broken = next((result.gate for result in decided if result is not None and not result.passed), "")
         if said_no or broken:
             self.refused = True
-            self._skip(f"{said_no} said no" if said_no else f"{broken} failed")
+            self._skip(f"{said_no} failed" if said_no else f"{broken} failed")
         return self.refused
 
     def _skip(self, reason: str) -> None:
