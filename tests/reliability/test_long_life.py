@@ -8,7 +8,9 @@ same still, and else done again for a reason that `plan` tells.
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator
@@ -17,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from ndld_flow import records
 from ndld_flow.artifacts import store_format
 from ndld_flow.artifacts.seals import unseal
 from ndld_flow.errors import NewerFormatError
@@ -129,7 +132,9 @@ def test_a_change_of_a_documents_fields_is_a_new_version() -> None:
 
 
 def describe_documents() -> Iterator[str]:
-    """Every document with its version, and the fields of the records in it."""
+    """Yield every document with its version, and the fields of the records in it."""
+    for module in pkgutil.iter_modules(records.__path__, "ndld_flow.records."):
+        importlib.import_module(module.name)
     for kind in sorted(Document.__subclasses__(), key=lambda kind: kind.__name__):
         kind.model_rebuild()
         document = kind.model_fields["document"].default
