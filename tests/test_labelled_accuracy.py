@@ -93,7 +93,7 @@ def test_bounds_of_a_metric_say_yes_and_no(bounds: dict[str, Any], said: str, tm
     ran, accuracy = check(tmp_path, metric_tolerance=bounds)
     assert ran.result.passed is accuracy.passed is (not said)
     assert said in ran.result.summary
-    assert ran.result.summary.startswith("outside tolerance" if said else "cosine")
+    assert ran.result.summary.startswith("outside tolerance" if said else "worst slice")
 
 
 def test_a_metric_of_the_whole_set(tmp_path: Path) -> None:

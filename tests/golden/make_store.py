@@ -69,7 +69,7 @@ def make_store(folder: Path) -> None:
     (folder / "golden.yaml").write_text(RECIPE, encoding="utf-8")
     (folder / "sweep.yaml").write_text(SWEEP, encoding="utf-8")
     with contextlib.chdir(folder):
-        api.noise("model.onnx", comparisons=2)
+        api.noise("model.onnx", comparisons=3)
         shutil.rmtree("outputs/runs/noise")
         api.run("golden.yaml")
         api.sweep("sweep.yaml")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
+from ndld_flow.quantities import apart
 from ndld_flow.settings import Settings
 from ndld_flow.units import Fraction, parse_percent
 
@@ -53,9 +54,11 @@ class MetricTolerance(Settings):
         """A sentence for each bound that does not hold."""
         said = []
         if self.min is not None and candidate < self.min:
-            said.append(f"{name} {candidate:.6g} is less than {self.min:g}")
+            measured, limit = apart((candidate, self.min), "")
+            said.append(f"{name} {measured} is less than {limit}")
         if self.max is not None and candidate > self.max:
-            said.append(f"{name} {candidate:.6g} is more than {self.max:g}")
+            measured, limit = apart((candidate, self.max), "")
+            said.append(f"{name} {measured} is more than {limit}")
         for words, difference, bound, relative in (
             ("less", reference - candidate, self.drop, self.relative_drop),
             ("more", candidate - reference, self.rise, self.relative_rise),

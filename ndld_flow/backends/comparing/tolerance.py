@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from ndld_flow.declared_metrics import Returns
+from ndld_flow.quantities import apart
 from ndld_flow.records.accuracy import OutputKind, higher_is_better
 from ndld_flow.settings import Settings
 from ndld_flow.units import Fraction
@@ -142,10 +143,10 @@ def outside(
         if value is None:
             if metric not in SLICE_BOUNDS["default"]:
                 sentences.append(f"{metric} has no meaning for it{_why(metric)}, so it cannot be checked")
-        elif higher_is_better(metric) and value < bound:
-            sentences.append(f"{metric} {value:.6g}{where} is less than {bound:g}")
-        elif not higher_is_better(metric) and value > bound:
-            sentences.append(f"{metric} {value:.6g}{where} is more than {bound:g}")
+        elif value < bound if higher_is_better(metric) else value > bound:
+            measured, limit = apart((value, bound), "")
+            verb = "is less than" if higher_is_better(metric) else "is more than"
+            sentences.append(f"{metric} {measured}{where} {verb} {limit}")
     return sentences
 
 
