@@ -218,6 +218,13 @@ def test_agreement_on_a_constant_output_says_little(tmp_path: Path) -> None:
     )
 
 
+def test_a_class_map_of_one_class_says_little(tmp_path: Path) -> None:
+    graph = "g (float[1, 9, 9] x) => (int64[1, 9, 9] y) { a = Floor(x) y = Cast<to = 7>(a) }"
+    ran, accuracy = compare(tmp_path, graph, graph)
+    assert accuracy.outputs[0].judged_as == "classes"
+    assert "the same number everywhere in y" in ran.result.summary
+
+
 def test_renamed_inputs_and_outputs_are_matched_by_order(tmp_path: Path) -> None:
     reference = "g (float[n] a, float[n] b) => (float[n] y, float[n] z) { y = Sub(a, b) z = Exp(a) }"
     candidate = "g (float[n] in_a, float[n] b) => (float[n] out_y, float[n] z) { out_y = Sub(in_a, b) z = Exp(in_a) }"

@@ -292,7 +292,7 @@ def _scale(count: Array, mean: Array, variance: Array, ends: tuple[Array, Array]
 
 
 def _kinds(low: Array, high: Array) -> Array:
-    """A number for each slice: 0 within [0, 1], then by magnitude, a new number behind each gap."""
+    """Return the kind of each slice: 0 within [0, 1], the others by magnitude, a new one below each gap."""
     unit = (low >= 0) & (high <= 1)
     magnitude = np.maximum(np.abs(low), np.abs(high))
     kinds = np.where(unit, 0, 1)
@@ -307,7 +307,7 @@ def _kinds(low: Array, high: Array) -> Array:
 
 
 def _blocks(array: Array, axis: int | None) -> Iterator[tuple[slice, Array]]:
-    """[slices, values] in float64, a bounded number of values at a time; and which slices they are."""
+    """Yield which slices, and their values [slices, values] in float64, a bounded number at a time."""
     moved = array.reshape(1, -1) if axis is None else np.moveaxis(array, axis, 0)
     length = array.size // len(moved) if len(moved) else 0
     if not length:
@@ -340,10 +340,9 @@ class SliceErrors:
             return
         weighed = 0.0
         for lead, rows, error, soft in _error_blocks(reference, candidate, self._reference.layout):
-            by_slice = error.reshape(len(error), -1)
-            index = rows if lead == self._reference.layout.axis else slice(0, 1)
-            if self._reference.features is None:
-                by_slice, index = by_slice.reshape(1, -1), slice(0, 1)
+            # With a feature axis it is the leading one; without, all values are of one slice.
+            index, slices = (slice(0, 1), 1) if self._reference.features is None else (rows, len(error))
+            by_slice = error.reshape(slices, -1)
             self._count[index] += by_slice.shape[1]
             self._squares[index] += np.square(by_slice).sum(axis=1)
             largest = np.abs(soft).reshape(by_slice.shape).max(axis=1)
@@ -376,11 +375,11 @@ class SliceErrors:
         self._worst_sample = max(self._worst_sample, other._worst_sample)
 
     def metrics(self) -> dict[str, float]:
-        """`slice_rms`, `slice_max` and `position_rms`; empty where nothing was added."""
+        """Return `slice_rms`, `slice_max` and `position_rms`; nothing where no value was added."""
         return {name: worst.value for name, worst in self.worst().items()}
 
     def worst(self) -> dict[str, Worst]:
-        """Each metric with the slice or position where it is worst."""
+        """Return each metric with the slice or position where it is worst."""
         if not self._count.any():
             return {}
         rms, peak = [self._whole_rms()], [self._whole_max()]
@@ -431,7 +430,7 @@ def _worst(values: Array, place: str) -> Worst:
 
 
 def _error_blocks(reference: Array, candidate: Array, layout: Layout) -> Iterator[tuple[int, slice, Array, Array]]:
-    """(leading axis, its indices, errors, errors beyond what a moved edge explains), in float64.
+    """Yield (leading axis, its indices, errors, errors beyond what a moved edge explains), in float64.
 
     Both errors have the leading axis first, the others in their order.
     """
@@ -459,7 +458,7 @@ def _leading_axis(shape: tuple[int, ...], layout: Layout) -> int:
 
 
 def _local_range(r: Array) -> Array:
-    """Largest minus smallest among a value and its eight neighbours along the last two axes."""
+    """Return largest minus smallest among a value and its eight neighbours along the last two axes."""
     high, low = r, r
     for axis in (r.ndim - 1, r.ndim - 2):
         high, low = _spread_along(high, axis, np.maximum), _spread_along(low, axis, np.minimum)

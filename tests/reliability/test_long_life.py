@@ -1,7 +1,8 @@
 """What earlier versions made is opened for ever; what later versions made is refused and left as it is.
 
 The golden stores in `tests/golden/` are never made again. `store-0` is by the first version that could run a recipe
-(before stores had a format, and before documents said what they are), `store-1` by the one that gave them both.
+(before stores had a format, and before documents said what they are), `store-1` by the one that gave them both,
+`store-2` by the one that judged outputs by slices, keyed true values and recorded what measurements depend on.
 Promised: every verb opens them; runs, tags and results in them stay as they are; a step is reused where its key is the
 same still, and else done again for a reason that `plan` tells.
 """

@@ -83,9 +83,9 @@ class Agreement:
 
     @property
     def says_little(self) -> bool:
-        """The reference is the same number everywhere (to a millionth): almost anything would agree with it."""
+        """Whether the reference is the same number everywhere (to a millionth): almost anything would agree with it."""
         found = self._all
-        if found.finite < 2 or found.exact:
+        if found.finite < 2 or (found.exact and self._yardstick.kind != "classes"):
             return False
         return found.highest - found.lowest <= 1e-6 * max(abs(found.lowest), abs(found.highest))
 
