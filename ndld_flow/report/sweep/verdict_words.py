@@ -121,10 +121,10 @@ def _gain(best: SweepPoint, own: SweepPoint, objective: SweepObjective) -> str:
 def _gain_again(own: MeasuredAgain, direction: str, than: str) -> str:
     """By the ratio that the best's table shows: `1.26x (1.07x to 1.66x) faster than ...`."""
     if own.standing == "inconclusive":
-        return f"not surely {than}"
+        return f"not {than} at 95 % confidence"
     found = [one for one in (own.ratio, own.ratio_low, own.ratio_high) if one is not None and 0 < one < math.inf]
     if not found:
-        return f"surely {than}"
+        return f"{than} at 95 % confidence"
     ratio, *ends = found if direction == "minimize" else [1 / one for one in found]
     told = f" ({ratio_text(min(ends))} to {ratio_text(max(ends))})" if len(ends) > 1 else ""
     return f"{ratio_text(ratio)}{told} {than}"
