@@ -14,7 +14,7 @@ from ndld_flow import api
 from ndld_flow.errors import KilledError, ModelError, OutputsError, RequestError
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.run_folder import read_run_record
-from ndld_flow.runner.events import RunFailed
+from ndld_flow.runner.events import Event, PointFinished, RunFailed
 from ndld_flow.runner.runs import Outputs
 from tests.command_line import ndld_flow
 from tests.process_runs import ProcessRun
@@ -289,3 +289,19 @@ def test_json_names_the_report_of_a_failure(in_folder: Path) -> None:
     assert Path(failed["report"]).is_file()
     assert failed["steps"] == ["weak"]
     assert failed["exit_code"] == ran.returncode == 2
+
+
+def test_a_sweep_that_is_interrupted_leaves_the_folder_of_a_run(in_folder: Path) -> None:
+    make(in_folder)
+    text = RECIPE.replace("gates:", "sweep: {over: {first.word: [a, b]}, minimize: last.length}\ngates:")
+    Path("sweep.yaml").write_text(text)
+
+    def interrupt(event: Event) -> None:
+        if isinstance(event, PointFinished):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        api.sweep("sweep.yaml", trust=True, listener=interrupt)
+    folder = Path("outputs/runs/toy/latest")
+    assert read_run_record(folder).outcome == "interrupted"
+    assert (folder / "report.html").is_file()

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from ndld_flow.errors import RequestError
@@ -15,6 +16,7 @@ from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.sweep.read import read_sweep_record
 from ndld_flow.report.sweep.terminal_lines import summarize_sweep
 from ndld_flow.runner.check_folder import find_sweep_damage
+from ndld_flow.runner.conclude import make_id
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.events import Listener, Said, SweepFinished, SweepStarted, one_at_a_time
 from ndld_flow.runner.run import choose_forced
@@ -29,14 +31,15 @@ from ndld_flow.runner.sweep.rank import choose_finalists
 from ndld_flow.runner.sweep.sweep_folder import write_sweep_folder
 from ndld_flow.runner.sweep.try_points import Tried, try_points
 from ndld_flow.runner.sweep.winners import Finalist, measure_again
+from ndld_flow.runner.unfinished import recording_failure
 from ndld_flow.sweeping.make_search import make_search
 
 
 def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinished:
     """Run a sweep and write its folder and report.
 
-    What is in the store is not done again, so a sweep that was cut off goes on where it was. Raises NdldFlowError for
-    what is wrong with the whole; a point that fails is a result.
+    Results in the store are reused, so a sweep that was interrupted goes on where it was. Raises NdldFlowError for
+    what is wrong with the whole, which leaves the folder of a run that ended early; a point that fails is a result.
     """
     started_at, start = datetime.now(UTC), time.perf_counter()
     outputs, listener = Outputs(request.outputs), one_at_a_time(listener)
@@ -45,11 +48,13 @@ def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinish
         outputs.store.locks.tell_once(lambda text: listener(Said(text=text)))
         outputs.store.sweep_building()
         with open_desk(sweep, request, outputs, listener) as desk:
-            desk.open_run(sweep.base)  # its model is in the sweep's record: what is wrong with it is told now
-            search = make_search(sweep.space, sweep.options)
-            listener(SweepStarted(recipe=sweep.base.name, method=sweep.section.method, point_count=search.size))
-            tried = try_points(sweep, search, desk)
-            finalists = _measure_winners(sweep, tried, desk)
+            # A sweep that ends early leaves the folder of a run of its base recipe, with the reason.
+            base = replace(desk.open_run(sweep.base), id=make_id(started_at), command=request.command)
+            with recording_failure(base):
+                search = make_search(sweep.space, sweep.options)
+                listener(SweepStarted(recipe=sweep.base.name, method=sweep.section.method, point_count=search.size))
+                tried = try_points(sweep, search, desk)
+                finalists = _measure_winners(sweep, tried, desk)
         ended = Ended(sweep, desk, tried, finalists, request.command, started_at, start)
         record = describe_sweep(ended)
         finished = _find_equal(record, outputs, listener) or _conclude(record, ended)
