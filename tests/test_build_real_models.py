@@ -212,14 +212,14 @@ def test_gates_on_engines_decide(transformer: Transformer, toy: Toy) -> None:
     assert not done.passed
     assert [(gate.left, gate.passed) for gate in done.gates] == [
         (transformer.build.engine_bytes, False),
-        (transformer.build.build_s, True),
+        (transformer.build.build_s * 1000, True),
     ]
 
 
 def test_an_engines_layers_are_a_table(transformer: Transformer, toy: Toy) -> None:
     told = api.layers(f"{transformer.first.folder}:engine")
     assert list(told["name"]) == [layer.name for layer in transformer.build.layers]
-    assert set(told["precision"]) >= {"float16", "float32"}
+    assert set(told["precision"]) >= {"float16", "unknown"}
     assert api.layers(str(transformer.engine / Engine.build)).equals(told)
     with pytest.raises(RequestError, match="layers and no times: there is nothing to compare"):
         api.compare([f"{transformer.first.folder}:engine", transformer.first.folder])

@@ -123,8 +123,8 @@ def test_versions_and_places_of_one_step_are_in_its_key(toy: Toy) -> None:
         assert first is not None
         return first
 
-    assert parts().libraries == {"toylib": "1.0"}
-    assert parts("steps.first.release='1.1'").libraries == {"toylib": "1.1"}
+    assert parts().libraries["toylib"] == "1.0"
+    assert parts("steps.first.release='1.1'").libraries["toylib"] == "1.1"
     assert parts().machine == ""
     assert parts("steps.first.everywhere=false").machine
 

@@ -140,7 +140,7 @@ def test_a_click_finds_the_layer_in_the_table_and_its_file_holds_all(page: Page)
         tools.get_by_role("button", name=re.compile("^CSV")).click()
     rows = rows_of(Path(waiting.value.path()).read_bytes())
     assert len(rows) == 321
-    assert rows[51][rows[0].index("all in fp16 relative_rms")] == "not finite"
+    assert rows[51][rows[0].index("all in fp16 relative_error")] == "not finite"
 
 
 def test_a_kept_node_leads_to_the_chart_and_to_its_layer(page: Page) -> None:

@@ -180,7 +180,12 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
         from ndld_flow.records.noise import Noise
         from ndld_flow.records.read_document import read_document
 
-        learned = read_document(Noise, self.noise).rounds_spread if self.noise is not None else None
+        learned = None
+        if self.noise is not None:
+            try:
+                learned = read_document(Noise, self.noise).rounds_spread
+            except (OSError, ValidationError):
+                raise RequestError(f"`noise`: {self.noise} is not a file that `ndld-flow noise` wrote") from None
         return RoundsPlan(device != "cpu", self.rounds, self.budget, self.threshold, max(FLOOR, learned or 0.0))
 
     def _is_decided(self, rounds: Sequence[Round], measured: Sequence[Measured], plan: RoundsPlan) -> bool:

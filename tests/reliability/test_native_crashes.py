@@ -44,7 +44,7 @@ def test_a_trap_while_folding_is_the_steps_failure(tmp_path: Path, tally: Callab
     count = tally("models that crash native code")
     _write(tmp_path, _dividing(), {"clean": {"step": "sanitize"}})
     code, _, said = ProcessRun("run", "recipe.yaml", cwd=tmp_path, env=_ISOLATED).finish(120)
-    assert code == 2, said
+    assert code == 5, said
     assert said.startswith("error: step clean: "), said
     assert "SIGFPE" in said and said.count("\n") == 1
     count.refused += 1
