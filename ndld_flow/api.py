@@ -7,7 +7,7 @@
     finished = api.run("pipelines/quickstart.yaml", ["steps.speed.passes=50"])
     print(finished.passed, finished.report)
 
-All of them raise `ndld_flow.errors.NdldFlowError`; none prints or exits.
+All of them raise `ndld_flow.base.errors.NdldFlowError`; none prints or exits.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ndld_flow.errors import OutputsError
+from ndld_flow.base.errors import OutputsError
 
 if TYPE_CHECKING:
     import pandas
 
-    from ndld_flow.backends.inspecting.inspect_model import Query
-    from ndld_flow.backends.models.op_listing import ListedOperator
-    from ndld_flow.compare.measured import Rules
-    from ndld_flow.discovery import StepType
-    from ndld_flow.doctor import Check
     from ndld_flow.drawing.choices import Look, Reading
+    from ndld_flow.graph.inspect.inspect_model import Query
+    from ndld_flow.models.op_listing import ListedOperator
+    from ndld_flow.profiles.compare.measured import Rules
+    from ndld_flow.recipe.step_types import StepType
     from ndld_flow.records.inspection import Inspection
     from ndld_flow.records.model_diff import ModelDiff, Part
     from ndld_flow.records.noise import Noise
     from ndld_flow.runner.collect_garbage import Freed
     from ndld_flow.runner.compare_runs import Compared
+    from ndld_flow.runner.doctor import Check
     from ndld_flow.runner.events import Listener, RunFinished, SweepFinished
     from ndld_flow.runner.list_runs import RunSummary
     from ndld_flow.runner.plan import Decision
@@ -229,7 +229,7 @@ def inspect(
     ``api.inspect("model.onnx", Query(nodes=NodeSelect(op_type=("Conv",))))``. `export` is a `.npy` file for the numbers
     of the tensor that the query names.
     """
-    from ndld_flow.backends.inspecting.inspect_model import Query, export_tensor, inspect_model
+    from ndld_flow.graph.inspect.inspect_model import Query, export_tensor, inspect_model
     from ndld_flow.runner.diff_subjects import find_model
     from ndld_flow.runner.runs import Outputs
 
@@ -250,11 +250,11 @@ def draw(
     that opens bodies, searches, and shows attributes and what tensors hold: for that weights below 64 MiB are read,
     unless `reading.values` is False.
     """
-    from ndld_flow.artifacts.files import write_bytes_atomically
     from ndld_flow.drawing.choices import Look, Reading
     from ndld_flow.drawing.draw import check_look, picture_bytes
     from ndld_flow.runner.drawn_file import read_drawn
     from ndld_flow.runner.drawn_page import SUFFIXES, draw_page
+    from ndld_flow.store.files import write_bytes_atomically
 
     path = Path(target) if target is not None else Path(f"{Path(model).stem}.svg")
     if path.suffix.lower() in SUFFIXES:
@@ -295,7 +295,7 @@ def untag(name: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> None:
 
 def steps(files: Sequence[str | Path] = ()) -> list[StepType]:
     """All step types: built in, installed, and those in `files` (whose code is then run)."""
-    from ndld_flow.discovery import StepTypes
+    from ndld_flow.recipe.step_types import StepTypes
 
     return list(StepTypes(tuple(Path(file).resolve() for file in files)))
 
@@ -314,7 +314,7 @@ def ops(
     All that is given must fit: `domain` is `ai.onnx` or another, `category` a family as `draw` colours them, `search`
     words of the name or the doc, `model` a file whose operators are meant.
     """
-    from ndld_flow.backends.models.op_listing import OpQuery, list_operators
+    from ndld_flow.models.op_listing import OpQuery, list_operators
 
     path = Path(model) if model is not None else None
     return list_operators(OpQuery(name, opset, domain, category, search, path))
@@ -356,7 +356,7 @@ def gc(
 
 def doctor(*, outputs: str | Path = DEFAULT_OUTPUTS, library: str | Path | None = None) -> list[Check]:
     """What works on this machine; of TensorRT, the one in `library` where that is given (its code is run)."""
-    from ndld_flow.doctor import examine
+    from ndld_flow.runner.doctor import examine
 
     return examine(Path(outputs), None if library is None else Path(library))
 

@@ -8,8 +8,8 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
-from ndld_flow.found_files import is_several
-from ndld_flow.settings import Settings
+from ndld_flow.base.settings import Settings
+from ndld_flow.store.found_files import is_several
 
 T = TypeVar("T")
 Dimension = Annotated[int, Field(ge=0)]

@@ -31,7 +31,13 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 from pydantic import BaseModel
 
-from ndld_flow.artifacts.kinds import (
+from ndld_flow.base.declared_metrics import Returns, metrics
+from ndld_flow.base.settings import Settings
+from ndld_flow.inputs import InputSpec
+from ndld_flow.machine.versions import read_version
+from ndld_flow.records.graph_change import GraphChange
+from ndld_flow.records.metric import Metric
+from ndld_flow.store.kinds import (
     AccuracyDocument,
     ActivationsDocument,
     Artifact,
@@ -42,12 +48,6 @@ from ndld_flow.artifacts.kinds import (
     PrecisionDocument,
     ProfileDocument,
 )
-from ndld_flow.declared_metrics import Returns, metrics
-from ndld_flow.inputs import InputSpec
-from ndld_flow.records.graph_change import GraphChange
-from ndld_flow.records.metric import Metric
-from ndld_flow.settings import Settings
-from ndld_flow.versions import read_version
 
 __all__ = [
     "AccuracyDocument",

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from ndld_flow.errors import SourceError
-from ndld_flow.one_process import IN_PROCESS
+from ndld_flow.base.errors import SourceError
+from ndld_flow.base.one_process import IN_PROCESS
 from ndld_flow.runner.device_locks import FOLDER_VARIABLE
-from tests.samples import fetch_sample
-from tests.tally import Tally, format_tallies
+from tests.support.samples import fetch_sample
+from tests.support.tally import Tally, format_tallies
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -107,7 +107,7 @@ def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A real Chromium; skips where there is none. Of one module: two cannot run in one process at once."""
-    from tests.report_browser import chromium  # playwright is for those who drive a browser
+    from tests.support.report_browser import chromium  # playwright is for those who drive a browser
 
     with chromium() as running:
         yield running

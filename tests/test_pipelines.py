@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from ndld_flow import api
-from ndld_flow.errors import RecipeError
+from ndld_flow.base.errors import RecipeError
 from ndld_flow.recipe.load import load_recipe, load_sweep
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.records.accuracy import Accuracy
@@ -23,7 +23,7 @@ from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.sweep.collect_churn import collect_churn
 from ndld_flow.report.sweep.read import read_sweep_record
 from ndld_flow.runner.events import RunFinished
-from ndld_flow.sweeping.make_search import make_search
+from ndld_flow.sweep_search.make_search import make_search
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "pipelines").glob("*.yaml"))

@@ -18,13 +18,13 @@ import yaml
 
 from ndld_flow import api
 from ndld_flow.cli.app import VERBS
-from ndld_flow.editing.catalogue import find_operation, operation_words
-from ndld_flow.editing.operation import About
+from ndld_flow.graph.edit.catalogue import find_operation, operation_words
+from ndld_flow.graph.edit.operation import About
 from ndld_flow.steps.edit import Edit
 from ndld_flow.steps.run_tool import RunTool
-from tests.command_line import ndld_flow
-from tests.models import make_cnn
-from tests.samples import lend_samples
+from tests.support.command_line import ndld_flow
+from tests.support.models import make_cnn
+from tests.support.samples import lend_samples
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -19,10 +19,10 @@ from typing import NoReturn
 import click
 
 from ndld_flow import __version__
+from ndld_flow.base.errors import NOT_UTF8, NdldFlowError, OutputsError, RecipeError
+from ndld_flow.base.plain_text import shortened, visible_text
 from ndld_flow.cli.guarded_output import ReaderGoneError, guarded_output, open_missing_streams
 from ndld_flow.cli.watch import watch_verb
-from ndld_flow.errors import NOT_UTF8, NdldFlowError, OutputsError, RecipeError
-from ndld_flow.plain_text import shortened, visible_text
 
 _MOST_LETTERS = 300
 """Of a name in an error: whoever gave it may have liked it longer."""
@@ -82,7 +82,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            from ndld_flow.nearest import say_nearest
+            from ndld_flow.base.nearest import say_nearest
 
             ctx.fail(f"there is no verb {args[0]!r}; {say_nearest(args[0], VERBS)}")
         return super().resolve_command(ctx, args)
@@ -194,6 +194,6 @@ def _say(error: NdldFlowError) -> str:
 
 def _tellable(text: str) -> str:
     """An error without credentials, control characters, and names that are longer than a paragraph."""
-    from ndld_flow.artifacts.hidden_credentials import hide_credentials
+    from ndld_flow.store.hidden_credentials import hide_credentials
 
     return _LONG.sub(lambda word: shortened(word[0], _MOST_LETTERS), visible_text(hide_credentials(text)))

@@ -9,9 +9,9 @@ import tempfile
 import time
 import traceback
 
-from ndld_flow.artifacts.hidden_credentials import hide_credentials
-from ndld_flow.plain_text import visible_text
-from ndld_flow.versions import read_version
+from ndld_flow.base.plain_text import visible_text
+from ndld_flow.machine.versions import read_version
+from ndld_flow.store.hidden_credentials import hide_credentials
 
 LIBRARIES = ("ndld-flow", "onnx", "onnx-ir", "onnxruntime", "numpy", "protobuf", "pydantic", "hydra-core", "click")
 

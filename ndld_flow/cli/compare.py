@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.plain_text import escaped_json
+from ndld_flow.base.units import parse_percent
 from ndld_flow.cli.options import json_option, outputs_option, rules_options
-from ndld_flow.errors import RequestError
-from ndld_flow.nearest import say_nearest
-from ndld_flow.plain_text import escaped_json
-from ndld_flow.units import parse_percent
 
 if TYPE_CHECKING:
-    from ndld_flow.compare.measured import Rules
+    from ndld_flow.profiles.compare.measured import Rules
     from ndld_flow.records.comparison import Allowance, Comparison
 
 HELP = """Compare runs, profiles and exports, and decide.
@@ -91,7 +91,7 @@ def command(
 
 
 def _make_rules(allow: tuple[str, ...], metric: str | None, threshold: str | None) -> Rules:
-    from ndld_flow.compare.measured import Rules
+    from ndld_flow.profiles.compare.measured import Rules
     from ndld_flow.records.comparison import Circumstance
 
     known: tuple[Allowance, ...] = (*get_args(Circumstance), "unknown")

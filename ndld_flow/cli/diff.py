@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.plain_text import escaped_json
 from ndld_flow.cli.options import NamedPath, json_option, outputs_option
-from ndld_flow.errors import RequestError
-from ndld_flow.nearest import say_nearest
-from ndld_flow.plain_text import escaped_json
 
 if TYPE_CHECKING:
     from ndld_flow.records.model_diff import Part

@@ -11,10 +11,10 @@ from typing import Any, get_args
 import click
 from pydantic import BaseModel
 
-from ndld_flow.declared_metrics import Returns
-from ndld_flow.discovery import StepType
-from ndld_flow.editing.operation import About, Operation
-from ndld_flow.units import QUANTITY, say_setting
+from ndld_flow.base.declared_metrics import Returns
+from ndld_flow.base.units import QUANTITY, say_setting
+from ndld_flow.graph.edit.operation import About, Operation
+from ndld_flow.recipe.step_types import StepType
 
 WORDS = {"integer": "whole number", "boolean": "true | false", "string": "text", "object": "mapping"}
 WIDTH = 100

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ndld_flow.base.errors import RequestError
 from ndld_flow.cli.options import Command, json_option, outputs_option, print_json
-from ndld_flow.errors import RequestError
 
 if TYPE_CHECKING:
-    from ndld_flow.backends.inspecting.inspect_model import Query
+    from ndld_flow.graph.inspect.inspect_model import Query
 
 HELP = """Look things up in a model: its summary, nodes, tensors, weights.
 
@@ -101,9 +101,9 @@ _WEIGHT_WORDS = ("dtype", "larger_than", "smaller_than", "stored")
 
 def _query(said: Mapping[str, Any]) -> Query:
     """What the options ask. Raises `RequestError` for options that contradict each other."""
-    from ndld_flow.backends.inspecting.inspect_model import Query
-    from ndld_flow.editing.selection import NodeSelect
-    from ndld_flow.editing.tensor_selection import TensorSelect
+    from ndld_flow.graph.edit.selection import NodeSelect
+    from ndld_flow.graph.edit.tensor_selection import TensorSelect
+    from ndld_flow.graph.inspect.inspect_model import Query
 
     nodes = _given(said, _NODE_WORDS) | ({"attributes": _attributes(said["attribute"])} if said["attribute"] else {})
     weights = _given(said, _WEIGHT_WORDS) | ({"constants": True} if said["constants"] else {})

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from ndld_flow.base.plain_text import escaped_json
 from ndld_flow.cli.options import json_option, outputs_option
-from ndld_flow.plain_text import escaped_json
 
 HELP = """Learn which differences mean nothing on this machine.
 
@@ -33,8 +33,8 @@ Best learned on a model like yours, at the hour and under the load at which you 
 @json_option
 def command(model: str | None, settings: tuple[str, ...], comparisons: int, outputs: Path, as_json: bool) -> None:
     from ndld_flow import api
+    from ndld_flow.base.quantities import share
     from ndld_flow.cli.progress import choose_listener, leave_out_end
-    from ndld_flow.quantities import share
     from ndld_flow.runner.events import ignore
 
     if model is not None and "=" in model and not Path(model).exists():

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.cli.options import json_option, outputs_option, recipe_options, sweep_options
-from ndld_flow.errors import NdldFlowError
 
 HELP = """Run a recipe; what is done already is not done again.
 
@@ -53,11 +53,11 @@ def command(
     outputs: Path,
     as_json: bool,
 ) -> int:
-    from ndld_flow.artifacts.hidden_credentials import hide_credentials
     from ndld_flow.cli.progress import choose_listener
     from ndld_flow.runner.events import RunRefused
     from ndld_flow.runner.run_request import run_request
     from ndld_flow.runner.state import Placement, Request
+    from ndld_flow.store.hidden_credentials import hide_credentials
 
     request = Request(
         recipe=recipe,

@@ -26,8 +26,8 @@ def command(target: Path | None, files: tuple[Path, ...]) -> None:
     if target is None:
         print_json(schema)
         return
-    from ndld_flow.artifacts.files import write_text_atomically
     from ndld_flow.runner.disk import explaining_file
+    from ndld_flow.store.files import write_text_atomically
 
     with explaining_file(target):
         write_text_atomically(target, json.dumps(schema, indent=1) + "\n")

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ndld_flow import api
+from ndld_flow.base.nearest import say_nearest
 from ndld_flow.cli.options import files_option, json_option, print_json
-from ndld_flow.nearest import say_nearest
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from ndld_flow.discovery import StepType
+    from ndld_flow.recipe.step_types import StepType
 
 
 @click.command("steps", short_help="List the steps, or explain one with all its settings.")

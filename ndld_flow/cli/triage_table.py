@@ -9,10 +9,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ndld_flow.diagnosis.insight import Insight
-from ndld_flow.diagnosis.triage import LayerGroup, TopLayer, Triage
-from ndld_flow.plain_text import short_name
-from ndld_flow.quantities import count, milliseconds, share, size
+from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.quantities import count, milliseconds, share, size
+from ndld_flow.profiles.diagnose.insight import Insight
+from ndld_flow.profiles.diagnose.triage import LayerGroup, TopLayer, Triage
 from ndld_flow.records.profile import Profile
 
 _BAR = 10

@@ -14,7 +14,7 @@ from types import FrameType
 
 import click
 
-from ndld_flow.one_process import is_one_process
+from ndld_flow.base.one_process import is_one_process
 
 READING_MODELS = frozenset({"inspect", "diff", "draw", "init", "ops", "plan"})
 _HEARD_S = 0.3
@@ -32,7 +32,7 @@ def watch_verb(arguments: Sequence[str]) -> None:
     watcher, child = os.getpid(), os.fork()
     if child:
         sys.exit(_wait(verb, child))
-    from ndld_flow.backends.processes.keeper import end_with_parent
+    from ndld_flow.processes.keeper import end_with_parent
 
     end_with_parent(watcher)
 
@@ -50,8 +50,8 @@ def _wait(verb: str, child: int) -> int:
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code >= 0:
         return code
-    from ndld_flow.backends.processes.parent import name_signal
-    from ndld_flow.errors import KilledError
+    from ndld_flow.base.errors import KilledError
+    from ndld_flow.processes.parent import name_signal
 
     click.echo(
         f"error: {verb}: the process that read the model was killed by {name_signal(-code) or -code}. A library "

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.quantities import number
 from ndld_flow.drawing.choices import Look
 from ndld_flow.drawing.compose import Style, compose
 from ndld_flow.drawing.graph import DrawnGraph
 from ndld_flow.drawing.palettes import colours_for
 from ndld_flow.drawing.raster import raster_bytes
 from ndld_flow.drawing.svg import svg_text
-from ndld_flow.errors import RequestError
-from ndld_flow.quantities import number
 
 FORMATS = {".svg": "SVG", ".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
 _ASPECT = 1.6

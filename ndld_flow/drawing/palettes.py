@@ -6,9 +6,9 @@ import math
 import re
 from dataclasses import dataclass
 
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.nearest import say_nearest
 from ndld_flow.drawing.families import FAMILIES
-from ndld_flow.errors import RequestError
-from ndld_flow.nearest import say_nearest
 
 _NEUTRAL = "#c9cdd2"
 

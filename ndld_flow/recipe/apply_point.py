@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ndld_flow.errors import RecipeError
+from ndld_flow.base.errors import RecipeError
 from ndld_flow.recipe.compose import compose_file
 from ndld_flow.recipe.edit_yaml import CannotEditError, Words, remove_key, set_value
 from ndld_flow.recipe.resolved import write_yaml

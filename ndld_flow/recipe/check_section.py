@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from ndld_flow.nearest import say_nearest
+from ndld_flow.base.nearest import say_nearest
 from ndld_flow.recipe.sweep_axes import SweptAxis
 from ndld_flow.recipe.sweep_section import SweepSection, sentences
 from ndld_flow.recipe.validate import Mistakes
-from ndld_flow.sweeping.axis_values import values_of
-from ndld_flow.sweeping.space import Choices
+from ndld_flow.sweep_search.axis_values import values_of
+from ndld_flow.sweep_search.space import Choices
 
 LOOKS = "say what to look for with `minimize:` or `maximize:`"
 

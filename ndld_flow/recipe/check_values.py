@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
 
-from ndld_flow.errors import Problem, RecipeError
+from ndld_flow.base.errors import Problem, RecipeError
 from ndld_flow.recipe.places import find_value
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.sweep_axes import SweptAxis, overlap
 from ndld_flow.recipe.validate import Mistakes
 from ndld_flow.recipe.variations import Changes, Variations
-from ndld_flow.sweeping.axis_values import values_of
-from ndld_flow.sweeping.numbered_space import NumberedSpace
-from ndld_flow.sweeping.space import Assignment, Choices, Space
+from ndld_flow.sweep_search.axis_values import values_of
+from ndld_flow.sweep_search.numbered_space import NumberedSpace
+from ndld_flow.sweep_search.space import Assignment, Choices, Space
 
 MAX_TRIED = 5000
 """Values that all axes together may list."""

@@ -18,11 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ndld_flow.artifacts.digest import digest_json
-from ndld_flow.artifacts.files import temporary_folder
-from ndld_flow.artifacts.hidden_credentials import hide_credentials
-from ndld_flow.artifacts.seals import read_note, write_note
-from ndld_flow.errors import Problem, RecipeError
+from ndld_flow.base.errors import Problem, RecipeError
 from ndld_flow.recipe.composition_trouble import PRIMARY, explain_trouble
 from ndld_flow.recipe.config_files import check_used_files, config_texts, find_folders
 from ndld_flow.recipe.environment import reading_environment
@@ -30,6 +26,10 @@ from ndld_flow.recipe.overrides import OF_HYDRA, OF_HYDRA_HINT, check_overrides
 from ndld_flow.recipe.resolution import bounded_resolution
 from ndld_flow.recipe.step_order import order_steps
 from ndld_flow.recipe.yaml_file import YamlFile, read_yaml
+from ndld_flow.store.digest import digest_json
+from ndld_flow.store.files import temporary_folder
+from ndld_flow.store.hidden_credentials import hide_credentials
+from ndld_flow.store.seals import read_note, write_note
 
 WITHOUT_SWEEP = "~sweep"
 """The override that takes a recipe's sweep away. (Hydra would look for presets of sweeps, where `configs/` has any.)"""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ndld_flow.errors import Problem
-from ndld_flow.nearest import say_nearest
+from ndld_flow.base.errors import Problem
+from ndld_flow.base.nearest import say_nearest
 from ndld_flow.recipe.environment import READS_ENVIRONMENT, explain_reading
 from ndld_flow.recipe.resolution import TOO_MUCH
 from ndld_flow.recipe.yaml_file import YamlFile

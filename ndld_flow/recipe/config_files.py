@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ndld_flow.errors import RecipeError
+from ndld_flow.base.errors import RecipeError
 from ndld_flow.recipe.yaml_file import read_text, read_yaml
 
 MAX_CONFIGS = 10_000

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import NoReturn
 
-from ndld_flow.errors import Problem
+from ndld_flow.base.errors import Problem
 
 READS_ENVIRONMENT = "this recipe reads the environment variable"
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ndld_flow.declared_metrics import ANY, DURATIONS, UNKNOWN, mixed
-from ndld_flow.nearest import say_nearest
+from ndld_flow.base.declared_metrics import ANY, DURATIONS, UNKNOWN, mixed
+from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.units import parse_bytes, parse_duration_ms
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.run_record import GateResult
-from ndld_flow.units import parse_bytes, parse_duration_ms
 
 COMPARISONS: dict[type[ast.cmpop], Callable[[float, float], bool]] = {
     ast.LtE: operator.le,

@@ -8,14 +8,14 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from ndld_flow.errors import Problem, RecipeError
-from ndld_flow.nearest import say_nearest
+from ndld_flow.base.errors import Problem, RecipeError
+from ndld_flow.base.nearest import say_nearest
 from ndld_flow.recipe.compose import Composed
 from ndld_flow.recipe.override_grammar import AxisError, find_axis, read_axis, read_one_value
 from ndld_flow.recipe.places import change_value, find_value, split_key
 from ndld_flow.recipe.sweep_axes import find_root_key
-from ndld_flow.sweeping.axis_values import values_of
-from ndld_flow.sweeping.space import Choices
+from ndld_flow.sweep_search.axis_values import values_of
+from ndld_flow.sweep_search.space import Choices
 
 OVER = "sweep.over."
 

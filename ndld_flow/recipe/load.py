@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ndld_flow.artifacts.store import Store
-from ndld_flow.errors import Problem, RecipeError
+from ndld_flow.base.errors import Problem, RecipeError
 from ndld_flow.recipe.compose import compose_recipe
 from ndld_flow.recipe.given_axes import GivenAxis, read_axis_override, read_pin
 from ndld_flow.recipe.make_sweep import make_sweep
@@ -17,6 +16,7 @@ from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.sweep_axes import find_root_key
 from ndld_flow.recipe.validate import validate_recipe
+from ndld_flow.store.store import Store
 
 
 def load_recipe(

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pydantic import ValidationError
 
-from ndld_flow.errors import Problem, RecipeError
+from ndld_flow.base.errors import Problem, RecipeError
 from ndld_flow.recipe.check_section import Axes, check_section, read_exclusions
 from ndld_flow.recipe.check_values import ValueCheck
 from ndld_flow.recipe.compose import Composed
@@ -20,9 +20,9 @@ from ndld_flow.recipe.sweep_axes import read_axes
 from ndld_flow.recipe.sweep_section import Sentences, SweepSection
 from ndld_flow.recipe.validate import Checker, Known, Mistakes, check_sentence, known_steps
 from ndld_flow.recipe.variations import Variations, open_variations
-from ndld_flow.sweeping.search import Direction, Saturation, SearchOptions
-from ndld_flow.sweeping.space import Assignment, Space
-from ndld_flow.sweeping.space_size import count_points
+from ndld_flow.sweep_search.search import Direction, Saturation, SearchOptions
+from ndld_flow.sweep_search.space import Assignment, Space
+from ndld_flow.sweep_search.space_size import count_points
 
 
 def make_sweep(composed: Composed, given: Sequence[GivenAxis], trust: bool) -> Sweep:

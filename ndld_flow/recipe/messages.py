@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from ndld_flow.nearest import say_nearest
-from ndld_flow.settings import describe_settings
+from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.settings import describe_settings
 
 EXPECTED = {
     "int_type": "a whole number",

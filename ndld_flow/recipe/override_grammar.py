@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from ndld_flow.recipe.sweep_section import MAX_NUMBER, MAX_STEPS
-from ndld_flow.sweeping.space import Axis, Choices, Numbers
+from ndld_flow.sweep_search.space import Axis, Choices, Numbers
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep

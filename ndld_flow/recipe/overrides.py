@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ndld_flow.errors import Problem, RecipeError
+from ndld_flow.base.errors import Problem, RecipeError
 
 MAX_LENGTH = 4000
 """Characters of one override."""

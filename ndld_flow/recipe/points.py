@@ -14,8 +14,8 @@ from ndld_flow.recipe.resolved import keep_interpolations, resolve_recipe
 from ndld_flow.recipe.sweep_axes import SweptAxis, overlap
 from ndld_flow.recipe.sweep_section import SweepSection
 from ndld_flow.recipe.variations import Variations
-from ndld_flow.sweeping.search import Direction, SearchOptions
-from ndld_flow.sweeping.space import Assignment, Space
+from ndld_flow.sweep_search.search import Direction, SearchOptions
+from ndld_flow.sweep_search.space import Assignment, Space
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,14 @@ from typing import Any
 
 from pydantic import BaseModel, Field, JsonValue, model_validator
 
-from ndld_flow.discovery import StepType
-from ndld_flow.errors import RequestError
-from ndld_flow.imported_modules import ImportedCode, find_imported
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.imported_modules import ImportedCode, find_imported
+from ndld_flow.base.settings import Settings
 from ndld_flow.inputs import Data, InputSpec, patterns_of, without_names
 from ndld_flow.recipe.gates import Gate
 from ndld_flow.recipe.places import put_value, take_value
+from ndld_flow.recipe.step_types import StepType
 from ndld_flow.recipe.sweep_section import SweepSection
-from ndld_flow.settings import Settings
 from ndld_flow.step import DataFile, Reads, RunsCode, SampleData, Step
 
 SOURCE = "source"

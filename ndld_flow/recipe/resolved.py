@@ -9,13 +9,13 @@ from typing import Any
 import yaml
 from pydantic import JsonValue
 
-from ndld_flow.artifacts.hidden_credentials import hide_all_credentials, hide_credentials
-from ndld_flow.found_files import absolute_pattern
 from ndld_flow.inputs import Data, InputSpec, patterns_of
 from ndld_flow.recipe.compose import DEPENDS_ON_SURROUNDINGS
 from ndld_flow.recipe.places import put_value
 from ndld_flow.recipe.recipe import SOURCE, ModelSource, Recipe, RecipeStep
 from ndld_flow.step import DataFile, Reads, SampleData
+from ndld_flow.store.found_files import absolute_pattern
+from ndld_flow.store.hidden_credentials import hide_all_credentials, hide_credentials
 
 
 def resolve_recipe(recipe: Recipe, digests: Mapping[str, str]) -> dict[str, JsonValue]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ndld_flow.discovery import StepType
 from ndld_flow.recipe.recipe import RecipeFile
+from ndld_flow.recipe.step_types import StepType
 from ndld_flow.step import Reads
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

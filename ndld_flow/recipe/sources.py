@@ -16,16 +16,16 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
-from ndld_flow.artifacts.digest import describe_files, digest_json
-from ndld_flow.artifacts.files import remember
-from ndld_flow.artifacts.hidden_credentials import HIDDEN, Credentials, hide_credentials
-from ndld_flow.artifacts.kinds import Onnx
-from ndld_flow.artifacts.seals import read_note, seal, unseal, write_note
-from ndld_flow.artifacts.store import Store
-from ndld_flow.errors import ModelError, SourceError
-from ndld_flow.nearest import say_nearest
+from ndld_flow.base.errors import ModelError, SourceError
+from ndld_flow.base.nearest import say_nearest
 from ndld_flow.recipe.recipe import NEW, SOURCE, ModelSource
 from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord
+from ndld_flow.store.digest import describe_files, digest_json
+from ndld_flow.store.files import remember
+from ndld_flow.store.hidden_credentials import HIDDEN, Credentials, hide_credentials
+from ndld_flow.store.kinds import Onnx
+from ndld_flow.store.seals import read_note, seal, unseal, write_note
+from ndld_flow.store.store import Store
 
 PYPI = re.compile(r"pypi:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9.!+_-]+)/(?P<path>.+)")
 NEW_MODEL = re.compile(rf"{NEW}(?P<opset>[0-9]{{1,4}})(?P<contrib>\+contrib)?")
@@ -116,7 +116,7 @@ def _expand_home(path: Path) -> Path:
 
 
 def _describe_local(path: Path, store: Store) -> FoundModel:
-    from ndld_flow.backends.models.external_files import external_size
+    from ndld_flow.models.external_files import external_size
 
     if not path.is_file():
         what = "is a folder; name the .onnx file in it" if path.is_dir() else "there is no such file"
@@ -151,7 +151,7 @@ def _external_files(path: Path, digest: str, store: Store) -> tuple[str, ...]:
     known = read_note(note)
     if isinstance(known, list):
         return tuple(map(str, known))
-    from ndld_flow.backends.models.files import external_files, load_model
+    from ndld_flow.models.files import external_files, load_model
 
     load_model(path)
     names = external_files(path)
@@ -208,8 +208,8 @@ def _make_new(source: str, store: Store) -> ArtifactRecord:
     match = NEW_MODEL.fullmatch(source)
     if match is None:
         raise ModelError(f"{source}: write it as {NEW}OPSET, such as {NEW}20, or {NEW}20+contrib")
-    from ndld_flow.backends.models.files import save_model
-    from ndld_flow.backends.models.new_model import make_model
+    from ndld_flow.models.files import save_model
+    from ndld_flow.models.new_model import make_model
 
     try:
         made = make_model(int(match["opset"]), contrib=match["contrib"] is not None)
@@ -238,7 +238,7 @@ def _fetch(model: ModelSource, store: Store, say: Callable[[str], None]) -> Arti
 
 
 def _refuse_external_data(source: str, path: Path) -> None:
-    from ndld_flow.backends.models.external_files import external_files
+    from ndld_flow.models.external_files import external_files
 
     names = external_files(path)
     if names:

@@ -8,12 +8,12 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from ndld_flow.nearest import say_nearest
+from ndld_flow.base.nearest import say_nearest
 from ndld_flow.recipe.override_grammar import AxisError, read_axis
 from ndld_flow.recipe.sweep_section import AxisForm, NumberRange
 from ndld_flow.recipe.validate import Mistakes
-from ndld_flow.sweeping.axis_values import key_of, values_of
-from ndld_flow.sweeping.space import Axis, Choices, Numbers
+from ndld_flow.sweep_search.axis_values import key_of, values_of
+from ndld_flow.sweep_search.space import Axis, Choices, Numbers
 
 ROOTS = ("model", "models", "inputs", "steps", "gates")
 """Keys at the recipe's root that a sweep may vary. Any other word that a key begins with is a step."""

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Discriminator, Field, JsonValue, Tag, model_validator
 
-from ndld_flow.settings import Settings
-from ndld_flow.sweeping.search import Method
-from ndld_flow.units import Fraction, Milliseconds
+from ndld_flow.base.settings import Settings
+from ndld_flow.base.units import Fraction, Milliseconds
+from ndld_flow.sweep_search.search import Method
 
 MAX_LISTED = 1000
 """Values that an axis may list: each is checked in the recipe before anything runs."""

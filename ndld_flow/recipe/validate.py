@@ -11,18 +11,18 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from ndld_flow.artifacts.hidden_credentials import HIDDEN, find_redacted
-from ndld_flow.artifacts.kinds import Artifact, Onnx
-from ndld_flow.declared_metrics import UNKNOWN, Returns, Wrong, find_metric
-from ndld_flow.discovery import StepType, StepTypes, find_step_files
-from ndld_flow.errors import Problem, RecipeError, RequestError
-from ndld_flow.nearest import say_nearest
-from ndld_flow.plain_text import visible_name
+from ndld_flow.base.declared_metrics import UNKNOWN, Returns, Wrong, find_metric
+from ndld_flow.base.errors import Problem, RecipeError, RequestError
+from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.plain_text import visible_name
 from ndld_flow.recipe.compose import Composed
 from ndld_flow.recipe.gates import Expression, Gate, GateError, parse_gate
 from ndld_flow.recipe.messages import explain_mistakes
 from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeFile, RecipeStep
+from ndld_flow.recipe.step_types import StepType, StepTypes, find_step_files
 from ndld_flow.step import Held, Reads
+from ndld_flow.store.hidden_credentials import HIDDEN, find_redacted
+from ndld_flow.store.kinds import Artifact, Onnx
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 NAME_FORM = "up to 100 letters, digits and _, not `source`"

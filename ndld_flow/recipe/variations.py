@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from ndld_flow.errors import Problem, RecipeError
+from ndld_flow.base.errors import Problem, RecipeError
 from ndld_flow.recipe.compose import Composed, holds_interpolation, resolve_interpolations
 from ndld_flow.recipe.places import change_value, find_value
 from ndld_flow.recipe.recipe import Recipe

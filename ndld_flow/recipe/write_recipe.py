@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ndld_flow.artifacts.files import write_text_atomically
-from ndld_flow.errors import OutputsError, RequestError
+from ndld_flow.base.errors import OutputsError, RequestError
+from ndld_flow.store.files import write_text_atomically
 
 TEMPLATE = """\
 # Recipe for {model_name}. Run it with:
@@ -56,7 +56,7 @@ def write_recipe(model: Path, target: Path | None = None, *, overwrite: bool = F
     Raises ModelError for a model that cannot be read, RequestError when the file is there already.
     """
 
-    from ndld_flow.backends.models.declared_inputs import model_inputs
+    from ndld_flow.models.declared_inputs import model_inputs
 
     path = target or Path(f"{model.stem}.yaml")
     inputs = [(spec.name, spec.shape or ()) for spec in model_inputs(model)]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, field_validator
 
-from ndld_flow.errors import NewerFormatError
+from ndld_flow.base.errors import NewerFormatError
 from ndld_flow.records.formats import VERSIONS, upgrade
 
 _LAST_VERSION = 9_999

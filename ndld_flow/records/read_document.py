@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic_core import from_json
 
-from ndld_flow.errors import NewerFormatError
+from ndld_flow.base.errors import NewerFormatError
 from ndld_flow.records.base import Document
 
 MAX_BYTES = 500_000_000

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ndld_flow.diagnosis.asked_precision import missed_precisions
-from ndld_flow.diagnosis.diagnose_engine import insights_of_engine
-from ndld_flow.diagnosis.engine_subject import EngineSubject
-from ndld_flow.plain_text import short_name, shortened, visible_name
+from ndld_flow.base.plain_text import short_name, shortened, visible_name
+from ndld_flow.profiles.diagnose.asked_precision import missed_precisions
+from ndld_flow.profiles.diagnose.diagnose_engine import insights_of_engine
+from ndld_flow.profiles.diagnose.engine_subject import EngineSubject
 from ndld_flow.records.build import Build
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.collect_builds import BuiltView, collect_build

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ndld_flow.diagnosis.bound import bound_of
-from ndld_flow.diagnosis.diagnose import insights_of
-from ndld_flow.diagnosis.insight import Insight
-from ndld_flow.diagnosis.subject import Subject
-from ndld_flow.plain_text import visible_text
+from ndld_flow.base.plain_text import visible_text
+from ndld_flow.profiles.diagnose.bound import bound_of
+from ndld_flow.profiles.diagnose.diagnose import insights_of
+from ndld_flow.profiles.diagnose.insight import Insight
+from ndld_flow.profiles.diagnose.subject import Subject
 
 # A link selects rows; beyond this nobody looks at them one by one, and pages would grow.
 _LAYERS_LINKED = 500

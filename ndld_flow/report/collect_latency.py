@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ndld_flow.compare.differences import PairCircumstances, circumstances_of
-from ndld_flow.compare.measured import Measured, Rules
-from ndld_flow.compare.metric_verdicts import Bounds, judge
-from ndld_flow.compare.metrics import compare_metrics
-from ndld_flow.compare.rounds import CLOCK_NAMES
-from ndld_flow.plain_text import short_name
-from ndld_flow.quantities import milliseconds, seconds, slower_words
+from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.quantities import milliseconds, seconds, slower_words
+from ndld_flow.profiles.compare.differences import PairCircumstances, circumstances_of
+from ndld_flow.profiles.compare.measured import Measured, Rules
+from ndld_flow.profiles.compare.metric_verdicts import Bounds, judge
+from ndld_flow.profiles.compare.metrics import compare_metrics
+from ndld_flow.profiles.compare.rounds import CLOCK_NAMES
 from ndld_flow.records.comparison import MetricVerdict
 from ndld_flow.records.latency import LatencySummary
 from ndld_flow.records.profile import Profile, TensorCoreShares

@@ -9,7 +9,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from ndld_flow import quantities
+from ndld_flow.base import quantities
 from ndld_flow.report.collect_profiles import profiler_words
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
-from ndld_flow.diagnosis.believable import believable
-from ndld_flow.errors import NewerFormatError
-from ndld_flow.plain_text import short_name
+from ndld_flow.base.errors import NewerFormatError
+from ndld_flow.base.plain_text import short_name
+from ndld_flow.profiles.diagnose.believable import believable
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.activations import Activations
 from ndld_flow.records.base import Document

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ndld_flow.quantities import TIMES
+from ndld_flow.base.quantities import TIMES
 
 
 @lru_cache(maxsize=4096)

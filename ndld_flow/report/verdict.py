@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ndld_flow.quantities import (
-    count,
-    number,
-    percent,
-    seconds,
-    size,
-    size_change,
-)
+from ndld_flow.base.quantities import count, number, percent, seconds, size, size_change
 from ndld_flow.records.outcome import ENDINGS
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.collect_latency import LatencyOutcome

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from uuid import uuid4
 
-from ndld_flow.errors import OutputsError
+from ndld_flow.base.errors import OutputsError
 
 
 class PageError(OutputsError):

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from ndld_flow.artifacts.store import Store
-from ndld_flow.plain_text import short_name
+from ndld_flow.base.plain_text import short_name
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.base import Record
+from ndld_flow.store.store import Store
 
 _NOTE = "at-work.json"
 _LOOK_EVERY_S = 1.0

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 
-from ndld_flow.artifacts.digest import find_damage
-from ndld_flow.artifacts.kinds import LOG_FILE
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import RunStep
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.run_folder import RUN_RECORD, STORED
+from ndld_flow.store.digest import find_damage
+from ndld_flow.store.kinds import LOG_FILE
 
 _PAGE = "report.html"
 _TEXTS = ("recipe.yaml", "command.txt", LOG_FILE)

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from ndld_flow.artifacts.files import find_leftovers, move_aside, remove_any, remove_folder
-from ndld_flow.artifacts.store import Store
-from ndld_flow.errors import RequestError
+from ndld_flow.base.errors import RequestError
 from ndld_flow.records.base import Record
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.sweep import SweepRecord
@@ -19,6 +17,8 @@ from ndld_flow.report.run_folder import RUN_RECORD, read_run_record
 from ndld_flow.report.sweep.read import read_sweep_record
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.runs import POINTS, Outputs, name_folder
+from ndld_flow.store.files import find_leftovers, move_aside, remove_any, remove_folder
+from ndld_flow.store.store import Store
 
 _BATCH = 100
 _DAMAGE_KEPT_S = 24 * 3600.0

@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
-from ndld_flow.artifacts.files import building_folder, point_to
-from ndld_flow.compare.comparison import compare
-from ndld_flow.compare.measured import Measured, Rules
-from ndld_flow.errors import RequestError
+from ndld_flow.base.errors import RequestError
+from ndld_flow.profiles.compare.comparison import compare
+from ndld_flow.profiles.compare.measured import Measured, Rules
 from ndld_flow.records.comparison import Comparison, Subject
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
@@ -24,6 +23,7 @@ from ndld_flow.runner.pair_profiles import Pairing, pair_profiles
 from ndld_flow.runner.runs import LATEST, Outputs
 from ndld_flow.runner.subjects import FoundSubject, find_subjects
 from ndld_flow.runner.write_comparison import write_comparison
+from ndld_flow.store.files import building_folder, point_to
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ from pathlib import Path
 from blake3 import blake3
 from pydantic import JsonValue
 
-from ndld_flow.artifacts.digest import digest_json
-from ndld_flow.artifacts.hidden_credentials import hide_credentials
-from ndld_flow.errors import RequestError
-from ndld_flow.machine import describe_machine
+from ndld_flow.base.errors import RequestError
+from ndld_flow.machine.description import describe_machine
+from ndld_flow.machine.versions import read_version
 from ndld_flow.recipe.gates import GateError
 from ndld_flow.recipe.recipe import SOURCE, Recipe
 from ndld_flow.recipe.resolved import resolve_recipe
@@ -28,7 +27,8 @@ from ndld_flow.runner.events import RunFinished, Said
 from ndld_flow.runner.reasons import Reason
 from ndld_flow.runner.runs import name_folder
 from ndld_flow.runner.state import Request, RunState
-from ndld_flow.versions import read_version
+from ndld_flow.store.digest import digest_json
+from ndld_flow.store.hidden_credentials import hide_credentials
 
 LIBRARIES = ("ndld-flow", "onnx", "onnx-ir", "onnxruntime", "polygraphy", "numpy", "protobuf", "hydra-core", "pydantic")
 

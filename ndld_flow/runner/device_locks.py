@@ -25,16 +25,16 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from ndld_flow.artifacts.digest import digest_json
-from ndld_flow.artifacts.lock_folders import is_running, name_process
-from ndld_flow.artifacts.locks import Lock, Locks
-from ndld_flow.artifacts.sharing import create_file, make_folder, open_new_file
-from ndld_flow.artifacts.store import Store
-from ndld_flow.one_process import is_one_process
-from ndld_flow.plain_text import short_name
+from ndld_flow.base.one_process import is_one_process
+from ndld_flow.base.plain_text import short_name
 from ndld_flow.records.base import Record
 from ndld_flow.runner.disk import name_user
 from ndld_flow.runner.events import WAITS
+from ndld_flow.store.digest import digest_json
+from ndld_flow.store.lock_folders import is_running, name_process
+from ndld_flow.store.locks import Lock, Locks
+from ndld_flow.store.sharing import create_file, make_folder, open_new_file
+from ndld_flow.store.store import Store
 
 FOLDER_VARIABLE = "NDLD_FLOW_DEVICE_LOCKS"
 """The environment variable that names another folder for the locks that all users share."""
@@ -143,7 +143,7 @@ def _own_cpus() -> list[int]:
 
 def _name_gpu(number: int) -> str:
     """A GPU by its UUID, as others may see and count other ones; by its number where no UUID is told."""
-    from ndld_flow.backends.measuring.gpu_names import name_for_nvml
+    from ndld_flow.measure.gpu_names import name_for_nvml
 
     name = name_for_nvml(number)
     cards = (path.read_text(errors="replace") for path in sorted(_NVIDIA_GPUS.glob("*/information")))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from ndld_flow.artifacts.kinds import Onnx
-from ndld_flow.errors import RequestError
-from ndld_flow.nearest import say_nearest
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.nearest import say_nearest
 from ndld_flow.records.model_diff import PARTS, ModelDiff, Part
 from ndld_flow.records.run_record import RunRecord, SourceRecord
 from ndld_flow.records.step_record import ArtifactRecord, RunStep
 from ndld_flow.report.run_folder import RUN_RECORD, read_run_record
 from ndld_flow.runner.runs import NoPointError, Outputs
+from ndld_flow.store.kinds import Onnx
 
 SOURCE = "source"
 
@@ -27,8 +27,8 @@ def diff_subjects(
     """
     wanted = PARTS if parts is None else parts
     paths = [find_model(reference, outputs) for reference in (before, after)]
-    from ndld_flow.backends.diffing.diff_models import diff_models
-    from ndld_flow.backends.models.files import load_model
+    from ndld_flow.graph.diff.diff_models import diff_models
+    from ndld_flow.models.files import load_model
 
     one, other = (load_model(path) for path in paths)
     return diff_models(one, other, compare_values=compare_values and "weights" in wanted).only(wanted)

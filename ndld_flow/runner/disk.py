@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ndld_flow.errors import NdldFlowError, OutputsError, RecipeError
+from ndld_flow.base.errors import NdldFlowError, OutputsError, RecipeError
 from ndld_flow.report.write_page import PageError
 
 ALMOST_NOTHING_BYTES = 2**20

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ndld_flow.artifacts.sharing import share
-from ndld_flow.errors import RequestError
-from ndld_flow.importing.read_profile import read_build
+from ndld_flow.base.errors import RequestError
+from ndld_flow.profiles.read.read_profile import read_build
 from ndld_flow.report.draw import draw_report
 from ndld_flow.report.profile_page import draw_build, draw_profile
 from ndld_flow.report.sweep.draw import draw_sweep
 from ndld_flow.report.sweep.read import SWEEP_RECORD, read_sweep_record
 from ndld_flow.runner.runs import Outputs
 from ndld_flow.runner.subjects import find_subject, is_profile_file
+from ndld_flow.store.sharing import share
 
 
 def draw_any(reference: str, outputs: Path, to: Path | None = None) -> Path:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ndld_flow.base.errors import RequestError
 from ndld_flow.drawing.choices import Reading
 from ndld_flow.drawing.engine_graph import engine_graph
 from ndld_flow.drawing.graph import DrawnGraph
-from ndld_flow.errors import RequestError
-from ndld_flow.importing.read_profile import read_profile, recognise
+from ndld_flow.profiles.read.read_profile import read_profile, recognise
 
 
 def read_drawn(path: Path, reading: Reading) -> DrawnGraph:
@@ -17,7 +17,7 @@ def read_drawn(path: Path, reading: Reading) -> DrawnGraph:
     Raises `RequestError` or `ModelError` where it is neither, or has no layers, or no such parts as `reading` asks for.
     """
     if not path.exists() or recognise(path) is None:
-        from ndld_flow.backends.models.drawn_graph import read_graph
+        from ndld_flow.models.drawn_graph import read_graph
 
         return read_graph(path, reading)
     if reading.depth or reading.subgraph or reading.constants:

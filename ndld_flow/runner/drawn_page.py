@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
+from ndld_flow.base.errors import OutputsError, RequestError
 from ndld_flow.drawing.choices import Look, Reading
-from ndld_flow.errors import OutputsError, RequestError
-from ndld_flow.importing.read_profile import recognise
+from ndld_flow.profiles.read.read_profile import recognise
 from ndld_flow.report.collector_at_rest import collector_at_rest
 from ndld_flow.report.model_page import write_model_page
 
@@ -23,7 +23,7 @@ def draw_page(model: Path, target: Path, reading: Reading, look: Look) -> Path:
     _check(reading, look)
     if model.exists() and recognise(model) is not None:
         raise RequestError(f"{model} holds layers: `ndld-flow report {model}` draws their page.")
-    from ndld_flow.backends.models.model_document import read_document
+    from ndld_flow.models.model_document import read_document
 
     with collector_at_rest():
         document = read_document(model, reading)

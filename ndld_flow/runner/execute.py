@@ -13,13 +13,10 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from ndld_flow.artifacts.hidden_credentials import hide_credentials
-from ndld_flow.artifacts.kinds import Artifact, Onnx
-from ndld_flow.artifacts.store import Store
-from ndld_flow.errors import RequestError
-from ndld_flow.imported_modules import ImportedCode, unseen_modules, use_modules
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.imported_modules import ImportedCode, unseen_modules, use_modules
+from ndld_flow.base.plain_text import short_name
 from ndld_flow.inputs import InputSpec
-from ndld_flow.plain_text import short_name
 from ndld_flow.recipe.recipe import ModelSource, RecipeStep
 from ndld_flow.recipe.sources import find_model
 from ndld_flow.records.graph_change import GraphChange
@@ -28,6 +25,9 @@ from ndld_flow.records.step_record import KeyParts, StepRecord
 from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key, make_key
 from ndld_flow.runner.surroundings import StepAtWork, holding_device, step_logger, working_steps
 from ndld_flow.step import Context, Result, Turn
+from ndld_flow.store.hidden_credentials import hide_credentials
+from ndld_flow.store.kinds import Artifact, Onnx
+from ndld_flow.store.store import Store
 
 
 @dataclass(frozen=True)
@@ -256,6 +256,6 @@ def _describe_change(work: Work, made: Artifact) -> GraphChange | None:
     """What a step that changes a model did to it, where the step does not tell by itself."""
     if work.step.type.cls.kinds() != (Onnx, Onnx):
         return None
-    from ndld_flow.backends.models.files import describe_change
+    from ndld_flow.models.files import describe_change
 
     return describe_change(work.source.path, made.path)

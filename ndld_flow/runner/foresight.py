@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ndld_flow.errors import BackendError
+from ndld_flow.base.errors import BackendError
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.runner.plan import Planner, plan_steps
 

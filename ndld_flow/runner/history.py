@@ -10,9 +10,9 @@ from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 
-from ndld_flow.artifacts.files import write_text_atomically
-from ndld_flow.artifacts.sharing import make_folder, share
 from ndld_flow.records.read_document import read_bounded
+from ndld_flow.store.files import write_text_atomically
+from ndld_flow.store.sharing import make_folder, share
 
 
 @dataclass(frozen=True)

@@ -8,20 +8,20 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from ndld_flow.artifacts.digest import digest_json
-from ndld_flow.artifacts.hidden_credentials import hide_all_credentials
-from ndld_flow.artifacts.store import Store
-from ndld_flow.errors import RequestError
-from ndld_flow.found_files import find_files
-from ndld_flow.host import computing_variables, deciding_variables, describe_circumstances, visible_kinds
-from ndld_flow.imported_modules import ImportedCode
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.imported_modules import ImportedCode
+from ndld_flow.base.plain_text import visible_name
 from ndld_flow.inputs import Data, InputSpec, names_one_file, patterns_of, without_names
-from ndld_flow.machine import describe_machine
-from ndld_flow.plain_text import visible_name
+from ndld_flow.machine.description import describe_machine
+from ndld_flow.machine.host import computing_variables, deciding_variables, describe_circumstances, visible_kinds
+from ndld_flow.machine.versions import read_module_version
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.step_record import KeyParts
 from ndld_flow.step import Reuse
-from ndld_flow.versions import read_module_version
+from ndld_flow.store.digest import digest_json
+from ndld_flow.store.found_files import find_files
+from ndld_flow.store.hidden_credentials import hide_all_credentials
+from ndld_flow.store.store import Store
 
 HIDDEN_VALUES = "values that are not shown"
 """What a key reads besides, where settings hold credentials: a digest of their true values."""

@@ -10,12 +10,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from ndld_flow.artifacts.digest import digest_json
-from ndld_flow.artifacts.files import temporary_folder, write_text_atomically
-from ndld_flow.compare.measured import Rules
-from ndld_flow.compare.noise import applies, learn_thresholds, noise_samples
-from ndld_flow.compare.rounds import spread_of
-from ndld_flow.errors import RequestError, require_utf8
+from ndld_flow.base.errors import RequestError, require_utf8
+from ndld_flow.profiles.compare.measured import Rules
+from ndld_flow.profiles.compare.noise import applies, learn_thresholds, noise_samples
+from ndld_flow.profiles.compare.rounds import spread_of
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.read_document import read_document
@@ -25,6 +23,8 @@ from ndld_flow.runner.profile_model import override_profile
 from ndld_flow.runner.run import run_recipe
 from ndld_flow.runner.runs import Outputs
 from ndld_flow.runner.state import Request
+from ndld_flow.store.digest import digest_json
+from ndld_flow.store.files import temporary_folder, write_text_atomically
 
 MODEL = "package:onnx/backend/test/data/light/light_resnet50.onnx"
 """What is measured when nothing else is said: a ResNet-50 that comes with onnx."""

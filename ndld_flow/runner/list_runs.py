@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from ndld_flow.errors import RequestError
+from ndld_flow.base.errors import RequestError
 from ndld_flow.records.base import Record
 from ndld_flow.records.outcome import RunOutcome
 from ndld_flow.records.read_document import read_tree

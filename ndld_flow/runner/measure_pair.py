@@ -9,10 +9,8 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from ndld_flow.artifacts.files import temporary_folder
-from ndld_flow.artifacts.kinds import ComparisonDocument, Onnx
-from ndld_flow.compare.measured import Rules
-from ndld_flow.errors import RequestError
+from ndld_flow.base.errors import RequestError
+from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.read_document import read_document
@@ -22,6 +20,8 @@ from ndld_flow.runner.run import run_recipe
 from ndld_flow.runner.runs import Outputs
 from ndld_flow.runner.state import Request
 from ndld_flow.runner.subjects import FoundSubject
+from ndld_flow.store.files import temporary_folder
+from ndld_flow.store.kinds import ComparisonDocument, Onnx
 
 _STEPS = ("base", "speed")
 _MODELS = ("source", "candidate")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ndld_flow.errors import RequestError
+from ndld_flow.base.errors import RequestError
 from ndld_flow.runner.subjects import FoundProfile, FoundSubject
 
 UNNAMED = "profile"

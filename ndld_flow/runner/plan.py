@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ndld_flow.artifacts.store import Store
-from ndld_flow.host import UNKNOWN_HOST
+from ndld_flow.machine.host import UNKNOWN_HOST
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import KeyParts, StepRecord
@@ -14,6 +13,7 @@ from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key, join_keys, make_k
 from ndld_flow.runner.order import Unit, arrange_steps
 from ndld_flow.runner.reasons import Reason
 from ndld_flow.step import Reuse
+from ndld_flow.store.store import Store
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ndld_flow.artifacts.files import temporary_folder
-from ndld_flow.errors import RequestError, require_utf8
+from ndld_flow.base.errors import RequestError, require_utf8
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.run_folder import read_run
 from ndld_flow.runner.events import Listener, RunFinished, ignore
 from ndld_flow.runner.run import run_recipe
 from ndld_flow.runner.state import Request
+from ndld_flow.store.files import temporary_folder
 
 STEP = "profile"
 ENGINE = "engine"
@@ -74,7 +74,7 @@ def read_measured(model: str, settings: Sequence[str] = ()) -> Profile | None:
 
     Raises RequestError for one that cannot be read, or that comes with settings.
     """
-    from ndld_flow.importing.read_profile import read_profile, recognise
+    from ndld_flow.profiles.read.read_profile import read_profile, recognise
 
     path = Path(model)
     if not path.exists() or recognise(path) is None:

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cache, partial
 
-from ndld_flow.artifacts.kinds import Artifact
-from ndld_flow.errors import RequestError
+from ndld_flow.base.errors import RequestError
 from ndld_flow.recipe.load import load_recipe
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.sources import find_models
@@ -33,6 +32,7 @@ from ndld_flow.runner.runs import Outputs
 from ndld_flow.runner.state import Request, RunState
 from ndld_flow.runner.unfinished import note_progress, recording_failure
 from ndld_flow.runner.unit_work import clear_damage, gather_work, place_records, skip_step, tell_end, tell_start
+from ndld_flow.store.kinds import Artifact
 
 
 def plan_recipe(request: Request, listener: Listener = ignore) -> list[Decision]:

@@ -11,18 +11,6 @@ import os
 import shlex
 from pathlib import Path
 
-from ndld_flow.artifacts.files import (
-    copy_file,
-    copy_folder,
-    remove_folder,
-    share_blocks,
-    sync_folder,
-    write_text_atomically,
-)
-from ndld_flow.artifacts.hidden_credentials import find_redacted
-from ndld_flow.artifacts.kinds import LOG_FILE, RECORD_FILE
-from ndld_flow.artifacts.sharing import make_folder, share_tree
-from ndld_flow.artifacts.store import Store
 from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.records.outcome import is_complete
 from ndld_flow.records.run_record import RunRecord
@@ -37,6 +25,18 @@ from ndld_flow.report.exports.profile_markdown import profile_markdown
 from ndld_flow.report.run_folder import RUN_RECORD, STORED, RunDocuments, read_documents
 from ndld_flow.runner.runs import Outputs
 from ndld_flow.runner.write_comparison import write_comparison
+from ndld_flow.store.files import (
+    copy_file,
+    copy_folder,
+    remove_folder,
+    share_blocks,
+    sync_folder,
+    write_text_atomically,
+)
+from ndld_flow.store.hidden_credentials import find_redacted
+from ndld_flow.store.kinds import LOG_FILE, RECORD_FILE
+from ndld_flow.store.sharing import make_folder, share_tree
+from ndld_flow.store.store import Store
 
 COPIED_BYTES = 2**28
 """Larger artifacts are not copied into run folders where the file system cannot share their blocks."""

@@ -8,11 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ndld_flow.artifacts.files import follow, place_folder, point_to
-from ndld_flow.artifacts.sharing import make_folder
-from ndld_flow.artifacts.store import Store
-from ndld_flow.artifacts.store_format import mark_store, open_store
-from ndld_flow.errors import OutputsError, RequestError, require_utf8
+from ndld_flow.base.errors import OutputsError, RequestError, require_utf8
 from ndld_flow.records.outcome import ENDINGS, RunOutcome, is_complete, judge
 from ndld_flow.records.read_document import read_tree
 from ndld_flow.records.run_record import RunRecord
@@ -20,6 +16,10 @@ from ndld_flow.report.run_folder import RUN_RECORD
 from ndld_flow.report.sweep.read import SWEEP_RECORD
 from ndld_flow.runner.disk import explain_disk
 from ndld_flow.runner.history import History, Order, name_in_history
+from ndld_flow.store.files import follow, place_folder, point_to
+from ndld_flow.store.sharing import make_folder
+from ndld_flow.store.store import Store
+from ndld_flow.store.store_format import mark_store, open_store
 
 BEST = "best"
 LATEST = "latest"

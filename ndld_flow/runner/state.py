@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from ndld_flow.artifacts.kinds import Artifact
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.sources import FoundModel
 from ndld_flow.records.step_record import RunStep
@@ -17,6 +16,7 @@ from ndld_flow.runner.events import Listener
 from ndld_flow.runner.order import Unit
 from ndld_flow.runner.plan import Planner
 from ndld_flow.runner.runs import Outputs
+from ndld_flow.store.kinds import Artifact
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from ndld_flow.errors import RequestError
-from ndld_flow.nearest import say_nearest
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.nearest import say_nearest
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.outcome import is_complete
 from ndld_flow.records.profile import Profile
@@ -103,7 +103,7 @@ def find_profile(reference: str, outputs: Outputs) -> Profile:
 
 
 def _read_file(reference: str, path: Path) -> FoundSubject:
-    from ndld_flow.importing.read_profile import read_profile, recognise
+    from ndld_flow.profiles.read.read_profile import read_profile, recognise
 
     profile = read_profile(path)
     label = path.name or path.resolve().name

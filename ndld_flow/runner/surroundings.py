@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ndld_flow.artifacts.hidden_credentials import hide_credentials
-from ndld_flow.artifacts.store import Store
-from ndld_flow.errors import KilledError, NdldFlowError
+from ndld_flow.base.errors import KilledError, NdldFlowError
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.runner.beside import Lookout, announce
 from ndld_flow.runner.device_locks import Claim, holding
 from ndld_flow.runner.disk import explaining_disk
+from ndld_flow.store.hidden_credentials import hide_credentials
+from ndld_flow.store.store import Store
 
 
 def step_logger(name: str) -> logging.Logger:

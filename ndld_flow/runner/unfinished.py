@@ -6,9 +6,8 @@ import contextlib
 import traceback
 from collections.abc import Iterator
 
-from ndld_flow.artifacts.hidden_credentials import hide_credentials
-from ndld_flow.errors import NdldFlowError
-from ndld_flow.plain_text import shortened, visible_name, visible_text
+from ndld_flow.base.errors import NdldFlowError
+from ndld_flow.base.plain_text import shortened, visible_name, visible_text
 from ndld_flow.records.outcome import ENDINGS, RunOutcome, outcome_of_code
 from ndld_flow.records.run_record import RunFailure, RunRecord
 from ndld_flow.records.step_record import Outcome, RunStep
@@ -17,6 +16,7 @@ from ndld_flow.runner.events import RunFailed, Said
 from ndld_flow.runner.runs import FOLDER_LEASE
 from ndld_flow.runner.state import RunState
 from ndld_flow.runner.unit_work import skip_step
+from ndld_flow.store.hidden_credentials import hide_credentials
 
 _LONGEST_MESSAGE = 5_000
 _LONGEST_LINE = 500

@@ -6,14 +6,14 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ndld_flow.artifacts.hidden_credentials import hide_credentials
-from ndld_flow.artifacts.store import Store
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.step_record import Outcome, RunStep, StepRecord
 from ndld_flow.runner.events import Listener, Said, StepFinished, StepStarted, describe_progress
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.plan import Decision
 from ndld_flow.runner.state import RunState
+from ndld_flow.store.hidden_credentials import hide_credentials
+from ndld_flow.store.store import Store
 
 LAST_LINES = 40
 """Lines of a step's log that are kept of one that did not come to its end."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ndld_flow.artifacts.digest import digest_file
-from ndld_flow.artifacts.store import Store
-from ndld_flow.errors import RequestError
+from ndld_flow.base.errors import RequestError
 from ndld_flow.records.base import Record
 from ndld_flow.records.outcome import is_complete
 from ndld_flow.report.run_folder import read_run_record
 from ndld_flow.runner.check_folder import damaged_copies
 from ndld_flow.runner.runs import Outputs, name_folder
+from ndld_flow.store.digest import digest_file
+from ndld_flow.store.store import Store
 
 
 class Verified(Record):

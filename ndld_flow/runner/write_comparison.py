@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ndld_flow.artifacts.files import temporary_folder, write_bytes_atomically, write_text_atomically
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.comparison.draw import draw_comparison
@@ -15,6 +14,7 @@ from ndld_flow.report.exports.comparison_junit import comparison_junit
 from ndld_flow.report.exports.comparison_markdown import comparison_markdown
 from ndld_flow.report.exports.csv_tables import comparison_csv
 from ndld_flow.report.run_folder import COMPARISON_PAGE
+from ndld_flow.store.files import temporary_folder, write_bytes_atomically, write_text_atomically
 
 PICTURE = "comparison.png"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from ndld_flow.artifacts.kinds import Onnx
-from ndld_flow.errors import RequestError
+from ndld_flow.base.errors import RequestError
 from ndld_flow.records.metric import Metric
 from ndld_flow.step import Context, Result, Returns, Step, metrics
+from ndld_flow.store.kinds import Onnx
 
 
 class ApplyPrecision(Step[Onnx, Onnx]):
@@ -25,7 +25,7 @@ class ApplyPrecision(Step[Onnx, Onnx]):
     """Refuse constraints that cannot be carried out. Without it the log and the record tell them."""
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.backends.precision.typed_model import write_typed_model
+        from ndld_flow.precision.constraints.typed_model import write_typed_model
 
         done = write_typed_model(source.path, out / Onnx.main, context.log)
         if self.strict and done.ignored:

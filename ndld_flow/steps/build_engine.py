@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from ndld_flow.artifacts.kinds import Engine, Onnx
-from ndld_flow.backends.engines.build_settings import BuildSettings
-from ndld_flow.errors import BackendError
+from ndld_flow.base.errors import BackendError
+from ndld_flow.base.quantities import seconds, size
+from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.inputs import InputSpec
-from ndld_flow.quantities import seconds, size
+from ndld_flow.machine.versions import read_version
 from ndld_flow.records.build import Build, BuildMemory
 from ndld_flow.records.metric import Metric
 from ndld_flow.step import Context, Foresight, Result, Returns, Reuse, Step, metrics
-from ndld_flow.versions import read_version
+from ndld_flow.store.kinds import Engine, Onnx
 
 
 class BuildEngine(BuildSettings, Step[Onnx, Engine]):
@@ -34,7 +34,7 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
     )
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.backends.engines.building import BuildRequest, build_engine
+        from ndld_flow.engines.building import BuildRequest, build_engine
 
         request = BuildRequest(
             model=source.path,
@@ -58,7 +58,7 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
         return spec.shapes.model_copy(update={"data": spec.data}) if isinstance(spec.data, int) else spec.shapes
 
     def foresee(self) -> Foresight:
-        from ndld_flow.backends.engines.foreseen import foresee_build
+        from ndld_flow.engines.foreseen import foresee_build
 
         return foresee_build(self._settings())
 
@@ -67,7 +67,7 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
         return Reuse.ANYWHERE if self._is_built_ahead else Reuse.THIS_MACHINE
 
     def library_versions(self) -> dict[str, str]:
-        from ndld_flow.backends.engines.chosen_library import choose_library
+        from ndld_flow.engines.chosen_library import choose_library
 
         try:
             library = choose_library(self._settings())

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from ndld_flow.artifacts.kinds import AccuracyDocument, Onnx
-from ndld_flow.backends.comparing.metric_tolerance import MetricTolerance
-from ndld_flow.backends.comparing.tolerance import Tolerance
-from ndld_flow.backends.running.provider_options import ProviderOption, options_that_run_code
-from ndld_flow.backends.running.sample_settings import SampleSettings
-from ndld_flow.name_patterns import NamePattern
+from ndld_flow.accuracy.metric_tolerance import MetricTolerance
+from ndld_flow.accuracy.tolerance import Tolerance
+from ndld_flow.base.name_patterns import NamePattern
+from ndld_flow.runtimes.onnxruntime.provider_options import ProviderOption, options_that_run_code
+from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.step import Context, DataFile, Reads, Result, Returns, Reuse, RunsCode, Step, metrics
+from ndld_flow.store.kinds import AccuracyDocument, Onnx
 
 if TYPE_CHECKING:
-    from ndld_flow.backends.comparing.judging import Asked
-    from ndld_flow.backends.comparing.labelled_comparison import LabelledComparison
-    from ndld_flow.backends.comparing.layers import ComparedLayers
-    from ndld_flow.backends.comparing.model_comparison import ModelPair
-    from ndld_flow.backends.comparing.sides import Side
+    from ndld_flow.accuracy.judging import Asked
+    from ndld_flow.accuracy.labelled_comparison import LabelledComparison
+    from ndld_flow.accuracy.layers import ComparedLayers
+    from ndld_flow.accuracy.model_comparison import ModelPair
+    from ndld_flow.accuracy.sides import Side
 
 
 class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
@@ -116,9 +116,9 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         return self
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.backends.comparing.accuracy_record import compose_accuracy
-        from ndld_flow.backends.comparing.accuracy_summary import metrics_of, summarise
-        from ndld_flow.backends.comparing.model_comparison import compare_models
+        from ndld_flow.accuracy.accuracy_record import compose_accuracy
+        from ndld_flow.accuracy.accuracy_summary import metrics_of, summarise
+        from ndld_flow.accuracy.model_comparison import compare_models
 
         asked, pair = self._asked(), self._pair(source, context)
         asked.check_names(pair.outputs)
@@ -134,12 +134,12 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         return Result(summarise(accuracy), accuracy.passed, metrics_of(accuracy))
 
     def _asked(self) -> Asked:
-        from ndld_flow.backends.comparing.judging import Asked
+        from ndld_flow.accuracy.judging import Asked
 
         return Asked(self.tolerance, self.output_tolerance, self.topk, self.axis, self.softmax)
 
     def _pair(self, source: Onnx, context: Context) -> ModelPair:
-        from ndld_flow.backends.comparing.model_comparison import pair_models
+        from ndld_flow.accuracy.model_comparison import pair_models
 
         reference = context.read("reference")
         mine = self._side(Path(reference.path), reference.label, self.reference_provider)
@@ -147,8 +147,8 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         return pair_models(mine, theirs, context.inputs, self, self.arithmetic).with_arithmetic(context.scratch)
 
     def _side(self, path: Path, label: str, provider: str | None) -> Side:
-        from ndld_flow.backends.comparing.sides import Side
-        from ndld_flow.backends.running.onnxruntime_session import SessionSettings
+        from ndld_flow.accuracy.sides import Side
+        from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 
         # The options belong to the candidate's provider; another one would not know them.
         own = provider is None or provider == self.provider
@@ -161,7 +161,7 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         return Side(path, label, settings)
 
     def _labelled(self, pair: ModelPair) -> LabelledComparison | None:
-        from ndld_flow.backends.comparing.labelled_comparison import prepare_labelled
+        from ndld_flow.accuracy.labelled_comparison import prepare_labelled
 
         if self.metric is None or self.labels is None:
             return None
@@ -171,14 +171,14 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
 
     def _tensors(self, pair: ModelPair) -> Sequence[str] | None:
         """Those inside the models to compare; None for all of them."""
-        from ndld_flow.backends.comparing.layers import choose_tensors
+        from ndld_flow.accuracy.layers import choose_tensors
 
         return choose_tensors(pair, self.layers) if isinstance(self.layers, tuple) else None
 
     def _compare_layers(
         self, pair: ModelPair, tensors: Sequence[str] | None, context: Context
     ) -> ComparedLayers | None:
-        from ndld_flow.backends.comparing.layers import compare_layers
+        from ndld_flow.accuracy.layers import compare_layers
 
         if not self.layers:
             return None

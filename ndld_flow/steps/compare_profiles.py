@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from ndld_flow.artifacts.kinds import Artifact, ComparisonDocument, Onnx, ProfileDocument
-from ndld_flow.compare.metrics import PROFILE_METRICS
-from ndld_flow.errors import RequestError
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.units import Fraction, Milliseconds
+from ndld_flow.profiles.compare.metrics import PROFILE_METRICS
 from ndld_flow.records.comparison import Allowance
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.rounds import FEWEST_ROUNDS
 from ndld_flow.step import Context, DataFile, Reads, Result, Returns, Reuse, Step, metrics
-from ndld_flow.units import Fraction, Milliseconds
+from ndld_flow.store.kinds import Artifact, ComparisonDocument, Onnx, ProfileDocument
 
 if TYPE_CHECKING:
-    from ndld_flow.backends.measuring.profiling_request import Side
-    from ndld_flow.compare.comparison import RoundsEvidence
-    from ndld_flow.compare.measured import Measured, Rules
-    from ndld_flow.compare.rounds import RoundsPlan
+    from ndld_flow.measure.profiling_request import Side
+    from ndld_flow.profiles.compare.comparison import RoundsEvidence
+    from ndld_flow.profiles.compare.measured import Measured, Rules
+    from ndld_flow.profiles.compare.rounds import RoundsPlan
     from ndld_flow.records.comparison import Comparison, ProfileComparison, Subject
     from ndld_flow.records.rounds import Round
     from ndld_flow.steps.profile import ProfileModel
@@ -86,7 +86,7 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
     @field_validator("gates")
     @classmethod
     def _read_gates(cls, gates: tuple[str, ...]) -> tuple[str, ...]:
-        from ndld_flow.compare.gates import check_known, parse_comparison_gates
+        from ndld_flow.profiles.compare.gates import check_known, parse_comparison_gates
 
         try:
             check_known(parse_comparison_gates(gates), PROFILE_METRICS)
@@ -104,7 +104,7 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
         return self
 
     def run(self, source: ProfileDocument, out: Path, context: Context) -> Result:
-        from ndld_flow.compare.comparison import compare
+        from ndld_flow.profiles.compare.comparison import compare
 
         base = context.read("base")
         measured = [_read(place, document) for place, document in enumerate((base, source))]
@@ -127,7 +127,7 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
         )
 
     def _rules(self, evidence: RoundsEvidence) -> Rules:
-        from ndld_flow.compare.measured import Rules
+        from ndld_flow.profiles.compare.measured import Rules
 
         metric = self.metric or ("latency.median" if evidence.rounds is not None else Rules.metric)
         return Rules(threshold=self.threshold, metric=metric, allow=frozenset(self.allow))
@@ -137,9 +137,9 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
 
         `context` has the base's and the candidate's model as `base/from` and `from/from`, and their engines.
         """
-        from ndld_flow.backends.measuring.pair_rounds import RoundLimits, measure_rounds
-        from ndld_flow.compare.comparison import RoundsEvidence
-        from ndld_flow.compare.rounds import describe_rounds
+        from ndld_flow.measure.pair_rounds import RoundLimits, measure_rounds
+        from ndld_flow.profiles.compare.comparison import RoundsEvidence
+        from ndld_flow.profiles.compare.rounds import describe_rounds
 
         missing, models = self._find_models(measured)
         if missing:
@@ -156,8 +156,8 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
 
     def _find_models(self, measured: Sequence[Measured]) -> tuple[str, list[ProfileModel]]:
         """Return why the pair cannot be measured in rounds, or the settings that it was profiled with."""
-        from ndld_flow.compare.differences import circumstances_of
-        from ndld_flow.machine import describe_machine
+        from ndld_flow.machine.description import describe_machine
+        from ndld_flow.profiles.compare.differences import circumstances_of
         from ndld_flow.steps.profile import ProfileModel
 
         profiles = [one.profile for one in measured]
@@ -176,7 +176,7 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
         return "", models
 
     def _plan(self, device: str) -> RoundsPlan:
-        from ndld_flow.compare.rounds import FLOOR, RoundsPlan
+        from ndld_flow.profiles.compare.rounds import FLOOR, RoundsPlan
         from ndld_flow.records.noise import Noise
         from ndld_flow.records.read_document import read_document
 
@@ -190,9 +190,9 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
 
     def _is_decided(self, rounds: Sequence[Round], measured: Sequence[Measured], plan: RoundsPlan) -> bool:
         """Return whether everything that rounds can decide is decided: the verdict, and the gates on their metrics."""
-        from ndld_flow.compare.comparison import RoundsEvidence, compare
-        from ndld_flow.compare.gates import parse_comparison_gates
-        from ndld_flow.compare.rounds import ESTIMATES, describe_rounds
+        from ndld_flow.profiles.compare.comparison import RoundsEvidence, compare
+        from ndld_flow.profiles.compare.gates import parse_comparison_gates
+        from ndld_flow.profiles.compare.rounds import ESTIMATES, describe_rounds
 
         if len(rounds) < self.min_rounds:
             return False
@@ -210,7 +210,7 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
 
 def _side(setting: str, measured: Measured, model: ProfileModel, context: Context) -> Side:
     """Return what is measured for a profile: the model and the engine that its step read, with its settings."""
-    from ndld_flow.backends.measuring.profiling_request import Side
+    from ndld_flow.measure.profiling_request import Side
 
     prefix = f"{setting}/"
     read = {key.removeprefix(prefix): each for key, each in context.artifacts.items() if key.startswith(prefix)}
@@ -241,7 +241,7 @@ def _log(comparison: Comparison, context: Context) -> None:
 
 
 def _read(place: int, document: Artifact) -> Measured:
-    from ndld_flow.compare.measured import Measured
+    from ndld_flow.profiles.compare.measured import Measured
     from ndld_flow.records.profile import Profile
     from ndld_flow.records.read_document import read_document
 

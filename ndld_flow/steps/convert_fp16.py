@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from ndld_flow.artifacts.kinds import Onnx, PrecisionDocument
-from ndld_flow.name_patterns import NamePattern
-from ndld_flow.quantities import size_change
+from ndld_flow.base.name_patterns import NamePattern
+from ndld_flow.base.quantities import size_change
+from ndld_flow.base.settings import Settings
+from ndld_flow.base.units import Fraction
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.precision_search import PrecisionSearch
-from ndld_flow.settings import Settings
 from ndld_flow.step import Context, Reads, Result, Returns, Step, metrics
-from ndld_flow.units import Fraction
+from ndld_flow.store.kinds import Onnx, PrecisionDocument
 
 if TYPE_CHECKING:
-    from ndld_flow.backends.fp16.block import Fp16Request
+    from ndld_flow.precision.fp16.block import Fp16Request
 
 
 class ValuesOutside(Settings):
@@ -68,8 +68,8 @@ class ConvertFp16(Step[Onnx, Onnx]):
     """A `find_precision` step: the nodes that it found stay fp32 too."""
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.backends.fp16.convert import convert_to_fp16, refuse_broken
-        from ndld_flow.backends.precision.found_nodes import settings_notes
+        from ndld_flow.precision.constraints.found_nodes import settings_notes
+        from ndld_flow.precision.fp16.convert import convert_to_fp16, refuse_broken
 
         target, found = out / Onnx.main, self._found(context)
         done = convert_to_fp16(source.path, target, self._request(found), context.log, context.progress)
@@ -93,7 +93,7 @@ class ConvertFp16(Step[Onnx, Onnx]):
         )
 
     def _found(self, context: Context) -> PrecisionSearch | None:
-        from ndld_flow.backends.precision.found_nodes import read_found, refuse_other_precision
+        from ndld_flow.precision.constraints.found_nodes import read_found, refuse_other_precision
 
         if self.found_by is None:
             return None
@@ -102,8 +102,8 @@ class ConvertFp16(Step[Onnx, Onnx]):
         return search
 
     def _request(self, found: PrecisionSearch | None) -> Fp16Request:
-        from ndld_flow.backends.fp16.block import Fp16Request, ValueLimits
-        from ndld_flow.backends.precision.found_nodes import found_reasons
+        from ndld_flow.precision.constraints.found_nodes import found_reasons
+        from ndld_flow.precision.fp16.block import Fp16Request, ValueLimits
 
         outside = self.block.values_outside
         return Fp16Request(

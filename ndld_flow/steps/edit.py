@@ -9,17 +9,17 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from ndld_flow.artifacts.digest import digest_file, digest_json
-from ndld_flow.artifacts.kinds import Onnx
-from ndld_flow.editing.catalogue import find_operation, operation_words, origin_of
-from ndld_flow.editing.entry import AnyOperation, OperationEntry
-from ndld_flow.editing.operation import Operation
-from ndld_flow.editing.selection import NodeSelect
-from ndld_flow.imported_modules import find_imported_by
+from ndld_flow.base.imported_modules import find_imported_by
+from ndld_flow.graph.edit.catalogue import find_operation, operation_words, origin_of
+from ndld_flow.graph.edit.entry import AnyOperation, OperationEntry
+from ndld_flow.graph.edit.operation import Operation
+from ndld_flow.graph.edit.selection import NodeSelect
 from ndld_flow.inputs import InputSpec
+from ndld_flow.machine.versions import read_version
 from ndld_flow.records.metric import Metric
 from ndld_flow.step import Context, Result, Returns, Step, metrics
-from ndld_flow.versions import read_version
+from ndld_flow.store.digest import digest_file, digest_json
+from ndld_flow.store.kinds import Onnx
 
 
 def _some(operations: tuple[OperationEntry, ...]) -> tuple[OperationEntry, ...]:
@@ -78,8 +78,8 @@ class Edit(Step[Onnx, Onnx]):
         return super().library_versions() | {name: read_version(name) for name in sorted(libraries)} | own
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.backends.editing.edit_file import Entry, edit_file, open_model
-        from ndld_flow.backends.editing.edited_model import EditedModel
+        from ndld_flow.graph.edit.edit_file import Entry, edit_file, open_model
+        from ndld_flow.graph.edit.edited_model import EditedModel
 
         edited = EditedModel(
             model=open_model(source.path),

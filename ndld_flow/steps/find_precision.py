@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from ndld_flow.artifacts.digest import digest_json
-from ndld_flow.artifacts.kinds import Onnx, PrecisionDocument
-from ndld_flow.backends.comparing.tolerance import Tolerance, outside
-from ndld_flow.backends.quantizing.settings import QuantizeSettings
-from ndld_flow.backends.running.sample_settings import SampleSettings
-from ndld_flow.machine import describe_machine
-from ndld_flow.name_patterns import NamePattern
-from ndld_flow.plain_text import short_name
-from ndld_flow.quantities import count, milliseconds, number
+from ndld_flow.accuracy.tolerance import Tolerance, outside
+from ndld_flow.base.name_patterns import NamePattern
+from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.quantities import count, milliseconds, number
+from ndld_flow.base.units import Milliseconds
+from ndld_flow.machine.description import describe_machine
+from ndld_flow.quantize.settings import QuantizeSettings
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.precision_search import PrecisionSearch
+from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.step import Context, Foresight, Result, Returns, Reuse, Step, metrics
-from ndld_flow.units import Milliseconds
+from ndld_flow.store.digest import digest_json
+from ndld_flow.store.kinds import Onnx, PrecisionDocument
 
 if TYPE_CHECKING:
-    from ndld_flow.backends.precision.reducing import Reducer
-    from ndld_flow.backends.running.sample_feeds import Samples
+    from ndld_flow.precision_search.reducing import Reducer
+    from ndld_flow.samples.sample_feeds import Samples
 
 _NOT_SHAPING = {"tolerance", "trials", "time"}
 """Settings that change which trials are made, and not what comes of one."""
@@ -87,12 +87,12 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
         return Foresight(notes=(f"{self.precision}, at most {count(self.trials)} trials in {milliseconds(self.time)}",))
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.backends.models.declared_inputs import model_inputs
-        from ndld_flow.backends.precision.findings import Subject, Wanted
-        from ndld_flow.backends.precision.remembered import TrialFile
-        from ndld_flow.backends.precision.sample_digest import digest_samples
-        from ndld_flow.backends.precision.searching import PrecisionSearching, Rooms
-        from ndld_flow.backends.running.sample_feeds import make_samples
+        from ndld_flow.models.declared_inputs import model_inputs
+        from ndld_flow.precision_search.findings import Subject, Wanted
+        from ndld_flow.precision_search.remembered import TrialFile
+        from ndld_flow.precision_search.sample_digest import digest_samples
+        from ndld_flow.precision_search.searching import PrecisionSearching, Rooms
+        from ndld_flow.samples.sample_feeds import make_samples
 
         samples = make_samples(model_inputs(source.path), context.inputs, self, source.label)
         subject = Subject(source.path, source.label, samples, self._reducer(source, samples, context))
@@ -112,14 +112,14 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
 
     def _reducer(self, source: Onnx, samples: Samples, context: Context) -> Reducer:
         if self.precision == "int8":
-            from ndld_flow.backends.quantizing.int8_reducer import Int8Reducer
+            from ndld_flow.quantize.int8_reducer import Int8Reducer
 
             return Int8Reducer(source.path, self.int8, self.keep, samples, context.scratch)
         if self.precision == "bf16":
-            from ndld_flow.backends.precision.bf16_reducer import Bf16Reducer
+            from ndld_flow.precision_search.bf16_reducer import Bf16Reducer
 
             return Bf16Reducer(source.path, self.keep)
-        from ndld_flow.backends.precision.fp16_reducer import Fp16Reducer
+        from ndld_flow.precision_search.fp16_reducer import Fp16Reducer
 
         return Fp16Reducer(source.path, self.keep, self.keep_io, self.sensitive)
 

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from ndld_flow.artifacts.kinds import Onnx
-from ndld_flow.errors import RequestError
+from ndld_flow.base.errors import RequestError
 from ndld_flow.inputs import Dimension, InputSpec, Shape
 from ndld_flow.records.metric import Metric
 from ndld_flow.step import Context, Result, Returns, Step, metrics
+from ndld_flow.store.kinds import Onnx
 
 
 class FixShapes(Step[Onnx, Onnx]):
@@ -33,7 +33,7 @@ class FixShapes(Step[Onnx, Onnx]):
         return None if self.shapes or self.dims else InputSpec(shape=spec.run_shape)
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.backends.models.input_shapes import dynamic_values, fix_shapes_file, real_inputs, show_shape
+        from ndld_flow.models.input_shapes import dynamic_values, fix_shapes_file, real_inputs, show_shape
 
         shapes = self.shapes if self.shapes or self.dims else _recipe_shapes(context)
         change, model = fix_shapes_file(source.path, out / Onnx.main, shapes, self.dims)

@@ -6,27 +6,27 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from ndld_flow.artifacts.kinds import ActivationsDocument, Onnx
-from ndld_flow.backends.comparing.accuracy_summary import UNITS
-from ndld_flow.backends.comparing.tolerance import Tolerance
-from ndld_flow.backends.running.provider_options import ProviderOption, options_that_run_code
-from ndld_flow.backends.running.sample_settings import SampleSettings
-from ndld_flow.name_patterns import NamePattern
-from ndld_flow.plain_text import short_name, visible_name
-from ndld_flow.quantities import number
+from ndld_flow.accuracy.accuracy_summary import UNITS
+from ndld_flow.accuracy.tolerance import Tolerance
+from ndld_flow.base.name_patterns import NamePattern
+from ndld_flow.base.plain_text import short_name, visible_name
+from ndld_flow.base.quantities import number
+from ndld_flow.base.settings import Settings
+from ndld_flow.base.units import Bytes, Fraction
 from ndld_flow.records.accuracy import higher_is_better
 from ndld_flow.records.activations import Activations, CapturedTensor
 from ndld_flow.records.divergence import LayerDivergence
 from ndld_flow.records.metric import Metric
-from ndld_flow.settings import Settings
+from ndld_flow.runtimes.onnxruntime.provider_options import ProviderOption, options_that_run_code
+from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.step import Context, Reads, Result, Returns, Reuse, RunsCode, Step, metrics
-from ndld_flow.units import Bytes, Fraction
+from ndld_flow.store.kinds import ActivationsDocument, Onnx
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ndld_flow.backends.activations.look_inside import Request
-    from ndld_flow.backends.activations.noise import Noise as AddedNoise
+    from ndld_flow.accuracy.activations.look_inside import Request
+    from ndld_flow.accuracy.activations.noise import Noise as AddedNoise
 
 
 class Noise(Settings):
@@ -129,8 +129,8 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
     """Threads within an operator; 0 leaves it to ONNX Runtime."""
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.backends.activations.look_inside import look_inside
-        from ndld_flow.backends.activations.opened_side import Side
+        from ndld_flow.accuracy.activations.look_inside import look_inside
+        from ndld_flow.accuracy.activations.opened_side import Side
 
         other = context.read("reference") if self.reference is not None else None
         found = look_inside(
@@ -152,11 +152,11 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
         return Result(_summary(found, metrics), not failed, metrics)
 
     def _request(self, context: Context) -> Request:
-        from ndld_flow.backends.activations.choosing import Wanted
-        from ndld_flow.backends.activations.look_inside import Request
-        from ndld_flow.backends.activations.map_files import MapLimits
-        from ndld_flow.backends.observing.ranges import FORMAT_LIMITS
-        from ndld_flow.backends.running.onnxruntime_session import SessionSettings
+        from ndld_flow.accuracy.activations.choosing import Wanted
+        from ndld_flow.accuracy.activations.look_inside import Request
+        from ndld_flow.accuracy.activations.map_files import MapLimits
+        from ndld_flow.accuracy.inside.ranges import FORMAT_LIMITS
+        from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 
         return Request(
             settings=SessionSettings(
@@ -174,7 +174,7 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
         )
 
     def _noise(self) -> AddedNoise | None:
-        from ndld_flow.backends.activations.noise import Noise as AddedNoise
+        from ndld_flow.accuracy.activations.noise import Noise as AddedNoise
 
         noise = self.noise
         if noise is None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from ndld_flow.artifacts.kinds import LintDocument, Onnx
+from ndld_flow.base.units import Bytes, Milliseconds
 from ndld_flow.inputs import InputSpec
 from ndld_flow.records.finding import Findings
 from ndld_flow.records.metric import Metric
 from ndld_flow.step import Context, Result, Returns, Step, metrics
-from ndld_flow.units import Bytes, Milliseconds
+from ndld_flow.store.kinds import LintDocument, Onnx
 
 CheckName = Literal[
     "external_data",
@@ -61,7 +61,7 @@ class Lint(Step[Onnx, LintDocument]):
         return InputSpec(shape=spec.run_shape)
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.backends.linting import LintOptions, lint_file
+        from ndld_flow.graph.lint import LintOptions, lint_file
 
         options = LintOptions(
             checks=self.checks,

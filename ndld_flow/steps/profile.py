@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from ndld_flow.artifacts.kinds import Engine, Onnx, ProfileDocument
-from ndld_flow.backends.running.provider_options import ProviderOption, options_that_run_code
+from ndld_flow.base.units import Fraction, Milliseconds
+from ndld_flow.machine.versions import read_version
 from ndld_flow.records.profile import Profile
+from ndld_flow.runtimes.onnxruntime.provider_options import ProviderOption, options_that_run_code
 from ndld_flow.step import Context, DataFile, Foresight, Reads, Result, Returns, Reuse, RunsCode, Step, Turn, metrics
-from ndld_flow.units import Fraction, Milliseconds
-from ndld_flow.versions import read_version
+from ndld_flow.store.kinds import Engine, Onnx, ProfileDocument
 
 if TYPE_CHECKING:
-    from ndld_flow.backends.engines.library import Library
-    from ndld_flow.backends.engines.running.engine_session import EngineSession
-    from ndld_flow.backends.engines.running.prepare_engine import EngineToRun
-    from ndld_flow.backends.measuring.profiling_request import ProfilingRequest
-    from ndld_flow.backends.measuring.stopping import MeasuringPlan
-    from ndld_flow.backends.running.onnxruntime_session import SessionSettings
+    from ndld_flow.measure.profiling_request import ProfilingRequest
+    from ndld_flow.measure.stopping import MeasuringPlan
     from ndld_flow.records.build import EngineBackend
+    from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+    from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession
+    from ndld_flow.runtimes.tensorrt.engine.prepare_engine import EngineToRun
+    from ndld_flow.runtimes.tensorrt.library import Library
 
 _OF_ONNXRUNTIME = (
     "provider",
@@ -232,7 +232,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
         return f"gpu-{self.gpu if self.backend != 'onnxruntime' else self.provider_options.get('device_id', 0)}"
 
     def foresee(self) -> Foresight:
-        from ndld_flow.backends.measuring.foreseen import foresee_profile
+        from ndld_flow.measure.foreseen import foresee_profile
 
         if not self._on_gpu:
             return Foresight()
@@ -244,7 +244,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     def library_versions(self) -> dict[str, str]:
         if self.backend == "onnxruntime":
             return super().library_versions()
-        from ndld_flow.backends.engines.library import find_library
+        from ndld_flow.runtimes.tensorrt.library import find_library
 
         found = find_library(self.backend, self.library).version or "not installed"
         return {self.backend: found} | {name: read_version(name) for name in ("numpy", "pillow")}
@@ -254,8 +254,8 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
 
     @classmethod
     def run_together(cls, turns: Sequence[Turn]) -> list[Result]:
-        from ndld_flow.backends.measuring.profiler import measure_sides
-        from ndld_flow.backends.measuring.profiling_request import Side
+        from ndld_flow.measure.profiler import measure_sides
+        from ndld_flow.measure.profiling_request import Side
 
         several = len(turns) > 1
         sides = [
@@ -271,7 +271,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
 
     def request(self, source: Onnx, context: Context) -> ProfilingRequest:
         """What the backend is asked to measure."""
-        from ndld_flow.backends.measuring.profiling_request import ProfilingRequest
+        from ndld_flow.measure.profiling_request import ProfilingRequest
 
         session, library = self._session(source, context)
         return ProfilingRequest(
@@ -293,7 +293,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     def _session(self, source: Onnx, context: Context) -> tuple[SessionSettings | EngineSession, Library | None]:
         if self.backend == "onnxruntime":
             return self._session_settings(), None
-        from ndld_flow.backends.engines.running.prepare_engine import prepare_engine
+        from ndld_flow.runtimes.tensorrt.engine.prepare_engine import prepare_engine
 
         return prepare_engine(self._engine_to_run(self.backend, context), source)
 
@@ -304,7 +304,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
         return options
 
     def _engine_to_run(self, backend: EngineBackend, context: Context) -> EngineToRun:
-        from ndld_flow.backends.engines.running.prepare_engine import EngineToRun
+        from ndld_flow.runtimes.tensorrt.engine.prepare_engine import EngineToRun
 
         engine = context.read("engine") if self.engine is not None else None
         assert engine is None or isinstance(engine, Engine)
@@ -324,7 +324,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
         )
 
     def _session_settings(self) -> SessionSettings:
-        from ndld_flow.backends.running.onnxruntime_session import SessionSettings
+        from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 
         return SessionSettings(
             provider=self.provider,
@@ -338,7 +338,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
         )
 
     def _measuring_plan(self) -> MeasuringPlan:
-        from ndld_flow.backends.measuring.stopping import MeasuringPlan
+        from ndld_flow.measure.stopping import MeasuringPlan
 
         return MeasuringPlan(
             runs=self.runs,
@@ -353,7 +353,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
 
 
 def _write(turn: Turn, profile: Profile, log: str) -> Result:
-    from ndld_flow.backends.measuring.profile_summary import metrics_of, summarise
+    from ndld_flow.measure.profile_summary import metrics_of, summarise
 
     (turn.out / ProfileDocument.main).write_text(profile.to_json(), encoding="utf-8")
     for said in (profile.stopped_because, *profile.notes, *log.splitlines()):

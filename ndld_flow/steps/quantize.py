@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 from pydantic import model_validator
 
-from ndld_flow.artifacts.kinds import Onnx, PrecisionDocument
-from ndld_flow.backends.quantizing.modelopt_settings import ModelOpt
-from ndld_flow.backends.quantizing.settings import QuantizeSettings
-from ndld_flow.backends.running.sample_settings import SampleSettings
+from ndld_flow.base.quantities import size_change
 from ndld_flow.inputs import InputSpec
-from ndld_flow.quantities import size_change
+from ndld_flow.quantize.modelopt_settings import ModelOpt
+from ndld_flow.quantize.settings import QuantizeSettings
 from ndld_flow.records.metric import Metric
+from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.step import Context, Foresight, Reads, Result, Returns, Step, metrics
+from ndld_flow.store.kinds import Onnx, PrecisionDocument
 
 if TYPE_CHECKING:
-    from ndld_flow.backends.quantizing.quantize_file import Data, Quantization, Rooms
-    from ndld_flow.backends.running.sample_feeds import Samples
+    from ndld_flow.quantize.quantize_file import Data, Quantization, Rooms
     from ndld_flow.records.precision_search import PrecisionSearch
+    from ndld_flow.samples.sample_feeds import Samples
 
 _MODELOPT_TAKES = frozenset({"method", "op_types", "exclude"})
 """Of how to quantise; the rest it decides itself."""
@@ -65,13 +65,13 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         return spec if self.mode == "static" else None
 
     def foresee(self) -> Foresight:
-        from ndld_flow.backends.quantizing.modelopt_environment import foresee_modelopt
+        from ndld_flow.quantize.modelopt_environment import foresee_modelopt
 
         return Foresight() if self.modelopt is None else foresee_modelopt(self.modelopt.python)
 
     def library_versions(self) -> dict[str, str]:
-        from ndld_flow.backends.quantizing.modelopt_environment import modelopt_versions
-        from ndld_flow.backends.quantizing.vnni import reduces_range
+        from ndld_flow.quantize.modelopt_environment import modelopt_versions
+        from ndld_flow.quantize.vnni import reduces_range
 
         if self.modelopt is not None:
             return super().library_versions() | modelopt_versions(self.modelopt.python)
@@ -81,7 +81,7 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         return super().library_versions() | {"weights here": "7 bits" if reduces_range(self) else "8 bits"}
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.backends.quantizing.quantize_file import Data, Rooms
+        from ndld_flow.quantize.quantize_file import Data, Rooms
 
         search = self._search(source, context)
         samples = self._samples(source, context)
@@ -95,9 +95,9 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         return _result(done)
 
     def _quantize(self, source: Path, out: Path, data: Data, rooms: Rooms, context: Context) -> Quantization:
-        from ndld_flow.backends.processes.program_log import log_to
-        from ndld_flow.backends.quantizing.modelopt import Settings, quantize_by_modelopt
-        from ndld_flow.backends.quantizing.quantize_file import quantize_file
+        from ndld_flow.processes.program_log import log_to
+        from ndld_flow.quantize.modelopt import Settings, quantize_by_modelopt
+        from ndld_flow.quantize.quantize_file import quantize_file
 
         if self.modelopt is None:
             return quantize_file(source, out / Onnx.main, self, data, rooms)
@@ -105,16 +105,16 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         return quantize_by_modelopt(source, out, Settings(self, self.modelopt), data, rooms, hear)
 
     def _samples(self, source: Onnx, context: Context) -> Samples | None:
-        from ndld_flow.backends.models.declared_inputs import model_inputs
-        from ndld_flow.backends.running.sample_feeds import make_samples
+        from ndld_flow.models.declared_inputs import model_inputs
+        from ndld_flow.samples.sample_feeds import make_samples
 
         if self.mode == "dynamic":
             return None
         return make_samples(model_inputs(source.path), context.inputs, self, source.label)
 
     def _search(self, source: Onnx, context: Context) -> PrecisionSearch | None:
-        from ndld_flow.backends.precision.found_nodes import read_found, refuse_other_precision, settings_notes
-        from ndld_flow.backends.quantizing.int8_reducer import settings_of
+        from ndld_flow.precision.constraints.found_nodes import read_found, refuse_other_precision, settings_notes
+        from ndld_flow.quantize.int8_reducer import settings_of
 
         if self.found_by is None:
             return None

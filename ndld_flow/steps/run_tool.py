@@ -14,15 +14,15 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from ndld_flow.artifacts.digest import SETTLED_AFTER_S, digest_file
-from ndld_flow.artifacts.hidden_credentials import is_secret_variable
-from ndld_flow.artifacts.kinds import Onnx
-from ndld_flow.imported_modules import find_imported
+from ndld_flow.base.imported_modules import find_imported
+from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.units import Milliseconds
 from ndld_flow.inputs import InputSpec
-from ndld_flow.nearest import say_nearest
 from ndld_flow.records.metric import Metric
 from ndld_flow.step import Context, DataFile, Foresight, Result, Returns, Reuse, RunsCode, Step, metrics
-from ndld_flow.units import Milliseconds
+from ndld_flow.store.digest import SETTLED_AFTER_S, digest_file
+from ndld_flow.store.hidden_credentials import is_secret_variable
+from ndld_flow.store.kinds import Onnx
 
 _PLACEHOLDER = re.compile(r"\$(?:\$|(\w+)\{([^{}]*)\}|(\w+))")
 _WORDS = ("Model", "Output", "Scratch")
@@ -133,10 +133,10 @@ class RunTool(Step[Onnx, Onnx]):
         return tuple(name for name in passed if not is_secret_variable(name))
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.backends.models.files import describe_change
-        from ndld_flow.backends.processes.model_tool import copy_model, run_on_model, take_model
-        from ndld_flow.backends.processes.program import Program, run_program
-        from ndld_flow.backends.processes.program_log import log_to
+        from ndld_flow.graph.model_tool import copy_model, run_on_model, take_model
+        from ndld_flow.models.files import describe_change
+        from ndld_flow.processes.program import Program, run_program
+        from ndld_flow.processes.program_log import log_to
 
         folder, scratch = context.scratch / "output", context.scratch / "scratch"
         folder.mkdir()
@@ -162,7 +162,7 @@ class RunTool(Step[Onnx, Onnx]):
 
     def _putting(self, paths: Mapping[str, Path], context: Context) -> Callable[[str], str]:
         """Puts paths where a text has placeholders; an input's values are written when they are asked for."""
-        from ndld_flow.backends.processes.model_tool import write_input
+        from ndld_flow.graph.model_tool import write_input
 
         def path_of(found: re.Match[str]) -> str:
             if found[0] == "$$":
@@ -176,7 +176,7 @@ class RunTool(Step[Onnx, Onnx]):
         return lambda text: _PLACEHOLDER.sub(path_of, text)
 
     def _environment(self, put: Callable[[str], str], scratch: Path) -> dict[str, str]:
-        from ndld_flow.backends.processes.program_log import little_environment
+        from ndld_flow.processes.program_log import little_environment
 
         passed = (name for name, value in self.environment.items() if value is None)
         said = {name: put(value) for name, value in self.environment.items() if value is not None}

@@ -7,13 +7,13 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ndld_flow.artifacts.kinds import Onnx
+from ndld_flow.base.quantities import size_change
+from ndld_flow.base.units import Bytes
 from ndld_flow.inputs import Shape
-from ndld_flow.quantities import size_change
 from ndld_flow.records.graph_change import GraphChange
 from ndld_flow.records.metric import Metric
 from ndld_flow.step import Context, Result, Returns, Step, metrics
-from ndld_flow.units import Bytes
+from ndld_flow.store.kinds import Onnx
 
 
 class Sanitize(Step[Onnx, Onnx]):
@@ -51,7 +51,7 @@ class Sanitize(Step[Onnx, Onnx]):
     """Input -> shape to fix it at before folding, such as `{x: [1, 3, 320, 320]}`."""
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.backends.sanitizing import SanitizeOptions, sanitize_file
+        from ndld_flow.graph.sanitize import SanitizeOptions, sanitize_file
 
         options = SanitizeOptions(
             fold_constants=self.fold_constants,

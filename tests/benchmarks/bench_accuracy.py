@@ -19,12 +19,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ndld_flow.backends.comparing.agreement import Agreement
-from ndld_flow.backends.comparing.tolerance import Tolerance, outside
-from ndld_flow.backends.comparing.yardstick import Yardstick, find_yardstick
-from ndld_flow.backends.models.tensors import Array
-from tests import accuracy_cases as cases
-from tests.accuracy_cases import Outputs, Subject
+from ndld_flow.accuracy.agreement import Agreement
+from ndld_flow.accuracy.tolerance import Tolerance, outside
+from ndld_flow.accuracy.yardstick import Yardstick, find_yardstick
+from ndld_flow.models.tensors import Array
+from tests.support import accuracy_cases as cases
+from tests.support.accuracy_cases import Outputs, Subject
 
 WHOLE = Tolerance(slices="off", cosine=0.999, snr_db=25.0)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 from ndld_flow.report.activations.draw import draw_activations
-from tests.activation_samples import write_large, write_pair
+from tests.support.activation_samples import write_large, write_pair
 
 TRIES = 5
 TIMED = """async (changes) => {

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from ndld_flow.backends.engines.build_settings import BuildSettings
-from ndld_flow.backends.engines.building import BuildRequest, build_engine
+from ndld_flow.base.quantities import size
+from ndld_flow.engines.build_settings import BuildSettings
+from ndld_flow.engines.building import BuildRequest, build_engine
 from ndld_flow.inputs import InputSpec
-from ndld_flow.quantities import size
 from ndld_flow.records.build import Build
-from tests.samples import fetch_sample
+from tests.support.samples import fetch_sample
 
 TURNS = 3
 CAPABILITIES = ("8.6", "8.9", "12.0")

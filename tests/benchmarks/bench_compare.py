@@ -31,24 +31,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ndld_flow.artifacts.digest import digest_file
-from ndld_flow.backends.measuring.pair_rounds import RoundLimits, measure_rounds
-from ndld_flow.backends.measuring.profiler import measure_in_turns
-from ndld_flow.backends.measuring.profiling_request import ProfilingRequest, Side
-from ndld_flow.backends.measuring.stopping import MeasuringPlan
-from ndld_flow.backends.running.onnxruntime_session import SessionSettings
-from ndld_flow.compare.comparison import compare_profiles
-from ndld_flow.compare.intervals import RatioInterval, paired_ratio, unpaired_ratio
-from ndld_flow.compare.match_layers import match_layers
-from ndld_flow.compare.measured import Measured, Rules
-from ndld_flow.compare.rounds import RoundsPlan, describe_rounds, judge_by_rounds
+from ndld_flow.measure.pair_rounds import RoundLimits, measure_rounds
+from ndld_flow.measure.profiler import measure_in_turns
+from ndld_flow.measure.profiling_request import ProfilingRequest, Side
+from ndld_flow.measure.stopping import MeasuringPlan
+from ndld_flow.profiles.compare.comparison import compare_profiles
+from ndld_flow.profiles.compare.intervals import RatioInterval, paired_ratio, unpaired_ratio
+from ndld_flow.profiles.compare.match_layers import match_layers
+from ndld_flow.profiles.compare.measured import Measured, Rules
+from ndld_flow.profiles.compare.rounds import RoundsPlan, describe_rounds, judge_by_rounds
 from ndld_flow.records.comparison import MetricVerdict, Verdict
 from ndld_flow.records.machine import Machine
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, TensorInfo
 from ndld_flow.records.rounds import Round
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 from ndld_flow.steps.compare_profiles import CompareProfiles
-from tests.models import GraphBuilder, make_cnn, rename_output, save, tensor
-from tests.simulated_rounds import BOUNDS, METRIC, SCENARIOS, decide_slowly
+from ndld_flow.store.digest import digest_file
+from tests.support.models import GraphBuilder, make_cnn, rename_output, save, tensor
+from tests.support.simulated_rounds import BOUNDS, METRIC, SCENARIOS, decide_slowly
 
 BLOCKS, MORE_BLOCKS = 40, 44
 SHORT = 20

@@ -16,7 +16,7 @@ from playwright.sync_api import Page, sync_playwright
 
 from ndld_flow.report.comparison.draw import draw_comparison
 from tests.benchmarks.bench_report import TIMED
-from tests.comparison_fixtures import Compared, big, three
+from tests.support.comparison_fixtures import Compared, big, three
 
 TRIES = 5
 

@@ -25,17 +25,17 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from tests import models
-from tests.fp16_checks import LIGHT, Feeds
-from tests.samples import copy_samples
+from tests.support import models
+from tests.support.fp16_checks import LIGHT, Feeds
+from tests.support.samples import copy_samples
 
 LARGE = 2**30
 Tool = Callable[[Path, Path], float]
 
 
 def by_ndld_flow(source: Path, target: Path, **limits: Any) -> float:
-    from ndld_flow.backends.fp16.block import Fp16Request
-    from ndld_flow.backends.fp16.convert import convert_to_fp16, refuse_broken
+    from ndld_flow.precision.fp16.block import Fp16Request
+    from ndld_flow.precision.fp16.convert import convert_to_fp16, refuse_broken
 
     log = logging.getLogger("bench")
     start = time.perf_counter()
@@ -45,7 +45,7 @@ def by_ndld_flow(source: Path, target: Path, **limits: Any) -> float:
 
 
 def by_ndld_flow_range(source: Path, target: Path) -> float:
-    from ndld_flow.backends.fp16.block import ValueLimits
+    from ndld_flow.precision.fp16.block import ValueLimits
 
     return by_ndld_flow(source, target, values_outside=ValueLimits(65504, 0, 0))
 

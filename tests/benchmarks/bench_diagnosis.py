@@ -23,14 +23,14 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ndld_flow.backends.models.tensors import Array
-from ndld_flow.backends.running.onnxruntime_session import SessionSettings, open_model
-from ndld_flow.backends.sanitizing import SanitizeOptions, sanitize_file
-from ndld_flow.diagnosis.triage import triage
+from ndld_flow.graph.sanitize import SanitizeOptions, sanitize_file
+from ndld_flow.models.tensors import Array
+from ndld_flow.profiles.diagnose.triage import triage
 from ndld_flow.records.machine import Machine
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, Roofs, TensorInfo
-from tests.models import GraphBuilder, rename_output, save, tensor
-from tests.samples import fetch_sample
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
+from tests.support.models import GraphBuilder, rename_output, save, tensor
+from tests.support.samples import fetch_sample
 
 ROUNDS, PASSES = 12, 6
 FEEDS: dict[str, dict[str, Array]] = {

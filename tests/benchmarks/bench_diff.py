@@ -17,9 +17,9 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from ndld_flow.backends.diffing.diff_models import diff_models
-from ndld_flow.backends.models.files import all_graphs, load_model
-from tests.models import BIG_LAYERS, GraphBuilder, make_big, tensor
+from ndld_flow.graph.diff.diff_models import diff_models
+from ndld_flow.models.files import all_graphs, load_model
+from tests.support.models import BIG_LAYERS, GraphBuilder, make_big, tensor
 
 NODES = 10_000
 CASES = ("same", "renamed", "edited", "renamed and edited", "another model")

@@ -16,14 +16,14 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from ndld_flow.backends.models.drawn_graph import read_graph
 from ndld_flow.drawing.choices import Look, Reading
 from ndld_flow.drawing.draw import picture_bytes
 from ndld_flow.drawing.layout import Extent, lay_out
+from ndld_flow.models.drawn_graph import read_graph
 from ndld_flow.report.collect_graph import collect_graph, collect_graphs, graph_payload
 from ndld_flow.runner.drawn_page import draw_page
-from tests.graph_page import residual_profile
-from tests.models import GraphBuilder, rename_output, save, tensor
+from tests.support.graph_page import residual_profile
+from tests.support.models import GraphBuilder, rename_output, save, tensor
 
 SIZES = (300, 5_000, 20_000)
 TRIES = 3

@@ -31,8 +31,8 @@ NUMBER = 0.25
 
 
 def edit_with_ndld_flow(model: Path, out: Path) -> None:
-    from ndld_flow.backends.editing.edit_file import Entry, edit_file, open_model
-    from ndld_flow.backends.editing.edited_model import EditedModel
+    from ndld_flow.graph.edit.edit_file import Entry, edit_file, open_model
+    from ndld_flow.graph.edit.edited_model import EditedModel
     from ndld_flow.steps.edit import Edit
 
     edited = EditedModel(open_model(model), model)
@@ -149,7 +149,7 @@ def measure(tool: str, model: Path, folder: Path) -> Row:
 
 def run_child(tool: str, model: Path, folder: Path) -> None:
     """Edit, and print the figures; a first run with a tiny model takes the imports out of the seconds."""
-    from tests import models
+    from tests.support import models
 
     tiny = models.make_cnn(folder / "tiny.onnx")
     TOOLS[tool](tiny, folder / "tiny_out.onnx")
@@ -171,7 +171,7 @@ def _proc(file: str, pattern: str) -> int:
 
 
 def default_models(folder: Path, big: bool) -> list[Path]:
-    from tests import models
+    from tests.support import models
 
     built = [getattr(models, f"make_{name}")(folder / f"{name}.onnx") for name in ("cnn", "tfm", "ctrl", "ext")]
     return [*built, *([models.make_big(folder / "big.onnx")] if big else [])]

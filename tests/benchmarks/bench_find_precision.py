@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from tests import models_precision as made
-from tests.models_run import run_step
-from tests.samples import fetch_sample
+from tests.support import models_precision as made
+from tests.support.models_run import run_step
+from tests.support.samples import fetch_sample
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"
 DET = {"shape": [1, 3, 320, 320], "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}

@@ -50,7 +50,7 @@ _LEAST_S = 0.05
 
 def make_graph(kind: str, count: int, path: Path) -> Path:
     """So many nodes, a third of which read a weight of four numbers."""
-    from tests.models import GraphBuilder, rename_output, save, tensor
+    from tests.support.models import GraphBuilder, rename_output, save, tensor
 
     b = GraphBuilder()
     made = ["x"]
@@ -64,11 +64,11 @@ def make_graph(kind: str, count: int, path: Path) -> Path:
 
 def child(name: str, model: Path, width: int, folder: Path) -> None:
     """In the fresh process: do the step, and print its costs and what it said."""
-    from ndld_flow.artifacts.kinds import Onnx
-    from ndld_flow.discovery import StepTypes
-    from ndld_flow.errors import NdldFlowError
+    from ndld_flow.base.errors import NdldFlowError
     from ndld_flow.inputs import InputSpec
+    from ndld_flow.recipe.step_types import StepTypes
     from ndld_flow.step import Context
+    from ndld_flow.store.kinds import Onnx
 
     found = StepTypes().find(name)
     assert found is not None
@@ -136,7 +136,7 @@ def growth(counts: Sequence[int], seconds: Sequence[float]) -> str:
 
 def bench_big(steps: Sequence[str], limit_s: int, folder: Path) -> None:
     """Each step on weights of 2.4 GB."""
-    from tests.models import BIG_WIDTH, make_big
+    from tests.support.models import BIG_WIDTH, make_big
 
     model = make_big(folder / "big.onnx")
     print(f"{'2.4 GB of weights':<22}{'CPU s':>10}{'peak MB':>9}")

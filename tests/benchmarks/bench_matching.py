@@ -4,8 +4,8 @@
 default cls, squeezenet, transformer: about ten minutes. `rtx` among them adds engines of TensorRT-RTX.
 
 Models are edited, named as an exporter would name them anew, and run by ONNX Runtime; the truth is known by
-construction (`tests/layer_pairs.py`). Each pair is matched with all that the tool records, and with less. Pairs of
-different networks are counted too: none of their matches is right.
+construction (`tests/support/layer_pairs.py`). Each pair is matched with everything the tool records,
+and with less. Pairs of different networks are counted too: none of their matches is right.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pathlib import Path
 
 import onnx
 
-from ndld_flow.backends.engines.library import find_library
-from ndld_flow.compare.match_layers import match_layers
-from ndld_flow.errors import BackendError, ModelError
-from tests.engine_builds import Asked, build_all
-from tests.layer_pairs import (
+from ndld_flow.base.errors import BackendError, ModelError
+from ndld_flow.profiles.compare.match_layers import match_layers
+from ndld_flow.runtimes.tensorrt.library import find_library
+from tests.support.engine_builds import Asked, build_all
+from tests.support.layer_pairs import (
     EDITS,
     NAMINGS,
     VIEWS,
@@ -39,9 +39,9 @@ from tests.layer_pairs import (
     sample_of,
     trace,
 )
-from tests.models import tfm_model
-from tests.samples import fetch_sample
-from tests.trex_matching import beam_search, matched_share
+from tests.support.models import tfm_model
+from tests.support.samples import fetch_sample
+from tests.support.trex_matching import beam_search, matched_share
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 LIGHT_MODELS = {"resnet50": "resnet50", "squeezenet": "squeezenet", "inception": "inception_v1"}

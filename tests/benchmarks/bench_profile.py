@@ -20,16 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from ndld_flow.backends.measuring.layer_pass import measure_layers
-from ndld_flow.backends.measuring.timing_pass import TimingPlan
-from ndld_flow.backends.measuring.worker_job import FeedFile, Job, Part, write_feeds
-from ndld_flow.backends.measuring.worker_process import run_worker
-from ndld_flow.backends.models.declared_inputs import model_inputs
-from ndld_flow.backends.running.feeds import make_feeds
-from ndld_flow.backends.running.onnxruntime_session import SessionSettings
 from ndld_flow.inputs import InputSpec
-from tests import models
-from tests.samples import copy_samples
+from ndld_flow.measure.layer_pass import measure_layers
+from ndld_flow.measure.timing_pass import TimingPlan
+from ndld_flow.measure.worker_job import FeedFile, Job, Part, write_feeds
+from ndld_flow.measure.worker_process import run_worker
+from ndld_flow.models.declared_inputs import model_inputs
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.samples.feeds import make_feeds
+from tests.support import models
+from tests.support.samples import copy_samples
 
 PASSES, WARMUP, TURNS = 300, 30, 5
 GIVEN = {"silero_vad": {"input": InputSpec(shape=(1, 576)), "sr": InputSpec(data=16000)}}

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.models_run import run_step
-from tests.pictures import draw_lines, draw_pages
-from tests.samples import fetch_sample
+from tests.support.models_run import run_step
+from tests.support.pictures import draw_lines, draw_pages
+from tests.support.samples import fetch_sample
 
 INPUTS: dict[str, dict[str, Any]] = {
     "det": {"shape": [1, 3, 320, 320], "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]},
@@ -82,8 +82,8 @@ def interval(ratios: list[float]) -> tuple[float, float]:
 
 
 def agreement(reference: Path, candidate: Path, folder: Path, given: dict[str, Any]) -> str:
-    from ndld_flow.artifacts.kinds import Onnx
     from ndld_flow.steps.check_accuracy import CheckAccuracy
+    from ndld_flow.store.kinds import Onnx
 
     reads = {"reference": Onnx(reference, "source", "digest")}
     done = run_step(CheckAccuracy, candidate, folder, {"tolerance": {"cosine": 0.9}}, given, artifacts=reads)

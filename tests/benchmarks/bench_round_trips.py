@@ -16,8 +16,8 @@ from pathlib import Path
 
 import onnxruntime as ort
 
-from tests.backend_models import BackendModel, all_backend_models
-from tests.test_edit_backend_models import TRIPS, round_trip
+from tests.graph.test_edit_backend_models import TRIPS, round_trip
+from tests.support.backend_models import BackendModel, all_backend_models
 
 COLUMNS = ("equal", "close", "refused", "differs", "crashed", "random", "only the source runs", "nothing runs it")
 

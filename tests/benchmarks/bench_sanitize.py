@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 
 def run_ndld_flow(model: Path, out: Path, **settings: Any) -> float:
-    from ndld_flow.backends.sanitizing import SanitizeOptions, sanitize_file
+    from ndld_flow.graph.sanitize import SanitizeOptions, sanitize_file
 
     start = time.perf_counter()
     sanitize_file(model, out, SanitizeOptions(**settings))
@@ -243,8 +243,8 @@ def largest_difference(before: Path, after: Path) -> str:
 def default_models(folder: Path, big: bool) -> list[Path]:
     import onnx
 
-    from tests import models
-    from tests.samples import copy_samples
+    from tests.support import models
+    from tests.support.samples import copy_samples
 
     light = Path(onnx.__file__).parent / "backend/test/data/light"
     built = [getattr(models, f"make_{name}")(folder / f"{name}.onnx") for name in ("cnn", "tfm", "ctrl", "func", "ext")]

@@ -12,10 +12,10 @@ import statistics
 import sys
 import time
 
-from ndld_flow.sweeping.make_search import make_search
-from ndld_flow.sweeping.search import Method, SearchOptions
-from ndld_flow.sweeping.space_size import count_points
-from tests.search_landscapes import LANDSCAPES, Landscape, regrets
+from ndld_flow.sweep_search.make_search import make_search
+from ndld_flow.sweep_search.search import Method, SearchOptions
+from ndld_flow.sweep_search.space_size import count_points
+from tests.support.search_landscapes import LANDSCAPES, Landscape, regrets
 
 METHODS: tuple[Method, ...] = ("random", "hill_climb", "tpe")
 

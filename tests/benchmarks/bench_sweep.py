@@ -27,11 +27,11 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from ndld_flow import api
-from ndld_flow.compare.intervals import paired_ratio
-from ndld_flow.compare.metrics import run_values
+from ndld_flow.profiles.compare.intervals import paired_ratio
+from ndld_flow.profiles.compare.metrics import run_values
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.sweep.read import read_sweep_record
-from tests.samples import fetch_sample
+from tests.support.samples import fetch_sample
 
 SHAPES = {"det": [1, 3, 320, 320], "rec": [1, 3, 48, 320]}
 LEVELS = {"basic": 1, "extended": 2, "layout": 3, "all": 99}

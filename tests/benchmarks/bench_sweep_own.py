@@ -28,8 +28,8 @@ from typing import Any
 
 from ndld_flow import api
 from ndld_flow.report.sweep.read import read_sweep_record
-from tests.models import make_cnn
-from tests.sweep_toys import DYE, GAUGE
+from tests.support.models import make_cnn
+from tests.support.sweep_toys import DYE, GAUGE
 
 RECIPE = """
 name: own
@@ -50,9 +50,9 @@ MEASURE = "  speed: {step: gauge}"
 PARTS = {
     "composing and checking points": ("ndld_flow.recipe.points:Sweep.point", "ndld_flow.recipe.load:load_sweep"),
     "keys and decisions": ("ndld_flow.runner.plan:Planner.decide", "ndld_flow.runner.plan:Planner.describe"),
-    "store: artifacts": ("ndld_flow.artifacts.store:Store.keep", "ndld_flow.artifacts.store:Store.is_intact"),
-    "store: records": ("ndld_flow.artifacts.store:Store.write_record", "ndld_flow.artifacts.store:Store.read_record"),
-    "store: locks and folders": ("ndld_flow.artifacts.store:Store.hold", "ndld_flow.artifacts.store:Store.building"),
+    "store: artifacts": ("ndld_flow.store.store:Store.keep", "ndld_flow.store.store:Store.is_intact"),
+    "store: records": ("ndld_flow.store.store:Store.write_record", "ndld_flow.store.store:Store.read_record"),
+    "store: locks and folders": ("ndld_flow.store.store:Store.hold", "ndld_flow.store.store:Store.building"),
     "graph changes": ("ndld_flow.runner.execute:_describe_change",),
     "point reports": ("ndld_flow.runner.sweep.point_folder:draw_documents",),
     "point folders": ("ndld_flow.runner.sweep.sweep_folder:write_point",),

@@ -18,7 +18,7 @@ from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.exports.sweep_exports import write_sweep_exports
 from ndld_flow.report.sweep.draw import draw_sweep
 from tests.benchmarks.bench_report import TIMED
-from tests.sweep_samples import builds, large
+from tests.support.sweep_samples import builds, large
 
 TRIES = 5
 

@@ -30,8 +30,8 @@ from ndld_flow.recipe.gates import parse_expression
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.profile import Profile, ProfileRun
 from ndld_flow.runner.sweep.standing import Aim, Finalist, Stand, compare_finalists
-from ndld_flow.sweeping.ranking import Contender, Goal, choose_winners, find_best, rank_points
-from tests.run_fixtures import MACHINE
+from ndld_flow.sweep_search.ranking import Contender, Goal, choose_winners, find_best, rank_points
+from tests.support.run_fixtures import MACHINE
 
 _GOALS = [Goal("minimize", 0.03)]
 _AIM = Aim(parse_expression("speed.latency.min"), "minimize")

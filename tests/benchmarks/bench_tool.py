@@ -29,7 +29,7 @@ TOOL = [sys.executable, "-m", "ndld_flow"]
 PLAIN = """
 import importlib, json, logging, sys
 from pathlib import Path
-from ndld_flow.artifacts.kinds import Onnx
+from ndld_flow.store.kinds import Onnx
 from ndld_flow.inputs import InputSpec
 from ndld_flow.step import Context
 

@@ -25,9 +25,9 @@ from onnx import numpy_helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from ndld_flow.backends.models.files import MAX_IR_VERSION
-from ndld_flow.backends.sanitizing import SanitizeOptions, sanitize_file
-from ndld_flow.errors import ModelError
+from ndld_flow.base.errors import ModelError
+from ndld_flow.graph.sanitize import SanitizeOptions, sanitize_file
+from ndld_flow.models.files import MAX_IR_VERSION
 
 RANDOM = ("bernoulli", "random", "training_dropout")
 

@@ -18,7 +18,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from ndld_flow import api
-from tests.models import GraphBuilder
+from tests.support.models import GraphBuilder
 
 HERE = Path(__file__).parent
 PLACE = Path("/tmp/ndld_flow-golden")

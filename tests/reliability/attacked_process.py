@@ -123,7 +123,7 @@ def serve() -> None:
 
 
 def _do(arguments: list[str], folder: Path) -> tuple[int, str]:
-    from tests.command_line import ndld_flow
+    from tests.support.command_line import ndld_flow
 
     try:
         done = ndld_flow(*arguments, cwd=folder)

@@ -17,7 +17,7 @@ import tempfile
 import threading
 from typing import Any, NoReturn
 
-import tests.warm_process  # noqa: F401
+import tests.support.warm_process  # noqa: F401
 
 _CLONE_NEWNS = 0x20000
 _CAPSET, _CAPABILITIES_VERSION = 126, 0x20080522

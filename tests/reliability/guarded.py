@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ndld_flow.errors import RequestError
-from tests.tally import Tally
+from ndld_flow.base.errors import RequestError
+from tests.support.tally import Tally
 
 _allowed: tuple[str, ...] | None = None
 """Folders in which may be written; None while nothing is watched."""

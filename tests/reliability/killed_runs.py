@@ -15,9 +15,9 @@ from pathlib import Path
 from uuid import uuid4
 
 from ndld_flow.report.run_folder import read_run_record
-from tests.command_line import ndld_flow
-from tests.process_runs import ProcessRun
-from tests.worker_toys import processes_with
+from tests.support.command_line import ndld_flow
+from tests.support.process_runs import ProcessRun
+from tests.support.worker_toys import processes_with
 
 LIMIT_S = 120.0
 _ORPHANS_END_S = 5.0
@@ -127,7 +127,7 @@ def _run_until(place: str, when: str, arguments: tuple[str, ...], folder: Path) 
     import functools
     import importlib
 
-    from tests.command_line import ndld_flow
+    from tests.support.command_line import ndld_flow
 
     module, _, dotted = place.partition(":")
     *outer, name = dotted.split(".")

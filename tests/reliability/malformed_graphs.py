@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tests import models
-from tests.models import tensor
+from tests.support import models
+from tests.support.models import tensor
 
 Model = onnx.ModelProto
 NAMES = (

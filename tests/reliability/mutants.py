@@ -11,7 +11,7 @@ import onnx
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from tests import models
+from tests.support import models
 
 _BASES: dict[str, Callable[[], onnx.ModelProto]] = {
     "cnn": models.cnn_model,

@@ -6,14 +6,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ndld_flow.artifacts.digest import describe_folder
-from ndld_flow.artifacts.files import find_leftovers, follow
-from ndld_flow.errors import RequestError
+from ndld_flow.base.errors import RequestError
 from ndld_flow.records.outcome import is_complete
 from ndld_flow.records.step_record import ArtifactRecord, RunStep
 from ndld_flow.report.run_folder import COMPARISON_PAGE, read_run_record
 from ndld_flow.report.sweep.read import read_sweep_record
 from ndld_flow.runner.runs import LATEST, POINTS, Outputs
+from ndld_flow.store.digest import describe_folder
+from ndld_flow.store.files import find_leftovers, follow
 
 _TEXTS = ("recipe.yaml", "command.txt", "log.txt")
 _PAGE_END = "</html>"

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ndld_flow.one_process import IN_PROCESS
+from ndld_flow.base.one_process import IN_PROCESS
 from ndld_flow.report.run_folder import read_run_record
 from ndld_flow.report.sweep.read import read_sweep_record
 from ndld_flow.runner.runs import Outputs
 from tests.reliability.attacked import Attacked, FaultServer
 from tests.reliability.fault_plan import CUT_TO_NOTHING, Fault, FaultPlan
 from tests.reliability.outputs_state import age_leftovers, find_halves, find_unfinished, list_leftovers, take_stock
-from tests.tally import Tally
+from tests.support.tally import Tally
 
 _NO_MATTER = ("outputs/store/locks/", "outputs/store/recipes/", "outputs/store/externals/", "outputs/store/digests/")
 """Locks, and what can be found out anew: they may come and go."""

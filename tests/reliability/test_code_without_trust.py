@@ -24,15 +24,15 @@ import yaml
 from pydantic import ValidationError
 
 from ndld_flow import api
-from ndld_flow.discovery import StepType
-from ndld_flow.errors import NdldFlowError, RecipeError
+from ndld_flow.base.errors import NdldFlowError, RecipeError
 from ndld_flow.recipe.recipe import Recipe
+from ndld_flow.recipe.step_types import StepType
 from ndld_flow.recipe.validate import Checker
 from ndld_flow.step import RunsCode, marked_settings
-from tests.command_line import ndld_flow
-from tests.models import make_cnn
-from tests.tally import Tally
-from tests.test_steps_contract import TYPES, recipe_for
+from tests.steps.test_steps_contract import TYPES, recipe_for
+from tests.support.command_line import ndld_flow
+from tests.support.models import make_cnn
+from tests.support.tally import Tally
 
 Attack = Callable[[str], Tally]
 

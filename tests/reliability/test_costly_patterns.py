@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ndld_flow.errors import RequestError
-from ndld_flow.name_patterns import MAX_PATTERN, groups_found, name_matcher
-from tests.tally import Tally
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.name_patterns import MAX_PATTERN, groups_found, name_matcher
+from tests.support.tally import Tally
 
 _HANGS_S = 30.0
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from ndld_flow.artifacts.locks import NO_LOCKS
-from ndld_flow.artifacts.store import Store
 from ndld_flow.report.run_folder import read_run_record
 from ndld_flow.runner.runs import Outputs
-from tests.process_runs import ProcessRun
-from tests.tally import Tally
-from tests.toys import make_toy
+from ndld_flow.store.locks import NO_LOCKS
+from ndld_flow.store.store import Store
+from tests.support.process_runs import ProcessRun
+from tests.support.tally import Tally
+from tests.support.toys import make_toy
 
 LIMIT_S = 240
 KEEPERS = (("gc",), ("gc", "--keep", "1"), ("verify",), ("runs",), ("plan", "one.yaml", "--trust"), ("report", "one"))
@@ -30,7 +30,7 @@ import os
 import time
 from pathlib import Path
 
-from ndld_flow.artifacts.kinds import Onnx
+from ndld_flow.store.kinds import Onnx
 from ndld_flow.records.metric import Metric
 from ndld_flow.step import Context, Result, Step
 
@@ -59,7 +59,7 @@ TURNS = '''
 import time
 from pathlib import Path
 
-from ndld_flow.artifacts.kinds import Onnx
+from ndld_flow.store.kinds import Onnx
 from ndld_flow.step import Context, Result, Step, Turn
 
 

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from ndld_flow.artifacts import digest
-from ndld_flow.artifacts.digest import digest_file
-from ndld_flow.artifacts.seals import BrokenSealError, read_note, seal, unseal, write_note
-from ndld_flow.artifacts.store import Store
 from ndld_flow.report.run_folder import read_run_record
-from tests.command_line import ndld_flow
-from tests.models import make_cnn
+from ndld_flow.store import digest
+from ndld_flow.store.digest import digest_file
+from ndld_flow.store.seals import BrokenSealError, read_note, seal, unseal, write_note
+from ndld_flow.store.store import Store
 from tests.reliability.damages import CHANGES, CUTS, LOSSES, is_possible
-from tests.sweep_toys import make_sweep_toy
-from tests.tally import Tally
-from tests.toys import make_toy
+from tests.support.command_line import ndld_flow
+from tests.support.models import make_cnn
+from tests.support.sweep_toys import make_sweep_toy
+from tests.support.tally import Tally
+from tests.support.toys import make_toy
 
 Tallies = Callable[[str], Tally]
 Damage = Callable[[Path], None]

@@ -21,8 +21,8 @@ from tests.reliability.fault_plan import (
     refusals,
 )
 from tests.reliability.scenes import Scene
-from tests.tally import Tally
-from tests.toys import STAMP, make_toy
+from tests.support.tally import Tally
+from tests.support.toys import STAMP, make_toy
 
 Counting = Callable[[str], Tally]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ndld_flow.artifacts.store import Store
 from ndld_flow.runner.device_locks import FOLDER_VARIABLE, Claim, holding
-from tests.command_line import ndld_flow
-from tests.models import make_cnn
-from tests.tally import Tally
+from ndld_flow.store.store import Store
+from tests.support.command_line import ndld_flow
+from tests.support.models import make_cnn
+from tests.support.tally import Tally
 
 Attack = Callable[[str], Tally]
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from ndld_flow.base.errors import SourceError
 from ndld_flow.cli.app import VERBS
-from ndld_flow.errors import SourceError
 from ndld_flow.recipe.sources import _extract
-from tests.command_line import ndld_flow
-from tests.models import make_cnn
-from tests.tally import Tally
+from tests.support.command_line import ndld_flow
+from tests.support.models import make_cnn
+from tests.support.tally import Tally
 
 Attack = Callable[[str], Tally]
 

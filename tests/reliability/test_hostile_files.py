@@ -14,9 +14,9 @@ import pytest
 from _pytest.mark import ParameterSet
 from onnx import TensorProto, helper
 
-from tests.models import cnn_model, tensor
 from tests.reliability.attacked_process import AttackedProcess, Ending
-from tests.tally import Tally
+from tests.support.models import cnn_model, tensor
+from tests.support.tally import Tally
 
 Tallying = Callable[[str], Tally]
 _SECRET = b"nobody may read this".ljust(64)

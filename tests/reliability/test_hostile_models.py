@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from ndld_flow.artifacts.kinds import Onnx
-from tests.models import cnn_model
-from tests.process_runs import ProcessRun
+from ndld_flow.store.kinds import Onnx
 from tests.reliability.attacked_process import AttackedProcess, Ending
 from tests.reliability.malformed_graphs import LARGE, WRONG, chain
 from tests.reliability.mutants import mutant
-from tests.tally import Tally
-from tests.test_steps_contract import TYPES, recipe_for
+from tests.steps.test_steps_contract import TYPES, recipe_for
+from tests.support.models import cnn_model
+from tests.support.process_runs import ProcessRun
+from tests.support.tally import Tally
 
 Tallying = Callable[[str], Tally]
 

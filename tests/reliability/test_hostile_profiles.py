@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from ndld_flow import api
-from tests import trtexec_exports as trtexec
-from tests.compare_samples import layer, profile_of
 from tests.reliability import hostile_trees
 from tests.reliability.guarded import attempt
-from tests.tally import Tally
+from tests.support import trtexec_exports as trtexec
+from tests.support.compare_samples import layer, profile_of
+from tests.support.tally import Tally
 
 Counts = Callable[[str], Tally]
 ATTACK = "profiles and trtexec exports"

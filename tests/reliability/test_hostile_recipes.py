@@ -16,12 +16,12 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ndld_flow.errors import NdldFlowError
+from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.recipe.load import load_sweep
-from tests.models_run import write_model
 from tests.reliability.guarded import guarded
 from tests.reliability.hostile_words import as_yaml, changed_recipes, read_pipelines, values, words
-from tests.tally import Tally
+from tests.support.models_run import write_model
+from tests.support.tally import Tally
 
 MODEL = "g (float[2] x) => (float[2] y) { y = Relu (x) }"
 SWEPT = """\

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from ndld_flow import api
-from ndld_flow.artifacts.seals import unseal
 from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord
+from ndld_flow.store.seals import unseal
 from tests.golden.make_store import HERE
 from tests.reliability import hostile_trees
 from tests.reliability.guarded import attempt
-from tests.tally import Tally
+from tests.support.tally import Tally
 
 Counts = Callable[[str], Tally]
 ATTACK = "records with hostile contents"

@@ -18,12 +18,12 @@ import pytest
 import yaml
 
 from ndld_flow import api
-from ndld_flow.backends.comparing.labels import read_labels
-from ndld_flow.errors import RequestError
+from ndld_flow.accuracy.labels import read_labels
+from ndld_flow.base.errors import RequestError
 from tests.golden.make_store import make_model
 from tests.reliability.guarded import guarded
-from tests.sample_files import gray
-from tests.tally import Tally
+from tests.support.sample_files import gray
+from tests.support.tally import Tally
 
 Counts = Callable[[str], Tally]
 ATTACK = "sample data"

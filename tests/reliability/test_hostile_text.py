@@ -17,19 +17,19 @@ from playwright.sync_api import Browser
 from pydantic import BaseModel
 
 from ndld_flow import api
+from ndld_flow.base.plain_text import escaped_json
 from ndld_flow.cli.guarded_output import for_coloured_file, for_file, for_terminal
-from ndld_flow.plain_text import escaped_json
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.activations.draw import draw_activations
 from ndld_flow.report.draw import draw_report
 from ndld_flow.report.exports.csv_tables import csv_text
 from ndld_flow.report.sweep.draw import draw_sweep
-from tests import activation_samples, sweep_samples
-from tests.command_line import ndld_flow
 from tests.reliability.packed_bytes import spoken
-from tests.report_browser import wait_until_ready
-from tests.run_fixtures import write_hostile
-from tests.tally import Tally
+from tests.support import activation_samples, sweep_samples
+from tests.support.command_line import ndld_flow
+from tests.support.report_browser import wait_until_ready
+from tests.support.run_fixtures import write_hostile
+from tests.support.tally import Tally
 
 Attack = Callable[[str], Tally]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from ndld_flow import api
-from ndld_flow.errors import KilledError
-from tests.command_line import ndld_flow
-from tests.tally import Tally
-from tests.worker_toys import RECIPE, Deeds
+from ndld_flow.base.errors import KilledError
+from tests.support.command_line import ndld_flow
+from tests.support.tally import Tally
+from tests.support.worker_toys import RECIPE, Deeds
 
 pytestmark = pytest.mark.usefixtures("isolated_steps")
 STEPS = "  first: {step: deed, word: first}\n  second: {step: deed, act: %s, word: x}\n"

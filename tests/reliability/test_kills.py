@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from ndld_flow.discovery import StepType
+from ndld_flow.recipe.step_types import StepType
 from ndld_flow.report.sweep.read import read_sweep_record
 from ndld_flow.step import Reuse
-from tests.models import make_cnn
 from tests.reliability.killed_runs import LIMIT_S, Arena, attack, die_at, digests, write_recipe
-from tests.sweep_toys import make_sweep_toy, table
-from tests.tally import Tally
-from tests.test_steps_contract import TYPES, recipe_for, required
-from tests.toys import RECIPE, make_toy
+from tests.steps.test_steps_contract import TYPES, recipe_for, required
+from tests.support.models import make_cnn
+from tests.support.sweep_toys import make_sweep_toy, table
+from tests.support.tally import Tally
+from tests.support.toys import RECIPE, make_toy
 
 Tallies = Callable[[str], Tally]
 
@@ -196,14 +196,14 @@ def test_whoever_is_told_to_end_cleans_up(
 
 
 PLACES = [
-    ("ndld_flow.artifacts.store:Store.keep", "before"),
-    ("ndld_flow.artifacts.store:Store.keep", "after"),
-    ("ndld_flow.artifacts.store:Store.write_record", "after"),
+    ("ndld_flow.store.store:Store.keep", "before"),
+    ("ndld_flow.store.store:Store.keep", "after"),
+    ("ndld_flow.store.store:Store.write_record", "after"),
     ("ndld_flow.runner.run_folder:write_texts", "after"),
     ("ndld_flow.runner.runs:place_folder", "before"),
     ("ndld_flow.runner.runs:place_folder", "after"),
     ("ndld_flow.runner.runs:point_to", "after"),
-    ("ndld_flow.artifacts.files:os.fsync", "after"),
+    ("ndld_flow.store.files:os.fsync", "after"),
 ]
 """Between the contents and the record, between the record and the run's folder, between this and `latest`."""
 

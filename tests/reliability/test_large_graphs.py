@@ -7,9 +7,9 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
-from ndld_flow.backends.models.unique_names import free_name
-from ndld_flow.backends.sanitizing import SanitizeOptions, sanitize_file
-from tests.models import GraphBuilder, rename_output, save, tensor
+from ndld_flow.graph.sanitize import SanitizeOptions, sanitize_file
+from ndld_flow.models.unique_names import free_name
+from tests.support.models import GraphBuilder, rename_output, save, tensor
 
 
 class _Asked(set[str]):

@@ -21,9 +21,7 @@ from typing import Any
 import pytest
 
 from ndld_flow import records
-from ndld_flow.artifacts import store_format
-from ndld_flow.artifacts.seals import unseal
-from ndld_flow.errors import NewerFormatError
+from ndld_flow.base.errors import NewerFormatError
 from ndld_flow.records import formats
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.base import Document, Record
@@ -31,8 +29,10 @@ from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.run_folder import read_run_record
 from ndld_flow.runner.reasons import Reason
 from ndld_flow.runner.runs import Outputs
-from tests.command_line import ndld_flow
-from tests.tally import Tally
+from ndld_flow.store import store_format
+from ndld_flow.store.seals import unseal
+from tests.support.command_line import ndld_flow
+from tests.support.tally import Tally
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 STORES = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.xz"))

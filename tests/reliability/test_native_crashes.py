@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.models import tensor
-from tests.process_runs import ProcessRun
 from tests.reliability.malformed_graphs import LARGE
-from tests.tally import Tally
+from tests.support.models import tensor
+from tests.support.process_runs import ProcessRun
+from tests.support.tally import Tally
 
 _ISOLATED = {"NDLD_FLOW_IN_PROCESS": "0"}
 _HANGS_S = 20.0

@@ -17,8 +17,8 @@ from ndld_flow.runner.list_runs import list_runs
 from ndld_flow.runner.runs import Outputs
 from tests.reliability.attacked_process import AttackedProcess
 from tests.reliability.shim import compile_shim
-from tests.tally import Tally
-from tests.toys import make_toy
+from tests.support.tally import Tally
+from tests.support.toys import make_toy
 
 HOUR_S = 3600
 YEAR_S = 365 * 24 * HOUR_S

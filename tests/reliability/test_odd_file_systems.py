@@ -14,21 +14,21 @@ from pathlib import Path
 
 import pytest
 
-from ndld_flow.artifacts import lock_folders
-from ndld_flow.artifacts.lock_folders import FolderLock
-from ndld_flow.artifacts.locks import NO_LOCKS, Locks
-from ndld_flow.artifacts.store import Store
+from ndld_flow.store import lock_folders
+from ndld_flow.store.lock_folders import FolderLock
+from ndld_flow.store.locks import NO_LOCKS, Locks
+from ndld_flow.store.store import Store
 from tests.reliability.attacked_process import AttackedProcess, Ending
 from tests.reliability.shim import compile_shim
-from tests.tally import Tally
-from tests.toys import make_toy
+from tests.support.tally import Tally
+from tests.support.toys import make_toy
 
 Counting = Callable[[str], Tally]
 
 COUNT_UP = """
 import os, signal, sys
 from pathlib import Path
-from ndld_flow.artifacts.locks import Locks
+from ndld_flow.store.locks import Locks
 
 folder, rounds, dies_at = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 for done in range(rounds):

@@ -11,8 +11,8 @@ from ndld_flow.runner.runs import Outputs
 from tests.reliability.attacked import Attacked, FaultServer
 from tests.reliability.fault_plan import FaultPlan
 from tests.reliability.outputs_state import find_halves, find_unfinished
-from tests.tally import Tally
-from tests.toys import make_toy
+from tests.support.tally import Tally
+from tests.support.toys import make_toy
 
 Counting = Callable[[str], Tally]
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from ndld_flow.artifacts.hidden_credentials import hide_credentials
 from ndld_flow.cli.bug import write_bug
-from tests.command_line import ndld_flow
-from tests.models import make_cnn
+from ndld_flow.store.hidden_credentials import hide_credentials
 from tests.reliability.packed_bytes import spoken
-from tests.tally import Tally
+from tests.support.command_line import ndld_flow
+from tests.support.models import make_cnn
+from tests.support.tally import Tally
 
 Attack = Callable[[str], Tally]
 
@@ -28,7 +28,7 @@ PASSWORD, TOKEN, VARIABLE = "canary-password", "canary-token", "canary-variable"
 TALKS = """
 import shutil, warnings
 from pathlib import Path
-from ndld_flow.errors import RequestError
+from ndld_flow.base.errors import RequestError
 from ndld_flow.step import Context, Onnx, Result, Step
 
 class Talks(Step[Onnx, Onnx]):

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tally import Tally
-from tests.worker_toys import wait_until
+from tests.support.tally import Tally
+from tests.support.worker_toys import wait_until
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="a verb is watched where processes can fork")
 VERB = """

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ndld_flow.compare.metric_verdicts import say_change
-from ndld_flow.compare.rounds import CLOCK_NAMES, estimated_ratio, say_interval
-from ndld_flow.plain_text import short_name
-from ndld_flow.quantities import seconds
+from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.quantities import seconds
+from ndld_flow.profiles.compare.metric_verdicts import say_change
+from ndld_flow.profiles.compare.rounds import CLOCK_NAMES, estimated_ratio, say_interval
 from ndld_flow.records.comparison import Comparison, ProfileComparison
 from ndld_flow.records.rounds import PairedRounds, Round
 

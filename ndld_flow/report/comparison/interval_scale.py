@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ndld_flow.quantities import change
+from ndld_flow.base.quantities import change
 from ndld_flow.records.comparison import MetricVerdict
 
 _LEAST, _MOST = 1e-3, 1e3

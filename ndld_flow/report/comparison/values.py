@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ndld_flow.quantities import apart, quantity
+from ndld_flow.base.quantities import apart, quantity
 from ndld_flow.records.comparison import ComparedMetric, MetricVerdict
 
 ABSENT = "\N{EN DASH}"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ndld_flow.quantities import MINUS, TIMES, change, milliseconds, quantity
+from ndld_flow.base.quantities import MINUS, TIMES, change, milliseconds, quantity
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.exports.layer_changes import LayerChange

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ndld_flow.quantities import count, number, seconds
+from ndld_flow.base.quantities import count, number, seconds
 from ndld_flow.report.collect_accuracy import AccuracyView
 from ndld_flow.report.collect_insights import InsightView, Passage
 from ndld_flow.report.collect_search import KeptRow, SearchView

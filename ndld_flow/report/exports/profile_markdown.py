@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ndld_flow.quantities import count, milliseconds, share, size, three_digits
+from ndld_flow.base.quantities import count, milliseconds, share, size, three_digits
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.collect_layers import knows_units, types_text
 from ndld_flow.report.exports.github_markdown import code, details, prose, table

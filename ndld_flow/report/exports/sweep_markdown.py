@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from urllib.parse import quote
 
-from ndld_flow.quantities import seconds
+from ndld_flow.base.quantities import seconds
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.exports.comparison_markdown import SIGNS, that_fit
 from ndld_flow.report.exports.github_markdown import code, details, prose, table

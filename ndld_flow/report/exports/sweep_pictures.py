@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ndld_flow.quantities import number, quantity
+from ndld_flow.base.quantities import number, quantity
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.exports.picture_file import (
     BLUE,

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ndld_flow.compare.tactic_churn import Rebuild, asked_alike, find_churn
-from ndld_flow.errors import RequestError
-from ndld_flow.plain_text import short_name, shortened
-from ndld_flow.quantities import count, quantity, share
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.plain_text import short_name, shortened
+from ndld_flow.base.quantities import count, quantity, share
+from ndld_flow.profiles.compare.tactic_churn import Rebuild, asked_alike, find_churn
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.records.tactic_churn import ChangedLayer, Spread, TacticChurn
 from ndld_flow.report.run_folder import read_documents, read_run_record, read_stored_documents

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from ndld_flow.plain_text import short_name
+from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.units import parse_percent
 from ndld_flow.records.sweep import SweepAxis, SweepPoint, SweepRecord
 from ndld_flow.report.sweep.dimensions import AxisNumbers, Dimension, axis_numbers
 from ndld_flow.report.sweep.point_words import key_of, short_names, value_words
-from ndld_flow.units import parse_percent
 
 _LINES = 6
 _LEAST_POINTS = 3

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ndld_flow.compare.intervals import median_interval
-from ndld_flow.plain_text import short_name
-from ndld_flow.quantities import share
+from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.quantities import share
+from ndld_flow.profiles.compare.intervals import median_interval
 from ndld_flow.records.sweep import SweepObjective, SweepRecord
 from ndld_flow.report.sweep.point_words import objective_words, value_words
-from ndld_flow.sweeping.main_effects import Effect, Level, Observed, main_effects
+from ndld_flow.sweep_search.main_effects import Effect, Level, Observed, main_effects
 
 _OBJECTIVES, _AXES = 3, 12
 _DOTS = 12

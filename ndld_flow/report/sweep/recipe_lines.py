@@ -10,10 +10,10 @@ from functools import lru_cache
 import yaml
 from pydantic import JsonValue
 
-from ndld_flow.plain_text import visible_text
+from ndld_flow.base.plain_text import visible_text
+from ndld_flow.base.units import parse_bytes, parse_duration_ms, parse_percent
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.sweep.point_words import key_of
-from ndld_flow.units import parse_bytes, parse_duration_ms, parse_percent
 
 
 def recipe_lines(point: SweepPoint, recipe: Mapping[str, JsonValue]) -> str:

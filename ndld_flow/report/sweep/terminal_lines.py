@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ndld_flow.quantities import seconds
+from ndld_flow.base.quantities import seconds
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.sweep.collect_troubles import collect_troubles
 from ndld_flow.report.sweep.verdict_words import counts_words, sweep_verdict

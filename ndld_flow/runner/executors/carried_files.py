@@ -8,21 +8,21 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from ndld_flow.artifacts.digest import describe_files, describe_folder
-from ndld_flow.artifacts.files import copy_file
-from ndld_flow.artifacts.kinds import Artifact, Onnx
-from ndld_flow.artifacts.store import Store
-from ndld_flow.backends.models.external_files import external_files
-from ndld_flow.errors import RequestError
-from ndld_flow.found_files import find_files
-from ndld_flow.imported_modules import files_of, find_imported
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.imported_modules import files_of, find_imported
 from ndld_flow.inputs import Data, names_one_file, patterns_of
+from ndld_flow.models.external_files import external_files
 from ndld_flow.recipe.places import put_value
 from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Task
 from ndld_flow.runner.executors.orders import TaskOrder, WorkOrder, write_order
 from ndld_flow.step import DataFile, SampleData
+from ndld_flow.store.digest import describe_files, describe_folder
+from ndld_flow.store.files import copy_file
+from ndld_flow.store.found_files import find_files
+from ndld_flow.store.kinds import Artifact, Onnx
+from ndld_flow.store.store import Store
 
 
 def carry_files(task: Task, store: Store, *, trust: bool) -> tuple[TaskOrder, list[ArtifactRecord]]:

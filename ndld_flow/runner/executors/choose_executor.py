@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ndld_flow.errors import RequestError
-from ndld_flow.one_process import is_one_process
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.one_process import is_one_process
 from ndld_flow.runner.events import Listener, StepWaits
 from ndld_flow.runner.executors.executor import Executor
 from ndld_flow.runner.executors.in_process import InProcess

@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ndld_flow.artifacts.store import Store
 from ndld_flow.records.step_record import StepRecord
 from ndld_flow.runner.execute import Work, execute_steps
 from ndld_flow.runner.executors.executor import Task
 from ndld_flow.runner.keys import make_key
+from ndld_flow.store.store import Store
 
 
 def compute_steps(

@@ -7,10 +7,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
-from ndld_flow.artifacts.store import Store
-from ndld_flow.errors import RequestError
+from ndld_flow.base.errors import RequestError
 from ndld_flow.records.step_record import StepRecord
 from ndld_flow.runner.execute import Work
+from ndld_flow.store.store import Store
 
 
 class StepTimeoutError(RequestError):

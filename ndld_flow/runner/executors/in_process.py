@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
-from ndld_flow.artifacts.store import Store
-from ndld_flow.errors import NdldFlowError
+from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.records.step_record import StepRecord
 from ndld_flow.runner.executors.compute import compute_steps
 from ndld_flow.runner.executors.executor import Task
+from ndld_flow.store.store import Store
 
 
 class InProcess:

@@ -70,7 +70,7 @@ class Refused(Line):
 
     said: Literal["refused"] = "refused"
     error: str
-    """Name of its class in `ndld_flow.errors`."""
+    """Name of its class in `ndld_flow.base.errors`."""
     text: str
 
 

@@ -13,9 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
-from ndld_flow.artifacts.remote_store import RemoteStore
-from ndld_flow.artifacts.store import Store
-from ndld_flow.errors import BackendError, KilledError
+from ndld_flow.base.errors import BackendError, KilledError
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.sweep_section import Needs
 from ndld_flow.records.step_record import StepRecord
@@ -42,6 +40,8 @@ from ndld_flow.runner.executors.ray_watch import (
 )
 from ndld_flow.runner.executors.ray_ways import SharedFolder, ThroughRemote, Way
 from ndld_flow.runner.executors.workers import Hearing
+from ndld_flow.store.remote_store import RemoteStore
+from ndld_flow.store.store import Store
 
 ATTEMPTS = 3
 """How often a task is begun whose worker, node or answer is lost."""

@@ -11,18 +11,18 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from ndld_flow.artifacts.kinds import Artifact
-from ndld_flow.artifacts.store import Store
-from ndld_flow.discovery import StepType, StepTypes
-from ndld_flow.errors import BackendError, RequestError
+from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.inputs import InputSpec
 from ndld_flow.recipe.recipe import RecipeStep
+from ndld_flow.recipe.step_types import StepType, StepTypes
 from ndld_flow.records.base import Record
 from ndld_flow.records.step_record import KeyParts
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Task
 from ndld_flow.runner.executors.line import Line
 from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key
+from ndld_flow.store.kinds import Artifact
+from ndld_flow.store.store import Store
 
 Tell = Callable[[int, int, int, str], None]
 """`tell(place, done, total, what)`: how far the task's work at a place is."""

@@ -19,9 +19,9 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from ndld_flow.backends.processes.parent import end_group
-from ndld_flow.errors import BackendError
-from ndld_flow.plain_text import shortened, visible_name
+from ndld_flow.base.errors import BackendError
+from ndld_flow.base.plain_text import shortened, visible_name
+from ndld_flow.processes.parent import end_group
 from ndld_flow.records.base import Record
 
 CONNECT_TIMEOUT_S = 60.0

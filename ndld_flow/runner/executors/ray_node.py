@@ -20,10 +20,8 @@ from typing import get_args
 
 from pydantic import JsonValue
 
-from ndld_flow.artifacts.remote_store import RemoteStore
-from ndld_flow.artifacts.store import Store
-from ndld_flow.errors import BackendError
-from ndld_flow.host import ON_CLUSTER
+from ndld_flow.base.errors import BackendError
+from ndld_flow.machine.host import ON_CLUSTER
 from ndld_flow.runner.executors.line import Done, Failed, Logged, Progressed, Refused, Waits
 from ndld_flow.runner.executors.orders import TaskOrder
 from ndld_flow.runner.executors.ray_words import (
@@ -41,6 +39,8 @@ from ndld_flow.runner.executors.ray_words import (
 from ndld_flow.runner.executors.worker_process import WorkerDiedError, WorkerProcess, WorkerStoppedError
 from ndld_flow.runner.keys import describe_place, make_key
 from ndld_flow.step import Reuse
+from ndld_flow.store.remote_store import RemoteStore
+from ndld_flow.store.store import Store
 
 ALIVE_EVERY_S = 5.0
 """Seconds after which a node that has nothing to say says so: silence means that it, or the way to it, is gone."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from ndld_flow.errors import BackendError
-from ndld_flow.nearest import say_nearest
-from ndld_flow.plain_text import shortened, visible_name
+from ndld_flow.base.errors import BackendError
+from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.plain_text import shortened, visible_name
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.sweep_section import Needs
 from ndld_flow.runner.executors.ray_words import NodeAnswer

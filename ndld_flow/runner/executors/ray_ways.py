@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from typing import Protocol
 from uuid import uuid4
 
-from ndld_flow.artifacts.remote_store import RemoteStore
-from ndld_flow.artifacts.store import Store
 from ndld_flow.records.step_record import StepRecord
 from ndld_flow.runner.executors.carried_files import carry_files
 from ndld_flow.runner.executors.compute import find_records
 from ndld_flow.runner.executors.executor import Task
 from ndld_flow.runner.executors.ray_words import Mirror, NodeOrder, NodeQuestion
 from ndld_flow.runner.keys import make_key
+from ndld_flow.store.remote_store import RemoteStore
+from ndld_flow.store.store import Store
 
 SEEN_WITHIN_S = 90.0
 """Network file systems may take a minute until one machine sees what another has written."""

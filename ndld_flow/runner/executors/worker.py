@@ -15,17 +15,17 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from ndld_flow import errors
-from ndld_flow.artifacts.sharing import make_folder
-from ndld_flow.artifacts.store import Store
-from ndld_flow.backends.processes.child import Tell, claim_output, seldom
-from ndld_flow.backends.processes.keeper import ORPHANED, keep_together
-from ndld_flow.errors import NdldFlowError, RecipeError, RequestError
-from ndld_flow.plain_text import shortened
+from ndld_flow.base import errors
+from ndld_flow.base.errors import NdldFlowError, RecipeError, RequestError
+from ndld_flow.base.plain_text import shortened
+from ndld_flow.processes.child import Tell, claim_output, seldom
+from ndld_flow.processes.keeper import ORPHANED, keep_together
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.executors.compute import compute_steps
 from ndld_flow.runner.executors.line import Answer, Begins, Done, Failed, Line, Logged, Progressed, Refused, Waits
 from ndld_flow.runner.executors.orders import TaskOrder, read_order
+from ndld_flow.store.sharing import make_folder
+from ndld_flow.store.store import Store
 
 _LONGEST_LINE = 2000
 

@@ -9,16 +9,16 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from ndld_flow import errors
-from ndld_flow.artifacts.store import Store
-from ndld_flow.errors import BackendError, KilledError, NdldFlowError
-from ndld_flow.quantities import seconds
+from ndld_flow.base import errors
+from ndld_flow.base.errors import BackendError, KilledError, NdldFlowError
+from ndld_flow.base.quantities import seconds
 from ndld_flow.records.step_record import StepRecord
 from ndld_flow.runner.events import Listener, StepWaits, ignore
 from ndld_flow.runner.executors.executor import StepTimeoutError, Task
 from ndld_flow.runner.executors.line import Answer, Done, Refused
 from ndld_flow.runner.executors.orders import TaskOrder, write_order
 from ndld_flow.runner.executors.worker_process import COMMAND, Ear, WorkerDiedError, WorkerProcess, WorkerStoppedError
+from ndld_flow.store.store import Store
 
 _ADVICE = {
     1: "What was finished before is kept. It may have run out of memory, or a library crashed on this model or these "

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
-from ndld_flow.errors import NdldFlowError, OutputsError
+from ndld_flow.base.errors import NdldFlowError, OutputsError
 from ndld_flow.records.step_record import StepRecord
 from ndld_flow.runner.events import StepStarted
 from ndld_flow.runner.executors.executor import Task

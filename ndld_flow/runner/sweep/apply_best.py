@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ndld_flow.artifacts.files import write_bytes_atomically
-from ndld_flow.errors import OutputsError, RequestError
+from ndld_flow.base.errors import OutputsError, RequestError
 from ndld_flow.recipe.apply_point import apply_point
 from ndld_flow.recipe.config_files import finds_the_same
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.runner.state import Request
 from ndld_flow.runner.sweep.try_points import Tried
+from ndld_flow.store.files import write_bytes_atomically
 
 MARK = "# The best of sweep "
 """How such a file begins: it may be written anew, and no other."""

@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterator
 
 from ndld_flow.recipe.points import Sweep
-from ndld_flow.sweeping.search import Search
-from ndld_flow.sweeping.space import Assignment
+from ndld_flow.sweep_search.search import Search
+from ndld_flow.sweep_search.space import Assignment
 
 UNMEASURED_AT_ONCE = 64
 """Points done together where nothing is measured: enough to keep every worker busy."""

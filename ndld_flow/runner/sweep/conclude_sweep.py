@@ -11,9 +11,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from ndld_flow.artifacts.digest import digest_json
-from ndld_flow.artifacts.hidden_credentials import hide_all_credentials, hide_credentials
-from ndld_flow.machine import describe_machine
+from ndld_flow.machine.description import describe_machine
 from ndld_flow.recipe.gates import GateError
 from ndld_flow.recipe.points import Objective, Sweep
 from ndld_flow.records.step_record import RunStep
@@ -27,9 +25,11 @@ from ndld_flow.runner.sweep.point_run import PointRun
 from ndld_flow.runner.sweep.rank import rank_tried
 from ndld_flow.runner.sweep.try_points import Tried
 from ndld_flow.runner.sweep.winners import Finalist
-from ndld_flow.sweeping.ranking import Place, find_best
-from ndld_flow.sweeping.space import Axis, Numbers
-from ndld_flow.sweeping.space_size import excluded_count
+from ndld_flow.store.digest import digest_json
+from ndld_flow.store.hidden_credentials import hide_all_credentials, hide_credentials
+from ndld_flow.sweep_search.ranking import Place, find_best
+from ndld_flow.sweep_search.space import Axis, Numbers
+from ndld_flow.sweep_search.space_size import excluded_count
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from itertools import zip_longest
 
 from pydantic import JsonValue
 
-from ndld_flow.artifacts.digest import digest_json
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.runner.order import Unit, arrange_steps
 from ndld_flow.runner.sweep.point_run import PointRun
+from ndld_flow.store.digest import digest_json
 
 
 @dataclass

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ndld_flow.artifacts.store import Store
-from ndld_flow.errors import RequestError
+from ndld_flow.base.errors import RequestError
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.runner.events import Listener
 from ndld_flow.runner.executors.choose_executor import choose_executor
 from ndld_flow.runner.executors.executor import Executor
 from ndld_flow.runner.state import Request
+from ndld_flow.store.store import Store
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ def open_crew(sweep: Sweep, request: Request, store: Store, listener: Listener) 
         return Crew(choose_executor(place.jobs, sweep.section.timeout is not None, listener, request.trust))
     if place.jobs is not None:
         raise RequestError("--jobs is for this machine, and --ray has a cluster do the steps: choose one of them.")
-    from ndld_flow.artifacts.remote_store import RemoteStore
     from ndld_flow.runner.executors.on_ray import OnRay
+    from ndld_flow.store.remote_store import RemoteStore
 
     remote = RemoteStore(place.remote_store) if place.remote_store else None
     cluster = OnRay(place.ray, sweep.section.needs, listener, trust=request.trust, remote_store=remote)

@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from ndld_flow.artifacts.hidden_credentials import hide_all_credentials, hide_credentials
-from ndld_flow.artifacts.store import Store
-from ndld_flow.errors import ModelError
+from ndld_flow.base.errors import ModelError
 from ndld_flow.recipe.recipe import ModelSource, Recipe, RecipeStep
 from ndld_flow.recipe.sources import FoundModel, find_model
 from ndld_flow.recipe.sweep_section import SweepSection
@@ -25,6 +23,8 @@ from ndld_flow.runner.state import RunState
 from ndld_flow.runner.sweep.judge import Goals, judge_point
 from ndld_flow.runner.sweep.point_run import PointRun
 from ndld_flow.runner.unit_work import place_records, tell_end
+from ndld_flow.store.hidden_credentials import hide_all_credentials, hide_credentials
+from ndld_flow.store.store import Store
 
 
 @dataclass

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ndld_flow.artifacts.store import Store
-from ndld_flow.errors import RequestError
-from ndld_flow.machine import describe_machine
-from ndld_flow.quantities import seconds
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.quantities import seconds
+from ndld_flow.machine.description import describe_machine
 from ndld_flow.records.base import Record
 from ndld_flow.records.machine import Machine
 from ndld_flow.records.read_document import read_tree
@@ -20,6 +19,7 @@ from ndld_flow.report.run_folder import read_run_record
 from ndld_flow.report.sweep.read import read_sweep_record
 from ndld_flow.runner.keys import fingerprint_machine
 from ndld_flow.runner.runs import Outputs
+from ndld_flow.store.store import Store
 
 _ASSUMED_SPREAD = 0.5
 """Relative standard deviation of a step that ran once: what another point makes of it is not known."""

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from ndld_flow.artifacts.hidden_credentials import hide_all_credentials
-from ndld_flow.artifacts.store import Store
-from ndld_flow.errors import NdldFlowError
+from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.records.step_record import StepRecord
 from ndld_flow.runner.events import Listener, Said
@@ -26,9 +24,11 @@ from ndld_flow.runner.sweep.rank import choose_finalists, is_measured
 from ndld_flow.runner.sweep.sitting import hold_sitting
 from ndld_flow.runner.sweep.try_points import Tried, open_point
 from ndld_flow.runner.sweep.winners import measure_again
-from ndld_flow.sweeping.make_search import make_search
-from ndld_flow.sweeping.space import Assignment
-from ndld_flow.sweeping.space_size import excluded_count
+from ndld_flow.store.hidden_credentials import hide_all_credentials
+from ndld_flow.store.store import Store
+from ndld_flow.sweep_search.make_search import make_search
+from ndld_flow.sweep_search.space import Assignment
+from ndld_flow.sweep_search.space_size import excluded_count
 
 MOST_POINTS = 2000
 """Points looked at; of more, the rest is told as a number."""

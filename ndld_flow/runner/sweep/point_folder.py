@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ndld_flow.artifacts.store import Store
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import StepRecord
 from ndld_flow.report.draw import draw_documents
 from ndld_flow.report.run_folder import RUN_RECORD, read_stored_documents
 from ndld_flow.runner.run_folder import draw_inspected, link_stored, write_artifact, write_step_texts, write_texts
+from ndld_flow.store.store import Store
 
 
 def write_point(run: RunRecord, built: Path, folder: Path, store: Store) -> None:

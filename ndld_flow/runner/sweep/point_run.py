@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from ndld_flow.errors import NdldFlowError
+from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.recipe.gates import Gate, GateError
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.metric import Metric
@@ -17,7 +17,7 @@ from ndld_flow.records.step_record import RunStep
 from ndld_flow.runner.order import Unit, arrange_steps
 from ndld_flow.runner.state import RunState
 from ndld_flow.runner.unit_work import skip_step
-from ndld_flow.sweeping.space import Assignment
+from ndld_flow.sweep_search.space import Assignment
 
 
 def decide_gate(gate: Gate, metrics: Mapping[str, Metric]) -> GateResult | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ndld_flow.compare.measured import Rules
+from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.recipe.points import Objective, Sweep
 from ndld_flow.records.sweep import MeasuredAgain
 from ndld_flow.runner.sweep.desk import Desk
@@ -13,8 +13,8 @@ from ndld_flow.runner.sweep.point_run import PointRun
 from ndld_flow.runner.sweep.standing import Stand, decide_standing
 from ndld_flow.runner.sweep.try_points import Tried
 from ndld_flow.runner.sweep.winners import Finalist
-from ndld_flow.sweeping.drift import steady_sittings
-from ndld_flow.sweeping.ranking import Contender, Goal, Place, choose_winners, find_best, rank_points
+from ndld_flow.sweep_search.drift import steady_sittings
+from ndld_flow.sweep_search.ranking import Contender, Goal, Place, choose_winners, find_best, rank_points
 
 Finalists = Mapping[int, Finalist]
 Standings = Mapping[int, MeasuredAgain]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from ndld_flow.errors import RequestError
+from ndld_flow.base.errors import RequestError
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.records.outcome import ENDINGS, judge
 from ndld_flow.records.sweep import SweepRecord
@@ -32,7 +32,7 @@ from ndld_flow.runner.sweep.sweep_folder import write_sweep_folder
 from ndld_flow.runner.sweep.try_points import Tried, try_points
 from ndld_flow.runner.sweep.winners import Finalist, measure_again
 from ndld_flow.runner.unfinished import recording_failure
-from ndld_flow.sweeping.make_search import make_search
+from ndld_flow.sweep_search.make_search import make_search
 
 
 def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinished:

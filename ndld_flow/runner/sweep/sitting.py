@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ndld_flow.errors import NdldFlowError, OutputsError
-from ndld_flow.host import UNKNOWN_HOST
+from ndld_flow.base.errors import NdldFlowError, OutputsError
+from ndld_flow.machine.host import UNKNOWN_HOST
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.step_record import KeyParts, StepRecord
 from ndld_flow.records.sweep import Sitting

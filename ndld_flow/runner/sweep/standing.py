@@ -10,11 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
 
-from ndld_flow.artifacts.kinds import ProfileDocument
-from ndld_flow.artifacts.store import Store
-from ndld_flow.compare.measured import Rules
-from ndld_flow.compare.metric_verdicts import ASSUMED_SINGLE_RUN, Bounds, judge
-from ndld_flow.compare.metrics import run_values
+from ndld_flow.profiles.compare.measured import Rules
+from ndld_flow.profiles.compare.metric_verdicts import ASSUMED_SINGLE_RUN, Bounds, judge
+from ndld_flow.profiles.compare.metrics import run_values
 from ndld_flow.recipe.gates import Expression, GateError
 from ndld_flow.records.comparison import ComparedMetric, Verdict
 from ndld_flow.records.metric import Metric
@@ -24,7 +22,9 @@ from ndld_flow.records.sweep import Standing
 from ndld_flow.report.run_folder import read_stored
 from ndld_flow.runner.learn_noise import find_noise
 from ndld_flow.runner.runs import Outputs
-from ndld_flow.sweeping.search import Direction
+from ndld_flow.store.kinds import ProfileDocument
+from ndld_flow.store.store import Store
+from ndld_flow.sweep_search.search import Direction
 
 _THROUGHPUTS = ("throughput.median", "throughput.items")
 _IN_RUNS = {"load_ms": "load", "memory.peak_bytes": "memory.peak", **dict.fromkeys(_THROUGHPUTS, "throughput")}

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ndld_flow.artifacts.files import write_text_atomically
-from ndld_flow.artifacts.kinds import LOG_FILE
-from ndld_flow.artifacts.sharing import make_folder
 from ndld_flow.recipe.compose import WITHOUT_SWEEP
 from ndld_flow.records.outcome import outcome_of_code
 from ndld_flow.records.run_record import RunFailure, RunRecord
@@ -23,6 +20,9 @@ from ndld_flow.runner.sweep.point_command import NoOverrideError, point_override
 from ndld_flow.runner.sweep.point_folder import write_point
 from ndld_flow.runner.sweep.point_run import PointRun
 from ndld_flow.runner.unfinished import log_line
+from ndld_flow.store.files import write_text_atomically
+from ndld_flow.store.kinds import LOG_FILE
+from ndld_flow.store.sharing import make_folder
 
 
 def write_sweep_folder(record: SweepRecord, ended: Ended) -> Path:

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ndld_flow.errors import BackendError, NdldFlowError, RequestError
-from ndld_flow.quantities import seconds
+from ndld_flow.base.errors import BackendError, NdldFlowError, RequestError
+from ndld_flow.base.quantities import seconds
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.runner.foresight import refuse_hopeless_run
 from ndld_flow.runner.sweep.advance import advance_points
@@ -15,8 +15,8 @@ from ndld_flow.runner.sweep.batches import ask_batches, depends_on_results
 from ndld_flow.runner.sweep.desk import Desk
 from ndld_flow.runner.sweep.judge import Judgement, describe_trial, judge_point
 from ndld_flow.runner.sweep.point_run import PointRun
-from ndld_flow.sweeping.search import Search
-from ndld_flow.sweeping.space import Assignment
+from ndld_flow.sweep_search.search import Search
+from ndld_flow.sweep_search.space import Assignment
 
 ENOUGH_LACKING = 64
 """So many points that this machine lacks something for, and no other, and the rest is not looked at."""

@@ -1,0 +1,1 @@
+"""Accuracy: how far two models' outputs and inner tensors agree."""

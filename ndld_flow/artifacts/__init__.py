@@ -1,1 +1,0 @@
-"""Immutable, content-addressed files: kinds, digests and the store."""

@@ -1,1 +1,0 @@
-"""Work on the graph of one model that stays in memory through a whole list of operations."""

@@ -1,1 +1,0 @@
-"""Latency of a model, and the time of each of its layers."""

@@ -1,1 +1,0 @@
-"""ONNX models: read and written with their weights left on disk, and what can be known of their graphs."""

@@ -1,1 +1,0 @@
-"""Models opened in ONNX Runtime, and the values they are fed."""

@@ -1,0 +1,1 @@
+"""Errors, units, text and settings: modules that every other room may import."""

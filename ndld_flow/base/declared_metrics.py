@@ -1,0 +1,101 @@
+"""The metrics that a step returns, declared beside its class, so that gates are checked before anything runs.
+
+::
+
+    returns = (
+        *metrics("nodes", "casts_added"),
+        *metrics("initializer_bytes", unit="bytes"),
+        *metrics("batch_{size}.latency.median", unit="ms", given=lambda step, size: int(size) in step.batches),
+        *metrics("{output}.cosine", when="the model has several outputs"),
+    )
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ndld_flow.base.nearest import say_nearest
+
+_WORD = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True)
+class Returns:
+    """A metric that a step returns, or a family of them."""
+
+    name: str
+    """`latency.median`; `{output}` stands for one word: `{output}.cosine`."""
+    unit: str = ""
+    """`ms`, `s`, `bytes`, `1/s`, `dB`; empty for a count or a ratio."""
+    given: Callable[..., bool] | None = None
+    """`given(step, *words)`: whether these settings return it, with these words in the placeholders; None: all do."""
+    when: str = ""
+    """The condition for people: of `given`, or one that only the run decides (what the model or the machine has).
+    Empty: it is always returned."""
+
+    def words_of(self, name: str) -> tuple[str, ...] | None:
+        """Return the words that a name has in the placeholders; None where it is not of this family."""
+        found = re.fullmatch(_WORD.sub(r"(\\w+)", re.escape(self.name).replace(r"\{", "{").replace(r"\}", "}")), name)
+        return found.groups() if found else None
+
+    def is_given(self, step: object, words: Sequence[str]) -> bool:
+        """Return whether a step with its settings returns it."""
+        return self.given is None or self.given(step, *words)
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether a step that is done has returned it, whatever its settings."""
+        return self.given is None and not self.when and "{" not in self.name
+
+
+def metrics(
+    *names: str, unit: str = "", given: Callable[..., bool] | None = None, when: str = ""
+) -> tuple[Returns, ...]:
+    """Return declarations of several metrics that are alike."""
+    return tuple(Returns(name, unit, given, when) for name in names)
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """Why a step does not return a metric."""
+
+    what: str
+    hint: str = ""
+
+
+def find_metric(name: str, step: object, declared: Iterable[Returns], *, settled: bool = True) -> Returns | Wrong:
+    """Return the declaration that a metric's name has, or what is wrong with the name.
+
+    `settled`: the step's settings are known, and none of them varies.
+    """
+    declared = list(declared)
+    of_family = [(each, words) for each in declared if (words := each.words_of(name)) is not None]
+    for each, words in of_family:
+        if not settled or each.is_given(step, words):
+            return each
+    known = [each.name for each in declared if not settled or "{" in each.name or each.is_given(step, ())]
+    if of_family:
+        nearest = say_nearest(name, known)
+        meant = f"{nearest} It is " if nearest.startswith("did you mean") else ""
+        return Wrong(f"with these settings it returns no `{name}`", f"{meant}returned when {of_family[0][0].when}")
+    if not known:
+        return Wrong(f"it returns no `{name}`, and no other metric")
+    return Wrong(f"it returns no `{name}`", say_nearest(name, known))
+
+
+# --- units ---
+
+DURATIONS = ("ms", "s")
+ANY = None
+"""Of a plain number: it takes the unit of what it is compared with, or added to."""
+UNKNOWN = "?"
+"""Of a metric whose step declares none, and of products of units."""
+
+
+def mixed(left: str | None, right: str | None) -> bool:
+    """Return whether two units cannot be compared or added."""
+    if ANY in (left, right) or UNKNOWN in (left, right) or left == right:
+        return False
+    return not {left, right} <= {*DURATIONS}

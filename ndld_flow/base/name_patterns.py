@@ -1,0 +1,105 @@
+"""How a recipe says which names it means: a name, a glob, or a regular expression between slashes.
+
+Patterns come from recipes and names from models, both maybe from strangers: the regular expressions are those of RE2
+(https://github.com/google/re2/wiki/Syntax), whose time grows with the length of a name and no faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import AfterValidator
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.plain_text import shortened
+
+if TYPE_CHECKING:
+    import re2
+
+MAX_PATTERN = 1000
+"""Characters of a pattern."""
+MAX_MEMORY = 2**18
+"""Bytes that RE2 may use for one: this bounds its time too, to some milliseconds for the worst in any usual name."""
+
+
+def is_regex(pattern: str) -> bool:
+    """Whether a pattern is written as `/.../`."""
+    return len(pattern) > 2 and pattern.startswith("/") and pattern.endswith("/")
+
+
+def is_plain(pattern: str) -> bool:
+    """Whether a pattern is a name and nothing else."""
+    return not is_regex(pattern) and not any(wild in pattern for wild in "*?[")
+
+
+def name_matcher(pattern: str) -> Callable[[str], bool]:
+    """Says which names a pattern fits. `*` and `?` are wild; `/.../` is a regex, searched in the name.
+
+    Raises RequestError for a regex that RE2 refuses.
+    """
+    if not is_regex(pattern):
+        return lambda name: name == pattern or fnmatchcase(name, pattern)
+    regex = _regex(pattern)
+    return lambda name: regex.search(_encode(name)) is not None
+
+
+def groups_found(pattern: str, name: str) -> tuple[str, ...] | None:
+    """What the regex of a `/.../` finds in a name, then what each of its groups does; None where it finds nothing.
+
+    Raises RequestError as `name_matcher` does.
+    """
+    found = _regex(pattern).search(_encode(name))
+    return tuple(map(_decode, (found[0], *found.groups(default=b"")))) if found is not None else None
+
+
+def _encode(name: str) -> bytes:
+    """RE2 reads bytes; of text it would count all characters anew, to tell places that nobody asks for."""
+    return name.encode("utf-8", "surrogatepass")
+
+
+def _decode(name: bytes) -> str:
+    return name.decode("utf-8", "surrogatepass")
+
+
+def _regex(pattern: str) -> re2._Regexp:
+    try:
+        return _compile(pattern[1:-1])
+    except ValueError as error:
+        raise RequestError(f"the name pattern {shortened(pattern, 80)!r}: {error}") from None
+
+
+@lru_cache
+def _compile(pattern: str) -> re2._Regexp:
+    import re2
+
+    if len(pattern) > MAX_PATTERN:
+        raise ValueError(f"it has {len(pattern):,} characters, and at most {MAX_PATTERN:,} are allowed")
+    options = re2.Options()
+    options.max_mem = MAX_MEMORY
+    options.log_errors = False  # on stderr; they are raised all the same
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        reason = error.args[0].decode("utf-8", "replace")
+        raise ValueError(
+            f"RE2 refuses it: {reason}. Patterns are in the syntax of RE2, which has no look-around, such as `(?!a)`, "
+            "and no back references, such as `\\1`"
+        ) from None
+
+
+def _check(pattern: str) -> str:
+    if is_regex(pattern):
+        try:
+            _compile(pattern[1:-1])
+        except ValueError as error:
+            raise ValueError(f"{shortened(pattern, 80)!r}: {error}") from None
+    elif len(pattern) > MAX_PATTERN:
+        raise ValueError(f"a pattern has at most {MAX_PATTERN:,} characters, this one has {len(pattern):,}")
+    return pattern
+
+
+NamePattern = Annotated[str, AfterValidator(_check)]
+"""A setting that is such a pattern; a broken regular expression is told before anything runs."""

@@ -1,1 +1,0 @@
-"""Finding a small set of nodes whose keeping makes a model pass, by asking whether sets of them do."""

@@ -1,0 +1,1 @@
+"""TensorRT engines: their settings, and how they are built."""

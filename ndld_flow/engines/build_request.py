@@ -1,0 +1,64 @@
+"""What a building process is told to do, and whether it could: plain values in JSON files. Imports little."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from ndld_flow.engines.build_settings import BuildSettings
+from ndld_flow.inputs import InputSpec
+
+_REQUEST = "job.json"
+_ANSWER = "answer.json"
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """A model to build an engine of, with every setting."""
+
+    model: Path
+    label: str
+    """What a person calls it."""
+    digest: str
+    inputs: Mapping[str, InputSpec]
+    """The recipe's `inputs:`."""
+    settings: BuildSettings
+    out: Path
+    """An existing folder: the files of an `Engine` artifact are written into it."""
+    caches: Path
+    """Where what only saves time is kept from run to run."""
+    scratch: Path
+    """An existing folder for the building process."""
+
+    def write(self, folder: Path) -> None:
+        (folder / _REQUEST).write_bytes(TypeAdapter(BuildRequest).dump_json(self))
+
+    @classmethod
+    def read(cls, folder: Path) -> BuildRequest:
+        return TypeAdapter(cls).validate_json((folder / _REQUEST).read_bytes())
+
+
+@dataclass(frozen=True)
+class BuildAnswer:
+    """Empty when the engine is built; else why it is not."""
+
+    error: str = ""
+    """Name of a class in `errors`, or `OSError`."""
+    message: str = ""
+    number: int = 0
+    """Of an OSError."""
+
+    def write(self, folder: Path) -> None:
+        (folder / _ANSWER).write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> BuildAnswer | None:
+        """None when there is no whole answer: the process died before."""
+        try:
+            return cls(**json.loads((folder / _ANSWER).read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return None

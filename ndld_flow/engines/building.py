@@ -1,0 +1,112 @@
+"""Build an engine in a process of its own: a builder may crash or fill the memory without harming the run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from ndld_flow.base import errors
+from ndld_flow.base.errors import BackendError, KilledError, NdldFlowError, RequestError
+from ndld_flow.base.plain_text import short_name, shortened, visible_text
+from ndld_flow.engines.build_request import BuildAnswer, BuildRequest
+from ndld_flow.engines.chosen_library import choose_library, tell_missing
+from ndld_flow.processes.parent import Ended, run_child
+from ndld_flow.records.build import Build
+from ndld_flow.runtimes.tensorrt.library import SPOKEN, Library
+from ndld_flow.store.kinds import Engine
+from ndld_flow.store.sharing import make_folder, share
+
+__all__ = ["BuildRequest", "build_engine"]
+
+_WORKER = "ndld_flow.engines.worker"
+_LOGS = "build-logs"
+_NO_FILE_NAME = re.compile(r"[^\w.-]+")
+
+
+def build_engine(request: BuildRequest, tell: Callable[[int, int, str], None]) -> Build:
+    """Build the engine that is asked for; all files of the `Engine` artifact are in `request.out` afterwards.
+
+    `tell(done, total, what)` hears how far it is. Raises BackendError when the library is not there, cannot do what
+    the settings ask, or fails while building; KilledError when a signal ends it; ModelError when the model does not
+    parse; RequestError when shapes are missing; OSError when the disk is full. The building process has ended
+    afterwards in any case, and ends with this one when this one is killed.
+    """
+    settings = request.settings
+    library = choose_library(settings)
+    if missing := tell_missing(settings, library):
+        raise BackendError(missing)
+    folder = request.scratch / "building"
+    folder.mkdir()
+    job = replace(request, settings=settings.model_copy(update={"backend": library.backend}))
+    job.write(folder)
+    surroundings = library.environment(request.scratch) | see_one_gpu(settings.gpu)
+    ended = run_child(_WORKER, folder, tell, surroundings)
+    answer = BuildAnswer.read(folder)
+    if answer is None:
+        raise _died(request, library, ended)
+    if answer.error:
+        raise _error(answer, request)
+    return Build.model_validate_json((request.out / Engine.build).read_bytes())
+
+
+def see_one_gpu(device: int) -> dict[str, str]:
+    """Let the process see one GPU, which is its first. Raises BackendError for one that the user hides."""
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if shown is None:
+        return {"CUDA_VISIBLE_DEVICES": str(device)}
+    seen = [name.strip() for name in shown.split(",") if name.strip()]
+    if not seen:
+        return {}
+    if device >= len(seen):
+        raise BackendError(
+            f"`gpu: {device}`: CUDA_VISIBLE_DEVICES={short_name(shown)} lets this run see {len(seen)} GPU"
+            f"{'' if len(seen) == 1 else 's'}, counted from 0; name one of them, or let it see more."
+        )
+    return {"CUDA_VISIBLE_DEVICES": seen[device]}
+
+
+def _error(answer: BuildAnswer, request: BuildRequest) -> Exception:
+    if answer.number:
+        return OSError(answer.number, answer.message, str(request.out))
+    kind: type[NdldFlowError] = getattr(errors, answer.error)
+    # A shape that is missing is told in full; what a library refuses has more to it.
+    return kind(f"{answer.message}{_keep_log(request)}" if kind is not RequestError else answer.message)
+
+
+def _keep_log(request: BuildRequest) -> str:
+    """Where the builder's log is found although there is no engine that it could lie beside; the last of each model."""
+    log = request.out / Engine.log
+    if not log.exists():
+        return ""
+    kept = request.caches / _LOGS / f"{_NO_FILE_NAME.sub('-', request.label)}.log"
+    try:
+        make_folder(kept.parent)
+        shutil.copyfile(log, kept)
+        share(kept)
+    except OSError:
+        return ""
+    return f" The builder's log is {kept}."
+
+
+def _died(request: BuildRequest, library: Library, ended: Ended) -> Exception:
+    if not ended.signal_name:
+        return ended.died("building")
+    killed = ended.signal_name == "SIGKILL"
+    why = "the system may be short of memory" if killed else f"{SPOKEN[library.backend]} or a plugin crashed"
+    return KilledError(
+        f"the process that built {request.label} with {SPOKEN[library.backend]} {library.version} died of "
+        f"{ended.signal_name} while {short_name(ended.doing)}: {why}.{_last_words(request.out / Engine.log)} "
+        f"Try a lower `optimization_level`, a smaller `workspace`, or fewer plugins.{_keep_log(request)}"
+    )
+
+
+def _last_words(log: Path) -> str:
+    try:
+        lines = visible_text(log.read_text(encoding="utf-8", errors="replace")).strip().splitlines()
+    except OSError:
+        return ""
+    return f" Its last words: {shortened(lines[-1], 300).rstrip('. ')}." if lines else ""

@@ -1,0 +1,194 @@
+"""The settings of an engine as TensorRT's IBuilderConfig: by Polygraphy where it reaches, else by the bindings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.plain_text import short_name
+from ndld_flow.engines.build_settings import AdvancedSettings, BuildSettings, TensorFormatSetting
+from ndld_flow.engines.needed_names import WEIGHTS_FLAGS
+from ndld_flow.engines.network import ParsedNetwork
+from ndld_flow.engines.typing_modes import TypingPlan
+from ndld_flow.runtimes.tensorrt.untyped import Bindings, Bound
+
+VERBOSITIES = {"none": "NONE", "layer_names": "LAYER_NAMES_ONLY", "detailed": "DETAILED"}
+DATA_TYPES = {
+    "fp32": "FLOAT",
+    "fp16": "HALF",
+    "bf16": "BF16",
+    "fp8": "FP8",
+    "int64": "INT64",
+    "int32": "INT32",
+    "int8": "INT8",
+    "int4": "INT4",
+    "uint8": "UINT8",
+    "bool": "BOOL",
+}
+"""Our words for element types -> members of TensorRT's DataType."""
+
+
+def configure(trt: Bindings, parsed: ParsedNetwork, settings: BuildSettings, plan: TypingPlan, monitor: Bound) -> Bound:
+    """An IBuilderConfig with everything but optimization profiles, calibration and timing cache.
+
+    The settings are those that this release has: `refusals` has been asked.
+    """
+    from polygraphy.logger import G_LOGGER
+
+    G_LOGGER.module_severity = G_LOGGER.CRITICAL
+    config = _create_config(trt, settings, plan, monitor)(parsed.builder, parsed.network)
+    _set_flags(trt, config, settings)
+    _set_searching(config, settings.advanced)
+    _set_device(trt, config, settings.advanced)
+    _set_extensions(trt, config, settings)
+    if settings.advanced.max_threads is not None:
+        parsed.builder.max_threads = settings.advanced.max_threads
+    _set_tensor_formats(trt, parsed, settings.advanced.io_formats)
+    _mark_refittable(parsed, settings.refittable_weights)
+    return config
+
+
+def _create_config(trt: Bindings, settings: BuildSettings, plan: TypingPlan, monitor: Bound) -> Bound:
+    """Polygraphy's loader. No profiles: ours are complete, and Polygraphy takes names for wildcards."""
+    common = _common(trt, settings, monitor) | _levels(trt, settings)
+    if settings.backend == "tensorrt_rtx":
+        from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
+
+        capabilities = [tuple(map(int, each.split("."))) for each in settings.compute_capabilities]
+        return CreateConfigRTX(compute_capabilities=capabilities or None, **common)
+    from polygraphy.backend.trt import CreateConfig
+
+    return CreateConfig(
+        tf32=settings.tf32,
+        fp16=settings.fp16,
+        bf16=settings.bf16,
+        int8=settings.int8,
+        fp8=settings.fp8,
+        precision_constraints=settings.typing if plan.layer_precisions else None,
+        **common,
+    )
+
+
+def _common(trt: Bindings, settings: BuildSettings, monitor: Bound) -> dict[str, Any]:
+    advanced = settings.advanced
+    return {
+        "profiles": [],
+        "progress_monitor": monitor,
+        "profiling_verbosity": getattr(trt.ProfilingVerbosity, VERBOSITIES[settings.verbosity]),
+        "sparse_weights": settings.sparse_weights,
+        "version_compatible": settings.version_compatible,
+        "exclude_lean_runtime": settings.exclude_lean_runtime,
+        "error_on_timing_cache_miss": settings.error_on_timing_cache_miss,
+        "disable_compilation_cache": not advanced.compilation_cache,
+        "weight_streaming": advanced.weight_streaming,
+        "direct_io": advanced.direct_io,
+        "memory_pool_limits": _pools(trt, settings),
+        "tactic_sources": _members(trt.TacticSource, settings.tactic_sources),
+        "quantization_flags": _members(getattr(trt, "QuantizationFlag", None), advanced.quantization_flags or None),
+    }
+
+
+def _levels(trt: Bindings, settings: BuildSettings) -> dict[str, Any]:
+    """What is left to TensorRT where the recipe does not say it."""
+    advanced = settings.advanced
+    compatible = None if settings.hardware_compatibility == "none" else settings.hardware_compatibility
+    return {
+        "builder_optimization_level": settings.optimization_level,
+        "max_aux_streams": settings.max_aux_streams,
+        "hardware_compatibility_level": _member(trt, "HardwareCompatibilityLevel", compatible),
+        "tiling_optimization_level": _member(trt, "TilingOptimizationLevel", advanced.tiling),
+        "engine_capability": _member(trt, "EngineCapability", advanced.engine_capability),
+        "runtime_platform": _member(trt, "RuntimePlatform", advanced.runtime_platform),
+    }
+
+
+def _pools(trt: Bindings, settings: BuildSettings) -> dict[Bound, int] | None:
+    limits = dict(settings.advanced.memory_pools)
+    if settings.workspace is not None:
+        limits["workspace"] = settings.workspace
+    return {getattr(trt.MemoryPoolType, name.upper()): size for name, size in limits.items()} or None
+
+
+def _member(trt: Bindings, enum: str, word: str | None) -> Bound:
+    return None if word is None else getattr(getattr(trt, enum), word.upper())
+
+
+def _members(enum: Bound, words: tuple[str, ...] | None) -> list[Bound] | None:
+    return None if words is None else [getattr(enum, word.upper()) for word in words]
+
+
+def _set_flags(trt: Bindings, config: Bound, settings: BuildSettings) -> None:
+    wanted = [*settings.advanced.flags, *WEIGHTS_FLAGS[settings.weights]]
+    if not settings.timing_cache and settings.timing_cache_file is None:
+        wanted.append("DISABLE_TIMING_CACHE")
+    if settings.advanced.gpu_fallback:
+        wanted.append("GPU_FALLBACK")
+    for name in wanted:
+        config.set_flag(getattr(trt.BuilderFlag, name))
+    if not settings.tf32:
+        config.clear_flag(trt.BuilderFlag.TF32)
+
+
+def _set_searching(config: Bound, advanced: AdvancedSettings) -> None:
+    given = {
+        "l2_limit_for_tiling": advanced.l2_limit,
+        "avg_timing_iterations": advanced.timing_iterations,
+        "max_num_tactics": advanced.max_tactics,
+        "build_route": advanced.build_route,
+        "remote_auto_tuning_config": advanced.remote_auto_tuning,
+    }
+    for name, value in given.items():
+        if value is not None:
+            setattr(config, name, value)
+
+
+def _set_device(trt: Bindings, config: Bound, advanced: AdvancedSettings) -> None:
+    if advanced.dla_core is not None:
+        config.default_device_type = trt.DeviceType.DLA
+        config.DLA_core = advanced.dla_core
+
+
+def _set_extensions(trt: Bindings, config: Bound, settings: BuildSettings) -> None:
+    """Preview features, one by one: Polygraphy would turn off those that are not listed. Plugins to carry along."""
+    for name, is_on in settings.advanced.preview_features.items():
+        config.set_preview_feature(getattr(trt.PreviewFeature, name), is_on)
+    if settings.version_compatible and settings.plugins:
+        config.plugins_to_serialize = [str(plugin.absolute()) for plugin in settings.plugins]
+
+
+def _mark_refittable(parsed: ParsedNetwork, weights: tuple[str, ...]) -> None:
+    for name in weights:
+        if not parsed.network.mark_weights_refittable(name):
+            raise RequestError(
+                f'refittable_weights: "{short_name(name)}" names no weights of the network; they have the names of the '
+                "model's initializers"
+            )
+
+
+def _set_tensor_formats(trt: Bindings, parsed: ParsedNetwork, formats: Mapping[str, TensorFormatSetting]) -> None:
+    tensors = {tensor.name: tensor for tensor in (*parsed.inputs(), *parsed.outputs())}
+    for name, wanted in formats.items():
+        if name not in tensors:
+            raise RequestError(
+                f'advanced.io_formats: "{short_name(name)}" is no input or output of the model; '
+                f"{say_nearest(name, tensors)}"
+            )
+        if wanted.dtype:
+            tensors[name].dtype = getattr(trt.DataType, DATA_TYPES[wanted.dtype])
+        if wanted.formats:
+            tensors[name].allowed_formats = _format_mask(trt, name, wanted.formats)
+
+
+def _format_mask(trt: Bindings, name: str, formats: tuple[str, ...]) -> int:
+    mask = 0
+    for word in formats:
+        member = getattr(trt.TensorFormat, word.upper(), None)
+        if member is None:
+            known = [each.lower() for each in trt.TensorFormat.__members__]
+            raise RequestError(
+                f'advanced.io_formats.{short_name(name)}: "{short_name(word)}" is no format; {say_nearest(word, known)}'
+            )
+        mask |= 1 << int(member)
+    return mask

@@ -1,0 +1,293 @@
+"""What the building process does: settings and a model become an engine, and the record of how."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ndld_flow.base.errors import BackendError, RequestError
+from ndld_flow.base.plain_text import shortened
+from ndld_flow.engines.build_request import BuildRequest
+from ndld_flow.engines.calibration import calibrate_from_cache, make_up_ranges
+from ndld_flow.engines.configuration import configure
+from ndld_flow.engines.layer_precisions import allow_precisions, set_layer_precisions
+from ndld_flow.engines.network import ParsedNetwork, parse_model, tensor_info
+from ndld_flow.engines.optimization_profiles import NetworkInput, add_profiles, assumed_batch, choose_profiles
+from ndld_flow.engines.read_back import read_applied, read_flags, read_network_flags
+from ndld_flow.engines.refusals import refuse_settings
+from ndld_flow.engines.timing_caches import TimingCache, load_timing_cache, save_timing_cache, timing_cache_path
+from ndld_flow.engines.trt_json import describe_layers, doubt_precisions
+from ndld_flow.engines.typing_modes import TypingPlan, decide_typing
+from ndld_flow.graph.diff.layer_evidence import add_evidence
+from ndld_flow.machine.description import describe_machine
+from ndld_flow.machine.versions import read_version
+from ndld_flow.precision.constraints.asked import asked_precisions, put_beside
+from ndld_flow.precision.constraints.ignored import tell_ignored
+from ndld_flow.processes.child import Tell
+from ndld_flow.processes.peak_memory import peak_memory_bytes
+from ndld_flow.profiles.read.engine_layers import read_engine_info
+from ndld_flow.profiles.read.tensorrt_layers import join_layers
+from ndld_flow.records.build import Build, BuiltProfile, Constraint, TimingCacheUse
+from ndld_flow.runtimes.tensorrt.build_log import BuildLog, join_reasons, make_logger, make_monitor
+from ndld_flow.runtimes.tensorrt.library import SPOKEN, import_bindings
+from ndld_flow.runtimes.tensorrt.plugin_libraries import load_plugins
+from ndld_flow.runtimes.tensorrt.release_names import names_of_bindings
+from ndld_flow.runtimes.tensorrt.untyped import Bindings, Bound
+from ndld_flow.store.digest import digest_file
+from ndld_flow.store.kinds import Engine
+
+_MAX_WARNINGS = 100
+_NO_TIMINGS = "TensorRT-RTX chooses kernels without timing them, so it has no timings to keep"
+
+
+@dataclass
+class _Building:
+    """One build while it goes on."""
+
+    trt: Bindings
+    request: BuildRequest
+    plan: TypingPlan
+    log: BuildLog
+    tell: Tell
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """All that the builder needs; the objects of bindings must live until it is done."""
+
+    parsed: ParsedNetwork
+    config: Bound
+    profiles: tuple[BuiltProfile, ...]
+    constraints: tuple[Constraint, ...]
+    timing: TimingCache | None
+    calibrator: Bound = None
+
+
+@dataclass(frozen=True)
+class _Built:
+    engine: Bound
+    """An IHostMemory."""
+    build_s: float
+
+
+def build(request: BuildRequest, tell: Tell) -> None:
+    """Write the files of an `Engine` artifact into `request.out`. Raises RequestError where that cannot be done."""
+    tell(0, 0, "loading the library")
+    building = _begin(request, tell)
+    ready = _prepare(building)
+    built = _run_builder(building, ready)
+    (request.out / Engine.main).write_bytes(memoryview(built.engine))
+    memory = building.log.memory(peak_memory_bytes())
+    tell(0, 0, "reading the engine's layers")
+    layers, basis = describe_layers(building.trt, built.engine, building.log, ready.parsed)
+    (request.out / Engine.layers).write_text(layers, encoding="utf-8")
+    found = _record(building, ready, built)
+    if basis == "network as parsed":
+        found["layers"] = doubt_precisions(found["layers"])
+    record = Build(**found, layers_basis=basis, memory=memory)
+    (request.out / Engine.build).write_text(record.to_json(), encoding="utf-8")
+    building.log.close()
+
+
+def _begin(request: BuildRequest, tell: Tell) -> _Building:
+    """Import the library and ask it again what it can do. Raises BackendError with everything it cannot."""
+    backend = request.settings.backend or "tensorrt"
+    trt = import_bindings(backend)
+    names = names_of_bindings(backend, trt)
+    refused = refuse_settings(request.settings, names)
+    if refused:
+        raise BackendError("\n".join(refused))
+    log = BuildLog(request.out / Engine.log)
+    return _Building(trt, request, decide_typing(request.settings, names), log, tell)
+
+
+def _prepare(building: _Building) -> _Ready:
+    trt, request, settings = building.trt, building.request, building.request.settings
+    logger = make_logger(trt, building.log)
+    builder = _make_builder(building, logger)
+    load_plugins(trt, logger, builder, settings.plugins)
+    asked = asked_precisions(request.model)
+    model, casts = _typed_model(building, asked)
+    building.tell(0, 0, "parsing the model")
+    parsed = parse_model(trt, builder, model, settings, _creation_flags(building))
+    config = configure(trt, parsed, settings, building.plan, make_monitor(trt, building.tell))
+    profiles = choose_profiles([NetworkInput.of(tensor) for tensor in parsed.inputs()], settings, request.inputs)
+    add_profiles(builder, config, profiles, settings.advanced.extra_memory_target)
+    constraints = casts or _constrain_layers(building, parsed, config, asked)
+    calibrator = _calibrate(building, parsed, config, profiles[0])
+    timing = _load_timings(building, config)
+    building.notes += filter(None, [assumed_batch(profiles)])
+    return _Ready(parsed, config, profiles, constraints, timing, calibrator)
+
+
+def _make_builder(building: _Building, logger: Bound) -> Bound:
+    """Raises BackendError where TensorRT does not start, such as for want of a driver."""
+    try:
+        return building.trt.Builder(logger)
+    except TypeError:  # pybind11: factory function returned nullptr
+        raise BackendError(f"{_title(building)} does not start: {_reasons(building)}.") from None
+
+
+def _typed_model(building: _Building, asked: Mapping[str, str]) -> tuple[Path, tuple[Constraint, ...]]:
+    """The model to parse: with Casts, where constraints are carried out by them."""
+    source = building.request.model
+    if not (asked and building.plan.casts):
+        return source, ()
+    from ndld_flow.precision.constraints.typed_model import write_typed_model
+
+    building.tell(0, 0, "putting Casts into the model")
+    target = building.request.out / Engine.typed_model
+    typed = write_typed_model(source, target)
+    building.notes += typed.notes
+    _refuse_ignored(building, typed.constraints)
+    return target, typed.constraints
+
+
+def _refuse_ignored(building: _Building, constraints: Sequence[Constraint]) -> None:
+    """Raises RequestError where a precision that must be obeyed cannot be."""
+    ignored = tell_ignored(constraints)
+    if ignored and building.request.settings.typing == "obey":
+        raise RequestError(
+            f"`typing: obey`, but precisions that were asked for cannot be had: {join_reasons(ignored)}. Take such "
+            "constraints away (`none` in `constrain_precision`), or say `typing: prefer`."
+        )
+
+
+def _constrain_layers(
+    building: _Building, parsed: ParsedNetwork, config: Bound, asked: Mapping[str, str]
+) -> tuple[Constraint, ...]:
+    if not asked:
+        return ()
+    if building.plan.layer_precisions:
+        building.notes += allow_precisions(building.trt, config, asked.values())
+        constraints = set_layer_precisions(building.trt, parsed, asked)
+        _refuse_ignored(building, constraints)
+        building.notes += tell_ignored(constraints)
+        return constraints
+    typing = building.request.settings.typing
+    building.notes.append(
+        f"the model asks for the precision of {len(asked)} node{'' if len(asked) == 1 else 's'}, which `typing: "
+        f"{typing}` ignores; say `typing: obey`"
+    )
+    outcome = f"ignored: typing is {typing}; say `typing: obey`"
+    return tuple(Constraint(node=node, precision=precision, outcome=outcome) for node, precision in asked.items())
+
+
+def _creation_flags(building: _Building) -> int:
+    flags = building.trt.NetworkDefinitionCreationFlag
+    return sum(1 << int(getattr(flags, name)) for name in building.plan.creation_flags)
+
+
+def _calibrate(building: _Building, parsed: ParsedNetwork, config: Bound, profile: BuiltProfile) -> Bound:
+    settings = building.request.settings
+    if settings.placeholder_ranges:
+        make_up_ranges(parsed)
+        building.notes.append("INT8 ranges are made up: the engine is for measuring speed, what it computes is wrong")
+    if settings.calibration_cache is None:
+        return None
+    return calibrate_from_cache(building.trt, parsed, config, settings.calibration_cache, profile)
+
+
+def _load_timings(building: _Building, config: Bound) -> TimingCache | None:
+    request, settings = building.request, building.request.settings
+    if settings.backend == "tensorrt_rtx" or not (settings.timing_cache or settings.timing_cache_file):
+        return None
+    file = timing_cache_path(request.caches, describe_machine(), settings, building.trt.__version__)
+    return load_timing_cache(config, file, settings)
+
+
+def _run_builder(building: _Building, ready: _Ready) -> _Built:
+    """Raises BackendError with the builder's own reasons when it makes no engine."""
+    building.tell(0, 0, "building")
+    began = time.perf_counter()
+    engine = ready.parsed.builder.build_serialized_network(ready.parsed.network, ready.config)
+    if engine is None:
+        reasons = f"{_reasons(building)}.{_about_control_flow(ready.parsed)}"
+        raise BackendError(f"{_title(building)} built no engine of {building.request.label}: {reasons}")
+    built = _Built(engine, time.perf_counter() - began)
+    if ready.timing is not None and building.request.settings.shares_timings:
+        save_timing_cache(ready.config, ready.timing)
+    return built
+
+
+def _title(building: _Building) -> str:
+    return f"{SPOKEN[building.request.settings.backend or 'tensorrt']} {building.trt.__version__}"
+
+
+def _reasons(building: _Building) -> str:
+    return join_reasons(shortened(reason, 400) for reason in building.log.errors) or "it does not say why"
+
+
+def _about_control_flow(parsed: ParsedNetwork) -> str:
+    if not any(layer.type.name.startswith(("CONDITION", "LOOP", "TRIP_LIMIT")) for layer in parsed.layers()):
+        return ""
+    return (
+        " The model has If, Loop or Scan, which it supports in part: `sanitize` removes branches that are never taken."
+    )
+
+
+def _record(building: _Building, ready: _Ready, built: _Built) -> dict[str, Any]:
+    """What `Build` holds but for the layers' basis and memory."""
+    return _record_request(building) | _record_settings(building, ready) | _record_engine(building, ready, built)
+
+
+def _record_request(building: _Building) -> dict[str, Any]:
+    request, version = building.request, building.trt.__version__
+    backend = request.settings.backend or "tensorrt"
+    return {
+        "label": request.label,
+        "model_digest": request.digest,
+        "backend": backend,
+        "version": version,
+        "versions": {backend: version, "polygraphy": read_version("polygraphy")},
+        "machine": describe_machine(),
+        "built_at": datetime.now(UTC),
+        "compute_capabilities": request.settings.compute_capabilities,
+        "device": request.settings.gpu,
+        "options": request.settings.model_dump(mode="json"),
+    }
+
+
+def _record_settings(building: _Building, ready: _Ready) -> dict[str, Any]:
+    trt, parsed = building.trt, ready.parsed
+    return {
+        "typing": building.plan.words,
+        "profiles": ready.profiles,
+        "flags": read_flags(trt, ready.config),
+        "network_flags": read_network_flags(trt, parsed.network),
+        "applied": read_applied(trt, parsed.builder, ready.config, parsed.parser),
+        "constraints": ready.constraints,
+        "timing_cache": _timing_use(building, ready),
+    }
+
+
+def _record_engine(building: _Building, ready: _Ready, built: _Built) -> dict[str, Any]:
+    parsed, out = ready.parsed, building.request.out
+    layers = join_layers(read_engine_info(out / Engine.layers), None).layers
+    return {
+        "inputs": tuple(map(tensor_info, parsed.inputs())),
+        "outputs": tuple(map(tensor_info, parsed.outputs())),
+        "layers": add_evidence(
+            put_beside(layers, {one.node: one.precision for one in ready.constraints}), building.request.model
+        ),
+        "network_layer_count": parsed.network.num_layers,
+        "engine_bytes": (out / Engine.main).stat().st_size,
+        "engine_digest": digest_file(out / Engine.main),
+        "parse_s": parsed.parse_s,
+        "build_s": built.build_s,
+        "warnings": building.log.warnings[:_MAX_WARNINGS],
+        "notes": tuple(building.notes),
+    }
+
+
+def _timing_use(building: _Building, ready: _Ready) -> TimingCacheUse | None:
+    if ready.timing is not None:
+        return ready.timing.told
+    settings = building.request.settings
+    has_none = settings.backend == "tensorrt_rtx" and (settings.timing_cache or settings.timing_cache_file)
+    return TimingCacheUse(file="", note=_NO_TIMINGS) if has_none else None

@@ -1,0 +1,101 @@
+"""What building an engine will do here, or why it cannot: from settings, this machine and the library's version alone.
+
+Imports no TensorRT: every plan and every run asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ndld_flow.base.errors import BackendError, RequestError
+from ndld_flow.base.plain_text import short_name
+from ndld_flow.engines.build_settings import BuildSettings
+from ndld_flow.engines.chosen_library import choose_library, is_of_release, tell_missing
+from ndld_flow.engines.refusals import refuse_settings
+from ndld_flow.engines.typing_modes import decide_typing
+from ndld_flow.machine.description import describe_machine, has_nvidia_gpu
+from ndld_flow.records.build import EngineBackend
+from ndld_flow.runtimes.tensorrt.library import SPOKEN, Library
+from ndld_flow.runtimes.tensorrt.release_names import Names, names_of_release
+from ndld_flow.runtimes.tensorrt.release_words import release_title, short_release
+from ndld_flow.step import Foresight
+
+
+def foresee_build(settings: BuildSettings) -> Foresight:
+    """What these settings come to with the release that is asked for or found, and what this machine lacks for it."""
+    problems = (*_missing_files(settings),)
+    try:
+        library = choose_library(settings)
+    except BackendError as error:  # nothing that can be used lies in the folder that `library` names
+        return Foresight(problems=problems, lacks=(str(error),))
+    missing = tell_missing(settings, library)
+    release = settings.release if missing else library.version
+    lacks = (*filter(None, [missing]), *_missing_hardware(settings, library))
+    if not release:
+        return Foresight(problems=problems, lacks=lacks)
+    try:
+        names = names_of_release(library.backend, release)
+    except RequestError as error:  # older than what is supported
+        return Foresight(problems=(*problems, str(error)))
+    problems += refuse_settings(settings, names)
+    return Foresight((*_notes(settings, names, library, release),), problems, lacks)
+
+
+def _notes(settings: BuildSettings, names: Names, library: Library, release: str) -> Iterator[str]:
+    title = f"{SPOKEN[names.backend]} {short_release(release)}"
+    where = "" if library.origin in ("installed", "not installed") else f" ({short_name(library.origin)})"
+    said = [decide_typing(settings, names).words, *_profiles(settings), _target(settings, names.backend)]
+    yield f"{title}{where}: {'; '.join(said)}"
+    if not is_of_release(names.release, short_release(release)):
+        yield f"{title} is not known here: its settings are judged as those of {release_title(names)}"
+
+
+def _profiles(settings: BuildSettings) -> Iterator[str]:
+    if len(settings.profiles) > 1:
+        yield f"{len(settings.profiles)} optimization profiles"
+    if settings.batch is not None:
+        yield f"batch {settings.batch.min} to {settings.batch.max}, best at {settings.batch.opt}"
+
+
+def _target(settings: BuildSettings, backend: EngineBackend) -> str:
+    if backend == "tensorrt_rtx":
+        listed = ", ".join(settings.compute_capabilities)
+        return f"for SM {listed}" if listed else "for every RTX GPU from Ampere on"
+    mine = f"this machine's GPU {settings.gpu}" if settings.gpu else "this machine's GPU"
+    kind = {"none": mine, "ampere_plus": "Ampere and later GPUs", "same_compute_capability": f"GPUs like {mine}"}
+    system = " on Windows" if settings.advanced.runtime_platform == "windows_amd64" else ""
+    return f"for {kind[settings.hardware_compatibility]}{system}"
+
+
+def _missing_files(settings: BuildSettings) -> Iterator[str]:
+    named = {"calibration_cache": settings.calibration_cache, "timing_cache_file": settings.timing_cache_file}
+    named |= {f"plugins[{index}]": path for index, path in enumerate(settings.plugins)}
+    for setting, path in named.items():
+        if path is not None and not path.is_file():
+            yield f"`{setting}`: there is no file {short_name(str(path))}; paths are relative to where you stand"
+
+
+def _missing_hardware(settings: BuildSettings, library: Library) -> Iterator[str]:
+    if not library.found and settings.backend is None and not settings.release:
+        return  # which of the two it will be decides what it needs
+    machine = describe_machine()
+    if not has_nvidia_gpu():
+        yield from _missing_gpu(settings, library.backend)
+    elif machine.gpus and settings.gpu >= len(machine.gpus):
+        yield f"`gpu: {settings.gpu}`: GPUs are counted from 0, and this machine has {len(machine.gpus)}"
+    if settings.advanced.dla_core is not None and machine.architecture.lower() not in ("aarch64", "arm64"):
+        yield f"`advanced.dla_core: {settings.advanced.dla_core}`: this machine ({machine.architecture}) has no DLA"
+    if settings.advanced.runtime_platform == "windows_amd64" and not _is_linux_x86():
+        yield "`advanced.runtime_platform: windows_amd64`: such engines are built on Linux x86-64 only"
+
+
+def _missing_gpu(settings: BuildSettings, backend: EngineBackend) -> Iterator[str]:
+    if backend == "tensorrt":
+        yield "TensorRT builds on an NVIDIA GPU, and this machine has none; `backend: tensorrt_rtx` builds without one"
+    elif settings.weights != "fixed":  # compiling such an engine calls CUDA; all else is compiled without
+        yield f"`weights: {settings.weights}`: TensorRT-RTX needs an NVIDIA GPU for that, and this machine has none"
+
+
+def _is_linux_x86() -> bool:
+    machine = describe_machine()
+    return machine.system.startswith("Linux") and machine.architecture == "x86_64"

@@ -1,0 +1,109 @@
+"""The network that TensorRT's parser makes of an ONNX model."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ndld_flow.base.dtype_names import dtype_of_tensorrt
+from ndld_flow.base.errors import ModelError
+from ndld_flow.base.plain_text import short_name, shortened
+from ndld_flow.engines.build_settings import BuildSettings
+from ndld_flow.records.build import EngineBackend
+from ndld_flow.records.profile import TensorInfo
+from ndld_flow.runtimes.tensorrt.build_log import join_reasons, reason_of
+from ndld_flow.runtimes.tensorrt.library import SPOKEN
+from ndld_flow.runtimes.tensorrt.untyped import Bindings, Bound
+
+_SHOWN_ERRORS = 5
+_NO_PLUGIN = re.compile(r"plugin not found|plugin creator", re.IGNORECASE)
+_NO_REASON = ("", "false")
+_INVALID_NODE = re.compile(r"^Invalid Node - \S*\s*")
+_NOISE = re.compile(r"\[checkMacros\.cpp::catchCudaError.*")
+_ASSERTION = re.compile(r"^Assertion failed: (?P<condition>.*?)(?::\s+(?P<words>[A-Z].*))?$", re.DOTALL)
+_QUOTED = re.compile(r'^.* && "(?P<words>[^"]+)"\.?$', re.DOTALL)
+
+
+@dataclass(frozen=True)
+class ParsedNetwork:
+    """A builder and the network it made of a model; the objects of TensorRT's bindings."""
+
+    builder: Bound
+    network: Bound
+    parser: Bound
+    """It holds the weights that the network uses: it must live as long."""
+    parse_s: float
+
+    def inputs(self) -> tuple[Bound, ...]:
+        return tuple(self.network.get_input(index) for index in range(self.network.num_inputs))
+
+    def outputs(self) -> tuple[Bound, ...]:
+        return tuple(self.network.get_output(index) for index in range(self.network.num_outputs))
+
+    def layers(self) -> Iterator[Bound]:
+        return (self.network.get_layer(index) for index in range(self.network.num_layers))
+
+
+def parse_model(
+    trt: Bindings, builder: Bound, model: Path, settings: BuildSettings, creation_flags: int
+) -> ParsedNetwork:
+    """Parse an ONNX model, whose external data lies beside it. Raises ModelError with all that does not parse."""
+    network = builder.create_network(creation_flags)
+    parser = trt.OnnxParser(network, builder.logger)
+    _set_parser_flags(trt, parser, settings)
+    began = time.perf_counter()
+    if not parser.parse_from_file(str(model)):
+        raise ModelError(_tell_errors(settings.backend or "tensorrt", trt.__version__, parser))
+    return ParsedNetwork(builder, network, parser, time.perf_counter() - began)
+
+
+def tensor_info(tensor: Bound) -> TensorInfo:
+    """An ITensor as records hold it; -1 for a free dimension."""
+    return TensorInfo(name=tensor.name, dtype=dtype_of_tensorrt(tensor.dtype.name), shape=tuple(tensor.shape))
+
+
+def _set_parser_flags(trt: Bindings, parser: Bound, settings: BuildSettings) -> None:
+    for name in settings.advanced.parser_flags:
+        parser.set_flag(getattr(trt.OnnxParserFlag, name))
+    if settings.native_instance_norm:
+        parser.set_flag(trt.OnnxParserFlag.NATIVE_INSTANCENORM)
+    elif settings.native_instance_norm is False:
+        parser.clear_flag(trt.OnnxParserFlag.NATIVE_INSTANCENORM)
+
+
+def _tell_errors(backend: EngineBackend, version: str, parser: Bound) -> str:
+    errors = [parser.get_error(index) for index in range(parser.num_errors)]
+    told = [_tell_error(error) for error in errors[:_SHOWN_ERRORS]]
+    more = f"; and {len(errors) - _SHOWN_ERRORS} more" if len(errors) > _SHOWN_ERRORS else ""
+    what = "; ".join(dict.fromkeys(told)) or "it does not say why"
+    return (
+        f"{SPOKEN[backend]} {version} cannot use this model: {what}{more}. "
+        "Replace such nodes, load plugins for them (`plugins`), or mend the types with Casts."
+    )
+
+
+def _tell_error(error: Bound) -> str:
+    """`node Magic_2 (Magic): no such operator, and no plugin of that name is loaded`."""
+    reason = shortened(_reason(error.desc()), 300)
+    operator = error.node_operator()
+    if not operator:
+        return reason
+    name = error.node_name() or f"number {error.node()}"
+    return f"node {short_name(name)} ({short_name(operator)}): {reason}"
+
+
+def _reason(text: str) -> str:
+    if _NO_PLUGIN.search(text):
+        return "TensorRT has no such operator, and no plugin of that name is loaded"
+    lines = [_NOISE.sub("", line).strip() for line in text.splitlines()]
+    reasons = [reason_of(line) for line in lines if not _INVALID_NODE.match(line) and line]
+    if all(reason in _NO_REASON for reason in reasons):
+        return "TensorRT does not support this operator"
+    reason = join_reasons(reasons)
+    if found := _ASSERTION.match(reason):
+        reason = found["words"] or found["condition"]
+    quoted = _QUOTED.match(reason)  # C++: condition && "what it means"
+    return quoted["words"] if quoted else reason

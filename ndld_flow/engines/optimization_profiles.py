@@ -1,0 +1,216 @@
+"""Which shapes an engine allows: from the step's settings, the recipe's inputs, or what the model leaves no choice of.
+
+For one input, the first of these that says something: the step's `profiles`; the step's `batch`, where the first
+dimension is the only free one; the recipe's `inputs:`; the model's own fixed shape; and a batch of 1 where only the
+first dimension is free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ndld_flow.base.errors import BackendError, RequestError
+from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.plain_text import short_name
+from ndld_flow.engines.build_settings import BatchSetting, BuildSettings, ShapeSetting
+from ndld_flow.inputs import InputSpec, Shape
+from ndld_flow.records.build import BuiltProfile, ShapeRange
+from ndld_flow.runtimes.tensorrt.untyped import Bound
+
+_INFERRED = "inferred batch"
+
+
+@dataclass(frozen=True)
+class NetworkInput:
+    """One input as the network has it."""
+
+    name: str
+    shape: tuple[int, ...]
+    """-1 for a free dimension."""
+    dims: tuple[str, ...] = ()
+    """Names of dimensions, empty where they have none."""
+    is_shape_tensor: bool = False
+    """True when its values decide shapes, so that the profile gives values."""
+
+    @classmethod
+    def of(cls, tensor: Bound) -> NetworkInput:
+        """From an ITensor."""
+        shape = tuple(tensor.shape)
+        dims = tuple(tensor.get_dimension_name(index) or "" for index in range(len(shape)))
+        return cls(tensor.name, shape, dims, bool(tensor.is_shape_tensor))
+
+    @property
+    def only_batch_is_free(self) -> bool:
+        return bool(self.shape) and self.shape[0] == -1 and -1 not in self.shape[1:] and not self.is_shape_tensor
+
+    @property
+    def shown(self) -> str:
+        """`x [batch, 3, ?, ?]`."""
+        dims = self.dims or ("",) * len(self.shape)
+        shown = (
+            short_name(dim) or "?" if size == -1 else str(size) for size, dim in zip(self.shape, dims, strict=True)
+        )
+        return f"{short_name(self.name)} [{', '.join(shown)}]"
+
+
+def choose_profiles(
+    inputs: Sequence[NetworkInput], settings: BuildSettings, recipe: Mapping[str, InputSpec]
+) -> tuple[BuiltProfile, ...]:
+    """The optimization profiles of an engine, every input in each.
+
+    Raises RequestError that names the input, its dimensions and the profile where a shape is missing or does not fit.
+    """
+    if settings.profiles:
+        return tuple(_said_profile(inputs, said, number) for number, said in enumerate(settings.profiles))
+    _refuse_unknown(recipe, inputs, "inputs")
+    chosen = {given.name: _choose(given, settings.batch, recipe.get(given.name)) for given in inputs}
+    missing = [given for given in inputs if chosen[given.name] is None]
+    if missing:
+        raise RequestError(_tell_missing(missing, "the optimization profile (profiles[0])"))
+    found = {name: choice for name, choice in chosen.items() if choice is not None}
+    bases = list(dict.fromkeys(basis for _, basis in found.values() if basis != "fixed shapes"))
+    return (
+        BuiltProfile(
+            inputs={name: shapes for name, (shapes, _) in found.items()}, basis=", ".join(bases) or "fixed shapes"
+        ),
+    )
+
+
+def add_profiles(builder: Bound, config: Bound, profiles: Sequence[BuiltProfile], extra_memory: float | None) -> None:
+    """Hand the profiles to a builder's configuration. Raises BackendError when TensorRT refuses one."""
+    for number, profile in enumerate(profiles):
+        made = make_profile(builder, profile)
+        if extra_memory is not None:
+            made.extra_memory_target = extra_memory
+        if config.add_optimization_profile(made) < 0:
+            raise BackendError(f"TensorRT refuses optimization profile {number}: {_shown(profile)}")
+
+
+def make_profile(builder: Bound, profile: BuiltProfile) -> Bound:
+    """An IOptimizationProfile. Raises BackendError when TensorRT refuses the shapes of an input."""
+    made = builder.create_optimization_profile()
+    for name, shapes in profile.inputs.items():
+        put = made.set_shape_input if shapes.values else made.set_shape
+        try:
+            put(name, shapes.min, shapes.opt, shapes.max)
+        except (RuntimeError, TypeError, ValueError):  # not consistent, beyond int32 or int64, more than 8 dimensions
+            shown = f"{short_name(name)} {list(shapes.min)} {list(shapes.opt)} {list(shapes.max)}"
+            raise BackendError(f"TensorRT refuses these shapes of an optimization profile: {shown}") from None
+    return made
+
+
+def assumed_batch(profiles: Sequence[BuiltProfile]) -> str:
+    """A note for people where a batch of 1 was assumed; else empty."""
+    if not any(_INFERRED in profile.basis for profile in profiles):
+        return ""
+    return (
+        "the free batch dimension is 1, as nothing says another size: set `batch`, `profiles` or the recipe's `inputs:`"
+    )
+
+
+def _said_profile(inputs: Sequence[NetworkInput], said: Mapping[str, ShapeSetting], number: int) -> BuiltProfile:
+    where = f"profiles[{number}]"
+    _refuse_unknown(said, inputs, where)
+    missing = [given for given in inputs if given.name not in said and (-1 in given.shape or given.is_shape_tensor)]
+    if missing:
+        raise RequestError(_tell_missing(missing, where))
+    ranges = {given.name: _said_range(given, said.get(given.name), where) for given in inputs}
+    return BuiltProfile(inputs=ranges, basis=where)
+
+
+def _refuse_unknown(names: Iterable[str], inputs: Sequence[NetworkInput], where: str) -> None:
+    known = [given.name for given in inputs]
+    for name in names:
+        if name not in known:
+            raise RequestError(f'{where}: "{short_name(name)}" is no input of the model; {say_nearest(name, known)}')
+
+
+def _said_range(given: NetworkInput, said: ShapeSetting | None, where: str) -> ShapeRange:
+    if said is None:
+        return _fixed(given.shape)
+    return _checked(given, ShapeRange(min=said.min, opt=said.opt, max=said.max), where)
+
+
+def _choose(given: NetworkInput, batch: BatchSetting | None, spec: InputSpec | None) -> tuple[ShapeRange, str] | None:
+    """The shapes of one input, and where they are from; None where nothing says them."""
+    if given.is_shape_tensor:
+        return _same_values(given, spec)
+    if batch is not None and given.only_batch_is_free:
+        rest = given.shape[1:]
+        return ShapeRange(min=(batch.min, *rest), opt=(batch.opt, *rest), max=(batch.max, *rest)), "batch"
+    if (said := _spec_range(spec)) is not None:
+        return _checked(given, said, "inputs"), "inputs" if -1 in given.shape else "fixed shapes"
+    if -1 not in given.shape:
+        return _fixed(given.shape), "fixed shapes"
+    return (_fixed((1, *given.shape[1:])), _INFERRED) if given.only_batch_is_free else None
+
+
+def _spec_range(spec: InputSpec | None) -> ShapeRange | None:
+    """What the recipe's `inputs:` say; a bound that is left out is the shape to optimise for."""
+    best = None if spec is None else spec.run_shape or spec.max or spec.min
+    if spec is None or best is None:
+        return None
+    return ShapeRange(min=spec.min or best, opt=best, max=spec.max or best)
+
+
+def _same_values(given: NetworkInput, spec: InputSpec | None) -> tuple[ShapeRange, str] | None:
+    """A number that every element of a shape tensor is, from the recipe's `data:`."""
+    if spec is None or not isinstance(spec.data, int) or -1 in given.shape:
+        return None
+    values: Shape = (spec.data,) * math.prod(given.shape)
+    return ShapeRange(min=values, opt=values, max=values, values=True), "inputs"
+
+
+def _checked(given: NetworkInput, said: ShapeRange, where: str) -> ShapeRange:
+    shown = f"[{', '.join(map(str, said.opt))}]"
+    if given.is_shape_tensor:
+        count = math.prod(given.shape)
+        if len(said.opt) != count:
+            raise RequestError(
+                f"{where}: {given.shown} is a shape tensor, so its profile gives its {count} values, not {shown}"
+            )
+        return said.model_copy(update={"values": True})
+    if len(said.opt) != len(given.shape):
+        raise RequestError(
+            f"{where}: {given.shown} has {len(given.shape)} dimensions in the model, but {shown} has {len(said.opt)}"
+        )
+    for bound in (said.min, said.opt, said.max):
+        if any(own not in (-1, size) for own, size in zip(given.shape, bound, strict=True)):
+            raise RequestError(
+                f"{where}: [{', '.join(map(str, bound))}] does not fit {given.shown}: dimensions with a number are "
+                "fixed in the model"
+            )
+    return said
+
+
+def _fixed(shape: Shape) -> ShapeRange:
+    return ShapeRange(min=shape, opt=shape, max=shape)
+
+
+def _tell_missing(missing: Sequence[NetworkInput], where: str) -> str:
+    named = "; ".join(
+        f"{given.shown} is a shape tensor, whose values are missing"
+        if given.is_shape_tensor
+        else f"{given.shown} has free dimensions"
+        for given in missing
+    )
+    first = missing[0]
+    count = math.prod(first.shape) if first.is_shape_tensor else len(first.shape)
+    shape = ", ".join(("1",) * max(count, 1)) if first.is_shape_tensor else ", ".join(_ones(first))
+    return (
+        f"{where} lacks shapes: {named}. Say them, such as `profiles: [{{{short_name(first.name)}: {{min: [{shape}], "
+        f"opt: [{shape}], max: [{shape}]}}}}]`, or in the recipe's `inputs:`."
+    )
+
+
+def _ones(given: NetworkInput) -> list[str]:
+    return ["1" if size == -1 else str(size) for size in given.shape]
+
+
+def _shown(profile: BuiltProfile) -> str:
+    return ", ".join(
+        f"{short_name(name)} {list(shapes.min)} {list(shapes.opt)} {list(shapes.max)}"
+        for name, shapes in profile.inputs.items()
+    )

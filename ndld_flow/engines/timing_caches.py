@@ -1,0 +1,123 @@
+"""Timing caches that outlast a build: one file for each GPU and release, shared by all runs on this machine.
+
+A cache only saves time, so nothing that is wrong with one ends a build. A file is read whole or not at all, as it is
+written aside and renamed; a lock lets builds that end at once keep what each of them timed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ndld_flow.base.plain_text import short_name
+from ndld_flow.engines.build_settings import BuildSettings
+from ndld_flow.records.build import TimingCacheUse
+from ndld_flow.records.machine import Machine
+from ndld_flow.runtimes.tensorrt.untyped import Bound
+from ndld_flow.store.files import write_bytes_atomically
+from ndld_flow.store.locks import Locks
+from ndld_flow.store.sharing import make_folder
+
+_FOLDER = "timing"
+_NO_NAME = re.compile(r"[^A-Za-z0-9.]+")
+
+
+@dataclass
+class TimingCache:
+    """The timing cache of one build."""
+
+    file: Path
+    use: TimingCacheUse
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def told(self) -> TimingCacheUse:
+        return self.use.model_copy(update={"note": "; ".join(self.notes)})
+
+
+def timing_cache_path(caches: Path, machine: Machine, settings: BuildSettings, version: str) -> Path:
+    """The file of this machine's GPU and the library's release."""
+    gpu = machine.gpus[settings.gpu] if settings.gpu < len(machine.gpus) else "no gpu"
+    name = _NO_NAME.sub("-", f"{gpu} {settings.backend} {version}".lower())
+    return caches / _FOLDER / f"{name}.cache"
+
+
+def load_timing_cache(config: Bound, file: Path, settings: BuildSettings) -> TimingCache:
+    """Let a builder's configuration start from what was timed before, and from the user's file."""
+    loaded = TimingCache(file, TimingCacheUse(file=file.name))
+    own = _read(file) if settings.shares_timings else b""
+    cache = _set(config, own)
+    if cache is None:
+        loaded.notes.append(_set_aside(file, own))
+        own, cache = b"", _set(config, b"")
+    if settings.attempt > 1:
+        loaded.notes.append(f"attempt {settings.attempt} timed every tactic anew: nothing was read or kept")
+    if settings.timing_cache_file is not None:
+        loaded.notes += _add_users_file(config, cache, settings.timing_cache_file)
+    loaded.use = loaded.use.model_copy(update={"loaded_bytes": len(own), "loaded_entries": _count(cache)})
+    return loaded
+
+
+def save_timing_cache(config: Bound, timing: TimingCache) -> None:
+    """Add what this build timed to the file, and what other builds have added meanwhile to it."""
+    try:
+        make_folder(timing.file.parent)
+        with Locks(timing.file.parent).hold(timing.file.stem):
+            cache = config.get_timing_cache()
+            newest = _create(config, _read(timing.file))
+            if newest is not None:
+                cache.combine(newest, False)
+            data = bytes(cache.serialize())
+            write_bytes_atomically(timing.file, data)
+    except OSError as error:
+        timing.notes.append(f"what was timed could not be kept ({error.strerror or error})")
+        return
+    timing.use = timing.use.model_copy(update={"saved_bytes": len(data), "saved_entries": _count(cache)})
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""
+
+
+def _set(config: Bound, data: bytes) -> Bound:
+    """The cache that the configuration uses now; None when these bytes are none, or another GPU's."""
+    cache = _create(config, data)
+    return cache if cache is not None and config.set_timing_cache(cache, False) else None
+
+
+def _create(config: Bound, data: bytes) -> Bound:
+    try:
+        return config.create_timing_cache(data)
+    except (RuntimeError, ValueError, TypeError):  # how bindings report what is no cache, by release
+        return None
+
+
+def _set_aside(file: Path, data: bytes) -> str:
+    aside = file.with_suffix(".unusable")
+    try:
+        with Locks(file.parent).hold(file.stem):
+            if _read(file) == data:  # else another build has begun a new one
+                file.replace(aside)
+    except OSError:
+        return f"the timing cache {file.name} is damaged or another GPU's, and was not used"
+    return f"the timing cache was damaged or another GPU's: it is {aside.name} now, and a new one begins"
+
+
+def _add_users_file(config: Bound, cache: Bound, file: Path) -> list[str]:
+    users = _create(config, _read(file))
+    if users is not None and cache.combine(users, False):
+        return []
+    return [
+        f"timing_cache_file: {short_name(str(file))} is not a timing cache of this GPU and release, and was not used"
+    ]
+
+
+def _count(cache: Bound) -> int | None:
+    try:
+        return len(cache.queryKeys())
+    except (AttributeError, RuntimeError):
+        return None

@@ -1,0 +1,39 @@
+"""A building process: builds one engine and ends.
+
+`python -P -m ndld_flow.engines.worker FOLDER` reads its job from the folder, writes the engine's files where
+the job says, leaves its answer in the folder, and says on its standard output how far it is. It ends when its standard
+input does, so that nothing is left when the process that started it is killed.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.engines.build_request import BuildAnswer, BuildRequest
+from ndld_flow.engines.engine_building import build
+from ndld_flow.processes import child
+
+
+def main() -> None:
+    """Do the job of the folder that the command line names."""
+    folder = Path(sys.argv[1])
+    tell = child.begin()
+    warnings.simplefilter("ignore")  # bindings warn of names that a later release will not have
+    try:
+        build(BuildRequest.read(folder), tell)
+        answer = BuildAnswer()
+    except RequestError as error:
+        answer = BuildAnswer(type(error).__name__, str(error))
+    except MemoryError:
+        answer = BuildAnswer("KilledError", "the building process ran out of memory: free some, or raise its limit.")
+    except OSError as error:
+        answer = BuildAnswer("OSError", error.strerror or str(error), error.errno or 0)
+    answer.write(folder)
+    child.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Models as graphs: edited, sanitized, compared, linted, inspected."""

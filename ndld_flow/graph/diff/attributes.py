@@ -1,0 +1,79 @@
+"""What a node's attributes say: as a key that equal ones share, and as people write it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import onnx_ir as ir
+
+from ndld_flow.base.plain_text import shortened
+from ndld_flow.graph.diff.contents import digest_of, shape_of, values_text
+from ndld_flow.models.element_types import held_tensor
+from ndld_flow.models.node_details import dtype_text
+from ndld_flow.models.tensors import shape_text
+
+_LONGEST = 160
+_SHOWN = 12
+_ELEMENT_TYPES = ("to", "dtype", "output_dtype", "output_datatype", "stash_type")
+"""Attributes whose number is an element type."""
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+
+def is_graph(attribute: ir.Attr) -> bool:
+    """Whether it holds graphs: they are looked at node by node instead."""
+    return not attribute.is_ref() and attribute.type in _GRAPHS
+
+
+def attribute_key(attribute: ir.Attr) -> Hashable:
+    """The same for equal attributes and for no others; of graphs, only how many there are."""
+    if attribute.is_ref():
+        return ("reference", attribute.ref_attr_name)
+    return (attribute.type.name, _value_key(attribute))
+
+
+def _value_key(attribute: ir.Attr) -> Hashable:
+    value: Any = attribute.value
+    if attribute.type == ir.AttributeType.TENSOR:
+        return digest_of(held_tensor(attribute))
+    if attribute.type == ir.AttributeType.TENSORS:
+        return tuple(digest_of(tensor) for tensor in value)
+    if attribute.type in _GRAPHS:
+        return len(value) if attribute.type == ir.AttributeType.GRAPHS else 1
+    # As text NaN is equal to itself, and 0.0 is not -0.0.
+    return repr(tuple(value)) if isinstance(value, list | tuple) else repr(value)
+
+
+def attribute_text(attribute: ir.Attr | None) -> str | None:
+    """`[1, 1]`, `float16`, `@alpha` for a function's parameter; None for None."""
+    if attribute is None:
+        return None
+    if attribute.is_ref():
+        return f"@{attribute.ref_attr_name}"
+    value: Any = attribute.value
+    if attribute.type == ir.AttributeType.TENSOR:
+        return tensor_text(held_tensor(attribute))
+    if attribute.type == ir.AttributeType.INT and attribute.name in _ELEMENT_TYPES:
+        return _element_type(value)
+    if is_graph(attribute):
+        return "a graph" if attribute.type == ir.AttributeType.GRAPH else f"{len(value)} graphs"
+    if isinstance(value, list | tuple):
+        told = [_scalar(one) for one in value[:_SHOWN]]
+        return f"[{', '.join([*told, f'… {len(value)}'] if len(value) > _SHOWN else told)}]"
+    return _scalar(value)
+
+
+def tensor_text(tensor: ir.TensorProtocol) -> str:
+    """`float32 1x3 [1, 2, 3]`."""
+    return f"{dtype_text(tensor.dtype)} {shape_text(shape_of(tensor))} {values_text(tensor)}"
+
+
+def _element_type(value: int) -> str:
+    try:
+        return dtype_text(ir.DataType(value)) or str(value)
+    except ValueError:
+        return str(value)
+
+
+def _scalar(value: object) -> str:
+    return f"{value:.9g}" if isinstance(value, float) else shortened(str(value), _LONGEST)

@@ -1,0 +1,93 @@
+"""Evidence of which layer is which: the weights and the windows of the ONNX nodes that a layer came from.
+
+Names do not identify a node: exporters number what they write, and one layer more shifts every later number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ndld_flow.base.errors import ModelError
+from ndld_flow.graph.diff.contents import sample_digest
+from ndld_flow.models.files import load_model
+from ndld_flow.models.scopes import node_label
+from ndld_flow.records.profile import Layer, LayerWeight
+
+_WINDOW = ("kernel_shape", "strides", "dilations", "group")
+_DIGITS = 16
+"""64 bits of a digest: no two of a model's weights are the same by chance."""
+_MOST_WEIGHTS = 32
+"""Of one layer: a fused subgraph may hold thousands, and a few identify it."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The weights and the window of the nodes of one layer."""
+
+    weights: tuple[LayerWeight, ...] = ()
+    attributes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+
+def evidence_of(origins: Iterable[ir.Node]) -> Evidence:
+    """Return the constants of these nodes, and the window of the first that has one."""
+    values = {value.name: value for node in origins for value in node.inputs if value is not None}
+    weights = (weight for value in values.values() if (weight := _weight(value)) is not None)
+    windows = (window for node in origins if (window := _window(node)))
+    kept = [weight for _, weight in zip(range(_MOST_WEIGHTS), weights, strict=False)]
+    return Evidence(tuple(kept), next(windows, ()))
+
+
+def add_evidence(layers: Sequence[Layer], model: Path) -> tuple[Layer, ...]:
+    """Return the layers with the evidence of the nodes that they name; as they are where the model cannot be read."""
+    try:
+        graph = load_model(model).graph
+    except ModelError:
+        return tuple(layers)
+    nodes = {node_label(node): node for node in graph.all_nodes()}
+    return tuple(_with_evidence(layer, [nodes[name] for name in layer.onnx_nodes if name in nodes]) for layer in layers)
+
+
+def _with_evidence(layer: Layer, origins: Sequence[ir.Node]) -> Layer:
+    found = evidence_of(origins)
+    return layer.model_copy(
+        update={
+            "weights": found.weights or layer.weights,
+            "attributes": found.attributes or layer.attributes,
+        }
+    )
+
+
+def _weight(value: ir.Value) -> LayerWeight | None:
+    """None for what is computed."""
+    tensor = value.const_value
+    producer = value.producer()
+    if tensor is None and producer is not None and producer.op_type == "Constant":
+        attribute = producer.attributes.get("value")
+        tensor = None if attribute is None else attribute.as_tensor()
+    if tensor is None or tensor.dtype == ir.DataType.STRING:
+        return None
+    shape = tuple(int(size) for size in tensor.shape.numpy())
+    return LayerWeight(name=value.name or "", shape=shape, digest=_digest(tensor))
+
+
+def _digest(tensor: ir.TensorProtocol) -> str:
+    """Empty where the values cannot be read, such as for want of the file that holds them."""
+    try:
+        return sample_digest(tensor).hex()[:_DIGITS]
+    except (OSError, ValueError):
+        return ""
+
+
+def _window(node: ir.Node) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The integers of the attributes that describe a window; empty for a node without one."""
+    found: list[tuple[str, tuple[int, ...]]] = []
+    for name in _WINDOW:
+        attribute = node.attributes.get(name)
+        if attribute is not None and attribute.type in (ir.AttributeType.INT, ir.AttributeType.INTS):
+            value = attribute.value
+            found.append((name, tuple(value) if isinstance(value, list | tuple) else (int(value),)))
+    return tuple(found)

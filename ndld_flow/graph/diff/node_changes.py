@@ -1,0 +1,158 @@
+"""What is different about the nodes of two models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import zip_longest
+
+import onnx_ir as ir
+from blake3 import blake3
+
+from ndld_flow.base.plain_text import shortened
+from ndld_flow.graph.diff.attributes import attribute_key, attribute_text
+from ndld_flow.graph.diff.listing import changed_text, counts_of, first, text_changes, weightiest
+from ndld_flow.graph.diff.pairs import Pair
+from ndld_flow.graph.diff.rewiring import follows
+from ndld_flow.graph.diff.sides import Side, Sides
+from ndld_flow.models.node_details import constant_tensor, is_constant
+from ndld_flow.models.node_precision import precision_of
+from ndld_flow.models.node_selection import op_name
+from ndld_flow.models.scopes import node_label
+from ndld_flow.records.model_diff import Change, NodeChanged, NodeItem, NodesDiff
+from ndld_flow.records.precision import PRECISION_KEY
+
+_MOST_PORTS = 8
+
+
+def diff_nodes(sides: Sides) -> NodesDiff:
+    """Nodes of all graphs."""
+    nodes = sides.matches.nodes
+    added, removed = nodes.lone(sides.after.nodes), nodes.lone(sides.before.nodes)
+    changed = list(_changed(sides))
+    return NodesDiff(
+        counts=counts_of(len(added), len(removed), changed),
+        added=first(_whole_item(node, sides.after) for node in added),
+        removed=first(_whole_item(node, sides.before) for node in removed),
+        changed=weightiest(changed),
+    )
+
+
+def full_op_name(node: ir.Node) -> str:
+    """`domain::Name:overload`."""
+    return f"{op_name(node)}:{node.overload}" if node.overload else op_name(node)
+
+
+def _changed(sides: Sides) -> Iterator[NodeChanged]:
+    for before, after in sides.node_pairs:
+        changes = tuple(node_changes(before, after, sides))
+        if changes:
+            yield NodeChanged(
+                before=_item(before, sides.before),
+                after=_item(after, sides.after),
+                changes=changes,
+                matched_by=sides.matches.nodes.matched_by(before),
+            )
+
+
+def _item(node: ir.Node, side: Side) -> NodeItem:
+    return NodeItem(scope=side.scope_of(node), name=node_label(node), op_type=full_op_name(node))
+
+
+def _whole_item(node: ir.Node, side: Side) -> NodeItem:
+    return NodeItem(
+        scope=side.scope_of(node),
+        name=node_label(node),
+        op_type=full_op_name(node),
+        inputs=tuple("" if value is None else value.name or "" for value in node.inputs[:_MOST_PORTS]),
+        outputs=tuple(value.name or "" for value in node.outputs[:_MOST_PORTS]),
+    )
+
+
+def node_changes(before: ir.Node, after: ir.Node, sides: Sides) -> Iterator[Change]:
+    """What is different about one node."""
+    told = [
+        changed_text("name", before.name or None, after.name or None),
+        _scope_change(before, after, sides),
+        changed_text("operator", full_op_name(before), full_op_name(after)),
+        changed_text("precision", precision_of(before) or None, precision_of(after) or None),
+        changed_text("doc string", before.doc_string or None, after.doc_string or None),
+    ]
+    yield from (change for change in told if change is not None)
+    yield from _attribute_changes(before, after)
+    yield from _input_changes(before, after, sides)
+    yield from _output_changes(before, after)
+    but = frozenset({PRECISION_KEY})
+    yield from text_changes("metadata", before.metadata_props, after.metadata_props, but)
+
+
+def _scope_change(before: ir.Node, after: ir.Node, sides: Sides) -> Change | None:
+    """A graph whose node or function was renamed is the same graph."""
+    assert isinstance(before.graph, ir.Graph)
+    if sides.matches.graphs.after(before.graph) is after.graph:
+        return None
+    return Change(aspect="scope", before=sides.before.scope_of(before), after=sides.after.scope_of(after))
+
+
+def _attribute_changes(before: ir.Node, after: ir.Node) -> Iterator[Change]:
+    told_of_weights = {"value"} if hold_tensors(before, after) else set()
+    for name in sorted({*before.attributes, *after.attributes} - told_of_weights):
+        one, other = before.attributes.get(name), after.attributes.get(name)
+        if one is not None and other is not None and (one is other or attribute_key(one) == attribute_key(other)):
+            continue
+        texts = attribute_text(one), attribute_text(other)
+        if texts[0] == texts[1]:
+            texts = _with_digest(one), _with_digest(other)
+        yield Change(aspect="attribute", detail=shortened(name, 80), before=texts[0], after=texts[1])
+
+
+def hold_tensors(before: ir.Node, after: ir.Node) -> bool:
+    """Whether both are Constants that hold tensors, which are told among the weights."""
+    return all(is_constant(node) and constant_tensor(node.outputs[0]) is not None for node in (before, after))
+
+
+def _with_digest(attribute: ir.Attr | None) -> str:
+    """For what is longer than what is shown of it."""
+    digest = blake3(repr(attribute and attribute_key(attribute)).encode()).hexdigest(4)
+    return f"{attribute_text(attribute)} (digest {digest})"
+
+
+def _input_changes(before: ir.Node, after: ir.Node, sides: Sides) -> Iterator[Change]:
+    for place, (one, other) in enumerate(zip_longest(_inputs(before), _inputs(after))):
+        if not sides.matches.values.are_partners(one, other):
+            aspect = "consequence" if follows(one, other, sides.matches) else "input"
+            old, new = value_texts(one, other)
+            yield Change(aspect=aspect, detail=str(place), before=old, after=new)
+
+
+def _output_changes(before: ir.Node, after: ir.Node) -> Iterator[Change]:
+    """Outputs that one of the two does not give. Other names are told of tensors."""
+    for place, (one, other) in enumerate(zip_longest(before.outputs, after.outputs)):
+        mine, theirs = _name(one) or None, _name(other) or None
+        if (mine is None) != (theirs is None):
+            yield Change(aspect="output", detail=str(place), before=mine, after=theirs)
+
+
+def _inputs(node: ir.Node) -> list[ir.Value | None]:
+    """Without what is left out at the end."""
+    inputs = list(node.inputs)
+    while inputs and inputs[-1] is None:
+        inputs.pop()
+    return inputs
+
+
+def value_texts(before: ir.Value | None, after: ir.Value | None) -> Pair[str | None]:
+    """Two values' names; of equal names also who makes them."""
+    if before is not None and after is not None and before.name == after.name:
+        return f"{before.name} of {_maker(before)}", f"{after.name} of {_maker(after)}"
+    return _name(before), _name(after)
+
+
+def _name(value: ir.Value | None) -> str | None:
+    return None if value is None else value.name or ""
+
+
+def _maker(value: ir.Value) -> str:
+    producer = value.producer()
+    if producer is not None:
+        return f"{op_name(producer)} {node_label(producer)}"
+    return "the initializers" if value.is_initializer() else "the inputs"

@@ -1,0 +1,166 @@
+"""What is different about the tensors of two models: those that nodes make, and the inputs and outputs of graphs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+import onnx_ir as ir
+
+from ndld_flow.graph.diff.listing import (
+    changed_text,
+    counts_of,
+    dims_of,
+    dtype_of,
+    first,
+    tensor_item,
+    text_changes,
+    weightiest,
+)
+from ndld_flow.graph.diff.matches import Port
+from ndld_flow.graph.diff.node_changes import value_texts
+from ndld_flow.graph.diff.pairs import Pair, Pairs
+from ndld_flow.graph.diff.rewiring import follows
+from ndld_flow.graph.diff.sides import Side, Sides
+from ndld_flow.models.tensors import shape_text
+from ndld_flow.records.model_diff import Change, TensorChanged, TensorItem, TensorsDiff
+
+_Values = Callable[[ir.Graph], Sequence[ir.Value]]
+
+
+def diff_tensors(sides: Sides) -> TensorsDiff:
+    """What nodes make and graphs do not give. That only one model says a type or a shape is no difference."""
+    changed = list(_changed_tensors(sides))
+    return TensorsDiff(counts=counts_of(0, 0, changed), changed=weightiest(changed))
+
+
+def diff_inputs(sides: Sides) -> TensorsDiff:
+    """Inputs of the graphs and functions that both models have."""
+    pairs: Pairs[Port] = Pairs()
+    for graph, partner in sides.matches.graphs:
+        places = {value: place for place, value in enumerate(partner.inputs)}
+        for place, value in enumerate(graph.inputs):
+            other = sides.matches.values.after(value)
+            if other in places:
+                pairs.join((graph, place), (partner, places[other]), sides.matches.values.matched_by(value))
+    return _diff_ports(sides, pairs, lambda graph: graph.inputs)
+
+
+def diff_outputs(sides: Sides) -> TensorsDiff:
+    """Outputs of the graphs and functions that both models have."""
+    return _diff_ports(sides, sides.matches.outputs, lambda graph: graph.outputs)
+
+
+def _diff_ports(sides: Sides, pairs: Pairs[Port], values_of: _Values) -> TensorsDiff:
+    added = pairs.lone(_ports(sides.after, sides, values_of))
+    removed = pairs.lone(_ports(sides.before, sides, values_of))
+    moved = _moved(pairs)
+    changed = []
+    for before, after in pairs:
+        one, other = values_of(before[0])[before[1]], values_of(after[0])[after[1]]
+        told = _interface_changes if before[0] is sides.before.model.graph else _tensor_changes
+        changes = [*told(one, other), *_source_changes(one, other, sides)]
+        if before in moved:
+            changes.append(Change(aspect="position", before=str(before[1]), after=str(after[1])))
+        if changes:
+            item = TensorChanged(
+                before=_port_item(before, sides.before, values_of),
+                after=_port_item(after, sides.after, values_of),
+                changes=tuple(changes),
+                matched_by=pairs.matched_by(before),
+            )
+            changed.append(item)
+    new = [_port_item(port, sides.after, values_of) for port in added]
+    old = [_port_item(port, sides.before, values_of) for port in removed]
+    return TensorsDiff(
+        counts=counts_of(len(new), len(old), changed),
+        in_bodies=counts_of(
+            sum(bool(item.scope) for item in new),
+            sum(bool(item.scope) for item in old),
+            [one for one in changed if one.after.scope],
+        ),
+        added=first(new),
+        removed=first(old),
+        changed=weightiest(changed),
+    )
+
+
+def _ports(side: Side, sides: Sides, values_of: _Values) -> list[Port]:
+    """Those of graphs that both models have: a body that comes or goes does so with its node."""
+    graphs = [graph for graph in side.scopes if graph in sides.matches.graphs]
+    return [(graph, place) for graph in graphs for place in range(len(values_of(graph)))]
+
+
+def _port_item(port: Port, side: Side, values_of: _Values) -> TensorItem:
+    graph, place = port
+    return tensor_item(values_of(graph)[place], side.scopes[graph])
+
+
+def _moved(pairs: Pairs[Port]) -> set[Port]:
+    """Those that stand elsewhere among the ones that both graphs have."""
+    by_graph: dict[ir.Graph, list[Pair[Port]]] = defaultdict(list)
+    for before, after in pairs:
+        by_graph[before[0]].append((before, after))
+    moved: set[Port] = set()
+    for ports in by_graph.values():
+        mine = sorted(ports, key=lambda pair: pair[0][1])
+        theirs = sorted(ports, key=lambda pair: pair[1][1])
+        moved.update(one[0] for one, other in zip(mine, theirs, strict=True) if one is not other)
+    return moved
+
+
+def _interface_changes(before: ir.Value, after: ir.Value) -> Iterator[Change]:
+    """Of what the model itself declares, every word."""
+    told = [
+        changed_text("name", before.name or "", after.name or ""),
+        changed_text("dtype", dtype_of(before) or None, dtype_of(after) or None),
+        changed_text("shape", _shape_text(before), _shape_text(after)),
+        changed_text("doc string", before.doc_string or None, after.doc_string or None),
+    ]
+    yield from (change for change in told if change is not None)
+    yield from text_changes("metadata", before.metadata_props, after.metadata_props)
+
+
+def _source_changes(before: ir.Value, after: ir.Value, sides: Sides) -> Iterator[Change]:
+    if not sides.matches.values.are_partners(before, after):
+        aspect = "consequence" if follows(before, after, sides.matches) else "source"
+        old, new = value_texts(before, after)
+        yield Change(aspect=aspect, before=old, after=new)
+
+
+def _changed_tensors(sides: Sides) -> Iterator[TensorChanged]:
+    for before, after in sides.node_pairs:
+        for one, other in zip(before.outputs, after.outputs, strict=False):
+            if not one.name or not other.name or (one.is_graph_output() and other.is_graph_output()):
+                continue
+            changes = tuple(_tensor_changes(one, other))
+            if changes:
+                yield TensorChanged(
+                    before=tensor_item(one, sides.before.scope_of(before)),
+                    after=tensor_item(other, sides.after.scope_of(after)),
+                    changes=changes,
+                    matched_by=sides.matches.nodes.matched_by(before),
+                )
+
+
+def _tensor_changes(before: ir.Value, after: ir.Value) -> Iterator[Change]:
+    """Of what shape inference fills in, what contradicts the other model."""
+    told = [changed_text("name", before.name or "", after.name or "")]
+    if dtype_of(before) and dtype_of(after):
+        told.append(changed_text("dtype", dtype_of(before), dtype_of(after)))
+    if _contradict(dims_of(before), dims_of(after)):
+        told.append(changed_text("shape", _shape_text(before), _shape_text(after)))
+    yield from (change for change in told if change is not None)
+
+
+def _contradict(before: tuple[int | str | None, ...] | None, after: tuple[int | str | None, ...] | None) -> bool:
+    """Shape inference makes names up as it goes, and each time others: a free dimension is like any other."""
+    if before is None or after is None:
+        return False
+    numbers = [tuple(dim if isinstance(dim, int) else None for dim in dims) for dims in (before, after)]
+    return numbers[0] != numbers[1]
+
+
+def _shape_text(value: ir.Value) -> str | None:
+    dims = dims_of(value)
+    return None if dims is None else shape_text(dims)

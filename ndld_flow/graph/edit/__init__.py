@@ -1,0 +1,1 @@
+"""Graph edits: operations as a recipe writes them, and their work on a model in memory."""

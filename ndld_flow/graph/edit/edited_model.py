@@ -1,0 +1,135 @@
+"""The one model that a list of operations works on, with what all of them need of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.name_patterns import name_matcher
+from ndld_flow.base.nearest import say_nearest
+from ndld_flow.graph.edit.names_in_use import NamesInUse, values_of
+from ndld_flow.graph.edit.node_selecting import fitting_nodes
+from ndld_flow.graph.edit.selection_criteria import NodeCriteria
+from ndld_flow.inputs import InputSpec
+from ndld_flow.models.files import all_graphs, load_model
+from ndld_flow.models.scopes import node_label, scopes_of
+
+__all__ = ["EditedModel", "values_of"]
+
+
+@dataclass
+class EditedModel:
+    """A model while it is edited. Weights in external data stay on disk."""
+
+    model: ir.Model
+    path: Path
+    """Where it was read: messages name it."""
+    inputs: Mapping[str, InputSpec] = field(default_factory=dict)
+    """The recipe's `inputs:`."""
+    others: Mapping[str, Path] = field(default_factory=dict)
+    """Name of an earlier step, or of a model of the recipe -> its model's file, for settings marked `Reads(Onnx)`."""
+    log: logging.Logger = field(default_factory=lambda: logging.getLogger(__name__))
+    notes: list[str] = field(default_factory=list)
+    """Sentences for people that are kept in the record."""
+    bare: set[ir.Value] = field(default_factory=set)
+    """Tensors whose shape and type are not to be written; outputs keep theirs, which ONNX wants."""
+    _names: NamesInUse | None = field(default=None, init=False, repr=False)
+
+    def note(self, sentence: str) -> None:
+        """Tell people something; it stands in the step's log and record."""
+        self.notes.append(sentence)
+        self.log.info("%s", sentence)
+
+    def other(self, name: str) -> ir.Model:
+        """Another model of the recipe, read anew each time: what is taken from it may be changed."""
+        return load_model(self.others[name])
+
+    def graphs(self) -> Iterable[ir.Graph]:
+        """Every graph: the main one, functions' bodies, and all subgraphs."""
+        return all_graphs(self.model)
+
+    def scopes(self) -> dict[str, ir.Graph]:
+        """Address -> graph, as `models.scopes` defines."""
+        return scopes_of(self.model)
+
+    def graph(self, scope: str) -> ir.Graph:
+        """The graph at an address. Raises `RequestError` with the nearest address."""
+        known = self.scopes()
+        if scope not in known:
+            told = say_nearest(scope, [address for address in known if address])
+            raise RequestError(
+                f"there is no graph {scope!r} in this model; {told or 'it has no subgraphs or functions'}"
+            )
+        return known[scope]
+
+    def select_nodes(self, select: NodeCriteria, allow_empty: bool = False) -> list[ir.Node]:
+        """The nodes that fit, in the model's order. Raises `RequestError` when none does and that is not allowed."""
+        return fitting_nodes(self.model, select, allow_empty)
+
+    def node(self, name: str) -> ir.Node:
+        """The node of a name, or the one that makes a tensor of this name, anywhere in the model.
+
+        Raises `RequestError` when there is none, or when several graphs have one.
+        """
+        nodes = [node for graph in self.graphs() for node in graph]
+        found = [node for node in nodes if node.name == name]
+        found = found or [node for node in nodes if any(value.name == name for value in node.outputs)]
+        if not found:
+            raise RequestError(f"there is no node {name!r}; {say_nearest(name, map(node_label, nodes))}")
+        if len(found) > 1:
+            raise RequestError(f"{len(found)} nodes are called {name!r}; rename them first, or select by `scope`")
+        return found[0]
+
+    def value(self, name: str, scope: str = "") -> ir.Value:
+        """The tensor of a name in a graph: an input, an initializer, or a node's output. Not those of outer graphs.
+
+        Raises `RequestError` with the nearest name.
+        """
+        known = {value.name or "": value for value in values_of(self.graph(scope))}
+        if name not in known:
+            where = f" in {scope!r}" if scope else ""
+            raise RequestError(f"there is no tensor {name!r}{where}; {say_nearest(name, filter(None, known))}")
+        return known[name]
+
+    def select_values(
+        self, patterns: Sequence[str], allow_empty: bool = False, scope: str | None = None
+    ) -> list[ir.Value]:
+        """Tensors whose names fit one of the patterns, in the model's order; in one graph, or in all.
+
+        Raises `RequestError` for a pattern that fits none, unless that is allowed.
+        """
+        graphs = self.graphs() if scope is None else [self.graph(scope)]
+        values = [value for graph in graphs for value in values_of(graph) if value.name]
+        chosen: set[ir.Value] = set()
+        for pattern in patterns:
+            fits = name_matcher(pattern)
+            found = [value for value in values if fits(value.name or "")]
+            if not found and not allow_empty:
+                names = [value.name or "" for value in values]
+                raise RequestError(f"no tensor has a name like {pattern!r}; {say_nearest(pattern, names)}")
+            chosen.update(found)
+        return [value for value in values if value in chosen]
+
+    def fresh_name(self, wish: str) -> str:
+        """A name like `wish` that no node and no tensor of the whole model has; the same each time.
+
+        Made-up names are C90 identifiers: what a wish has besides letters, digits and `_` becomes `_`. A name that an
+        operation gives without asking here must be added to `names()`.
+        """
+        if self._names is None:
+            self._names = NamesInUse(self.model)
+        return self._names.fresh(wish)
+
+    def names(self) -> set[str]:
+        """All names of nodes and tensors in the model; `fresh_name` avoids what is added to it."""
+        self._names = NamesInUse(self.model)
+        return self._names.taken
+
+    def forget_names(self) -> None:
+        """Look through the model anew when the next name is wanted: between operations."""
+        self._names = None

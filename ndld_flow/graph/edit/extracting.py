@@ -1,0 +1,244 @@
+"""Make a part of a model the whole model. Tensors, nodes and weights of the part stay the objects that they are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedFunctionsPass
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.graph.edit.cloning import captured_by, captured_values, copy_nodes, copy_value
+from ndld_flow.graph.edit.constant_nodes import ConstantNodes
+from ndld_flow.graph.edit.discarding import drop_nodes
+from ndld_flow.graph.edit.edited_model import EditedModel, values_of
+from ndld_flow.graph.edit.function_names import Imports
+from ndld_flow.graph.edit.neighbourhood import Neighbourhood, read_values
+from ndld_flow.graph.edit.node_pieces import deep_nodes, outermost, outputs_of, read_in_nodes
+from ndld_flow.graph.edit.pruning import is_used
+from ndld_flow.graph.edit.tensor_types import type_edges
+from ndld_flow.models.scopes import node_label
+from ndld_flow.models.unique_names import free_name
+
+FIRST_IR_WITH_HIDDEN_WEIGHTS = 4
+"""Before, each initializer was an input too."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Nodes of one graph that become a model."""
+
+    graph: ir.Graph
+    nodes: list[ir.Node]
+    inputs: list[ir.Value]
+    """What they read of others. Constants are no inputs: they come along."""
+    outputs: list[ir.Value]
+    constants: list[ir.Node]
+    """Constant nodes of outer graphs that they depend on."""
+
+
+def part_of_nodes(edited: EditedModel, nodes: Iterable[ir.Node]) -> Part:
+    """The part that nodes of one graph are, with the constants they read.
+
+    What they read of others is its inputs, what others read of them its outputs, each in the model's own order first.
+    Raises `RequestError` when they stand in several graphs, or when nobody reads what they make.
+    """
+    chosen = outermost(nodes)
+    graph = common_graph(edited, chosen)
+    constants = ConstantNodes(edited.model)
+    made = [value for value in outputs_of(chosen, Neighbourhood(edited.model)) if not constants.makes(value)]
+    own = [value for value in graph.outputs if value.producer() in chosen]
+    outputs = list(dict.fromkeys([*own, *made]))
+    if not outputs:
+        raise RequestError("nobody reads what the selected nodes make: say by `outputs` what the part should give")
+    return _part(graph, {*chosen, *constants.before(chosen)}, outputs, constants)
+
+
+def part_between(edited: EditedModel, scope: str, inputs: Sequence[str], outputs: Sequence[str]) -> Part:
+    """All that tensors of a graph depend on, as far as the inputs; without inputs, as far as there is anything.
+
+    Raises `RequestError` for unknown names, for inputs that do not suffice, and for inputs that nothing needs.
+    """
+    graph = edited.graph(scope)
+    last = [edited.value(name, scope) for name in dict.fromkeys(outputs)]
+    first = [_readable(edited, graph, scope, name) for name in dict.fromkeys(inputs)]
+    for value in last:
+        if value.producer() is None or value in first:
+            raise RequestError(f"output {value.name!r}: there is no node between the inputs and this tensor")
+    part = _part(graph, _needed(graph, last, set(first)), last, ConstantNodes(edited.model))
+    if not first:
+        return part
+    _check_inputs(first, part)
+    return Part(graph, part.nodes, first, last, part.constants)
+
+
+def part_of_body(edited: EditedModel, scope: str) -> Part:
+    """All of a body: its own inputs, then the outer tensors it reads."""
+    graph = edited.graph(scope)
+    part = _part(graph, set(graph), list(graph.outputs), ConstantNodes(edited.model))
+    return Part(graph, part.nodes, list(dict.fromkeys([*graph.inputs, *part.inputs])), part.outputs, part.constants)
+
+
+def rest_without(edited: EditedModel, nodes: Iterable[ir.Node]) -> Part:
+    """What is left of the main graph without some nodes; what these read becomes outputs, what they made inputs.
+
+    Raises `RequestError` when they do not stand in the main graph, or when nothing is left.
+    """
+    gone = outermost(nodes)
+    graph = edited.model.graph
+    if any(node.graph is not graph for node in gone):
+        raise RequestError('only nodes of the main graph can be cut off; say `scope: ""` in `select`')
+    constants = ConstantNodes(edited.model)
+    kept = set(graph) - set(gone)
+    own = [value for value in graph.outputs if value.producer() not in gone]
+    read = [value for value in captured_values(_in_order(graph, set(gone))) if value.producer() in kept]
+    outputs = list(dict.fromkeys([*own, *(value for value in read if not constants.makes(value))]))
+    if not any(value.producer() in kept for value in outputs):
+        raise RequestError("nothing is left of the model when these nodes are cut off")
+    # Constants that only those nodes read go with them; the rest's stay, though they be among those nodes.
+    makers = {node for node in kept if not constants.has(node) or any(value in outputs for value in node.outputs)}
+    part = _part(graph, {*makers, *constants.before(makers)}, outputs, constants)
+    unread = [value for value in graph.inputs if not value.uses() and not value.is_initializer()]
+    return Part(graph, part.nodes, list(dict.fromkeys([*part.inputs, *unread])), outputs, [])
+
+
+def keep_only(edited: EditedModel, part: Part, types: Mapping[str, str]) -> None:
+    """Let a part be the whole main graph. Functions that it does not call go.
+
+    Raises `RequestError` where dtype or shape of a new input or output is not known, and for nodes of a function that
+    take attributes from its calls.
+    """
+    _check_no_references(part)
+    type_edges(edited.model, [*part.inputs, *part.outputs], types)
+    graph = part.graph
+    imports = dict(Imports(edited.model).of(graph))
+    graph.outputs[:] = part.outputs
+    brought = _bring_constants(graph, part)
+    inputs = _as_inputs(graph, part)
+    kept = {*part.nodes, *brought}
+    drop_nodes(node for node in graph if node not in kept)
+    # Weights that may be overridden stay so; those of IR version 3 are all inputs.
+    overridable = [value for value in graph.inputs if value.is_initializer() and is_used(value)]
+    graph.inputs[:] = list(dict.fromkeys([*inputs, *overridable]))
+    for name in [name for name, value in graph.initializers.items() if not is_used(value)]:
+        del graph.initializers[name]
+    make_main(edited.model, graph, imports)
+
+
+def make_main(model: ir.Model, graph: ir.Graph, opset_imports: Mapping[str, int]) -> None:
+    """Let a graph be the main one, under these opsets; functions that nothing calls go."""
+    imports = {**model.opset_imports, **opset_imports}
+    graph.opset_imports.clear()
+    graph.opset_imports.update(imports)
+    graph.name = graph.name or model.graph.name or "main"  # bodies need not have one
+    model.graph = graph
+    RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
+    if any(not value.is_graph_input() for value in graph.initializers.values()):
+        model.ir_version = max(model.ir_version or 0, FIRST_IR_WITH_HIDDEN_WEIGHTS)
+
+
+def _check_no_references(part: Part) -> None:
+    for node in deep_nodes(part.nodes):
+        if any(attribute.is_ref() for attribute in node.attributes.values()):
+            raise RequestError(
+                f"{node_label(node)!r} takes attributes from the calls of its function: use `extract_function` first"
+            )
+
+
+def common_graph(edited: EditedModel, nodes: Sequence[ir.Node]) -> ir.Graph:
+    """The graph that nodes stand in. Raises `RequestError` when there are several."""
+    graphs = dict.fromkeys(node.graph for node in nodes)
+    if len(graphs) > 1:
+        shown = ", ".join(repr(address) for address, graph in edited.scopes().items() if graph in graphs)
+        raise RequestError(f"the selected nodes stand in several graphs ({shown}); choose one by `scope` in `select`")
+    graph = next(iter(graphs))
+    assert isinstance(graph, ir.Graph)
+    return graph
+
+
+def _part(graph: ir.Graph, nodes: Collection[ir.Node], outputs: list[ir.Value], constants: ConstantNodes) -> Part:
+    """The part of these nodes; those that stand in outer graphs are constants."""
+    kept = [node for node in graph if node in nodes]
+    outer = [node for node in constants.before(kept) if node.graph is not graph]
+    read = [
+        value
+        for value in captured_values([*kept, *outer])
+        if not value.is_initializer() and not (value.graph is not graph and constants.makes(value))
+    ]
+    own = [value for value in graph.inputs if value in read]
+    return Part(graph, kept, list(dict.fromkeys([*own, *read])), outputs, outer)
+
+
+def _in_order(graph: ir.Graph, nodes: Collection[ir.Node]) -> list[ir.Node]:
+    return [node for node in graph if node in nodes]
+
+
+def _needed(graph: ir.Graph, outputs: Sequence[ir.Value], stop: Collection[ir.Value]) -> set[ir.Node]:
+    """The nodes of a graph that tensors depend on, not beyond those of `stop`."""
+    waiting, found = list(outputs), set[ir.Node]()
+    while waiting:
+        value = waiting.pop()
+        node = value.producer()
+        if value not in stop and node is not None and node.graph is graph and node not in found:
+            found.add(node)
+            waiting += read_values(node)
+    return found
+
+
+def _readable(edited: EditedModel, graph: ir.Graph, scope: str, name: str) -> ir.Value:
+    """A tensor of a graph, or an outer one that it reads."""
+    outer = {value.name: value for value in captured_by(graph)}
+    return outer[name] if name in outer else edited.value(name, scope)
+
+
+def _check_inputs(inputs: Sequence[ir.Value], part: Part) -> None:
+    missing = [value for value in part.inputs if value not in inputs]
+    if missing:
+        reader = next(node for node in part.nodes if missing[0] in read_values(node))
+        raise RequestError(
+            f"`inputs` do not suffice: {', '.join(repr(value.name) for value in missing)} must be given too "
+            f"({missing[0].name!r} is read by node {node_label(reader)!r}); add them, or take a tensor after them"
+        )
+    read = captured_values(part.nodes)
+    for value in inputs:
+        if value not in read:
+            raise RequestError(
+                f"input {value.name!r} is not needed for these outputs; needed are: "
+                f"{', '.join(repr(needed.name) for needed in part.inputs)}. Leave it out."
+            )
+
+
+def _bring_constants(graph: ir.Graph, part: Part) -> list[ir.Node]:
+    """Copies of the outer constants that a part reads, in its graph; returns the nodes among them."""
+    taken = {value.name or "" for value in values_of(graph)}
+    read: dict[ir.Value, ir.Value] = {}
+    for value in captured_values([*part.nodes, *part.constants]):
+        if value.is_initializer() and value.graph is not graph and value not in part.inputs:
+            read[value] = copy_value(value)
+            read[value].name = free_name(value.name or "constant", taken)
+            graph.register_initializer(read[value])
+    copies = copy_nodes(part.constants, read)
+    for value in copies.values.values():
+        if value.name:
+            value.name = free_name(value.name, taken)
+    graph.extend(copies.nodes)
+    read_in_nodes(part.nodes, read | copies.values)
+    return copies.nodes
+
+
+def _as_inputs(graph: ir.Graph, part: Part) -> list[ir.Value]:
+    """The part's inputs as its graph's: what a node makes, or an outer graph has, becomes a tensor of its own."""
+    taken = {value.name or "" for value in values_of(graph) if value not in part.inputs}
+    read: dict[ir.Value, ir.Value] = {}
+    for value in part.inputs:
+        if not any(value is own for own in graph.inputs) or value.is_initializer():
+            read[value] = ir.Value(
+                name=free_name(value.name or "input", taken),
+                type=value.type,
+                shape=value.shape,
+                doc_string=value.doc_string,
+                metadata_props=dict(value.metadata_props),
+            )
+    read_in_nodes(part.nodes, read)
+    return [read.get(value, value) for value in part.inputs]

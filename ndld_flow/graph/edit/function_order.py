@@ -1,0 +1,19 @@
+"""Which local functions call which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from graphlib import TopologicalSorter
+
+import onnx_ir as ir
+
+from ndld_flow.graph.edit.node_pieces import deep_nodes
+
+
+def callees_first(functions: Mapping[ir.OperatorIdentifier, ir.Function]) -> list[ir.Function]:
+    """Each after those of them that it calls. Raises `graphlib.CycleError` when they call each other in a circle."""
+    calls = {
+        key: [called for node in deep_nodes(function.graph) if (called := node.op_identifier()) in functions]
+        for key, function in functions.items()
+    }
+    return [functions[key] for key in TopologicalSorter(calls).static_order()]

@@ -1,0 +1,189 @@
+"""Find the nodes that a selection means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import onnx_ir as ir
+from pydantic import JsonValue
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.name_patterns import is_plain, name_matcher
+from ndld_flow.base.nearest import say_nearest
+from ndld_flow.graph.edit.dtype_words import dtype_of_word
+from ndld_flow.graph.edit.names_in_use import values_of
+from ndld_flow.graph.edit.neighbourhood import Neighbourhood
+from ndld_flow.graph.edit.schemas import Schemas
+from ndld_flow.graph.edit.selection_criteria import NodeCriteria
+from ndld_flow.models.node_precision import precision_of
+from ndld_flow.models.node_selection import op_name
+from ndld_flow.models.scopes import node_label, scopes_of
+
+_CLOSE = 1e-6
+"""Attributes are fp32; a recipe says 0.1."""
+
+
+def fitting_nodes(model: ir.Model, select: NodeCriteria, allow_empty: bool = False) -> list[ir.Node]:
+    """The nodes that a selection means, in the model's order.
+
+    Raises `RequestError` when it means none and that is not allowed, and for an anchor (`before`, ...) that is nowhere,
+    or in several graphs.
+    """
+    scopes = scopes_of(model)
+    inside = _Fits(select.scope or ()) if select.scope is not None else _fits_all
+    searched = {address: graph for address, graph in scopes.items() if inside((address,))}
+    fits = _NodeFits(model, select)
+    found = [node for graph in searched.values() for node in graph if fits(node)]
+    for region in _regions(model, select, [searched, scopes]):
+        found = [node for node in found if node in region]
+    if select.exclude is not None:
+        left_out = set(fitting_nodes(model, select.exclude, allow_empty=True))
+        found = [node for node in found if node not in left_out]
+    found = _at_position(found, select.position)
+    if not found and not allow_empty:
+        raise RequestError(_nothing(scopes, select))
+    return found
+
+
+def _fits_all(texts: Iterable[str]) -> bool:
+    return True
+
+
+class _Fits:
+    """Whether one of several texts fits one of several patterns."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._names = frozenset(filter(is_plain, patterns))
+        self._matchers = [name_matcher(pattern) for pattern in patterns if not is_plain(pattern)]
+
+    def __call__(self, texts: Iterable[str]) -> bool:
+        return any(text in self._names or any(fits(text) for fits in self._matchers) for text in texts)
+
+
+class _NodeFits:
+    """Whether a node fits what is said of it alone. Patterns are compiled once, what is not said is not looked at."""
+
+    def __init__(self, model: ir.Model, select: NodeCriteria) -> None:
+        said: list[tuple[Sequence[str], Callable[[ir.Node], Iterable[str]]]] = [
+            (select.op_type, lambda node: (op_name(node),)),
+            (select.domain, lambda node: (node.domain or "ai.onnx",)),
+            (select.name, lambda node: (node_label(node),)),
+            (select.precision, lambda node: (precision_of(node) or "none",)),
+            (select.input, lambda node: [value.name or "" for value in node.inputs if value is not None]),
+            (select.output, lambda node: [value.name or "" for value in node.outputs if value.name]),
+        ]
+        self._texts = [(_Fits(patterns), texts) for patterns, texts in said if patterns]
+        self._attributes = select.attributes
+        self._schemas = Schemas(model)
+
+    def __call__(self, node: ir.Node) -> bool:
+        return all(fits(texts(node)) for fits, texts in self._texts) and all(
+            self._has(node, name, wanted) for name, wanted in self._attributes.items()
+        )
+
+    def _has(self, node: ir.Node, name: str, wanted: JsonValue) -> bool:
+        """An attribute that a node does not say has the operator's default; None means that it does not say it."""
+        if wanted is None or name in node.attributes:
+            return has_attribute(node, name, wanted)
+        operator = self._schemas.of(node)
+        declared = () if operator is None else operator.attributes
+        default = next((one.default for one in declared if one.name == name), None)
+        return default is not None and _equal(list(default) if isinstance(default, tuple) else default, wanted)
+
+
+def has_attribute(node: ir.Node, name: str, wanted: JsonValue) -> bool:
+    """Whether a node says that an attribute has a value; None: whether it says none of this name."""
+    attribute = node.attributes.get(name)
+    if attribute is None or wanted is None:
+        return attribute is None and wanted is None
+    return not attribute.is_ref() and _equal(_plain(attribute), wanted)
+
+
+def _plain(attribute: ir.Attr) -> object:
+    value = attribute.value
+    if attribute.type == ir.AttributeType.TENSOR:
+        return attribute.as_tensor().numpy().tolist() if attribute.as_tensor().size <= 1024 else None
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else value
+
+
+def _equal(found: object, wanted: JsonValue) -> bool:
+    if isinstance(found, list) and isinstance(wanted, list):
+        return len(found) == len(wanted) and all(_equal(a, b) for a, b in zip(found, wanted, strict=True))
+    if isinstance(found, float) and isinstance(wanted, int | float):
+        return math.isclose(found, wanted, rel_tol=_CLOSE)
+    if isinstance(wanted, bool) and isinstance(found, int):
+        return bool(found) == wanted
+    if isinstance(found, int) and isinstance(wanted, str):
+        return found == _dtype_number(wanted)
+    if isinstance(found, bytes):
+        found = found.decode(errors="replace")
+    return found == wanted
+
+
+def _dtype_number(word: str) -> int | None:
+    """ONNX writes element types as numbers, recipes say `float16`."""
+    try:
+        return int(dtype_of_word(word))
+    except RequestError:
+        return None
+
+
+_Scopes = Mapping[str, ir.Graph]
+
+
+def _regions(model: ir.Model, select: NodeCriteria, searched: Sequence[_Scopes]) -> Iterator[set[ir.Node]]:
+    if (select.between, select.before, select.after, select.near) == (None, None, None, None):
+        return
+    around = Neighbourhood(model)
+    if select.between is not None:
+        first, last = (_anchor(searched, name) for name in select.between)
+        yield around.between(first, last)
+    if select.before is not None:
+        yield around.before(_anchor(searched, select.before))
+    if select.after is not None:
+        yield around.after(_anchor(searched, select.after))
+    if select.near is not None:
+        yield around.near(_anchor(searched, select.near), select.hops)
+
+
+def _anchor(searched: Sequence[_Scopes], name: str) -> ir.Node | ir.Value:
+    """The node or tensor of a name, where one looks first, or else anywhere. A node goes before a tensor."""
+    for scopes in searched:
+        nodes = [node for graph in scopes.values() for node in graph if node.name == name]
+        values = [value for graph in scopes.values() for value in values_of(graph) if value.name == name]
+        found: Sequence[ir.Node | ir.Value] = nodes or values
+        if len(found) > 1:
+            what = "nodes" if nodes else "tensors"
+            raise RequestError(f"{len(found)} {what} are called {name!r}; say by `scope` where to look")
+        if found:
+            return found[0]
+    graphs = searched[-1].values()
+    known = [holder.name for graph in graphs for holder in (*graph, *values_of(graph)) if holder.name]
+    raise RequestError(f"there is no node or tensor {name!r}; {say_nearest(name, known)}")
+
+
+def _at_position(found: list[ir.Node], position: str | int | None) -> list[ir.Node]:
+    if position is None or not found:
+        return found
+    index = {"first": 0, "last": -1}.get(position, 0) if isinstance(position, str) else position
+    return [found[index]] if -len(found) <= index < len(found) else []
+
+
+def _nothing(scopes: _Scopes, select: NodeCriteria) -> str:
+    """What was looked for, and the nearest of what there is."""
+    nodes = [node for graph in scopes.values() for node in graph]
+    known: Mapping[str, Iterable[str]] = {
+        "name": dict.fromkeys(map(node_label, nodes)),
+        "op_type": dict.fromkeys(map(op_name, nodes)),
+        "domain": dict.fromkeys(node.domain or "ai.onnx" for node in nodes),
+        "scope": scopes,
+        "input": dict.fromkeys(value.name or "" for node in nodes for value in node.inputs if value is not None),
+        "output": dict.fromkeys(value.name or "" for node in nodes for value in node.outputs),
+        "precision": dict.fromkeys(precision_of(node) or "none" for node in nodes),
+    }
+    for setting, names in known.items():
+        for pattern in getattr(select, setting) or ():
+            if not any(map(name_matcher(pattern), names)):
+                return f"no node has the {setting} {pattern!r}; {say_nearest(pattern, filter(None, names))}"
+    return "no node fits all that `select` says; `ndld-flow inspect MODEL` lists nodes by the same words"

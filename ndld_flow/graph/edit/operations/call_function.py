@@ -1,0 +1,43 @@
+"""Add a node that calls a local function."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field, JsonValue
+
+from ndld_flow.graph.edit.operation import Operation
+
+if TYPE_CHECKING:
+    from ndld_flow.graph.edit.edited_model import EditedModel
+
+
+class CallFunction(Operation):
+    """Add a node that calls a local function.
+
+    call_function: {function: "model::Layer", inputs: [hidden, weight], outputs: [hidden_2], attributes: {axis: -1}}
+    """
+
+    about = "local functions"
+    keeps_outputs = True
+
+    function: str
+    """`domain::Name`, or the name alone."""
+    inputs: tuple[str, ...]
+    """Tensors it reads, in the function's order; an empty text leaves an optional input out."""
+    outputs: tuple[str, ...] = ()
+    """Names of what it makes; made up where none are given."""
+    attributes: dict[str, JsonValue] = Field(default={})
+    """Values of the function's attributes; those left out have their default."""
+    name: str = ""
+    """The node's name; made up where none is given."""
+    scope: str = ""
+    """The graph to add it to: `""` is the main one, `If_0/then_branch` a subgraph, `domain::Name` a function."""
+
+    def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.graph.edit.function_calls import Call, add_call
+        from ndld_flow.graph.edit.function_names import find_function
+
+        call = Call(self.inputs, self.outputs, self.attributes, self.name)
+        node = add_call(edited, find_function(edited.model, self.function), call, self.scope)
+        return f"{node.name} calls {self.function}"

@@ -1,0 +1,36 @@
+"""Make the body of an If, Loop or Scan a model of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from ndld_flow.graph.edit.operation import Operation
+
+if TYPE_CHECKING:
+    from ndld_flow.graph.edit.edited_model import EditedModel
+
+
+class ExtractSubgraph(Operation):
+    """Keep only a body of an If, Loop or Scan: a branch is lifted into a model of its own.
+
+        extract_subgraph: {scope: If_0/then_branch}
+
+    Outer tensors that it reads become inputs, outer weights and constants come along; a loop's body keeps its iteration
+    number, condition and carried tensors as inputs.
+    """
+
+    about = "parts and other models"
+
+    scope: str
+    """The body: node and attribute, `loop/body`; bodies in bodies, `loop/body/If_3/else_branch`."""
+    types: dict[str, str] = Field(default={})
+    """Tensor -> `float32[1, 3, H, ?]`, for new inputs and outputs whose dtype or shape the model does not tell."""
+
+    def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.graph.edit.extracting import keep_only, part_of_body
+
+        part = part_of_body(edited, self.scope)
+        keep_only(edited, part, self.types)
+        return f"{self.scope} with {len(part.nodes)} nodes kept"

@@ -1,0 +1,119 @@
+"""ONNX Runtime's fused operators for transformers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.graph.edit.operation import Operation
+
+if TYPE_CHECKING:
+    from ndld_flow.graph.edit.edited_model import EditedModel
+
+ModelType = Literal[
+    "bart",
+    "bert",
+    "bert_keras",
+    "bert_tf",
+    "clip",
+    "conformer",
+    "gpt2",
+    "gpt2_tf",
+    "gpt_neox",
+    "mmdit",
+    "phi",
+    "qwen3",
+    "sam2",
+    "swin",
+    "t5",
+    "tnlr",
+    "unet",
+    "vae",
+    "vit",
+]
+Fusion = Literal[
+    "attention",
+    "bias_add",
+    "bias_gelu",
+    "bias_skip_layer_norm",
+    "bias_splitgelu",
+    "embed_layer_norm",
+    "gelu",
+    "gelu_approximation",
+    "gemm_fast_gelu",
+    "group_norm",
+    "layer_norm",
+    "nhwc_conv",
+    "packed_kv",
+    "packed_qkv",
+    "qordered_matmul",
+    "rotary_embeddings",
+    "skip_group_norm",
+    "skip_layer_norm",
+]
+_OF_DIFFUSION = frozenset(
+    ("bias_add", "bias_splitgelu", "group_norm", "nhwc_conv", "packed_kv", "packed_qkv", "skip_group_norm")
+)
+_ONLY_WHEN_ASKED = frozenset(("gelu_approximation", "gemm_fast_gelu"))
+_MASKLESS = frozenset(("vit", "qwen3"))
+
+
+class FuseTransformer(Operation):
+    """Put ONNX Runtime's fused operators (Attention, SkipLayerNormalization, BiasGelu, ...) in a transformer.
+
+    This is ONNX Runtime's own transformer optimizer, run in a process of its own on the whole model (at most 1.5 GiB of
+    weights). Most fused operators are of the domain com.microsoft, which other runtimes do not have; LayerNormalization
+    needs opset 17. Outputs differ in the last bits (about 1e-4 of the largest for fp32).
+
+        fuse_transformer: {model_type: bert, without: [embed_layer_norm]}
+
+        fuse_transformer: {model_type: bert, fusions: [layer_norm, gelu]}
+    """
+
+    about = "named surgeries"
+    keeps_outputs = True
+
+    libraries: ClassVar[tuple[str, ...]] = ("onnxruntime",)
+
+    model_type: ModelType
+    """Which kind of transformer; the patterns of its exporters are looked for. `bert` fits most encoders."""
+    num_heads: Annotated[int, Field(ge=0)] = 0
+    """Attention heads; 0 finds out."""
+    hidden_size: Annotated[int, Field(ge=0)] = 0
+    """Width of the hidden states; 0 finds out."""
+    fusions: tuple[Fusion, ...] = ()
+    """Only these; none means all that the kind of model has, except `gelu_approximation` and `gemm_fast_gelu`, which
+    compute something else."""
+    without: tuple[Fusion, ...] = ()
+    """Not these."""
+    multi_head_attention: bool = False
+    """Fuse to MultiHeadAttention, which keeps the projections of query, key and value apart, instead of Attention."""
+    mask: Literal["auto", "raw", "none", "right_padded"] = "auto"
+    """What attention masks are: `raw` 0 and 1 for each position; `none`; `right_padded` only counts, which is faster
+    and wrong for padding elsewhere. `auto` is `raw`, and `none` for vit and qwen3."""
+    allow_empty: bool = False
+    """Let it pass when nothing is fused."""
+
+    def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.graph.edit.surgeries.transformer_fusions import FusionJob, fuse_transformer
+
+        mask = self.mask if self.mask != "auto" else ("none" if self.model_type in _MASKLESS else "raw")
+        job = FusionJob(self.model_type, self._options(), mask, self.num_heads, self.hidden_size)
+        fused = fuse_transformer(edited, job)
+        if not fused and not self.allow_empty:
+            raise RequestError(
+                f"nothing was fused: the model has none of the patterns of `{self.model_type}`; try another "
+                "`model_type`, sanitize the model first, or say `num_heads` and `hidden_size`"
+            )
+        told = ", ".join(f"{count} {name}" for name, count in sorted(fused.items()))
+        return f"fused to {told}" if told else "nothing to fuse"
+
+    def _options(self) -> dict[str, bool]:
+        known: tuple[Fusion, ...] = Fusion.__args__  # type: ignore[attr-defined]
+        of_diffusion = self.model_type in ("unet", "vae", "clip")
+        usual = {name for name in known if of_diffusion or name not in _OF_DIFFUSION} - _ONLY_WHEN_ASKED
+        wanted = (set(self.fusions) or usual) - set(self.without)
+        options = {f"enable_{name}": name in wanted for name in known}
+        return options | {"use_multi_head_attention": self.multi_head_attention}

@@ -1,0 +1,38 @@
+"""Reset attributes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from ndld_flow.graph.edit.operation import Operation
+from ndld_flow.graph.edit.selection import Patterns, Select
+
+if TYPE_CHECKING:
+    from ndld_flow.graph.edit.edited_model import EditedModel
+
+
+class ResetAttributes(Operation):
+    """Set attributes to what the operator has by default in the model's opset.
+
+        reset_attributes: {select: {op_type: Conv}, attributes: [group, auto_pad]}
+
+    Attributes that have no default and may be left out are removed.
+    """
+
+    about = "attributes"
+
+    select: Select
+    """Which nodes."""
+    attributes: Patterns = Field(min_length=1)
+    """Their names; `"*"` means all that a node has and its operator does not require."""
+    allow_empty: bool = False
+    """Let it pass when nothing is selected, or there is nothing to reset."""
+
+    def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.graph.edit.attributes import reset_attributes
+
+        nodes = edited.select_nodes(self.select, self.allow_empty)
+        changed = reset_attributes(edited, nodes, self.attributes, self.allow_empty)
+        return f"{changed} attributes reset"

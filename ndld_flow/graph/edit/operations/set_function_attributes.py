@@ -1,0 +1,46 @@
+"""Give a local function attributes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from pydantic import Field, JsonValue, model_validator
+
+from ndld_flow.graph.edit.operation import Operation
+
+if TYPE_CHECKING:
+    from ndld_flow.graph.edit.edited_model import EditedModel
+
+
+class SetFunctionAttributes(Operation):
+    """Give a local function attributes with defaults, and let nodes in it refer to them.
+
+    set_function_attributes:
+      function: "model::Layer"
+      attributes: {slope: 0.1}
+      references: {LeakyRelu_3: {alpha: slope}}
+    """
+
+    about = "local functions"
+
+    function: str
+    """`domain::Name`, or the name alone."""
+    attributes: dict[str, JsonValue] = Field(default={})
+    """Attribute -> its default; `null`: it has none, and where a call does not say it, it is absent in the body."""
+    references: dict[str, dict[str, str]] = Field(default={})
+    """Node in the function -> its attribute -> the function's attribute that it is from now on. One that is not in
+    `attributes` gets the node's own value as its default."""
+
+    @model_validator(mode="after")
+    def _check_something(self) -> Self:
+        if not (self.attributes or self.references):
+            raise ValueError("say `attributes`, `references`, or both")
+        return self
+
+    def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.graph.edit.function_attributes import set_attributes
+        from ndld_flow.graph.edit.function_names import find_function
+
+        function = find_function(edited.model, self.function)
+        made = set_attributes(edited, function, self.attributes, self.references)
+        return f"{self.function}: {len(self.attributes)} attributes set, {made} references made"

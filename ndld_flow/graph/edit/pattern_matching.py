@@ -1,0 +1,209 @@
+"""Where a set of connected nodes occurs in a graph: the search that repeats of a block and rewrite rules share.
+
+It walks from one node along edges, so that all but a few candidates are known, not tried. What "the same" means is said
+by a `Likeness`; a pattern with several outputs, nodes that are read twice, and bodies need no care of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import onnx_ir as ir
+
+from ndld_flow.graph.edit.neighbourhood import Neighbourhood, read_values
+
+Pairs = Sequence[tuple[ir.Value | None, ir.Value | None]]
+"""What the pattern's node reads, and what the candidate reads there."""
+
+
+class Likeness(Protocol):
+    """When nodes and tensors are what a pattern means."""
+
+    def alignments(self, node: ir.Node, candidate: ir.Node) -> Iterable[Pairs]:
+        """The ways in which a candidate may be the pattern's node, by what both read; none when it may not be."""
+
+    def may_be(self, value: ir.Value, candidate: ir.Value) -> bool:
+        """Whether a tensor may be one that the pattern reads from outside."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """Pattern's nodes and tensors -> the model's."""
+
+    nodes: dict[ir.Node, ir.Node]
+    values: dict[ir.Value, ir.Value]
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A node of the pattern, and the tensor it is found by: it makes it or reads it."""
+
+    node: ir.Node
+    link: ir.Value | None
+    makes_link: bool
+
+
+class Pattern:
+    """Connected nodes of one graph, to be found in others."""
+
+    def __init__(self, nodes: Sequence[ir.Node], likeness: Likeness) -> None:
+        self._members = frozenset(nodes)
+        self._likeness = likeness
+        self._steps = _search_order(nodes)
+        self.root = nodes[-1]
+        """The node that matches are looked for from."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether each node is reached from the root; no match is found otherwise."""
+        return len(self._steps) == len(self._members)
+
+    @property
+    def reached(self) -> list[ir.Node]:
+        """The nodes that are connected with the root, itself too."""
+        return [step.node for step in self._steps]
+
+    def matches(self, root: ir.Node, around: Neighbourhood) -> Iterator[Match]:
+        """The ways in which the pattern fits with its last node on `root`; all nodes of a match stand in one graph."""
+        if not self.is_connected:
+            return
+        binding = _Binding(self._members, self._likeness, root.graph)
+        tries = [self._tries(0, [root])]
+        marks = [0]
+        while tries:
+            binding.undo(marks[-1])
+            attempt = next(tries[-1], None)
+            if attempt is None:
+                tries.pop()
+                marks.pop()
+            elif binding.bind(*attempt):
+                if len(tries) < len(self._steps):
+                    tries.append(self._tries(len(tries), self._candidates(len(tries), binding, around)))
+                    marks.append(binding.size)
+                elif binding.is_closed():
+                    yield Match(dict(binding.nodes), dict(binding.values))
+
+    def _candidates(self, level: int, binding: _Binding, around: Neighbourhood) -> list[ir.Node]:
+        step = self._steps[level]
+        assert step.link is not None
+        value = binding.values[step.link]
+        if step.makes_link:
+            producer = value.producer()
+            return [] if producer is None else [producer]
+        readers = dict.fromkeys(around.readers(value))
+        return [reader for reader in readers if reader.graph is binding.graph and reader not in binding.taken]
+
+    def _tries(self, level: int, candidates: Iterable[ir.Node]) -> Iterator[tuple[ir.Node, ir.Node, Pairs]]:
+        node = self._steps[level].node
+        for candidate in candidates:
+            for pairs in self._likeness.alignments(node, candidate):
+                yield node, candidate, pairs
+
+
+class _Binding:
+    """What a search has matched so far; all of it can be undone."""
+
+    def __init__(self, members: frozenset[ir.Node], likeness: Likeness, graph: object) -> None:
+        self.nodes: dict[ir.Node, ir.Node] = {}
+        self.values: dict[ir.Value, ir.Value] = {}
+        self.taken: set[ir.Node] = set()
+        self.graph = graph
+        self._members = members
+        self._likeness = likeness
+        self._trail: list[ir.Node | ir.Value] = []
+
+    @property
+    def size(self) -> int:
+        return len(self._trail)
+
+    def bind(self, node: ir.Node, candidate: ir.Node, pairs: Pairs) -> bool:
+        """Take a candidate for a node; what was bound before a failure is left to `undo`."""
+        if candidate in self.taken or len(node.outputs) > len(candidate.outputs):
+            return False
+        self.nodes[node] = candidate
+        self.taken.add(candidate)
+        self._trail.append(node)
+        return all(map(self._bind_value, node.outputs, candidate.outputs)) and all(
+            self._bind_input(value, found) for value, found in pairs
+        )
+
+    def undo(self, size: int) -> None:
+        """Forget all that was bound since the binding had this size."""
+        while len(self._trail) > size:
+            last = self._trail.pop()
+            if isinstance(last, ir.Node):
+                self.taken.remove(self.nodes.pop(last))
+            else:
+                del self.values[last]
+
+    def is_closed(self) -> bool:
+        """Whether nothing that the pattern reads from outside is made inside the match."""
+        return not any(
+            value.producer() not in self._members and found.producer() in self.taken
+            for value, found in self.values.items()
+        )
+
+    def _bind_input(self, value: ir.Value | None, found: ir.Value | None) -> bool:
+        if value is None or found is None:
+            return value is found
+        if value in self.values:
+            return self.values[value] is found
+        producer = value.producer()
+        if producer in self._members:
+            maker = found.producer()
+            fits = maker is not None and maker.graph is self.graph and value.index() == found.index()
+            return fits and self._bind_value(value, found)
+        return self._likeness.may_be(value, found) and self._bind_value(value, found)
+
+    def _bind_value(self, value: ir.Value, found: ir.Value) -> bool:
+        if value in self.values:
+            return self.values[value] is found
+        self.values[value] = found
+        self._trail.append(value)
+        return True
+
+
+def _search_order(nodes: Sequence[ir.Node]) -> list[_Step]:
+    """From the last node on: first what makes a known tensor, for that is one node, then what reads one."""
+    readers: dict[ir.Value, list[ir.Node]] = {}
+    for node in nodes:
+        for value in read_values(node):
+            readers.setdefault(value, []).append(node)
+    members, placed = set(nodes), {nodes[-1]}
+    steps, known = [_Step(nodes[-1], None, False)], _values_at(nodes[-1])
+    while (step := _next_step(known, readers, members, members - placed)) is not None:
+        steps.append(step)
+        placed.add(step.node)
+        known |= _values_at(step.node)
+    return steps
+
+
+def _next_step(
+    known: dict[ir.Value, None], readers: dict[ir.Value, list[ir.Node]], members: set[ir.Node], left: set[ir.Node]
+) -> _Step | None:
+    for value in known:
+        producer = value.producer()
+        if producer in left:
+            assert producer is not None
+            return _Step(producer, value, True)
+    inside = [value for value in known if value.producer() in members]
+    outside = [value for value in known if value.producer() not in members and not _is_constant(value)]
+    for value in (*inside, *outside):
+        for reader in readers.get(value, ()):
+            if reader in left:
+                return _Step(reader, value, False)
+    return None
+
+
+def _is_constant(value: ir.Value) -> bool:
+    """Whoever reads the same constant elsewhere may well read another tensor of the same value."""
+    producer = value.producer()
+    if producer is None:
+        return value.is_initializer() or value.const_value is not None
+    return producer.op_type == "Constant"
+
+
+def _values_at(node: ir.Node) -> dict[ir.Value, None]:
+    return dict.fromkeys((*node.outputs, *read_values(node)))

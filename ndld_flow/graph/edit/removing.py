@@ -1,0 +1,86 @@
+"""Take nodes out of a model, and close the gap they leave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.graph.edit.discarding import drop_nodes
+from ndld_flow.graph.edit.edited_model import EditedModel
+from ndld_flow.graph.edit.node_pieces import deep_nodes, outermost
+from ndld_flow.graph.edit.schemas import Schemas, port_index
+from ndld_flow.graph.edit.wiring import hand_out
+from ndld_flow.models.node_details import is_constant
+from ndld_flow.models.scopes import node_label, own_subgraphs
+
+
+def remove_nodes(edited: EditedModel, selected: Sequence[ir.Node]) -> None:
+    """Remove nodes with what stands in their bodies. Weights that nothing reads then stay.
+
+    Raises `RequestError` when others read what they make, or a graph hands it out.
+    """
+    nodes = outermost(selected)
+    gone = set(deep_nodes(nodes))
+    for node in nodes:
+        for value in node.outputs:
+            _check_unused(node, value, gone)
+    for graph in dict.fromkeys(node.graph for node in nodes):
+        drop_nodes([node for node in nodes if node.graph is graph])
+
+
+def bridge_nodes(edited: EditedModel, selected: Sequence[ir.Node], through: int | str | None) -> None:
+    """Let all that reads a node's output read one of its inputs instead; graph outputs keep their names.
+
+    The input is the one of number or name `through`, else the first of the output's dtype and shape that is no
+    constant, or what comes nearest to this. Raises `RequestError` for a node that has none.
+    """
+    schemas = Schemas(edited.model)
+    for node in outermost(selected):
+        used = next((value for value in node.outputs if value.uses() or value.is_graph_output()), None)
+        if used is None:
+            continue
+        source = _likest_input(node, used)
+        if through is None and any(own_subgraphs(node)):
+            raise RequestError(f"node {node_label(node)!r} has subgraphs: say by `through` which input takes its place")
+        if through is not None:
+            index = port_index(schemas.of(node), through, len(node.inputs) - 1)
+            source = node.inputs[index] if index < len(node.inputs) else None
+        if source is None:
+            raise RequestError(f"node {node_label(node)!r} has no input to reconnect to {used.name!r}")
+        for use in used.uses():
+            use.node.replace_input_with(use.idx, source)
+        if used.is_graph_output():
+            hand_out(edited, used, source)
+
+
+def _likest_input(node: ir.Node, output: ir.Value) -> ir.Value | None:
+    """The first input of the output's dtype, that is no constant, and of its shape: in this order of importance."""
+
+    def unlikeness(value: ir.Value) -> tuple[bool, bool, bool]:
+        other_dtype = None not in (value.dtype, output.dtype) and value.dtype != output.dtype
+        other_shape = None not in (value.shape, output.shape) and value.shape != output.shape
+        return other_dtype, _is_constant(value), other_shape
+
+    return min((value for value in node.inputs if value is not None), key=unlikeness, default=None)
+
+
+def _is_constant(value: ir.Value) -> bool:
+    producer = value.producer()
+    return (value.is_initializer() and not value.is_graph_input()) or (producer is not None and is_constant(producer))
+
+
+def _check_unused(node: ir.Node, value: ir.Value, gone: set[ir.Node]) -> None:
+    readers = [node_label(reader) for reader in value.consumers() if reader not in gone]
+    if readers:
+        shown = ", ".join(map(repr, readers[:3])) + (f" and {len(readers) - 3} more" if len(readers) > 3 else "")
+        raise RequestError(
+            f"{shown} would read nothing: {value.name!r} is made by {node_label(node)!r}; remove them too, "
+            "or say `bridge: true` to reconnect them to its input"
+        )
+    if value.is_graph_output():
+        raise RequestError(
+            f"output {value.name!r} would have no maker: {node_label(node)!r} makes it; remove the output first, "
+            "or say `bridge: true` to make it of the node's input"
+        )

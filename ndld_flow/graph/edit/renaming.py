@@ -1,0 +1,152 @@
+"""Give nodes and tensors other names, unique among those of a graph and all its subgraphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import onnx_ir as ir
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.nearest import say_nearest
+from ndld_flow.graph.edit.names_in_use import values_of
+from ndld_flow.models.scopes import inner_graphs, node_label
+from ndld_flow.models.unique_names import identifier
+
+Named = TypeVar("Named", ir.Node, ir.Value)
+
+_QUANTIZATION = "quant_parameter_tensor_names"
+"""Where onnx_ir keeps the names of scales and zero points that a model notes for a tensor."""
+
+
+def rename_nodes(model: ir.Model, wishes: Mapping[ir.Node, str]) -> int:
+    """Name nodes as wished; of equal wishes all but the first get a number. Returns how many names are new."""
+    return sum(_rename(names) for names in _free_names(_nodes(model), wishes))
+
+
+def rename_values(model: ir.Model, wishes: Mapping[ir.Value, str]) -> int:
+    """Name tensors as wished; of equal wishes all but the first get a number. Returns how many names are new."""
+    renamed = 0
+    for names in _free_names(_values(model), wishes):
+        told = {value.name or "": name for value, name in names.items()}
+        graphs = dict.fromkeys(value.graph for value in names if value.is_initializer() and value.graph is not None)
+        # A graph keeps initializers by name: names may be exchanged, and the order shall stay.
+        kept = [(graph, list(graph.initializers.values())) for graph in graphs]
+        for graph, _ in kept:
+            graph.initializers.clear()
+        renamed += _rename(names)
+        for graph, initializers in kept:
+            for value in initializers:
+                graph.initializers.add(value)
+        _rename_in_annotations(names, told)
+    return renamed
+
+
+def nodes_to_rename(model: ir.Model, names: Mapping[str, str]) -> dict[ir.Node, str]:
+    """Node -> new name, from old name -> new name.
+
+    Raises `RequestError` for an old name that no node has, or several, and for a new one that is taken.
+    """
+    return _as_told("node", _nodes(model), names)
+
+
+def values_to_rename(model: ir.Model, names: Mapping[str, str]) -> dict[ir.Value, str]:
+    """The same for tensors."""
+    return _as_told("tensor", _values(model), names)
+
+
+def names_for_all(model: ir.Model, c_identifiers: bool) -> tuple[dict[ir.Node, str], dict[ir.Value, str]]:
+    """New names for nodes that have none, or one that a node before has; for all nodes and tensors, where they shall be
+    C90 identifiers.
+
+    An output without a name is one that the node shall not make: it stays so.
+    """
+    nodes: dict[ir.Node, str] = {}
+    for family in _nodes(model):
+        seen: set[str] = set()
+        for node in family:
+            if not node.name:
+                nodes[node] = identifier(f"{node.op_type}_{node_label(node)}")
+            elif c_identifiers or node.name in seen:
+                nodes[node] = identifier(node.name) if c_identifiers else node.name
+            seen.add(node.name or "")
+    values = [value for family in _values(model) for value in family if value.name] if c_identifiers else []
+    return nodes, {value: identifier(value.name or "") for value in values}
+
+
+def names_around(model: ir.Model, graph: ir.Graph) -> tuple[set[str], set[str]]:
+    """Names of nodes, and of tensors, that one in this graph must not have."""
+    family = next(graphs for graphs in _families(model) if graph in graphs)
+    nodes = {node.name for one in family for node in one if node.name}
+    return nodes, {value.name for one in family for value in values_of(one) if value.name}
+
+
+def _nodes(model: ir.Model) -> list[list[ir.Node]]:
+    """Nodes whose names must differ: of the main graph with its subgraphs, and of each function."""
+    return [[node for graph in graphs for node in graph] for graphs in _families(model)]
+
+
+def _values(model: ir.Model) -> list[list[ir.Value]]:
+    """Tensors whose names must differ: a subgraph reads those of the graphs around it by name."""
+    return [[value for graph in graphs for value in values_of(graph)] for graphs in _families(model)]
+
+
+def _families(model: ir.Model) -> Iterator[list[ir.Graph]]:
+    yield [model.graph, *inner_graphs(model.graph)]
+    for function in model.functions.values():
+        yield [function.graph, *inner_graphs(function.graph)]
+
+
+def _free_names(families: Iterable[Sequence[Named]], wishes: Mapping[Named, str]) -> Iterator[dict[Named, str]]:
+    """For each family, what gets a new name, and which. Raises `RequestError` for an empty name."""
+    for holder, wish in wishes.items():
+        if not wish:
+            raise RequestError(f"the new name of {holder.name!r} is empty")
+    for family in families:
+        taken = {holder.name for holder in family if holder not in wishes}
+        numbers: dict[str, int] = {}
+        names = {holder: _free_name(wishes[holder], taken, numbers) for holder in family if holder in wishes}
+        yield {holder: name for holder, name in names.items() if holder.name != name}
+
+
+def _free_name(wish: str, taken: set[str | None], numbers: dict[str, int]) -> str:
+    name, number = wish, numbers.get(wish, 1)
+    while name in taken:
+        number += 1
+        name = f"{wish}_{number}"
+    numbers[wish] = number
+    taken.add(name)
+    return name
+
+
+def _rename(names: Mapping[Named, str]) -> int:
+    for holder, name in names.items():
+        holder.name = name
+    return len(names)
+
+
+def _as_told(what: str, families: Sequence[Sequence[Named]], names: Mapping[str, str]) -> dict[Named, str]:
+    found: dict[str, list[Named]] = {}
+    for holder in (holder for family in families for holder in family):
+        found.setdefault(holder.name or "", []).append(holder)
+    for old in names:
+        if old not in found:
+            raise RequestError(f"there is no {what} {old!r}; {say_nearest(old, filter(None, found))}")
+        if len(found[old]) > 1:
+            raise RequestError(f"{len(found[old])} {what}s are called {old!r}; say which by `select` and `scope`")
+    wishes = {found[old][0]: new for old, new in names.items()}
+    for family in families:
+        taken = {holder.name for holder in family if holder not in wishes}
+        for holder in family:
+            name = wishes.get(holder)
+            if name in taken and name is not None:
+                raise RequestError(f"the name {name!r} is taken already; choose another, or rename that {what} too")
+            taken.add(name)
+    return wishes
+
+
+def _rename_in_annotations(values: Iterable[ir.Value], told: Mapping[str, str]) -> None:
+    for value in values:
+        noted = value.meta.get(_QUANTIZATION)
+        if noted:
+            value.meta[_QUANTIZATION] = {key: told.get(name, name) for key, name in noted.items()}

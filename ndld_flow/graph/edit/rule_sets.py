@@ -1,0 +1,178 @@
+"""onnxscript's rewrite rules, its own and those of a person's file, applied without harm to names and precisions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.graph.edit.edited_model import EditedModel
+from ndld_flow.graph.edit.function_names import Imports
+from ndld_flow.graph.edit.surgeries.rewriting import known_shapes
+from ndld_flow.graph.sanitize.edits import is_standard
+from ndld_flow.models.files import all_graphs
+from ndld_flow.models.node_precision import precision_of
+from ndld_flow.models.user_code import load_user_module, told_with_place
+
+_ROUNDS = 10
+"""A rule may make a place for another one; rules that undo each other end here."""
+
+Rules = Mapping[str, Sequence[Any]]
+"""Name -> onnxscript's `RewriteRule`s."""
+
+
+def library_rules(names: Sequence[str]) -> Rules:
+    """onnxscript's rules of these names. Raises `RequestError` for one that the installed version does not have."""
+    from onnxscript.rewriter.rules import common
+
+    found: dict[str, Sequence[Any]] = {}
+    for name in names:
+        rule = getattr(common, f"{name}_rule", None) or getattr(common, f"{name}_rules", None)
+        if rule is None:
+            raise RequestError(f"the installed onnxscript has no rule {name!r}: install the newest one")
+        found[name] = _listed(rule)
+    return found
+
+
+def rules_in_file(path: Path) -> Rules:
+    """The rules that a Python file has under the name `rules`, each under its own name.
+
+    Raises `RequestError` when the file fails or has no such rules.
+    """
+    from onnxscript.rewriter.pattern import RewriteRule
+
+    given = getattr(load_user_module(path), "rules", None)
+    with told_with_place(path):
+        rules = [] if given is None else _listed(given)
+    if not rules or not all(isinstance(rule, RewriteRule) for rule in rules):
+        raise RequestError(f"{path}: it must have `rules`: onnxscript's RewriteRuleSet, or a list of RewriteRule")
+    found: dict[str, list[Any]] = {}
+    for rule in rules:
+        found.setdefault(rule.name or "rule", []).append(rule)
+    return found
+
+
+def apply_rules(edited: EditedModel, rules: Rules, path: Path | None = None) -> Counter[str]:
+    """Apply rules, at each node the first that fits, again and again until none does; returns rule -> how often.
+
+    Raises `RequestError` for what a rule of the file at `path` raises, with the line.
+    """
+    from onnxscript.rewriter.pattern import RewriteRuleSet
+
+    if not rules:
+        return Counter()
+    old_names = {node: node.name for graph in all_graphs(edited.model) for node in graph}
+    progress = _Progress(edited, Imports(edited.model))
+    guarded = [_Guarded(rule, name, progress) for name, some in rules.items() for rule in some]
+    with known_shapes(edited.model), told_with_place(path or Path("onnxscript")):
+        for _ in range(_ROUNDS):
+            before = progress.done.total()
+            progress.new.clear()
+            RewriteRuleSet(guarded).apply_to_model(edited.model)
+            edited.forget_names()
+            if progress.done.total() == before:
+                break
+        else:
+            edited.note(f"rules still find places after {_ROUNDS} rounds: some undo what others do")
+    for node in (node for graph in all_graphs(edited.model) for node in graph if node in old_names):
+        node.name = old_names[node]  # onnxscript names what has no name
+    for name in sorted(progress.too_new):
+        edited.note(f"rule {name}: it fits, but makes operators that the model's opset does not have")
+    return progress.done
+
+
+@dataclass
+class _Progress:
+    """What was done so far."""
+
+    edited: EditedModel
+    imports: Imports
+    new: set[ir.Node] = field(default_factory=set)
+    """Nodes of this round; the next one looks at them."""
+    done: Counter[str] = field(default_factory=Counter)
+    too_new: set[str] = field(default_factory=set)
+    """Rules whose results the model's opset does not have."""
+
+
+class _Guarded:
+    """A rule that leaves nodes of different asked precisions alone, and gives names that nothing else has.
+
+    onnxscript overwrites an initializer of the name that it wants for a new one, takes the first of several metadata,
+    calls new nodes `node`, makes operators that the model's opset does not have, and goes on for ever with a rule that
+    fits what it has made.
+    """
+
+    def __init__(self, rule: Any, name: str, progress: _Progress) -> None:  # noqa: ANN401 - onnxscript has no types
+        self._rule = rule
+        self._word = name
+        self._progress = progress
+        self._operator = _last_operator(rule)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self._rule, name)
+
+    def try_rewrite(self, model: ir.Model, graph: ir.Graph, node: ir.Node, **options: object) -> Any:  # noqa: ANN401
+        may_fit = self._operator in (None, (node.domain, node.op_type))
+        made = self._rule.try_rewrite(model, graph, node, **options) if may_fit else None
+        if made is None or not self._progress.new.isdisjoint(made.match.nodes):
+            return None
+        if made.new_initializers and isinstance(graph, ir.Function):
+            return None  # functions hold none
+        if len({precision_of(each) for each in made.match.nodes} - {""}) > 1:
+            return None
+        imports = self._progress.imports.of(graph.graph if isinstance(graph, ir.Function) else graph)
+        if not all(_exists(each, imports) for each in made.new_nodes):
+            self._progress.too_new.add(self._word)
+            return None
+        self._progress.new.update(made.new_nodes)
+        self._progress.done[self._word] += 1
+        label = node.name or node.op_type
+        for new in made.new_nodes:
+            new.name = self._progress.edited.fresh_name(f"{label}_{new.op_type}")
+            for value in new.outputs:
+                value.name = self._progress.edited.fresh_name(f"{new.name}_output")
+        for value in made.new_initializers:
+            value.name = self._progress.edited.fresh_name(value.name or f"{label}_constant")
+        return made
+
+
+def _last_operator(rule: Any) -> tuple[str, str] | None:  # noqa: ANN401
+    """Domain and type of the node that a rule is tried at, where its pattern names one.
+
+    onnxscript looks through the whole graph at each node before it asks this, for patterns of several outputs.
+    """
+    from onnxscript.rewriter.pattern import SimplePatternMatcher
+
+    matcher = getattr(rule, "_matcher", None)
+    if not isinstance(matcher, SimplePatternMatcher) or not matcher.pattern.output_nodes:
+        return None  # only this one is known to begin with the pattern's first output
+    named = matcher.pattern.output_nodes[0].op_identifier()
+    return None if named is None else named[:2]
+
+
+def _exists(node: ir.Node, imports: Mapping[str, int]) -> bool:
+    """Whether a node is one of its operator set's version; of other domains than ONNX's nobody knows."""
+    if not is_standard(node):
+        return True
+    try:
+        schema = onnx.defs.get_schema(node.op_type, imports.get("", 1), "")
+    except onnx.defs.SchemaError:
+        return False
+    return len(node.inputs) <= schema.max_input and set(node.attributes) <= set(schema.attributes)
+
+
+def _listed(given: Any) -> list[Any]:  # noqa: ANN401
+    """The rules of a RewriteRule, a RewriteRuleSet, a list of them, or a function that makes one of these."""
+    from onnxscript.rewriter.pattern import RewriteRule, RewriteRuleSet
+
+    if isinstance(given, RewriteRule):
+        return [given]
+    if isinstance(given, RewriteRuleSet):
+        return list(given.rules)
+    return _listed(given()) if callable(given) else list(given)

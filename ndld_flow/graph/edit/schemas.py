@@ -1,0 +1,196 @@
+"""What the operators of a model under edit are: by ONNX's and ONNX Runtime's schemas, or the model's own functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import onnx_ir as ir
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.nearest import say_nearest
+from ndld_flow.models.element_types import type_name
+from ndld_flow.models.files import MAX_OPSET
+from ndld_flow.models.op_reference import AttributeReference, OperatorVersion, Port, PortKind, operators
+
+_FURTHEST = 1000
+"""Inputs that a new one may leave out before it: a number that was meant to be none costs no memory."""
+_OF_ONNX = frozenset(("", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"))
+
+
+class Schemas:
+    """Operators as each graph of a model sees them: a function may import opsets of its own."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._functions = {
+            graph: function
+            for function in model.functions.values()
+            for graph in (function.graph, *function.subgraphs())
+        }
+
+    def opset(self, graph: ir.Graph | None, domain: str) -> int:
+        """The version of a domain that holds in a graph; the newest where it is not imported yet."""
+        function = self._functions.get(graph) if graph is not None else None
+        own = None if function is None else function.opset_imports.get(domain)
+        imported = own or self._model.opset_imports.get(domain)
+        if imported is None:
+            versions = (known.newest.since_version for (where, _), known in operators().items() if where == domain)
+            imported = min(max(versions, default=1), MAX_OPSET)
+        return imported
+
+    def import_domain(self, graph: ir.Graph | None, domain: str) -> None:
+        """Let the model, and the function that a graph belongs to, import a domain."""
+        version = self.opset(graph, domain)
+        self._model.opset_imports.setdefault(domain, version)
+        function = self._functions.get(graph) if graph is not None else None
+        if function is not None:
+            function.opset_imports.setdefault(domain, version)
+
+    def of(self, node: ir.Node) -> OperatorVersion | None:
+        """A node's operator; None for one that nobody here knows."""
+        function = self._model.functions.get(node.op_identifier())
+        if function is not None:
+            return self.of_function(function)
+        known = operators().get((node.domain, node.op_type))
+        return None if known is None else known.at(self.opset(node.graph, node.domain))
+
+    def find(self, graph: ir.Graph, op_type: str, domain: str) -> OperatorVersion | None:
+        """The operator to make a node of; None in a custom domain.
+
+        Raises `RequestError` for one that ONNX or ONNX Runtime do not have, or not in this opset.
+        """
+        function = self._model.functions.get((domain, op_type, ""))
+        if function is not None:
+            return self.of_function(function)
+        known = operators().get((domain, op_type))
+        if known is None:
+            names = [name for where, name in operators() if where == domain]
+            if not names and domain not in _OF_ONNX:
+                return None
+            other = [found.full_name for (_, name), found in operators().items() if name == op_type]
+            told = f"there is {', '.join(other)}" if other else say_nearest(op_type, names)
+            raise RequestError(f"there is no operator {op_type!r} in the domain {domain or 'ai.onnx'!r}; {told}")
+        opset = self.opset(graph, domain)
+        version = known.at(opset)
+        if version is None:
+            oldest = known.versions[0].since_version
+            raise RequestError(f"{op_type} came with opset {oldest} of {domain or 'ai.onnx'}; the model has {opset}")
+        if version.deprecated:
+            raise RequestError(f"{op_type} is no longer an operator in opset {opset} of {domain or 'ai.onnx'}")
+        return version
+
+    def of_function(self, function: ir.Function) -> OperatorVersion:
+        """A local function as an operator."""
+        inputs = (_port(value, "required" if self._is_needed(value) else "optional") for value in function.inputs)
+        outputs = (_port(value, "optional") for value in function.outputs)
+        attributes = (
+            AttributeReference(name, "", attribute.type.name.lower(), attribute.value is None, None)
+            for name, attribute in function.attributes.items()
+        )
+        return OperatorVersion(
+            function.name, function.domain, 1, "", tuple(inputs), tuple(outputs), tuple(attributes),
+            deprecated=False, is_function=True,
+        )  # fmt: skip
+
+    def _is_needed(self, value: ir.Value) -> bool:
+        """Whether a node that reads the tensor cannot do without it."""
+        readers = ((self.of(use.node), use.idx) for use in value.uses())
+        return any(operator is not None and _must_be(port_at(operator, index)) for operator, index in readers)
+
+
+def declared_attribute(operator: OperatorVersion, name: str) -> AttributeReference:
+    """An operator's attribute. Raises `RequestError` with the nearest."""
+    known = {attribute.name: attribute for attribute in operator.attributes}
+    if name not in known:
+        told = say_nearest(name, known) or "it has none"
+        raise RequestError(f"{operator.name} has no attribute {name!r}; {told}")
+    return known[name]
+
+
+def check_attributes_complete(operator: OperatorVersion, given: Iterable[str]) -> None:
+    """Raises `RequestError` for required attributes that are not there."""
+    missing = [one.name for one in operator.attributes if one.required and one.name not in set(given)]
+    if missing:
+        raise RequestError(f"{operator.name} needs the attribute {', '.join(map(repr, missing))}")
+
+
+def port_index(operator: OperatorVersion | None, which: int | str, count: int) -> int:
+    """Where an input stands; a variadic one's name means a further one after the `count` that there are.
+
+    Raises `RequestError` for a name or a number that the operator does not have.
+    """
+    if isinstance(which, int):
+        if which < 0 or (operator is not None and which >= _most(operator.inputs)):
+            most = "" if operator is None else f"; {operator.name} takes {_told(operator.inputs)}"
+            raise RequestError(f"there is no input {which}{most}")
+        if which > count + _FURTHEST:
+            raise RequestError(f"input {which} is far behind the last one, which is {count - 1}")
+        return which
+    if operator is None:
+        raise RequestError(f"nobody knows how the inputs of this operator are called; give {which!r} as a number")
+    names = [port.name for port in operator.inputs]
+    if which not in names:
+        raise RequestError(f"{operator.name} has no input {which!r}; {say_nearest(which, names)}")
+    index = names.index(which)
+    return max(index, count) if operator.inputs[index].kind == "variadic" else index
+
+
+def port_at(operator: OperatorVersion, index: int) -> Port:
+    """The formal input at a place: the last one repeats when it is variadic."""
+    return operator.inputs[min(index, len(operator.inputs) - 1)]
+
+
+def check_inputs(operator: OperatorVersion, inputs: Sequence[ir.Value | None]) -> None:
+    """Raises `RequestError` for too few or too many inputs, and for one of a type that the operator does not take."""
+    least = max((i + 1 for i, port in enumerate(operator.inputs) if _must_be(port)), default=0)
+    least += sum(port.least - 1 for port in operator.inputs if port.kind == "variadic" and port.least > 0)
+    if len(inputs) > _most(operator.inputs):
+        raise RequestError(f"{operator.name} takes {_told(operator.inputs)}; {len(inputs)} inputs are given")
+    inputs = [*inputs, *[None] * (least - len(inputs))]
+    bound: dict[str, tuple[str, str]] = {}
+    for index, value in enumerate(inputs):
+        port = port_at(operator, index)
+        if value is None and _must_be(port):
+            raise RequestError(f"{operator.name} needs its input `{port.name}` (number {index})")
+        if value is not None:
+            _check_type(operator, port, value, bound)
+
+
+def check_outputs(operator: OperatorVersion, count: int) -> int:
+    """How many outputs a node must have that has `count`. Raises `RequestError` for more than the operator makes."""
+    if count > _most(operator.outputs):
+        raise RequestError(f"{operator.name} makes {_told(operator.outputs)}; {count} outputs are given")
+    return max(count, max((i + 1 for i, port in enumerate(operator.outputs) if _must_be(port)), default=0))
+
+
+def _check_type(operator: OperatorVersion, port: Port, value: ir.Value, bound: dict[str, tuple[str, str]]) -> None:
+    """Only what holds for sure is looked at: the noted type of what a node makes may be from before an edit."""
+    certain = value.const_value.dtype if value.const_value is not None else None
+    noted = type_name(ir.TensorType(certain)) if certain is not None else type_name(value.type)
+    if noted is None or (certain is None and value.producer() is not None):
+        return
+    if port.types and noted not in port.types:
+        raise RequestError(
+            f"{operator.name} takes no {noted} as its input `{port.name}`, which {value.name!r} is; "
+            f"it takes {', '.join(port.types)}"
+        )
+    name, first = bound.setdefault(port.variable, (value.name or "", noted))
+    if port.types and first != noted and port.alike:
+        raise RequestError(f"{operator.name} wants {name!r} ({first}) and {value.name!r} ({noted}) to be of one type")
+
+
+def _must_be(port: Port) -> bool:
+    return port.kind == "required" or (port.kind == "variadic" and port.least > 0)
+
+
+def _most(ports: Sequence[Port]) -> float:
+    return float("inf") if any(port.kind == "variadic" for port in ports) else len(ports)
+
+
+def _told(ports: Sequence[Port]) -> str:
+    marks = {"required": "", "optional": "?", "variadic": "..."}
+    return f"({', '.join(port.name + marks[port.kind] for port in ports)})"
+
+
+def _port(value: ir.Value, kind: PortKind) -> Port:
+    return Port(value.name or "", "", "any", (), kind)

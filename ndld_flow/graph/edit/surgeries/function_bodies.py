@@ -1,0 +1,243 @@
+"""Operators that ONNX defines by others are written out in those others, for runtimes that do not have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import onnx
+import onnx_ir as ir
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.graph.edit.edited_model import EditedModel
+from ndld_flow.graph.edit.surgeries.rewriting import Rewriting, graph_of, known_shapes, label
+from ndld_flow.graph.sanitize.edits import is_standard
+from ndld_flow.models.files import one_paragraph
+from ndld_flow.models.node_precision import precision_metadata
+
+_GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+_WITH_SUBGRAPHS = frozenset(("Range", "SequenceMap"))
+"""Their definitions are loops."""
+
+
+class _Schema(Protocol):
+    """What onnx's stubs do not tell of a schema."""
+
+    @property
+    def function_opset_versions(self) -> Sequence[int]: ...
+    @property
+    def context_dependent_function_opset_versions(self) -> Sequence[int]: ...
+    @property
+    def attributes(self) -> Mapping[str, onnx.defs.OpSchema.Attribute]: ...
+    @property
+    def max_input(self) -> int: ...
+    def get_function_with_opset_version(self, version: int, /) -> bytes: ...
+    def get_context_dependent_function_with_opset_version(
+        self, version: int, node: bytes, types: Sequence[bytes], /
+    ) -> bytes: ...
+
+
+def decompose_nodes(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
+    """Replace nodes by what their operators are defined as; returns how many nodes there are more.
+
+    Raises `RequestError` for an operator that ONNX does not define by others at the model's opset, and for types that
+    are not known.
+    """
+    edits = Rewriting(edited)
+    more = 0
+    with known_shapes(edited.model):
+        for node in nodes:
+            more += _put_body(edits, node, _body(edits, node)) - 1
+    return more
+
+
+def decomposable(opset: int) -> list[str]:
+    """Operators of the default domain that a version of it defines by others, without subgraphs of their own."""
+    known = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""} - _WITH_SUBGRAPHS
+    return sorted(name for name in known if (schema := _schema(name, opset)) is not None and _versions(schema, opset))
+
+
+def _schema(op_type: str, opset: int, domain: str = "") -> _Schema | None:
+    try:
+        found: _Schema = onnx.defs.get_schema(op_type, opset, domain)  # type: ignore[assignment]
+    except onnx.defs.SchemaError:
+        return None
+    return found
+
+
+def _versions(schema: _Schema, opset: int) -> list[int]:
+    """Opsets that the body is written for, none newer than the model's."""
+    versions = (*schema.function_opset_versions, *schema.context_dependent_function_opset_versions)
+    return sorted(version for version in versions if version <= opset)
+
+
+def _body(edits: Rewriting, node: ir.Node) -> onnx.FunctionProto:
+    opset = edits.opset_of(node)
+    domain_opset = opset if node.domain == "" else edits.model.opset_imports.get(node.domain, 1)
+    schema = _schema(node.op_type, domain_opset, node.domain)
+    versions = _versions(schema, opset) if schema is not None else []
+    if schema is None or not versions:
+        raise RequestError(f"{label(node)} is not defined by other operators at opset {opset}; {_way_out(node, opset)}")
+    if any(attribute.is_ref() for attribute in node.attributes.values()):
+        raise RequestError(f"{label(node)} takes attributes from the call of its function: inline functions first")
+    body = _plain_body(schema, versions) or _body_for(schema, versions, node)
+    if body is None or not body.node:
+        raise RequestError(f"{label(node)}: ONNX has no definition for these inputs and attributes")
+    _check_versions(node, body, opset)
+    body.attribute_proto.extend(_defaults(schema, node))
+    return body
+
+
+def _way_out(node: ir.Node, opset: int) -> str:
+    """The first later opset that defines an operator, or the operators that this one defines."""
+    for later in range(opset + 1, onnx.defs.onnx_opset_version() + 1):
+        schema = _schema(node.op_type, later) if is_standard(node) else None
+        if schema is not None and _versions(schema, later):
+            return f"opset {later} is the first that does: convert the model to it first"
+    return f"these are: {', '.join(decomposable(opset))}"
+
+
+def _defaults(schema: _Schema, node: ir.Node) -> list[onnx.AttributeProto]:
+    """What the operator means by attributes that the node does not have."""
+    return [
+        attribute.default_value
+        for name, attribute in schema.attributes.items()
+        if attribute.default_value.type and name not in node.attributes
+    ]
+
+
+def _plain_body(schema: _Schema, versions: Sequence[int]) -> onnx.FunctionProto | None:
+    fitting = [version for version in versions if version in schema.function_opset_versions]
+    if not fitting:
+        return None
+    return _parsed(schema.get_function_with_opset_version(fitting[-1]))
+
+
+def _body_for(schema: _Schema, versions: Sequence[int], node: ir.Node) -> onnx.FunctionProto | None:
+    """The body for this node's attributes and types."""
+    types = []
+    for value in node.inputs:
+        if value is not None and value.dtype is None:
+            raise RequestError(f"{label(node)}: the type of {value.name} is not known, and its definition needs it")
+        types.append(b"" if value is None else _type(value).SerializeToString())
+    proto = ir.serde.serialize_node(node)
+    data = schema.get_context_dependent_function_with_opset_version(versions[-1], proto.SerializeToString(), types)
+    return _parsed(data)
+
+
+def _parsed(data: bytes) -> onnx.FunctionProto:
+    body: onnx.FunctionProto = onnx.FunctionProto.FromString(data)
+    return body
+
+
+def _type(value: ir.Value) -> onnx.TypeProto:
+    proto = onnx.TypeProto()
+    assert value.dtype is not None
+    proto.tensor_type.elem_type = int(value.dtype)
+    if value.shape is not None:
+        proto.tensor_type.shape.SetInParent()
+    for dim in value.shape or ():
+        one = proto.tensor_type.shape.dim.add()
+        if isinstance(dim, int):
+            one.dim_value = dim
+    return proto
+
+
+def _check_versions(node: ir.Node, body: onnx.FunctionProto, opset: int) -> None:
+    """The body's operators must take at the model's opset what they take at the body's."""
+    for inner in body.node:
+        schema = _schema(inner.op_type, opset, inner.domain)
+        if any(attribute.type in _GRAPHS for attribute in inner.attribute):
+            raise RequestError(f"{label(node)} is defined by a subgraph, which cannot be written out")
+        if schema is None or len(inner.input) > schema.max_input or not _has_attributes(schema, inner):
+            written = next((entry.version for entry in body.opset_import if entry.domain == ""), 0)
+            raise RequestError(
+                f"{label(node)}: its definition is written for opset {written}, and {inner.op_type} is another at the "
+                f"model's opset {opset}: convert the model to {written} first"
+            )
+
+
+def _has_attributes(schema: _Schema, inner: onnx.NodeProto) -> bool:
+    return all(attribute.name in schema.attributes for attribute in inner.attribute)
+
+
+def _put_body(edits: Rewriting, node: ir.Node, body: onnx.FunctionProto) -> int:
+    """Put the body's nodes before the node and let them make its outputs; returns how many they are."""
+    made_names = {name for inner in body.node for name in inner.output} | set(body.input)
+    # A body for a node without some outputs names them all the same.
+    wanted = [(output, name) for output, name in zip(node.outputs, body.output, strict=False) if name in made_names]
+    body.output[:] = [name for _, name in wanted]
+    function = ir.serde.deserialize_function(body)
+    defaults = {attribute.name: ir.serde.deserialize_attribute(attribute) for attribute in body.attribute_proto}
+    attributes = {**defaults, **node.attributes}
+    given = [*node.inputs, *[None] * (len(function.inputs) - len(node.inputs))]
+    values: dict[ir.Value, ir.Value | None] = dict(zip(function.inputs, given, strict=True))
+    base = node.name or node.op_type
+    made = [_put_inner(edits, node, inner, values, attributes, base) for inner in function]
+    for (output, _), result in zip(wanted, function.outputs, strict=True):
+        if output.uses() or output.is_graph_output():
+            value = values[result]
+            if value is None or value in node.inputs or value.name == output.name:
+                value = edits.put_for(node, "Identity", [value], wish=f"{base}_same")
+            edits.take_over(value, output)
+    _check_types(node, made, edits.opset_of(node))
+    edits.remove(node)
+    _remove_unread(edits, made)
+    return sum(one.graph is not None for one in made)
+
+
+def _check_types(node: ir.Node, made: Sequence[ir.Node], opset: int) -> None:
+    """Raises `RequestError` where ONNX wrote the definition for floats and the node has halves."""
+    given = [value for value in dict.fromkeys(node.inputs) if value is not None]
+    if any(value.dtype is None for value in given):
+        return
+    inputs = [onnx.ValueInfoProto(name=value.name, type=_type(value)) for value in given]
+    nodes = [ir.serde.serialize_node(one) for one in made]
+    graph = onnx.helper.make_graph(nodes, "body", inputs, [])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+    try:
+        onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+    except onnx.shape_inference.InferenceError as error:
+        raise RequestError(f"{label(node)}: ONNX's definition does not fit its types: {one_paragraph(error)}") from None
+
+
+def _put_inner(
+    edits: Rewriting,
+    node: ir.Node,
+    inner: ir.Node,
+    values: dict[ir.Value, ir.Value | None],
+    attributes: Mapping[str, ir.Attr],
+    base: str,
+) -> ir.Node:
+    made = ir.Node(
+        inner.domain,
+        inner.op_type,
+        [None if value is None else values.get(value) for value in inner.inputs],
+        _resolved(inner, attributes),
+        num_outputs=len(inner.outputs),
+        name=edits.new_name(f"{base}_{inner.op_type}"),
+        metadata_props=precision_metadata(node),
+    )
+    for old, new in zip(inner.outputs, made.outputs, strict=True):
+        new.name = edits.new_name(f"{base}_{old.name}") if old.name else ""
+        values[old] = new
+    graph_of(node).insert_before(node, made)
+    return made
+
+
+def _resolved(inner: ir.Node, attributes: Mapping[str, ir.Attr]) -> list[ir.Attr]:
+    """The inner node's attributes, those of the outer one in place of references; what neither has is left out."""
+    found = []
+    for name, attribute in inner.attributes.items():
+        if not attribute.is_ref():
+            found.append(attribute)
+        elif (given := attributes.get(attribute.ref_attr_name or "")) is not None:
+            found.append(ir.Attr(name, given.type, given.value))
+    return found
+
+
+def _remove_unread(edits: Rewriting, made: Sequence[ir.Node]) -> None:
+    """A body computes all outputs; those that the node did not have are not wanted."""
+    for one in reversed(made):
+        if not any(value.uses() or value.is_graph_output() for value in one.outputs):
+            edits.remove(one)

@@ -1,0 +1,190 @@
+"""The edits of sanitizing, for operations: new names are identifiers, inner shapes are inferred only for a while."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from ndld_flow.graph.edit.edited_model import EditedModel
+from ndld_flow.graph.sanitize.constants import detach_initializers_from_inputs
+from ndld_flow.graph.sanitize.edits import Edits, is_standard
+from ndld_flow.models.node_precision import precision_metadata
+from ndld_flow.models.shape_inference import infer_shapes
+from ndld_flow.models.unique_names import free_name, identifier
+
+_READ_BYTES = 64 * 2**20
+"""Larger constants are not read to see whether a rule fits."""
+_NAMED = 5
+
+
+class Rewriting(Edits):
+    """A model being changed by an operation. Initializers of IR version 3 stop being inputs, which all of them are."""
+
+    def __init__(self, edited: EditedModel) -> None:
+        super().__init__(edited.model, _READ_BYTES)
+        self._names = edited.names() | {""}
+        detach_initializers_from_inputs(self)
+
+    def opset_of(self, node: ir.Node) -> int:
+        """Version of the default domain that holds for a node."""
+        return self.opset(graph_of(node))
+
+    def new_name(self, wanted: str) -> str:
+        return free_name(identifier(wanted), self._names)
+
+    def put_before(
+        self,
+        anchor: ir.Node,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, ir._convenience.SupportedAttrTypes] | None = None,
+        wish: str = "",
+    ) -> ir.Value:
+        """A new node before another; returns its output."""
+        value = self._made(op_type, inputs, attributes, wish or f"{anchor.name or anchor.op_type}_{op_type}")
+        node = value.producer()
+        assert node is not None and isinstance(anchor.graph, ir.Graph)
+        anchor.graph.insert_before(anchor, node)
+        return value
+
+    def put_for(
+        self,
+        node: ir.Node,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, ir._convenience.SupportedAttrTypes] | None = None,
+        wish: str = "",
+    ) -> ir.Value:
+        """A new node that does part of another's work, before it and in the precision it was asked to have."""
+        value = self.put_before(node, op_type, inputs, attributes, wish)
+        made = value.producer()
+        assert made is not None
+        made.metadata_props.update(precision_metadata(node))
+        return value
+
+    def put_first(
+        self,
+        graph: ir.Graph,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, ir._convenience.SupportedAttrTypes] | None = None,
+        wish: str = "",
+    ) -> ir.Value:
+        """A new node before all others of a graph; returns its output."""
+        if len(graph):
+            return self.put_before(graph[0], op_type, inputs, attributes, wish)
+        return self.put_last(graph, op_type, inputs, attributes, wish)
+
+    def put_last(
+        self,
+        graph: ir.Graph,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, ir._convenience.SupportedAttrTypes] | None = None,
+        wish: str = "",
+    ) -> ir.Value:
+        """A new node after all others of a graph; returns its output."""
+        value = self._made(op_type, inputs, attributes, wish or op_type)
+        node = value.producer()
+        assert node is not None
+        graph.append(node)
+        return value
+
+    def _made(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, ir._convenience.SupportedAttrTypes] | None,
+        wish: str,
+    ) -> ir.Value:
+        node = ir.node(op_type, inputs, attributes, name=self.new_name(wish))
+        node.outputs[0].name = self.new_name(f"{wish}_output")
+        return node.outputs[0]
+
+    def add_constant(self, graph: ir.Graph, tensor: ir.TensorProtocol, wanted: str) -> ir.Value:
+        """As `add_initializer`, of a tensor that may lie on disk."""
+        tensor.name = self.new_name(wanted)
+        value = ir.Value(name=tensor.name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)  # type: ignore[arg-type]
+        if self.may_hold_initializers(graph):
+            graph.register_initializer(value)
+            return value
+        return self.put_first(graph, "Constant", [], {"value": tensor}, wanted)
+
+    def drop_unread(self, value: ir.Value) -> None:
+        """Take a constant away that nothing reads any more."""
+        if value.uses() or value.is_graph_output() or value.is_graph_input():
+            return
+        producer, graph = value.producer(), value.graph
+        if producer is not None:
+            self.remove(producer)
+        elif graph is not None and value.is_initializer():
+            del graph.initializers[value.name or ""]
+
+    def constant_like(self, graph: ir.Graph, number: float, dtype: ir.DataType, wish: str) -> ir.Value:
+        """A scalar of an element type."""
+        return self.add_initializer(graph, np.array(number, dtype.numpy()), wish)
+
+    def ints(self, graph: ir.Graph, numbers: Sequence[int], wish: str) -> ir.Value:
+        """A vector of int64."""
+        return self.add_initializer(graph, np.array(numbers, np.int64), wish)
+
+
+def graph_of(node: ir.Node) -> ir.Graph:
+    """The graph a node stands in; of a function, its body."""
+    assert isinstance(node.graph, ir.Graph)
+    return node.graph
+
+
+def read_instead(old: ir.Value, new: ir.Value) -> None:
+    """Let nodes, in subgraphs too, and graph outputs read another value, except the node that makes that one."""
+    for use in tuple(old.uses()):
+        if use.node is not new.producer():
+            use.node.replace_input_with(use.idx, new)
+    graph = old.graph
+    if graph is not None and old.is_graph_output():
+        graph.outputs[:] = [new if output is old else output for output in graph.outputs]
+
+
+@contextlib.contextmanager
+def known_shapes(model: ir.Model) -> Iterator[None]:
+    """Inside, every tensor has the shape and dtype that follow from the inputs as they are now.
+
+    Afterwards tensors have what was noted before, and new ones no shape: later operations may still change it.
+    """
+    outputs = [(value.name, value.shape, value.type) for value in model.graph.outputs]
+    noted = {value: (value.shape, value.type) for value in _made_values(model)}
+    for value in noted:
+        producer = value.producer()
+        if producer is not None and is_standard(producer):
+            value.shape = None
+    infer_shapes(model)
+    try:
+        yield
+    finally:
+        for value in _made_values(model):
+            value.shape, value.type = noted.get(value, (None, value.type))
+        for value, (name, shape, type_) in zip(model.graph.outputs, outputs, strict=False):
+            if value.name == name:
+                value.shape, value.type = shape, type_
+
+
+def _made_values(model: ir.Model) -> Iterator[ir.Value]:
+    """Outputs of all nodes; local functions have no shapes."""
+    for graph in model.graphs():
+        for node in graph:
+            yield from node.outputs
+
+
+def label(node: ir.Node) -> str:
+    """A node as messages name it: `gemm_3 (Gemm)`."""
+    name = node.name or next((value.name for value in node.outputs if value.name), "")
+    return f"{name} ({node.op_type})" if name else f"a {node.op_type}"
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first five, and how many more."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"

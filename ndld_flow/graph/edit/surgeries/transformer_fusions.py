@@ -1,0 +1,148 @@
+"""ONNX Runtime's fusions of transformers, on the model being edited."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from ndld_flow.base.errors import KilledError, RequestError
+from ndld_flow.graph.edit.edited_model import EditedModel
+from ndld_flow.graph.edit.surgeries import fusing_worker
+from ndld_flow.graph.edit.surgeries.rewriting import some_of
+from ndld_flow.models.derived_tensors import pieces_of
+from ndld_flow.models.external_data import INLINE_LIMIT_BYTES, tensors_of
+from ndld_flow.models.files import all_graphs, load_model
+from ndld_flow.models.node_selection import op_name
+from ndld_flow.models.sparse_tensors import SparseInitializer
+from ndld_flow.processes.parent import run_child
+
+_OF_ONNX = frozenset(("LayerNormalization", "RMSNormalization", "Gelu", "RotaryEmbedding", "Attention"))
+_CONTRIB = "com.microsoft::"
+_PIECE_BYTES = 2**24
+_WAY_OUT = "`without: [layer_norm]` leaves them as they are"
+
+
+@dataclass(frozen=True)
+class FusionJob:
+    """What the optimizer is asked."""
+
+    model_type: str
+    options: Mapping[str, bool]
+    """Its `FusionOptions`."""
+    mask: str
+    num_heads: int
+    hidden_size: int
+
+
+def fuse_transformer(edited: EditedModel, job: FusionJob) -> Counter[str]:
+    """Let the optimizer fuse; returns how many nodes of each fused operator there are more.
+
+    Raises `RequestError` for a model that is too large or has sparse weights, for a failure of the optimizer, and for
+    operators that the model's opset does not have.
+    """
+    _check_size(edited.model)
+    before = _fused_operators(edited.model)
+    with tempfile.TemporaryDirectory(prefix="ndld-flow-fusing-") as folder:
+        fused = _run(edited.model, job, Path(folder))
+    _keep_what_was(edited.model, fused)
+    _check_operators(fused)
+    if any(node.domain == "com.microsoft" for graph in all_graphs(fused) for node in graph):
+        fused.opset_imports.setdefault("com.microsoft", 1)
+    done = _fused_operators(fused) - before
+    if done:
+        edited.model = fused
+    return done
+
+
+def _check_size(model: ir.Model) -> None:
+    tensors = list(tensors_of(model))
+    if any(isinstance(tensor, SparseInitializer) for tensor in tensors):
+        raise RequestError("ONNX Runtime's optimizer does not know sparse initializers: make them dense first")
+    size = sum(tensor.nbytes for tensor in tensors if tensor.dtype != ir.DataType.STRING)
+    if size > INLINE_LIMIT_BYTES:
+        raise RequestError(
+            f"the weights are {size / 2**30:.1f} GiB, and ONNX Runtime's optimizer wants the model in one piece of at "
+            f"most {INLINE_LIMIT_BYTES / 2**30:.1f} GiB: `extract` parts of it and fuse those, or run its own command "
+            "line in a step `run_tool`"
+        )
+
+
+def _run(model: ir.Model, job: FusionJob, folder: Path) -> ir.Model:
+    (folder / fusing_worker.JOB).write_text(json.dumps(asdict(job)), encoding="utf-8")
+    _write_whole(model, folder / fusing_worker.SOURCE)
+    ended = run_child(fusing_worker.__name__, folder, lambda *_: None)
+    error, result = folder / fusing_worker.ERROR, folder / fusing_worker.RESULT
+    if error.exists():
+        said = " ".join(error.read_text(encoding="utf-8").split())[:300]
+        raise RequestError(f"ONNX Runtime's optimizer failed on this model: {said}")
+    if not result.exists():
+        if not ended.signal_name:
+            raise ended.died("fusing")
+        raise KilledError(f"ONNX Runtime's optimizer died of {ended.signal_name}: the memory may be short")
+    fused = load_model(result)
+    for graph in fused.graphs():
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):  # the file goes with the folder
+                value.const_value = ir.Tensor(value.const_value.numpy().copy(), name=value.name)
+    return fused
+
+
+def _write_whole(model: ir.Model, path: Path) -> None:
+    """The model with all weights inside."""
+    values = [value for graph in model.graphs() for value in graph.initializers.values()]
+    kept = [(value, value.const_value) for value in values if isinstance(value.const_value, ir.ExternalTensor)]
+    try:
+        for value, tensor in kept:
+            value.const_value = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=value.name)
+        path.write_bytes(ir.serde.serialize_model(model).SerializeToString())
+    finally:
+        for value, tensor in kept:
+            value.const_value = tensor
+
+
+def _keep_what_was(old: ir.Model, fused: ir.Model) -> None:
+    """Weights that were not touched are those on disk again; the model is still who it was made by."""
+    fused.producer_name, fused.producer_version = old.producer_name, old.producer_version
+    fused.ir_version = old.ir_version
+    for name, value in old.graph.initializers.items():
+        found = fused.graph.initializers.get(name)
+        if found is not None and _same(value.const_value, found.const_value):
+            found.const_value = value.const_value
+
+
+def _same(old: ir.TensorProtocol | None, new: ir.TensorProtocol | None) -> bool:
+    if old is None or new is None or not isinstance(old, ir.ExternalTensor):
+        return False
+    if (old.dtype, old.shape) != (new.dtype, new.shape):
+        return False
+    data, place = memoryview(new.tobytes()), 0
+    for piece in pieces_of(old, _PIECE_BYTES):
+        if data[place : place + len(piece)] != piece:
+            return False
+        place += len(piece)
+    return True
+
+
+def _fused_operators(model: ir.Model) -> Counter[str]:
+    names = (op_name(node) for graph in all_graphs(model) for node in graph)
+    return Counter(name.removeprefix(_CONTRIB) for name in names if name.startswith(_CONTRIB) or name in _OF_ONNX)
+
+
+def _check_operators(model: ir.Model) -> None:
+    """Raises `RequestError` for operators that ONNX Runtime knows in ONNX's domain and ONNX does not."""
+    opset = model.opset_imports.get("", 0)
+    used = {node.op_type for graph in model.graphs() for node in graph if node.domain == ""}
+    unknown = sorted(name for name in used if not onnx.defs.has(name, opset, ""))
+    if unknown:
+        later = [name for name in unknown if onnx.defs.has(name)]
+        advice = "convert the model to opset 17 or newer first, or " if later else ""
+        raise RequestError(
+            f"the fusions make {some_of(unknown)}, which ONNX does not have at opset {opset}: {advice}{_WAY_OUT}"
+        )

@@ -1,0 +1,107 @@
+"""Dtype and shape of tensors at the edge of a model: as people write them, as noted, as they can be inferred."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+import onnx_ir as ir
+
+from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.base.nearest import say_nearest
+from ndld_flow.graph.edit.dtype_words import dtype_of_word, word_of_dtype
+from ndld_flow.graph.edit.surgeries.rewriting import known_shapes
+from ndld_flow.models.element_types import Types, dtype_of, infer_types
+from ndld_flow.models.shape_inference import made_up
+
+_TYPE = re.compile(r"\s*([A-Za-z0-9_]+)\s*\[([^\[\]]*)\]\s*")
+
+
+def parse_tensor_type(text: str) -> tuple[ir.TensorType, ir.Shape]:
+    """`float32[1, 3, H, ?]`: numbers, names, `?` for a dimension that is not known; `int64[]` is a scalar.
+
+    Raises `RequestError`.
+    """
+    found = _TYPE.fullmatch(text)
+    if found is None:
+        raise RequestError(f"{text!r} is no tensor type: write a dtype and a shape, such as `float32[1, 3, H, ?]`")
+    dims = [dim.strip() for dim in found[2].split(",")] if found[2].strip() else []
+    return ir.TensorType(dtype_of_word(found[1])), ir.Shape([_dim(dim) for dim in dims])
+
+
+def type_edges(model: ir.Model, edges: Iterable[ir.Value], given: Mapping[str, str], where: str = "types") -> None:
+    """Write dtype and shape on tensors that become inputs or outputs: as given, as inferred, or as noted.
+
+    Raises `RequestError` for a given name that is none of them, and for a tensor of which neither is known.
+    """
+    edges = list(edges)
+    known = {value.name or "" for value in edges}
+    for name in given:
+        if name not in known:
+            raise RequestError(f"`{where}`: {name!r} becomes neither input nor output; {say_nearest(name, known)}")
+    for value in edges:
+        if value.name in given:
+            value.type, value.shape = parse_tensor_type(given[value.name or ""])
+    infer_edges([value for value in edges if value.name not in given], model)
+    _add_dtypes(model, edges)
+    _check_known(edges, where)
+
+
+def infer_edges(edges: Iterable[ir.Value], model: ir.Model) -> None:
+    """Write on tensors of a model what follows from its inputs, else leave what is noted: an earlier operation may have
+    changed it. Nothing is written on others."""
+    with known_shapes(model):
+        found = {value: (value.shape, value.type) for value in edges}
+    for value, (shape, type_) in found.items():
+        value.type = type_ or value.type
+        value.shape = _more_exact(shape, value.shape)  # a new one: what an operation notes itself is believed
+
+
+def _more_exact(found: ir.Shape | None, noted: ir.Shape | None) -> ir.Shape | None:
+    """Numbers as found, else what is noted."""
+    if found is None:
+        return None if noted is None else noted.copy()
+    if noted is None or len(noted) != len(found):
+        return ir.Shape([None if made_up(dim) else dim for dim in found])
+    return ir.Shape([dim if isinstance(dim, int) else known for dim, known in zip(found, noted, strict=True)])
+
+
+def _add_dtypes(model: ir.Model, edges: Iterable[ir.Value]) -> None:
+    """What operators' signatures tell where shape inference stops."""
+    untyped = [value for value in edges if value.type is None]
+    types = types_by_signatures(model) if untyped else {}
+    for value in untyped:
+        if types.get(value, "").startswith("tensor("):
+            value.type = ir.TensorType(dtype_of(types[value]))
+
+
+def _check_known(edges: Iterable[ir.Value], where: str) -> None:
+    unknown = [value for value in edges if _is_open(value)]
+    if unknown:
+        first = unknown[0]
+        word = "float32" if first.type is None else word_of_dtype(first.type.dtype)
+        what = "the dtype" if first.type is None else "the number of dimensions"
+        raise RequestError(
+            f"{what} of {first.name!r} is not noted in the model and cannot be inferred; "
+            f'give it: `{where}: {{"{first.name}": "{word}[1, ?, 8]"}}`'
+            + (f" (so for {', '.join(repr(value.name) for value in unknown[1:])})" if unknown[1:] else "")
+        )
+
+
+def _is_open(value: ir.Value) -> bool:
+    """ONNX wants a shape on every tensor at the edge; sequences and optionals need none."""
+    return value.type is None or (isinstance(value.type, ir.TensorType) and value.shape is None)
+
+
+def types_by_signatures(model: ir.Model) -> Types:
+    """Types as far as operators' signatures tell them; none in a model with local functions."""
+    try:
+        return {} if model.functions else infer_types(model)
+    except ModelError:
+        return {}
+
+
+def _dim(text: str) -> int | str | None:
+    if text == "?":
+        return None
+    return int(text) if text.isascii() and text.isdigit() else text

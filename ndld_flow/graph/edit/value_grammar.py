@@ -1,0 +1,250 @@
+"""Values as people write them: `[[1, 2], [3, 4]]`, `'It\\'s alive!'`, `0x1F`, `-inf`, `true`.
+
+Lists of numbers, of truth values or of quoted texts; a number may be decimal, hexadecimal or with an exponent.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.plain_text import short_name
+from ndld_flow.graph.edit.dtype_words import word_of_dtype
+
+Value: TypeAlias = "bool | int | float | str | list[Value]"
+Array = npt.NDArray[Any]
+
+MAX_ELEMENTS = 10_000
+"""What has more elements is better kept in a file than in a recipe."""
+_MAX_DEPTH = 32
+_MAX_DIGITS = 400
+
+_SPACE = re.compile(r"\s*")
+_WORD = re.compile(r"[^\s\[\],'\"]+")
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
+_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]+|[0-9]+)")
+_FLOAT = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|inf|nan)")
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\", "'": "'", '"': '"'}
+_TRUTHS = {"true": True, "True": True, "false": False, "False": False}
+
+
+def parse_value(text: str) -> Value:
+    """The value that a text says: a number, a truth value, a quoted text, or lists of these in lists.
+
+    Raises `RequestError` with the column, counted from 1, for what is none, and for more than 10,000 elements.
+    """
+    return _Reader(text).whole()
+
+
+def to_array(value: Value, dtype: ir.DataType) -> Array:
+    """The values as an array of a dtype; texts as an array of objects.
+
+    Raises `RequestError` for a value that the dtype cannot hold (floats are rounded, nothing is cut off), for lists of
+    unequal lengths, and for more than 10,000 elements.
+    """
+    shape = _shape(value)
+    elements = list(_elements(value, ()))
+    if len(elements) > MAX_ELEMENTS:
+        raise RequestError(_too_many())
+    convert = _CONVERSIONS.get(_kind(dtype))
+    if convert is None:
+        raise RequestError(f"values of the type {word_of_dtype(dtype)} cannot be written as text; give a .npy file")
+    flat = np.empty(len(elements), dtype=np.object_ if dtype == ir.DataType.STRING else dtype.numpy())
+    for number, (place, element) in enumerate(elements):
+        flat[number] = convert(element, dtype, place)
+    return flat.reshape(shape)
+
+
+class _Reader:
+    """Reads one value from the left to the right."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._place = 0
+        self._count = 0
+
+    def whole(self) -> Value:
+        value = self._value(0)
+        self._skip_space()
+        if self._place < len(self._text):
+            raise self._error("the value has ended here, but more follows")
+        return value
+
+    def _value(self, depth: int) -> Value:
+        self._skip_space()
+        if self._ahead() == "[":
+            return self._list(depth)
+        self._count += 1
+        if self._count > MAX_ELEMENTS:
+            raise self._error(_too_many())
+        if self._ahead() in ("'", '"'):
+            return self._quoted()
+        return self._plain()
+
+    def _list(self, depth: int) -> list[Value]:
+        if depth == _MAX_DEPTH:
+            raise self._error(f"lists are nested deeper than {_MAX_DEPTH}")
+        self._place += 1
+        self._skip_space()
+        values: list[Value] = []
+        while self._ahead() != "]" or values:
+            values.append(self._value(depth + 1))
+            self._skip_space()
+            if self._ahead() not in (",", "]"):
+                raise self._error("`,` or `]` is missing")
+            if self._ahead() == "]":
+                break
+            self._place += 1
+        self._place += 1
+        return values
+
+    def _quoted(self) -> str:
+        found = _QUOTED.match(self._text, self._place)
+        if found is None:
+            raise self._error("the text that begins here has no end: its closing quote is missing")
+        start, self._place = self._place, found.end()
+        return _ESCAPE.sub(lambda escape: self._unescaped(escape[1], start + 1 + escape.start()), found[0][1:-1])
+
+    def _unescaped(self, code: str, place: int) -> str:
+        if code[0] in "xu" and len(code) > 1:
+            return chr(int(code[1:], 16))
+        if code not in _ESCAPED:
+            self._place = place
+            raise self._error(f"`\\{short_name(code)}` means nothing in a text; write `\\\\` for a backslash")
+        return _ESCAPED[code]
+
+    def _plain(self) -> Value:
+        found = _WORD.match(self._text, self._place)
+        if found is None:
+            raise self._error("a value is missing")
+        word = found[0]
+        value = _TRUTHS[word] if word in _TRUTHS else _number(word)
+        if value is None:
+            shown = short_name(word, 40)
+            raise self._error(f"`{shown}` is no number, `true` or `false`; texts stand in quotes: `'{shown}'`")
+        self._place = found.end()
+        return value
+
+    def _skip_space(self) -> None:
+        found = _SPACE.match(self._text, self._place)
+        assert found is not None
+        self._place = found.end()
+
+    def _ahead(self) -> str:
+        return self._text[self._place : self._place + 1]
+
+    def _error(self, what: str) -> RequestError:
+        return RequestError(f"the value `{short_name(self._text, 60)}`, column {self._place + 1}: {what}")
+
+
+def _number(word: str) -> int | float | None:
+    """None for what is no number, or none that fits."""
+    if len(word) > _MAX_DIGITS:
+        return None
+    if _INTEGER.fullmatch(word):
+        return int(word, 16 if "x" in word.lower() else 10)
+    if not _FLOAT.fullmatch(word):
+        return None
+    number = float(word)
+    return None if math.isinf(number) and "inf" not in word else number
+
+
+def _too_many() -> str:
+    return f"more than {MAX_ELEMENTS:,} elements are not written out; keep them in a .npy file and name that"
+
+
+def _shape(value: Value) -> tuple[int, ...]:
+    """Raises `RequestError` where lists of one level differ."""
+    if not isinstance(value, list):
+        return ()
+    shapes = [_shape(element) for element in value]
+    for number, shape in enumerate(shapes):
+        if shape != shapes[0]:
+            raise RequestError(
+                f"the lists are not of one length: element 0 has the shape {list(shapes[0])}, "
+                f"element {number} has {list(shape)}"
+            )
+    return (len(value), *(shapes[0] if shapes else ()))
+
+
+_Place: TypeAlias = "tuple[int, ...]"
+
+
+def _elements(value: Value, place: _Place) -> Iterator[tuple[_Place, Value]]:
+    if not isinstance(value, list):
+        yield place, value
+        return
+    for number, element in enumerate(value):
+        yield from _elements(element, (*place, number))
+
+
+def _kind(dtype: ir.DataType) -> str:
+    if dtype in (ir.DataType.STRING, ir.DataType.BOOL):
+        return dtype.name
+    if dtype.is_integer():
+        return "integer"
+    return "float" if dtype.is_floating_point() else ""
+
+
+def _text_element(element: Value, dtype: ir.DataType, place: _Place) -> str:
+    if not isinstance(element, str):
+        raise _unfit(element, dtype, place)
+    return element
+
+
+def _truth(element: Value, dtype: ir.DataType, place: _Place) -> bool:
+    if isinstance(element, bool) or (isinstance(element, int) and element in (0, 1)):
+        return bool(element)
+    raise _unfit(element, dtype, place)
+
+
+def _integer(element: Value, dtype: ir.DataType, place: _Place) -> int:
+    if isinstance(element, float) and element.is_integer():
+        element = int(element)
+    if not isinstance(element, int) or isinstance(element, bool):
+        raise _unfit(element, dtype, place)
+    limits = ml_dtypes.iinfo(dtype.numpy())
+    if not int(limits.min) <= element <= int(limits.max):
+        raise _unfit(element, dtype, place, f", which goes from {int(limits.min)} to {int(limits.max)}")
+    return element
+
+
+def _float(element: Value, dtype: ir.DataType, place: _Place) -> Any:  # noqa: ANN401 - a scalar of any float type
+    if not isinstance(element, int | float) or isinstance(element, bool):
+        raise _unfit(element, dtype, place)
+    limits = ml_dtypes.finfo(dtype.numpy())
+    why = f", which goes from {float(limits.min):g} to {float(limits.max):g}"
+    try:
+        wanted = float(element)
+    except OverflowError:
+        raise _unfit(element, dtype, place, why) from None
+    with np.errstate(over="ignore"):
+        held = np.asarray(wanted, dtype=np.float64).astype(dtype.numpy())
+    kept = float(held)
+    # The smallest floats know no infinity: they keep their largest number instead.
+    clipped = math.isfinite(wanted) and abs(wanted) - abs(kept) > float(limits.max) * float(limits.eps) / 2
+    if clipped or math.isnan(kept) != math.isnan(wanted) or math.isinf(kept) != math.isinf(wanted):
+        raise _unfit(element, dtype, place, why)
+    return held
+
+
+def _unfit(element: Value, dtype: ir.DataType, place: _Place, why: str = "") -> RequestError:
+    where = f" at {list(place)}" if place else ""
+    return RequestError(f"{short_name(repr(element), 40)}{where} does not fit {word_of_dtype(dtype)}{why}")
+
+
+_CONVERSIONS = {
+    ir.DataType.STRING.name: _text_element,
+    ir.DataType.BOOL.name: _truth,
+    "integer": _integer,
+    "float": _float,
+}

@@ -1,0 +1,228 @@
+"""Answer what a person asks about a model."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from ndld_flow.base.errors import OutputsError, RequestError
+from ndld_flow.base.name_patterns import name_matcher
+from ndld_flow.base.nearest import say_nearest
+from ndld_flow.graph.edit.node_selecting import fitting_nodes
+from ndld_flow.graph.edit.selection_criteria import NodeCriteria
+from ndld_flow.graph.edit.tensor_criteria import TensorCriteria
+from ndld_flow.graph.edit.tensor_selecting import ConstantTensor, fitting_tensors
+from ndld_flow.graph.inspect.views import Views
+from ndld_flow.models.derived_tensors import pieces_of
+from ndld_flow.models.files import load_model, summarize_model
+from ndld_flow.models.node_precision import precision_of
+from ndld_flow.models.scopes import function_address, scopes_of
+from ndld_flow.models.shape_inference import infer_shapes
+from ndld_flow.models.sparse_tensors import SparseInitializer
+from ndld_flow.models.tensor_statistics import dtype_name, tensor_bytes
+from ndld_flow.records.inspection import (
+    DataFileEntry,
+    InspectedNode,
+    InspectedTensor,
+    Inspection,
+    ModelSummary,
+    NodeGroup,
+    WeightGroup,
+)
+from ndld_flow.store.files import writing_atomically
+
+GroupBy = Literal["op_type", "domain", "precision", "scope", "dtype"]
+FIRST_VALUES = 24
+_LARGEST = 8
+_PIECE_BYTES = 2**22
+
+
+@dataclass(frozen=True)
+class Query:
+    """What is asked; the first of these that is set is answered, and a summary where none is."""
+
+    node: str | None = None
+    """All about the node of this name, or the one that makes a tensor of this name."""
+    tensor: str | None = None
+    """All about the tensor of this name, numbers included."""
+    group_by: GroupBy | None = None
+    """Count the nodes that `nodes` selects, or all; `dtype` counts weights."""
+    nodes: NodeCriteria | None = None
+    tensors: tuple[str, ...] = ()
+    """Patterns of names."""
+    initializers: TensorCriteria | None = None
+    by_size: bool = False
+    """Sort initializers, the largest first."""
+    statistics: bool = False
+    """Read the initializers' numbers."""
+
+
+def inspect_model(path: Path, query: Query) -> Inspection:
+    """Answer a query. Raises `ModelError` as `load_model` does, `RequestError` when nothing is what was asked for."""
+    model = load_model(path)
+    infer_shapes(model)
+    views = Views(model)
+    name = str(path)
+    if query.node is not None:
+        return Inspection(model=name, nodes=_nodes_named(model, views, query.node))
+    if query.tensor is not None:
+        found = _tensors_named(views, query.tensor)
+        return Inspection(model=name, tensors=tuple(views.with_numbers(value, FIRST_VALUES) for value in found))
+    if query.group_by == "dtype":
+        return Inspection(model=name, weights=_weights(views.held))
+    if query.group_by is not None:
+        return Inspection(model=name, groups=_groups(_nodes(model, views, query), query.group_by))
+    if query.nodes is not None:
+        return Inspection(model=name, nodes=_nodes(model, views, query))
+    if query.initializers is not None:
+        return Inspection(model=name, tensors=_initializers(model, views, query.initializers, query))
+    if query.tensors:
+        return Inspection(model=name, tensors=_fitting(views, query.tensors))
+    return Inspection(model=name, summary=_summary(model, views))
+
+
+def export_tensor(path: Path, name: str, target: Path) -> None:
+    """Write what the model holds under a name to a `.npy` file; numbers of whole bytes are never all in memory.
+
+    Raises `RequestError` for a tensor that the model does not hold, `OutputsError` when the file cannot be written.
+    """
+    views = Views(load_model(path))
+    held = {one.value: one for one in views.held}
+    found = [held[value] for value in _tensors_named(views, name) if value in held]
+    if not found:
+        raise RequestError(f"{name!r} is computed by the model: only initializers and constants can be exported")
+    tensor = found[0].tensor
+    if tensor.dtype == ir.DataType.STRING:
+        raise RequestError(f"{name!r} holds texts, which .npy files cannot hold safely")
+    try:
+        with writing_atomically(target) as file:
+            dtype = np.dtype(tensor.dtype.numpy())
+            if dtype.kind not in "biufc" or isinstance(tensor, SparseInitializer):
+                np.save(file, tensor.numpy())
+                return
+            head = {"descr": dtype.newbyteorder("<").str, "fortran_order": False, "shape": tuple(tensor.shape.numpy())}
+            np.lib.format.write_array_header_1_0(file, head)
+            for piece in pieces_of(tensor, _PIECE_BYTES):
+                file.write(piece)
+    except OSError as error:
+        raise OutputsError(f"{target}: cannot be written ({error.strerror}).") from None
+
+
+def _nodes(model: ir.Model, views: Views, query: Query) -> tuple[InspectedNode, ...]:
+    if query.nodes is None:
+        return tuple(views.node(node) for graph in scopes_of(model).values() for node in graph)
+    return tuple(views.node(node) for node in fitting_nodes(model, query.nodes))
+
+
+def _nodes_named(model: ir.Model, views: Views, name: str) -> tuple[InspectedNode, ...]:
+    nodes = [node for graph in scopes_of(model).values() for node in graph]
+    found = [node for node in nodes if node.name == name]
+    found = found or [node for node in nodes if any(value.name == name for value in node.outputs)]
+    if not found:
+        raise RequestError(f"there is no node {name!r}; {say_nearest(name, (n.name for n in nodes if n.name))}")
+    return tuple(map(views.node, found))
+
+
+def _tensors_named(views: Views, name: str) -> list[ir.Value]:
+    values = list(views.values())
+    found = [value for value in values if value.name == name]
+    if not found:
+        raise RequestError(f"there is no tensor {name!r}; {say_nearest(name, (v.name for v in values if v.name))}")
+    return found
+
+
+def _fitting(views: Views, patterns: Sequence[str]) -> tuple[InspectedTensor, ...]:
+    matchers = [name_matcher(pattern) for pattern in patterns]
+    values = [value for value in views.values() if value.name]
+    found = [value for value in values if any(fits(value.name or "") for fits in matchers)]
+    if not found:
+        near = say_nearest(patterns[0], (value.name or "" for value in values))
+        raise RequestError(f"no tensor has a name like {patterns[0]!r}; {near}")
+    return tuple(map(views.tensor, found))
+
+
+def _initializers(model: ir.Model, views: Views, select: TensorCriteria, query: Query) -> tuple[InspectedTensor, ...]:
+    held = fitting_tensors(model, select)
+    if query.by_size:
+        held.sort(key=lambda one: -tensor_bytes(one.tensor))
+    if query.statistics:
+        return tuple(views.with_numbers(one.value, 0) for one in held)
+    return tuple(views.tensor(one.value) for one in held)
+
+
+def _groups(nodes: Iterable[InspectedNode], by: GroupBy) -> tuple[NodeGroup, ...]:
+    grouped: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for node in nodes:
+        grouped[_value(node, by)][node.op_type] += 1
+    ordered = sorted(grouped.items(), key=lambda item: (-item[1].total(), item[0]))
+    return tuple(NodeGroup(value=value, count=types.total(), op_types=_most_first(types)) for value, types in ordered)
+
+
+def _value(node: InspectedNode, by: GroupBy) -> str:
+    if by == "domain":
+        return node.op_type.rpartition("::")[0] or "ai.onnx"
+    return {"op_type": node.op_type, "precision": node.precision or "none", "scope": node.scope}[by]
+
+
+def _most_first(counted: Counter[str]) -> dict[str, int]:
+    return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _weights(held: Iterable[ConstantTensor]) -> dict[str, WeightGroup]:
+    grouped: defaultdict[str, list[ir.TensorProtocol]] = defaultdict(list)
+    for one in held:
+        grouped[dtype_name(one.tensor.dtype)].append(one.tensor)
+    found = {
+        dtype: WeightGroup(
+            count=len(tensors),
+            elements=sum(tensor.size for tensor in tensors),
+            size_bytes=sum(map(tensor_bytes, tensors)),
+        )
+        for dtype, tensors in grouped.items()
+    }
+    return dict(sorted(found.items(), key=lambda item: (-item[1].size_bytes, item[0])))
+
+
+def _summary(model: ir.Model, views: Views) -> ModelSummary:
+    counted = summarize_model(model)
+    largest = sorted(views.held, key=lambda one: (-tensor_bytes(one.tensor), one.name))[:_LARGEST]
+    graph = model.graph
+    scopes = scopes_of(model)
+    addresses = [address for address in scopes if address]
+    functions = {function_address(function) for function in model.functions.values()}
+    nodes = [node for inner in scopes.values() for node in inner]
+    return ModelSummary(
+        ir_version=model.ir_version or 0,
+        opsets={domain or "ai.onnx": version for domain, version in model.opset_imports.items()},
+        producer=" ".join(filter(None, (model.producer_name, model.producer_version))),
+        graph_name=graph.name or "",
+        metadata=dict(model.metadata_props),
+        inputs=tuple(views.port(value) for value in graph.inputs if not value.is_initializer()),
+        outputs=tuple(map(views.port, graph.outputs)),
+        node_count=counted.node_count,
+        nodes_by_type=counted.nodes_by_type,
+        weights_by_dtype=_weights(views.held),
+        largest=tuple(views.tensor(one.value) for one in largest),
+        subgraphs=tuple(address for address in addresses if address not in functions),
+        functions=tuple(address for address in addresses if address in functions),
+        nodes_by_graph={address: len(scopes[address]) for address in addresses},
+        precisions=_most_first(Counter(precision for node in nodes if (precision := precision_of(node)))),
+        files=_data_files(views.held),
+    )
+
+
+def _data_files(held: Iterable[ConstantTensor]) -> tuple[DataFileEntry, ...]:
+    files: defaultdict[str, list[ir.ExternalTensor]] = defaultdict(list)
+    for one in held:
+        if isinstance(one.tensor, ir.ExternalTensor):
+            files[str(one.tensor.location)].append(one.tensor)
+    return tuple(
+        DataFileEntry(location=location, size_bytes=Path(tensors[0].path).stat().st_size, tensors=len(tensors))
+        for location, tensors in sorted(files.items())
+    )

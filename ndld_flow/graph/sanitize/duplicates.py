@@ -1,0 +1,111 @@
+"""Equal nodes and equal initializers are kept once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Iterator
+from functools import partial
+
+import onnx_ir as ir
+
+from ndld_flow.graph.sanitize.edits import QUANTIZATION, RANDOM, Edits
+from ndld_flow.models.derived_tensors import pieces_of
+from ndld_flow.models.node_precision import precision_of
+from ndld_flow.models.sparse_tensors import SparseInitializer
+
+# Builders look for one Q/DQ pair at each weight and each reader.
+_NOT_SHARED = RANDOM | QUANTIZATION
+_MAX_KEY_BYTES = 4096
+"""Attribute tensors beyond this are not compared."""
+_PIECE_BYTES = 2**20
+
+
+def share_equal_nodes(edits: Edits) -> None:
+    """Common subexpressions: f(x) ... f(x) -> one f(x)"""
+    for graph in edits.graphs():
+        seen: dict[Hashable, ir.Node] = {}
+        for node in tuple(graph):
+            key = _node_key(node)
+            if key is None:
+                continue
+            first = seen.setdefault(key, node)
+            if first is not node and all(map(edits.replace, node.outputs, first.outputs)):
+                edits.remove(node)
+                edits.done["equal nodes shared"] += 1
+
+
+def _node_key(node: ir.Node) -> Hashable | None:
+    """What two equal nodes have in common; None for nodes that must not be shared."""
+    if node.op_type in _NOT_SHARED or node.domain not in ("", "ai.onnx"):
+        return None
+    if any(value.is_graph_output() for value in node.outputs):
+        return None
+    attributes = tuple(sorted(_attribute_keys(node), key=str))
+    if None in attributes:
+        return None
+    used = tuple(bool(value.name) for value in node.outputs)
+    return (node.op_type, precision_of(node), tuple(id(value) for value in node.inputs), attributes, used)
+
+
+def _attribute_keys(node: ir.Node) -> Iterator[Hashable | None]:
+    for attribute in node.attributes.values():
+        yield _attribute_key(attribute)
+
+
+def _attribute_key(attribute: ir.Attr) -> Hashable | None:
+    plain = (ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING)
+    several = (ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS)
+    if attribute.is_ref():
+        return (attribute.name, "reference", attribute.ref_attr_name)
+    if attribute.type in plain:
+        return (attribute.name, attribute.type.value, attribute.value)
+    if attribute.type in several:
+        return (attribute.name, attribute.type.value, tuple(attribute.value))
+    if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().nbytes <= _MAX_KEY_BYTES:
+        tensor = attribute.as_tensor()
+        return (attribute.name, tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes())
+    return None
+
+
+def share_equal_initializers(edits: Edits) -> None:
+    """Initializers of one graph with the same type, shape and bytes -> one
+
+    Only those that another could equal are read, in pieces, and none larger than the threshold.
+    """
+    for graph in edits.model.graphs():
+        values = [v for v in graph.initializers.values() if not v.is_graph_input() and not v.is_graph_output()]
+        for look_alikes in _groups(values, partial(_shallow_key, edits.size_threshold)):
+            for equals in _groups(look_alikes, partial(_deep_key, edits.size_threshold)):
+                for value in equals[1:]:
+                    assert value.name is not None
+                    edits.replace(value, equals[0])
+                    del graph.initializers[value.name]
+                    edits.done["equal initializers shared"] += 1
+
+
+def _groups(values: list[ir.Value], key_of: Callable[[ir.TensorProtocol], Hashable | None]) -> list[list[ir.Value]]:
+    """Values with equal keys, where there are at least two."""
+    groups: dict[Hashable, list[ir.Value]] = {}
+    for value in values:
+        key = key_of(value.const_value) if value.const_value is not None else None
+        if key is not None:
+            groups.setdefault(key, []).append(value)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _shallow_key(threshold: int, tensor: ir.TensorProtocol) -> Hashable | None:
+    """Type, shape and first bytes."""
+    if isinstance(tensor, SparseInitializer) or tensor.dtype == ir.DataType.STRING:
+        return None
+    key = (tensor.dtype, tuple(tensor.shape.numpy()))
+    return (*key, next(iter(pieces_of(tensor, _MAX_KEY_BYTES)), b"")) if tensor.nbytes <= threshold else key
+
+
+def _deep_key(threshold: int, tensor: ir.TensorProtocol) -> Hashable | None:
+    """Digest of all bytes; for one that is not to be read, where it lies."""
+    if tensor.nbytes > threshold:
+        return (tensor.path, tensor.offset) if isinstance(tensor, ir.ExternalTensor) else None
+    digest = hashlib.blake2b()
+    for piece in pieces_of(tensor, _PIECE_BYTES):
+        digest.update(piece)
+    return digest.digest()

@@ -1,0 +1,250 @@
+"""The few edits every rewrite is made of, with the rules that keep a model valid and its names meaningful.
+
+A tensor keeps its name as long as a tensor with the same values is left: what reads a model by tensor names (profiles,
+comparisons, people) finds the same numbers under the same name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from ndld_flow.models.sparse_tensors import SparseInitializer
+from ndld_flow.models.unique_names import free_name
+
+Array = npt.NDArray[Any]
+_FIRST_OPSET_OF_ANY_CONSTANT = 9
+"""Before, Constant made floats only."""
+RANDOM = frozenset(
+    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout")
+)
+"""Another result every time they run."""
+QUANTIZATION = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"))
+FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16})
+
+
+class Edits:
+    """A model being changed, and what was done to it so far."""
+
+    def __init__(self, model: ir.Model, size_threshold: int) -> None:
+        self.model = model
+        self.size_threshold = size_threshold
+        self.done: Counter[str] = Counter()
+        """What was done -> how often."""
+        self.unfoldable: set[ir.Node] = set()
+        """Nodes whose evaluation failed once; they are not tried again."""
+        self._function_count = 0
+        self._functions: dict[ir.Graph, ir.Function] = {}
+        self._names = {v.name or "" for g in self.graphs() for v in _values(g)} | {""}
+
+    def graphs(self) -> Iterator[ir.Graph]:
+        """Main graph, its subgraphs, then functions' bodies."""
+        yield from self.model.graphs()
+        yield from self.function_graphs()
+
+    def function_graphs(self) -> Iterator[ir.Graph]:
+        for function in self.model.functions.values():
+            yield function.graph
+            yield from function.subgraphs()
+
+    def opset(self, graph: ir.Graph | None) -> int:
+        """Version of the default domain that holds in a graph; a function may import its own."""
+        function = None if graph is None else self._function_of().get(graph)
+        own = None if function is None else function.opset_imports.get("")
+        return own or self.model.opset_imports.get("", 0)
+
+    def may_hold_initializers(self, graph: ir.Graph) -> bool:
+        """Bodies of functions hold none."""
+        return graph not in self._function_of()
+
+    def _function_of(self) -> dict[ir.Graph, ir.Function]:
+        """Which function a graph belongs to. No edit moves a graph in or out of a function."""
+        if len(self.model.functions) != self._function_count:
+            self._function_count = len(self.model.functions)
+            self._functions = {
+                graph: function
+                for function in self.model.functions.values()
+                for graph in (function.graph, *function.subgraphs())
+            }
+        return self._functions
+
+    def constant(self, value: ir.Value | None) -> ir.TensorProtocol | None:
+        """The tensor a value always is: an initializer nobody can override, or a Constant's."""
+        if value is None:
+            return None
+        if value.is_initializer():
+            return None if value.is_graph_input() else value.const_value
+        producer = value.producer()
+        if producer is None or producer.op_type != "Constant" or producer.domain != "":
+            return None
+        attribute = producer.attributes.get("value")
+        return None if attribute is None or attribute.is_ref() else attribute.as_tensor()
+
+    def array(self, value: ir.Value | None) -> Array | None:
+        """The constant's numbers, unless they are too many to be read."""
+        tensor = self.constant(value)
+        if tensor is None or tensor.nbytes > self.size_threshold or isinstance(tensor, SparseInitializer):
+            return None
+        return tensor.numpy()
+
+    def new_name(self, wanted: str) -> str:
+        """`wanted`, or `wanted_2`, `wanted_3`, ... whichever is free."""
+        return free_name(wanted, self._names)
+
+    def add_initializer(self, graph: ir.Graph, array: Array, wanted: str) -> ir.Value:
+        """A new constant of a graph; in a function's body a Constant node at its front."""
+        name = self.new_name(wanted)
+        tensor = ir.Tensor(np.asarray(array, order="C"), name=name)
+        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
+        if self.may_hold_initializers(graph):
+            graph.register_initializer(value)
+            return value
+        node = ir.node("Constant", [], {"value": tensor}, name=name)
+        node.outputs[0].name = name
+        graph.insert_before(graph[0], node)
+        return node.outputs[0]
+
+    def replace(self, old: ir.Value, new: ir.Value) -> bool:
+        """Let everything that reads `old` read `new`, which always holds the same values.
+
+        False when that cannot be: a graph output must be made by a node of its own graph, and has its name.
+        """
+        if old.is_graph_output():
+            if not self.may_replace(old, new):
+                return False
+            graph = old.graph
+            assert graph is not None
+            name = old.name
+            old.name = self.new_name(f"{name}_before")
+            new.name = name
+            while old in graph.outputs:
+                graph.outputs[graph.outputs.index(old)] = new
+        for use in tuple(old.uses()):
+            use.node.replace_input_with(use.idx, new)
+        return True
+
+    def may_replace(self, old: ir.Value, new: ir.Value) -> bool:
+        """Whether `replace` and `take_over` will do it."""
+        if not old.is_graph_output():
+            return True
+        producer = new.producer()
+        return producer is not None and producer.graph is old.graph and not new.is_graph_output()
+
+    def bypass(self, node: ir.Node, value: ir.Value | None, what: str) -> bool:
+        """Remove a node whose only used output equals `value`."""
+        if value is None or any(out.uses() or out.is_graph_output() for out in node.outputs[1:]):
+            return False
+        if not self.replace(node.outputs[0], value):
+            return False
+        self.remove(node)
+        self.done[what] += 1
+        return True
+
+    def take_over(self, keeper: ir.Value, absorbed: ir.Value) -> bool:
+        """`keeper` now holds what `absorbed` held: it gets its readers and its name."""
+        name, shape, type_ = absorbed.name, absorbed.shape, absorbed.type
+        if absorbed.is_graph_output():
+            if not self.replace(absorbed, keeper):
+                return False
+        else:
+            self.replace(absorbed, keeper)
+            absorbed.name = self.new_name(f"{name}_before")
+            keeper.name = name
+        keeper.shape, keeper.type = shape, type_
+        return True
+
+    def remove(self, node: ir.Node) -> None:
+        """Take a node nobody reads out of its graph."""
+        assert node.graph is not None
+        node.graph.remove(node, safe=True)
+
+    def set_constant(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
+        """Let a node's output be a constant of the same name; the node itself goes when nothing else of it is read."""
+        node = value.producer()
+        assert node is not None
+        graph = node.graph
+        assert isinstance(graph, ir.Graph)
+        tensor.name = value.name
+        if value.is_graph_output() or not self.may_hold_initializers(graph):
+            self._put_constant_node(node, value, tensor, graph)
+            return
+        new = ir.Value(name=value.name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)  # type: ignore[arg-type]
+        self.replace(value, new)
+        value.name = self.new_name(f"{value.name}_before")
+        self._remove_if_unused(node)
+        graph.register_initializer(new)
+
+    def _put_constant_node(self, node: ir.Node, value: ir.Value, tensor: ir.TensorProtocol, graph: ir.Graph) -> None:
+        if node.op_type == "Constant" or (
+            self.opset(graph) < _FIRST_OPSET_OF_ANY_CONSTANT and tensor.dtype not in FLOATS
+        ):
+            return
+        constant = ir.node("Constant", [], {"value": tensor}, name=node.name)
+        constant.outputs[0].type, constant.outputs[0].shape = value.type, value.shape
+        constant.outputs[0].name = self.new_name(f"{value.name}_constant")
+        graph.insert_before(node, constant)
+        if not self.take_over(constant.outputs[0], value):
+            self.remove(constant)
+            return
+        self._remove_if_unused(node)
+
+    def _remove_if_unused(self, node: ir.Node) -> None:
+        if not any(out.uses() or out.is_graph_output() for out in node.outputs):
+            self.remove(node)
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs
+
+
+def is_standard(node: ir.Node) -> bool:
+    """A node of the ONNX standard's default domain."""
+    return node.domain in ("", "ai.onnx")
+
+
+def only_reader(value: ir.Value) -> bool:
+    """True when exactly one node input reads the value and it is no graph output."""
+    return len(value.uses()) == 1 and not value.is_graph_output()
+
+
+def made_by(value: ir.Value | None, *op_types: str) -> ir.Node | None:
+    """The node that makes a value, when it is of one of the standard op types."""
+    node = value.producer() if value is not None else None
+    return node if node is not None and node.op_type in op_types and is_standard(node) else None
+
+
+def int_attribute(node: ir.Node, name: str, default: int) -> int | None:
+    """An int attribute; None when it refers to a function's attribute and so is not known here."""
+    attribute = node.attributes.get(name)
+    if attribute is None:
+        return default
+    return None if attribute.is_ref() else attribute.as_int()
+
+
+def ints_attribute(node: ir.Node, name: str) -> tuple[int, ...] | None:
+    """An ints attribute; None when absent or not known here."""
+    attribute = node.attributes.get(name)
+    return None if attribute is None or attribute.is_ref() else tuple(attribute.as_ints())
+
+
+Dim = int | str | None
+
+
+def dims_of(value: ir.Value | None) -> tuple[Dim, ...] | None:
+    """Dimensions of a value: numbers, names, or None where not known; None when even the rank is not."""
+    if value is None or value.shape is None:
+        return None
+    return tuple(d if isinstance(d, int) else d.value for d in value.shape)
+
+
+def same_known_dims(first: tuple[Dim, ...] | None, second: tuple[Dim, ...] | None) -> bool:
+    """True when two shapes are surely equal."""
+    return first is not None and first == second and None not in first

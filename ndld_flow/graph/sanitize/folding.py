@@ -1,0 +1,187 @@
+"""Constant folding: what depends on constants only is computed once, by ONNX Runtime, so that results are the same.
+
+All foldable nodes of a round are evaluated in one session. A node that cannot be (no kernel, broken operands) is found
+by halving and left alone; it does not switch off the folding of others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence, Set
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+from onnx import numpy_helper
+
+from ndld_flow.graph.sanitize.edits import QUANTIZATION, RANDOM, Array, Edits, dims_of
+from ndld_flow.models.sparse_tensors import SparseInitializer
+
+_OTHER_KINDS = frozenset(("Constant", "SequenceMap", "Optional", "OptionalGetElement", "OptionalHasElement"))
+# Q/DQ around a weight say how it is quantised; folded away they are only a float weight.
+_NEVER = RANDOM | QUANTIZATION | _OTHER_KINDS
+_SIZE_FROM_VALUES = frozenset(("NonZero", "Unique", "Compress", "NonMaxSuppression"))
+"""Their output's size is not inferred but bounded by their inputs'."""
+_WINDOWS = frozenset(("BlackmanWindow", "HannWindow", "HammingWindow", "MelWeightMatrix", "DFT", "STFT"))
+_SIZE_FROM_CONTENTS = _WINDOWS | frozenset(
+    ("ConstantOfShape", "Expand", "Tile", "Range", "OneHot", "EyeLike", "Resize", "Upsample", "Pad", "Reshape")
+)
+"""A few bytes of operands can ask these for any amount of output."""
+_NUMPY_TYPES = frozenset(
+    getattr(ir.DataType, name)
+    for name in [
+        "FLOAT",
+        "FLOAT16",
+        "DOUBLE",
+        "INT8",
+        "INT16",
+        "INT32",
+        "INT64",
+        "UINT8",
+        "UINT16",
+        "UINT32",
+        "UINT64",
+        "BOOL",
+    ]
+)
+"""What ONNX Runtime hands over as numpy arrays without loss."""
+
+
+def fold_constants(edits: Edits) -> None:
+    """Evaluate and replace every node that depends on constants only and is small enough."""
+    by_opset: dict[int, list[ir.Node]] = {}
+    chosen: set[ir.Value] = set()
+    for graph in edits.graphs():
+        opset = edits.opset(graph)
+        for node in graph:
+            if _foldable(edits, node, opset, chosen):
+                chosen.update(node.outputs)
+                by_opset.setdefault(opset, []).append(node)
+    for opset, nodes in by_opset.items():
+        results: dict[ir.Value, Array] = {}
+        _evaluate(edits, nodes, opset, results)
+        _put_results(edits, nodes, results)
+
+
+def _foldable(edits: Edits, node: ir.Node, opset: int, chosen: set[ir.Value]) -> bool:
+    if node.domain != "" or node.op_type in _NEVER or node in edits.unfoldable:
+        return False
+    if any(a.is_ref() or a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+        return False
+    if not onnx.defs.has(node.op_type, opset, ""):
+        return False
+    inputs = [value for value in node.inputs if value is not None]
+    return all(value in chosen or _is_operand(edits, value) for value in inputs) and _small_enough(edits, node)
+
+
+def _is_operand(edits: Edits, value: ir.Value) -> bool:
+    tensor = edits.constant(value)
+    return (
+        tensor is not None
+        and tensor.dtype in _NUMPY_TYPES
+        and tensor.nbytes <= edits.size_threshold
+        and not isinstance(tensor, SparseInitializer)
+    )
+
+
+def _small_enough(edits: Edits, node: ir.Node) -> bool:
+    return node.op_type in _SIZE_FROM_VALUES or all(
+        _bytes_of(edits, node, output) <= edits.size_threshold for output in node.outputs if output.name
+    )
+
+
+def _bytes_of(edits: Edits, node: ir.Node, output: ir.Value) -> float:
+    """Size of an output as inferred; else what broadcasting its operands could give at most."""
+    dims = dims_of(output)
+    if (
+        dims is not None
+        and output.dtype is not None
+        and output.dtype in _NUMPY_TYPES
+        and all(isinstance(d, int) for d in dims)
+    ):
+        return math.prod(d for d in dims if isinstance(d, int)) * output.dtype.itemsize
+    operands = [edits.constant(value) for value in node.inputs if value is not None]
+    if node.op_type in _SIZE_FROM_CONTENTS or not operands or any(tensor is None for tensor in operands):
+        return math.inf
+    return math.prod(max(tensor.size, 1) for tensor in operands if tensor is not None) * 8
+
+
+def _evaluate(edits: Edits, nodes: Sequence[ir.Node], opset: int, results: dict[ir.Value, Array]) -> None:
+    """Fill `results` for the outputs of `nodes`; nodes that fail are remembered as unfoldable."""
+    if not nodes:
+        return
+    ready = [n for n in nodes if not any(v is not None and _failed(edits, v) for v in n.inputs)]
+    edits.unfoldable.update(set(nodes) - set(ready))
+    try:
+        results.update(_run(edits, ready, opset, results))
+    except Exception as error:  # onnxruntime raises many unrelated classes, none of them public
+        if len(ready) == 1:
+            edits.unfoldable.add(ready[0])
+            edits.done[f"left unfolded: {ready[0].op_type} ({type(error).__name__})"] += 1
+            return
+        half = len(ready) // 2
+        _evaluate(edits, ready[:half], opset, results)
+        _evaluate(edits, ready[half:], opset, results)
+
+
+def _failed(edits: Edits, value: ir.Value) -> bool:
+    return value.producer() in edits.unfoldable and edits.constant(value) is None
+
+
+def _run(
+    edits: Edits, nodes: Sequence[ir.Node], opset: int, known: dict[ir.Value, Array]
+) -> Iterator[tuple[ir.Value, Array]]:
+    if not nodes:
+        return iter(())
+    names: dict[ir.Value, str] = {}
+    protos = [_renamed(node, names) for node in nodes]
+    made = {value for node in nodes for value in node.outputs}
+    operands = [(name, _operand(edits, value, known, name)) for value, name in names.items() if value not in made]
+    inside = set(nodes)
+    wanted = [value for value in names if value in made and _needed_outside(value, inside)]
+    graph = onnx.helper.make_graph(
+        protos, "fold", [], [onnx.ValueInfoProto(name=names[v]) for v in wanted], [proto for _, proto in operands]
+    )
+    model = onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", opset)])
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    arrays = session.run([names[value] for value in wanted], {})
+    return iter(
+        [(v, a) for v, a in zip(wanted, arrays, strict=True) if isinstance(a, np.ndarray) and a.dtype != object]
+    )
+
+
+def _renamed(node: ir.Node, names: dict[ir.Value, str]) -> onnx.NodeProto:
+    """The node with short unique tensor names: nodes come from several scopes whose names may clash."""
+    proto = ir.serde.serialize_node(node)
+    for values, fields in ((node.inputs, proto.input), (node.outputs, proto.output)):
+        del fields[:]
+        for value in values:
+            fields.append("" if value is None or not value.name else names.setdefault(value, f"v{len(names)}"))
+    return proto
+
+
+def _operand(edits: Edits, value: ir.Value, known: dict[ir.Value, Array], name: str) -> onnx.TensorProto:
+    if value in known:
+        return numpy_helper.from_array(known[value], name)
+    tensor = edits.constant(value)
+    assert tensor is not None
+    return numpy_helper.from_array(np.asarray(tensor.numpy()), name)
+
+
+def _needed_outside(value: ir.Value, inside: Set[ir.Node]) -> bool:
+    return value.is_graph_output() or any(use.node not in inside for use in value.uses())
+
+
+def _put_results(edits: Edits, nodes: Sequence[ir.Node], results: dict[ir.Value, Array]) -> None:
+    for node in reversed(nodes):
+        for value in node.outputs:
+            if value in results:
+                edits.set_constant(value, ir.Tensor(results[value]))
+        if node.graph is not None and not any(out.uses() or out.is_graph_output() for out in node.outputs):
+            edits.remove(node)
+        edits.done["folded"] += node.graph is None

@@ -1,0 +1,1 @@
+"""This machine: its description, limits, GPUs and installed libraries."""

@@ -1,0 +1,222 @@
+"""What decides a measurement besides code and settings: the host, its CPUs, limits, GPUs and variables.
+
+Nothing of it varies between runs by itself, as load and temperature do: it is in keys of measurements. What cannot be
+found out is `unknown`, which differs from all that is known.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Iterable
+from functools import cache, lru_cache
+from pathlib import Path
+
+from blake3 import blake3
+
+from ndld_flow.machine.container_limits import UNKNOWN, read_limits
+from ndld_flow.store.hidden_credentials import is_secret_variable
+
+UNKNOWN_HOST = f"host: {UNKNOWN};"
+ON_CLUSTER = "NDLD_FLOW_ON_CLUSTER"
+"""Set in processes of a cluster, which gives each task another GPU: any machine of a kind counts as one there."""
+
+_SYSTEM = Path("/sys/devices/system")
+_REMEMBERED_S = 10.0
+_DECIDING = (
+    *("CUBLAS_", "CUDA_", "CUDNN_", "DNNL_", "GLIBC_TUNABLES", "GOMP_", "KMP_", "LD_LIBRARY_PATH", "LD_PRELOAD"),
+    *("MALLOC_", "MIMALLOC_", "MKL_", "NVIDIA_TF32_", "OMP_", "ONEDNN_", "OPENBLAS_", "ORT_", "TBB_", "TCMALLOC_"),
+    *("TENSORRT_", "TRT_"),
+)
+"""How variables begin that ONNX Runtime, TensorRT, CUDA, memory allocators and libraries of numbers read."""
+_COMPUTING = ("DNNL_", "NVIDIA_TF32_", "ONEDNN_", "ORT_")
+"""Of these, those that change what ONNX Runtime computes on a CPU."""
+_PLACES = ("CACHE", "HOME", "PATH", "ROOT", "VERSION", "VISIBLE_DEVICES", "TELEMETRY")
+"""Words in names of CUDA's and ONNX Runtime's variables that change no result; visible GPUs count by UUID."""
+
+
+def describe_circumstances(device: str, *, same_kind: bool) -> str:
+    """Return what decides a measurement on a device (`cpu`, `gpu-0`) here, as `name: value; name: value; ...`.
+
+    `same_kind` leaves out what tells this host from others like it.
+    """
+    stamp = (*_own_cpus(), *deciding_variables().items(), os.environ.get("CUDA_VISIBLE_DEVICES", "-"))
+    on_cluster = ON_CLUSTER in os.environ
+    return _describe(device, same_kind or on_cluster, stamp, int(time.monotonic() / _REMEMBERED_S))
+
+
+@lru_cache(maxsize=8)
+def _describe(device: str, same_kind: bool, *stamp: object) -> str:
+    """Look once for all steps of a run. An administrator may change limits while a process lasts."""
+    del stamp  # only to be told apart by
+    facts = {
+        "host": "any of its kind" if same_kind else identify_host() or UNKNOWN,
+        "CPUs": _describe_cpus(same_kind=same_kind),
+        **{f"{name} limit": limit for name, limit in read_limits().items()},
+        **_read_modes(),
+        **(_describe_gpus(device, same_kind=same_kind) if device != "cpu" else {}),
+        "variables": ", ".join(f"{name}={value}" for name, value in deciding_variables().items()) or "none",
+    }
+    return "; ".join(f"{name}: {value.replace(';', ',')}" for name, value in facts.items())
+
+
+def visible_kinds(every: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of the GPUs that this process may use, in CUDA's order; `every`: of all GPUs."""
+    if "CUDA_VISIBLE_DEVICES" not in os.environ or ON_CLUSTER in os.environ or not every:
+        return every
+    from ndld_flow.machine.gpu_state import visible_gpus
+
+    return tuple(gpu.name if gpu.name != UNKNOWN else gpu.uuid for gpu in visible_gpus())
+
+
+def deciding_variables(prefixes: Iterable[str] = _DECIDING) -> dict[str, str]:
+    """Return the environment variables that change what libraries compute, or how fast."""
+    begins = tuple(prefixes)
+    names = sorted(name for name in os.environ if name.startswith(begins) and not _is_left_out(name))
+    cluster = ON_CLUSTER in os.environ  # Ray sets it for each task
+    return {name: os.environ[name] for name in names if not (cluster and name == "OMP_NUM_THREADS")}
+
+
+def computing_variables() -> dict[str, str]:
+    """Return those that change what is computed, wherever it is."""
+    return deciding_variables(_COMPUTING)
+
+
+def _is_left_out(name: str) -> bool:
+    place = name.startswith(("CUDA_", "ORT_", "TENSORRT_", "TRT_")) and any(word in name for word in _PLACES)
+    return place or is_secret_variable(name)
+
+
+# --- the host --------------------------------------------------------------------------------------------------------
+
+
+@cache
+def identify_host() -> str:
+    """Return this host's name and digits that no other host has; empty where nothing tells it from others.
+
+    A system's own id survives a restart, but copies of a virtual machine's disk, and containers of one image, have the
+    same: for these the kernel's id counts, which is new after each start.
+    """
+    own = _read(Path("/etc/machine-id")) or _read(Path("/var/lib/dbus/machine-id"))
+    boot = _read(Path("/proc/sys/kernel/random/boot_id"))
+    name = platform.node()
+    if _is_container():
+        identity = boot
+    elif own and not _is_virtual():
+        identity = f"{own} {name}"
+    elif platform.system() == "Linux":
+        identity = f"{own} {name} {boot}" if boot else ""
+    else:
+        identity = name
+    return f"{name} ({blake3(identity.encode()).hexdigest()[:12]})".strip() if identity else ""
+
+
+def _is_container() -> bool:
+    if any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv")):
+        return True
+    if "KUBERNETES_SERVICE_HOST" in os.environ or "container" in os.environ:
+        return True
+    mounts = _read(Path("/proc/self/mountinfo")).splitlines()
+    return any(line.split()[4] == "/" and " - overlay " in line for line in mounts)
+
+
+def _is_virtual() -> bool:
+    """Return whether this is a virtual machine, as far as the CPU tells; what is not told may be one."""
+    flags = next((line for line in _read(Path("/proc/cpuinfo")).splitlines() if line.startswith("flags")), "")
+    if flags:
+        return " hypervisor" in flags
+    return not Path("/proc/device-tree/model").exists()  # a board, such as a Jetson
+
+
+# --- CPUs ------------------------------------------------------------------------------------------------------------
+
+
+def _own_cpus() -> list[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
+def _describe_cpus(*, same_kind: bool) -> str:
+    """Return which CPUs this process may use: by number, or in a way that equal sets of other hosts share."""
+    cpus = _own_cpus()
+    threads = _read(_SYSTEM / "cpu/smt/active")
+    told = f"{_arrangement(cpus)}" if same_kind else f"{ranges(cpus)} (memory {_memory_nodes()})"
+    return f"{told}{f', SMT {threads}' if threads else ''}"
+
+
+def _arrangement(cpus: list[int]) -> str:
+    """Return how many CPUs there are of each kind, and how they share cores, caches and packages."""
+    kinds: dict[str, int] = {}
+    shared: dict[str, set[str]] = {"cores": set(), "caches": set(), "packages": set()}
+    for cpu in cpus:
+        folder = _SYSTEM / f"cpu/cpu{cpu}"
+        kind = _read(folder / "cpufreq/cpuinfo_max_freq") or _read(folder / "cpu_capacity") or UNKNOWN
+        kinds[kind] = kinds.get(kind, 0) + 1
+        shared["cores"].add(_read(folder / "topology/thread_siblings_list") or str(cpu))
+        shared["caches"].add(_read(folder / "cache/index3/shared_cpu_list"))
+        shared["packages"].add(_read(folder / "topology/physical_package_id"))
+    told = " and ".join(f"{count} of kHz {kind}" for kind, count in sorted(kinds.items()))
+    return f"{told} on {', '.join(f'{len(found)} {name}' for name, found in shared.items())}"
+
+
+def _memory_nodes() -> str:
+    lines = _read(Path("/proc/self/status")).splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("Mems_allowed_list")), UNKNOWN)
+
+
+def _read_modes() -> dict[str, str]:
+    """Return what an administrator sets for the CPUs; frequencies are left out, which heat changes."""
+    policies = sorted((_SYSTEM / "cpu/cpufreq").glob("policy*/scaling_governor"))
+    governors = sorted({_read(path) for path in policies})
+    boost = _read(_SYSTEM / "cpu/cpufreq/boost")
+    turbo = _read(_SYSTEM / "cpu/intel_pstate/no_turbo")
+    pages = _read(Path("/sys/kernel/mm/transparent_hugepage/enabled"))
+    power = _read(Path("/var/lib/nvpmodel/status"))
+    found = {
+        "governor": ", ".join(governors),
+        "boost": boost or {"0": "1", "1": "0"}.get(turbo, ""),
+        "huge pages": pages[pages.find("[") + 1 : pages.find("]")] if "[" in pages else "",
+        "power mode": power,
+    }
+    return {name: value or UNKNOWN for name, value in found.items() if value or name != "power mode"}
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return numbers in ascending order as `0-3,8`."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][-1] == number - 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return ",".join(f"{some[0]}-{some[-1]}" if len(some) > 1 else f"{some[0]}" for some in found)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+# --- GPUs ------------------------------------------------------------------------------------------------------------
+
+
+def _describe_gpus(device: str, *, same_kind: bool) -> dict[str, str]:
+    """Return the GPU that is measured, its settings, and the others that are seen with it."""
+    from ndld_flow.machine.gpu_state import all_gpus, visible_gpus
+
+    if ON_CLUSTER in os.environ:
+        every = all_gpus()
+        return {
+            "GPUs": ", ".join(sorted({gpu.kind for gpu in every})) or "none",
+            "GPU settings": " | ".join(sorted({gpu.settings for gpu in every})) or UNKNOWN,
+        }
+    seen = visible_gpus()
+    number = device.rpartition("-")[2]
+    measured = seen[int(number)] if number.isdecimal() and int(number) < len(seen) else None
+    return {
+        "GPU": UNKNOWN if measured is None else measured.kind if same_kind else f"{measured.kind} {measured.uuid}",
+        "GPU settings": UNKNOWN if measured is None else measured.settings,
+        "GPUs seen": ", ".join(gpu.kind if same_kind else gpu.uuid for gpu in seen) or "none",
+    }

@@ -1,0 +1,1 @@
+"""Latency of a model, and of each of its layers."""

@@ -1,0 +1,121 @@
+"""What the device can do at best: a big matrix product and a big elementwise operation, in ONNX Runtime.
+
+The roofs of a roofline (Williams, Waterman and Patterson, 2009, https://doi.org/10.1145/1498765.1498785), measured
+instead of looked up: with the model's provider and threads, on this machine as busy as it is.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from ndld_flow.base.errors import BackendError, ModelError
+from ndld_flow.base.quantities import count
+from ndld_flow.records.profile import Layer, Roofs
+from ndld_flow.runtimes.onnxruntime.execution_providers import CPU, full_name
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OpenModel, SessionSettings, open_model
+
+_ENOUGH_S = 0.05
+"""How long to try each; the best pass counts."""
+_ONE_PASS_S = 0.003
+"""A pass that takes so long is large enough: starting it costs little beside."""
+_FEWEST = 3
+_ELEMENTS = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
+_SMALLEST, _LARGEST = 512, 8192
+"""Sides of the matrices."""
+_ROWS = 4096
+_measured: dict[str, Roofs | None] = {}
+
+
+def measure_roofs(settings: SessionSettings, layers: Sequence[Layer] = ()) -> Roofs | None:
+    """The best of some passes in about 0.3 s, measured once in a process for the same settings.
+
+    The precision is float16 where the provider computes most of these layers' products in it, else float32. None where
+    the provider can run neither operation.
+    """
+    plain = replace(settings, free_dimensions={}, profile_prefix=None, optimized_model=None, execution="sequential")
+    dtype = _main_precision(layers)
+    if dtype not in _ELEMENTS or full_name(settings.provider) == CPU:
+        dtype = "float32"  # ONNX Runtime's CPU kernels compute float16 in float32, with casts around
+    key = f"{plain} {dtype}"
+    if key not in _measured:
+        _measured[key] = _measure(plain, dtype)
+    return _measured[key]
+
+
+def _main_precision(layers: Sequence[Layer]) -> str:
+    macs: Counter[str] = Counter()
+    for layer in layers:
+        macs[layer.precision] += layer.macs or 0
+    return max(macs, key=macs.__getitem__, default="")
+
+
+def _measure(settings: SessionSettings, dtype: str) -> Roofs | None:
+    try:
+        with tempfile.TemporaryDirectory(prefix="ndld-flow-roofs-") as folder:
+            model = open_model(_write_model(Path(folder) / "roofs.onnx", dtype, "MatMul"), settings)
+            side, product_s = _best_product(model, dtype)
+            model = open_model(_write_model(Path(folder) / "copy.onnx", dtype, "Add"), settings)
+            rows, sum_s = _best_sum(model, dtype)
+    except (ModelError, BackendError):  # layers and latency stand without roofs
+        return None
+    moved = 3 * rows * _ROWS * np.dtype(dtype).itemsize
+    return Roofs(
+        macs_per_s=side**3 / product_s,
+        bytes_per_s=moved / sum_s,
+        how=(
+            f"best of some passes in ONNX Runtime with the same provider and threads: product of two {dtype} matrices "
+            f"of {count(side)}x{count(side)}, sum of two of {count(rows)}x{count(_ROWS)}"
+        ),
+    )
+
+
+def _write_model(path: Path, dtype: str, op_type: str) -> Path:
+    element = _ELEMENTS[dtype]
+    dims = (["m", "k"], ["k", "n"]) if op_type == "MatMul" else (["m", "n"], ["m", "n"])
+    graph = helper.make_graph(
+        [helper.make_node(op_type, ["a", "b"], ["y"])],
+        "roof",
+        [helper.make_tensor_value_info(name, element, shape) for name, shape in zip("ab", dims, strict=True)],
+        [helper.make_tensor_value_info("y", element, ["m", "n"])],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def _best_product(model: OpenModel, dtype: str) -> tuple[int, float]:
+    """The side of the matrices, grown until a pass is long enough, and the shortest time."""
+    side = _SMALLEST
+    while side < _LARGEST and _best(model, (side, side), dtype, 0.0) < _ONE_PASS_S:
+        side *= 2
+    return side, _best(model, (side, side), dtype, _ENOUGH_S)
+
+
+def _best_sum(model: OpenModel, dtype: str) -> tuple[int, float]:
+    """Arrays that no cache of today's CPUs holds; larger where a pass is over too soon."""
+    rows = _ROWS
+    while rows < 16 * _ROWS and _best(model, (rows, _ROWS), dtype, 0.0) < _ONE_PASS_S:
+        rows *= 4
+    return rows, _best(model, (rows, _ROWS), dtype, _ENOUGH_S)
+
+
+def _best(model: OpenModel, shape: tuple[int, int], dtype: str, enough_s: float) -> float:
+    """Seconds of the best pass: of three, or of as many as `enough_s` allows."""
+    # Two arrays: ONNX Runtime reads them where they lie, and one would be read from memory once.
+    bound = model.bind({"a": np.full(shape, 0.5, dtype), "b": np.full(shape, 0.5, dtype)}, on_device=True)
+    best, passes = float("inf"), 0
+    started = time.perf_counter()
+    while passes < _FEWEST or time.perf_counter() - started < enough_s:
+        before = time.perf_counter()
+        bound.once()
+        best = min(best, time.perf_counter() - before)
+        passes += 1
+    return best

@@ -1,0 +1,111 @@
+"""The layer pass of an engine: what TensorRT's profiler told, joined with what the engine inspector says."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ndld_flow.measure.layer_pass import LayerPass
+from ndld_flow.measure.timing_pass import Timing
+from ndld_flow.profiles.read.engine_layers import EngineInfo, EngineLayer, bare_layer, read_engine_info
+from ndld_flow.profiles.read.tensorrt_layers import describe_engine_layer
+from ndld_flow.profiles.read.tensorrt_passes import timeline
+from ndld_flow.profiles.read.trtexec_times import Pass
+from ndld_flow.records.latency import LatencySummary
+from ndld_flow.records.profile import Layer
+from ndld_flow.runtimes.tensorrt.engine.layer_recording import Recording
+
+_Key = tuple[str, int]
+"""A layer's name, and which of those of that name it is."""
+
+
+def read_engine_layers(recordings: Sequence[Path], inspected: Path, timings: Sequence[Timing]) -> LayerPass:
+    """Read what `record_engine_layers` wrote, one recording for each process run, and delete it.
+
+    `inspected` is what the engine inspector said. `timings` are those of the timing pass, whose median pass the
+    timeline shows beside the layers.
+    """
+    runs = [Recording.read(path) for path in recordings]
+    engine, told = _read_inspected(inspected)
+    known = engine.layers if engine is not None else ()
+    times = _times(runs, Counter(layer.name for layer in known))
+    layers = tuple(_describe(known, times, sum(len(run.passes) for run in runs)))
+    spans, basis = timeline(_median_pass(timings), layers)
+    for path in recordings:
+        path.unlink()
+    return LayerPass(
+        layers=layers,
+        pass_ms=tuple(ms for run in runs for ms in run.pass_ms),
+        notes=(*told, *_shortcomings(engine, len(layers) - len(times))),
+        layer_runs=tuple(len(run.passes) for run in runs),
+        timeline=spans,
+        timeline_basis=basis,
+    )
+
+
+def _read_inspected(path: Path) -> tuple[EngineInfo | None, tuple[str, ...]]:
+    try:
+        return read_engine_info(path), ()
+    except ValueError as error:  # it adds types and tensors; the times stand without it
+        return None, (f"what the engine inspector said could not be read: {error}",)
+
+
+def _times(runs: Sequence[Recording], named_alike: Mapping[str, int]) -> dict[_Key, list[float]]:
+    """ms of every pass, run after run, in the order in which the profiler told of the layers first.
+
+    Names repeat: the first report of a name in a pass belongs to its first layer, and so on. A name that is reported
+    more often than the engine has it is run by a loop: its times add up.
+    """
+    passes = [(run.names, reports) for run in runs for reports in run.passes]
+    times: dict[_Key, list[float]] = defaultdict(lambda: [0.0] * len(passes))
+    for number, (names, reports) in enumerate(passes):
+        seen: Counter[str] = Counter()
+        for place, ms in reports:
+            name = names[place]
+            times[name, seen[name] % max(1, named_alike.get(name, 1))][number] += ms
+            seen[name] += 1
+    return dict(times)
+
+
+def _describe(known: Sequence[EngineLayer], times: Mapping[_Key, list[float]], passes: int) -> Iterator[Layer]:
+    """As they ran; then the engine's layers that took no time."""
+    seen: Counter[str] = Counter()
+    waiting: dict[_Key, EngineLayer] = {}
+    for layer in known:
+        waiting[layer.name, seen[layer.name]] = layer
+        seen[layer.name] += 1
+    index = 0
+    for key, samples in times.items():
+        layer = waiting.pop(key) if key in waiting else bare_layer(key[0])
+        yield describe_engine_layer(index, layer, tuple(samples))
+        index += 1
+    for layer in waiting.values():
+        yield describe_engine_layer(index, layer, (0.0,) * passes)
+        index += 1
+
+
+def _shortcomings(engine: EngineInfo | None, untimed: int) -> Iterator[str]:
+    if engine is None or not engine.is_detailed:
+        yield (
+            "layers are known by name only: types, tensors and tactics are in an engine that was built with "
+            "`verbosity: detailed`"
+        )
+    if untimed:
+        yield f"{untimed} layers of the engine took no time of their own and are shown with 0 at the end"
+    yield (
+        "layers were timed by TensorRT's profiler in passes of their own, without CUDA graph and copies: its events "
+        "between layers slow them down"
+    )
+
+
+def _median_pass(timings: Sequence[Timing]) -> Pass | None:
+    """As the timeline shows it: what is told beside a pass stands before and after it."""
+    samples = [(timing, number) for timing in timings for number in range(len(timing.compute_ms))]
+    if not samples:
+        return None
+    whole = LatencySummary.of([timing.latency_ms[number] for timing, number in samples])
+    timing, number = samples[whole.median_pass]
+    h2d, d2h = (ms[number] if ms else 0.0 for ms in (timing.h2d_ms, timing.d2h_ms))
+    compute, enqueue = timing.compute_ms[number], timing.enqueue_ms[number]
+    return Pass(h2d, enqueue, 0.0, h2d, h2d, compute, h2d + compute, d2h, timing.latency_ms[number])

@@ -1,0 +1,62 @@
+"""What is done to GPUs, and asked of them, while they are measured."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+
+from ndld_flow.measure.gpu_sampling import GpuSamples, sampled_gpu
+from ndld_flow.measure.locked_clocks import locked_clocks
+from ndld_flow.measure.profiling_request import ProfilingRequest, Side
+from ndld_flow.measure.session_kinds import runs_on_gpu
+from ndld_flow.measure.timing_pass import Timing
+
+
+@dataclass
+class GpuWatch:
+    """By the number of the GPU."""
+
+    clocks: dict[int, str] = field(default_factory=dict)
+    """How its clock was locked, for those of which it was."""
+    samples: dict[int, GpuSamples] = field(default_factory=dict)
+
+    def tell(self, request: ProfilingRequest, timings: Sequence[Timing]) -> tuple[dict[str, JsonValue], list[str]]:
+        """Conditions and notes for one of the profiles that were measured meanwhile, whoever asked for it."""
+        if not runs_on_gpu(request.session):
+            return {}, []
+        conditions: dict[str, JsonValue] = {}
+        notes = []
+        if request.gpu in self.clocks:
+            conditions["locked_clocks"] = self.clocks[request.gpu]
+            notes.append(f"the GPU's clock was locked to its base while it was measured, {self.clocks[request.gpu]}")
+        samples = self.samples.get(request.gpu)
+        if samples is not None:
+            conditions["gpu_samples"] = summary = samples.within(list(map(_span, timings)))
+            notes.append(samples.tell(summary))
+        return conditions, notes
+
+
+@contextlib.contextmanager
+def watched_gpus(sides: Sequence[Side]) -> Iterator[GpuWatch]:
+    """Lock clocks and sample as the sides ask, until the block ends.
+
+    Raises `BackendError` when a clock cannot be locked or set free.
+    """
+    watch = GpuWatch()
+    with contextlib.ExitStack() as held:
+        for side in sides:
+            request = side.request
+            if request.lock_clocks and request.gpu not in watch.clocks:
+                with side.naming_errors():
+                    watch.clocks[request.gpu] = held.enter_context(locked_clocks(request.gpu))
+            if request.sample_gpu and request.gpu not in watch.samples:
+                watch.samples[request.gpu] = held.enter_context(sampled_gpu(request.gpu))
+        yield watch
+
+
+def _span(timing: Timing) -> tuple[float, float]:
+    """When passes were measured, by `time.monotonic`."""
+    return timing.began_s, timing.began_s + (timing.starts_ms[-1] + timing.latency_ms[-1]) / 1e3

@@ -1,0 +1,174 @@
+"""The layer pass: what each node of the model takes, read from profiles that ONNX Runtime wrote.
+
+`layer_recording` made them, one for each process run. Here they are joined with each other, with the model as ONNX
+Runtime ran it, and with the model as it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ndld_flow.base.errors import ModelError
+from ndld_flow.measure.layer_details import RunNode, describe_layer
+from ndld_flow.measure.layer_origins import LayerOrigins, count_covered, match_nodes
+from ndld_flow.measure.layer_recording import OPTIMISED, WARMUP_PASSES, record_layers
+from ndld_flow.measure.recording_plan import RecordingPlan
+from ndld_flow.models.files import load_model
+from ndld_flow.models.tensors import Array
+from ndld_flow.profiles.read.onnxruntime_events import MAX_EVENTS, MeasuredPasses, read_passes
+from ndld_flow.profiles.read.onnxruntime_timeline import read_timeline
+from ndld_flow.records.latency import LatencySummary
+from ndld_flow.records.profile import Layer, Span
+from ndld_flow.runtimes.onnxruntime.execution_providers import CPU
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+
+_REPEATS_BODIES = ("Loop", "Scan")
+
+
+@dataclass(frozen=True)
+class LayerPass:
+    """What the layer pass gave."""
+
+    layers: tuple[Layer, ...] = ()
+    pass_ms: tuple[float, ...] = ()
+    """Each pass, run after run, profiler on."""
+    notes: tuple[str, ...] = ()
+    layer_runs: tuple[int, ...] = ()
+    """How many passes each recording has."""
+    timeline: tuple[Span, ...] = ()
+    timeline_basis: str = ""
+
+
+def measure_layers(
+    path: Path,
+    settings: SessionSettings,
+    feeds: Mapping[str, Array],
+    passes: int,
+    scratch: Path,
+    tell: Callable[[int, int], None],
+) -> LayerPass:
+    """Measure every layer in this process, in `passes` passes or fewer where ONNX Runtime could not keep their events.
+
+    Raises `ModelError` or `BackendError` as `open_model` does.
+    """
+    plan = RecordingPlan(passes, count_events(path))
+    recording = record_layers(path, settings, feeds, plan, scratch, tell)
+    return read_layers(path, [recording], scratch / OPTIMISED, plan, parallel=settings.execution == "parallel")
+
+
+def count_events(path: Path) -> int | None:
+    """How many events a pass of this model has at most; None when loops or functions multiply them.
+
+    Raises `ModelError` when the file cannot be read as ONNX.
+    """
+    source = load_model(path)
+    nodes = list(source.graph.all_nodes())
+    if source.functions or any(node.op_type in _REPEATS_BODIES for node in nodes):
+        return None
+    return len(nodes) + 2
+
+
+def read_layers(
+    source: Path, recordings: Sequence[Path], optimised: Path | None, plan: RecordingPlan, *, parallel: bool = False
+) -> LayerPass:
+    """Read what `record_layers` wrote, one recording for each process run, and delete it.
+
+    `optimised` is the model as ONNX Runtime ran it; a file that is not there is as good as None. `parallel` says that
+    nodes ran at the same time. Raises `ModelError` when `source` cannot be read as ONNX.
+    """
+    runs = [read_passes(recording, skip=WARMUP_PASSES) for recording in recordings]
+    whole = _join(runs)
+    nodes, traced = _trace(load_model(source), whole, _read_optimised(optimised))
+    timeline, basis = _timeline(recordings, runs, whole)
+    for recording in recordings:
+        recording.unlink()
+    return LayerPass(
+        layers=tuple(describe_layer(index, node) for index, node in enumerate(nodes)),
+        pass_ms=tuple(whole.pass_ms),
+        notes=(*_shortcomings(whole, plan.passes * len(runs), parallel), traced),
+        layer_runs=tuple(len(run.pass_ms) for run in runs),
+        timeline=timeline,
+        timeline_basis=basis,
+    )
+
+
+def _join(runs: Sequence[MeasuredPasses]) -> MeasuredPasses:
+    """All passes, run after run. A node that did not run in a pass took no time in it."""
+    whole = MeasuredPasses()
+    for run in runs:
+        before, passes = len(whole.pass_ms), len(run.pass_ms)
+        whole.pass_ms.extend(run.pass_ms)
+        whole.unreadable_lines += run.unreadable_lines
+        for key, node in run.nodes.items():
+            if key not in whole.nodes:
+                whole.nodes[key] = replace(node, self_us=[0] * before, calls=0)
+            whole.nodes[key].self_us.extend(node.self_us)
+            whole.nodes[key].calls += node.calls
+        for node in whole.nodes.values():
+            node.self_us.extend([0] * (before + passes - len(node.self_us)))
+    return whole
+
+
+def _trace(source: ir.Model, measured: MeasuredPasses, optimised: ir.Model | None) -> tuple[list[RunNode], str]:
+    """The nodes with what they came from, and a sentence on how many of them were traced back to the model."""
+    passes = max(1, len(measured.pass_ms))
+    if optimised is None:
+        untraced = [RunNode(node, None, (), node.calls / passes) for node in measured.nodes.values()]
+        return untraced, "layers were not traced back: the provider does not show the model it runs"
+    ran = match_nodes(measured.nodes, optimised)
+    origins = LayerOrigins(source, optimised)
+    nodes = [
+        RunNode(node, ran.get(key), origins.of(ran[key]) if key in ran else (), node.calls / passes)
+        for key, node in measured.nodes.items()
+    ]
+    traced = [node.origins for node in nodes if node.origins]
+    return nodes, (
+        f"{len(traced)} of {len(nodes)} layers come from {count_covered(traced)} of the model's {origins.node_count} "
+        f"nodes (constants not counted); {len(nodes) - len(traced)} layers were put in by ONNX Runtime"
+    )
+
+
+def _timeline(
+    recordings: Sequence[Path], runs: Sequence[MeasuredPasses], whole: MeasuredPasses
+) -> tuple[tuple[Span, ...], str]:
+    """The median pass of all runs."""
+    if not whole.pass_ms:
+        return (), ""
+    number = LatencySummary.of(whole.pass_ms).median_pass
+    positions = {key: position for position, key in enumerate(whole.nodes)}
+    basis = f"pass {number + 1} of {len(whole.pass_ms)} of the layer pass, its median, with ONNX Runtime's profiler on"
+    for recording, run in zip(recordings, runs, strict=True):
+        if number < len(run.offsets):
+            return read_timeline(recording, run.offsets[number], positions), basis
+        number -= len(run.offsets)
+    return (), ""
+
+
+def _read_optimised(path: Path | None) -> ir.Model | None:
+    try:
+        return load_model(path) if path is not None and path.is_file() else None
+    except ModelError:  # it only adds where layers came from; the measurement stands without it
+        return None
+
+
+def _shortcomings(measured: MeasuredPasses, asked: int, parallel: bool) -> Iterator[str]:
+    passes = len(measured.pass_ms)
+    if passes < asked:
+        yield (
+            f"{passes} layer passes instead of {asked}: ONNX Runtime keeps no more than {MAX_EVENTS:,} events, and "
+            "drops the rest without a word"
+        )
+    if measured.unreadable_lines:
+        yield f"{measured.unreadable_lines} lines of ONNX Runtime's profile could not be read"
+    devices = sorted({node.provider for node in measured.nodes.values()} - {CPU, ""})
+    if devices:
+        yield (
+            f"times of layers on {', '.join(devices)} are those of the host: ONNX Runtime's profiler does not wait for "
+            "the device"
+        )
+    if parallel:
+        yield "nodes ran in parallel: their times overlap, and those around and within If and Loop are approximate"

@@ -1,0 +1,82 @@
+"""Record ONNX Runtime's profile of a model: passes in a session of their own, with its profiler on.
+
+Recording reads no model: it can be done in a worker process that imports ONNX Runtime and nothing else that is heavy.
+`layer_pass` reads what was recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ndld_flow.base.errors import BackendError, ModelError
+from ndld_flow.measure.recording_plan import RecordingPlan
+from ndld_flow.models.tensors import Array
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OpenModel, SessionSettings, open_model
+
+WARMUP_PASSES = 2
+"""At the beginning of every recording, not to be counted."""
+OPTIMISED = "optimized.onnx"
+"""The model as ONNX Runtime ran it, in the folder of a recording; missing where the provider cannot write it."""
+_EVENT_BUDGET = 250_000
+"""A quarter of what ONNX Runtime keeps; about 200 MB of its JSON."""
+
+
+def record_layers(
+    path: Path,
+    settings: SessionSettings,
+    feeds: Mapping[str, Array],
+    plan: RecordingPlan,
+    folder: Path,
+    tell: Callable[[int, int], None] = lambda done, total: None,
+) -> Path:
+    """Run the model with the profiler on, and return the profile that ONNX Runtime wrote into `folder`.
+
+    Raises `ModelError` or `BackendError` as `open_model` does.
+    """
+    profiled = replace(settings, profile_prefix=folder / "passes", optimized_model=None)
+    events = plan.events_per_pass
+    if events is None:
+        events = _try_one(path, replace(profiled, profile_prefix=folder / "trial"), feeds)
+    passes = max(1, min(plan.passes, _EVENT_BUDGET // max(1, events) - WARMUP_PASSES))
+    if plan.keep_optimised:
+        profiled = replace(profiled, optimized_model=folder / OPTIMISED)
+    return _record(path, profiled, feeds, WARMUP_PASSES + passes, tell)
+
+
+def _try_one(path: Path, settings: SessionSettings, feeds: Mapping[str, Array]) -> int:
+    """How many events one pass has; those of loading the model are counted too, and are few."""
+    trial = _record(path, settings, feeds, 1, lambda done, total: None)
+    with trial.open("rb") as lines:
+        count = sum(1 for _ in lines)
+    trial.unlink()
+    return count
+
+
+def _record(
+    path: Path,
+    settings: SessionSettings,
+    feeds: Mapping[str, Array],
+    passes: int,
+    tell: Callable[[int, int], None],
+) -> Path:
+    model = _open(path, settings)
+    try:
+        bound = model.bind(feeds, on_device=True)
+        for done in range(passes):
+            bound.once()
+            tell(done + 1, passes)
+    finally:
+        profile = Path(model.session.end_profiling())
+    return profile
+
+
+def _open(path: Path, settings: SessionSettings) -> OpenModel:
+    """A provider that compiles nodes (TensorRT) cannot write the optimised model: then names must do."""
+    try:
+        return open_model(path, settings)
+    except (ModelError, BackendError):
+        if settings.optimized_model is None:
+            raise
+        return open_model(path, replace(settings, optimized_model=None))

@@ -1,0 +1,45 @@
+"""A GPU's clock locked for a while, and never for longer."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from ndld_flow.base.errors import BackendError
+from ndld_flow.measure import clock_keeper
+from ndld_flow.measure.gpu_clocks import find_clocks
+
+_LIMIT_S = 60.0
+
+
+@contextlib.contextmanager
+def locked_clocks(gpu: int) -> Iterator[str]:
+    """Lock a GPU's clock to its base; gives how, in words.
+
+    A process of its own keeps it locked and outlives us: when we are killed in whatever way, it sets the clock free.
+    Raises `BackendError` when locking is refused, or the clock could not be set free.
+    """
+    command = [sys.executable, "-P", "-m", clock_keeper.__name__, str(gpu)]
+    keeper = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,  # Ctrl-C in a terminal is for us
+    )
+    assert keeper.stdin is not None
+    assert keeper.stdout is not None
+    try:
+        word, _, told = keeper.stdout.readline().strip().partition(" ")
+        if word != "locked":
+            raise BackendError(told or "lock_clocks: the process that locks the clock died.")
+        yield told
+    finally:
+        keeper.stdin.close()
+        code = keeper.wait(_LIMIT_S)
+        keeper.stdout.close()
+    if code:  # someone ended it, or setting free failed: try it here
+        find_clocks(gpu).free()

@@ -1,0 +1,174 @@
+"""Puts together the profile of a model from what its process runs measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+from blake3 import blake3
+from pydantic import JsonValue
+
+from ndld_flow.base.quantities import size
+from ndld_flow.machine.description import describe_machine
+from ndld_flow.machine.versions import read_version
+from ndld_flow.measure.layer_pass import LayerPass
+from ndld_flow.measure.preflight import disturbed, doubts
+from ndld_flow.measure.profiling_request import ProfilingRequest
+from ndld_flow.measure.worker_job import Answer
+from ndld_flow.records.profile import BatchPoint, Profile, ProfileRun, Roofs, TensorInfo
+from ndld_flow.runtimes.onnxruntime.execution_providers import CPU
+from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession
+from ndld_flow.samples.feeds import Feed, note_assumed
+from ndld_flow.store.digest import digest_file
+
+
+@dataclass(frozen=True)
+class Sitting:
+    """What all that took turns have in common."""
+
+    id: str
+    measured_at: datetime
+    began_s: float
+    """`time.monotonic` when the first measured pass of all began."""
+    during: dict[str, JsonValue]
+    """What others did meanwhile."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All that was found out about one model."""
+
+    request: ProfilingRequest
+    feeds: Mapping[str, Feed]
+    answers: Sequence[Answer]
+    """One for each process run."""
+    stopped_because: str
+    before: dict[str, JsonValue]
+    after: dict[str, JsonValue]
+    batches: tuple[BatchPoint, ...]
+    layers: LayerPass
+    roofs: Roofs | None
+    gpu_conditions: Mapping[str, JsonValue]
+    gpu_notes: Sequence[str]
+
+
+def make_profile(found: Measured, sitting: Sitting) -> Profile:
+    """The document of one model."""
+    request, layers, first = found.request, found.layers, found.answers[0]
+    return Profile(
+        label=request.label,
+        model_digest=request.digest,
+        engine_digest=digest_file(request.session.engine) if isinstance(request.session, EngineSession) else "",
+        backend=request.session.backend if isinstance(request.session, EngineSession) else "onnxruntime",
+        providers=tuple(first.providers),
+        machine=describe_machine(),
+        versions=_versions(request, first),
+        options=request.options,
+        conditions=_conditions(found, sitting),
+        inputs=describe_feeds(found.feeds),
+        outputs=tuple(TensorInfo(name=name, dtype=dtype, shape=tuple(dims)) for name, dtype, dims in first.outputs),
+        input_digests=_digests(found.feeds),
+        profiler="off",
+        warmup_passes=first.timings[0].warmup_passes,
+        warmup_ms=first.timings[0].warmup_ms,
+        runs=tuple(_run(answer, sitting.began_s) for answer in found.answers),
+        batches=found.batches,
+        layers=layers.layers,
+        layer_runs=layers.layer_runs,
+        timeline=layers.timeline,
+        timeline_basis=layers.timeline_basis,
+        roofs=found.roofs,
+        layer_pass_ms=layers.pass_ms,
+        measured_at=sitting.measured_at,
+        sitting=sitting.id,
+        peak_memory_bytes=max(answer.peak_bytes for answer in found.answers),
+        stopped_because=found.stopped_because,
+        notes=(
+            *first.notes,
+            *note_assumed(found.feeds),
+            *doubts(found.before),
+            *disturbed(sitting.during),
+            *layers.notes,
+            *_about_device(request, first),
+            *found.gpu_notes,
+        ),
+    )
+
+
+def describe_feeds(feeds: Mapping[str, Feed]) -> tuple[TensorInfo, ...]:
+    return tuple(
+        TensorInfo(name=name, dtype=feed.values.dtype.name, shape=feed.values.shape, data=feed.description)
+        for name, feed in feeds.items()
+    )
+
+
+def _digests(feeds: Mapping[str, Feed]) -> dict[str, str]:
+    """Identify values from files. Two precisions of a model read the same file: halves tell files apart in both."""
+    read = {name: feed.values for name, feed in feeds.items() if feed.is_from_file}
+    with np.errstate(all="ignore"):
+        halves = {
+            name: values.astype(np.float16) if values.dtype.kind in "fV" else values for name, values in read.items()
+        }
+    return {name: blake3(values.tobytes()).hexdigest() for name, values in halves.items()}
+
+
+def _run(answer: Answer, began_s: float) -> ProfileRun:
+    timing = answer.timings[0]
+    return ProfileRun(
+        latency_ms=tuple(timing.latency_ms),
+        load_ms=answer.load_ms,
+        peak_memory_bytes=answer.peak_bytes,
+        started_s=timing.began_s - began_s,
+        starts_ms=tuple(timing.starts_ms),
+        enqueue_ms=tuple(timing.enqueue_ms),
+        h2d_ms=tuple(timing.h2d_ms),
+        compute_ms=tuple(timing.compute_ms or (timing.latency_ms if timing.h2d_ms else ())),
+        d2h_ms=tuple(timing.d2h_ms),
+    )
+
+
+def _conditions(found: Measured, sitting: Sitting) -> dict[str, JsonValue]:
+    first = found.answers[0]
+    process: dict[str, JsonValue] = {"threads": first.threads, "affinity": [*first.affinity]}
+    told: dict[str, JsonValue] = {"device": {**first.facts}} if first.facts else {}
+    around: dict[str, JsonValue] = {"before": found.before, "after": found.after, "during": sitting.during}
+    return {**around, "process": process, **told, **found.gpu_conditions}
+
+
+def _about_device(request: ProfilingRequest, answer: Answer) -> Iterator[str]:
+    if not answer.peak_bytes:
+        yield "this system does not tell how much memory was used"
+    elif answer.providers[0] != CPU and not isinstance(request.session, EngineSession):
+        yield "peak memory is the host's: what lies on the device is not counted"
+    if isinstance(request.session, EngineSession):
+        yield from _about_engine(request.session, answer.facts)
+    elif answer.timings[0].h2d_ms:
+        yield "latency is that of the run on the device; copies from and to the host's memory are told beside it"
+
+
+def _about_engine(session: EngineSession, facts: Mapping[str, int | str | bool]) -> Iterator[str]:
+    yield (
+        f"device memory: {size(int(facts['device_used_bytes']))} to load the engine, of which "
+        f"{size(int(facts['activation_bytes']))} for the activations of each stream; peak memory is the host's"
+    )
+    if session.transfers:
+        yield "latency includes the copies of inputs to the device and of outputs from it"
+    else:
+        yield "latency is that of the run on the device; copies from and to the host's memory are told beside it"
+    if not session.spin_wait:
+        yield "latency includes waking the CPU (`spin_wait: false`), which that of ONNX Runtime does not"
+    if session.streams > 1:
+        yield (
+            f"a pass is {session.streams} inferences side by side, each on a stream of its own: latency is until the "
+            f"last of them is done, and {session.streams} inferences are done in it"
+        )
+
+
+def _versions(request: ProfilingRequest, answer: Answer) -> dict[str, str]:
+    others = {name: read_version(name) for name in ("ndld-flow", "numpy", "onnx")}
+    if isinstance(request.session, EngineSession):
+        return {name.replace("_", "-"): version for name, version in answer.versions.items()} | others
+    onnxruntime, _, version = read_version("onnxruntime").partition(" ")
+    return {onnxruntime: version} | others

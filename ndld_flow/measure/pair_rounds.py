@@ -1,0 +1,194 @@
+"""Compare two models pass by pass: in each round two fresh processes, one for each model, alternate."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ndld_flow.base.quantities import seconds
+from ndld_flow.measure import turn_worker
+from ndld_flow.measure.gpu_watch import watched_gpus
+from ndld_flow.measure.profiling_request import Side
+from ndld_flow.measure.session_kinds import environment_of, inputs_of, runs_on_gpu
+from ndld_flow.measure.timing_pass import TimingPlan
+from ndld_flow.measure.turns import Turn
+from ndld_flow.measure.worker import JOB
+from ndld_flow.measure.worker_job import Job, Part, write_feeds
+from ndld_flow.measure.worker_process import failure_of
+from ndld_flow.processes.parent import CommandedChild, Ended
+from ndld_flow.records.rounds import FEWEST_ROUNDS, Round, RoundSide
+from ndld_flow.samples.feeds import make_feeds
+
+_WARMUP_TURNS = 4
+_TURN_MS = 2.0
+"""Shorter passes share a turn: waking a process takes about 0.1 ms, and its caches are cold."""
+_MOST_PASSES = 1000
+_FEWEST_CYCLES, _MOST_CYCLES, _CYCLES_MS = 28, 84, 600.0
+"""Fewer cycles do not suffice on a busy machine; more are cheap while they take less time than starting processes."""
+_SLOW_CYCLES = 8
+"""Cycles of passes so slow that the budget has no time for more: each averages over much of what happens meanwhile."""
+
+
+@dataclass
+class _Model:
+    """One of the two, with its files."""
+
+    side: Side
+    job: Job
+    folder: Path
+    child: CommandedChild | None = None
+    threads: int = 1
+    turns: list[Turn] = field(default_factory=list)
+
+    def tell(self, command: str) -> None:
+        assert self.child is not None
+        self.child.send(command)
+
+    def hear(self, doing: str) -> dict[str, float]:
+        """Its answer. Raises what its process raised, or `BackendError` when it died."""
+        assert self.child is not None
+        answer = self.child.receive(doing)
+        if isinstance(answer, Ended):
+            with self.side.naming_errors():
+                raise failure_of(self.job, answer)
+        values: dict[str, float] = json.loads(answer)
+        return values
+
+    def take_turn(self, passes: int, cpu: int, doing: str) -> Turn:
+        self.tell(f"{passes} {cpu}")
+        return Turn(**self.hear(doing))
+
+    def describe(self, passes: int) -> RoundSide:
+        queued = [turn.queued_ms for turn in self.turns if turn.queued_ms is not None]
+        return RoundSide(
+            passes=passes,
+            threads=self.threads,
+            wall_ms=tuple(turn.wall_ms / passes for turn in self.turns),
+            cpu_ms=tuple(turn.cpu_ms / passes for turn in self.turns),
+            queued_ms=tuple(ms / passes for ms in queued) if len(queued) == len(self.turns) else (),
+        )
+
+
+class PairMeasurement:
+    """Two models that are measured in rounds, and the files that their processes read."""
+
+    def __init__(self, pair: Sequence[Side], folder: Path, round_ms: float) -> None:
+        """`folder` is an existing one, for the files; `round_ms` is the time that the passes of a round may take.
+
+        Raises `RequestError` when inputs do not fit.
+        """
+        self._round_ms = round_ms
+        self._models = [self._prepare(side, folder / f"side-{number}") for number, side in enumerate(pair)]
+        self._number = 0
+        # Two CPUs in turn: what one of them suffers all the time must not decide.
+        self._cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
+
+    def measure_round(self) -> Round:
+        """Measure one more round. Raises what the processes raise, and `BackendError` when one dies."""
+        self._number += 1
+        dice = random.Random(self._number)  # noqa: S311 - the order of turns is no secret
+        with self._opened(dice):
+            cpu = self._choose_cpu()
+            cycles, passes = self._warm_up(cpu)
+            for cycle, order in enumerate(_orders(cycles, dice)):
+                doing = f"measuring round {self._number}, cycle {cycle + 1} of {cycles}"
+                self._models[0].side.progress(cycle, cycles, doing)
+                for model in order:
+                    self._models[model].turns.append(self._models[model].take_turn(passes, cpu, doing))
+            base, candidate = (model.describe(passes) for model in self._models)
+        return Round(base=base, candidate=candidate, pinned_to=cpu if cpu >= 0 else None)
+
+    def _prepare(self, side: Side, folder: Path) -> _Model:
+        request = side.request
+        with side.naming_errors():
+            feeds = make_feeds(inputs_of(request), request.inputs, request.seed, request.label)
+        files = write_feeds({name: feed.values for name, feed in feeds.items()}, folder / "inputs")
+        return _Model(side, Job(request.path, request.session, (Part(files, TimingPlan(1)),)), folder)
+
+    @contextlib.contextmanager
+    def _opened(self, dice: random.Random) -> Iterator[None]:
+        """Start a process for each model, in random order; they load at the same time and end with the block."""
+        with contextlib.ExitStack() as stack:
+            for model in dice.sample(self._models, 2):
+                folder = model.folder / f"round-{self._number}"
+                folder.mkdir()
+                model.job.write(folder / JOB)
+                environment = environment_of(model.side.request, model.folder)
+                model.child = stack.enter_context(CommandedChild(turn_worker.__name__, folder, environment))
+                model.turns = []
+            for model in self._models:
+                model.side.progress(0, 0, f"loading for round {self._number}")
+                model.threads = int(model.hear("loading")["threads"])
+            yield
+
+    def _choose_cpu(self) -> int:
+        """Pin models of one thread: both to the same CPU, another one in the next round. -1 pins nothing."""
+        pinned = all(model.threads == 1 and not runs_on_gpu(model.side.request.session) for model in self._models)
+        return self._cpus[self._number % len(self._cpus)] if pinned and self._cpus else -1
+
+    def _warm_up(self, cpu: int) -> tuple[int, int]:
+        """Warm up; return the number of cycles, and of passes in a turn, which is the same for both models."""
+        turns = [[model.take_turn(1, cpu, "warming up") for model in self._models] for _ in range(_WARMUP_TURNS)]
+        quickest_ms = max(1e-6, min(turn.wall_ms for cycle in turns for turn in cycle))
+        cycle_ms = max(1e-6, min(sum(turn.wall_ms for turn in cycle) for cycle in turns))
+        passes = min(_MOST_PASSES, math.ceil(_TURN_MS / quickest_ms))
+        wanted = min(_MOST_CYCLES, max(_FEWEST_CYCLES, int(_CYCLES_MS / (passes * cycle_ms))))
+        affordable = max(_SLOW_CYCLES, int(self._round_ms / (passes * cycle_ms)))
+        return min(wanted, affordable), passes
+
+
+def _orders(cycles: int, dice: random.Random) -> Iterator[tuple[int, int]]:
+    """The order of turns in each cycle: at random, and in the next cycle the other way round."""
+    order = (0, 1)
+    for cycle in range(cycles):
+        order = dice.choice([(0, 1), (1, 0)]) if cycle % 2 == 0 else (order[1], order[0])
+        yield order
+
+
+@dataclass(frozen=True)
+class RoundLimits:
+    """When to stop measuring rounds, decided or not."""
+
+    rounds: int
+    budget_ms: float
+    """No further round begins when they have taken so long and there are enough to judge by."""
+    fewest: int = FEWEST_ROUNDS
+
+
+@dataclass(frozen=True)
+class MeasuredRounds:
+    """The rounds of a pair, and why there are no more."""
+
+    rounds: tuple[Round, ...]
+    stopped_because: str
+
+
+def measure_rounds(
+    pair: Sequence[Side], folder: Path, limits: RoundLimits, is_decided: Callable[[Sequence[Round]], bool]
+) -> MeasuredRounds:
+    """Measure rounds until the evidence decides, or a limit is reached. `folder` is an existing one for files.
+
+    Raises `BackendError` when a process dies or a provider does not load, `ModelError` and `RequestError` as profiling
+    does.
+    """
+    started, rounds = time.monotonic(), list[Round]()
+    with watched_gpus(pair), tempfile.TemporaryDirectory(prefix="rounds-", dir=folder) as files:
+        measurement = PairMeasurement(pair, Path(files), limits.budget_ms / 4)
+        while True:
+            rounds.append(measurement.measure_round())
+            used_ms = (time.monotonic() - started) * 1e3
+            taken = f"{len(rounds)} rounds in {seconds(used_ms / 1e3)}"
+            if is_decided(rounds):
+                return MeasuredRounds(tuple(rounds), f"decided after {taken}")
+            if len(rounds) >= limits.rounds:
+                return MeasuredRounds(tuple(rounds), f"stopped by the limit `rounds` after {taken}")
+            if used_ms >= limits.budget_ms and len(rounds) >= limits.fewest:
+                return MeasuredRounds(tuple(rounds), f"stopped by the limit `budget` after {taken}")

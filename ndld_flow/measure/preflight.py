@@ -1,0 +1,166 @@
+"""What may disturb a measurement here and now, in short sentences, and what did while it went on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from ndld_flow.machine.description import describe_machine, read_conditions
+from ndld_flow.measure import worker
+
+_BUSY_LOAD = 0.5
+"""Load per CPU that is told: our own last minute is in it too."""
+_BUSY_SHARE = 0.1
+"""Part of the CPUs that is told when others used it while we measured."""
+_BUSY_GPU_PERCENT = 5
+_PROC = Path("/proc")
+_MEASURING_PROGRAMS = ("trtexec", "onnxruntime_perf_test", "perf_analyzer")
+_GPU_FIELDS = (
+    "name",
+    "utilization.gpu",
+    "clocks.sm",
+    "clocks.max.sm",
+    "temperature.gpu",
+    "memory.used",
+    "pstate",
+    "power.limit",
+)
+
+
+@dataclass(frozen=True)
+class CpuTime:
+    """CPU time since the machine started, in seconds over the CPUs that we may use."""
+
+    busy_s: float
+    stolen_s: float
+    """Taken by the host of a virtual machine."""
+    ours_s: float
+    """Of this process and of its children that ended."""
+
+
+def look_around(on_gpu: bool) -> dict[str, JsonValue]:
+    """Everything that may disturb a measurement at this moment; what this system does not tell is left out."""
+    found = read_conditions()
+    others = _measuring_processes()
+    if others:
+        found["measuring_processes"] = [*others]
+    if on_gpu:
+        gpus = _ask_gpus()
+        if gpus:
+            found["gpus"] = [*gpus]
+    return found
+
+
+def doubts(conditions: Mapping[str, JsonValue]) -> tuple[str, ...]:
+    """What of the conditions to tell a person before measuring."""
+    return tuple(_doubts(conditions))
+
+
+def read_cpu_time(stat: Path = _PROC / "stat") -> CpuTime | None:
+    """None where the system does not tell."""
+    try:
+        usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        lines = [line.split() for line in stat.read_text(encoding="ascii").splitlines()]
+        tick = os.sysconf("SC_CLK_TCK")
+        rows = [[int(word) / tick for word in words[1:9]] for words in lines if words and words[0] in usable]
+        # user, nice, system, idle, iowait, irq, softirq, steal (man 5 proc_stat)
+        busy = sum(row[0] + row[1] + row[2] + row[5] + row[6] for row in rows)
+        stolen = sum(row[7] for row in rows)
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
+    times = os.times()
+    ours = times.user + times.system + times.children_user + times.children_system
+    return CpuTime(busy, stolen, ours) if rows else None
+
+
+def disturbance(before: CpuTime | None, after: CpuTime | None, wall_s: float) -> dict[str, JsonValue]:
+    """How many CPUs others used meanwhile, and how many the host took away; empty where it is not known."""
+    if before is None or after is None or wall_s <= 0:
+        return {}
+    others = (after.busy_s - before.busy_s) - (after.ours_s - before.ours_s)
+    return {
+        "wall_s": round(wall_s, 3),
+        "cpus_used_by_others": round(max(0.0, others / wall_s), 3),
+        "cpus_taken_by_host": round((after.stolen_s - before.stolen_s) / wall_s, 3),
+    }
+
+
+def disturbed(during: Mapping[str, JsonValue]) -> tuple[str, ...]:
+    """A sentence when others used the CPUs while we measured; or none."""
+    cpus = describe_machine().cpu_count or 1
+    others, host = (_number(during.get(name)) for name in ("cpus_used_by_others", "cpus_taken_by_host"))
+    if others + host < _BUSY_SHARE * cpus:
+        return ()
+    return (f"while measuring, other processes used {others + host:.1f} of {_cpus(cpus)}: expect noise",)
+
+
+def _doubts(conditions: Mapping[str, JsonValue]) -> Iterator[str]:
+    cpus = describe_machine().cpu_count or 1
+    load = conditions.get("load_average")
+    if isinstance(load, list) and _number(load[0]) >= _BUSY_LOAD * cpus:
+        yield f"the machine is busy: load {_number(load[0]):.1f} on {_cpus(cpus)}; expect noise"
+    governors = [name for name in _list(conditions, "governors") if name != "performance"]
+    if governors:
+        yield f"the CPU governor is {', '.join(map(str, governors))}, not performance: clock rates vary with load"
+    limit = conditions.get("cgroup_cpu_limit")
+    if limit is not None and _number(limit) < cpus:
+        yield f"this container may use {_number(limit):g} CPUs' time on {_cpus(cpus)}: it is stopped when it uses more"
+    others = _list(conditions, "measuring_processes")
+    if others:
+        yield f"other measurements are running: {', '.join(map(str, others))}"
+    for gpu in _list(conditions, "gpus"):
+        if isinstance(gpu, dict) and _number(gpu.get("utilization.gpu")) >= _BUSY_GPU_PERCENT:
+            yield f"GPU {gpu['name']} is busy: {gpu['utilization.gpu']} % used; expect noise"
+
+
+def _cpus(count: int) -> str:
+    return "1 CPU" if count == 1 else f"{count} CPUs"
+
+
+def _number(value: JsonValue) -> float:
+    """0 for what is none."""
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return 0.0
+
+
+def _list(conditions: Mapping[str, JsonValue], name: str) -> list[JsonValue]:
+    value = conditions.get(name)
+    return value if isinstance(value, list) else []
+
+
+def _measuring_processes() -> list[str]:
+    """Programs that measure, and workers of other runs of ours, as `trtexec (process 4711)`."""
+    found = []
+    for folder in _PROC.glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:  # it has just ended, or belongs to someone else
+            continue
+        program = Path(words[0]).name
+        if worker.__name__ in words:
+            program = "ndld-flow"
+        elif program not in _MEASURING_PROGRAMS:
+            continue
+        found.append(f"{program} (process {folder.name})")
+    return sorted(found)
+
+
+def _ask_gpus() -> list[dict[str, JsonValue]]:
+    """State of each NVIDIA GPU, as nvidia-smi tells it."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    command = [program, f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader,nounits"]
+    try:
+        lines = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [dict(zip(_GPU_FIELDS, (word.strip() for word in line.split(",")), strict=False)) for line in lines]

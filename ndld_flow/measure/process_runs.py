@@ -1,0 +1,73 @@
+"""One model's process runs: each opens the model in a fresh process and times its share of the passes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ndld_flow.measure.recording_plan import RecordingPlan
+from ndld_flow.measure.stopping import MeasuringPlan, Tally
+from ndld_flow.measure.worker_job import Answer, FeedFile, Job, Part, write_feeds
+from ndld_flow.measure.worker_process import run_worker
+from ndld_flow.models.tensors import Array
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass
+class ProcessRuns:
+    """The process runs of one model so far."""
+
+    model: Path
+    session: SessionSettings | EngineSession
+    feeds: Mapping[str, FeedFile]
+    tally: Tally
+    folder: Path
+    progress: Progress
+    layers: RecordingPlan | None = None
+    """What to record in each of the first runs, as many as the least number of them."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables for the processes, beside ours."""
+    answers: list[Answer] = field(default_factory=list)
+
+    @property
+    def plan(self) -> MeasuringPlan:
+        return self.tally.plan
+
+    def run_once(self) -> None:
+        """Time one more process run. Raises what `run_worker` raises."""
+        number = len(self.answers) + 1
+        share = self.plan.share(self.tally.least)
+        job = Job(self.model, self.session, (Part(self.feeds, share),), self._recording(number))
+        started = time.perf_counter()
+        answer = run_worker(job, self.folder / f"run-{number}", self._teller(number, share.passes), self.environment)
+        used_ms = (time.perf_counter() - started) * 1e3 - answer.recording_ms
+        self.tally.add(answer.timings[0], used_ms)
+        self.answers.append(answer)
+
+    def _recording(self, number: int) -> RecordingPlan | None:
+        if self.layers is None or number > self.tally.least:
+            return None
+        return replace(self.layers, keep_optimised=number == 1)
+
+    def _teller(self, number: int, passes: int) -> Progress:
+        """Progress over all runs, as far as they can be foreseen."""
+        before = sum(len(answer.timings[0].latency_ms) for answer in self.answers)
+        foreseen = max(passes * self.tally.least, before + passes)
+        return lambda done, total, what: self.progress(before + done, foreseen, f"run {number}: {what}")
+
+
+def time_batches(side: ProcessRuns, batches: Mapping[int, Mapping[str, Array]]) -> Answer:
+    """One process run over several batch sizes, which share the budget; a timing for each."""
+    whole = side.plan.share(1)
+    plan = replace(whole, limit_ms=whole.limit_ms / len(batches))
+    parts = tuple(
+        Part(write_feeds(feeds, side.folder / f"batch-{batch}"), plan, f"batch {batch}: ")
+        for batch, feeds in batches.items()
+    )
+    job = Job(side.model, side.session, parts)
+    return run_worker(job, side.folder / "batches", side.progress, side.environment)

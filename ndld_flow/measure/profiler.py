@@ -1,0 +1,177 @@
+"""Profile models and engines: process runs that take turns, a batch sweep, and a layer pass of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from ndld_flow.measure.gpu_watch import GpuWatch, watched_gpus
+from ndld_flow.measure.layer_pass import LayerPass
+from ndld_flow.measure.measured_profile import Measured, Sitting, describe_feeds, make_profile
+from ndld_flow.measure.preflight import disturbance, look_around, read_cpu_time
+from ndld_flow.measure.process_runs import ProcessRuns, Progress, time_batches
+from ndld_flow.measure.profiling_request import ProfilingRequest, Side
+from ndld_flow.measure.session_kinds import (
+    environment_of,
+    inputs_of,
+    plan_recording,
+    read_recordings,
+    roofs_of,
+    runs_on_gpu,
+)
+from ndld_flow.measure.stopping import Tally, go_on, stopped_because
+from ndld_flow.measure.worker_job import Answer, write_feeds
+from ndld_flow.models.tensors import Array
+from ndld_flow.records.profile import BatchPoint, Layer, Profile, Roofs
+from ndld_flow.samples.feeds import Feed, make_feeds
+
+
+@dataclass
+class _Measuring:
+    """One side while it is measured."""
+
+    side: Side
+    feeds: Mapping[str, Feed]
+    batches: Mapping[int, Mapping[str, Feed]]
+    runs: ProcessRuns
+    before: dict[str, JsonValue]
+    after: dict[str, JsonValue]
+
+    @property
+    def request(self) -> ProfilingRequest:
+        return self.side.request
+
+    @property
+    def first(self) -> Answer:
+        return self.runs.answers[0]
+
+
+def measure_in_turns(
+    requests: Sequence[ProfilingRequest], scratch: Path, progress: Progress
+) -> list[tuple[Profile, str]]:
+    """Measure models in turns (A B A B ...): their profiles, each with what its library said while loading it.
+
+    The requests may be equal (that learns a machine's noise) or differ in anything. Each round gives every model one
+    process run; rounds go on until all are stable or their budgets are used up. `progress(done, total, what)` tells of
+    one model at a time. `scratch` is an existing folder in which nothing is left.
+    Raises `BackendError` when a provider does not load or a measuring process dies, `ModelError` when a model is
+    refused or fails, `RequestError` when inputs do not fit.
+    """
+
+    def labelled(label: str) -> Progress:
+        if len(requests) == 1:
+            return progress
+        return lambda done, total, what: progress(done, total, f"{label}, {what}")
+
+    return measure_sides([Side(request, scratch, labelled(request.label)) for request in requests])
+
+
+def measure_sides(sides: Sequence[Side]) -> list[tuple[Profile, str]]:
+    """`measure_in_turns` where each side has its own scratch folder, progress and name in errors."""
+    least = max(side.request.plan.runs for side in sides)
+    with contextlib.ExitStack() as folders:
+        measuring = [_prepare(side, least, folders) for side in sides]
+        with watched_gpus(sides) as watch:
+            sitting = _take_turns(measuring)
+            tallies = [one.runs.tally for one in measuring]
+            return [_conclude(one, sitting, stopped_because(one.runs.tally, tallies), watch) for one in measuring]
+
+
+def _prepare(side: Side, least: int, folders: contextlib.ExitStack) -> _Measuring:
+    request = side.request
+    folder = Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="measuring-", dir=side.scratch)))
+    with side.naming_errors():
+        on_gpu = runs_on_gpu(request.session)
+        specs = inputs_of(request)
+        feeds = make_feeds(specs, request.inputs, request.seed, request.label)
+        # Before measuring, though they are needed after it: a mistake should cost no time.
+        batches = {
+            batch: make_feeds(specs, request.inputs, request.seed, request.label, batch) for batch in request.batches
+        }
+    runs = ProcessRuns(
+        model=request.path,
+        session=request.session,
+        feeds=write_feeds(_arrays(feeds), folder / "inputs"),
+        tally=Tally(request.plan, least),
+        folder=folder,
+        progress=side.progress,
+        layers=plan_recording(request, least),
+        environment=environment_of(request, folder),
+    )
+    return _Measuring(side, feeds, batches, runs, look_around(on_gpu), {})
+
+
+def _take_turns(measuring: Sequence[_Measuring]) -> Sitting:
+    measured_at, started, cpu_before = datetime.now(UTC), time.perf_counter(), read_cpu_time()
+    _go_round(measuring)
+    during = disturbance(cpu_before, read_cpu_time(), time.perf_counter() - started)
+    for one in measuring:
+        one.after = look_around("gpus" in one.before)
+    began_s = min(one.first.timings[0].began_s for one in measuring)
+    return Sitting(uuid.uuid4().hex[:12], measured_at, began_s, during)
+
+
+def _go_round(measuring: Sequence[_Measuring]) -> None:
+    """A's first run, B's first run, ...; A's second run, ...: what the machine does meanwhile hits them alike."""
+    while True:
+        for one in measuring:
+            with one.side.naming_errors():
+                one.runs.run_once()
+        if not go_on([one.runs.tally for one in measuring]):
+            return
+
+
+def _conclude(one: _Measuring, sitting: Sitting, reason: str, watch: GpuWatch) -> tuple[Profile, str]:
+    with one.side.naming_errors():
+        batches, layers = _batches(one), _layers(one)
+    conditions, notes = watch.tell(one.request, [answer.timings[0] for answer in one.runs.answers])
+    found = Measured(
+        request=one.request,
+        feeds=one.feeds,
+        answers=one.runs.answers,
+        stopped_because=reason,
+        before=one.before,
+        after=one.after,
+        batches=batches,
+        layers=layers,
+        roofs=_roofs(one, layers.layers),
+        gpu_conditions=conditions,
+        gpu_notes=notes,
+    )
+    return make_profile(found, sitting), one.first.log
+
+
+def _batches(one: _Measuring) -> tuple[BatchPoint, ...]:
+    if not one.batches:
+        return ()
+    answer = time_batches(one.runs, {batch: _arrays(feeds) for batch, feeds in one.batches.items()})
+    return tuple(
+        BatchPoint(batch=batch, inputs=describe_feeds(feeds), latency_ms=tuple(timing.latency_ms))
+        for (batch, feeds), timing in zip(one.batches.items(), answer.timings, strict=True)
+    )
+
+
+def _layers(one: _Measuring) -> LayerPass:
+    if one.runs.layers is None:
+        return LayerPass()
+    one.side.progress(0, 0, "reading the layers")
+    return read_recordings(one.request, one.runs.layers, one.runs.answers)
+
+
+def _roofs(one: _Measuring, layers: Sequence[Layer]) -> Roofs | None:
+    if not layers:
+        return None
+    one.side.progress(0, 0, "measuring what the device can do")
+    return roofs_of(one.request.session, layers)
+
+
+def _arrays(feeds: Mapping[str, Feed]) -> dict[str, Array]:
+    return {name: feed.values for name, feed in feeds.items()}

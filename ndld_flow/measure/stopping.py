@@ -1,0 +1,121 @@
+"""How many process runs are enough: until their medians agree, or the time is used up."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ndld_flow.base.quantities import seconds
+from ndld_flow.measure.timing_pass import Timing, TimingPlan
+from ndld_flow.profiles.compare.intervals import median_interval
+
+_FEWEST_TO_TRUST = 5
+"""The interval of fewer medians is too short: of 5 values their whole range holds the median with 94 %."""
+
+
+@dataclass(frozen=True)
+class MeasuringPlan:
+    """How long to measure one model, over all process runs."""
+
+    runs: int = 5
+    """Process runs, at least."""
+    passes: int = 100
+    """Measured passes, at least, over the least number of runs."""
+    duration_ms: float = 0.0
+    """Time of measured passes, at least, over the least number of runs."""
+    stable: float = 0.03
+    """Go on until the interval of the median is within this of it: 0.03 is +-3 %; 0 stops at the least."""
+    budget_ms: float = 20_000.0
+    """No run begins when loading, warming up and measuring took so long; each run gets its share of it."""
+    warmup_passes: int = 5
+    """Passes before the measured ones of each run, at least."""
+    warmup_ms: float = 200.0
+    """Warm up each run at least so long."""
+    sleep_ms: float = 0.0
+    """Rest before each measured pass."""
+
+    def share(self, runs: int) -> TimingPlan:
+        """The timing pass of one of so many runs."""
+        return TimingPlan(
+            passes=math.ceil(self.passes / runs),
+            duration_ms=self.duration_ms / runs,
+            limit_ms=self.budget_ms / runs,
+            warmup_passes=self.warmup_passes,
+            warmup_ms=self.warmup_ms,
+            sleep_ms=self.sleep_ms,
+        )
+
+
+def spread(run_medians_ms: Sequence[float]) -> float | None:
+    """How far the 95 % bootstrap interval of the median reaches from it, relative to it; None for a single run."""
+    if len(run_medians_ms) < 2:
+        return None
+    low, high = median_interval(run_medians_ms)
+    median = statistics.median(run_medians_ms)
+    return max(high - median, median - low) / median
+
+
+@dataclass
+class Tally:
+    """How far the measuring of one model has come."""
+
+    plan: MeasuringPlan
+    least: int
+    """Process runs, at least: the most that any of those who take turns asks for."""
+    medians_ms: list[float] = field(default_factory=list)
+    used_ms: float = 0.0
+    cut_short: bool = False
+    """A run reached the limit of its share."""
+
+    def add(self, timing: Timing, used_ms: float) -> None:
+        """Count one more process run."""
+        self.medians_ms.append(statistics.median(timing.latency_ms))
+        self.used_ms += used_ms
+        self.cut_short = self.cut_short or timing.limit_reached
+
+    @property
+    def is_stable(self) -> bool:
+        if not self.plan.stable or len(self.medians_ms) < max(self.least, _FEWEST_TO_TRUST):
+            return False
+        reached = spread(self.medians_ms)
+        return reached is not None and reached <= self.plan.stable
+
+    @property
+    def wants_more(self) -> bool:
+        """Leaving the budget aside."""
+        return len(self.medians_ms) < self.least or (self.plan.stable > 0 and not self.is_stable)
+
+
+def go_on(tallies: Sequence[Tally]) -> bool:
+    """Whether another round is due: all who take turns get the same number of runs, and share their budgets."""
+    used, budget = (sum(ms) for ms in zip(*((t.used_ms, t.plan.budget_ms) for t in tallies), strict=True))
+    return used < budget and any(tally.wants_more for tally in tallies)
+
+
+def stopped_because(tally: Tally, all_tallies: Sequence[Tally]) -> str:
+    """`stable: ±1.2 % after 5 runs`."""
+    count = len(tally.medians_ms)
+    runs = "1 run" if count == 1 else f"{count} runs"
+    reached = spread(tally.medians_ms)
+    told = f"after {runs}" if reached is None else f"{spread_text(reached)} after {runs}"
+    if tally.is_stable:
+        return f"stable: {told}"
+    if tally.cut_short or tally.wants_more:
+        budget_ms = sum(one.plan.budget_ms for one in all_tallies)
+        shared = f" for {len(all_tallies)} that took turns" if len(all_tallies) > 1 else ""
+        return f"budget of {_budget_text(budget_ms)}{shared} used: {told}"
+    return f"runs done: {told}"
+
+
+def spread_text(ratio: float) -> str:
+    """`±1.2 %`."""
+    percent = ratio * 100
+    if percent < 0.095:
+        return f"±{percent:.1g} %"
+    return f"±{percent:.1f} %" if percent < 99.95 else f"±{percent:,.0f} %"
+
+
+def _budget_text(budget_ms: float) -> str:
+    return f"{budget_ms / 1e3:g} s" if budget_ms < 60_000 else seconds(budget_ms / 1e3)

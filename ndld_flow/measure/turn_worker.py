@@ -1,0 +1,78 @@
+"""A measuring process that runs passes on command, so that two models can alternate pass by pass.
+
+`python -P -m ndld_flow.measure.turn_worker FOLDER` reads `FOLDER/job.json`, opens the model, and answers
+each line on standard input, the number of passes and the CPU to run on, with a line of JSON. It is blocked while the
+other model's process has its turn, and ends when its standard input does.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.measure.opened import import_library
+from ndld_flow.measure.turns import Opening, Turn
+from ndld_flow.measure.worker import JOB, count_threads
+from ndld_flow.measure.worker_job import Answer, Job, read_feeds
+from ndld_flow.processes import child
+
+
+def main() -> None:
+    """Open the model, then run turns until standard input ends."""
+    folder = Path(sys.argv[1])
+    output = child.claim_output()
+    try:
+        _serve(Job.read(folder / JOB), lambda answer: os.write(output, f"{json.dumps(asdict(answer))}\n".encode()))
+    except RequestError as error:
+        Answer(error=type(error).__name__, message=str(error)).write(folder)
+    child.end()
+
+
+def _serve(job: Job, answer: Callable[[Opening | Turn], object]) -> None:
+    library = import_library(job.model, job.session)
+    feeds = read_feeds(job.parts[0].feeds)
+    threads_before = count_threads()
+    bound = library.open().bind(feeds, on_device=True)
+    bound.once()  # libraries start threads with the first pass
+    answer(Opening(threads=count_threads() - threads_before + 1))
+    gc.collect()
+    gc.disable()
+    for line in sys.stdin:
+        passes, cpu = map(int, line.split())
+        if cpu >= 0 and os.sched_getaffinity(0) != {cpu}:
+            os.sched_setaffinity(0, {cpu})
+        answer(run_turn(bound.once, passes))
+
+
+def run_turn(once: Callable[[], object], passes: int) -> Turn:
+    """Run passes one after the other, and measure them together."""
+    if passes > 1:
+        once()  # short passes are measured warm; where a pass is long, its first microseconds do not matter
+    queued = _read_queued_ns()
+    cpu, wall = time.process_time_ns(), time.perf_counter_ns()
+    for _ in range(passes):
+        once()
+    wall, cpu = time.perf_counter_ns() - wall, time.process_time_ns() - cpu
+    after = _read_queued_ns()
+    queued_ms = None if queued is None or after is None else (after - queued) / 1e6
+    return Turn(wall_ms=wall / 1e6, cpu_ms=cpu / 1e6, queued_ms=queued_ms)
+
+
+def _read_queued_ns() -> int | None:
+    """Return how long this thread has been ready to run while others had the CPU; None where that is not reported."""
+    try:
+        return int(Path(f"/proc/self/task/{threading.get_native_id()}/schedstat").read_bytes().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""A measuring process: opens a model, times passes, writes what it measured and ends.
+
+`python -P -m ndld_flow.measure.worker FOLDER` reads `FOLDER/job.json`, writes `FOLDER/answer.json`, and
+says on its standard output how far it is: `DONE TOTAL WHAT`, a line at a time. It ends when its standard input does, so
+that nothing is left when the process that started it is killed.
+
+Nothing but the model and its inputs lives here, and modules are imported with care: starting is paid for in every run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.measure.opened import Bound, Library, Opened, import_library
+from ndld_flow.measure.process_memory import PeakMemory
+from ndld_flow.measure.recording_plan import RecordingPlan
+from ndld_flow.measure.timing_pass import Copies, Timing, TimingPlan, time_passes
+from ndld_flow.measure.worker_job import Answer, Job, Part, read_feeds
+from ndld_flow.processes import child
+from ndld_flow.processes.child import Tell
+
+JOB = "job.json"
+
+
+def main() -> None:
+    """Do the job of the folder that the command line names."""
+    folder = Path(sys.argv[1])
+    tell = child.begin()
+    try:
+        job = Job.read(folder / JOB)
+        library = import_library(job.model, job.session)
+        answer = _measure(job, library, tell)
+        if job.layers:
+            _record(job, job.layers, library, answer, folder, tell)
+    except RequestError as error:
+        answer = Answer(error=type(error).__name__, message=str(error))
+    except MemoryError:
+        answer = Answer(error="KilledError", message=f"the process that measured {folder.name} ran out of memory.")
+    answer.write(folder)
+    child.end()
+
+
+def _measure(job: Job, library: Library, tell: Tell) -> Answer:
+    entered = time.perf_counter()
+    answer = Answer()
+    first = job.parts[0]
+    feeds = read_feeds(first.feeds)  # they are there whatever the model needs
+    threads_before = count_threads()
+    with PeakMemory() as memory:
+        tell(0, first.plan.passes, "loading")
+        model = library.open()
+        bound = model.bind(feeds, on_device=True)
+        timing = _time(bound, first, entered, tell)
+    answer.peak_bytes = memory.peak_bytes
+    answer.load_ms = model.load_ms
+    answer.providers = list(model.providers)
+    answer.outputs = [(name, dtype, list(shape)) for name, (dtype, shape) in bound.output_shapes().items()]
+    answer.facts = dict(model.device.facts)
+    answer.versions = dict(model.device.versions)
+    answer.notes = list(model.device.notes)
+    answer.timings = [timing, *(_time_another(model, part, tell) for part in job.parts[1:])]
+    answer.log = model.log
+    answer.threads = count_threads() - threads_before + 1
+    answer.affinity = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return answer
+
+
+def _record(job: Job, plan: RecordingPlan, library: Library, answer: Answer, folder: Path, tell: Tell) -> None:
+    """Record the layers, now that the session without profiler is closed."""
+    started = time.perf_counter()
+    timed = len(answer.timings[0].latency_ms)
+    tell(timed, timed, "opening the model for its layers")
+    recording = library.record(
+        read_feeds(job.parts[0].feeds),
+        plan,
+        folder,
+        lambda done, total: tell(timed, timed, f"layer pass {done} of {total}"),
+    )
+    answer.recording = str(recording)
+    answer.recording_ms = (time.perf_counter() - started) * 1e3
+
+
+def _time_another(model: Opened, part: Part, tell: Tell) -> Timing:
+    return _time(model.bind(read_feeds(part.feeds), on_device=True), part, time.perf_counter(), tell)
+
+
+def _time(bound: Bound, part: Part, entered: float, tell: Tell) -> Timing:
+    tell(0, part.plan.passes, f"{part.what}warming up")
+    return time_passes(
+        bound.once,
+        within(part.plan, (time.perf_counter() - entered) * 1e3),
+        lambda done, total: tell(done, total, f"{part.what}pass {done} of {total}"),
+        Copies(bound.copy_in, bound.copy_out) if bound.can_copy else None,
+        bound.device_times,
+    )
+
+
+def within(plan: TimingPlan, used_ms: float) -> TimingPlan:
+    """The limit is for the whole process, and loading has used some of it. Half of it is left in any case: few runs
+    that measured something say more than many that only loaded the model.
+    """
+    return replace(plan, limit_ms=max(plan.limit_ms - used_ms, plan.limit_ms / 2))
+
+
+def count_threads() -> int:
+    """Return the number of threads of this process; 0 where the system does not report it."""
+    try:
+        return sum(1 for _ in Path("/proc/self/task").iterdir())
+    except OSError:
+        return 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""What a measuring process is told to do and what it answers: plain values in JSON files. Imports little."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ndld_flow.measure.recording_plan import RecordingPlan
+from ndld_flow.measure.timing_pass import Timing, TimingPlan
+from ndld_flow.models.tensors import Array, numpy_dtype
+from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession
+
+if TYPE_CHECKING:  # a process imports the runtime that it measures, and no other
+    from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+
+ANSWER = "answer.json"
+"""The file that a worker writes into its job's folder."""
+
+
+@dataclass(frozen=True)
+class FeedFile:
+    """Values of one input in a .npy file."""
+
+    path: str
+    dtype: str
+    """numpy's or ml_dtypes' name: .npy files know numpy's only."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Passes on one set of inputs."""
+
+    feeds: Mapping[str, FeedFile]
+    plan: TimingPlan
+    what: str = ""
+    """Said before the number of the pass."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Open a model once, and time its parts one after another; then open it anew to record its layers."""
+
+    model: Path
+    session: SessionSettings | EngineSession
+    parts: tuple[Part, ...]
+    layers: RecordingPlan | None = None
+    """On the inputs of the first part."""
+
+    def write(self, file: Path) -> None:
+        file.write_text(json.dumps(asdict(self), default=str), encoding="utf-8")
+
+    @classmethod
+    def read(cls, file: Path) -> Job:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+        parts = (
+            Part(
+                {name: FeedFile(**feed) for name, feed in part["feeds"].items()},
+                TimingPlan(**part["plan"]),
+                part["what"],
+            )
+            for part in raw["parts"]
+        )
+        layers = RecordingPlan(**raw["layers"]) if raw["layers"] else None
+        return cls(Path(raw["model"]), _read_session(raw["session"]), tuple(parts), layers)
+
+
+@dataclass
+class Answer:
+    """What a worker measured, or why it could not."""
+
+    error: str = ""
+    """Name of a class in `errors`."""
+    message: str = ""
+    load_ms: float = 0.0
+    peak_bytes: int = 0
+    """Of the first part; 0 where the system does not tell."""
+    providers: list[str] = field(default_factory=list)
+    outputs: list[tuple[str, str, list[int]]] = field(default_factory=list)
+    """Name, dtype and shape, of the first part."""
+    log: str = ""
+    """What the library had to say while it loaded the model."""
+    facts: dict[str, int | str | bool] = field(default_factory=dict)
+    """What the device tells, such as memory in bytes."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Of libraries that only the worker sees."""
+    notes: list[str] = field(default_factory=list)
+    """Sentences for people."""
+    timings: list[Timing] = field(default_factory=list)
+    """One for each part."""
+    threads: int = 1
+    """The one that runs the model and those that came with it; 1 where the system does not tell."""
+    affinity: list[int] = field(default_factory=list)
+    """CPUs it could use."""
+    recording: str = ""
+    """The file that layers were recorded in; empty when they were not asked for."""
+    recording_ms: float = 0.0
+    """What recording it took, loading included."""
+
+    def write(self, folder: Path) -> None:
+        (folder / ANSWER).write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> Answer | None:
+        """None when there is no whole answer: the worker died before."""
+        try:
+            raw: dict[str, Any] = json.loads((folder / ANSWER).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        timings = [Timing(**timing) for timing in raw.pop("timings")]
+        return cls(
+            **{name: raw[name] for name in (known.name for known in fields(cls)) if name in raw}, timings=timings
+        )
+
+
+def _read_session(raw: dict[str, Any]) -> SessionSettings | EngineSession:
+    if "engine" in raw:
+        return EngineSession.from_json(raw)
+    from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+
+    return SessionSettings(**raw)
+
+
+def write_feeds(feeds: Mapping[str, Array], folder: Path) -> dict[str, FeedFile]:
+    """Save arrays for workers; names of inputs are no part of the files' names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = {}
+    for number, (name, values) in enumerate(feeds.items()):
+        path = folder / f"input-{number}.npy"
+        np.save(path, values, allow_pickle=False)
+        written[name] = FeedFile(str(path), values.dtype.name)
+    return written
+
+
+def read_feeds(files: Mapping[str, FeedFile]) -> dict[str, Array]:
+    """The arrays that `write_feeds` saved."""
+    return {name: _read(file) for name, file in files.items()}
+
+
+def _read(file: FeedFile) -> Array:
+    values: Array = np.load(file.path, allow_pickle=False)
+    dtype = numpy_dtype(file.dtype)
+    # A dtype of ml_dtypes comes back as bytes without a meaning.
+    return values if dtype is None or values.dtype == dtype else values.view(dtype)

@@ -1,0 +1,54 @@
+"""Starts measuring processes and reads their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ndld_flow.base import errors
+from ndld_flow.base.errors import KilledError
+from ndld_flow.measure import worker
+from ndld_flow.measure.worker_job import Answer, Job
+from ndld_flow.processes.parent import Ended, run_child
+from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession
+
+
+def run_worker(
+    job: Job, folder: Path, tell: Callable[[int, int, str], None], environment: Mapping[str, str] | None = None
+) -> Answer:
+    """Do a job in a fresh process whose files lie in `folder`, which is made; `environment` is added to ours.
+
+    Raises what the worker raised: `ModelError`, `BackendError` or `RequestError`; `KilledError` when it was killed.
+    Whatever happens here, the worker has ended afterwards; when this process is killed, it ends by itself.
+    """
+    folder.mkdir(parents=True)
+    job.write(folder / worker.JOB)
+    ended = run_child(worker.__name__, folder, tell, environment)
+    answer = Answer.read(folder)
+    if answer is None or answer.error:
+        raise failure_of(job, ended)
+    return answer
+
+
+def failure_of(job: Job, ended: Ended) -> Exception:
+    """Return what a measuring process raised, or why it died, when it ended without an answer."""
+    answer = Answer.read(ended.folder)
+    if answer is not None and answer.error:
+        error: Exception = getattr(errors, answer.error)(answer.message)
+        return error
+    return _died(job, ended)
+
+
+def _died(job: Job, ended: Ended) -> Exception:
+    if not ended.signal_name:
+        return ended.died("measuring")
+    killed = ended.signal_name == "SIGKILL"
+    engine = isinstance(job.session, EngineSession)
+    library = "TensorRT" if engine else "ONNX Runtime"
+    why = "the system may be short of memory" if killed else f"{library} or a library of it crashed"
+    advice = "Build the engine anew" if engine else "Try another provider or optimization, or fewer threads"
+    last = f" Its last words: {ended.said.splitlines()[-1][:300]}." if ended.said else ""
+    return KilledError(
+        f"the process that measured {job.model} on {job.session.provider} died of {ended.signal_name} while "
+        f"{ended.doing}: {why}.{last} {advice}."
+    )

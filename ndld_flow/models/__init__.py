@@ -1,0 +1,1 @@
+"""ONNX models: read, written, and described, with their weights left on disk."""

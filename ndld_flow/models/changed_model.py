@@ -1,0 +1,59 @@
+"""Is a model that was changed still a model?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from ndld_flow.base.errors import ModelError
+from ndld_flow.models.files import check_model, load_model
+from ndld_flow.models.shape_inference import infer_shapes
+from ndld_flow.models.sparse_tensors import SparseInitializer
+
+
+def check_changed(source: Path, target: Path, model: ir.Model) -> None:
+    """Raises `ModelError` when the checker refuses the changed model, which was written to `target`.
+
+    Strict shape inference may refuse it where it refused the source too: some of its rules are wrong, and runtimes take
+    such models all the same.
+    """
+    if _has_foreign_functions(model) or _has_sparse_initializers(model):
+        check_model(target)  # for all others it is the first half of the strict check
+    try:
+        _check_strictly(target, model)
+    except ModelError:
+        check_model(target)
+        if _passes_strictly(source):
+            raise
+
+
+def _check_strictly(path: Path, model: ir.Model) -> None:
+    if _has_foreign_functions(model):
+        return  # what onnx cannot type is no mistake to its inference, unless a function makes it
+    if _has_sparse_initializers(model):
+        infer_shapes(model, strict=True)  # the checker's inference knows none, this one sees dense ones
+    else:
+        check_model(path, full_check=True)
+
+
+def _passes_strictly(path: Path) -> bool:
+    try:
+        _check_strictly(path, load_model(path))
+    except ModelError:
+        return False
+    return True
+
+
+def _has_foreign_functions(model: ir.Model) -> bool:
+    """Whether local functions have operators that onnx does not know, such as those of ONNX Runtime."""
+    nodes = (node for function in model.functions.values() for node in function.all_nodes())
+    return any(
+        not onnx.defs.has(node.op_type, node.domain) and node.op_identifier() not in model.functions for node in nodes
+    )
+
+
+def _has_sparse_initializers(model: ir.Model) -> bool:
+    values = (value for graph in model.graphs() for value in graph.initializers.values())
+    return any(isinstance(value.const_value, SparseInitializer) for value in values)

@@ -1,0 +1,254 @@
+"""A model as the graph that is drawn: nodes with what matters about them, edges with dtype and shape."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.quantities import count
+from ndld_flow.drawing.choices import Reading
+from ndld_flow.drawing.families import family_of
+from ndld_flow.drawing.graph import DrawnEdge, DrawnGraph, DrawnNode, NodeKind
+from ndld_flow.models.dim_names import DimNames
+from ndld_flow.models.element_types import subgraphs_of
+from ndld_flow.models.files import load_model
+from ndld_flow.models.node_details import constant_tensor, dims_text, dtype_text, is_constant, node_details, short_value
+from ndld_flow.models.node_precision import precision_of
+from ndld_flow.models.node_selection import op_name
+from ndld_flow.models.scopes import own_subgraphs, scopes_of
+from ndld_flow.models.shape_inference import infer_shapes, made_up
+
+MOST_NODES = 100_000
+"""Ten seconds of layout; functions that call others twice soon come to this."""
+
+
+def read_graph(path: Path, reading: Reading) -> DrawnGraph:
+    """Read a model for drawing; external data is not loaded.
+
+    Raises `ModelError` when it is not ONNX, `RequestError` when it has no such subgraph or far too many nodes.
+    """
+    model = load_model(path)
+    if reading.shapes:
+        infer_shapes(model)
+    name, graph = chosen_body(model, reading.subgraph) if reading.subgraph else ("", model.graph)
+    drawing = _Drawing(model, reading)
+    drawing.draw(graph)
+    title = reading.title or (f"{path.name}: {name}" if name else path.name)
+    return DrawnGraph(tuple(drawing.nodes), tuple(drawing.edges), title, drawing.subtitle(graph))
+
+
+def chosen_body(model: ir.Model, wanted: str) -> tuple[str, ir.Graph]:
+    """The body a person named, and its address. The end of an address is enough, and so is the node of a lone body.
+
+    Raises `RequestError` where it names none, or one of several.
+    """
+    bodies = {address: graph for address, graph in scopes_of(model).items() if address}
+    fitting = [wanted] if wanted in bodies else [address for address in bodies if _ends_with(address, wanted)]
+    if not fitting:
+        raise RequestError(
+            f"--subgraph {wanted!r}: the model has no such body. {say_nearest(wanted, bodies)}"
+            if bodies
+            else f"--subgraph {wanted!r}: the model has no control flow and no local functions, so it has no bodies."
+        )
+    if len(fitting) > 1:
+        raise RequestError(f"--subgraph {wanted!r} may be one of several: {', '.join(sorted(fitting)[:6])}.")
+    return fitting[0], bodies[fitting[0]]
+
+
+def _ends_with(address: str, wanted: str) -> bool:
+    return any(f"/{place}".endswith(f"/{wanted}") for place in (address, address.rpartition("/")[0]))
+
+
+@dataclass
+class _Drawing:
+    """Grows node by node. A value is drawn as an edge from whatever stands for its producer."""
+
+    model: ir.Model
+    reading: Reading
+    nodes: list[DrawnNode] = field(default_factory=list)
+    edges: list[DrawnEdge] = field(default_factory=list)
+    places: dict[ir.Value, int] = field(default_factory=dict)
+    """Value -> the node it leaves."""
+    dims: DimNames = field(default_factory=DimNames)
+    usual: str = ""
+    """The dtype that most tensors have; it is not written at edges."""
+
+    def draw(self, graph: ir.Graph) -> None:
+        self.usual = self._usual_dtype(graph)
+        inputs = [value for value in graph.inputs if value.name not in graph.initializers]
+        for value in [*inputs, *read_from_outside(graph)]:
+            self._add(value.name or "", "input", value.name or "input", (), [value])
+        self._graph(graph, self.reading.depth)
+        for value in graph.outputs:
+            place = self._add(value.name or "", "output", value.name or "output", (), [])
+            self._edge(value, place)
+
+    def subtitle(self, graph: ir.Graph) -> str:
+        """The model in one line."""
+        hidden = sum(is_constant(node) for node in graph) + len(graph.initializers)
+        said = [f"{count(len(graph))} nodes", f"opset {self.model.opset_imports.get('', '?')}"]
+        if self.usual and self.reading.shapes:
+            said.append(f"tensors are {self.usual} where no dtype is written")
+        if hidden and not self.reading.constants:
+            said.append(f"{count(hidden)} constants not drawn")
+        if self.dims.explained:
+            said.append(self.dims.explained)
+        return " · ".join(said)
+
+    def _graph(self, graph: ir.Graph, depth: int) -> None:
+        if self.reading.constants:
+            for value in graph.initializers.values():
+                if value.uses():
+                    self._constant(value.name or "", value, [value])
+        for node in graph:
+            if is_constant(node) and not self.reading.constants:
+                continue
+            if depth > 0 and self._is_composite(node):
+                self._opened(node, depth)
+            else:
+                self._node(node)
+
+    def _node(self, node: ir.Node) -> int:
+        if is_constant(node):
+            return self._constant(node.name or node.outputs[0].name or "", node.outputs[0], list(node.outputs))
+        return self._operator(node, [value for value in (*node.inputs, *captured_values(node)) if value is not None])
+
+    def _operator(self, node: ir.Node, reads: Iterable[ir.Value]) -> int:
+        composite = self._is_composite(node)
+        operator = op_name(node)
+        place = self._add(
+            _tooltip(node),
+            "composite" if composite else "operator",
+            operator.rpartition("::")[2],
+            (*(node_details(node) if self.reading.values else ()), *_asked(node)),
+            list(node.outputs),
+            "control" if composite else family_of(operator),
+        )
+        for value in dict.fromkeys(reads):
+            self._edge(value, place)
+        return place
+
+    def _opened(self, node: ir.Node, depth: int) -> None:
+        """A node with its bodies below it: the node itself, what is inside, and where the results come together."""
+        head = self._operator(node, [value for value in node.inputs if value is not None])
+        bodies = list(own_subgraphs(node)) or [("", self.model.functions[node.op_identifier()].graph)]
+        for name, body in bodies:
+            self.places |= dict.fromkeys(body.inputs, head)
+            first_node, first_edge = len(self.nodes), len(self.edges)
+            self._graph(body, depth - 1)
+            reached = {edge.target for edge in self.edges[first_edge:] if edge.source >= head}
+            for place in range(first_node, len(self.nodes)):
+                if place not in reached and self.nodes[place].kind != "constant":
+                    self.edges.append(DrawnEdge(head, place, name, name))
+        end = self._add(_tooltip(node), "composite", f"end of {node.op_type}", (), list(node.outputs), "control")
+        results = [value for _, body in bodies for value in body.outputs]
+        for value in results:
+            self._edge(value, end)
+        if not any(self.places.get(value, -1) > head for value in results):
+            self.edges.append(DrawnEdge(head, end))
+
+    def _is_composite(self, node: ir.Node) -> bool:
+        return node.op_identifier() in self.model.functions or next(subgraphs_of(node), None) is not None
+
+    def _constant(self, name: str, value: ir.Value, outputs: list[ir.Value]) -> int:
+        text = short_value(value) if self.reading.values else ""
+        details = (text,) if text else ()
+        return self._add(name, "constant", shape_text_of(value) or "constant", details, outputs)
+
+    def _add(
+        self,
+        name: str,
+        kind: NodeKind,
+        label: str,
+        details: tuple[str, ...],
+        outputs: Iterable[ir.Value],
+        family: str = "other",
+    ) -> int:
+        place = len(self.nodes)
+        if place == MOST_NODES:
+            raise too_many_nodes("give a lower --depth, or draw one body with --subgraph")
+        self.nodes.append(DrawnNode(name, label, family, kind, details))
+        self.places |= dict.fromkeys(outputs, place)
+        return place
+
+    def _edge(self, value: ir.Value, target: int) -> None:
+        source = self.places.get(value)
+        if source is not None:
+            drawn_shape = self.reading.shapes and self.nodes[source].kind != "constant"
+            self.edges.append(DrawnEdge(source, target, self._label(value) if drawn_shape else "", value.name or ""))
+
+    def _label(self, value: ir.Value) -> str:
+        dtype = type_text_of(value)
+        return " ".join(
+            part for part in ("" if dtype == self.usual else dtype, shape_text_of(value, self.dims)) if part
+        )
+
+    def _usual_dtype(self, graph: ir.Graph) -> str:
+        dtypes = Counter(type_text_of(value) for node in graph for value in node.outputs if not is_constant(node))
+        dtypes.update(type_text_of(value) for value in graph.inputs)
+        del dtypes[""]
+        return max(dtypes, key=lambda dtype: (dtypes[dtype], dtype), default="")
+
+
+def too_many_nodes(advice: str) -> RequestError:
+    """The error of a graph that nobody can look at."""
+    return RequestError(f"the graph has more than {count(MOST_NODES)} nodes, too many to look at: {advice}.")
+
+
+def captured_values(node: ir.Node) -> list[ir.Value]:
+    """Values of enclosing graphs that a node's bodies read."""
+    return _outside(list(subgraphs_of(node)))
+
+
+def read_from_outside(graph: ir.Graph) -> list[ir.Value]:
+    """Values of enclosing graphs that a body reads; constants of theirs are no inputs."""
+    return [value for value in _outside([graph]) if constant_tensor(value) is None]
+
+
+def _outside(bodies: list[ir.Graph]) -> list[ir.Value]:
+    """What these graphs and those within them read and do not make, in the order they read it."""
+    read: dict[ir.Value, None] = {}
+    made: set[ir.Value] = set()
+    while bodies:
+        body = bodies.pop()
+        made |= {*body.inputs, *body.initializers.values()}
+        for node in body:
+            made |= set(node.outputs)
+            read |= dict.fromkeys(value for value in node.inputs if value is not None)
+            bodies.extend(subgraphs_of(node))
+        read |= dict.fromkeys(value for value in body.outputs if value is not None)
+    return [value for value in read if value not in made]
+
+
+def _tooltip(node: ir.Node) -> str:
+    return f"{node.name or '(no name)'} ({op_name(node)})"
+
+
+def _asked(node: ir.Node) -> tuple[str, ...]:
+    precision = precision_of(node)
+    return (f"asked {precision}",) if precision else ()
+
+
+def type_text_of(value: ir.Value) -> str:
+    """`float32`, `seq(tensor(float))`; empty where it is not known."""
+    if isinstance(value.type, ir.TensorType):
+        return dtype_text(value.type.dtype)
+    return "" if value.type is None else str(value.type).lower()
+
+
+def shape_text_of(value: ir.Value, short: Callable[[str], str] = str) -> str:
+    """`1x64x56x56`; symbolic dimensions keep their names, unknown ones are `?`; empty where nothing is known."""
+    if value.shape is not None:
+        return dims_text(["?" if made_up(dim) else _dim_text(dim, short) for dim in value.shape])
+    tensor = constant_tensor(value)
+    return "" if tensor is None else dims_text([str(dim) for dim in tensor.shape.numpy()])
+
+
+def _dim_text(dim: int | ir.SymbolicDim, short: Callable[[str], str]) -> str:
+    return str(dim) if isinstance(dim, int) else short(dim.value) if dim.value else "?"

@@ -1,0 +1,340 @@
+"""External data: refusing files a model must not name, and writing weights beside a model without reading them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import onnx_ir as ir
+
+from ndld_flow.base.errors import ModelError, OutputsError
+from ndld_flow.base.plain_text import short_name
+from ndld_flow.models.derived_tensors import StreamedTensor, pieces_of
+from ndld_flow.models.element_types import held_tensor
+from ndld_flow.models.external_files import external_size
+from ndld_flow.models.sound_tensors import check_tensor
+from ndld_flow.models.sparse_tensors import SparseInitializer
+
+INLINE_LIMIT_BYTES = 3 * 2**29
+"""A protobuf message must stay under 2 GiB; 1.5 GiB leaves room for nodes and shapes."""
+_SMALL_TENSOR_BYTES = 1024
+"""Shapes and axes stay inline: shape inference wants to see them."""
+ALIGNMENT = 4096
+"""Offsets are multiples of a page: mapping and sharing blocks want that."""
+_PLACEMENT = "ndld_flow.placement"
+_WORTH_CLONING = 0.9
+"""Copy a whole data file when at least this much of it is still in use."""
+_FICLONE = 0x40049409
+_PIECE_BYTES = 2**24
+
+
+def tensors_of(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    """Every tensor of a model: initializers and attribute values, in subgraphs and functions too."""
+    for graph in model.graphs():
+        yield from (v.const_value for v in graph.initializers.values() if v.const_value is not None)
+    for graph in (*model.graphs(), *_function_graphs(model)):
+        for node in graph:
+            yield from _attribute_tensors(node)
+
+
+def _function_graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    for function in model.functions.values():
+        yield function.graph
+        yield from function.subgraphs()
+
+
+def _attribute_tensors(node: ir.Node) -> Iterator[ir.TensorProtocol]:
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.TENSOR:
+            yield held_tensor(attribute)
+        elif attribute.type == ir.AttributeType.TENSORS:
+            yield from attribute.value
+
+
+def place_tensors(model: ir.Model, path: Path) -> None:
+    """Tell each external tensor where its model lies, and check that all tensors may be read and are complete.
+
+    Raises `ModelError` as `check_tensor` does, and for a location outside the model's folder, a link, a missing file
+    or one that is too short.
+    """
+    sizes: dict[str, int] = {}
+    folder = path.parent.resolve()
+    for tensor in tensors_of(model):
+        check_tensor(path, tensor)
+        if isinstance(tensor, ir.ExternalTensor):
+            location = str(tensor.location)
+            if location not in sizes:
+                sizes[location] = external_size(path, location)
+            _check_extent(path, tensor, sizes[location])
+            tensor.base_dir = folder
+
+
+def _check_extent(path: Path, tensor: ir.ExternalTensor, size: int) -> None:
+    where = (
+        f"{path}: initializer {short_name(tensor.name or '')!r} in external data {short_name(str(tensor.location))!r}"
+    )
+    offset = tensor.offset or 0
+    length = tensor.nbytes if tensor.length is None else tensor.length
+    if offset < 0 or length != tensor.nbytes:
+        raise ModelError(
+            f"{where} says {length} bytes at offset {offset}, but its type and shape need "
+            f"{tensor.nbytes}. The model is damaged: export or download it again."
+        )
+    if offset + length > size:
+        raise ModelError(
+            f"{where} needs bytes {offset} to {offset + length}, but the file has only {size}. "
+            "It is truncated: copy or download it again."
+        )
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where somebody wants an initializer written; those without one stay inside or outside, as they were."""
+
+    file: str | None
+    """Name of a data file beside the model, empty for the model's own; None: in the model itself."""
+    alignment: int = ALIGNMENT
+    """The offset is a multiple of so many bytes."""
+
+
+def place(value: ir.Value, placement: Placement) -> None:
+    """Say where an initializer is to be written when its model is saved."""
+    value.meta[_PLACEMENT] = placement
+
+
+def placement_of(value: ir.Value) -> Placement | None:
+    """Where an initializer is to be written, if anybody said."""
+    found: Placement | None = value.meta.get(_PLACEMENT)
+    return found
+
+
+def on_disk(tensor: ir.TensorProtocol) -> bool:
+    """Whether a tensor lies in a data file, or is computed and belongs there."""
+    return isinstance(tensor, ir.ExternalTensor) or (isinstance(tensor, StreamedTensor) and tensor.on_disk)
+
+
+@dataclass
+class _Slot:
+    """A tensor and what holds it: a value, or an attribute of a node."""
+
+    holder: ir.Value | ir.Attr
+    tensor: ir.TensorProtocol
+    placement: Placement | None
+    node: ir.Node | None = None
+
+    def put(self, tensor: ir.TensorProtocol) -> None:
+        if isinstance(self.holder, ir.Value):
+            self.holder.const_value = tensor
+        elif self.node is not None:
+            name, doc = self.holder.name, self.holder.doc_string
+            self.node.attributes[name] = ir.AttrTensor(name, tensor, doc_string=doc)
+
+    def restore(self) -> None:
+        if isinstance(self.holder, ir.Value):
+            self.holder.const_value = self.tensor
+        elif self.node is not None:
+            self.node.attributes[self.holder.name] = self.holder
+
+    @property
+    def file(self) -> str | None:
+        """Name of the data file, empty for the model's own; None for what is written into the model."""
+        return "" if self.placement is None else self.placement.file
+
+    @property
+    def fits_where_it_lies(self) -> bool:
+        """Whether its offset in the file it comes from is as aligned as wanted."""
+        offset = self.tensor.offset or 0 if isinstance(self.tensor, ir.ExternalTensor) else 0
+        return self.placement is None or offset % self.placement.alignment == 0
+
+
+@contextlib.contextmanager
+def moved_out(model: ir.Model, data_path: Path) -> Iterator[None]:
+    """Write weights to `data_path`, or to files beside it, where that is called for; inside, the tensors point there.
+
+    Nothing is written for a model that is small and came without external data, unless somebody placed its weights.
+    Tensors already on disk are copied by the kernel, and shared with the old file where the file system can. The model
+    is as before afterwards.
+    """
+    slots = _slots_to_move(model)
+    targets = {slot.file: data_path.with_name(slot.file or data_path.name) for slot in slots if slot.file is not None}
+    try:
+        for file, target in targets.items():
+            own = [slot for slot in slots if slot.file == file]
+            for slot, offset in zip(own, _write_file(own, target), strict=True):
+                slot.put(_pointer(slot, target, offset))
+        for slot in slots:
+            if slot.file is None:
+                slot.put(_read_whole(slot.tensor))
+        yield
+    finally:
+        for slot in slots:
+            slot.restore()
+
+
+def _slots_to_move(model: ir.Model) -> list[_Slot]:
+    """Tensors on disk, those that somebody placed, and all large ones of a model too big for one message."""
+    slots = [slot for slot in _initializer_slots(model) if slot.file is not None or on_disk(slot.tensor)]
+    inside = [slot for slot in slots if slot.placement is None and not on_disk(slot.tensor)]
+    if sum(slot.tensor.nbytes for slot in inside) > INLINE_LIMIT_BYTES:
+        inside = [slot for slot in inside if slot.tensor.nbytes <= _SMALL_TENSOR_BYTES]
+    stay = {id(slot) for slot in inside}
+    return [*(slot for slot in slots if id(slot) not in stay), *_attribute_slots(model)]
+
+
+def _initializer_slots(model: ir.Model) -> Iterator[_Slot]:
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if tensor is None or isinstance(tensor, SparseInitializer) or tensor.dtype == ir.DataType.STRING:
+                continue
+            yield _Slot(value, tensor, placement_of(value))
+
+
+def _attribute_slots(model: ir.Model) -> Iterator[_Slot]:
+    """Constants whose data lie on disk."""
+    for graph in (*model.graphs(), *_function_graphs(model)):
+        for node in graph:
+            for attribute in tuple(node.attributes.values()):
+                if isinstance(attribute.value, ir.ExternalTensor):
+                    yield _Slot(attribute, attribute.value, None, node)
+
+
+def _pointer(slot: _Slot, data_path: Path, offset: int) -> ir.ExternalTensor:
+    return ir.ExternalTensor(
+        data_path.name,
+        offset,
+        slot.tensor.nbytes,
+        slot.tensor.dtype,
+        shape=ir.Shape(slot.tensor.shape.numpy()),
+        name=slot.holder.name or "",
+        doc_string=slot.tensor.doc_string,
+        base_dir=data_path.parent,
+    )
+
+
+def _read_whole(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """The same tensor in memory."""
+    data = np.frombuffer(b"".join(pieces_of(tensor, _PIECE_BYTES)), dtype=np.uint8)
+    shape = tensor.shape.numpy()
+    if tensor.dtype.bitwidth < 8:
+        return ir.PackedTensor(data, tensor.dtype, shape=shape, name=tensor.name, doc_string=tensor.doc_string)
+    elements = data.view(np.dtype(tensor.dtype.numpy()).newbyteorder("<")).reshape(shape)
+    return ir.Tensor(elements, dtype=tensor.dtype, name=tensor.name, doc_string=tensor.doc_string)
+
+
+def _write_file(slots: Sequence[_Slot], target: Path) -> list[int]:
+    """Write a data file; returns the slots' offsets in it."""
+    aside = target.with_name(f".{target.name}.part")
+    try:
+        offsets = _write(slots, aside)
+        aside.replace(target)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise OutputsError(
+            f"{target}: cannot be written ({error.strerror or error}). "
+            "Free some space or choose another outputs folder."
+        ) from None
+    return offsets
+
+
+def _write(slots: Sequence[_Slot], aside: Path) -> list[int]:
+    """Write the slots' bytes to `aside`; return their offsets."""
+    whole = _file_worth_cloning(slots)
+    if whole is not None:
+        _clone(whole, aside)
+    written: dict[_Place, int] = {}
+    with aside.open("r+b" if whole is not None else "wb") as file:
+        offsets = []
+        for slot in slots:
+            place = _place_of(slot.tensor)
+            if place is not None and Path(place.path) == whole:
+                offsets.append(place.offset)
+                continue
+            if place is None or place not in written:
+                offset = _write_tensor(slot, file)
+                if place is not None:
+                    written[place] = offset
+            offsets.append(offset if place is None else written[place])
+        return offsets
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a tensor's data lie."""
+
+    path: str
+    offset: int
+    length: int
+
+
+def _place_of(tensor: ir.TensorProtocol) -> _Place | None:
+    if not isinstance(tensor, ir.ExternalTensor):
+        return None
+    return _Place(tensor.path, tensor.offset or 0, tensor.nbytes)
+
+
+def _write_tensor(slot: _Slot, file: BinaryIO) -> int:
+    """Write a tensor at the end; returns its offset."""
+    alignment = ALIGNMENT if slot.placement is None else slot.placement.alignment
+    offset = -(-file.seek(0, os.SEEK_END) // alignment) * alignment
+    file.seek(offset)
+    if isinstance(slot.tensor, ir.ExternalTensor | StreamedTensor):
+        slot.tensor.tofile(file)
+    else:
+        file.write(slot.tensor.tobytes())
+    return offset
+
+
+def _file_worth_cloning(slots: Sequence[_Slot]) -> Path | None:
+    """The data file most tensors lie in, when copying it whole wastes little."""
+    used: Counter[str] = Counter()
+    for place in dict.fromkeys(place for slot in slots if (place := _place_of(slot.tensor)) is not None):
+        used[place.path] += place.length
+    if not used or not all(slot.fits_where_it_lies for slot in slots):
+        return None
+    path, count = used.most_common(1)[0]
+    return Path(path) if count >= _WORTH_CLONING * Path(path).stat().st_size else None
+
+
+def _clone(source: Path, target: Path) -> None:
+    """Copy a file, sharing its blocks where the file system can."""
+    with source.open("rb") as old, target.open("wb") as new:
+        if not (_reflinked(old.fileno(), new.fileno()) or _copied_by_kernel(old.fileno(), new.fileno())):
+            old.seek(0)
+            new.truncate(0)
+            shutil.copyfileobj(old, new, _PIECE_BYTES)
+
+
+def _reflinked(old: int, new: int) -> bool:
+    try:
+        import fcntl  # not on Windows
+    except ImportError:
+        return False
+    try:
+        fcntl.ioctl(new, _FICLONE, old)
+    except OSError:
+        return False
+    return True
+
+
+def _copied_by_kernel(old: int, new: int) -> bool:
+    """copy_file_range takes half the time of sendfile; only Linux has it."""
+    copy_file_range = getattr(os, "copy_file_range", None)
+    left = os.fstat(old).st_size
+    try:
+        while copy_file_range is not None and left > 0 and (count := copy_file_range(old, new, min(left, 2**30))):
+            left -= count
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+    return left == 0

@@ -1,0 +1,266 @@
+"""Load, save, check and count ONNX models. Weights in external data stay on disk all the way."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError, EncodeError
+
+from ndld_flow.base.errors import ModelError, OutputsError
+from ndld_flow.base.plain_text import shortened
+from ndld_flow.models.element_types import held_tensor
+from ndld_flow.models.external_data import moved_out, place_tensors
+from ndld_flow.models.external_files import external_files, open_regular
+from ndld_flow.models.node_selection import op_name
+from ndld_flow.models.scopes import inner_graphs
+from ndld_flow.models.sound_graphs import check_functions, check_nodes, check_versions
+from ndld_flow.models.sparse_tensors import SparseInitializer, give_back_sparse, stand_ins, take_sparse, write_sparse
+from ndld_flow.records.graph_change import GraphChange, GraphSummary
+
+MAX_IR_VERSION = 13
+"""Newest IR version ONNX Runtime 1.31 loads; onnx 1.23 would write 14."""
+MAX_OPSET = 26
+"""Newest version of the default domain ONNX Runtime 1.31 loads."""
+_MIN_IR_VERSION = 3
+"""Older ones have no opset imports."""
+_DEFAULT_DOMAIN = "ai.onnx"
+_MOST_BYTES = 2**31 - 1
+"""Of a protobuf message."""
+_MOST_LETTERS = 600
+"""Of a library's message: it may hold whole nodes and names."""
+
+logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # what it warns of, the checker refuses
+
+__all__ = [
+    "MAX_IR_VERSION",
+    "MAX_OPSET",
+    "all_graphs",
+    "check_model",
+    "describe_change",
+    "external_files",
+    "load_model",
+    "load_without_nodes",
+    "one_paragraph",
+    "proto_in_place",
+    "read_proto",
+    "save_model",
+    "summarize_model",
+]
+
+
+def load_model(path: Path) -> ir.Model:
+    """Read a model; external data stays on disk and is mapped when a value is asked for.
+
+    Raises `ModelError` when the file is missing, empty, truncated or not ONNX, and when its external data is
+    missing, too short, or outside the model's folder.
+    """
+    return _model_of(read_proto(path), path)
+
+
+def load_without_nodes(path: Path) -> ir.Model:
+    """A model's inputs and initializers and nothing else of it, in a tenth of the time of `load_model`.
+
+    Raises `ModelError` as `load_model`, but for what is broken about nodes.
+    """
+    proto = read_proto(path)
+    for rest in (proto.graph.node, proto.graph.value_info, proto.graph.output, proto.functions):
+        del rest[:]
+    return _model_of(proto, path)
+
+
+def _model_of(proto: onnx.ModelProto, path: Path) -> ir.Model:
+    check_versions(proto, path)
+    check_functions(proto, path)
+    try:
+        sparse = take_sparse(proto)
+        model = ir.serde.deserialize_model(proto)
+    except (ir.serde.SerdeError, ValueError, LookupError, TypeError, NotImplementedError, RecursionError) as error:
+        raise ModelError(f"{path}: the model is broken or uses what is not supported: {_innermost(error)}") from None
+    give_back_sparse(model, sparse)
+    check_nodes(all_graphs(model), path)
+    place_tensors(model, path)
+    _name_default_domain(model)
+    return model
+
+
+def _name_default_domain(model: ir.Model) -> None:
+    """`ai.onnx` is another name of the default domain; all that reads models goes by the empty one."""
+    for imports in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
+        if _DEFAULT_DOMAIN in imports:
+            imports.setdefault("", imports.pop(_DEFAULT_DOMAIN))
+    for graph in all_graphs(model):
+        for node in graph:
+            if node.domain == _DEFAULT_DOMAIN:
+                node.domain = ""
+
+
+def read_proto(path: Path) -> onnx.ModelProto:
+    """The model as it is written, external data not loaded. Raises `ModelError` as `load_model` does for the file."""
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > _MOST_BYTES:
+            raise ModelError(f"{path}: no ONNX model is larger than 2 GiB without its external data.")
+        try:
+            data = file.read()
+        except OSError as error:
+            raise ModelError(f"{path}: the model cannot be read ({error.strerror}).") from None
+    if not data:
+        raise ModelError(f"{path}: the model file is empty. Export or download it again.")
+    try:
+        proto: onnx.ModelProto = onnx.ModelProto.FromString(data)
+    except DecodeError:
+        raise ModelError(
+            f"{path}: this is not an ONNX model, or it is truncated. Export or download it again."
+        ) from None
+    # Protobuf takes many byte strings for an empty message: a model has a graph and says its versions.
+    if not proto.HasField("graph") or not proto.ir_version:
+        raise ModelError(f"{path}: this is not an ONNX model: it has no graph or no IR version.")
+    return proto
+
+
+def save_model(model: ir.Model, path: Path) -> None:
+    """Write a model to `path`, and its weights to `<name>.data` beside it when it came with external data or
+    holds more than 1.5 GiB. Weights on disk are copied by the kernel, not read.
+
+    Raises `OutputsError` when the files cannot be written, `ModelError` when the model cannot be.
+    """
+    proto = _proto_of(model, path, moved_out(model, path.with_name(f"{path.name}.data")))
+    _write_proto(proto, path)
+
+
+def proto_in_place(model: ir.Model, path: Path) -> onnx.ModelProto:
+    """A changed model as it would be written, with external data where the model it was made of, `path`, has them.
+
+    Raises `ModelError` when it cannot be written.
+    """
+    return _proto_of(model, path, contextlib.nullcontext())
+
+
+def _proto_of(model: ir.Model, path: Path, weights: contextlib.AbstractContextManager[None]) -> onnx.ModelProto:
+    """Written with weights as they are inside `weights`; the model is as before afterwards."""
+    sparse = stand_ins(model)
+    kept_ir_version = model.ir_version
+    model.ir_version = min(max(model.ir_version or 0, _MIN_IR_VERSION), MAX_IR_VERSION)
+    try:
+        with weights:
+            for value, (_, marker) in sparse.items():
+                value.const_value = marker
+            proto = ir.serde.serialize_model(model)
+    except (ir.serde.SerdeError, ValueError) as error:
+        raise ModelError(f"{path}: the model cannot be written: {_innermost(error)}") from None
+    finally:
+        model.ir_version = kept_ir_version
+        for value, (tensor, _) in sparse.items():
+            value.const_value = tensor
+    write_sparse(proto, [tensor for tensor, _ in sparse.values()])
+    return proto
+
+
+def _write_proto(proto: onnx.ModelProto, path: Path) -> None:
+    aside = path.with_name(f".{path.name}.part")
+    try:
+        aside.write_bytes(proto.SerializeToString())
+        aside.replace(path)
+    except (EncodeError, ValueError) as error:
+        raise ModelError(f"{path}: the model is too large for one protobuf ({error}).") from None
+    except OSError as error:
+        raise OutputsError(
+            f"{path}: cannot be written ({error.strerror}). Free some space or choose another outputs folder."
+        ) from None
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def check_model(path: Path, full_check: bool = False) -> None:
+    """Run the ONNX checker on a file; `full_check` adds strict shape inference.
+
+    Raises `ModelError` with what the checker says, the node it names included.
+    """
+    try:
+        onnx.checker.check_model(os.fspath(path), full_check=full_check)
+    except onnx.checker.ValidationError as error:
+        raise ModelError(f"{path}: the ONNX checker refuses it: {one_paragraph(error)}") from None
+    except onnx.shape_inference.InferenceError as error:
+        raise ModelError(f"{path}: shape inference refuses it: {one_paragraph(error)}") from None
+    except (ValueError, RuntimeError, DecodeError, OSError) as error:
+        raise ModelError(f"{path}: it cannot be checked: {one_paragraph(error)}") from None
+
+
+def summarize_model(model: ir.Model) -> GraphSummary:
+    """A model in numbers; nodes of subgraphs and of local functions are counted once each."""
+    types = Counter(op_name(node) for graph in all_graphs(model) for node in graph)
+    tensors = [*_initializers(model), *_constants(model)]
+    return GraphSummary(
+        nodes_by_type=dict(sorted(types.items(), key=lambda item: (-item[1], item[0]))),
+        parameter_count=sum(_stored_count(tensor) for tensor in tensors),
+        initializer_bytes=sum(_stored_bytes(tensor) for tensor in tensors),
+        opset=model.opset_imports.get("", 0),
+        ir_version=model.ir_version or 0,
+    )
+
+
+def _initializers(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                yield value.const_value
+
+
+def _constants(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    """Tensors in Constant nodes: exporters keep weights there too."""
+    for graph in all_graphs(model):
+        for node in graph:
+            tensor = node.attributes.get("value") if node.op_type == "Constant" else None
+            if tensor is not None and not tensor.is_ref() and tensor.type == ir.AttributeType.TENSOR:
+                yield held_tensor(tensor)
+
+
+def describe_change(before: Path, after: Path) -> GraphChange:
+    """Two model files in numbers. Raises `ModelError` when one of them cannot be read."""
+    counted = [_summarize_file(path, path.stat().st_mtime_ns if path.is_file() else 0) for path in (before, after)]
+    return GraphChange(before=counted[0], after=counted[1])
+
+
+@lru_cache(maxsize=128)
+def _summarize_file(path: Path, _modified_ns: int) -> GraphSummary:
+    """A model's file in numbers; what many points of a sweep change, or one step makes and the next reads, is read
+    once.
+    """
+    return summarize_model(load_model(path))
+
+
+def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """The main graph, local functions' bodies, and every subgraph in them."""
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        yield graph
+        yield from inner_graphs(graph)
+
+
+def _stored_count(tensor: ir.TensorProtocol) -> int:
+    return tensor.stored_count if isinstance(tensor, SparseInitializer) else tensor.size
+
+
+def _stored_bytes(tensor: ir.TensorProtocol) -> int:
+    if isinstance(tensor, SparseInitializer):
+        return tensor.stored_bytes
+    if tensor.dtype == ir.DataType.STRING:
+        return sum(len(text) for text in tensor.numpy().flat)
+    return tensor.nbytes
+
+
+def one_paragraph(error: BaseException | str) -> str:
+    """A library's message on one line, without its traceback-like layout, and no longer than people read."""
+    return shortened(" ".join(str(error).replace("==>", ";").split()).replace(" ;", ";"), _MOST_LETTERS)
+
+
+def _innermost(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return one_paragraph(error)

@@ -1,0 +1,232 @@
+"""A model read for its page: graphs, nodes with all their attributes, tensors and what they hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ndld_flow.base.quantities import count
+from ndld_flow.drawing.choices import Reading
+from ndld_flow.drawing.families import family_of
+from ndld_flow.drawing.graph import NodeKind
+from ndld_flow.drawing.model_document import (
+    NONE,
+    ModelAttribute,
+    ModelDocument,
+    ModelNode,
+    ModelOperator,
+    ModelScope,
+    ModelTensor,
+    TensorKind,
+)
+from ndld_flow.models.attribute_text import attribute_text, scalar_text
+from ndld_flow.models.dim_names import DimNames
+from ndld_flow.models.drawn_graph import (
+    MOST_NODES,
+    captured_values,
+    chosen_body,
+    read_from_outside,
+    shape_text_of,
+    too_many_nodes,
+    type_text_of,
+)
+from ndld_flow.models.element_types import held_tensor
+from ndld_flow.models.files import load_model
+from ndld_flow.models.held_values import HeldReader
+from ndld_flow.models.node_details import constant_tensor, is_constant, node_details
+from ndld_flow.models.node_precision import precision_of
+from ndld_flow.models.node_selection import op_name
+from ndld_flow.models.op_reference import DEFAULT_DOMAIN, attribute_defaults, operators
+from ndld_flow.models.scopes import function_address, own_subgraphs, scopes_of
+from ndld_flow.models.shape_inference import infer_shapes
+
+_MOST_METADATA = 400
+"""Letters of one entry."""
+
+
+def read_document(path: Path, reading: Reading) -> ModelDocument:
+    """Read a model for its page. Weights are read in pieces, and only those below a limit.
+
+    Raises `ModelError` when it is not ONNX, `RequestError` when it has far too many nodes or no body of that name.
+    """
+    model = load_model(path)
+    if reading.shapes:
+        infer_shapes(model)
+    reader = _Reader(model, reading, HeldReader(reading.values))
+    reader.read()
+    shown = reader.scopes[chosen_body(model, reading.subgraph)[1]] if reading.subgraph else 0
+    scopes = tuple(map(reader.scope, reader.scopes))
+    return ModelDocument(
+        reading.title or path.name,
+        (*_facts(model), ("Dimensions", reader.dims.explained)),
+        scopes,
+        tuple(reader.nodes),
+        tuple(reader.tensors),
+        tuple(reader.held.found),
+        tuple(_operators(model, reader.nodes)),
+        shown,
+        reading.values,
+    )
+
+
+@dataclass
+class _Reader:
+    """Grows graph by graph. Tensors and what they hold are numbered in the order in which they are met."""
+
+    model: ir.Model
+    reading: Reading
+    held: HeldReader
+    scopes: dict[ir.Graph, int] = field(default_factory=dict)
+    addresses: list[str] = field(default_factory=list)
+    parents: dict[ir.Graph, int] = field(default_factory=dict)
+    nodes: list[ModelNode] = field(default_factory=list)
+    nodes_of: dict[ir.Graph, list[int]] = field(default_factory=dict)
+    tensors: list[ModelTensor] = field(default_factory=list)
+    places: dict[ir.Value, int] = field(default_factory=dict)
+    dims: DimNames = field(default_factory=DimNames)
+
+    def read(self) -> None:
+        found = scopes_of(self.model)
+        self.scopes = {graph: place for place, graph in enumerate(found.values())}
+        self.addresses = list(found)
+        for graph, place in self.scopes.items():
+            for node in graph:
+                self.parents |= {body: place for _, body in own_subgraphs(node)}
+        if sum(map(len, self.scopes)) > MOST_NODES:
+            raise too_many_nodes("extract a part of the model, and draw that")
+        for graph in self.scopes:
+            self._graph(graph)
+
+    def _graph(self, graph: ir.Graph) -> None:
+        for value in graph.inputs:
+            self._tensor(value, "initializer" if value.const_value is not None else "input")
+        for value in graph.initializers.values():
+            self._tensor(value, "initializer")
+        opsets = self._opsets(graph)
+        self.nodes_of[graph] = []
+        for node in graph:
+            if is_constant(node) and not self.reading.constants:
+                self._constant(node)
+                continue
+            self.nodes_of[graph].append(len(self.nodes))
+            self.nodes.append(self._node(node, self.scopes[graph], opsets))
+
+    def _opsets(self, graph: ir.Graph) -> dict[str, int]:
+        """A function imports opsets of its own, and its bodies see those."""
+        address = f"{self.addresses[self.scopes[graph]]}/"
+        for function in self.model.functions.values():
+            if address.startswith(f"{function_address(function)}/") and function.opset_imports:
+                return dict(function.opset_imports)
+        return dict(self.model.opset_imports)
+
+    def _node(self, node: ir.Node, scope: int, opsets: dict[str, int]) -> ModelNode:
+        bodies = tuple(self.scopes[body] for _, body in own_subgraphs(node))
+        function = self.model.functions.get(node.op_identifier())
+        if function is not None:
+            bodies = (self.scopes[function.graph],)
+        kind: NodeKind = "composite" if bodies else "operator"
+        if is_constant(node):
+            kind = "constant"
+            self._constant(node)
+        return ModelNode(
+            node.name or "",
+            op_name(node),
+            "control" if bodies else family_of(op_name(node)),
+            kind,
+            scope,
+            ", ".join(node_details(node)) if self.reading.values else "",
+            tuple(NONE if value is None else self._tensor(value) for value in node.inputs),
+            tuple(self._tensor(value) for value in node.outputs),
+            tuple(self._tensor(value) for value in captured_values(node)),
+            () if kind == "constant" else tuple(self._attributes(node, opsets)),
+            bodies,
+            precision_of(node),
+            tuple((name, value[:_MOST_METADATA]) for name, value in node.metadata_props.items()),
+            node.doc_string or "",
+        )
+
+    def _attributes(self, node: ir.Node, opsets: dict[str, int]) -> Iterator[ModelAttribute]:
+        for attribute in node.attributes.values():
+            is_tensor = not attribute.is_ref() and attribute.type == ir.AttributeType.TENSOR
+            held = self.held.place(held_tensor(attribute)) if is_tensor else NONE
+            yield ModelAttribute(attribute.name, attribute.type.name.lower(), attribute_text(attribute), held=held)
+        domain = "" if node.domain == DEFAULT_DOMAIN else node.domain
+        for name, default in attribute_defaults(node.op_type, domain, opsets.get(domain, 1)).items():
+            if name not in node.attributes:
+                text = (
+                    f"[{', '.join(map(scalar_text, default))}]" if isinstance(default, tuple) else scalar_text(default)
+                )
+                yield ModelAttribute(name, "", text, is_default=True)
+
+    def _constant(self, node: ir.Node) -> None:
+        for value in node.outputs:
+            self._tensor(value, "constant")
+
+    def _tensor(self, value: ir.Value, kind: TensorKind = "computed") -> int:
+        if value not in self.places:
+            self.places[value] = len(self.tensors)
+            self.tensors.append(self._described(value, kind))
+        return self.places[value]
+
+    def _described(self, value: ir.Value, kind: TensorKind) -> ModelTensor:
+        tensor = constant_tensor(value)
+        if tensor is None and kind == "constant":
+            tensor = self.held.of_constant(value)
+        if kind == "computed" and value.producer() is None and tensor is not None:
+            kind = "initializer"
+        held = NONE if tensor is None else self.held.place(tensor)
+        told = self.held.found[held] if held != NONE else None
+        dtype = type_text_of(value) or (told.dtype if told else "")
+        dims = shape_text_of(value) or (told.dims if told else "")
+        return ModelTensor(value.name or "", dtype, dims, shape_text_of(value, self.dims) or dims, kind, held)
+
+    def scope(self, graph: ir.Graph) -> ModelScope:
+        """What was read of a graph."""
+        inputs = [value for value in graph.inputs if value.name not in graph.initializers]
+        outside = read_from_outside(graph) if graph in self.parents else []
+        return ModelScope(
+            self.addresses[self.scopes[graph]],
+            self.parents.get(graph, NONE),
+            self._places(inputs),
+            self._places(outside),
+            self._places(graph.outputs),
+            tuple(self.nodes_of[graph]),
+            graph.doc_string or "",
+        )
+
+    def _places(self, values: Iterable[ir.Value | None]) -> tuple[int, ...]:
+        return tuple(self._tensor(value) for value in values if value is not None)
+
+
+def _facts(model: ir.Model) -> Iterator[tuple[str, str]]:
+    opsets = [f"{domain or DEFAULT_DOMAIN} {version}" for domain, version in model.opset_imports.items()]
+    yield "Opsets", ", ".join(opsets)
+    yield "IR version", str(model.ir_version)
+    made_by = (model.producer_name, model.producer_version)
+    yield "Made by", " ".join(one for one in made_by if one)
+    yield "Domain", model.domain or ""
+    yield "Version", "" if not model.model_version else str(model.model_version)
+    yield "Graph", model.graph.name or ""
+    yield "Functions", count(len(model.functions)) if model.functions else ""
+    yield "Doc", model.doc_string or ""
+    for name, value in model.metadata_props.items():
+        yield name, value[:_MOST_METADATA]
+
+
+def _operators(model: ir.Model, nodes: list[ModelNode]) -> Iterator[ModelOperator]:
+    families = {node.operator: node.family for node in nodes}
+    local = {f"{function.domain}::{function.name}" for function in model.functions.values()}
+    for name, uses in Counter(node.operator for node in nodes if node.kind != "constant").most_common():
+        domain, _, short = name.rpartition("::")
+        operator = operators().get((domain, short))
+        version = operator.at(model.opset_imports.get(domain, 1)) if operator is not None else None
+        if name in local:
+            yield ModelOperator(name, families[name], uses, "a function of this model", "")
+        elif version is None:
+            yield ModelOperator(name, families[name], uses, "not known here", "")
+        else:
+            yield ModelOperator(name, families[name], uses, f"version {version.since_version}", version.summary)

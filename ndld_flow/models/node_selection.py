@@ -1,0 +1,52 @@
+"""Nodes chosen by operator or by name, as a recipe writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.name_patterns import name_matcher
+from ndld_flow.base.nearest import say_nearest
+from ndld_flow.models.op_signatures import is_known_op, known_op_types
+
+
+def op_name(node: ir.Node) -> str:
+    """`Conv`, or `com.microsoft::FusedConv` for other domains."""
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
+
+
+def nodes_of_types(model: ir.Model, op_types: Sequence[str], setting: str) -> dict[str, list[ir.Node]]:
+    """Operator -> its nodes, in all subgraphs; an ONNX operator this model does not use has none.
+
+    Raises `RequestError` for an operator neither the model nor ONNX has.
+    """
+    nodes: dict[str, list[ir.Node]] = {}
+    for node in model.graph.all_nodes():
+        nodes.setdefault(op_name(node), []).append(node)
+    for op_type in op_types:
+        domain, _, name = op_type.rpartition("::")
+        if op_type not in nodes and not is_known_op(name, domain):
+            near = say_nearest(op_type, [*nodes, *known_op_types()])
+            raise RequestError(f"`{setting}`: there is no operator {op_type!r}: {near}")
+    return {op_type: nodes.get(op_type, []) for op_type in op_types}
+
+
+def nodes_named(model: ir.Model, patterns: Sequence[str], setting: str) -> dict[str, list[ir.Node]]:
+    """Pattern -> the nodes whose name it fits, in all subgraphs. `*` and `?` are wild; `/.../` is a regex, searched.
+
+    Raises `RequestError` for a pattern that fits no node.
+    """
+    names: dict[str, list[ir.Node]] = {}
+    for node in model.graph.all_nodes():
+        if node.name:
+            names.setdefault(node.name, []).append(node)
+    found: dict[str, list[ir.Node]] = {}
+    for pattern in patterns:
+        fits = name_matcher(pattern)
+        found[pattern] = [node for name, nodes in names.items() if fits(name) for node in nodes]
+        if not found[pattern]:
+            near = say_nearest(pattern, names)
+            raise RequestError(f"`{setting}`: no node of this model has a name like {pattern!r}: {near}")
+    return found

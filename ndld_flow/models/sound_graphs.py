@@ -1,0 +1,88 @@
+"""Is a model one that libraries can bear? Asked as soon as it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from ndld_flow.base.errors import ModelError
+from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.quantities import count
+
+MOST_NODES = 1_000_000
+"""Of a model whose local functions are put where they are called: runtimes do that, and a few that call each other
+twice are more than any memory."""
+_MOST_OPSET = 2**31 - 1
+"""onnx keeps versions in 32 bits."""
+
+_Key = tuple[str, str, str]
+"""Domain, name and overload of a function."""
+
+
+def check_versions(proto: onnx.ModelProto, path: Path) -> None:
+    """Raises `ModelError` for versions of operator sets that no library can hold."""
+    for imports in (proto.opset_import, *(function.opset_import for function in proto.functions)):
+        for one in imports:
+            if not 0 <= one.version <= _MOST_OPSET:
+                raise ModelError(
+                    f"{path}: it imports version {one.version} of the operators of "
+                    f"{short_name(one.domain or 'ai.onnx')!r}, which there cannot be. The model is damaged."
+                )
+
+
+def check_nodes(graphs: Iterable[ir.Graph], path: Path) -> None:
+    """Raises `ModelError` for a node without outputs: no operator has none, and nothing could name what it is for."""
+    for node in (node for graph in graphs for node in graph):
+        if not node.outputs:
+            name = short_name(node.name or "")
+            raise ModelError(
+                f"{path}: node {name!r} ({short_name(node.op_type)}) has no outputs. The model is damaged."
+            )
+
+
+def check_functions(proto: onnx.ModelProto, path: Path) -> None:
+    """Raises `ModelError` for local functions that call themselves, or that would be more than `MOST_NODES` nodes."""
+    if not proto.functions:
+        return
+    bodies: dict[_Key, list[onnx.NodeProto]] = {
+        (function.domain, function.name, function.overload): list(_all_nodes(function.node))
+        for function in proto.functions
+    }
+    calls = {key: {_key(node) for node in nodes} & bodies.keys() for key, nodes in bodies.items()}
+    sizes: dict[_Key, int] = {}
+    try:
+        for key in TopologicalSorter(calls).static_order():
+            sizes[key] = _inlined(bodies[key], sizes)
+    except CycleError as error:
+        circle = " -> ".join(short_name(name, 60) for _, name, _ in error.args[1])
+        raise ModelError(
+            f"{path}: its local functions call each other in a circle: {circle}. ONNX has no recursion: mend it where "
+            "it was exported."
+        ) from None
+    nodes = _inlined(_all_nodes(proto.graph.node), sizes)
+    if nodes > MOST_NODES:
+        raise ModelError(
+            f"{path}: its local functions call each other so often that the model has {count(nodes)} nodes; "
+            f"the limit is {count(MOST_NODES)}."
+        )
+
+
+def _inlined(nodes: Iterable[onnx.NodeProto], sizes: Mapping[_Key, int]) -> int:
+    return sum(sizes.get(_key(node), 1) for node in nodes)
+
+
+def _key(node: onnx.NodeProto) -> _Key:
+    return node.domain, node.op_type, node.overload
+
+
+def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
+    """Those of subgraphs too."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+                yield from _all_nodes(graph.node)

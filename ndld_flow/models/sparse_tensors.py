@@ -1,0 +1,196 @@
+"""Sparse initializers in onnx_ir, which knows only dense ones and would lose them.
+
+A model proto is changed before onnx_ir reads it: each sparse initializer becomes a dense stand-in whose "external
+location" is a marker, and each stand-in becomes a `SparseInitializer` afterwards. Writing goes the other way round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+from onnx import numpy_helper
+
+from ndld_flow.base.errors import ModelError
+
+_MARK = "ndld_flow:sparse:"
+_MAX_DENSE_BYTES = 2**31
+"""A few hostile bytes can declare any dense size: refuse what no model needs."""
+
+
+class SparseInitializer(ir.LazyTensor):
+    """An initializer kept by its stored values and their positions; made dense only when its values are asked for."""
+
+    def __init__(self, proto: onnx.SparseTensorProto) -> None:
+        super().__init__(
+            lambda: ir.Tensor(dense_array(proto), name=proto.values.name),
+            dtype=ir.DataType(proto.values.data_type),
+            shape=ir.Shape(list(proto.dims)),
+            name=proto.values.name,
+        )
+        self.proto = proto
+
+    @property
+    def stored_count(self) -> int:
+        """Number of stored values."""
+        return int(self.proto.values.dims[0]) if self.proto.values.dims else 0
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the stored values and of their positions."""
+        return int(self.proto.ByteSize())
+
+
+def dense_array(proto: onnx.SparseTensorProto) -> npt.NDArray[Any]:
+    """The dense array. Raises `ModelError` for positions outside the shape or a dense size over 2 GiB."""
+    values = numpy_helper.to_array(proto.values)
+    size = math.prod(proto.dims)
+    if size * values.itemsize > _MAX_DENSE_BYTES:
+        raise ModelError(
+            f"Sparse initializer {proto.values.name!r} would be {size * values.itemsize} bytes when made dense; "
+            "the limit is 2 GiB. Its declared shape is probably wrong."
+        )
+    flat = np.zeros(size, dtype=values.dtype)
+    flat[_flat_positions(proto, tuple(proto.dims))] = values
+    return flat.reshape(tuple(proto.dims))
+
+
+def _flat_positions(proto: onnx.SparseTensorProto, dims: tuple[int, ...]) -> npt.NDArray[np.int64]:
+    indices = numpy_helper.to_array(proto.indices)
+    try:
+        if indices.ndim == 2:
+            return np.asarray(np.ravel_multi_index(tuple(indices.T), dims), dtype=np.int64)
+        if indices.size and not 0 <= indices.min() <= indices.max() < math.prod(dims):
+            raise ValueError("position outside the shape")
+        return np.asarray(indices, dtype=np.int64)
+    except ValueError as error:
+        raise ModelError(f"Sparse initializer {proto.values.name!r} has broken indices ({error}).") from None
+
+
+def take_sparse(proto: onnx.ModelProto) -> list[onnx.SparseTensorProto]:
+    """Replace every sparse initializer and sparse Constant of a model by a stand-in; return them in order."""
+    taken: list[onnx.SparseTensorProto] = []
+    for graph in _graphs(proto.graph):
+        _lift_constants(graph)
+        for sparse in graph.sparse_initializer:
+            graph.initializer.append(_stand_in(sparse, len(taken)))
+            taken.append(onnx.SparseTensorProto.FromString(sparse.SerializeToString()))
+        del graph.sparse_initializer[:]
+    for function in proto.functions:
+        for node in function.node:
+            _densify_constant(node)
+    return taken
+
+
+def give_back_sparse(model: ir.Model, taken: list[onnx.SparseTensorProto]) -> None:
+    """Put a `SparseInitializer` where `take_sparse` left a stand-in."""
+    if not taken:
+        return
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            index = _marked(value.const_value)
+            if index is not None:
+                value.const_value = SparseInitializer(taken[index])
+
+
+def stand_ins(model: ir.Model) -> dict[ir.Value, tuple[SparseInitializer, ir.ExternalTensor]]:
+    """For each sparse initializer: itself and the stand-in to serialise in its place."""
+    sparse = [
+        (value, value.const_value)
+        for graph in model.graphs()
+        for value in graph.initializers.values()
+        if isinstance(value.const_value, SparseInitializer)
+    ]
+    return {value: (tensor, _marker_tensor(value, tensor, i)) for i, (value, tensor) in enumerate(sparse)}
+
+
+def write_sparse(proto: onnx.ModelProto, tensors: list[SparseInitializer]) -> None:
+    """Turn the stand-ins of a serialised model back into sparse initializers."""
+    if not tensors:
+        return
+    for graph in _graphs(proto.graph):
+        _write_sparse_into(graph, tensors)
+
+
+def _write_sparse_into(graph: onnx.GraphProto, tensors: list[SparseInitializer]) -> None:
+    names = set()
+    for i in reversed(range(len(graph.initializer))):
+        index = _proto_mark(graph.initializer[i])
+        if index is not None:
+            names.add(graph.initializer[i].name)
+            sparse = graph.sparse_initializer.add()
+            sparse.CopyFrom(tensors[index].proto)
+            sparse.values.name = graph.initializer[i].name
+            del graph.initializer[i]
+    # onnx infers a sparse type for them and takes the dense one that onnx_ir wrote for a contradiction.
+    for i in reversed(range(len(graph.value_info))):
+        if graph.value_info[i].name in names:
+            del graph.value_info[i]
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _graphs(attribute.g)
+            for inner in attribute.graphs:
+                yield from _graphs(inner)
+
+
+def _lift_constants(graph: onnx.GraphProto) -> None:
+    """Constant(sparse_value) and a sparse initializer mean the same, and onnx_ir refuses the former."""
+    for i in reversed(range(len(graph.node))):
+        node = graph.node[i]
+        if _is_sparse_constant(node):
+            sparse = graph.sparse_initializer.add()
+            sparse.CopyFrom(node.attribute[0].sparse_tensor)
+            sparse.values.name = node.output[0]
+            del graph.node[i]
+
+
+def _densify_constant(node: onnx.NodeProto) -> None:
+    """A function has no initializers: there the constant becomes a dense one."""
+    if _is_sparse_constant(node):
+        dense = dense_array(node.attribute[0].sparse_tensor)
+        node.attribute[0].CopyFrom(onnx.helper.make_attribute("value", numpy_helper.from_array(dense)))
+
+
+def _is_sparse_constant(node: onnx.NodeProto) -> bool:
+    return (
+        node.op_type == "Constant"
+        and len(node.attribute) == 1
+        and node.attribute[0].type == onnx.AttributeProto.SPARSE_TENSOR
+    )
+
+
+def _stand_in(sparse: onnx.SparseTensorProto, index: int) -> onnx.TensorProto:
+    tensor = onnx.TensorProto(
+        name=sparse.values.name,
+        data_type=sparse.values.data_type,
+        dims=sparse.dims,
+        data_location=onnx.TensorProto.EXTERNAL,
+    )
+    tensor.external_data.add(key="location", value=f"{_MARK}{index}")
+    return tensor
+
+
+def _marker_tensor(value: ir.Value, tensor: SparseInitializer, index: int) -> ir.ExternalTensor:
+    return ir.ExternalTensor(f"{_MARK}{index}", None, None, tensor.dtype, shape=tensor.shape, name=value.name or "")
+
+
+def _marked(tensor: ir.TensorProtocol | None) -> int | None:
+    location = str(tensor.location) if isinstance(tensor, ir.ExternalTensor) else ""
+    return int(location.removeprefix(_MARK)) if location.startswith(_MARK) else None
+
+
+def _proto_mark(tensor: onnx.TensorProto) -> int | None:
+    for entry in tensor.external_data:
+        if entry.key == "location" and entry.value.startswith(_MARK):
+            return int(entry.value.removeprefix(_MARK))
+    return None

@@ -1,0 +1,76 @@
+"""Tensors as models declare them, and the dtypes they come in. Imports no ONNX: measuring processes start with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from ndld_flow.base.dtype_names import dtype_of_ort_element
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.nearest import say_nearest
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One input or output as a model declares it."""
+
+    name: str
+    dtype: str
+    """numpy's or ml_dtypes' name: `float32`, `bfloat16`, `int64`, `string`; what is no tensor keeps its own,
+    such as `seq(tensor(float))`."""
+    shape: tuple[int | str | None, ...] | None
+    """A number, a name, or None (free without a name) for each dimension; None when the model does not say."""
+
+    @property
+    def shape_text(self) -> str:
+        """`batchx3x?x?`; `scalar` for no dimensions."""
+        if self.shape is None:
+            return "unknown shape"
+        return shape_text(self.shape)
+
+
+def shape_text(shape: Sequence[int | str | None]) -> str:
+    """`1x3x320x320`; `scalar` for no dimensions."""
+    return "x".join("?" if dim is None else str(dim) for dim in shape) or "scalar"
+
+
+def dtype_of_ort(type_text: str) -> str:
+    """`tensor(float)` -> `float32`; what is not a dense tensor is returned as it is."""
+    if not (type_text.startswith("tensor(") and type_text.endswith(")")):
+        return type_text
+    return dtype_of_ort_element(type_text.removeprefix("tensor(").removesuffix(")"))
+
+
+def numpy_dtype(name: str) -> np.dtype[Any] | None:
+    """The dtype of arrays that hold such a tensor; None for strings and what is no tensor."""
+    if hasattr(ml_dtypes, name):
+        own: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return own
+    try:
+        found: np.dtype[Any] = np.dtype(name)
+    except TypeError:
+        return None
+    return found if found.kind in "biufc" else None
+
+
+def fix_dimensions(inputs: Sequence[TensorSpec], sizes: Mapping[str, int]) -> tuple[TensorSpec, ...]:
+    """The inputs with named dimensions set to a size. Raises `RequestError` for a name no input has."""
+    known = {dim for spec in inputs for dim in spec.shape or () if isinstance(dim, str)}
+    for name in sizes:
+        if name not in known:
+            raise RequestError(f'free_dimensions: no input has a dimension "{name}"; {say_nearest(name, known)}')
+    return tuple(
+        spec if spec.shape is None else replace(spec, shape=tuple(_size(dim, sizes) for dim in spec.shape))
+        for spec in inputs
+    )
+
+
+def _size(dim: int | str | None, sizes: Mapping[str, int]) -> int | str | None:
+    return sizes.get(dim, dim) if isinstance(dim, str) else dim

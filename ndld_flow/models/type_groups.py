@@ -1,0 +1,341 @@
+"""Which places of a model must share one floating-point type.
+
+A group is a set of node inputs, node outputs and graph inputs or outputs that an operator's signature (or a loop, a
+branch, a sequence) ties together. Changing precision means choosing one for each group, and a Cast between two groups
+that chose differently. Two kinds of places belong to no group: constants, which can be had in any precision, and
+inputs of operators that do not care (`Shape`, the input of `Cast`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
+import onnx_ir as ir
+
+from ndld_flow.models.control_flow_ties import CONTROL_FLOW, Tie
+from ndld_flow.models.element_types import Types, element_of, held_tensor, subgraphs_of, with_element
+from ndld_flow.models.float_tensors import FORMATS
+from ndld_flow.models.op_signatures import Signature, is_op, signature_of
+from ndld_flow.models.value_uses import Use
+
+_HALF_TENSOR = "tensor(float16)"
+FP32_ALONE = frozenset({"float"})
+ALL_FLOATS = frozenset({"float", "float16", "bfloat16", "double"})
+_FIRST_OPSET_OF_BF16_CASTS = 13
+
+
+@dataclass(eq=False)
+class Group:
+    """Places that share one type, as the model came."""
+
+    uses: list[Use] = field(default_factory=list)
+    values: list[ir.Value] = field(default_factory=list)
+    nodes: list[ir.Node] = field(default_factory=list)
+    follows: bool = False
+    """Computes nothing that precision matters to: it may take the precision of what is around it."""
+    kept: str = ""
+    """Why it must stay as it is; empty when it may change."""
+    halved: bool = False
+    """It must become fp16 whatever is around it."""
+
+
+class Groups:
+    """All groups of a model, and who makes and reads each value."""
+
+    def __init__(self, groups: Iterable[Group]) -> None:
+        self.all = list(groups)
+        self.maker: dict[ir.Value, Group] = {v: group for group in self.all for v in group.values}
+        self.readers: dict[ir.Value, list[Group]] = {}
+        for group in self.all:
+            for use in group.uses:
+                if use.value is not None:
+                    self.readers.setdefault(use.value, []).append(group)
+
+    def of_node(self) -> dict[ir.Node, list[Group]]:
+        """Node -> the groups it is in."""
+        found: dict[ir.Node, list[Group]] = {}
+        for group in self.all:
+            for node in group.nodes:
+                found.setdefault(node, []).append(group)
+        return found
+
+
+def is_constant(value: ir.Value) -> bool:
+    """Whether a value is a weight or a Constant's: it can be had in any precision without a Cast."""
+    producer = value.producer()
+    if producer is not None:
+        return is_op(producer, "Constant")
+    return value.is_initializer() and not value.is_graph_input()
+
+
+def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The tensor of a constant, None for any other value."""
+    if value is None or not is_constant(value):
+        return None
+    producer = value.producer()
+    if producer is None:
+        return value.const_value
+    attribute = next(iter(producer.attributes.values()), None)
+    if attribute is None or attribute.is_ref():
+        return None
+    if attribute.name == "value":
+        return held_tensor(attribute)
+    if attribute.name in ("value_float", "value_floats"):
+        return ir.Tensor(np.array(attribute.value, np.float32))
+    return None
+
+
+Asked = Callable[[ir.Node], ir.DataType | None]
+"""The type a node's places are to have; None where they are to stay as they are."""
+
+
+def group_places(
+    model: ir.Model,
+    types: Types,
+    keep_io: bool,
+    asked: Asked = lambda node: ir.DataType.FLOAT16,
+    elements: frozenset[str] = FP32_ALONE,
+) -> Groups:
+    """Group every place of a model that holds such elements; without more, those of fp32, to become fp16."""
+    maker = _GroupMaker(types, model.opset_imports, asked, elements)
+    groups = list(maker.interface(model.graph, keep_io))
+    for graph in model.graphs():
+        for node in graph:
+            groups += maker.node(node)
+    return Groups(_tie_containers(groups, types))
+
+
+# Inputs whose precision changes nothing: (operator, input).
+_INDIFFERENT = frozenset(
+    {
+        ("Cast", 0),
+        ("CastLike", 0),
+        ("Shape", 0),
+        ("Size", 0),
+        ("SequenceLength", 0),
+        ("OptionalHasElement", 0),
+    }
+)
+
+# The signature gives these several variables, but one element type runs through them.
+_ONE_TYPE = frozenset(
+    {
+        "ConcatFromSequence",
+        "Optional",
+        "OptionalGetElement",
+        "SequenceAt",
+        "SequenceConstruct",
+        "SequenceInsert",
+        "SplitToSequence",
+    }
+)
+
+# Operator -> the attribute that says its output's element type.
+TYPE_ATTRIBUTES: Mapping[str, str] = {
+    "Bernoulli": "dtype",
+    "BlackmanWindow": "output_datatype",
+    "Cast": "to",
+    "ConstantOfShape": "value",
+    "DequantizeLinear": "output_dtype",
+    "EyeLike": "dtype",
+    "HammingWindow": "output_datatype",
+    "HannWindow": "output_datatype",
+    "MelWeightMatrix": "output_datatype",
+    "RandomNormal": "dtype",
+    "RandomNormalLike": "dtype",
+    "RandomUniform": "dtype",
+    "RandomUniformLike": "dtype",
+    "SequenceEmpty": "dtype",
+}
+_TYPE_FROM_INPUT = frozenset({"Bernoulli", "DequantizeLinear", "EyeLike", "RandomNormalLike", "RandomUniformLike"})
+"""Without the attribute, their output has their input's (or their scale's) type."""
+
+MOVES = frozenset(
+    {
+        "Compress",
+        "Concat",
+        "ConcatFromSequence",
+        "DepthToSpace",
+        "Dropout",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "Identity",
+        "Optional",
+        "OptionalGetElement",
+        "Pad",
+        "Reshape",
+        "ReverseSequence",
+        "SequenceAt",
+        "SequenceConstruct",
+        "SequenceErase",
+        "SequenceInsert",
+        "Slice",
+        "SpaceToDepth",
+        "Split",
+        "SplitToSequence",
+        "Squeeze",
+        "Tile",
+        "Transpose",
+        "Trilu",
+        "Unsqueeze",
+        "Where",
+    }
+)
+"""Operators whose outputs hold their inputs' values, only elsewhere."""
+
+
+class _GroupMaker:
+    def __init__(self, types: Types, opsets: Mapping[str, int], asked: Asked, elements: frozenset[str]) -> None:
+        self.types = types
+        self.opsets = opsets
+        self.asked = asked
+        self.elements = elements
+
+    def interface(self, graph: ir.Graph, keep_io: bool) -> Iterator[Group]:
+        """Inputs and outputs of the main graph, each a group of its own."""
+        kept = "" if not keep_io else "keep_io"
+        for value in filter(self._is_float, graph.inputs):
+            # An initializer that is an input too is a weight: all of them are in IR 3.
+            weight = value.is_initializer()
+            yield Group(values=[value], kept="" if weight else kept, halved=not (keep_io or weight), follows=weight)
+        for index, value in enumerate(graph.outputs):
+            if self._is_float(value):
+                yield Group(uses=[Use(graph, index)], kept=kept, halved=not keep_io)
+
+    def node(self, node: ir.Node) -> list[Group]:
+        """The groups of one node; those of a control-flow node reach into its bodies."""
+        standard = node.domain in ("", "ai.onnx")
+        if standard and node.op_type == "Constant":
+            return []
+        if standard and node.op_type in CONTROL_FLOW:
+            return [self._tied(node, tie) for tie in CONTROL_FLOW[node.op_type](node) if self._floats(tie)]
+        signature = signature_of(node, self.opsets)
+        if signature is None or any(subgraphs_of(node)):
+            return self._unknown(node)
+        return self._by_variable(node, signature, standard)
+
+    def _tied(self, node: ir.Node, tie: Tie) -> Group:
+        return Group(uses=list(tie.uses), values=list(tie.values), nodes=[node], follows=True)
+
+    def _floats(self, tie: Tie) -> bool:
+        return any(self._is_float(v) for v in chain(tie.values, (use.value for use in tie.uses)))
+
+    def _unknown(self, node: ir.Node) -> list[Group]:
+        places = self._places(node, Signature(("T",) * len(node.inputs), ("T",) * len(node.outputs)))
+        name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+        bodies = [Tie(tuple(Use(b, i) for i in range(len(b.outputs))), tuple(b.inputs)) for b in subgraphs_of(node)]
+        groups = [*places.values(), *(self._tied(node, tie) for tie in bodies if self._floats(tie))]
+        for group in groups:
+            group.kept = f"nothing is known about operator {name}"
+        return groups
+
+    def _by_variable(self, node: ir.Node, signature: Signature, standard: bool) -> list[Group]:
+        if standard and node.op_type in _ONE_TYPE:
+            signature = _with_one_variable(signature)
+        if standard and node.op_type in _TYPE_FROM_INPUT and TYPE_ATTRIBUTES[node.op_type] not in node.attributes:
+            signature = _with_one_variable(signature)
+        if standard and node.op_type not in TYPE_ATTRIBUTES:
+            signature = self._with_sources(node, signature)
+        places = self._places(node, signature)
+        for variable, group in places.items():
+            group.kept = self._why_fixed(node, signature, variable, group)
+            if standard:
+                self._describe(node, group)
+        return list(places.values())
+
+    def _with_sources(self, node: ir.Node, signature: Signature) -> Signature:
+        """An output whose variable no given input has takes the type of the first input that is a float."""
+        given = zip(node.inputs, signature.inputs, strict=False)
+        known = [variable for value, variable in given if self._is_float(value)]
+        if not known:
+            return signature
+        outputs = (v if v in known or not signature.admits(v, _HALF_TENSOR) else known[0] for v in signature.outputs)
+        return Signature(signature.inputs, tuple(outputs), signature.allowed)
+
+    def _places(self, node: ir.Node, signature: Signature) -> dict[str, Group]:
+        """Type variable -> the floating-point ports of a node that have it."""
+        groups: dict[str, Group] = {}
+        standard = node.domain in ("", "ai.onnx")
+        for index, (value, variable) in enumerate(zip(node.inputs, signature.inputs, strict=False)):
+            if self._is_float(value) and not (standard and (node.op_type, index) in _INDIFFERENT):
+                groups.setdefault(variable, Group(nodes=[node])).uses.append(Use(node, index))
+        for value, variable in zip(node.outputs, signature.outputs, strict=False):
+            if self._is_float(value):
+                groups.setdefault(variable, Group(nodes=[node])).values.append(value)
+        return groups
+
+    def _why_fixed(self, node: ir.Node, signature: Signature, variable: str, group: Group) -> str:
+        dtype = self.asked(node)
+        if dtype is None:
+            return ""
+        if node.domain == "ai.onnx.ml" or is_op(node, "BitCast"):
+            return f"{node.op_type} depends on its input being fp32"
+        opset = self.opsets.get("", _FIRST_OPSET_OF_BF16_CASTS)
+        if dtype == ir.DataType.BFLOAT16 and opset < _FIRST_OPSET_OF_BF16_CASTS:
+            return f"Cast has no bf16 at opset {opset}"
+        if is_op(node, "MelWeightMatrix"):
+            return "shape inference knows MelWeightMatrix in fp32 only"
+        ports = [*group.values, *(use.value for use in group.uses if use.value is not None)]
+        wanted = {with_element(self.types[value], dtype) for value in ports}
+        if not all(signature.admits(variable, type_) for type_ in wanted):
+            version = self.opsets.get("" if node.domain == "ai.onnx" else node.domain)
+            return f"{node.op_type} has no {FORMATS[dtype].precision} at opset {version}"
+        return ""
+
+    def _describe(self, node: ir.Node, group: Group) -> None:
+        """Say of a group whether it follows its neighbours, and of a Cast of text that it stays."""
+        computes = any(self._is_float(value) for value in node.outputs)
+        made = not group.uses and node.op_type in TYPE_ATTRIBUTES
+        group.follows = not computes or made or node.op_type in MOVES
+        if not group.uses and not made:
+            group.kept = group.kept or f"{node.op_type} always makes fp32"
+        if node.op_type == "Cast" and node.inputs[0] is not None:
+            from_text = self.types.get(node.inputs[0]) == "tensor(string)"
+            group.kept = group.kept or ("it reads text" if from_text else "")
+
+    def _is_float(self, value: ir.Value | None) -> bool:
+        return value is not None and element_of(self.types.get(value, "")) in self.elements
+
+
+def _with_one_variable(signature: Signature) -> Signature:
+    """Every port gets one variable that may be whatever any of them may."""
+    allowed = frozenset(chain.from_iterable(signature.allowed.values()))
+    return Signature(("T",) * len(signature.inputs), ("T",) * len(signature.outputs), {"T": allowed})
+
+
+def _tie_containers(groups: list[Group], types: Types) -> list[Group]:
+    """Merge the maker and the readers of each sequence or optional: no Cast can stand between them."""
+    partners: dict[ir.Value, list[Group]] = {}
+    for group in groups:
+        for value in (*group.values, *(use.value for use in group.uses if use.value is not None)):
+            if not types.get(value, "").startswith("tensor"):
+                partners.setdefault(value, []).append(group)
+    merged: dict[Group, Group] = {}
+    for first, *others in partners.values():
+        for other in others:
+            _merge(_root(first, merged), _root(other, merged), merged)
+    return [group for group in groups if group not in merged]
+
+
+def _root(group: Group, merged: Mapping[Group, Group]) -> Group:
+    while group in merged:
+        group = merged[group]
+    return group
+
+
+def _merge(into: Group, other: Group, merged: dict[Group, Group]) -> None:
+    if into is other:
+        return
+    into.uses += other.uses
+    into.values += other.values
+    into.nodes += other.nodes
+    into.kept = into.kept or other.kept
+    into.halved = into.halved or other.halved
+    into.follows = into.follows and other.follows
+    merged[other] = into

@@ -1,0 +1,1 @@
+"""Precision of a model: FP16 conversion, constraints, emulation."""

@@ -1,0 +1,98 @@
+"""The nodes that a precision search found, in the model of the step that uses its result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx_ir as ir
+from pydantic import ValidationError
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.plain_text import short_name
+from ndld_flow.models.node_selection import op_name
+from ndld_flow.records.precision_search import KeptNode, PrecisionSearch
+from ndld_flow.records.read_document import read_document
+
+
+def first_output(node: ir.Node) -> str:
+    """The name of the first output that has one."""
+    return next((value.name for value in node.outputs if value.name), "")
+
+
+def read_found(path: Path) -> PrecisionSearch:
+    """The result of a search. Raises `RequestError` when the file is none."""
+    try:
+        return read_document(PrecisionSearch, path)
+    except ValidationError as error:
+        raise RequestError(f"{path} is not the result of a precision search: {error.errors()[0]['msg']}.") from None
+
+
+def refuse_other_precision(search: PrecisionSearch, wanted: str, step: str) -> None:
+    """Raise a `RequestError` when a search was made for another precision than the step makes."""
+    if search.precision != wanted:
+        raise RequestError(
+            f"`found_by`: the search was made for {search.precision}, and {step} makes {wanted}: what breaks in one "
+            f"is not what breaks in the other. Search with `precision: {wanted}`."
+        )
+
+
+def settings_notes(search: PrecisionSearch, model: str, settings: Mapping[str, object]) -> list[str]:
+    """Sentences on what is set otherwise than it was for the search, whose set may not be right then."""
+    notes = [
+        f"found_by: the search had `{name}: {_yaml(theirs)}`, here it is {_yaml(settings[name])}: what was found may "
+        "be too little"
+        for name, theirs in search.settings.items()
+        if name in settings and settings[name] != theirs
+    ]
+    if search.model != model:
+        notes.append(f"found_by: the search was made on the model of {search.model}, this is the model of {model}")
+    if not search.passed:
+        notes.append("found_by: the search found nothing that meets its bound; this is the best set it tried")
+    return notes
+
+
+def _yaml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def found_reasons(model: ir.Model, search: PrecisionSearch) -> dict[ir.Node, str]:
+    """The nodes of `model` that a search keeps -> why. Raises `RequestError` when one is not there."""
+    return {
+        node: f"found by search: {kept.cause}, {kept.evidence[0].sentence}"
+        for kept in search.kept
+        for node in _matching(model, search, kept)
+    }
+
+
+def match_found(model: ir.Model, search: PrecisionSearch) -> list[ir.Node]:
+    """The nodes of `model` that a search keeps, bodies included: by operator and first output, then by name.
+
+    Raises `RequestError` when one is not there.
+    """
+    return list(found_reasons(model, search))
+
+
+def _matching(model: ir.Model, search: PrecisionSearch, kept: KeptNode) -> list[ir.Node]:
+    same_type = [node for node in model.graph.all_nodes() if op_name(node) == kept.op_type]
+    output = _key_output(kept)
+    by_output = [node for node in same_type if output and first_output(node) == output]
+    found = by_output or [node for node in same_type if kept.node and node.name == kept.node]
+    if not found:
+        raise RequestError(_missing(same_type, search, kept))
+    return found
+
+
+def _key_output(kept: KeptNode) -> str:
+    return next((name for name in kept.outputs if name), "")
+
+
+def _missing(same_type: Sequence[ir.Node], search: PrecisionSearch, kept: KeptNode) -> str:
+    near = say_nearest(kept.node, [node.name for node in same_type if node.name])
+    here = near.replace("known:", "this one has", 1) if same_type else f"this one has no {kept.op_type}"
+    name = short_name(kept.node or _key_output(kept))
+    return (
+        f'`found_by`: the search was made on the model of {search.model}, and its {kept.op_type} "{name}" is not in '
+        f"the model of this step; {here or 'none has a name'}. Give both steps the same `from`."
+    )

@@ -1,0 +1,1 @@
+"""Conversion to FP16 with the fewest Casts."""

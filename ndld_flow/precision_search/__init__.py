@@ -1,0 +1,1 @@
+"""The search for the nodes that a reduced precision breaks."""

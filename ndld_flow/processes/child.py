@@ -1,0 +1,57 @@
+"""What a working process does for the one that started it: it tells how far it is, and ends with it. Imports little."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from ndld_flow.processes.keeper import ORPHANED
+
+Tell = Callable[[int, int, str], None]
+
+_TOLD_EVERY_S = 0.1
+
+
+def begin() -> Tell:
+    """Call this first: the process ends when its standard input does, and standard output becomes ours alone.
+
+    What libraries print goes to standard error. The result writes `DONE TOTAL WHAT`, as `seldom` tells.
+    """
+    told = claim_output()
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    return seldom(lambda done, total, what: os.write(told, f"{done} {total} {what}\n".encode()))
+
+
+def claim_output() -> int:
+    """A descriptor that is standard output; what libraries print goes to standard error from here on."""
+    told = os.dup(1)
+    os.dup2(2, 1)
+    return told
+
+
+def end() -> None:
+    """Call this last: whoever has answered is done. Unloading drivers takes time, and their crashes say nothing."""
+    os._exit(0)
+
+
+def _end_with_stdin() -> None:
+    while os.read(0, 64):
+        pass
+    os._exit(ORPHANED)
+
+
+def seldom(say: Callable[[int, int, str], object]) -> Tell:
+    """Say how far the work is at most ten times a second, unless it begins something: `what` up to the word `pass`."""
+    last, busy_with = 0.0, ""
+
+    def tell(done: int, total: int, what: str) -> None:
+        nonlocal last, busy_with
+        now, doing = time.monotonic(), what.partition("pass ")[0]
+        if doing == busy_with and now - last < _TOLD_EVERY_S:
+            return
+        last, busy_with = now, doing
+        say(done, total, what)
+
+    return tell

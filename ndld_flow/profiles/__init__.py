@@ -1,0 +1,1 @@
+"""Profiles: read, matched, compared, diagnosed."""

@@ -1,0 +1,225 @@
+"""Compare profiles, and all that subjects have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+from ndld_flow.profiles.compare.differences import circumstances_of, find_differences
+from ndld_flow.profiles.compare.gates import check_names, decide, parse_comparison_gates
+from ndld_flow.profiles.compare.layer_times import LayerTimes
+from ndld_flow.profiles.compare.layer_verdicts import judge_layers
+from ndld_flow.profiles.compare.match_layers import METHODS, match_layers
+from ndld_flow.profiles.compare.measured import Measured, Rules
+from ndld_flow.profiles.compare.metric_verdicts import Bounds, geometric_mean, judge, say_change
+from ndld_flow.profiles.compare.metrics import compare_metrics
+from ndld_flow.profiles.compare.noise import applies, say_noise
+from ndld_flow.profiles.compare.rounds import ESTIMATES, judge_by_rounds
+from ndld_flow.records.comparison import (
+    ComparedMetric,
+    Comparison,
+    Coverage,
+    LayerRow,
+    MatchMethod,
+    MetricVerdict,
+    ProfileComparison,
+    Subject,
+    Verdict,
+)
+from ndld_flow.records.profile import Profile
+from ndld_flow.records.rounds import PairedRounds
+
+BY_WEIGHT: tuple[Verdict, ...] = ("unchanged", "improved", "inconclusive", "regressed", "incomparable")
+"""Of several verdicts the last of these is told: what needs a person comes before what does not, and among what does
+not, an improvement is news."""
+_LISTED = 3
+"""Verdicts that are listed after the one that is explained."""
+
+
+@dataclass(frozen=True)
+class RoundsEvidence:
+    """Rounds of the two profiles that are compared, or why there are none."""
+
+    rounds: PairedRounds | None = None
+    missing: str = ""
+
+
+def compare_profiles(
+    name: str, measured: Sequence[Measured], rules: Rules, evidence: RoundsEvidence | None = None
+) -> ProfileComparison:
+    """Compare profiles of one name; the first is the base. `evidence` is for two profiles."""
+    profiles = [one.profile for one in measured]
+    differences = find_differences(profiles, rules.allow)
+    metrics = compare_metrics(measured)
+    pairs = {pair: _bounds(profiles, *pair, rules) for pair in permutations(range(len(profiles)), 2)}
+    evidence = evidence or RoundsEvidence()
+    found = [_judge(metric, pair, bounds, evidence.rounds) for metric in metrics for pair, bounds in pairs.items()]
+    rows = match_layers(profiles)
+    times = [LayerTimes(profile) for profile in profiles]
+    return ProfileComparison(
+        name=name,
+        subjects=tuple(one.subject for one in measured),
+        steps=tuple(one.step for one in measured),
+        differences=differences,
+        metrics=metrics,
+        decided_by=rules.metric,
+        verdicts=tuple(_with_remark(verdict, pairs, rules) for verdict in found if verdict is not None),
+        rows=rows,
+        layer_verdicts=tuple(
+            verdict
+            for candidate in range(1, len(profiles))
+            for verdict in judge_layers(rows, times, candidate, pairs[0, candidate])
+        ),
+        coverage=tuple(_coverage(rows, times[number], number) for number in range(len(profiles))),
+        rounds=evidence.rounds,
+        rounds_missing=evidence.missing,
+    )
+
+
+def _judge(
+    metric: ComparedMetric, pair: tuple[int, int], bounds: Bounds, rounds: PairedRounds | None
+) -> MetricVerdict | None:
+    if rounds is None or metric.metric not in ESTIMATES or bounds.circumstances.forbidden:
+        return judge(metric, *pair, bounds)
+    return judge_by_rounds(metric, pair, bounds, rounds)
+
+
+def compare(
+    subjects: Sequence[Subject],
+    sections: Mapping[str, Sequence[Measured]],
+    rules: Rules,
+    gates: Sequence[str] = (),
+    left_out: Sequence[str] = (),
+    evidence: RoundsEvidence | None = None,
+) -> Comparison:
+    """Compare subjects profile by profile: `sections` holds, by name, the profiles that have partners.
+
+    The first profile of each section is its base. Raises RequestError for a gate or a deciding metric that is not to
+    be understood, all of them at once.
+    """
+    parsed = parse_comparison_gates(gates)
+    profiles = tuple(compare_profiles(name, measured, rules, evidence) for name, measured in sections.items())
+    check_names(parsed, rules.metric, profiles)
+    verdict, why = _overall(profiles, subjects)
+    return Comparison(
+        subjects=tuple(subjects),
+        profiles=profiles,
+        left_out=tuple(left_out),
+        gates=tuple(decided for gate in parsed for profile in profiles for decided in decide(gate, profile)),
+        noise=_about_noise(rules, sections),
+        geometric_mean_ratio=_geometric_mean(profiles, len(subjects) - 1),
+        verdict=verdict,
+        why=why,
+    )
+
+
+def _overall(profiles: Sequence[ProfileComparison], subjects: Sequence[Subject]) -> tuple[Verdict, str]:
+    found = [(verdict, profile) for profile in profiles for verdict in profile.deciding]
+    if not found:
+        return "inconclusive", "no two profiles have a metric that decides"
+    ranked = sorted(found, key=lambda pair: (BY_WEIGHT.index(pair[0].verdict), _size(pair[0].ratio)), reverse=True)
+    worst, profile = ranked[0]
+    name = _name(worst, profile, profiles, subjects)
+    others = "".join(f"; {_short(*other, profiles, subjects)}" for other in ranked[1 : _LISTED + 1])
+    more = f"; and {len(ranked) - 1 - _LISTED} more" if len(ranked) - 1 > _LISTED else ""
+    metric = "" if worst.verdict == "incomparable" else f"{worst.metric} "
+    return worst.verdict, f"{name}{metric}{worst.why}{_second_opinion(worst, profile)}{others}{more}"
+
+
+def _name(
+    verdict: MetricVerdict,
+    profile: ProfileComparison,
+    profiles: Sequence[ProfileComparison],
+    subjects: Sequence[Subject],
+) -> str:
+    """Name what the verdict is on, where there is more than one candidate."""
+    several, labels = len(profiles) > 1, [subject.label for subject in subjects]
+    if len(labels) > 2:
+        candidate, base = labels[profile.subjects[verdict.candidate]], labels[profile.subjects[verdict.base]]
+        return f"{candidate} against {base}{f', {profile.name}' if several else ''}: "
+    return f"{profile.name}: " if several else ""
+
+
+def _short(
+    verdict: MetricVerdict,
+    profile: ProfileComparison,
+    profiles: Sequence[ProfileComparison],
+    subjects: Sequence[Subject],
+) -> str:
+    """`fp16 against fp32: improved, -57 %`."""
+    change = "" if verdict.verdict == "incomparable" else f", {say_change(verdict.ratio)}"
+    return f"{_name(verdict, profile, profiles, subjects)}{verdict.verdict}{change}"
+
+
+def _size(ratio: float) -> float:
+    """How far apart two values are, whichever is larger."""
+    return abs(math.log(ratio)) if 0 < ratio < math.inf else math.inf
+
+
+def _second_opinion(decided: MetricVerdict, profile: ProfileComparison) -> str:
+    """What the median says for certain when the quickest pass says something else, or the other way round."""
+    other = {"latency.min": "latency.median", "latency.median": "latency.min"}.get(decided.metric)
+    for verdict in profile.verdicts:
+        same_pair = (verdict.base, verdict.candidate) == (decided.base, decided.candidate)
+        certain = verdict.verdict in ("improved", "regressed") and verdict.verdict != decided.verdict
+        if same_pair and verdict.metric == other and certain:
+            return f"; but {verdict.metric} {verdict.verdict}: {verdict.why}"
+    return ""
+
+
+def _with_remark(verdict: MetricVerdict, pairs: Mapping[tuple[int, int], Bounds], rules: Rules) -> MetricVerdict:
+    """Mark the verdict that decides with what it takes as equal."""
+    remark = pairs[verdict.base, verdict.candidate].circumstances.remark
+    if verdict.metric != rules.metric or not remark or verdict.verdict == "incomparable":
+        return verdict
+    return verdict.model_copy(update={"why": f"{verdict.why}; {remark}"})
+
+
+def _bounds(profiles: Sequence[Profile], base: int, candidate: int, rules: Rules) -> Bounds:
+    circumstances = circumstances_of(profiles[base], profiles[candidate], rules.allow)
+    return Bounds.under(rules, [profiles[base]], [profiles[candidate]], circumstances)
+
+
+def _about_noise(rules: Rules, sections: Mapping[str, Sequence[Measured]]) -> str:
+    if rules.noise is None:
+        return ""
+    measured = [one.profile for section in sections.values() for one in section]
+    used = sum(applies(rules.noise, profile) for profile in measured)
+    if used == len(measured):
+        return say_noise(rules.noise)
+    others = "the others are of another machine, backend or provider"
+    return f"{say_noise(rules.noise)}; used for {used} of {len(measured)} profiles: {others}"
+
+
+def _geometric_mean(profiles: Sequence[ProfileComparison], last: int) -> float | None:
+    """Of the deciding metric, last subject over the first, where a profile comparison has both."""
+    ratios = [
+        verdict.ratio
+        for profile in profiles
+        if profile.subjects[0] == 0
+        for verdict in profile.deciding
+        if profile.subjects[verdict.candidate] == last
+    ]
+    return geometric_mean(ratios)
+
+
+def _coverage(rows: Sequence[LayerRow], times: LayerTimes, number: int) -> Coverage | None:
+    """How much of a profile's layer time has a partner in the base; None for the base and without layers."""
+    ours = [row for row in rows if row.layers[number]]
+    if number == 0 or not ours:
+        return None
+    by_method: dict[MatchMethod, float] = {}
+    for row in ours:
+        method = max(row.methods[0], row.methods[number], key=METHODS.index) if row.layers[0] else "unmatched"
+        by_method[method] = by_method.get(method, 0.0) + times.total_ms(row.layers[number])
+    unmatched = by_method.get("unmatched", 0.0)
+    matched = math.fsum(ms for method, ms in by_method.items() if method != "unmatched")
+    total = matched + unmatched
+    return Coverage(
+        matched_ms=matched,
+        unmatched_ms=unmatched,
+        matched_share=matched / total if total else float("unmatched" not in by_method),
+        by_method=by_method,
+    )

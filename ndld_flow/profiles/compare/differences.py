@@ -1,0 +1,413 @@
+"""The circumstances of measurements: which differ, which were not recorded, and which of them forbid a verdict.
+
+A circumstance that was not recorded is not equal to anything, another unrecorded one included: it forbids a verdict
+as a difference does, until a person allows it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import JsonValue
+
+from ndld_flow.base.quantities import size
+from ndld_flow.records.comparison import NOT_APPLICABLE, Allowance, Circumstance, Difference
+from ndld_flow.records.profile import Profile, TensorInfo
+
+_HARMLESS = ("ndld-flow", "numpy", "onnx", "onnx-ir", "pillow", "protobuf", "python", "polygraphy", "pydantic")
+"""Libraries that do not run the model: their versions are listed and change no latency."""
+_RUNTIMES = {"onnxruntime": "onnxruntime", "tensorrt": "tensorrt", "tensorrt_rtx": "tensorrt-rtx"}
+"""Backend -> the library that runs the model."""
+_TRTEXEC_CLOCKS = ("Memory Clock Rate", "Application Compute Clock Rate")
+_THREADS = ("threads", "inter_op_threads", "execution")
+_PLAN = (
+    "runs", "passes", "duration", "stable", "budget", "warmup_passes", "warmup", "layer_passes", "batches",
+    "sample_gpu", "hide_non_compute", "engine", "engine_file", "trust_engine", "library",
+)  # fmt: skip
+"""Options that decide how long to measure, or where a file is: they change neither the artifact nor its latency."""
+_MOST_LISTED = 20
+_LONGEST = 200
+"""Characters of a value that are kept: it is for the eye."""
+
+_Weight = Literal["forbids", "noted", "plan"]
+"""`forbids` a verdict, is `noted` as a choice that people compare on purpose, or belongs to the measuring `plan`."""
+
+
+@dataclass(frozen=True)
+class _Fact:
+    circumstance: Circumstance
+    detail: str
+    values: tuple[str, ...]
+    """One for each profile: empty where it was not recorded, `NOT_APPLICABLE` where the profile has no such thing."""
+    weight: _Weight = "noted"
+    minor: bool = False
+    """Not listed where no profile has it."""
+
+
+@dataclass(frozen=True)
+class PairCircumstances:
+    """The circumstances of one pair of profiles, in words."""
+
+    forbidden: str = ""
+    """Why no verdict can be given, and how to get one all the same; empty where one can be given."""
+    caveat: str = ""
+    """What a person allowed to differ, or to be unknown."""
+    same_artifact: str = ""
+    """`model` or `engine` where both ran the very same one."""
+    causes: tuple[str, ...] = ()
+    """The circumstances and settings that are known to differ, and that latency may depend on."""
+
+    @property
+    def identical(self) -> bool:
+        """Whether both ran the same artifact, and no circumstance explains a difference."""
+        return bool(self.same_artifact) and not self.causes
+
+    @property
+    def noise(self) -> str:
+        """A clause for a difference between identical artifacts; empty for others."""
+        return f"both ran the same {self.same_artifact} alike: the difference is noise" if self.identical else ""
+
+    @property
+    def remark(self) -> str:
+        """A clause to add to the verdict; empty where nothing needs one."""
+        told = [f"allowed: {self.caveat}"] if self.caveat else []
+        if self.same_artifact and self.causes:
+            told.append(f"both ran the same {self.same_artifact}, with different {' and '.join(self.causes)}")
+        return "; ".join(told)
+
+
+def find_differences(profiles: Sequence[Profile], allow: frozenset[Allowance]) -> tuple[Difference, ...]:
+    """Return the circumstances that differ or were not recorded, those that forbid a verdict first."""
+    found = [
+        Difference(
+            circumstance=fact.circumstance,
+            detail=_short(fact.detail),
+            values=tuple(_short(value) for value in fact.values),
+            forbids=forbids,
+            allowed=forbids and all(_allowed(fact, kind, allow) for kind in kinds),
+        )
+        for fact in _facts(profiles)
+        for kinds in [_kinds(fact.values)]
+        for forbids in [bool(kinds) and fact.weight == "forbids"]
+        if kinds or len(set(fact.values)) > 1
+        if not (fact.minor and not any(fact.values))
+    ]
+    return tuple(sorted(found, key=lambda difference: not difference.forbids))
+
+
+def circumstances_of(base: Profile, candidate: Profile, allow: frozenset[Allowance]) -> PairCircumstances:
+    """Compare the circumstances of two profiles."""
+    if _are_one(base, candidate):
+        return PairCircumstances()
+    facts = [(fact, kind) for fact in _facts((base, candidate)) for kind in _kinds(fact.values)]
+    stopping = [pair for pair in facts if pair[0].weight == "forbids"]
+    forbidding = [(fact, kind) for fact, kind in stopping if not _allowed(fact, kind, allow)]
+    same_artifact = base.artifact_digest != "" and base.artifact_digest == candidate.artifact_digest
+    causes = [fact.detail for fact, kind in facts if kind == "different" and fact.weight != "plan"]
+    return PairCircumstances(
+        forbidden=_say_forbidden(forbidding) if forbidding else "",
+        caveat="; ".join(_say(stopping)) if stopping else "",
+        same_artifact=("model" if base.backend == "onnxruntime" else "engine") if same_artifact else "",
+        causes=tuple(map(_short, causes)),
+    )
+
+
+def _are_one(base: Profile, candidate: Profile) -> bool:
+    """Whether both are one measurement, read twice: even what was not recorded is equal then."""
+    if base.runs != candidate.runs or base.layers != candidate.layers:
+        return False
+    return base == candidate.model_copy(update={"label": base.label, "notes": base.notes})
+
+
+def _kinds(values: Sequence[str]) -> list[Literal["different", "unknown"]]:
+    """What keeps these values from being equal."""
+    known = [value for value in values if value != NOT_APPLICABLE]
+    found: list[Literal["different", "unknown"]] = []
+    if len(set(filter(None, known))) > 1:
+        found.append("different")
+    if "" in known and len(known) > 1:
+        found.append("unknown")
+    return found
+
+
+def _allowed(fact: _Fact, kind: str, allow: frozenset[Allowance]) -> bool:
+    return fact.circumstance in allow or (kind == "unknown" and "unknown" in allow)
+
+
+def _say_forbidden(forbidding: Sequence[tuple[_Fact, str]]) -> str:
+    words = {fact.circumstance if kind == "different" else "unknown" for fact, kind in forbidding}
+    options = " ".join(f"--allow {word}" for word in sorted(words, key=lambda word: (word == "unknown", word)))
+    return f"{'; '.join(_say(forbidding))}; to compare all the same: {options}"
+
+
+def _say(found: Sequence[tuple[_Fact, str]]) -> Iterator[str]:
+    """Name what differs with its values, then what was not recorded, by the profile that lacks it."""
+    different = [fact for fact, kind in found if kind == "different"]
+    if different:
+        names = " and ".join(dict.fromkeys(fact.circumstance for fact in different))
+        told = "; ".join(f"{_short(fact.detail)}: {' and '.join(map(_short, fact.values))}" for fact in different[:3])
+        more = f" and {len(different) - 3} more" if len(different) > 3 else ""
+        yield f"measured under different {names} ({told}{more})"
+    lacking: dict[str, list[str]] = {}
+    for fact, kind in found:
+        if kind == "unknown":
+            missing = ["the base", "the candidate"][bool(fact.values[0])] if any(fact.values) else "both"
+            version = "version of " if fact.circumstance == "versions" else ""
+            lacking.setdefault(missing, []).append(f"{version}{_short(fact.detail)}")
+    for who, details in lacking.items():
+        listed = details if len(details) <= _MOST_LISTED else [*details[:_MOST_LISTED], "others"]
+        yield f"not recorded for {who}: {', '.join(listed)}"
+
+
+def _facts(profiles: Sequence[Profile]) -> Iterator[_Fact]:
+    yield from _machines(profiles)
+    yield from _versions(profiles)
+    yield from _clocks(profiles)
+    yield from _timing(profiles)
+    yield from _inputs(profiles)
+    yield _fact(profiles, "provider", "backend", lambda profile: profile.backend)
+    yield _fact(profiles, "provider", "providers", _providers)
+    yield from _options(profiles)
+    # Of an engine, its own digest decides what ran.
+    yield _fact(profiles, "model", "digest", lambda profile: _digest(profile.model_digest), "plan")
+    yield _fact(profiles, "model", "engine", _engine)
+
+
+def _fact(
+    profiles: Sequence[Profile],
+    circumstance: Circumstance,
+    detail: str,
+    read: Callable[[Profile], str],
+    weight: _Weight = "noted",
+    *,
+    minor: bool = False,
+) -> _Fact:
+    return _Fact(circumstance, detail, tuple(map(read, profiles)), weight, minor)
+
+
+def _machines(profiles: Sequence[Profile]) -> Iterator[_Fact]:
+    # Where everything ran on the CPU, another GPU or driver changes nothing.
+    gpu: _Weight = "forbids" if any(map(_uses_gpu, profiles)) else "noted"
+    minor = gpu == "noted"
+    yield _fact(profiles, "hardware", "CPU", lambda profile: profile.machine.cpu, "forbids")
+    yield _fact(profiles, "hardware", "architecture", lambda profile: profile.machine.architecture, "forbids")
+    yield _fact(profiles, "hardware", "CPU count", lambda profile: _text_or_empty(profile.machine.cpu_count), "forbids")
+    yield _fact(profiles, "hardware", "GPUs", _gpus, gpu, minor=minor)
+    yield _fact(profiles, "hardware", "memory", _memory, minor=True)
+    yield _fact(profiles, "hardware", "CPU limit", lambda profile: _before(profile, "cgroup_cpu_limit"), "forbids")
+    yield _fact(profiles, "hardware", "system", lambda profile: profile.machine.system, minor=True)
+    yield _fact(profiles, "cpus", "CPU set", _cpu_set, "forbids")
+    yield _fact(profiles, "driver", "driver", _driver, gpu, minor=minor)
+
+
+def _uses_gpu(profile: Profile) -> bool:
+    if profile.backend != "onnxruntime":
+        return True
+    return any(provider != "CPUExecutionProvider" for provider in profile.providers) or not profile.providers
+
+
+def _text_or_empty(number: int | None) -> str:
+    return str(number) if number else ""
+
+
+def _memory(profile: Profile) -> str:
+    return size(profile.machine.memory_bytes) if profile.machine.memory_bytes else ""
+
+
+def _gpus(profile: Profile) -> str:
+    return ", ".join(profile.machine.gpus) or ("none" if profile.machine.cpu else "")
+
+
+def _driver(profile: Profile) -> str:
+    # A machine that was looked at and has no GPU has no driver either.
+    return profile.machine.driver or ("none" if profile.machine.cpu and not profile.machine.gpus else "")
+
+
+def _cpu_set(profile: Profile) -> str:
+    process = profile.conditions.get("process")
+    affinity = process.get("affinity") if isinstance(process, dict) else None
+    return _text(affinity) if affinity else _before(profile, "affinity")
+
+
+def _versions(profiles: Sequence[Profile]) -> Iterator[_Fact]:
+    """Of the libraries: one that another backend uses is none of a profile's."""
+    told = [{_runtime(name): version for name, version in profile.versions.items()} for profile in profiles]
+    runtimes = [_RUNTIMES.get(profile.backend, profile.backend) for profile in profiles]
+    for name in dict.fromkeys((*runtimes, *(name for versions in told for name in versions))):
+        backends = {profile.backend for profile, versions in zip(profiles, told, strict=True) if name in versions}
+        values = tuple(
+            versions.get(name, "" if runtime == name or profile.backend in backends else NOT_APPLICABLE)
+            for profile, versions, runtime in zip(profiles, told, runtimes, strict=True)
+        )
+        yield _Fact("versions", name, values, *(("noted", True) if name in _HARMLESS else ("forbids", False)))
+    yield _fact(profiles, "versions", "python", lambda profile: profile.machine.python, minor=True)
+
+
+def _runtime(distribution: str) -> str:
+    """Return the library: `onnxruntime-gpu` and `tensorrt_cu12` are `onnxruntime` and `tensorrt`, packed otherwise."""
+    return re.sub(r"[-_](gpu|directml|openvino|rocm|cu\d+)$", "", distribution)
+
+
+def _clocks(profiles: Sequence[Profile]) -> Iterator[_Fact]:
+    """What bounds the clock rates; the rates themselves are never the same twice."""
+    yield _fact(profiles, "clocks", "governors", lambda profile: _before(profile, "governors"), "forbids")
+    yield _fact(profiles, "clocks", "turbo", lambda profile: _before(profile, "turbo"), "forbids")
+    if not any(map(_uses_gpu, profiles)):
+        return
+    yield _fact(profiles, "clocks", "highest GPU clock", _highest_gpu_clock, "forbids")
+    yield _fact(profiles, "clocks", "GPU clocks locked", _on_gpu(_option("lock_clocks")), "forbids")
+    yield _fact(profiles, "power", "power limit", _on_gpu(lambda profile: _of_gpus(profile, "power.limit")), "forbids")
+    for name in _TRTEXEC_CLOCKS:
+        values = tuple(_text_at(profile.conditions, "device_information", name) for profile in profiles)
+        if any(values):  # only trtexec reports them, and not every release does
+            told = (profile.conditions.get("device_information") for profile in profiles)
+            values = tuple(value or ("" if tool else NOT_APPLICABLE) for value, tool in zip(values, told, strict=True))
+            yield _Fact("clocks", name, values, "forbids")
+
+
+def _highest_gpu_clock(profile: Profile) -> str:
+    """MHz, by nvidia-smi or by trtexec, which writes GHz."""
+    if not _uses_gpu(profile):
+        return NOT_APPLICABLE
+    ghz = re.match(r"[\d.]+", _text_at(profile.conditions, "device_information", "Compute Clock Rate"))
+    try:
+        return f"{float(ghz[0]) * 1000:.0f}" if ghz else _of_gpus(profile, "clocks.max.sm")
+    except ValueError:
+        return ""
+
+
+def _on_gpu(read: Callable[[Profile], str]) -> Callable[[Profile], str]:
+    return lambda profile: read(profile) if _uses_gpu(profile) else NOT_APPLICABLE
+
+
+def _option(name: str) -> Callable[[Profile], str]:
+    return lambda profile: _text(profile.options[name]) if name in profile.options else ""
+
+
+def _before(profile: Profile, name: str) -> str:
+    """Return a condition as it was before the measurement; `none` where the system was asked and has none."""
+    found = profile.conditions.get("before")
+    return _text(found.get(name, "none")) if isinstance(found, dict) and found else ""
+
+
+def _of_gpus(profile: Profile, name: str) -> str:
+    before = profile.conditions.get("before")
+    gpus = before.get("gpus") if isinstance(before, dict) else None
+    told = [gpu.get(name) for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
+    return ", ".join(_text(value) for value in told if value is not None)
+
+
+def _text_at(conditions: Mapping[str, JsonValue], section: str, name: str) -> str:
+    inside = conditions.get(section)
+    return _text(inside[name]) if isinstance(inside, dict) and name in inside else ""
+
+
+def _timing(profiles: Sequence[Profile]) -> Iterator[_Fact]:
+    """What a latency is the time of."""
+    yield _fact(profiles, "profiler", "profiler", lambda profile: profile.profiler, "forbids")
+    if not all(profile.backend == "onnxruntime" for profile in profiles):
+        yield _fact(profiles, "timing", "copies in the latency", _copies, "forbids")
+        yield _fact(profiles, "timing", "inferences in a pass", _streams, "forbids")
+
+
+def _copies(profile: Profile) -> str:
+    if profile.backend == "onnxruntime":
+        return "no"
+    option = _option("transfers")(profile) or _trtexec(profile, "Data transfers")
+    return {"true": "yes", "enabled": "yes", "false": "no", "disabled": "no"}.get(option.lower(), "")
+
+
+def _streams(profile: Profile) -> str:
+    if profile.backend == "onnxruntime":
+        return "1"
+    return _option("streams")(profile) or _trtexec(profile, "Streams")
+
+
+def _trtexec(profile: Profile, name: str) -> str:
+    return _text_at(profile.options, "inference_options", name)
+
+
+def _inputs(profiles: Sequence[Profile]) -> Iterator[_Fact]:
+    """Shapes, values and types by input name; by position where the names are not the same."""
+    names = {tuple(sorted(tensor.name for tensor in profile.inputs)) for profile in profiles if profile.inputs}
+    if not names:
+        nothing = ("",) * len(profiles)
+        yield _Fact("batch", "shapes of the inputs", nothing, "forbids")
+        yield _Fact("inputs", "values of the inputs", nothing, "forbids")
+    for position, name in enumerate(_input_names(profiles)):
+
+        def values(
+            read: Callable[[Profile, TensorInfo], str], name: str = name, position: int = position
+        ) -> tuple[str, ...]:
+            return tuple(_of_input(profile, name if len(names) == 1 else position, read) for profile in profiles)
+
+        yield _Fact("batch", f"shape of {name}", values(lambda _, tensor: shape_text(tensor)), "forbids")
+        yield _Fact("inputs", f"values of {name}", values(_values_of), "forbids")
+        yield _Fact("model", f"type of {name}", values(lambda _, tensor: tensor.dtype), minor=True)
+
+
+def _input_names(profiles: Sequence[Profile]) -> list[str]:
+    longest = max((profile.inputs for profile in profiles), key=len, default=())
+    return [tensor.name for tensor in longest]
+
+
+def _of_input(profile: Profile, which: str | int, read: Callable[[Profile, TensorInfo], str]) -> str:
+    if not profile.inputs:
+        return ""
+    if isinstance(which, int):
+        return read(profile, profile.inputs[which]) if which < len(profile.inputs) else NOT_APPLICABLE
+    return next((read(profile, tensor) for tensor in profile.inputs if tensor.name == which), NOT_APPLICABLE)
+
+
+def shape_text(tensor: TensorInfo) -> str:
+    """`1x3x224x224`, or `scalar`."""
+    return "x".join(map(str, tensor.shape)) or "scalar"
+
+
+def _values_of(profile: Profile, tensor: TensorInfo) -> str:
+    """Return how values were generated, or the digest of those that came from a file, wherever that is."""
+    digest = profile.input_digests.get(tensor.name)
+    return f"file {_digest(digest)}" if digest else tensor.data.removesuffix(f", {tensor.dtype} {shape_text(tensor)}")
+
+
+def _providers(profile: Profile) -> str:
+    return ", ".join(profile.providers) if profile.backend == "onnxruntime" else NOT_APPLICABLE
+
+
+def _options(profiles: Sequence[Profile]) -> Iterator[_Fact]:
+    """Every setting; one that a profile's backend does not have is none of its own."""
+    flat = [dict(_flat(profile.options)) for profile in profiles]
+    if not any(flat):
+        yield _Fact("options", "settings", ("",) * len(profiles))
+    for name in dict.fromkeys(name for options in flat for name in options):
+        values = tuple(options.get(name, NOT_APPLICABLE if options else "") for options in flat)
+        yield _Fact("threads" if name in _THREADS else "options", name, values, "plan" if name in _PLAN else "noted")
+
+
+def _flat(options: Mapping[str, JsonValue]) -> Iterator[tuple[str, str]]:
+    """Options by name, those in trtexec's sections as `build_options: Precision`."""
+    for name, value in options.items():
+        if isinstance(value, dict) and name.endswith("_options") and name != "provider_options":
+            yield from ((f"{name}: {inner}", _text(told)) for inner, told in value.items())
+        else:
+            yield name, _text(value)
+
+
+def _engine(profile: Profile) -> str:
+    return NOT_APPLICABLE if profile.backend == "onnxruntime" else _digest(profile.engine_digest)
+
+
+def _digest(text: str) -> str:
+    return text.rpartition(":")[2][:12]
+
+
+def _text(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

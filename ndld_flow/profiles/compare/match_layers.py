@@ -1,0 +1,233 @@
+"""Which layers of several profiles do the same work.
+
+Every two profiles are matched on their own, so that comparing many finds what comparing two finds. The links of all
+pairs are then put together, the surest first; one that contradicts a surer one is dropped. Profiles are taken in an
+order of their own, so that the rows do not depend on which of them is the base.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise
+from typing import get_args
+
+from ndld_flow.profiles.compare.layer_features import Interner, LayerFeatures
+from ndld_flow.profiles.compare.layer_groups import dims_of
+from ndld_flow.profiles.compare.match_confidence import ALIKE
+from ndld_flow.profiles.compare.pair_matching import Link, match_pair
+from ndld_flow.records.comparison import LayerRow, MatchMethod
+from ndld_flow.records.profile import Layer, Profile
+
+_Dims = tuple[tuple[int, ...], ...]
+_Looks = tuple[str, str, str, tuple[str, ...], _Dims, _Dims, tuple[str, ...]]
+_Identity = tuple[int, tuple[_Looks, ...]]
+_QUICK = 60_000
+"""Layers of all pairs that are matched in about two seconds: every two profiles, from the beginning."""
+_SURE = 0.9
+"""Links that are at least so sure are known to all other pairs, where there are many."""
+_Found = tuple[MatchMethod, float]
+METHODS: tuple[MatchMethod, ...] = get_args(MatchMethod)
+"""From the surest to none."""
+
+
+def match_layers(profiles: Sequence[Profile]) -> tuple[LayerRow, ...]:
+    """Return rows of layers that do the same work, in the first profile's order of execution.
+
+    Every layer is in exactly one row; layers of the other profiles are placed where they ran.
+    """
+    alike: dict[_Identity, list[int]] = defaultdict(list)
+    for number, profile in enumerate(profiles):
+        alike[_identity(profile)].append(number)
+    twins = [alike[key] for key in sorted(alike)]
+    different = [profiles[numbers[0]] for numbers in twins]
+    digests = [frozenset(profiles[number].model_digest for number in numbers) - {""} for numbers in twins]
+    intern = Interner()
+    features = [LayerFeatures(profile, intern, models) for profile, models in zip(different, digests, strict=True)]
+    groups = _grouped(features)
+    rows = [_numbered(group, twins, profiles) for group in groups.all()]
+    placed: list[_Row] = []
+    for sequence in _in_execution_order(rows, len(profiles)):
+        placed = _insert_own(placed, sequence)
+    return tuple(row.as_record(len(profiles)) for row in placed)
+
+
+def _identity(profile: Profile) -> _Identity:
+    """Return what is equal only for profiles that are alike in all that layers are matched by."""
+    layers = tuple(
+        (
+            layer.name,
+            layer.type,
+            layer.role,
+            layer.onnx_nodes,
+            dims_of(layer.outputs),
+            dims_of(layer.inputs),
+            tuple(weight.digest for weight in layer.weights),
+        )
+        for layer in profile.layers
+    )
+    return -len(profile.layers), layers
+
+
+def _grouped(features: Sequence[LayerFeatures]) -> _Groups:
+    """Match every two profiles, and put together what was found.
+
+    Of many profiles neighbours come first; what is sure of these is known to the other pairs, and need not be found
+    again by each of them.
+    """
+    groups = _Groups(features)
+    pairs = list(combinations(range(len(features)), 2))
+    work = sum(len(features[one].layers) for one, _ in pairs)
+    first = pairs if work <= _QUICK else list(pairwise(range(len(features))))
+    found = [(*pair, link) for pair in first for link in match_pair(features[pair[0]], features[pair[1]])]
+    if len(first) < len(pairs):
+        groups.take_all([one for one in found if one[2].confidence >= _SURE])
+        for one, other in [pair for pair in pairs if pair not in first]:
+            known = groups.known(one, other)
+            found += [(one, other, link) for link in match_pair(features[one], features[other], known)]
+    groups.take_all(found)
+    return groups
+
+
+@dataclass(eq=False)
+class _Group:
+    """Layers that do the same work."""
+
+    layers: dict[int, list[int]]
+    """Profile -> positions in its layers."""
+    links: list[tuple[int, int, MatchMethod, float]] = field(default_factory=list)
+    """Which profiles' layers were found to belong together, how, and how surely: a tree over the profiles."""
+    ceilings: dict[int, float] = field(default_factory=dict)
+    """Profile -> how sure it is that all of its layers here belong together."""
+
+
+class _Groups:
+    """The groups that the layers of all profiles are in."""
+
+    def __init__(self, features: Sequence[LayerFeatures]) -> None:
+        self._of = [[_Group({number: [at]}) for at in range(len(one.layers))] for number, one in enumerate(features)]
+
+    def all(self) -> list[_Group]:
+        """Return every group once."""
+        return list({id(group): group for groups in self._of for group in groups}.values())
+
+    def known(self, one: int, other: int) -> list[tuple[list[int], list[int]]]:
+        """Return what is known of two profiles."""
+        groups = {id(group): group.layers for group in self._of[one] if other in group.layers}
+        return [(layers[one], layers[other]) for layers in groups.values()]
+
+    def take_all(self, links: Iterable[tuple[int, int, Link]]) -> None:
+        """Join groups by links, the surest first; those of one profile alone come together by links of several."""
+        for one, other, link in sorted(links, key=lambda found: -found[2].confidence):
+            groups = {id(group): group for group in self._linked(one, other, link)}
+            if len(groups) > 1 and self._may_join(list(groups.values()), len(link.ours) + len(link.theirs) > 2):
+                self._join(list(groups.values()), (one, other, link.method, link.confidence))
+
+    def _linked(self, one: int, other: int, link: Link) -> Iterator[_Group]:
+        yield from (self._of[one][at] for at in link.ours)
+        yield from (self._of[other][at] for at in link.theirs)
+
+    def _may_join(self, groups: Sequence[_Group], is_of_several: bool) -> bool:
+        """Return whether no profile would come to have layers in one group that nothing puts together."""
+        held = [number for group in groups for number in group.layers]
+        return is_of_several or len(held) == len(set(held))
+
+    def _join(self, groups: Sequence[_Group], link: tuple[int, int, MatchMethod, float]) -> None:
+        home = max(groups, key=lambda group: len(group.layers))
+        for guest in groups:
+            if guest is home:
+                continue
+            for number, positions in guest.layers.items():
+                if number in home.layers:
+                    home.ceilings[number] = min(home.ceilings.get(number, 1.0), link[3])
+                home.layers[number] = sorted([*home.layers.get(number, ()), *positions])
+                for at in positions:
+                    self._of[number][at] = home
+            home.links += guest.links
+            for number, ceiling in guest.ceilings.items():
+                home.ceilings[number] = min(home.ceilings.get(number, 1.0), ceiling)
+        home.links.append(link)
+
+
+@dataclass(eq=False)
+class _Row:
+    """A group in the making of a row, with the profiles numbered as they were given."""
+
+    layers: dict[int, list[int]]
+    methods: dict[int, MatchMethod]
+    confidences: dict[int, float]
+
+    def as_record(self, count: int) -> LayerRow:
+        """Return the row for so many profiles."""
+        return LayerRow(
+            layers=tuple(tuple(self.layers.get(number, ())) for number in range(count)),
+            methods=tuple(self.methods.get(number, "unmatched") for number in range(count)),
+            confidence=min(self.confidences.values(), default=1.0),
+            confidences=tuple(self.confidences.get(number, 0.0) for number in range(count)),
+        )
+
+
+def _numbered(group: _Group, twins: Sequence[Sequence[int]], profiles: Sequence[Profile]) -> _Row:
+    """Return a group with the profiles as they were given; those that are alike follow the one that stood for them."""
+    layers = {twin: positions for number, positions in group.layers.items() for twin in twins[number]}
+    row = _Row(layers, {}, {})
+    if len(layers) == 1:
+        return row
+    reference = min(group.layers, key=lambda number: min(twins[number]))
+    reached = _reached(group, reference)
+    if len(twins[reference]) > 1:
+        reached[reference] = _likeness([profiles[twin] for twin in twins[reference]], group.layers[reference][0])
+    own = group.ceilings.get(reference, 1.0)
+    for number, (method, confidence) in reached.items():
+        for twin in twins[number]:
+            row.methods[twin] = method
+            row.confidences[twin] = min(confidence, own, group.ceilings.get(number, 1.0))
+    first = min(layers)
+    others = [(row.confidences[number], row.methods[number]) for number in layers if number != first]
+    row.confidences[first], row.methods[first] = max(others, key=lambda one: (one[0], -METHODS.index(one[1])))
+    return row
+
+
+def _likeness(twins: Sequence[Profile], at: int) -> _Found:
+    """Return how a layer is matched with that of a profile that is alike in everything."""
+    layer: Layer = twins[0].layers[at]
+    by_name: MatchMethod = "name and type" if layer.name else "type and dims in order"
+    digests = {profile.model_digest for profile in twins}
+    is_certain = (len(digests) == 1 and "" not in digests) or any(weight.digest for weight in layer.weights)
+    return ("onnx nodes" if layer.onnx_nodes else by_name), 1.0 if is_certain else ALIKE
+
+
+def _reached(group: _Group, reference: int) -> dict[int, _Found]:
+    """Return for each other profile how it is linked with the reference: the weakest link of the best way."""
+    found: dict[int, _Found] = {reference: (METHODS[0], 1.0)}
+    links = sorted(group.links, key=lambda link: -link[3])
+    while len(found) < len(group.layers):
+        one, other, method, confidence = next(link for link in links if (link[0] in found) != (link[1] in found))
+        known, new = (one, other) if one in found else (other, one)
+        found[new] = min((method, confidence), found[known], key=lambda way: way[1])
+    return found
+
+
+def _in_execution_order(rows: Sequence[_Row], count: int) -> list[list[_Row]]:
+    """Return each profile's rows in the order in which their first layers ran."""
+    found: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+    for index, row in enumerate(rows):
+        for number, positions in row.layers.items():
+            found[number].append((positions[0], index))
+    return [[rows[index] for _, index in sorted(firsts)] for firsts in found]
+
+
+def _insert_own(merged: list[_Row], sequence: list[_Row]) -> list[_Row]:
+    """Put the sequence's own rows after their neighbours."""
+    known = {id(row) for row in merged}
+    following: dict[int | None, list[_Row]] = defaultdict(list)
+    neighbour: int | None = None
+    for row in sequence:
+        if id(row) in known:
+            neighbour = id(row)
+        else:
+            following[neighbour].append(row)
+    if not following:
+        return merged
+    return [*following[None], *(one for row in merged for one in (row, *following[id(row)]))]

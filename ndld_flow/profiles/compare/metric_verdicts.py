@@ -1,0 +1,240 @@
+"""What a metric's difference between two profiles means."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ndld_flow.base.quantities import MINUS, apart, quantity
+from ndld_flow.profiles.compare.differences import PairCircumstances
+from ndld_flow.profiles.compare.intervals import RatioInterval, paired_ratio, unpaired_ratio
+from ndld_flow.profiles.compare.measured import FEW_RUNS, Rules
+from ndld_flow.profiles.compare.noise import applies
+from ndld_flow.records.comparison import Better, ComparedMetric, MetricVerdict, Verdict
+from ndld_flow.records.profile import Profile
+
+ASSUMED_SINGLE_RUN = 0.25
+"""How far single runs of the same thing may lie apart where no noise was learned: on shared machines a quarter is
+common."""
+_EQUAL = PairCircumstances()
+_Item = TypeVar("_Item")
+_BYTES_FLOOR = 1 << 20
+"""Memory that allocators take or leave as they please."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What counts for one pair of profiles."""
+
+    threshold: float
+    rounds_threshold: float
+    """The same for rounds, which hold more evidence of what the machine makes by itself than learned noise does."""
+    floor_ms: float
+    single_run_threshold: float
+    paired: bool
+    """They were measured in turns: run i of both belong together."""
+    same: bool
+    """They are the very same measurement."""
+    circumstances: PairCircumstances
+
+    @classmethod
+    def under(
+        cls,
+        rules: Rules,
+        base: Sequence[Profile],
+        candidate: Sequence[Profile],
+        circumstances: PairCircumstances = _EQUAL,
+    ) -> Bounds:
+        """What rules say of values that come from these profiles, one each mostly."""
+        profiles = [*base, *candidate]
+        noise = rules.noise if rules.noise and all(applies(rules.noise, profile) for profile in profiles) else None
+        sittings = {profile.sitting for profile in profiles}
+        return cls(
+            threshold=max(rules.threshold, noise.threshold if noise else 0.0),
+            rounds_threshold=rules.threshold,
+            floor_ms=rules.floor_ms,
+            single_run_threshold=noise.single_run_threshold if noise else ASSUMED_SINGLE_RUN,
+            paired=len(sittings) == 1 and "" not in sittings,
+            same=[(one.runs, one.layers) for one in base] == [(one.runs, one.layers) for one in candidate],
+            circumstances=circumstances,
+        )
+
+
+def judge(metric: ComparedMetric, base: int, candidate: int, bounds: Bounds) -> MetricVerdict | None:
+    """The verdict on one metric; None where one of the two does not have it."""
+    before, after = metric.values[base], metric.values[candidate]
+    if before is None or after is None:
+        return None
+    if not metric.runs:
+        return _judge_exact(metric, (base, candidate), (before, after), bounds)
+    interval = ratio_of_runs(metric.runs[base], metric.runs[candidate], bounds)
+    floor = _floor(metric.unit, bounds, before, after)
+    threshold = max(bounds.threshold, floor / min(before, after))
+    circumstances = bounds.circumstances
+    verdict = "unchanged" if circumstances.identical else decide_ratio(interval, threshold, metric.better)
+    figures = figures_of_ratio(metric.runs[base], metric.runs[candidate], bounds)
+    counts = (len(metric.runs[base]), len(metric.runs[candidate]))
+    told = _say(metric.unit, figures, counts, interval, bounds, _meaning(verdict, threshold))
+    return MetricVerdict(
+        metric=metric.metric,
+        base=base,
+        candidate=candidate,
+        verdict="incomparable" if circumstances.forbidden else verdict,
+        ratio=interval.ratio,
+        base_value=figures[0],
+        candidate_value=figures[1],
+        low=interval.low,
+        high=interval.high,
+        threshold=threshold,
+        floor=floor,
+        why=circumstances.forbidden or told,
+        identical=circumstances.identical,
+    )
+
+
+def _judge_exact(
+    metric: ComparedMetric, pair: tuple[int, int], values: tuple[float, float], bounds: Bounds
+) -> MetricVerdict:
+    """Of what is counted and not measured, every difference is one."""
+    before, after = values
+    ratio = after / before if before else 1.0 if after == before else math.inf
+    verdict = _decide_exact(before, after, metric.better)
+    change = f", {say_change(ratio)}" if before > 0 else ""
+    told = quantity(after, metric.unit)
+    why = f"{told} in both" if verdict == "unchanged" else f"{' -> '.join(apart(values, metric.unit))}{change}"
+    return MetricVerdict(
+        metric=metric.metric,
+        base=pair[0],
+        candidate=pair[1],
+        verdict="incomparable" if bounds.circumstances.forbidden else verdict,
+        ratio=ratio,
+        base_value=before,
+        candidate_value=after,
+        low=ratio,
+        high=ratio,
+        threshold=0.0,
+        why=bounds.circumstances.forbidden or why,
+    )
+
+
+def _decide_exact(before: float, after: float, better: Better) -> Verdict:
+    if math.isclose(before, after, rel_tol=1e-9):
+        return "unchanged"
+    if better == "neither":
+        return "inconclusive"
+    return "improved" if (after < before) == (better == "lower") else "regressed"
+
+
+def ratio_of_runs(base: Sequence[float], candidate: Sequence[float], bounds: Bounds) -> RatioInterval:
+    """Candidate over base with its 95 % interval, from the value of each process run."""
+    if bounds.same:
+        return RatioInterval(1.0, 1.0, 1.0)
+    fewest = min(len(base), len(candidate))
+    if fewest < FEW_RUNS:
+        return _assumed_spread(base, candidate, bounds.single_run_threshold)
+    if _in_pairs(base, candidate, bounds):
+        return paired_ratio(base, candidate)
+    return unpaired_ratio(base, candidate)
+
+
+def _assumed_spread(base: Sequence[float], candidate: Sequence[float], single_run: float) -> RatioInterval:
+    """So few runs do not tell their own spread: what single runs may lie apart is taken from learned noise or assumed,
+    and shrinks with the root of the number of runs. It is never narrower than what the runs themselves show.
+    """
+    seen = unpaired_ratio(base, candidate)
+    half = math.log1p(single_run) * math.sqrt((1 / len(base) + 1 / len(candidate)) / 2)
+    return RatioInterval(
+        seen.ratio, min(seen.low, seen.ratio * math.exp(-half)), max(seen.high, seen.ratio * math.exp(half))
+    )
+
+
+def _floor(unit: str, bounds: Bounds, before: float, after: float) -> float:
+    """The absolute difference that counts, in the metric's unit."""
+    if unit == "1/s":
+        return bounds.floor_ms / 1e3 * before * after  # what the floor of the latency makes of its inverse
+    return {"ms": bounds.floor_ms, "bytes": _BYTES_FLOOR}.get(unit, 0.0)
+
+
+def decide_ratio(interval: RatioInterval, threshold: float, better: Better) -> Verdict:
+    """Return what an interval of candidate over base means for a metric of which less, or more, is better."""
+    # 1 / (1 + t) and not 1 - t: swapping base and candidate must swap the verdict.
+    upper, lower = 1 + threshold, 1 / (1 + threshold)
+    if lower <= interval.low and interval.high <= upper:
+        return "unchanged"
+    if better == "neither" or not (interval.low > upper or interval.high < lower):
+        return "inconclusive"
+    slower = interval.low > upper
+    return "regressed" if slower == (better == "lower") else "improved"
+
+
+def _meaning(verdict: Verdict, threshold: float) -> str:
+    limit = f"±{threshold * 100:.3g} %"
+    return {
+        "unchanged": f"within {limit}",
+        "inconclusive": f"which may or may not be more than {limit}",
+    }.get(verdict, f"more than {limit} at 95 % confidence")
+
+
+def figures_of_ratio(base: Sequence[float], candidate: Sequence[float], bounds: Bounds) -> tuple[float, float]:
+    """Return the two values whose quotient is the ratio of `ratio_of_runs`.
+
+    The medians of each side are not: where the machine drifts, they come from different times, and their quotient can
+    contradict that of the pairs.
+    """
+    if not _in_pairs(base, candidate, bounds):
+        return statistics.geometric_mean(_middle(sorted(base))), statistics.geometric_mean(_middle(sorted(candidate)))
+    pairs = _middle(sorted(zip(base, candidate, strict=True), key=lambda pair: pair[1] / pair[0]))
+    return statistics.geometric_mean(a for a, _ in pairs), statistics.geometric_mean(b for _, b in pairs)
+
+
+def _middle(values: Sequence[_Item]) -> Sequence[_Item]:
+    """Return the value in the middle, or the two of an even number."""
+    return values[(len(values) - 1) // 2 : len(values) // 2 + 1]
+
+
+def _in_pairs(base: Sequence[float], candidate: Sequence[float], bounds: Bounds) -> bool:
+    return bounds.paired and len(base) == len(candidate) >= FEW_RUNS and not bounds.same
+
+
+def _say(
+    unit: str,
+    figures: tuple[float, float],
+    counts: tuple[int, int],
+    interval: RatioInterval,
+    bounds: Bounds,
+    meaning: str,
+) -> str:
+    if bounds.same:
+        return f"{quantity(figures[1], unit)}: the very same measurement"
+    change = f"{say_change(interval.ratio)} ({say_change(interval.low)} to {say_change(interval.high)})"
+    told = f"{' -> '.join(apart(figures, unit))}: {change} over {_counted(*counts, paired=bounds.paired)}"
+    return f"{told}, {bounds.circumstances.noise or meaning}"
+
+
+def _counted(base: int, candidate: int, *, paired: bool) -> str:
+    if base != candidate:
+        return f"{base} and {candidate} runs"
+    if base == 1:
+        return "one run each"
+    return f"{base} pairs of runs" if paired and base >= FEW_RUNS else f"{base} runs each"
+
+
+def say_change(ratio: float) -> str:
+    """A ratio as a change: `+4.2 %`, `-50 %`, `±0 %`."""
+    if not math.isfinite(ratio):
+        return "from nothing"
+    percent = (ratio - 1) * 100
+    if abs(percent) < 0.05:
+        return "±0 %"
+    digits = f"{abs(percent):.1f}" if abs(percent) < 9.95 else f"{abs(percent):,.0f}"
+    return f"{'+' if percent > 0 else MINUS}{digits} %"
+
+
+def geometric_mean(ratios: Sequence[float]) -> float | None:
+    """None for fewer than two, and where one has no logarithm."""
+    if len(ratios) < 2 or not all(0 < ratio < math.inf for ratio in ratios):
+        return None
+    return math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))

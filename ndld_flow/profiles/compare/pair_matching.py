@@ -1,0 +1,478 @@
+"""Match the layers of two profiles: first by what layers are, then by names as far as these agree with it.
+
+Names alone decide nothing: exporters number what they write, and one layer more shifts every later number, so that
+names match and nodes do not. Weights, shapes and surroundings find pairs that are certain; these show, region by
+region, whether names mean the same on both sides; only then do names decide what is left.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from ndld_flow.profiles.compare.layer_features import RADIUS, LayerFeatures, Level, overlap
+from ndld_flow.profiles.compare.layer_groups import Edge, components, edges_by_nodes, only_ones, shared_part
+from ndld_flow.profiles.compare.match_confidence import NAMELESS, Evidence, confidence_of, method_of
+from ndld_flow.profiles.compare.name_trust import NameTrust, agree, names_of
+from ndld_flow.profiles.compare.sequence import align, longest_increasing
+from ndld_flow.records.comparison import MatchMethod
+from ndld_flow.records.profile import Layer
+
+_NEARLY = 0.9
+"""A finer level is taken when it leaves so much of the layers that a coarser one pairs."""
+_AGREE = 0.5
+"""Names decide where at least so many of the certain pairs around them agree with their names."""
+_OF_SEVERAL = 0.97
+"""How sure it is that the layers of a group belong to it, beside the match of its first."""
+_OWN_NAME, _OWN_NAME_BUT_SHAPE = 0.97, 0.8
+_SUPPORTED = 0.5
+_WEIGHTS_AGREE = 0.9
+"""Names of weights decide only where hardly a certain pair speaks against them."""
+_NEIGHBOURS = 3
+"""Layers before and after a pair whose partners support it."""
+
+
+_DOUBTFUL: tuple[Evidence, ...] = ("surroundings", "surroundings in order", "flow", "in order")
+_Supports = Mapping[int, float]
+
+
+class Link(NamedTuple):
+    """Layers of one profile that do the same work as layers of the other."""
+
+    ours: tuple[int, ...]
+    theirs: tuple[int, ...]
+    method: MatchMethod
+    confidence: float
+
+
+Known = Sequence[tuple[Sequence[int], Sequence[int]]]
+"""Layers of two profiles that are known to do the same work."""
+
+
+def match_pair(ours: LayerFeatures, theirs: LayerFeatures, known: Known = ()) -> list[Link]:
+    """Return links between the layers of two profiles, without those that are known; each layer is in one at most."""
+    return _PairMatching(ours, theirs, known).run()
+
+
+class _PairMatching:
+    """What is known so far of two profiles' layers."""
+
+    def __init__(self, ours: LayerFeatures, theirs: LayerFeatures, known: Known) -> None:
+        self.sides = (ours, theirs)
+        self.partner: dict[int, int] = {}
+        self.back: dict[int, int] = {}
+        self.evidence: dict[int, Evidence] = {}
+        self.edges: list[Edge] = []
+        """Between layers of groups of several, beside those of `partner`."""
+        self.held: tuple[set[int], set[int]] = (set(), set())
+        """Layers of either side that have a partner or are in a group."""
+        self.same_model = not ours.models.isdisjoint(theirs.models)
+        self.have_shapes = all(side.has_shapes for side in self.sides)
+        self.have_weights = all(side.has_weights for side in self.sides)
+        self.have_windows = all(side.has_windows for side in self.sides)
+        self.by_flow = all(side.flow.is_known for side in self.sides)
+        self.level = self._choose_level()
+        self.known = len(known)
+        for mine, yours in known:
+            self.partner[mine[0]], self.back[yours[0]] = yours[0], mine[0]
+            self.held[0].update(mine)
+            self.held[1].update(yours)
+
+    def run(self) -> list[Link]:
+        """Match what can be matched."""
+        if self.same_model:
+            self._match_by_names()
+        self._match_by_weights()
+        self._match_by_surroundings()
+        self._match_along_flow()
+        self._match_in_order(self.level, only_certain=True)
+        if not self.same_model:
+            self._drop_unsupported()
+            self._match_by_names()
+        self._match_what_is_left()
+        self._match_put_in()
+        self._match_anywhere()
+        if not self.same_model:
+            self._doubt_repeated()
+        return self._links()
+
+    # What is equal
+
+    def _keys(self, level: Level) -> list[list[int]]:
+        return [side.keys(level, self.have_weights, self.have_windows) for side in self.sides]
+
+    def _choose_level(self) -> Level:
+        """Return the finest level at which nearly as many layers are alike as at any coarser one."""
+        if not self.have_shapes:
+            return Level.TYPE
+        finest = Level.CONTENTS if all(side.has_digests for side in self.sides) else Level.SHAPES
+        chosen, most = Level.FREE, 0
+        for level in (Level.FREE, Level.OUTPUT, Level.SHAPES, Level.CONTENTS):
+            if level < finest:
+                break
+            keys = self._keys(level)
+            alike = overlap(*([keys[n][at] for at in side.computing] for n, side in enumerate(self.sides)))
+            most = max(most, alike)
+            if alike >= _NEARLY * most:
+                chosen = level
+        return chosen
+
+    def _pair(self, one: int, other: int, evidence: Evidence) -> bool:
+        if one in self.held[0] or other in self.held[1]:
+            return False
+        self.partner[one], self.back[other], self.evidence[one] = other, one, evidence
+        self._hold(one, other)
+        return True
+
+    def _join(self, edges: Iterable[Edge], evidence: Evidence) -> None:
+        """Put layers of several into groups; the first of each is what the group is aligned by."""
+        for one, other in sorted(edges):
+            if not self._pair(one, other, evidence) and self._may_grow(one, other):
+                self.edges.append((one, other))
+                self._hold(one, other)
+
+    def _may_grow(self, one: int, other: int) -> bool:
+        """Return whether a free layer may come to a pair: one half of what was split or fused ran beside the other."""
+        if self.known and one not in self.evidence and self.back.get(other) not in self.evidence:
+            return False
+        if self.same_model:
+            return True
+        if one in self.held[0]:
+            return other not in self.held[1] and one in self.partner and self._is_near(1, other, self.partner[one])
+        return other in self.back and self._is_near(0, one, self.back[other])
+
+    def _is_near(self, side: int, one: int, other: int) -> bool:
+        place = self.sides[side].place
+        return abs(place[one] - place[other]) <= _NEIGHBOURS
+
+    def _hold(self, one: int, other: int) -> None:
+        self.held[0].add(one)
+        self.held[1].add(other)
+
+    # Without names
+
+    def _match_by_weights(self) -> None:
+        """Join layers that hold the same values, which nothing else in their profiles does."""
+        ours, theirs = (side.owners for side in self.sides)
+        edges = {(ours[digest], theirs[digest]) for digest in ours.keys() & theirs.keys()}
+        free = [edge for edge in edges if edge[0] not in self.held[0] and edge[1] not in self.held[1]]
+        single = only_ones(free)
+        for one, other in single.items():
+            self._pair(one, other, "weights")
+        self._join((edge for edge in free if edge[0] not in single), "weights")
+
+    def _match_by_surroundings(self) -> None:
+        """Pair layers that are alike in all that is around them, and alone in this on both sides."""
+        evidence: Evidence = "surroundings" if self.by_flow else "surroundings in order"
+        rounds = [side.around(self.level, self.have_weights, self.have_windows) for side in self.sides]
+        for radius in range(RADIUS, 0, -1):
+            only = [_alone(rounds[n][radius], side.computing) for n, side in enumerate(self.sides)]
+            for key in only[0].keys() & only[1].keys():
+                self._pair(only[0][key], only[1][key], evidence)
+
+    def _match_along_flow(self) -> None:
+        """Go from pairs to what they read and to what reads them, where keys leave no choice.
+
+        Where both directions come to a layer and do not agree, something was inserted between equals: it is left.
+        """
+        if not self.by_flow:
+            return
+        keys = self._keys(self.level)
+        forward, backward = (_Walk(self, keys, step).run() for step in (_read_by, _makers_of))
+        agreed = {one: other for one, other in forward.items() if backward.get(one, other) == other}
+        agreed |= {one: other for one, other in backward.items() if forward.get(one, other) == other}
+        for one, other in only_ones(agreed.items()).items():
+            self._pair(one, other, "flow")
+
+    def _drop_unsupported(self) -> None:
+        """Free what was aligned by chance: pairs whose neighbours are not neighbours on the other side."""
+        support = self._supports()
+        aligned = [one for one, evidence in self.evidence.items() if evidence == "in order"]
+        for one in [one for one in aligned if support[one] < _SUPPORTED]:
+            other = self.partner.pop(one)
+            del self.back[other], self.evidence[one]
+            self.held[0].discard(one)
+            self.held[1].discard(other)
+
+    def _match_in_order(self, level: Level, *, only_certain: bool = False) -> None:
+        """Align what is left between pairs that both profiles have in the same order.
+
+        A pair is certain when it is the same whether the alignment begins at the front or at the back.
+        """
+        keys = self._keys(level)
+        for ours, theirs in self._gaps([side.computing for side in self.sides]):
+            first, second = ([keys[n][at] for at in gap] for n, gap in enumerate((ours, theirs)))
+            found = align(first, second)
+            again = align(first[::-1], second[::-1])
+            certain = set(found) & {(len(first) - 1 - a, len(second) - 1 - b) for a, b in again}
+            for a, b in found:
+                if (a, b) in certain:
+                    self._pair(ours[a], theirs[b], "in order")
+                elif not only_certain:
+                    self._pair(ours[a], theirs[b], "in order, ambiguous")
+
+    def _match_what_is_left(self) -> None:
+        """Align by ever less."""
+        self._match_in_order(self.level)
+        for level in (Level.SHAPES, Level.OUTPUT):
+            if level > self.level and self.have_shapes:
+                self._match_in_order(level)
+
+    def _gaps(self, sequences: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], list[int]]]:
+        """Yield what is free on both sides between neighbouring pairs that are in order."""
+        ours, theirs = sequences
+        place = {at: number for number, at in enumerate(theirs)}
+        anchors = [(number, place[other]) for number, at in enumerate(ours) if (other := self.partner.get(at)) in place]
+        kept = [anchors[number] for number in longest_increasing([other for _, other in anchors])]
+        for (start, their_start), (end, their_end) in pairwise([(-1, -1), *kept, (len(ours), len(theirs))]):
+            if end - start > 1 and their_end - their_start > 1:
+                mine = [at for at in ours[start + 1 : end] if at not in self.held[0]]
+                yours = [at for at in theirs[their_start + 1 : their_end] if at not in self.held[1]]
+                if mine and yours:
+                    yield mine, yours
+
+    # With names
+
+    def _match_by_names(self) -> None:
+        """Join layers by their nodes and by their own names, where these agree with what is certain around them."""
+        self.by_nodes = all(side.nodes for side in self.sides)
+        self.names = [names_of(side.layers, self.by_nodes) for side in self.sides]
+        self.all_names = [frozenset[str]().union(*names) for names in self.names]
+        self.trust = NameTrust(self.names[0], self.names[1], self.partner)
+        self._match_by_weight_names()
+        if self.by_nodes:
+            edges = edges_by_nodes(self.sides[0].nodes, self.sides[1].nodes)
+            self._join([edge for edge in edges if self._may_join(*edge)], "nodes")
+        named = [_by_own_name(side, self.held[n]) for n, side in enumerate(self.sides)]
+        for key in named[0].keys() & named[1].keys():
+            one, other = named[0][key], named[1][key]
+            if self._may_join(one, other) and self._may_be_one(one, other):
+                self._pair(one, other, "name")
+
+    def _match_by_weight_names(self) -> None:
+        """Pair layers whose weights have one name, where these names agree with what is certain."""
+        names = [side.weight_names for side in self.sides]
+        trust = NameTrust(names[0], names[1], self.partner)
+        if trust.share is None or trust.share < _WEIGHTS_AGREE:
+            return
+        owners = [_alone_by_name(side) for side in names]
+        edges = {(owners[0][name], owners[1][name]) for name in owners[0].keys() & owners[1].keys()}
+        for one, other in only_ones(edges).items():
+            if not trust.forbids(one, other) and (trust.around(one, other) or 0) >= _AGREE:
+                self._pair(one, other, "weight names")
+
+    def _may_join(self, one: int, other: int) -> bool:
+        if self.same_model:
+            return True
+        if self.trust.forbids(one, other):
+            return False
+        around = self.trust.around(one, other)
+        return around is None or around >= _AGREE
+
+    def _may_be_one(self, one: int, other: int) -> bool:
+        """Return whether shapes allow that two layers of one name are one, where shapes are comparable."""
+        if self.same_model:
+            return True
+        keys = self._keys(max(self.level, Level.OUTPUT))
+        return keys[0][one] == keys[1][other]
+
+    # What is left
+
+    def _match_put_in(self) -> None:
+        """Match what the runtimes put in: by what it reads, then in order between all that has a partner."""
+        for looks in (lambda layer: tuple((one.dtype, one.format) for one in layer.outputs), lambda layer: ()):
+            found = [self._put_in(n, looks) for n in (0, 1)]
+            for key in found[0].keys() & found[1].keys():
+                self._pair(found[0][key], found[1][key], "reads the same")
+        keys = self._keys(Level.OUTPUT if self.have_shapes else Level.TYPE)
+        for ours, theirs in self._gaps([range(len(side.layers)) for side in self.sides]):
+            for a, b in align([keys[0][at] for at in ours], [keys[1][at] for at in theirs]):
+                self._pair(ours[a], theirs[b], "put in, in order")
+
+    def _put_in(self, side: int, looks: Callable[[Layer], Hashable]) -> dict[Hashable, int]:
+        """Return the layers that the runtime put in, by what they read and look like, where nothing else is alike."""
+        features = self.sides[side]
+        reads = features.flow.reads
+        found: dict[Hashable, list[int]] = defaultdict(list)
+        for at in features.put_in:
+            if at in self.held[side] or not reads[at] or (reads[at][0] >= 0 and reads[at][0] not in self.held[side]):
+                continue
+            maker = reads[at][0]
+            ours = maker if side == 0 or maker < 0 else self.back.get(maker, -2)
+            found[features.kinds[at], ours, looks(features.layers[at])].append(at)
+        return {key: layers[0] for key, layers in found.items() if len(layers) == 1}
+
+    def _match_anywhere(self) -> None:
+        """Pair what is left by type and shapes alone, wherever it ran."""
+        left: list[dict[Hashable, list[int]]] = [defaultdict(list), defaultdict(list)]
+        for n, side in enumerate(self.sides):
+            for at, layer in enumerate(side.layers):
+                if at not in self.held[n] and layer.outputs and layer.inputs:
+                    left[n][_plain_signature(layer)].append(at)
+        for key in left[0].keys() & left[1].keys():
+            for one, other in zip(left[0][key], left[1][key], strict=False):
+                self._pair(one, other, "anywhere")
+
+    def _doubt_repeated(self) -> None:
+        """Call pairs ambiguous that depend on where one begins: of equal layers one was inserted or removed."""
+        keys = self._keys(self.level)
+        first, second = ([keys[n][at] for at in side.computing] for n, side in enumerate(self.sides))
+        if first == second:
+            return
+        forward = set(align(first, second))
+        backward = {(len(first) - 1 - a, len(second) - 1 - b) for a, b in align(first[::-1], second[::-1])}
+        differing = forward ^ backward
+        counts = Counter(a for a, _ in differing), Counter(b for _, b in differing)
+        for a, b in differing:
+            one = self.sides[0].computing[a]
+            if max(counts[0][a], counts[1][b]) > 1 and self.evidence.get(one) in _DOUBTFUL:
+                self.evidence[one] = "in order, ambiguous"
+
+    # What came of it
+
+    def _links(self) -> list[Link]:
+        similarity, supports = self._similarity(), self._supports()
+        of_several = self._in_groups()
+        grouped = components([*((one, self.partner[one]) for one in of_several), *self.edges])
+        single = (([one], [self.partner[one]]) for one in self.evidence if one not in of_several)
+        return [self._link(mine, yours, similarity, supports) for mine, yours in (*single, *grouped)]
+
+    def _in_groups(self) -> set[int]:
+        """Return our layers with a partner, where more than these two belong together."""
+        ends = {one for one, _ in self.edges} | {self.back[other] for _, other in self.edges if other in self.back}
+        return ends & self.evidence.keys()
+
+    def _link(self, mine: Sequence[int], yours: Sequence[int], similarity: float, supports: _Supports) -> Link:
+        first = next(at for at in mine if at in self.partner)
+        evidence, names = self.evidence[first], self._names_agree(mine, yours)
+        support = supports[first]
+        if self.same_model and evidence in ("nodes", "name"):
+            confidence = self._shared_part(mine, yours) if evidence == "nodes" else self._confidence_of_name(first)
+        else:
+            confidence = confidence_of(evidence, support, names, similarity)
+            if len(mine) + len(yours) > 2:
+                confidence *= _OF_SEVERAL * (self._shared_part(mine, yours) if evidence == "nodes" else 1.0)
+        return Link(tuple(mine), tuple(yours), self._method(evidence, names), confidence)
+
+    def _method(self, evidence: Evidence, names_agree: bool | None) -> MatchMethod:
+        """Return what people read: names first, where they confirm what was found without them."""
+        if names_agree and evidence != "weights":
+            return "onnx nodes" if self.by_nodes else "name and type"
+        method = method_of(evidence)
+        return "type and dims in order" if method == "surroundings" and not self.by_flow else method
+
+    def _confidence_of_name(self, one: int) -> float:
+        """Return how sure a layer's own name is in profiles of one model."""
+        keys = self._keys(Level.OUTPUT)
+        return _OWN_NAME if keys[0][one] == keys[1][self.partner[one]] else _OWN_NAME_BUT_SHAPE
+
+    def _shared_part(self, mine: Sequence[int], yours: Sequence[int]) -> float:
+        return shared_part((self.sides[0].layers[at] for at in mine), (self.sides[1].layers[at] for at in yours))
+
+    def _names_agree(self, mine: Sequence[int], yours: Sequence[int]) -> bool | None:
+        """Return whether names agree; None where neither side has the other's names."""
+        ours, theirs = ([self.names[n][at] for at in some] for n, some in enumerate((mine, yours)))
+        if any(agree(one, other) for one in ours for other in theirs):
+            return True
+        is_known = any(not one.isdisjoint(self.all_names[1]) for one in ours)
+        return False if is_known or any(not one.isdisjoint(self.all_names[0]) for one in theirs) else None
+
+    def _supports(self) -> dict[int, float]:
+        """Return for each layer with a partner the part of its neighbours whose partners are neighbours too."""
+        place, their_place = (side.place for side in self.sides)
+        shifts: list[int | None] = [None] * len(place)
+        for one, other in self.partner.items():
+            shifts[place[one]] = their_place[other] - place[one]
+        found: dict[int, float] = {}
+        for one in self.partner:
+            here = place[one]
+            shift = shifts[here] or 0
+            near = shifts[max(0, here - _NEIGHBOURS) : here] + shifts[here + 1 : here + 1 + _NEIGHBOURS]
+            good = sum([other is not None and -1 <= other - shift <= 1 for other in near])
+            found[one] = good / len(near) if near else 1.0
+        return found
+
+    def _similarity(self) -> float:
+        """Return the part of the smaller side's layers that are matched surely and without their names."""
+        if self.same_model:
+            return 1.0
+        matched = self.known + sum(evidence in NAMELESS for evidence in self.evidence.values())
+        return matched / (min(len(side.computing) for side in self.sides) or 1)
+
+
+_Step = Callable[[LayerFeatures, Sequence[int], int], Iterable[tuple[Hashable, int]]]
+
+
+def _read_by(side: LayerFeatures, keys: Sequence[int], at: int) -> Iterator[tuple[Hashable, int]]:
+    """Yield the layers that read what one made, by the place of the input and their key."""
+    return (((place, keys[other]), other) for other, place in side.flow.readers[at])
+
+
+def _makers_of(side: LayerFeatures, keys: Sequence[int], at: int) -> Iterator[tuple[Hashable, int]]:
+    """Yield the layers that made what one reads, by the place of the input and their key."""
+    commutes = side.commutes(at)
+    made = enumerate(side.flow.reads[at])
+    return (((0 if commutes else place, keys[other]), other) for place, other in made if other >= 0)
+
+
+class _Walk:
+    """A way along the data flow, from every pair at once, in one direction."""
+
+    def __init__(self, known: _PairMatching, keys: Sequence[Sequence[int]], step: _Step) -> None:
+        self._known, self._keys, self._step = known, keys, step
+        self._found: dict[int, int] = {}
+        self._taken: set[int] = set()
+
+    def run(self) -> dict[int, int]:
+        """Return the pairs that are come upon."""
+        waiting = list(self._known.partner.items())
+        while waiting:
+            one, other = waiting.pop()
+            ours, theirs = (self._next(side, at) for side, at in ((0, one), (1, other)))
+            for key in ours.keys() & theirs.keys():
+                pair = ours[key], theirs[key]
+                if pair[0] not in self._found and pair[1] not in self._taken:
+                    self._found[pair[0]] = pair[1]
+                    self._taken.add(pair[1])
+                    waiting.append(pair)
+        return self._found
+
+    def _next(self, side: int, at: int) -> dict[Hashable, int]:
+        """Return the free neighbours of a layer that no other neighbour is like."""
+        steps = [*self._step(self._known.sides[side], self._keys[side], at)]
+        counts = Counter(key for key, _ in steps)
+        return {key: other for key, other in steps if counts[key] == 1 and other not in self._known.held[side]}
+
+
+def _alone_by_name(names: Sequence[Iterable[str]]) -> dict[str, int]:
+    """Return name -> the only layer that has it."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for at, own in enumerate(names):
+        for name in own:
+            found[name].append(at)
+    return {name: layers[0] for name, layers in found.items() if len(layers) == 1}
+
+
+def _alone(keys: Sequence[int], positions: Iterable[int]) -> dict[int, int]:
+    """Return key -> the only one of these positions that has it."""
+    counts = Counter(keys[at] for at in positions)
+    return {keys[at]: at for at in positions if counts[keys[at]] == 1}
+
+
+def _by_own_name(side: LayerFeatures, held: set[int]) -> dict[Hashable, int]:
+    """Return the computing layers that are free, by name and type and which one of these it is."""
+    seen: Counter[tuple[str, str]] = Counter()
+    found: dict[Hashable, int] = {}
+    for at in side.computing:
+        name = side.layers[at].name
+        key = (name, side.kinds[at])
+        seen[key] += 1
+        if name and at not in held:
+            found[key, seen[key]] = at
+    return found
+
+
+def _plain_signature(layer: Layer) -> Hashable:
+    return layer.type, layer.inputs[0].shape[1:], layer.outputs[0].shape[1:]

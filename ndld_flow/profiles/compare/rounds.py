@@ -1,0 +1,253 @@
+"""Judge two models by rounds in which they alternated pass by pass: which clock counts, and what the rounds show.
+
+A round compares a fresh process of each model. Its estimate is the median over cycles of ln(candidate / base), so that
+drift of the machine, which both turns of a cycle share, cancels out. Rounds are independent of each other; their spread
+holds what a process brings with it, such as the layout of its memory.
+
+The evidence is looked at after every round, and measuring stops once it decides. Each look is another chance to be
+wrong, so the interval reaches 2.6 standard errors and the first decision waits for four rounds. `bench_compare`
+simulates how often the rule is wrong all the same.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ndld_flow.base.quantities import apart
+from ndld_flow.profiles.compare.intervals import RatioInterval
+from ndld_flow.profiles.compare.metric_verdicts import Bounds, decide_ratio, say_change
+from ndld_flow.records.comparison import ComparedMetric, MetricVerdict
+from ndld_flow.records.rounds import FEWEST_ROUNDS, Clock, ClockRatio, PairedRounds, Round, RoundSide
+
+FLOOR = 0.01
+"""Standard deviation of a round that is assumed at least: a few rounds may agree by chance."""
+_STANDARD_ERRORS = 2.6
+_LEAST_ERROR = 0.002
+_MAD_TO_MEDIAN_ERROR = 1.2533 * 1.4826
+"""Standard error of a median, from the median absolute deviation of normal values, times the root of their number."""
+_WAITS = 0.03
+"""Share of a pass that may be spent neither running nor ready to run, before CPU time is called blind."""
+_PARALLEL = 1.05
+"""CPU time over wall time above which several threads must have run."""
+_SMALLEST_MS = 1e-9
+CLOCK_NAMES: dict[Clock, str] = {"cpu": "CPU time", "wall": "wall time"}
+
+
+class Estimate(NamedTuple):
+    """The logarithm of candidate over base in one round."""
+
+    log_ratio: float
+    error: float
+    """Standard error, as far as the cycles show it."""
+
+
+@dataclass(frozen=True)
+class RoundsPlan:
+    """What rounds are judged by, apart from their times."""
+
+    on_device: bool
+    """They run on a GPU or another device."""
+    rounds_limit: int
+    budget_ms: float
+    threshold: float
+    floor: float = FLOOR
+
+
+def choose_clock(rounds: Sequence[Round], on_device: bool) -> tuple[Clock, str]:
+    """Choose the clock that decides, and give the reason.
+
+    CPU time decides for models of one thread that never wait: other load on the machine hardly touches it. Where
+    several threads share the work, it misses how well they share it; where a pass waits, for a device, a lock or a
+    clock, it misses the wait. Wall time decides there.
+    """
+    sides = [side for one in rounds for side in (one.base, one.candidate)]
+    threads = max(side.threads for side in sides)
+    if on_device:
+        return "wall", "CPU time misses the work of a device"
+    if threads > 1:
+        return "wall", f"CPU time misses how well {threads} threads share the work"
+    if any(statistics.median(map(_share, side.cpu_ms, side.wall_ms)) > _PARALLEL for side in sides):
+        return "wall", "more CPU time than wall time: several threads share the work"
+    waits = max(map(_waiting_share, sides))
+    if waits > _WAITS:
+        return "wall", f"CPU time misses the {waits:.0%} of a pass that are spent waiting"
+    return "cpu", "one thread that never waits; other load disturbs its CPU time least"
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def _waiting_share(side: RoundSide) -> float:
+    """Return the share of a pass in which the process neither ran nor was ready to run.
+
+    Where the system does not report how long it was ready, the quickest pass is the one that others disturbed least.
+    """
+    if not side.queued_ms:
+        return 1 - _share(min(side.cpu_ms), min(side.wall_ms))
+    times = zip(side.cpu_ms, side.queued_ms, side.wall_ms, strict=True)
+    return statistics.median(1 - _share(cpu + queued, wall) for cpu, queued, wall in times)
+
+
+def estimate_median(one: Round, clock: Clock) -> Estimate:
+    """Estimate how much longer the candidate's passes take."""
+    base, candidate = _samples(one, clock)
+    logs = [math.log(ours / theirs) for theirs, ours in zip(base, candidate, strict=True)]
+    middle = statistics.median(logs)
+    spread = statistics.median(abs(log - middle) for log in logs)
+    return Estimate(middle, max(_LEAST_ERROR, _MAD_TO_MEDIAN_ERROR * spread / math.sqrt(len(logs))))
+
+
+def estimate_minimum(one: Round, clock: Clock) -> Estimate:
+    """Estimate how much longer the candidate's quickest pass takes; only the spread of rounds shows its error."""
+    base, candidate = _samples(one, clock)
+    return Estimate(math.log(min(candidate) / min(base)), _LEAST_ERROR)
+
+
+def _estimate_throughput(one: Round, clock: Clock) -> Estimate:
+    found = estimate_median(one, clock)
+    return Estimate(-found.log_ratio, found.error)
+
+
+ESTIMATES: dict[str, Callable[[Round, Clock], Estimate]] = {
+    "latency.median": estimate_median,
+    "latency.min": estimate_minimum,
+    "throughput": _estimate_throughput,
+}
+"""The metrics that rounds decide. There are too few passes in them for percentiles."""
+
+
+def _samples(one: Round, clock: Clock) -> tuple[Sequence[float], Sequence[float]]:
+    if clock == "cpu":
+        return one.base.cpu_ms, one.candidate.cpu_ms
+    return one.base.wall_ms, one.candidate.wall_ms
+
+
+def interval_of(estimates: Sequence[Estimate], floor: float = FLOOR) -> RatioInterval:
+    """Return candidate over base with the interval that decides. Before `FEWEST_ROUNDS` nothing does.
+
+    The spread of few rounds is unreliable, so it counts only where it exceeds the floor and the rounds' own errors.
+    """
+    logs = [estimate.log_ratio for estimate in estimates]
+    mean = statistics.fmean(logs)
+    if len(logs) < FEWEST_ROUNDS:
+        return RatioInterval(math.exp(mean), 0.0, math.inf)
+    least = floor**2 + statistics.fmean(estimate.error**2 for estimate in estimates)
+    half = _STANDARD_ERRORS * math.sqrt(max(least, statistics.variance(logs)) / len(logs))
+    return RatioInterval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+
+def spread_of(found: PairedRounds) -> float:
+    """Return an upper bound, at 95 % confidence, of the standard deviation of A/A rounds.
+
+    It includes the rounds' own errors. The quantile of the chi-square distribution is Wilson and Hilferty's (1931).
+    """
+    logs = [estimate_median(one, found.clock).log_ratio for one in found.rounds]
+    degrees = len(logs) - 1
+    part = 2 / (9 * degrees)
+    quantile = degrees * (1 - part - 1.645 * math.sqrt(part)) ** 3
+    return statistics.stdev(logs) * math.sqrt(degrees / quantile)
+
+
+def describe_rounds(rounds: Sequence[Round], plan: RoundsPlan, stopped_because: str) -> PairedRounds:
+    """Describe the rounds of two profiles, the first being the base."""
+    clock, reason = choose_clock(rounds, plan.on_device)
+    cpu, wall = (_interval(rounds, "latency.median", one, plan.floor) for one in ("cpu", "wall"))
+    return PairedRounds(
+        base=0,
+        candidate=1,
+        rounds=tuple(rounds),
+        clock=clock,
+        clock_reason=reason,
+        cpu=ClockRatio(ratio=cpu.ratio, low=cpu.low, high=cpu.high),
+        wall=ClockRatio(ratio=wall.ratio, low=wall.low, high=wall.high),
+        clocks_disagree=clock == "cpu" and _contradicts(wall, cpu, plan.threshold),
+        floor=plan.floor,
+        rounds_limit=plan.rounds_limit,
+        budget_ms=plan.budget_ms,
+        stopped_because=stopped_because,
+    )
+
+
+def _interval(rounds: Sequence[Round], metric: str, clock: Clock, floor: float) -> RatioInterval:
+    # A turn that is too short for the CPU clock has no CPU time to compare.
+    usable = [one for one in rounds if min(map(min, _samples(one, clock))) > 0]
+    if not usable:
+        return RatioInterval(1.0, 0.0, math.inf)
+    return interval_of([ESTIMATES[metric](one, clock) for one in usable], floor)
+
+
+def _contradicts(wall: RatioInterval, cpu: RatioInterval, threshold: float) -> bool:
+    """Whether wall time shows a difference that counts, and CPU time excludes it."""
+    slower = wall.low > max(1 + threshold, cpu.high)
+    return slower or wall.high < min(1 / (1 + threshold), cpu.low)
+
+
+def judge_by_rounds(
+    metric: ComparedMetric, pair: tuple[int, int], bounds: Bounds, found: PairedRounds
+) -> MetricVerdict:
+    """Return the verdict of rounds on a metric that they decide."""
+    interval = _interval(found.rounds, metric.metric, found.clock, found.floor)
+    if found.clocks_disagree:  # nothing that one clock excludes is certain
+        other = _interval(found.rounds, metric.metric, "wall", found.floor)
+        interval = RatioInterval(interval.ratio, min(interval.low, other.low), max(interval.high, other.high))
+    base = _typical(metric.metric, found)
+    if pair == (found.candidate, found.base):
+        base *= interval.ratio
+        interval = RatioInterval(1 / interval.ratio, 1 / interval.high, 1 / interval.low if interval.low else math.inf)
+    figures = (base, base * interval.ratio)
+    circumstances, threshold = bounds.circumstances, bounds.rounds_threshold
+    verdict = "unchanged" if circumstances.identical else decide_ratio(interval, threshold, metric.better)
+    told = _say(" -> ".join(apart(figures, metric.unit)), interval, found, inverted=pair[0] != found.base)
+    return MetricVerdict(
+        metric=metric.metric,
+        base=pair[0],
+        candidate=pair[1],
+        verdict=verdict,
+        ratio=interval.ratio,
+        base_value=figures[0],
+        candidate_value=figures[1],
+        low=interval.low,
+        high=interval.high,
+        threshold=threshold,
+        why=f"{told}; {circumstances.noise}" if circumstances.noise else told,
+        identical=circumstances.identical,
+        clock=found.clock,
+    )
+
+
+def _typical(metric: str, found: PairedRounds) -> float:
+    """Return the base's value of a metric, over all rounds, by the clock that decides."""
+    samples = [_samples(one, found.clock)[0] for one in found.rounds]
+    values = [min(each) if metric == "latency.min" else statistics.median(each) for each in samples]
+    typical_ms = statistics.geometric_mean(max(value, _SMALLEST_MS) for value in values)
+    return 1e3 / typical_ms if metric == "throughput" else typical_ms
+
+
+def _say(values: str, interval: RatioInterval, found: PairedRounds, *, inverted: bool) -> str:
+    """`5.55 ms -> 6.11 ms: +10.1 % (+8.9 % to +11.4 %) by CPU time; the median by wall time: ...; 4 rounds of ...`."""
+    other: Clock = "wall" if found.clock == "cpu" else "cpu"
+    beside = found.wall if found.clock == "cpu" else found.cpu
+    parts = [f"{values}: {say_interval(interval)} by {CLOCK_NAMES[found.clock]}"]
+    if not inverted:
+        parts.append(f"the median by {CLOCK_NAMES[other]}: {say_interval(beside)}")
+    if found.clocks_disagree:
+        parts.append("the clocks disagree, so the interval spans both")
+    parts.append(f"alternating passes, {found.stopped_because}")
+    return "; ".join(parts)
+
+
+def say_interval(found: RatioInterval | ClockRatio) -> str:
+    """Return `+10.1 % (+8.9 % to +11.4 %)`."""
+    if not found.low or math.isinf(found.high):
+        return f"{say_change(found.ratio)} (too few rounds)"
+    return f"{say_change(found.ratio)} ({say_change(found.low)} to {say_change(found.high)})"
+
+
+def estimated_ratio(one: Round, clock: Clock) -> float:
+    """Return candidate over base of the median pass in one round; 1 where a clock reads nothing."""
+    return _interval([one], "latency.median", clock, FLOOR).ratio

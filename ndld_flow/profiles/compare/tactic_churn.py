@@ -1,0 +1,172 @@
+"""How much the tactics of an engine depend on the build: several builds of one model with the same settings, compared.
+
+TensorRT times tactics while it builds, on a machine that does other things as well, so two builds may choose
+differently. What changes from build to build is noise that a comparison of two engines cannot tell from progress.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ndld_flow.profiles.compare.layer_times import LayerTimes
+from ndld_flow.profiles.compare.match_layers import match_layers
+from ndld_flow.records.build import Build
+from ndld_flow.records.comparison import LayerRow
+from ndld_flow.records.profile import Layer, Profile, TensorInfo
+from ndld_flow.records.tactic_churn import Change, ChangedLayer, RebuiltEngine, Spread, TacticChurn
+
+_Layers = tuple[Layer, ...]
+
+
+@dataclass(frozen=True)
+class Rebuild:
+    """One of several builds, and what was measured of its engine."""
+
+    label: str
+    build: Build
+    profile: Profile | None = None
+
+
+def asked_alike(build: Build) -> tuple[object, ...]:
+    """Equal for builds of one model that were asked for the same, but for the number of the attempt."""
+    options = {name: value for name, value in build.options.items() if name != "attempt"}
+    gpus = build.machine.gpus[build.device : build.device + 1]
+    shapes = tuple(profile.model_dump_json() for profile in build.profiles)
+    return build.model_digest, build.backend, build.version, gpus, shapes, repr(sorted(options.items()))
+
+
+def find_churn(rebuilds: Sequence[Rebuild]) -> TacticChurn:
+    """Compare builds layer by layer. Raises ValueError for fewer than two.
+
+    Where every engine was measured with its layers, those are what is compared: TensorRT-RTX chooses its kernels when
+    an engine is first run.
+    """
+    if len(rebuilds) < 2:
+        raise ValueError("churn is seen between two builds at least")
+    measured = [one.profile for one in rebuilds if one.profile is not None and one.profile.layers]
+    is_measured = len(measured) == len(rebuilds)
+    subjects = measured if is_measured else [one.build.as_profile() for one in rebuilds]
+    rows = match_layers(subjects)
+    times = [LayerTimes(profile) for profile in subjects] if is_measured else []
+    changed = [row for row in rows if _change(_layers_of(row, subjects)) is not None]
+    shown = [_changed_layer(row, subjects, times) for row in changed]
+    return TacticChurn(
+        builds=tuple(_rebuilt(one, subject) for one, subject in zip(rebuilds, subjects, strict=True)),
+        basis="engines as measured" if is_measured else "engines as built",
+        tells_tactics=any(layer.tactic for subject in subjects for layer in subject.layers),
+        row_count=len(rows),
+        changed=tuple(sorted(shown, key=lambda one: -(one.time_share or 0.0))),
+        layer_share=_count(changed) / (_count(rows) or 1),
+        time_share=_time_share(changed, subjects, times),
+        spreads=_spreads(rebuilds, subjects),
+    )
+
+
+def _layers_of(row: LayerRow, subjects: Sequence[Profile]) -> list[_Layers]:
+    return [
+        tuple(subject.layers[place] for place in places) for subject, places in zip(subjects, row.layers, strict=True)
+    ]
+
+
+def _change(built: Sequence[_Layers]) -> Change | None:
+    """The greatest change between any two builds; None where all came out alike."""
+    levels: tuple[tuple[Change, Callable[[_Layers], object]], ...] = (
+        ("layers", _work),
+        ("format", _formats),
+        ("tactic", _tactics),
+    )
+    return next((change for change, what in levels if len({what(layers) for layers in built}) > 1), None)
+
+
+def _work(layers: _Layers) -> object:
+    """Which nodes each layer computes; a layer without nodes is known by what it is there for."""
+    return tuple(frozenset(layer.onnx_nodes) or layer.role for layer in layers)
+
+
+def _formats(layers: _Layers) -> object:
+    return tuple((tuple(map(_format, layer.inputs)), tuple(map(_format, layer.outputs))) for layer in layers)
+
+
+def _format(tensor: TensorInfo) -> tuple[str, str]:
+    return tensor.dtype, tensor.format
+
+
+def _tactics(layers: _Layers) -> object:
+    return tuple((layer.type, layer.tactic) for layer in layers)
+
+
+def _changed_layer(row: LayerRow, subjects: Sequence[Profile], times: Sequence[LayerTimes]) -> ChangedLayer:
+    built = _layers_of(row, subjects)
+    change = _change(built)
+    assert change is not None
+    first = next(layers for layers in built if layers)
+    told: dict[Change, Callable[[_Layers], str]] = {"tactic": _say_tactics, "format": _say_formats, "layers": _say_work}
+    return ChangedLayer(
+        name=" + ".join(layer.name for layer in first),
+        type=first[0].type,
+        onnx_nodes=tuple(dict.fromkeys(node for layer in first for node in layer.onnx_nodes)),
+        change=change,
+        built=tuple(map(told[change], built)),
+        variants=len({(_work(layers), _formats(layers), _tactics(layers)) for layers in built}),
+        time_share=_time_share([row], subjects, times),
+    )
+
+
+def _say_tactics(layers: _Layers) -> str:
+    return " + ".join(layer.tactic or layer.type for layer in layers)
+
+
+def _say_formats(layers: _Layers) -> str:
+    return " + ".join(f"{_say_tensors(layer.inputs)} -> {_say_tensors(layer.outputs)}" for layer in layers)
+
+
+def _say_tensors(tensors: tuple[TensorInfo, ...]) -> str:
+    return ", ".join(" ".join(filter(None, _format(tensor))) for tensor in tensors)
+
+
+def _say_work(layers: _Layers) -> str:
+    return " + ".join(layer.name for layer in layers)
+
+
+def _count(rows: Sequence[LayerRow]) -> int:
+    return sum(len(places) for row in rows for places in row.layers)
+
+
+def _time_share(rows: Sequence[LayerRow], subjects: Sequence[Profile], times: Sequence[LayerTimes]) -> float | None:
+    """What these rows take of all layers' time, mean over the builds."""
+    shares = []
+    for number, (subject, one) in enumerate(zip(subjects, times, strict=False)):
+        total = one.total_ms(range(len(subject.layers)))
+        if not total:
+            return None
+        shares.append(math.fsum(one.total_ms(row.layers[number]) for row in rows) / total)
+    return statistics.fmean(shares) if shares else None
+
+
+def _rebuilt(one: Rebuild, subject: Profile) -> RebuiltEngine:
+    cache = one.build.timing_cache
+    return RebuiltEngine(
+        label=one.label,
+        engine_digest=one.build.engine_digest,
+        engine_bytes=one.build.engine_bytes,
+        build_s=one.build.build_s,
+        layer_count=len(subject.layers),
+        read_timings=cache is not None and cache.loaded_entries != 0 and cache.loaded_bytes > 0,
+        latency_ms=one.profile.latency.median_ms if one.profile is not None and one.profile.latency_ms else None,
+    )
+
+
+def _spreads(rebuilds: Sequence[Rebuild], subjects: Sequence[Profile]) -> tuple[Spread, ...]:
+    built = [_rebuilt(one, subject) for one, subject in zip(rebuilds, subjects, strict=True)]
+    latencies = [one.latency_ms for one in built if one.latency_ms is not None]
+    found = [
+        Spread(metric="engine_bytes", unit="bytes", values=tuple(one.engine_bytes for one in built)),
+        Spread(metric="build_s", unit="s", values=tuple(one.build_s for one in built)),
+        Spread(metric="layers", unit="", values=tuple(one.layer_count for one in built)),
+    ]
+    if len(latencies) == len(built):
+        found.append(Spread(metric="latency.median", unit="ms", values=tuple(latencies)))
+    return tuple(found)

@@ -1,0 +1,75 @@
+"""All rules, applied to one profile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from ndld_flow.profiles.diagnose import (
+    rules_concentration,
+    rules_conditions,
+    rules_dispatch,
+    rules_leftovers,
+    rules_overheads,
+    rules_placement,
+    rules_roofline,
+    rules_steadiness,
+    rules_transfers,
+)
+from ndld_flow.profiles.diagnose.insight import Insight
+from ndld_flow.profiles.diagnose.lints import LINTS
+from ndld_flow.profiles.diagnose.subject import Subject
+from ndld_flow.records.profile import Profile
+
+Rule = Callable[[Subject], Iterator[Insight]]
+
+RULES: tuple[Rule, ...] = (
+    rules_overheads.reformats,
+    rules_overheads.casts,
+    rules_overheads.copies,
+    rules_overheads.control_flow_on_gpu,
+    rules_concentration.one_layer,
+    rules_concentration.one_type,
+    rules_dispatch.many_tiny_layers,
+    rules_dispatch.time_outside_layers,
+    rules_dispatch.layers_explain_little,
+    rules_dispatch.bound_by_enqueue,
+    rules_transfers.transfers,
+    rules_placement.cpu_fallback,
+    rules_placement.single_precision_left,
+    rules_placement.half_precision_on_cpu,
+    rules_placement.single_precision_on_gpu,
+    rules_roofline.far_from_roof,
+    rules_roofline.padded_channels,
+    rules_roofline.elementwise_chains,
+    rules_leftovers.shapes_at_run_time,
+    rules_leftovers.normalization_not_folded,
+    rules_leftovers.factor_not_folded,
+    rules_leftovers.activation_not_fused,
+    rules_leftovers.hard_swish_in_parts,
+    rules_conditions.more_threads_than_cpus,
+    rules_conditions.larger_batches_pay,
+    rules_conditions.times_of_the_host,
+    rules_conditions.profiler_overhead,
+    rules_conditions.busy_machine,
+    rules_conditions.clocks_not_fixed,
+    rules_conditions.memory_beyond_weights,
+    rules_steadiness.variation,
+    rules_steadiness.runs_disagree,
+    rules_steadiness.drift,
+    rules_steadiness.outliers,
+    rules_steadiness.cold_start,
+    *LINTS,
+)
+"""Those that may save something first; among equal scores this order stays."""
+
+
+def diagnose(profile: Profile) -> tuple[Insight, ...]:
+    """What the profile shows, what may save most first."""
+    return insights_of(Subject(profile))
+
+
+def insights_of(subject: Subject) -> tuple[Insight, ...]:
+    """`diagnose` where the profile was looked at already."""
+    found = [replace(insight, score=min(1.0, insight.score)) for rule in RULES for insight in rule(subject)]
+    return tuple(sorted(found, key=lambda insight: -insight.score))

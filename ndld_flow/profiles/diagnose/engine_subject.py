@@ -1,0 +1,102 @@
+"""An engine as the rules on engines look at it: its layers, without times, and how it was built."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+
+from pydantic import JsonValue
+
+from ndld_flow.base.quantities import count
+from ndld_flow.profiles.diagnose.subject import layers_word, one_line, readers_of, writers_of
+from ndld_flow.records.build import Build, ShapeRange
+from ndld_flow.records.profile import Layer, Profile
+
+
+class EngineSubject:
+    """An engine's layers, as a profile that measured nothing, and its build where that is known."""
+
+    def __init__(self, profile: Profile, build: Build | None) -> None:
+        self.profile = profile
+        self.build = build
+        self.layers = profile.layers
+
+    @property
+    def is_timed(self) -> bool:
+        return False
+
+    @cached_property
+    def makers(self) -> dict[str, int]:
+        """Tensor -> position of the layer that writes it."""
+        return writers_of(self.layers)
+
+    @cached_property
+    def readers(self) -> dict[str, tuple[int, ...]]:
+        """Tensor -> positions of the layers that read it."""
+        return readers_of(self.layers)
+
+    @property
+    def on_gpu(self) -> bool:
+        return True
+
+    def longest_first(self, positions: Iterable[int]) -> tuple[int, ...]:
+        """In execution order: nothing was timed."""
+        return tuple(sorted(positions))
+
+    @property
+    def whole(self) -> str:
+        return "the layers' time"
+
+    def share(self, positions: Iterable[int]) -> float:
+        """0: nothing was timed."""
+        return 0.0
+
+    def took(self, positions: Sequence[int]) -> str:
+        """`3 of 21 layers`."""
+        return f"{count(len(positions))} of {layers_word(len(self.layers))}"
+
+    def call(self, position: int) -> str:
+        """A layer in a sentence: `CaskConvolution conv_1`."""
+        layer = self.layers[position]
+        return f"{one_line(layer.type)} {one_line(layer.name)}".strip()
+
+    @cached_property
+    def computing(self) -> tuple[int, ...]:
+        """Positions of the layers that compute something in floating point."""
+        return self.where(lambda layer: layer.role == "compute" and "float" in layer.precision)
+
+    @cached_property
+    def is_strongly_typed(self) -> bool:
+        """Whether types are the model's, as far as the build says."""
+        return self.build is not None and self.build.is_strongly_typed
+
+    def option(self, name: str) -> JsonValue:
+        """A setting of the build; None where there is none."""
+        return self.build.options.get(name) if self.build is not None else None
+
+    def ranges(self) -> list[tuple[int, str, ShapeRange]]:
+        """(number of the profile, input, shapes) of all inputs of all optimization profiles; no shape tensors."""
+        profiles = self.build.profiles if self.build is not None else ()
+        return [
+            (number, name, shapes)
+            for number, profile in enumerate(profiles)
+            for name, shapes in profile.inputs.items()
+            if not shapes.values
+        ]
+
+    def where(self, says: Callable[[Layer], bool]) -> tuple[int, ...]:
+        """Positions of the layers that it says yes to, in execution order."""
+        return tuple(place for place, layer in enumerate(self.layers) if says(layer))
+
+    def call_types(self, positions: Sequence[int], most: int = 3) -> str:
+        """`41 CaskConvolution, 5 PointWiseV2`."""
+        types = Counter(one_line(self.layers[place].type) or "untyped" for place in positions).most_common()
+        told = ", ".join(f"{number} {kind}" for kind, number in types[:most])
+        return told + (f" and {len(types) - most} more types" if len(types) > most else "")
+
+
+def elements(shape: Sequence[int]) -> int:
+    """How many elements a shape has."""
+    return math.prod(shape)

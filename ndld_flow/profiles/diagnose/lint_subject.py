@@ -1,0 +1,116 @@
+"""The layers of a profile or an engine as lints look at them, and the questions that several lints ask."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import Protocol
+
+from ndld_flow.profiles.diagnose.subject import one_line
+from ndld_flow.records.layer_arithmetic import multiplies_matrices
+from ndld_flow.records.profile import Layer, Profile, TensorInfo
+
+QUANTIZED = ("int8", "uint8", "int4", "uint4", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn")
+FLOATS = ("float32", "float16", "bfloat16")
+SHORT_NAMES = {"float32": "FP32", "float16": "FP16", "bfloat16": "BF16", "int8": "INT8", "float8_e4m3fn": "FP8"}
+
+
+class LintSubject(Protocol):
+    """A measured profile, or an engine that nobody ran."""
+
+    @property
+    def profile(self) -> Profile: ...
+    @property
+    def layers(self) -> Sequence[Layer]: ...
+    @property
+    def is_timed(self) -> bool: ...
+    @property
+    def on_gpu(self) -> bool: ...
+    @property
+    def makers(self) -> Mapping[str, int]: ...
+    @property
+    def readers(self) -> Mapping[str, tuple[int, ...]]: ...
+    def longest_first(self, positions: Iterable[int]) -> tuple[int, ...]: ...
+    @property
+    def whole(self) -> str: ...
+    def share(self, positions: Iterable[int]) -> float: ...
+    def took(self, positions: Sequence[int]) -> str: ...
+    def call(self, position: int) -> str: ...
+    def call_types(self, positions: Sequence[int], most: int = 3) -> str: ...
+
+
+def is_product(layer: Layer) -> bool:
+    """Return True for a convolution or a matrix product of an engine."""
+    return not layer.provider and layer.role == "compute" and multiplies_matrices(layer.type, layer.name)
+
+
+def is_quantized_product(layer: Layer) -> bool:
+    """Return True for a product that multiplies 8 bits or fewer."""
+    return is_product(layer) and layer.precision in QUANTIZED
+
+
+def float_sums(subject: LintSubject) -> dict[int, TensorInfo]:
+    """Return the layers that add a floating-point tensor to what a quantised convolution computes, with that tensor.
+
+    TensorRT fuses the addition into the convolution, which then has a second input; Myelin puts it into the kernel
+    that rescales the product. A sum of two products reads nothing that could have been quantised before. Products
+    other than convolutions do not count: the residuals of transformers feed normalisations and stay in floating point.
+    """
+    found: dict[int, TensorInfo] = {}
+    for place, layer in enumerate(subject.layers):
+        if is_quantized_product(layer) and _is_convolution(layer):
+            written = layer.outputs[0].shape if layer.outputs else ()
+            residual = next((one for one in layer.inputs[1:] if _is_float(one) and one.shape == written), None)
+        elif layer.role == "compute" and any("add" in node.lower() for node in layer.onnx_nodes):
+            residual = _added_to_product(subject, layer)
+        else:
+            residual = None
+        if residual is not None:
+            found[place] = residual
+    return found
+
+
+def _is_convolution(layer: Layer) -> bool:
+    return bool(re.search(r"conv|correlation", layer.type, re.IGNORECASE)) or "Corr" in layer.name
+
+
+def _is_float(tensor: TensorInfo) -> bool:
+    return tensor.dtype in FLOATS and prod(tensor.shape) != 1
+
+
+def _added_to_product(subject: LintSubject, layer: Layer) -> TensorInfo | None:
+    """The other of two tensors of one shape, one of which a quantised product wrote."""
+    products: list[TensorInfo] = []
+    others: list[TensorInfo] = []
+    for tensor in filter(_is_float, layer.inputs):
+        maker = subject.makers.get(tensor.name)
+        is_written_so = maker is not None and is_quantized_product(subject.layers[maker])
+        (products if is_written_so else others).append(tensor)
+    makers = [subject.layers[subject.makers[one.name]] for one in products]
+    shapes = {one.shape for one, maker in zip(products, makers, strict=True) if _is_convolution(maker)}
+    return next((one for one in others if one.shape in shapes), None)
+
+
+def ends_of(subject: LintSubject) -> frozenset[str]:
+    """Return the names of the inputs and outputs of the whole engine."""
+    profile = subject.profile
+    return frozenset(one.name for one in (*profile.inputs, *profile.outputs) if one.name)
+
+
+def name_some(subject: LintSubject, positions: Sequence[int], most: int = 3) -> str:
+    """`conv_1, conv_2, conv_3 and 5 more`, by the ONNX nodes where those are known."""
+    shown = [one_line(_node_name(subject.layers[place])) for place in positions[:most]]
+    more = f" and {len(positions) - most} more" if len(positions) > most else ""
+    return ", ".join(shown) + more
+
+
+def _node_name(layer: Layer) -> str:
+    """The node that a fused layer is known by: a QuantizeLinear of its weights comes first in its name."""
+    nodes = [node for node in layer.onnx_nodes if "quantizelinear" not in node.lower()]
+    return (nodes or [layer.name])[0]
+
+
+def short_dtype(dtype: str) -> str:
+    """`FP16`, as the field calls it."""
+    return SHORT_NAMES.get(dtype, dtype)

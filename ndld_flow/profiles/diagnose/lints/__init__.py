@@ -1,0 +1,25 @@
+"""Rules on how layers compute, for measured profiles and for engines that nobody ran.
+
+A rule is a module whose function of the same name yields findings; it is found by itself. Each is silent where its
+advice would be wrong: for an engine that is not quantised, for layers whose precision or kernel is not known, for what
+no recipe can change.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+
+from ndld_flow.profiles.diagnose.insight import Insight
+from ndld_flow.profiles.diagnose.lint_subject import LintSubject
+
+Lint = Callable[[LintSubject], Iterator[Insight]]
+
+
+def _find_lints() -> tuple[Lint, ...]:
+    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
+    return tuple(getattr(importlib.import_module(f"{__name__}.{name}"), name) for name in names)
+
+
+LINTS: tuple[Lint, ...] = _find_lints()

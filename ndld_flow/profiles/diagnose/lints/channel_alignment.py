@@ -1,0 +1,72 @@
+"""Channel counts that tensor cores pad."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ndld_flow.base.quantities import share
+from ndld_flow.profiles.diagnose.channels import Channels, channels_of
+from ndld_flow.profiles.diagnose.insight import Insight
+from ndld_flow.profiles.diagnose.lint_subject import LintSubject, is_product, name_some
+from ndld_flow.profiles.diagnose.subject import layers_word
+from ndld_flow.records.layer_arithmetic import TENSOR_CORE
+
+_WORTH_A_LOOK = 0.02
+_MUCH = 0.1
+"""Of a layer's multiplications, where nothing was timed."""
+_MOST_STEPS = 200
+
+
+def channel_alignment(subject: LintSubject) -> Iterator[Insight]:
+    """Padding takes 2 % or more of the latency; in an engine nobody ran, 10 % or more of a layer's multiplications.
+
+    Silent about what a designer cannot choose: channels of pictures, and outputs that no other product reads, such as
+    the classes of a classifier. Grouped convolutions have other rules.
+    """
+    padded = {place: channels for place in range(len(subject.layers)) if (channels := _padded(subject, place))}
+    saved = sum(channels.wasted * subject.share([place]) for place, channels in padded.items())
+    if not padded or (subject.is_timed and saved < _WORTH_A_LOOK):
+        return
+    positions = tuple(sorted(padded, key=lambda place: -padded[place].wasted * (subject.share([place]) or 1.0)))
+    worst = padded[positions[0]]
+    yield Insight(
+        score=saved,
+        title=f"{layers_word(len(positions))} with channels that tensor cores pad"
+        + (f": {share(saved)} of {subject.whole} multiplies zeros" if subject.is_timed else ""),
+        evidence=f"{name_some(subject, positions)}: {subject.took(positions)}. In {name_some(subject, positions[:1])} "
+        f"{share(worst.wasted)} of the multiplications are padding: it has {' and '.join(worst.odd)}.",
+        next_step=(
+            "Channels up to the next multiple cost nothing more: use them when the model is designed or pruned again, "
+            "or go down to the multiple below."
+        ),
+        layers=positions,
+    )
+
+
+def _padded(subject: LintSubject, place: int) -> Channels | None:
+    layer = subject.layers[place]
+    known_off = layer.unit not in ("", TENSOR_CORE) and not layer.on_tensor_cores
+    channels = channels_of(layer) if is_product(layer) and not known_off else None
+    # A product of two activations has sequence lengths for channels.
+    if channels is None or not layer.weights_dtype or (layer.precision == "float32" and not layer.on_tensor_cores):
+        return None
+    free = Channels(
+        channels.inputs,
+        channels.outputs,
+        1 if channels.is_image else channels.input_multiple,
+        channels.output_multiple if _feeds_product(subject, place) else 1,
+    )
+    return free if free.wasted > (0.0 if subject.is_timed else _MUCH) else None
+
+
+def _feeds_product(subject: LintSubject, place: int) -> bool:
+    """Whether another product reads what this one writes, perhaps through layers that multiply nothing."""
+    waiting, seen = [place], {place}
+    while waiting and len(seen) < _MOST_STEPS:
+        layer = subject.layers[waiting.pop()]
+        readers = {reader for one in layer.outputs for reader in subject.readers.get(one.name, ())} - seen
+        if any(is_product(subject.layers[reader]) for reader in readers):
+            return True
+        seen |= readers
+        waiting += readers
+    return False

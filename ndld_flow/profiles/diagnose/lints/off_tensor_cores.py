@@ -1,0 +1,75 @@
+"""Convolutions and matrix products that run on CUDA cores while others use tensor cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ndld_flow.base.quantities import share
+from ndld_flow.profiles.diagnose.channels import channels_of, is_depthwise
+from ndld_flow.profiles.diagnose.insight import Insight
+from ndld_flow.profiles.diagnose.lint_subject import LintSubject, is_product, name_some
+from ndld_flow.profiles.diagnose.subject import layers_word
+from ndld_flow.records.profile import Layer
+
+_WORTH_A_LOOK = 0.03
+
+
+def off_tensor_cores(subject: LintSubject) -> Iterator[Insight]:
+    """Products whose kernels are known to use CUDA cores take 3 % or more, while others run on tensor cores.
+
+    Half of their time is taken as the saving. Silent where no layer runs on a tensor core, because the device may have
+    none, and about depthwise convolutions, which multiply no matrices.
+    """
+    layers = subject.layers
+    if not any(layer.on_tensor_cores for layer in layers):
+        return
+    positions = subject.longest_first(
+        place
+        for place, layer in enumerate(layers)
+        if is_product(layer) and _is_scalar(layer) and not is_depthwise(layer)
+    )
+    part = subject.share(positions)
+    if not positions or (subject.is_timed and part < _WORTH_A_LOOK):
+        return
+    units = " and ".join(dict.fromkeys(layers[place].unit for place in positions))
+    yield Insight(
+        score=part / 2,
+        title=f"{layers_word(len(positions))} multiplying on CUDA cores instead of tensor cores ({units})"
+        + (f": {share(part)} of {subject.whole}" if subject.is_timed else ""),
+        evidence=f"{name_some(subject, positions)}: {subject.took(positions)}. {_why(layers[positions[0]])}",
+        next_step=_advice([layers[place] for place in positions]),
+        layers=positions,
+    )
+
+
+def _is_scalar(layer: Layer) -> bool:
+    return layer.unit not in ("", "none") and not layer.on_tensor_cores
+
+
+def _why(layer: Layer) -> str:
+    channels = channels_of(layer)
+    odd = f", with {' and '.join(channels.odd)}" if channels is not None and channels.odd else ""
+    tactic = f" by {layer.tactic[:60]}" if layer.tactic else ""
+    return f"The longest computes {layer.precision or 'in a type that is not known'}{tactic}{odd}."
+
+
+def _advice(layers: Sequence[Layer]) -> str:
+    told = []
+    if any(layer.unit == "INT8 DP4A" and _reads_image(layer) for layer in layers):
+        told.append(
+            "A first layer with the few channels of a picture gains little from INT8: leave it out by `exclude.nodes` "
+            "of `quantize`, so that it computes in FP16, and profile both in turns."
+        )
+    if any(layer.unit == "FP32 FMA" for layer in layers):
+        told.append(
+            "FP16 kernels on tensor cores pad few channels: run `convert_fp16`, or put fewer nodes into its `block`, "
+            "and `check_accuracy`."
+        )
+    if not told:
+        told.append("Channels in multiples of 8 for FP16, 16 or 32 for INT8, let tensor cores take such layers.")
+    return " ".join(told)
+
+
+def _reads_image(layer: Layer) -> bool:
+    channels = channels_of(layer)
+    return channels is not None and channels.is_image

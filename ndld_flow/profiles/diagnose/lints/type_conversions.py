@@ -1,0 +1,72 @@
+"""Reformats that a runtime put in to change a tensor's type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ndld_flow.base.quantities import share
+from ndld_flow.profiles.diagnose.insight import Insight
+from ndld_flow.profiles.diagnose.lint_subject import LintSubject, ends_of, short_dtype
+from ndld_flow.profiles.diagnose.subject import layers_word
+from ndld_flow.records.profile import Layer
+
+_WORTH_A_LOOK = 0.02
+
+
+def type_conversions(subject: LintSubject) -> Iterator[Insight]:
+    """Reformats that change the element type take 2 % or more of the latency: neighbours differ in precision."""
+    positions = subject.longest_first(
+        place for place, layer in enumerate(subject.layers) if layer.role == "reformat" and changes_type(layer)
+    )
+    part = subject.share(positions)
+    if not positions or part < _WORTH_A_LOOK:
+        return
+    ends = ends_of(subject)
+    outer = [place for place in positions if _touches(subject.layers[place], ends)]
+    inner = [place for place in positions if place not in outer]
+    ways = ", ".join(_way(subject, place) for place in positions[:3])
+    more = f" and {len(positions) - 3} more" if len(positions) > 3 else ""
+    yield Insight(
+        score=part,
+        title=f"{layers_word(len(positions))} that only convert types: {share(part)} of {subject.whole}",
+        evidence=f"{ways}{more}: {subject.took(positions)}.",
+        next_step=_advice(outer, inner),
+        layers=positions,
+    )
+
+
+def changes_type(layer: Layer) -> bool:
+    """Return True for a layer that reads one element type and writes another."""
+    read, written = (side[0].dtype if side else "" for side in (layer.inputs, layer.outputs))
+    return bool(read and written) and read != written
+
+
+def _touches(layer: Layer, ends: frozenset[str]) -> bool:
+    return any(tensor.name in ends for tensor in (*layer.inputs, *layer.outputs))
+
+
+def _way(subject: LintSubject, place: int) -> str:
+    """`FP32 to FP16 after TiledPooling MaxPool_12`, or before its reader where nothing in the engine wrote it."""
+    layer = subject.layers[place]
+    types = f"{short_dtype(layer.inputs[0].dtype)} to {short_dtype(layer.outputs[0].dtype)}"
+    maker = subject.makers.get(layer.inputs[0].name)
+    if maker is not None:
+        return f"{types} after {subject.call(maker)}"
+    readers = subject.readers.get(layer.outputs[0].name, ())
+    return f"{types} of an input, for {subject.call(readers[0])}" if readers else types
+
+
+def _advice(outer: Sequence[int], inner: Sequence[int]) -> str:
+    told = []
+    if outer:
+        told.append(
+            "At inputs and outputs: let the caller use the engine's own type. `convert_fp16` with `keep_io: false` "
+            "makes the model's inputs and outputs FP16; a weakly typed engine (TensorRT before 11) takes a `dtype` in "
+            "`advanced.io_formats` of `build_engine`."
+        )
+    if inner:
+        told.append(
+            "Between layers: one side computes in another precision than the other. Give both the same: see `block` of "
+            "`convert_fp16`, `op_types` and `exclude` of `quantize`, and `constrain_precision`."
+        )
+    return " ".join(told)

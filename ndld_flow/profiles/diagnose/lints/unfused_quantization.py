@@ -1,0 +1,98 @@
+"""QuantizeLinear and DequantizeLinear that run as layers by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ndld_flow.base.quantities import share
+from ndld_flow.profiles.diagnose.insight import Insight
+from ndld_flow.profiles.diagnose.lint_subject import LintSubject, ends_of, float_sums, is_product, name_some
+from ndld_flow.profiles.diagnose.subject import layers_word
+
+_WORTH_A_LOOK = 0.03
+
+
+def unfused_quantization(subject: LintSubject) -> Iterator[Insight]:
+    """Q/DQ layers that no neighbour took in take 3 % or more of the latency; in an engine nobody ran, any.
+
+    Those that a floating-point residual keeps apart are told with it (`unquantized_residual`).
+    """
+    left = _not_of_residuals(subject)
+    part = subject.share(left)
+    if not left or (subject.is_timed and part < _WORTH_A_LOOK):
+        return
+    ends = ends_of(subject)
+    at_ends = [place for place in left if _touches(subject, place, ends)]
+    inside = [place for place in left if place not in at_ends]
+    yield Insight(
+        score=part / 2,
+        title=f"{layers_word(len(left))} that only quantise or dequantise"
+        + (f" take {share(part)} of {subject.whole}" if subject.is_timed else ""),
+        evidence=f"{name_some(subject, left)}: {subject.took(left)}. " + _where(subject, at_ends, inside),
+        next_step=_advice(subject, at_ends, inside),
+        layers=left,
+    )
+
+
+def _not_of_residuals(subject: LintSubject) -> tuple[int, ...]:
+    sums = float_sums(subject)
+    between = {tensor.name for tensor in sums.values()}
+    between |= {tensor.name for place in sums for tensor in subject.layers[place].outputs}
+    return subject.longest_first(
+        place
+        for place, layer in enumerate(subject.layers)
+        if layer.role == "quantize"
+        and layer.type != "DynamicQuantizeLinear"  # `mode: dynamic` asks for it, at each product
+        and not any(tensor.name in between for tensor in layer.inputs if tensor.name)
+    )
+
+
+def _touches(subject: LintSubject, place: int, ends: frozenset[str]) -> bool:
+    layer = subject.layers[place]
+    return any(tensor.name in ends for tensor in (*layer.inputs, *layer.outputs))
+
+
+def _where(subject: LintSubject, at_ends: Sequence[int], inside: Sequence[int]) -> str:
+    told = []
+    if at_ends:
+        told.append(f"{len(at_ends)} at the model's inputs and outputs ({name_some(subject, at_ends, 2)})")
+    if inside:
+        told.append(f"{len(inside)} between layers, such as {_neighbours(subject, inside[0])}")
+    return "; ".join(told) + "."
+
+
+def _neighbours(subject: LintSubject, place: int) -> str:
+    """`after TiledPooling MaxPool_12 and before CaskConvolution conv`, as far as tensors have names."""
+    layer = subject.layers[place]
+    before = [subject.makers[tensor.name] for tensor in layer.inputs if tensor.name in subject.makers]
+    after = [reader for tensor in layer.outputs for reader in subject.readers.get(tensor.name, ())]
+    told = [f"after {subject.call(before[0])}"] if before else []
+    told += [f"before {subject.call(after[0])}"] if after else []
+    return " and ".join(told) or subject.call(place)
+
+
+def _advice(subject: LintSubject, at_ends: Sequence[int], inside: Sequence[int]) -> str:
+    if any(subject.layers[place].provider.startswith("CUDA") for place in (*at_ends, *inside)):
+        return (
+            "ONNX Runtime's CUDA provider computes few operators in integers: run the model there as it was before "
+            "`quantize`, or build an engine of the quantised one (`build_engine`)."
+        )
+    told = []
+    if inside:
+        told.append(
+            "Between layers each marks a border between 8 bits and floating point: add the operators of the neighbours "
+            "that compute in floating point to `op_types` of `quantize`, or leave small islands of 8 bits out by "
+            "`exclude` or `min_intensity`."
+        )
+    if at_ends and any(_leads_to_product(subject, place) for place in at_ends):
+        told.append(
+            "At an input: a first layer with few channels often gains nothing from INT8; leave it out by "
+            "`exclude.nodes` of `quantize` and profile both in turns."
+        )
+    return " ".join(told) or "At the ends they are what the model's types ask for: only other types there save them."
+
+
+def _leads_to_product(subject: LintSubject, place: int) -> bool:
+    written = [tensor.name for tensor in subject.layers[place].outputs if tensor.name]
+    readers = (subject.layers[reader] for name in written for reader in subject.readers.get(name, ()))
+    return any(is_product(layer) or bool(layer.macs) for layer in readers)

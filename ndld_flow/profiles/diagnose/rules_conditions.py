@@ -1,0 +1,172 @@
+"""Rules on the circumstances of a measurement: the profiler, the machine, threads. Most say how far to trust it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pydantic import JsonValue
+
+from ndld_flow.base.quantities import milliseconds, share, size
+from ndld_flow.profiles.diagnose.insight import Insight
+from ndld_flow.profiles.diagnose.subject import Subject
+
+_SLOWER = 1.2
+_BUSY_LOAD = 0.5
+"""Load for each CPU before measuring began."""
+_BUSY_SHARE = 0.1
+_MANY_TIMES = 4
+_MUCH_MEMORY = 256 * 2**20
+_BATCH_PAYS = 1.2
+
+
+def profiler_overhead(subject: Subject) -> Iterator[Insight]:
+    """The layer pass is a fifth slower or more than the timing pass: short layers look longer than they are."""
+    if not subject.profile.latency_ms or not subject.profile.layer_pass_ms or not subject.latency_ms:
+        return
+    overhead = subject.profile.profiler_overhead
+    if overhead < _SLOWER:
+        return
+    excess_ms = (overhead - 1) * subject.latency_ms
+    yield Insight(
+        score=0.0,
+        title=f"The profiler makes the model {overhead:.2g} times as slow",
+        evidence=f"{milliseconds(subject.latency_ms)} without it, {milliseconds(subject.latency_ms * overhead)} with "
+        f"it: {milliseconds(excess_ms / max(1, len(subject.layers)))} for each layer.",
+        next_step=(
+            "Trust the latency, and the order of the long layers; do not trust shares of short ones. Larger inputs or "
+            "batches make the profiler count less."
+        ),
+    )
+
+
+def times_of_the_host(subject: Subject) -> Iterator[Insight]:
+    """ONNX Runtime on a device: kernels are launched and not waited for, so a node's time is that of launching it
+    (https://github.com/microsoft/onnxruntime/issues/20398).
+    """
+    if not subject.times_are_the_hosts or not subject.layers:
+        return
+    yield Insight(
+        score=0.0,
+        title="Layer times are the host's, not the device's",
+        evidence=f"Launching all layers takes {milliseconds(subject.layers_sum_ms)}, a pass "
+        f"{milliseconds(subject.latency_ms)}. A layer that waits for the device has the time of those before it.",
+        next_step=(
+            "Take the latency as it is, and times of layers as a hint. For times on the device build an engine and use "
+            "TensorRT's own profile (trtexec `--exportProfile`), or Nsight Systems."
+        ),
+    )
+
+
+def busy_machine(subject: Subject) -> Iterator[Insight]:
+    """Others used the CPUs: half a CPU of load for each before, or a tenth of all while measuring.
+
+    ONNX Runtime's threads wait for each other after each layer: on two CPUs at a load of 10, PP-OCRv4's detection took
+    half as long with one thread as with two (tests/benchmarks/bench_diagnosis.py).
+    """
+    cpus = subject.profile.machine.cpu_count or 1
+    load = _first(_part(subject, "before").get("load_average"))
+    during = _part(subject, "during")
+    others = _number(during.get("cpus_used_by_others")) + _number(during.get("cpus_taken_by_host"))
+    told = []
+    if load >= _BUSY_LOAD * cpus:
+        told.append(f"the load was {load:.2f} on {cpus} CPUs before it began")
+    if others >= _BUSY_SHARE * cpus:
+        told.append(f"other processes used {others:.2f} CPUs while it went on")
+    if not told:
+        return
+    yield Insight(
+        score=0.0,
+        title="The machine was busy",
+        evidence=f"Here {' and '.join(told)}.",
+        next_step=(
+            "Measure again when it is quiet, or compare only with what was measured in turns with this. Where it stays "
+            "busy, fewer threads than CPUs suffer less."
+        ),
+    )
+
+
+def clocks_not_fixed(subject: Subject) -> Iterator[Insight]:
+    """The CPU's frequency governor is not `performance`: clocks follow the load
+    (https://docs.kernel.org/admin-guide/pm/cpufreq.html).
+    """
+    governors = _part(subject, "before").get("governors")
+    named = [str(name)[:40] for name in governors] if isinstance(governors, list) else []
+    slow = [name for name in named if name != "performance"]
+    if not slow:
+        return
+    yield Insight(
+        score=0.0,
+        title=f"The CPU governor is {slow[0]}",
+        evidence=f"{len(slow)} of {len(named)} governors in use are not `performance` ({', '.join(slow[:3])}).",
+        next_step="Set it for the time of the measurement: `cpupower frequency-set -g performance`.",
+    )
+
+
+def more_threads_than_cpus(subject: Subject) -> Iterator[Insight]:
+    """ONNX Runtime was told to use more threads than there are CPUs: they wait for each other, spinning
+    (https://onnxruntime.ai/docs/performance/tune-performance/threading.html).
+    """
+    threads, cpus = _number(subject.profile.options.get("threads")), subject.profile.machine.cpu_count or 0
+    if cpus <= 0 or threads <= cpus or subject.on_gpu:
+        return
+    yield Insight(
+        score=min(0.5, 1 - cpus / threads),
+        title=f"{threads:.0f} threads on {cpus} {'CPU' if cpus == 1 else 'CPUs'}",
+        evidence=f"`threads` is {threads:.0f}; this process may use {cpus}.",
+        next_step=f"Profile with `threads: {cpus}`, and with less.",
+    )
+
+
+def memory_beyond_weights(subject: Subject) -> Iterator[Insight]:
+    """Peak memory is 256 MiB or more, and four times what the weights need: activations or the arena take it."""
+    peak = subject.profile.peak_memory_bytes
+    weights = sum(layer.weight_bytes for layer in subject.layers)
+    if not weights or peak < _MUCH_MEMORY or peak < _MANY_TIMES * weights:
+        return
+    largest = max(range(len(subject.layers)), key=lambda position: subject.layers[position].written_bytes)
+    yield Insight(
+        score=0.0,
+        title=f"Memory is {peak / weights:.0f} times the weights",
+        evidence=f"The peak is {size(peak)}, weights are {size(weights)}; the largest result is that of "
+        f"{subject.call(largest)}, {size(subject.layers[largest].written_bytes)}.",
+        next_step=(
+            "Try `memory_arena: false`, which gives memory back between passes, smaller batches, or smaller inputs."
+        ),
+        layers=(largest,),
+    )
+
+
+def larger_batches_pay(subject: Subject) -> Iterator[Insight]:
+    """In the batch sweep a larger batch gives a fifth more items a second than the smallest."""
+    points = sorted(
+        (point for point in subject.profile.batches if point.latency_ms and min(point.latency_ms) > 0),
+        key=lambda point: point.batch,
+    )
+    if len(points) < 2 or not points[0].items_per_s:
+        return
+    best = max(points, key=lambda point: point.items_per_s)
+    gain = best.items_per_s / points[0].items_per_s
+    if gain < _BATCH_PAYS:
+        return
+    yield Insight(
+        score=1 - 1 / gain,
+        title=f"Batches of {best.batch} give {gain:.2g} times the throughput",
+        evidence=f"{best.items_per_s:.4g} items a second at batch {best.batch}, {points[0].items_per_s:.4g} at batch "
+        f"{points[0].batch}. A batch takes {milliseconds(best.latency.median_ms)} instead of "
+        f"{milliseconds(points[0].latency.median_ms)} ({share(1 - 1 / gain)} less for each item).",
+        next_step=f"Where requests may wait for each other, collect them to batches of {best.batch}.",
+    )
+
+
+def _part(subject: Subject, name: str) -> Mapping[str, JsonValue]:
+    found = subject.profile.conditions.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _first(value: JsonValue) -> float:
+    return _number(value[0]) if isinstance(value, list) and value else 0.0
+
+
+def _number(value: JsonValue) -> float:
+    """0 for what is none, and for what is not finite."""
+    return float(value) if isinstance(value, int | float) and abs(value) < 1e15 else 0.0

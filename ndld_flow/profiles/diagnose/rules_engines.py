@@ -1,0 +1,240 @@
+"""Rules on what an engine is made of. Nothing was measured: they say what is so, not what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.quantities import count, share
+from ndld_flow.profiles.diagnose.asked_precision import ignored_nodes, missed_precisions
+from ndld_flow.profiles.diagnose.engine_subject import EngineSubject
+from ndld_flow.profiles.diagnose.insight import Insight
+from ndld_flow.profiles.diagnose.subject import layers_word, one_line
+from ndld_flow.records.profile import Layer, TensorInfo
+
+_HALVES = ("float16", "bfloat16")
+_REDUCED = (*_HALVES, "int8", "uint8", "int4", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn")
+_SHAPE_COPIES = ("shapehosttodevice", "devicetoshapehost")
+
+
+def reformats_at_the_ends(subject: EngineSubject) -> Iterator[Insight]:
+    """A reformat reads an input of the engine or writes an output: whoever calls it could hand the tensor over as the
+    engine wants it (https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/advanced.html,
+    "I/O formats").
+    """
+    ends = {one.name: f"input {one_line(one.name)}" for one in subject.profile.inputs if one.name}
+    ends |= {one.name: f"output {one_line(one.name)}" for one in subject.profile.outputs if one.name}
+    found = {
+        place: ends[tensor.name]
+        for place, layer in enumerate(subject.layers)
+        if layer.role == "reformat"
+        for tensor in (*layer.inputs, *layer.outputs)
+        if tensor.name in ends
+    }
+    if not found:
+        return
+    ways = [f"{end} {_way(subject.layers[place])}" for place, end in list(found.items())[:3]]
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    yield Insight(
+        score=0,
+        title=f"{layers_word(len(found))} reformatting at the engine's inputs and outputs",
+        evidence=f"{', '.join(ways)}{more}: in every pass, whatever the caller does.",
+        next_step=(
+            "If the caller can hand tensors over in the engine's own format, say so with `advanced.io_formats`, and "
+            "let `advanced.direct_io` refuse reformats."
+        ),
+        layers=tuple(found),
+    )
+
+
+def reformats_inside(subject: EngineSubject) -> Iterator[Insight]:
+    """Neighbouring layers want their tensors in different formats or types."""
+    ends = {one.name for one in (*subject.profile.inputs, *subject.profile.outputs)}
+    inside = subject.where(
+        lambda layer: (
+            layer.role == "reformat"
+            and bool(layer.inputs and layer.outputs)
+            and not any(tensor.name in ends for tensor in (*layer.inputs, *layer.outputs))
+        )
+    )
+    if not inside:
+        return
+    changing = [place for place in inside if _changes_type(subject.layers[place])]
+    types = f"; {len(changing)} of them change the type too" if changing else ""
+    fewer = " Fewer changes of precision between neighbours leave fewer of them." if changing else ""
+    yield Insight(
+        score=0,
+        title=f"{layers_word(len(inside))} reformatting between others",
+        evidence=f"{share(len(inside) / len(subject.layers))} of {layers_word(len(subject.layers))} only change how a "
+        f"tensor lies in memory{types}.",
+        next_step=f"Measure them with `profile`: what they cost is not known here.{fewer}",
+        layers=inside,
+    )
+
+
+def single_precision_among_half(subject: EngineSubject) -> Iterator[Insight]:
+    """An engine that computes in half precision has layers that compute in single."""
+    halves = [place for place in subject.computing if subject.layers[place].precision in _HALVES]
+    single = tuple(place for place in subject.computing if subject.layers[place].precision == "float32")
+    if not halves or not single:
+        return
+    typed = subject.is_strongly_typed
+    yield Insight(
+        score=0,
+        title=f"{layers_word(len(single))} of {count(len(subject.layers))} in single precision among some in half",
+        evidence=f"{subject.call_types(single)} compute in float32; {layers_word(len(halves))} in half precision"
+        f"{_of_unknown(subject)}.",
+        next_step=(
+            "Types are the model's: `convert_fp16` (`block`, `keep_io`) or `constrain_precision` decides them."
+            if typed
+            else "TensorRT found them faster so, or has no half precision for them, or was told to: see the "
+            "constraints. The model's outputs keep their type unless `advanced.io_formats` says otherwise."
+        ),
+        layers=single,
+    )
+
+
+def single_precision_only(subject: EngineSubject) -> Iterator[Insight]:
+    """A strongly typed engine of a float32 model computes nothing in half precision: no flag can change that.
+
+    A tensor or weights of another type anywhere mean that some of it computes otherwise.
+    """
+    if not subject.is_strongly_typed or not subject.computing:
+        return
+    types = {one.dtype for layer in subject.layers for one in (*layer.inputs, *layer.outputs)}
+    types |= {name for layer in subject.layers for name in (layer.precision, layer.weights_dtype)}
+    if types & set(_REDUCED):
+        return
+    yield Insight(
+        score=0,
+        title="All of it computes in single precision",
+        evidence=f"All {layers_word(len(subject.computing))} that compute in floating point compute in float32, as the "
+        "model says; the network is strongly typed, so that no builder flag changes it.",
+        next_step=(
+            "Put `convert_fp16` before this step, and `check_accuracy` after it: the engine takes its types from the "
+            "model."
+        ),
+        layers=(),
+    )
+
+
+def constraints_ignored(subject: EngineSubject) -> Iterator[Insight]:
+    """A precision was asked for and not given."""
+    constraints = subject.build.constraints if subject.build is not None else ()
+    ignored = [one for one in constraints if one.is_ignored]
+    if not ignored:
+        return
+    first, why = ignored[0], ignored[0].outcome.removeprefix("ignored").lstrip(": ")
+    nodes = ignored_nodes(subject.build)
+    yield Insight(
+        score=0,
+        title=f"{len(ignored)} of {len(constraints)} precision constraints were ignored",
+        evidence=f"Such as {one_line(first.precision)} for {one_line(first.node)}: {one_line(why) or 'not told why'}.",
+        next_step="The table of constraints tells the reason for each; where they must hold, say `typing: obey`.",
+        layers=subject.where(lambda layer: not nodes.isdisjoint(layer.onnx_nodes)),
+    )
+
+
+def asked_but_not_given(subject: EngineSubject) -> Iterator[Insight]:
+    """A constraint was set, and TensorRT chose another precision all the same: `typing: prefer` lets it."""
+    ignored = ignored_nodes(subject.build)
+    missed = [
+        place
+        for place in missed_precisions(subject.profile, subject.build)
+        if ignored.isdisjoint(subject.layers[place].onnx_nodes)
+    ]
+    if not missed:
+        return
+    ways = [
+        f"{one_line(layer.name)} ({one_line(layer.asked_precision)} asked, computes in {layer.precision})"
+        for layer in (subject.layers[place] for place in missed[:3])
+    ]
+    more = f" and {len(missed) - 3} more" if len(missed) > 3 else ""
+    yield Insight(
+        score=0,
+        title=f"{layers_word(len(missed))} asked for a precision and not given it",
+        evidence=f"{', '.join(ways)}{more}.",
+        next_step=(
+            "`typing: obey` refuses to build where a constraint cannot be met; with `apply_precision` and "
+            "`typing: strong` it is met by Casts."
+        ),
+        layers=tuple(missed),
+    )
+
+
+def weights_beyond_half(subject: EngineSubject) -> Iterator[Insight]:
+    """The builder said that weights do not fit into FP16."""
+    told = [one for one in _warnings(subject) if "FP16" in one and ("subnormal" in one or "infinity" in one.lower())]
+    if not told:
+        return
+    yield Insight(
+        score=0,
+        title="Weights that FP16 cannot hold",
+        evidence=f"The builder warns: {short_name(told[0].lstrip('- '), 300)}",
+        next_step=(
+            "Check the outputs with `check_accuracy`; if they are off, keep the layers of these weights in fp32 with "
+            "`constrain_precision`, or block them in `convert_fp16`."
+        ),
+    )
+
+
+def outputs_are_made_up(subject: EngineSubject) -> Iterator[Insight]:
+    """INT8 ranges are placeholders."""
+    if subject.option("placeholder_ranges") is not True:
+        return
+    yield Insight(
+        score=0,
+        title="Its outputs are wrong on purpose",
+        evidence="Tensors have made-up INT8 ranges (`placeholder_ranges`): the engine is good for measuring only.",
+        next_step="Calibrate (`calibration_cache`) before its outputs are used.",
+    )
+
+
+def weights_are_missing(subject: EngineSubject) -> Iterator[Insight]:
+    """A stripped engine runs only after it was refitted."""
+    if subject.option("weights") != "strip":
+        return
+    yield Insight(
+        score=0,
+        title="The engine holds no weights",
+        evidence="It was built with `weights: strip`: whoever loads it must refit it before it runs.",
+        next_step="Ship the ONNX model beside it, or build with `weights: fixed`.",
+    )
+
+
+def shapes_between_host_and_device(subject: EngineSubject) -> Iterator[Insight]:
+    """Values of shapes are copied between host and device."""
+    copies = subject.where(lambda layer: layer.type.lower() in _SHAPE_COPIES)
+    if not copies:
+        return
+    yield Insight(
+        score=0,
+        title=f"{layers_word(len(copies))} copying shapes between host and device",
+        evidence=f"{subject.call_types(copies)}: shapes are computed from values that the device holds.",
+        next_step=(
+            "If the inputs always have one shape, run `fix_shapes` and `sanitize` first: shapes become constants."
+        ),
+        layers=copies,
+    )
+
+
+def _of_unknown(subject: EngineSubject) -> str:
+    unknown = subject.where(lambda layer: layer.role == "compute" and not layer.precision)
+    return f"; for {count(len(unknown))} more it is not known" if unknown else ""
+
+
+def _way(layer: Layer) -> str:
+    ends = [_kind(side[0]) for side in (layer.inputs, layer.outputs) if side]
+    return f"({' to '.join(end for end in ends if end)})" if any(ends) else ""
+
+
+def _kind(tensor: TensorInfo) -> str:
+    return one_line(f"{tensor.dtype} {tensor.format}")
+
+
+def _changes_type(layer: Layer) -> bool:
+    return bool(layer.inputs and layer.outputs) and layer.inputs[0].dtype != layer.outputs[0].dtype
+
+
+def _warnings(subject: EngineSubject) -> tuple[str, ...]:
+    return subject.build.warnings if subject.build is not None else ()

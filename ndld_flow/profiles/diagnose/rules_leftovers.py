@@ -1,0 +1,211 @@
+"""Rules on what could have been computed before, or fused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ndld_flow.base.quantities import share
+from ndld_flow.profiles.diagnose.insight import Insight
+from ndld_flow.profiles.diagnose.subject import Subject, layers_word
+from ndld_flow.records.profile import Layer
+
+_SHAPES = ("Shape", "Size")
+_FEWEST_SHAPES = 3
+_INTEGERS = ("int64", "int32", "bool")
+_FEW_VALUES = 64
+"""A tensor with so few integers is a shape, an axis or an index."""
+_WORTH_A_LOOK = 0.02
+_CONVOLUTIONS = ("Conv", "FusedConv", "ConvTranspose")
+_AFFINE = ("Mul", "Add", "Sub", "Div")
+_LONGEST_WAY = 8
+"""Layers between a convolution and what can be folded into it."""
+
+_Says = Callable[[Layer], bool]
+
+
+def shapes_at_run_time(subject: Subject) -> Iterator[Insight]:
+    """Three Shape layers or more run in each pass, with what is computed from them.
+
+    With fixed input shapes all of it is constant, and the runtime plans memory ahead
+    (https://onnxruntime.ai/docs/tutorials/mobile/helpers/make-dynamic-shape-fixed.html).
+    """
+    shapes = subject.where(lambda layer: layer.type in _SHAPES)
+    if len(shapes) < _FEWEST_SHAPES:
+        return
+    positions = subject.where(_computes_shapes)
+    part = subject.share(positions)
+    yield Insight(
+        score=part,
+        title=f"{layers_word(len(positions))} computing shapes in each pass",
+        evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of {subject.whole}).",
+        next_step=(
+            "If the inputs always have this shape, run `fix_shapes` and then `sanitize`, which folds them; or set "
+            "`free_dimensions` of `profile`."
+        ),
+        layers=positions,
+    )
+
+
+def normalization_not_folded(subject: Subject) -> Iterator[Insight]:
+    """A BatchNormalization reads what a convolution writes and nothing else does: at inference it is a factor and an
+    offset for each channel, which the convolution's weights can hold (Jacob et al., 2017,
+    https://arxiv.org/abs/1712.05877, section 3.2).
+    """
+    yield from _after_convolution(
+        subject,
+        lambda layer: layer.type == "BatchNormalization",
+        "normalizing what a convolution writes",
+        "Run `sanitize` with `fuse: true`: it folds BatchNormalization into the weights.",
+    )
+
+
+def factor_not_folded(subject: Subject) -> Iterator[Insight]:
+    """A Mul, Add, Sub or Div with a constant of one value, or one for each channel, reads what a convolution writes
+    and nothing else does: the convolution's weights and bias can hold it.
+    """
+    yield from _after_convolution(
+        subject,
+        _is_affine,
+        "scaling or shifting what a convolution writes",
+        "Run `sanitize` with `fuse: true`: it folds constant factors and offsets into the convolution's weights.",
+    )
+
+
+def activation_not_fused(subject: Subject) -> Iterator[Insight]:
+    """Sigmoid and a Mul of its input: Swish, in two layers instead of one (https://arxiv.org/abs/1710.05941).
+
+    Half of the Mul and all of the traffic between is taken as the saving: the time of the shorter of the two.
+    """
+    pairs = [pair for position, layer in enumerate(subject.layers) if (pair := _swish(subject, position, layer))]
+    saved = sum(min(subject.share([one]) for one in pair) for pair in pairs)
+    if saved < _WORTH_A_LOOK:
+        return
+    positions = subject.longest_first(position for pair in pairs for position in pair)
+    yield Insight(
+        score=saved,
+        title=f"Sigmoid and Mul in two layers, {len(pairs)} times",
+        evidence=f"x * sigmoid(x) in {layers_word(len(positions))}: {subject.took(positions)}. The "
+        f"longest is {subject.call(positions[0])}.",
+        next_step=(
+            "Export the activation as one operator (Swish since opset 24), or use a runtime that fuses the two: ONNX "
+            "Runtime does from `optimization: extended` on, TensorRT always."
+        ),
+        layers=positions,
+    )
+
+
+def hard_swish_in_parts(subject: Subject) -> Iterator[Insight]:
+    """x * clip(x + 3, 0, 6) / 6 in four layers, as exporters write HardSwish before opset 14
+    (https://arxiv.org/abs/1905.02244, section 5.2).
+
+    All but the longest of the four is taken as the saving. With HardSwish in their place PP-OCRv4's detection needed
+    10 % less CPU time on ONNX Runtime 1.31 (tests/benchmarks/bench_diagnosis.py), and its output differed by 2e-7.
+    """
+    found = [parts for position in range(len(subject.layers)) if (parts := _hard_swish(subject, position))]
+    saved = sum(subject.share(parts) - subject.share(subject.longest_first(parts)[:1]) for parts in found)
+    if saved < _WORTH_A_LOOK:
+        return
+    positions = subject.longest_first(position for parts in found for position in parts)
+    yield Insight(
+        score=saved,
+        title=f"HardSwish in four layers, {len(found)} times",
+        evidence=f"Add, Clip, Mul and Div in {layers_word(len(positions))}: {subject.took(positions)} "
+        f"({share(subject.share(positions))} of {subject.whole}). The longest is {subject.call(positions[0])}.",
+        next_step="Export with opset 14 or later, where HardSwish is one operator, or replace the four in the model.",
+        layers=positions,
+    )
+
+
+def _computes_shapes(layer: Layer) -> bool:
+    if layer.type in _SHAPES:
+        return True
+    tensors = (*layer.inputs, *layer.outputs)
+    small = all(_elements(tensor.shape) <= _FEW_VALUES and tensor.dtype in _INTEGERS for tensor in tensors)
+    return bool(tensors) and small and layer.role != "control"
+
+
+def _elements(shape: tuple[int, ...]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def _is_affine(layer: Layer) -> bool:
+    """One input is a constant that is broadcast along all axes, or all but one."""
+    if layer.type not in _AFFINE or not layer.weight_bytes or len(layer.inputs) != 2 or not layer.outputs:
+        return False
+    smaller = min((tensor.shape for tensor in layer.inputs), key=_elements)
+    if layer.type == "Div" and smaller != layer.inputs[1].shape:
+        return False
+    return sum(size > 1 for size in smaller) <= 1 and _elements(smaller) < _elements(layer.outputs[0].shape)
+
+
+def _after_convolution(subject: Subject, says: _Says, what: str, next_step: str) -> Iterator[Insight]:
+    positions = subject.where(lambda layer: says(layer) and _reads_convolution(subject, layer))
+    part = subject.share(positions)
+    if not positions or part < _WORTH_A_LOOK:
+        return
+    yield Insight(
+        score=part,
+        title=f"{layers_word(len(positions))} {what}",
+        evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of {subject.whole}). The "
+        f"longest is {subject.call(positions[0])}.",
+        next_step=next_step,
+        layers=positions,
+    )
+
+
+def _reads_convolution(subject: Subject, layer: Layer) -> bool:
+    """Directly, through reorders, or through such layers themselves; and nobody else reads it."""
+    for _ in range(_LONGEST_WAY):
+        made = [(tensor.name, subject.makers[tensor.name]) for tensor in layer.inputs if tensor.name in subject.makers]
+        if len(made) != 1 or len(subject.readers[made[0][0]]) != 1:
+            return False
+        layer = subject.layers[made[0][1]]
+        if layer.type in _CONVOLUTIONS:
+            return True
+        if layer.role != "reformat" and not _is_affine(layer):
+            return False
+    return False
+
+
+def _hard_swish(subject: Subject, position: int) -> tuple[int, ...]:
+    """The four layers around this Clip; the division may come before the product."""
+    clip = subject.layers[position]
+    if clip.type != "Clip":
+        return ()
+    added = _made_by(subject, clip, "Add")
+    after = _only_reader(subject, position)
+    last = None if after is None else _only_reader(subject, after)
+    if added is None or after is None or last is None:
+        return ()
+    if sorted((subject.layers[after].type, subject.layers[last].type)) != ["Div", "Mul"]:
+        return ()
+    product = subject.layers[after if subject.layers[after].type == "Mul" else last]
+    read = {tensor.name for tensor in subject.layers[added].inputs} & {tensor.name for tensor in product.inputs}
+    return (added, position, after, last) if read - {""} else ()
+
+
+def _made_by(subject: Subject, layer: Layer, kind: str) -> int | None:
+    """The layer of this type that makes one of its inputs."""
+    makers = (subject.makers.get(tensor.name) for tensor in layer.inputs)
+    return next((maker for maker in makers if maker is not None and subject.layers[maker].type == kind), None)
+
+
+def _only_reader(subject: Subject, position: int) -> int | None:
+    outputs = subject.layers[position].outputs
+    readers = subject.readers.get(outputs[0].name, ()) if len(outputs) == 1 else ()
+    return readers[0] if len(readers) == 1 else None
+
+
+def _swish(subject: Subject, position: int, layer: Layer) -> tuple[int, int] | None:
+    if layer.type != "Mul" or len(layer.inputs) != 2:
+        return None
+    for gate, value in (layer.inputs, layer.inputs[::-1]):
+        maker = subject.makers.get(gate.name)
+        if maker is None or subject.layers[maker].type != "Sigmoid":
+            continue
+        if subject.layers[maker].inputs and subject.layers[maker].inputs[0].name == value.name:
+            return (maker, position)
+    return None

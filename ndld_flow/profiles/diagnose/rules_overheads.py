@@ -1,0 +1,120 @@
+"""Rules on what layers do that is no work of the model: reformats, casts, copies, control."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ndld_flow.base.quantities import share
+from ndld_flow.profiles.diagnose.insight import Insight
+from ndld_flow.profiles.diagnose.lints.type_conversions import changes_type
+from ndld_flow.profiles.diagnose.subject import Subject, layers_word
+from ndld_flow.records.profile import LayerRole
+
+_WORTH_A_LOOK = 0.03
+"""Less of the latency than this is no reason to change a model."""
+_REORDERS = ("ReorderInput", "ReorderOutput")
+
+
+def reformats(subject: Subject) -> Iterator[Insight]:
+    """Layers that change a tensor's layout, and not its type, take 3 % or more.
+
+    ONNX Runtime's CPU provider computes convolutions in blocks of channels (NCHWc) and reorders wherever a neighbour
+    has no such kernel; TensorRT reformats where neighbours differ in precision or format
+    (https://onnxruntime.ai/docs/performance/model-optimizations/graph-optimizations.html, "layout optimizations";
+    https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/optimization.html). Half of their time is taken as
+    the saving: some stay. Giving up the blocked layout is no way out: without it PP-OCRv4's models need a third more
+    CPU time (`optimization: extended`, tests/benchmarks/bench_diagnosis.py).
+    """
+    positions = tuple(place for place in _in_role(subject, "reformat") if not changes_type(subject.layers[place]))
+    part = subject.share(positions)
+    if part < _WORTH_A_LOOK:
+        return
+    if any(subject.layers[position].type in _REORDERS for position in positions):
+        next_step = (
+            "They stand where a layer between convolutions has no kernel for blocks of channels: run `sanitize` with "
+            "`fuse: true`, and export activations as Relu or as one operator. `optimization: extended` shows what it "
+            "is without blocks; that is slower as a rule."
+        )
+    else:
+        next_step = (
+            "Look at the neighbours of the longest reformats: their kernels want different formats. At inputs and "
+            "outputs the caller can use the format inside (`advanced.io_formats` of `build_engine`)."
+        )
+    yield Insight(
+        score=part / 2,
+        title=f"Changing layouts takes {share(part)} of {subject.whole}",
+        evidence=f"{subject.call_types(positions)}: {subject.took(positions)}. The longest is "
+        f"{subject.call(positions[0])}.",
+        next_step=next_step,
+        layers=positions,
+    )
+
+
+def casts(subject: Subject) -> Iterator[Insight]:
+    """Casts take 3 % or more: precisions meet too often. A cast moves data and computes nothing."""
+    positions = _in_role(subject, "cast")
+    part = subject.share(positions)
+    if part < _WORTH_A_LOOK:
+        return
+    put_in = sum(1 for position in positions if not subject.layers[position].onnx_nodes)
+    yield Insight(
+        score=part * 0.8,
+        title=f"Casts take {share(part)} of {subject.whole}",
+        evidence=f"{layers_word(len(positions))}, {put_in} of them with no counterpart in the model: "
+        f"{subject.took(positions)}. The longest is {subject.call(positions[0])}.",
+        next_step=(
+            "Let neighbours have one precision: put what stands between two blocked layers into `block` of "
+            "`convert_fp16` too, or take single layers out of it. Casts that the runtime puts in say that the provider "
+            "has no kernel for that precision."
+        ),
+        layers=positions,
+    )
+
+
+def copies(subject: Subject) -> Iterator[Insight]:
+    """Tensors are copied between host and device within the model, in any amount.
+
+    ONNX Runtime puts a copy where neighbours run on different devices, and each waits for the device
+    (https://onnxruntime.ai/docs/performance/tune-performance/troubleshooting.html).
+    """
+    positions = _in_role(subject, "copy")
+    if not positions:
+        return
+    part = subject.share(positions)
+    yield Insight(
+        score=part,
+        title=f"{layers_word(len(positions))} copying tensors between host and device",
+        evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of {subject.whole}).",
+        next_step=(
+            "Find the layers on the CPU around them: replace their operators by some that the device has, or run "
+            "`fix_shapes` and `sanitize` where they only compute shapes."
+        ),
+        layers=positions,
+    )
+
+
+def control_flow_on_gpu(subject: Subject) -> Iterator[Insight]:
+    """If, Loop or Scan in a session on a GPU: the condition is read on the host, so the host waits for the device in
+    every round, and CUDA graphs cannot be used (https://onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider
+    .html, "Using CUDA Graphs").
+    """
+    positions = _in_role(subject, "control")
+    if not positions or not subject.on_gpu:
+        return
+    part = subject.share(positions)
+    yield Insight(
+        score=part,
+        title=f"Control flow on a GPU: {subject.call_types(positions)}",
+        evidence=f"They take {subject.took(positions)} without their bodies ({share(part)} of {subject.whole}).",
+        next_step=(
+            "Make the input that decides the branch a constant and run `sanitize`, which takes the branch once and for "
+            "all; unroll loops of a known length when exporting."
+        ),
+        layers=positions,
+    )
+
+
+def _in_role(subject: Subject, role: LayerRole) -> tuple[int, ...]:
+    """Those that take time: TensorRT lists some that only rename a tensor."""
+    found = (position for position, layer in enumerate(subject.layers) if layer.role == role)
+    return subject.longest_first(position for position in found if subject.medians_ms[position] > 0)

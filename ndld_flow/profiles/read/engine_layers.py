@@ -1,0 +1,221 @@
+"""What `trtexec --exportLayerInfo` and TensorRT's engine inspector write: layers with types, tensors and tactics.
+
+`{"Layers": [...], "Bindings": [names]}` in TensorRT 8 to 10; since 11 `"I/O Tensors": [{Name, IOMode, DataType, ...}]`
+stands for the bindings, and a tensor's `Format/Datatype` is split in two. Without detailed profiling verbosity the
+layers are names only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ndld_flow.base.dtype_names import dtype_of_tensorrt
+from ndld_flow.profiles.read.evidence_of_layers import weights_of, window_of
+from ndld_flow.profiles.read.json_values import objects_in, shape_of, text_of, whole_of
+from ndld_flow.profiles.read.onnx_origins import nodes_of_metadata, nodes_of_name
+from ndld_flow.profiles.read.tensor_formats import format_of_tensorrt
+from ndld_flow.profiles.read.text_files import read_whole
+from ndld_flow.profiles.read.tolerant_json import Parsed, parse_tolerantly
+from ndld_flow.profiles.read.work_of_layers import LayerWork, elements, work_of
+from ndld_flow.records.layer_arithmetic import QUANTIZING_TYPES, multiplies_matrices
+from ndld_flow.records.profile import LayerRole, LayerWeight, TensorInfo
+
+_NO_TACTIC = ("0x0", "0x0000000000000000")
+_COPIES = ("hosttodevice", "devicetohost", "shapehosttodevice", "devicetoshapehost", "memcpy")
+_CONTROL = ("loop", "conditional", "conditioninput", "conditionoutput", "conditionaloutput", "triplimit", "recurrence")
+
+
+@dataclass(frozen=True)
+class EngineLayer:
+    """One layer as the engine tells it."""
+
+    name: str
+    type: str = ""
+    inputs: tuple[TensorInfo, ...] = ()
+    outputs: tuple[TensorInfo, ...] = ()
+    role: LayerRole = "compute"
+    tactic: str = ""
+    stream: int | None = None
+    onnx_nodes: tuple[str, ...] = ()
+    work: LayerWork = field(default_factory=LayerWork)
+    weights_dtype: str = ""
+    """Empty where it has no weights, or they are not listed."""
+    groups: int | None = None
+    weights: tuple[LayerWeight, ...] = ()
+    window: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """An engine's layers in order, and the tensors it is bound to."""
+
+    layers: tuple[EngineLayer, ...]
+    bindings: tuple[str, ...]
+    """Names of inputs and outputs, where nothing says which is which."""
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    is_detailed: bool
+    """False where layers are names only."""
+    unreadable: int
+    parsed: Parsed
+
+
+def read_engine_info(path: Path) -> EngineInfo:
+    """Read an export. Raises RequestError when the file cannot be read, ValueError when there is nothing in it."""
+    parsed = parse_tolerantly(read_whole(path))
+    document = parsed.value if isinstance(parsed.value, dict) else {}
+    listed = document.get("Layers")
+    entries = listed if isinstance(listed, list) else []
+    layers = [layer for layer in map(_layer, entries) if layer is not None]
+    bound = list(objects_in(document.get("I/O Tensors")))
+    names = document.get("Bindings")
+    return EngineInfo(
+        layers=tuple(layers),
+        bindings=tuple(name for name in map(text_of, names if isinstance(names, list) else []) if name),
+        inputs=_bound(bound, "input"),
+        outputs=_bound(bound, "output"),
+        is_detailed=any(layer.type for layer in layers),
+        unreadable=len(entries) - len(layers),
+        parsed=parsed,
+    )
+
+
+def bare_layer(name: str) -> EngineLayer:
+    """A layer of which only the name is known."""
+    return EngineLayer(name, role=_role(name), onnx_nodes=nodes_of_name(name))
+
+
+def split_bindings(info: EngineInfo) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
+    """The engine's inputs and outputs with what its layers know of them.
+
+    A binding is an output if a layer writes it, otherwise an input if one reads it. `I/O Tensors` have the last word.
+    """
+    read = _first_of(tensor for layer in info.layers for tensor in layer.inputs)
+    written = _first_of(tensor for layer in info.layers for tensor in layer.outputs)
+    inputs = tuple(read[name] for name in info.bindings if name in read and name not in written)
+    outputs = tuple(written[name] for name in info.bindings if name in written)
+    return (
+        tuple(_with_dims(tensor, read) for tensor in info.inputs) or inputs,
+        tuple(_with_dims(tensor, written) for tensor in info.outputs) or outputs,
+    )
+
+
+def _first_of(tensors: Iterable[TensorInfo]) -> dict[str, TensorInfo]:
+    found: dict[str, TensorInfo] = {}
+    for tensor in tensors:
+        found.setdefault(tensor.name, tensor)
+    return found
+
+
+def _with_dims(bound: TensorInfo, known: Mapping[str, TensorInfo]) -> TensorInfo:
+    """The inspector writes -1 for a free dimension of a bound tensor; the layers know what it was."""
+    layer = known.get(bound.name)
+    return bound if layer is None or -1 not in bound.shape else bound.model_copy(update={"shape": layer.shape})
+
+
+def _bound(entries: Iterable[Mapping[str, object]], mode: str) -> tuple[TensorInfo, ...]:
+    return tuple(_tensor(entry) for entry in entries if text_of(entry.get("IOMode")).lower() == mode)
+
+
+def _layer(entry: object) -> EngineLayer | None:
+    if isinstance(entry, str):
+        return bare_layer(text_of(entry)) if entry else None
+    if not isinstance(entry, dict) or not text_of(entry.get("Name")):
+        return None
+    name, kind = text_of(entry["Name"]), text_of(entry.get("LayerType"))
+    inputs = tuple(map(_tensor, objects_in(entry.get("Inputs"))))
+    outputs = tuple(map(_tensor, objects_in(entry.get("Outputs"))))
+    nodes = _nodes(entry, name)
+    role = _role(name, kind, text_of(entry.get("Origin")))
+    if role == "compute" and not nodes and _changes_layout(inputs, outputs):
+        role = "reformat"  # as Myelin's `__myl_Tran_myl0_42` do, which TensorRT-RTX compiles
+    return EngineLayer(
+        name=name,
+        type=kind,
+        inputs=inputs,
+        outputs=outputs,
+        role=role,
+        tactic=_tactic(entry),
+        stream=whole_of(entry.get("StreamId")),
+        onnx_nodes=() if role == "reformat" else nodes,
+        work=work_of(entry, inputs, outputs),
+        weights_dtype=_weights_dtype(entry),
+        groups=_groups(entry, inputs),
+        weights=weights_of(entry),
+        window=window_of(entry),
+    )
+
+
+def _weights_dtype(entry: Mapping[str, object]) -> str:
+    """From `Weights`, or from the `Constants` that TensorRT-RTX lists: the largest that is no vector of scales."""
+    weights = entry.get("Weights", entry.get("ConvWeights"))
+    if isinstance(weights, dict):
+        return dtype_of_tensorrt(text_of(weights.get("Type")))
+    if not multiplies_matrices(text_of(entry.get("LayerType")), text_of(entry.get("Name"))):
+        return ""
+    listed = [_tensor(one) for one in objects_in(entry.get("Constants"))]
+    matrices = [one for one in listed if sum(dim > 1 for dim in one.shape) > 1]
+    return max(matrices, key=lambda one: elements(one.shape) or 0).dtype if matrices else ""
+
+
+def _groups(entry: Mapping[str, object], inputs: tuple[TensorInfo, ...]) -> int | None:
+    """As listed, or as the filter of a convolution of TensorRT-RTX tells: [channels out, channels of a group, ...]."""
+    listed = whole_of(entry.get("Groups", entry.get("ConvGroups")))
+    if listed is not None or text_of(entry.get("LayerType")) != "correlation":
+        return listed
+    constants = (shape_of(one.get("Dimensions")) or () for one in objects_in(entry.get("Constants")))
+    filters = max((shape for shape in constants if len(shape) > 3), key=lambda shape: elements(shape) or 0, default=())
+    source = inputs[0].shape if inputs else ()
+    if len(source) < 2 or not filters or filters[1] < 1 or source[1] < 1:
+        return None
+    return source[1] // filters[1] if source[1] % filters[1] == 0 else None
+
+
+def _nodes(entry: Mapping[str, object], name: str) -> tuple[str, ...]:
+    return nodes_of_metadata(text_of(entry.get("Metadata"))) or nodes_of_name(name)
+
+
+def _role(name: str, kind: str = "", origin: str = "") -> LayerRole:
+    """QuantizeLinear and DequantizeLinear run as reformats, but the model asked for them."""
+    lowered = kind.lower()
+    if origin.upper() == "QDQ" or kind in QUANTIZING_TYPES:
+        return "quantize"
+    if lowered == "cast":
+        return "cast"
+    if lowered in ("reformat", "reformatter") or name.startswith("Reformatting CopyNode "):
+        return "reformat"
+    if lowered in _COPIES:
+        return "copy"
+    if lowered in ("wait", "signal"):
+        return "sync"
+    return "control" if lowered in _CONTROL else "compute"
+
+
+def _changes_layout(inputs: tuple[TensorInfo, ...], outputs: tuple[TensorInfo, ...]) -> bool:
+    """One tensor in, the same out in another format."""
+    if len(inputs) != 1 or len(outputs) != 1:
+        return False
+    before, after = inputs[0], outputs[0]
+    return before.shape == after.shape and "" not in (before.format, after.format) and before.format != after.format
+
+
+def _tactic(entry: Mapping[str, object]) -> str:
+    name, value = text_of(entry.get("TacticName")), text_of(entry.get("TacticValue"))
+    return name or ("" if value in _NO_TACTIC else value)
+
+
+def _tensor(entry: Mapping[str, object]) -> TensorInfo:
+    told = next(_told_types(entry), "")
+    return TensorInfo(
+        name=text_of(entry.get("Name")),
+        dtype=dtype_of_tensorrt(told),
+        shape=shape_of(entry.get("Dimensions")) or (),
+        format=format_of_tensorrt(text_of(entry.get("Format/Datatype")) or text_of(entry.get("Format"))),
+    )
+
+
+def _told_types(entry: Mapping[str, object]) -> Iterator[str]:
+    keys = ("Format/Datatype", "DataType", "Datatype", "Type", "Format")
+    yield from (text_of(entry[key]) for key in keys if entry.get(key))

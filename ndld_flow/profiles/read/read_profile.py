@@ -1,0 +1,79 @@
+"""Any profile or engine that is known here, as one document: our own, trtexec's exports, TREx's, ONNX Runtime's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.plain_text import visible_name
+from ndld_flow.profiles.read.onnxruntime_profile import profile_of_onnxruntime
+from ndld_flow.profiles.read.sources import Kind, Source, find_source
+from ndld_flow.profiles.read.tensorrt_profile import profile_of_tensorrt
+from ndld_flow.records.build import Build
+from ndld_flow.records.profile import Profile
+from ndld_flow.records.read_document import read_document
+
+_Own = TypeVar("_Own", Profile, Build)
+
+
+def read_profile(path: Path) -> Profile:
+    """Read a file or a folder; an engine that nobody ran has layers without times.
+
+    Raises RequestError that says what is wrong and what can be read.
+    """
+    source = find_source(path)
+    if source.kind == "build":
+        return read_build(path).as_profile()
+    if source.kind == "profile":
+        return _own(source)
+    if source.kind == "onnxruntime":
+        return profile_of_onnxruntime(source.of("onnxruntime")[0], source.label)
+    return profile_of_tensorrt(source)
+
+
+def recognise(path: Path) -> Kind | None:
+    """What a file or folder holds, told by its contents; None for what `read_profile` would not take."""
+    try:
+        return find_source(path).kind
+    except RequestError:
+        return None
+
+
+def read_build(path: Path) -> Build:
+    """Read how an engine was built: a `build.json`, or the folder that holds it. Raises as `read_profile` does."""
+    return _record(Build, find_source(path).of("build")[0])
+
+
+def _own(source: Source) -> Profile:
+    path = source.of("profile")[0]
+    profile = _record(Profile, path)
+    _check_samples(path, profile)
+    return profile
+
+
+def _record(kind: type[_Own], path: Path) -> _Own:
+    try:
+        return read_document(kind, path)
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValidationError as error:
+        word = kind.__name__.lower()
+        raise RequestError(f"{path} is no {word} that this version reads: {_first(error)}") from error
+
+
+def _check_samples(path: Path, profile: Profile) -> None:
+    """Every layer has as many samples as the layer pass had passes: all that counts them relies on it."""
+    counts = {len(layer.samples_ms) for layer in profile.layers}
+    passes = sum(profile.layer_runs)
+    if len(counts) > 1 or (profile.layer_runs and counts and passes not in counts):
+        raise RequestError(f"{path}: its layers have different numbers of samples; it was changed or is damaged")
+    if any(not run.latency_ms for run in profile.runs):
+        raise RequestError(f"{path}: a process run has no samples; it was changed or is damaged")
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    return visible_name(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}".lstrip(": "))[:300]

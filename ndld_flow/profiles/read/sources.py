@@ -1,0 +1,187 @@
+"""Which files belong to what is to be read, told by their contents and not by their names."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.profiles.read.text_files import read_ends
+
+Kind = Literal["profile", "build", "trtexec", "trex", "onnxruntime"]
+Part = Literal["profile", "build", "onnxruntime", "times", "layer times", "engine", "log", "metadata", "device"]
+
+FORMATS = (
+    "a profile.json or build.json of ndld-flow; trtexec's --exportTimes, --exportProfile and --exportLayerInfo, and "
+    "its log; what TensorRT's engine inspector wrote (.trt.json); a folder of TREx; ONNX Runtime's profile"
+)
+
+_SUFFIXES = (".json", ".txt", ".log", ".out")
+_MAX_FILES = 1_000
+_JSON = re.compile(r'\s*(?:\{|\[\s*(?:[{\]"]|\Z))')
+_LOG = re.compile(
+    r"=== (?:Performance summary|Device Information|(?:Model|Build|Inference) Options) ===|&&&& RUNNING \w"
+)
+_MARKS: tuple[tuple[Part, tuple[tuple[str, ...], ...]], ...] = (
+    ("build", (('"model_digest"',), ('"backend"',), ('"built_at"',))),
+    ("profile", (('"model_digest"',), ('"backend"',), ('"runs"', '"layers"'))),
+    ("times", (('"startComputeMs"', '"latencyMs"'),)),
+    ("layer times", (('"averageMs"', '"timeMs"'),)),
+    ("onnxruntime", (('"cat"',), ('"model_run"', "_kernel_time", '"session_initialization"', '"model_loading'))),
+    ("engine", (('"Layers"',), ('"Bindings"', '"I/O Tensors"', '"LayerType"', '"Name"'))),
+    ("metadata", (('"performance_summary"', '"model_options"', '"build_options"', '"inference_options"'),)),
+    ("device", (('"ComputeCapability"',), ('"Name"',))),
+)
+"""A part is the first of which every tuple has a word in the file."""
+_ALONE: dict[Part, Kind] = {"profile": "profile", "build": "build", "onnxruntime": "onnxruntime"}
+"""Parts that tell all of a measurement by themselves."""
+_ONE_OF_EACH: tuple[Part, ...] = ("times", "layer times", "engine")
+_WORDS = (
+    "json|txt|log|out|times?|timings?|profil(?:e|es|ing)|prof|layers?|layer_?info|info|graph|metadata|meta|build|"
+    "device|engine|plan|onnx|trtexec|trt|exports?|exported|perf|latency|inference"
+)
+_STAMP = r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d(?:_\d+)?"
+"""That ONNX Runtime puts into a profile's name."""
+_TAIL = re.compile(rf"(?:^|[._\- ]+)(?:{_WORDS}|{_STAMP})$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Files that tell of one measurement."""
+
+    kind: Kind
+    label: str
+    files: tuple[tuple[Part, Path], ...]
+
+    def of(self, *parts: Part) -> tuple[Path, ...]:
+        return tuple(path for part, path in self.files if part in parts)
+
+
+def part_of(path: Path) -> Part | None:
+    """What a file holds; None for what is nothing of this. Raises RequestError when it cannot be read."""
+    text = read_ends(path)
+    if not _JSON.match(text):
+        return "log" if _LOG.search(text) else None
+    for part, words in _MARKS:
+        if all(any(word in text for word in either) for either in words):
+            return part
+    return None
+
+
+def find_source(path: Path) -> Source:
+    """The files to read for a file or a folder. Raises RequestError that says what is wrong and what can be read."""
+    if path.is_dir():
+        return _of_folder(path)
+    if not path.exists():
+        raise RequestError(f"{path} does not exist; what can be read: {FORMATS}")
+    part = part_of(path) if path.is_file() else None
+    if part is None:
+        raise RequestError(f"{path} is no profile that is known here; what can be read: {FORMATS}")
+    if part in ("profile", "build", "onnxruntime"):
+        return Source(part, _prefix(path) or path.stem, ((part, path),))
+    beside = {file: kind for file, kind in _parts_in(path.parent).items() if kind not in _ALONE}
+    files = _group_of(path, beside | {path: part})
+    return _tensorrt(_prefix(path) or path.absolute().parent.name or path.stem, files)
+
+
+def _of_folder(folder: Path) -> Source:
+    parts = _parts_in(folder)
+    label = folder.absolute().name
+    own = [file for file, part in parts.items() if part in ("profile", "build")]
+    if folder / "profile.json" in own:
+        return Source("profile", label, (("profile", folder / "profile.json"),))
+    if folder / "build.json" in own:  # what it was made of lies beside it
+        return Source("build", label, (("build", folder / "build.json"),))
+    exports = {file: part for file, part in parts.items() if part not in _ALONE}
+    passes = [file for file, part in parts.items() if part == "onnxruntime"]
+    if len(own) + len(passes) + (1 if exports else 0) > 1:
+        raise RequestError(f"{folder} holds several profiles ({_names([*own, *passes, *exports])}); give one file")
+    if exports:
+        return _tensorrt(label, _group(folder, exports))
+    for file in (*own, *passes):
+        return Source(_ALONE[parts[file]], label, ((parts[file], file),))
+    raise RequestError(f"{folder} holds no profile that is known here; what can be read: {FORMATS}")
+
+
+def _tensorrt(label: str, files: Mapping[Path, Part]) -> Source:
+    kind: Kind = "trex" if {"metadata", "device"} & set(files.values()) else "trtexec"
+    return Source(kind, label, tuple((part, file) for file, part in files.items()))
+
+
+def _parts_in(folder: Path) -> dict[Path, Part]:
+    try:
+        files = sorted(islice((file for file in folder.iterdir() if file.suffix.lower() in _SUFFIXES), _MAX_FILES))
+    except OSError as error:
+        raise RequestError(f"{folder} cannot be read: {error.strerror or error}") from error
+    found: dict[Path, Part] = {}
+    for file in files:
+        part = _part_if_readable(file)
+        if part is not None:
+            found[file] = part
+    return found
+
+
+def _part_if_readable(file: Path) -> Part | None:
+    try:
+        return part_of(file) if file.is_file() else None
+    except RequestError:  # a neighbour that is none of our business
+        return None
+
+
+def _group(folder: Path, parts: Mapping[Path, Part]) -> Mapping[Path, Part]:
+    """All files of a folder, where they can be of one model."""
+    if not _doubled(parts):
+        return parts
+    groups = _by_prefix(parts)
+    if len(groups) == 1:
+        raise RequestError(f"{folder} holds several exports of one kind ({_names(_doubled(parts))}); give one file")
+    example = next(iter(groups[min(groups)]))
+    raise RequestError(
+        f"{folder} holds the exports of several models ({', '.join(sorted(groups))}); give one file of the one you "
+        f"mean, such as {example.name}"
+    )
+
+
+def _group_of(path: Path, parts: Mapping[Path, Part]) -> Mapping[Path, Part]:
+    """The files that belong to one."""
+    if not _doubled(parts):
+        return parts
+    near = _by_prefix(parts)[_prefix(path)]
+    without = {file: part for file, part in near.items() if file == path or part != near[path]}
+    if _doubled(without):
+        raise RequestError(
+            f"several exports of one kind lie beside {path.name} ({_names(_doubled(without))}); put those of one "
+            "measurement into a folder of their own"
+        )
+    return without
+
+
+def _doubled(parts: Mapping[Path, Part]) -> list[Path]:
+    """Files of a kind that a measurement has one of, where there are several."""
+    listed = list(parts.values())
+    return [file for file, part in parts.items() if part in _ONE_OF_EACH and listed.count(part) > 1]
+
+
+def _by_prefix(parts: Mapping[Path, Part]) -> dict[str, dict[Path, Part]]:
+    groups: dict[str, dict[Path, Part]] = defaultdict(dict)
+    for file, part in parts.items():
+        groups[_prefix(file)][file] = part
+    return groups
+
+
+def _prefix(path: Path) -> str:
+    """What a file is called without the words for its kind: `resnet.onnx.engine.timing.json` -> `resnet`."""
+    name, shorter = path.name, ""
+    while (shorter := _TAIL.sub("", name)) != name:
+        name = shorter
+    return name
+
+
+def _names(files: Iterable[Path]) -> str:
+    names = [file.name for file in files]
+    return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")

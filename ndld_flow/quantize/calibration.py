@@ -1,0 +1,156 @@
+"""Ranges of a model's activations, measured on samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from onnxruntime.quantization.calibrate import HistogramCollector, TensorData
+
+from ndld_flow.accuracy.inside.capture import capture
+from ndld_flow.models.tensors import Array
+from ndld_flow.quantize.hearing import heard
+from ndld_flow.quantize.prepared_model import PreparedModel
+from ndld_flow.quantize.settings import QuantizeSettings
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+
+_Span = tuple[float, float, float]
+_BINS = {"entropy": 128, "percentile": 2048, "distribution": 2048}
+"""As ONNX Runtime's own calibrators have them."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """What an activation's scale spans, and what the samples held."""
+
+    low: float
+    high: float
+    minimum: float
+    maximum: float
+    rms: float
+    """Root of the mean square over all samples."""
+    saturated_share: float = 0.0
+    """Of all elements, those outside of the range; they are cut off."""
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """The ranges of a prepared model's activations."""
+
+    tensors: Mapping[str, Range]
+    sample_count: int
+    nonfinite: frozenset[str] = frozenset()
+    """Tensors that hold NaN or infinity: their nodes stay as they are."""
+
+    def spoilt(self, prepared: PreparedModel) -> set[str]:
+        """First outputs of nodes that have such tensors."""
+        return {node.output for node in prepared.nodes if not self.nonfinite.isdisjoint((*node.reads, *node.makes))}
+
+
+def calibrate(
+    prepared: PreparedModel,
+    samples: Iterable[Mapping[str, Array]],
+    settings: QuantizeSettings,
+    scratch: Path,
+    progress: Callable[[int, int, str], None] = lambda done, total, what: None,
+) -> Ranges:
+    """Run the prepared model on every sample and take the range of every activation that may be quantised.
+
+    Of tensors no more than one sample's is in memory; histograms are kept of each. With `mode: dynamic` there is
+    nothing to measure. Raises `ModelError` when the model does not run.
+    """
+    nodes = prepared.chosen() if settings.mode == "static" else []
+    wanted = list(dict.fromkeys(name for node in nodes for name in (*node.reads, *node.makes)))
+    if not wanted:
+        return Ranges({}, 0)
+    moments = {name: _Moments() for name in wanted}
+    histograms = None if settings.method == "minmax" else _Histograms(settings)
+    fed = _Remembering(samples)
+    # At no optimisation: every tensor is there, and is what the model says.
+    session = SessionSettings(optimization="disabled")
+    inside = [name for name in wanted if name not in prepared.inputs]
+    for number, captured in enumerate(capture(prepared.path, inside, fed, session, scratch), start=1):
+        progress(number, 0, "calibrating")
+        for name in wanted:
+            values = captured[name] if name in captured else fed.last[name]
+            moments[name].add(values)
+            if histograms is not None and moments[name].finite:
+                histograms.add(name, values)
+    finite = {name: one for name, one in moments.items() if one.finite and one.count}
+    spans = {} if histograms is None else histograms.spans(finite)
+    found = {name: one.range(spans.get(name)) for name, one in finite.items()}
+    return Ranges(found, fed.count, frozenset(moments.keys() - found.keys()))
+
+
+@dataclass
+class _Remembering:
+    """Samples as they are fed: a model's inputs are no node's outputs, and their ranges are needed too."""
+
+    samples: Iterable[Mapping[str, Array]]
+    last: Mapping[str, Array] = field(default_factory=dict)
+    count: int = 0
+
+    def __iter__(self) -> Iterator[Mapping[str, Array]]:
+        for sample in self.samples:
+            self.last = sample
+            self.count += 1
+            yield sample
+
+
+@dataclass
+class _Moments:
+    """Extremes and energy of one tensor, sample after sample."""
+
+    minimum: float = math.inf
+    maximum: float = -math.inf
+    energy: float = 0.0
+    count: int = 0
+    finite: bool = True
+
+    def add(self, values: Array) -> None:
+        self.finite = self.finite and bool(np.isfinite(values).all())
+        if self.finite and values.size:
+            self.minimum = min(self.minimum, float(values.min()))
+            self.maximum = max(self.maximum, float(values.max()))
+            self.energy += float(np.square(values, dtype=np.float64).sum())
+            self.count += values.size
+
+    def range(self, span: _Span | None) -> Range:
+        low, high, saturated = span or (self.minimum, self.maximum, 0.0)
+        # Never wider than what was seen: a Relu is left to the range of its output, which begins at 0.
+        low, high = max(low, self.minimum), min(high, self.maximum)
+        return Range(low, high, self.minimum, self.maximum, math.sqrt(self.energy / self.count), saturated)
+
+
+class _Histograms:
+    """By ONNX Runtime's collector, one tensor of one sample at a time."""
+
+    def __init__(self, settings: QuantizeSettings) -> None:
+        # Absolute values are counted then, and nowhere else.
+        self._absolute = settings.symmetric_activations and settings.method == "percentile"
+        self._collector = HistogramCollector(
+            settings.method, self._absolute, _BINS[settings.method], 128, settings.percentile, "same"
+        )
+
+    def add(self, name: str, values: Array) -> None:
+        if values.size:
+            with heard():
+                self._collector.collect({name: np.asarray(values, np.float32)})
+
+    def spans(self, names: Collection[str]) -> dict[str, _Span]:
+        """Low, high and the share of elements outside, of these tensors."""
+        for name in self._collector.histogram_dict.keys() - names:
+            del self._collector.histogram_dict[name]
+        with heard():
+            found = self._collector.compute_collection_result()
+        return {name: self._span(name, one) for name, one in found.items()}
+
+    def _span(self, name: str, found: TensorData | Sequence[Array]) -> _Span:
+        low, high = map(float, (found.lowest, found.highest) if isinstance(found, TensorData) else found[:2])
+        counts, edges = self._collector.histogram_dict[name][:2]
+        middles = (edges[:-1] + edges[1:]) / 2
+        outside = counts[(middles > high) | (middles < (-high if self._absolute else low))].sum()
+        return low, high, float(outside / max(counts.sum(), 1))

@@ -1,0 +1,154 @@
+"""A model made ready to be quantised: what ONNX Runtime's quantizer takes for granted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+from onnx_ir.passes.common import LiftConstantsToInitializersPass
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.quantities import number
+from ndld_flow.graph.edit.edited_model import EditedModel
+from ndld_flow.graph.edit.opsets import convert_opset
+from ndld_flow.models.files import load_model, save_model, summarize_model
+from ndld_flow.models.node_selection import nodes_named, nodes_of_types
+from ndld_flow.models.op_signatures import is_op
+from ndld_flow.models.shape_inference import infer_shapes
+from ndld_flow.models.unique_names import UniqueNames
+from ndld_flow.precision.constraints.found_nodes import first_output
+from ndld_flow.precision.fp16.convert import prepare
+from ndld_flow.quantize.intensity import intensity
+from ndld_flow.quantize.settings import FOLLOWING_OP_TYPES, WEIGHTED_OP_TYPES, QuantizeSettings
+from ndld_flow.records.graph_change import GraphSummary
+
+MOST_BYTES = 2**31
+"""Of weights: the quantizer holds the model as one protobuf, which is no larger."""
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+
+
+@dataclass(frozen=True)
+class QuantizableNode:
+    """A node that can be quantised with the settings at hand."""
+
+    output: str
+    """Its first output, which names it here: names may be empty or repeat in the model it came from."""
+    name: str
+    """Its name in the prepared model; never empty, and no other node's."""
+    op_type: str
+    reads: tuple[str, ...]
+    """Its float inputs that are no weights."""
+    makes: tuple[str, ...]
+    """Its float outputs."""
+    weights: tuple[str, ...]
+    """Its float inputs that are weights."""
+    follows: bool
+    """It is quantised only where all that it reads is."""
+
+
+@dataclass(frozen=True)
+class PreparedModel:
+    """A model on disk, ready to be quantised as often as wanted."""
+
+    path: Path
+    inputs: tuple[str, ...]
+    """Names of the model's inputs."""
+    nodes: tuple[QuantizableNode, ...]
+    """Those that can be quantised and were not excluded, in the order of execution."""
+    layers: int
+    """How many nodes of the operators to quantise there are, worth it or not; those that only follow do not count."""
+    before: GraphSummary
+    """Of the source."""
+    notes: tuple[str, ...]
+    """Sentences for people."""
+
+    def chosen(self, exclude: Collection[str] = ()) -> list[QuantizableNode]:
+        """The nodes that are quantised when those with these first outputs are not."""
+        found: list[QuantizableNode] = []
+        made: set[str] = set()
+        for node in self.nodes:
+            if node.output not in exclude and (not node.follows or made.issuperset(node.reads)):
+                found.append(node)
+                made.update(node.makes)
+        return found
+
+
+def prepare_model(source: Path, target: Path, settings: QuantizeSettings) -> PreparedModel:
+    """Write `source` to `target` with local functions inlined, every node named, weights as initializers, shapes
+    inferred, and in an opset that has the Q/DQ operators.
+
+    Raises `ModelError` for a model that cannot be read or converted, `RequestError` for names and operators that are
+    not there and for weights of more than 2 GiB.
+    """
+    model = load_model(source)
+    before = summarize_model(model)
+    if before.initializer_bytes > MOST_BYTES:
+        raise RequestError(
+            f"the model has {number(before.initializer_bytes / 2**30)} GiB of weights, and ONNX Runtime's quantizer "
+            "takes 2 GiB at most. Let NVIDIA ModelOpt quantise it (step quantize, `modelopt`), or halve its weights "
+            "with step convert_fp16."
+        )
+    notes = prepare(model, source)
+    excluded = excluded_outputs(model, settings)
+    typed = nodes_of_types(model, settings.wanted_op_types, "op_types")
+    if settings.op_types:
+        notes += [f"op_types: this model has no {op_type}" for op_type, nodes in typed.items() if not nodes]
+    notes += _unmerged(model)
+    LiftConstantsToInitializersPass(lift_all_constants=False)(model)
+    opset = model.opset_imports.get("", 0)
+    if opset < settings.least_opset:
+        convert_opset(EditedModel(model, source), settings.least_opset)
+        notes.append(f"opset {opset} -> {settings.least_opset}, for the Q/DQ operators")
+    UniqueNames(model).name_all(model)
+    infer_shapes(model)
+    save_model(model, target)
+    wanted = [node for node in model.graph if is_op(node, *settings.wanted_op_types)]
+    nodes = tuple(_quantizable(wanted, excluded, settings))
+    layers = sum(not _may_follow(node, settings) for node in wanted)
+    inputs = tuple(value.name or "" for value in model.graph.inputs)
+    return PreparedModel(target, inputs, nodes, layers, before, tuple(notes))
+
+
+def excluded_outputs(model: ir.Model, settings: QuantizeSettings) -> set[str]:
+    """First outputs of the nodes that the settings exclude."""
+    named = nodes_named(model, settings.exclude.nodes, "exclude.nodes")
+    typed = nodes_of_types(model, settings.exclude.op_types, "exclude.op_types")
+    return {first_output(node) for nodes in (*named.values(), *typed.values()) for node in nodes}
+
+
+def _unmerged(model: ir.Model) -> list[str]:
+    """What a model that was cleaned up has no more of."""
+    found = sum(
+        is_op(node, "BatchNormalization") and is_op(node.inputs[0].producer() if node.inputs[0] else None, "Conv")
+        for node in model.graph
+    )
+    if not found:
+        return []
+    return [f"{found} BatchNormalization follow a Conv and are not folded into it: `sanitize` first, it is faster then"]
+
+
+def _quantizable(
+    nodes: Collection[ir.Node], excluded: Collection[str], settings: QuantizeSettings
+) -> Iterator[QuantizableNode]:
+    for node in nodes:
+        found = _described(node, _may_follow(node, settings))
+        worth = node.op_type not in WEIGHTED_OP_TYPES or intensity(node) >= settings.least_intensity
+        if found is not None and worth and found.output not in excluded:
+            yield found
+
+
+def _may_follow(node: ir.Node, settings: QuantizeSettings) -> bool:
+    return not settings.op_types and node.op_type in FOLLOWING_OP_TYPES
+
+
+def _described(node: ir.Node, follows: bool) -> QuantizableNode | None:
+    """None where no tensor of the node is float, or where it could follow and reads what no node makes."""
+    reads = [value for value in node.inputs if value is not None and value.dtype in _FLOATS]
+    makes = tuple(value.name or "" for value in node.outputs if value.dtype in _FLOATS)
+    weights = tuple(value.name or "" for value in reads if value.const_value is not None)
+    tensors = tuple(value.name or "" for value in reads if value.const_value is None)
+    if not makes or not tensors or (follows and weights and node.op_type in ("Add", "Concat")):
+        return None
+    return QuantizableNode(first_output(node), node.name or "", node.op_type, tensors, makes, weights, follows)

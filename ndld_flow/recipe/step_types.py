@@ -1,0 +1,151 @@
+"""Find step types: built in, from installed packages, and from files that a person trusts."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from blake3 import blake3
+
+from ndld_flow import steps
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.failing_line import failing_line
+from ndld_flow.base.imported_modules import ImportedCode, find_imported, find_imported_by, use_modules
+from ndld_flow.base.source_module import new_module, run_source
+from ndld_flow.step import Step
+
+ENTRY_POINTS = "ndld_flow.steps"
+"""Group in which an installed package names its steps: `word = "package.module:Class"`."""
+
+
+@dataclass(frozen=True)
+class StepType:
+    """A step class with the word by which recipes call it."""
+
+    name: str
+    cls: type[Step[Any, Any]]
+    origin: str
+    """`built in`, the distribution it comes from, or its file."""
+    version: str
+    """The step's own version; for a step from a file also a digest of that file."""
+    code: ImportedCode | None = None
+    """The modules that its file imports, where that is no installed distribution's."""
+
+    @property
+    def summary(self) -> str:
+        """First line of the class's docstring."""
+        return (inspect.getdoc(self.cls) or "").partition("\n")[0]
+
+
+@dataclass(frozen=True)
+class StepTypes:
+    """The step types that can be used here. Only those that are asked for are imported."""
+
+    files: tuple[Path, ...] = ()
+    """Python files whose steps may be used, besides the built-in and the installed ones."""
+
+    def names(self) -> list[str]:
+        """All words a recipe may use, sorted. Imports no step."""
+        installed = (point.name for point in entry_points(group=ENTRY_POINTS))
+        return sorted({*_built_in_names(), *installed, *(file.stem for file in self.files)})
+
+    def find(self, name: str) -> StepType | None:
+        """The step type with a name, or None. Raises RequestError when its file is no step."""
+        for file in self.files:
+            if file.stem == name:
+                return _load_file(file)
+        if name in _built_in_names():
+            cls = _only_step(importlib.import_module(f"{steps.__name__}.{name}"), "built in")
+            return StepType(name, cls, "built in", str(cls.version))
+        return _find_installed(name)
+
+    def __iter__(self) -> Iterator[StepType]:
+        for name in self.names():
+            found = self.find(name)
+            if found is not None:
+                yield found
+
+
+@cache
+def _built_in_names() -> frozenset[str]:
+    return frozenset(module.name for module in pkgutil.iter_modules(steps.__path__))
+
+
+def _find_installed(name: str) -> StepType | None:
+    for point in entry_points(group=ENTRY_POINTS, name=name):
+        origin = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+        cls = _check_step(point.load(), origin)
+        module = sys.modules[cls.__module__]
+        code = find_imported_by(module)
+        if code is None:
+            return StepType(name, cls, origin, f"{cls.version}+{origin}")
+        digest = _short_digest(Path(str(module.__file__)).read_bytes())  # its version stays while its code changes
+        return StepType(name, cls, origin, f"{cls.version}+{origin}+{digest}", code)
+    return None
+
+
+def _load_file(path: Path) -> StepType:
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise RequestError(f"{path}: the step's file cannot be read: {error.strerror}.") from None
+    code = find_imported(path, source)
+    use_modules(code)
+    digest = _short_digest(source)
+    module_name = f"ndld_flow_step_{path.stem}_{digest}_{_short_digest(str(code.digests).encode())}"
+    module = sys.modules.get(module_name) or _import_file(path, source, module_name)
+    cls = _only_step(module, str(path))
+    return StepType(path.stem, cls, str(path), f"{cls.version}+{digest}", code)
+
+
+def _short_digest(data: bytes) -> str:
+    return blake3(data).hexdigest()[:12]
+
+
+def _import_file(path: Path, source: bytes, module_name: str) -> ModuleType:
+    module = new_module(path, module_name)
+    if module is None:
+        raise RequestError(f"{path}: a step's file is Python and ends in `.py`.")
+    try:
+        run_source(module, source, path)
+    except Exception as error:
+        line = failing_line(error, path)
+        raise RequestError(f"{path}{line}: importing this step failed: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _only_step(module: ModuleType, origin: str) -> type[Step[Any, Any]]:
+    own = [
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value)  # and not Step[In, Out], which pydantic counts to this module
+        and issubclass(value, Step)
+        and value.__module__ == module.__name__
+        and value.__pydantic_generic_metadata__["origin"] is None
+    ]
+    if len(own) != 1:
+        found = ", ".join(cls.__name__ for cls in own) or "none"
+        raise RequestError(f"{origin}: a step's file holds exactly one subclass of Step; found {found}.")
+    return _check_step(own[0], origin)
+
+
+def _check_step(cls: type[Step[Any, Any]], origin: str) -> type[Step[Any, Any]]:
+    try:
+        cls.kinds()
+    except (TypeError, AttributeError) as error:
+        raise RequestError(f"{origin}: {error}.") from None
+    return cls
+
+
+def find_step_files(names: Sequence[str], beside: Path) -> tuple[Path, ...]:
+    """Files named in a recipe's `steps_from:`, relative to the recipe's folder."""
+    return tuple((beside / name).resolve() for name in names)

@@ -1,0 +1,1 @@
+"""Runtimes that run models: ONNX Runtime and TensorRT."""

@@ -1,0 +1,81 @@
+"""ONNX Runtime's execution providers: their names, what runs behind them, and what to do without them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnxruntime as ort
+
+from ndld_flow.base.errors import BackendError
+from ndld_flow.base.nearest import say_nearest
+
+CPU = "CPUExecutionProvider"
+_CUDA = "CUDAExecutionProvider"
+_TENSORRT = "TensorrtExecutionProvider"
+_RTX = "NvTensorRTRTXExecutionProvider"
+_SUFFIX = "ExecutionProvider"
+_EXTRA_SHORT = {"tensorrt_rtx": _RTX, "directml": "DmlExecutionProvider"}
+_ON_NVIDIA_GPU = (_CUDA, _TENSORRT, _RTX)
+
+
+def full_name(provider: str) -> str:
+    """`cuda` -> `CUDAExecutionProvider`; full names are taken too, in any case of letters.
+
+    Raises `BackendError` with the nearest right names when ONNX Runtime knows no such provider, or this build of it
+    does not have it.
+    """
+    everything: list[str] = list(ort.get_all_providers())
+    names = {name.lower(): name for name in everything}
+    names |= {name.removesuffix(_SUFFIX).lower(): name for name in everything} | _EXTRA_SHORT
+    found = names.get(provider.lower())
+    if found is None:
+        raise BackendError(
+            f'"{provider}" is no execution provider of ONNX Runtime {ort.__version__}; '
+            f"{say_nearest(provider, [short_name(name) for name in ort.get_available_providers()])}"
+        )
+    available = list(ort.get_available_providers())
+    if found not in available:
+        here = ", ".join(short_name(name) for name in available)
+        raise BackendError(
+            f"this build of ONNX Runtime ({ort.__version__}) has no {found}; it has {here}. "
+            "Install the onnxruntime package made for it, or choose another provider."
+        )
+    return found
+
+
+def short_name(provider: str) -> str:
+    """`CUDAExecutionProvider` -> `cuda`."""
+    return provider.removesuffix(_SUFFIX).lower()
+
+
+def with_fallbacks(provider: str, options: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
+    """The provider, then what runs the nodes that it cannot: CUDA behind TensorRT; the CPU always comes last."""
+    chosen = [(provider, dict(options))]
+    if provider in (_TENSORRT, _RTX) and _CUDA in ort.get_available_providers():
+        same_gpu = {"device_id": options["device_id"]} if "device_id" in options else {}
+        chosen.append((_CUDA, same_gpu))
+    if provider != CPU:
+        chosen.append((CPU, {}))
+    return chosen
+
+
+def memory_of(provider: str, options: Mapping[str, str]) -> tuple[str, int]:
+    """Device type and index where this provider's inputs and outputs can stay between runs."""
+    if provider not in _ON_NVIDIA_GPU:
+        return "cpu", 0
+    number = options.get("device_id", "0")
+    if not number.isdigit():
+        raise BackendError(f'provider option device_id is "{number}": give the number of a GPU, such as 0.')
+    return "cuda", int(number)
+
+
+def what_to_do(provider: str) -> str:
+    """Advice for when a provider does not load."""
+    if provider == _CUDA:
+        return (
+            "Check that `nvidia-smi` works and install CUDA and cuDNN for it "
+            "(`pip install 'onnxruntime-gpu[cuda,cudnn]'`), or set provider: cpu."
+        )
+    if provider in _ON_NVIDIA_GPU:
+        return "Check that `nvidia-smi` works and that TensorRT's libraries can be loaded, or set provider: cpu."
+    return "Install what it needs, or set provider: cpu."

@@ -1,0 +1,89 @@
+"""Which input and output of one model is which of another's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from ndld_flow.base.errors import ModelError
+from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype
+from ndld_flow.samples.feeds import Feed
+from ndld_flow.samples.value_files import cast_to_model
+
+Given = TypeVar("Given")
+Pair = tuple[str | None, str | None]
+"""A name of the reference's and the candidate's; None where the other has no counterpart."""
+
+
+def pair_names(reference: Sequence[str], candidate: Sequence[str]) -> tuple[Pair, ...]:
+    """Match by name; what is left is matched by order when both have the same number left, else not at all."""
+    left = [name for name in reference if name not in candidate]
+    right = [name for name in candidate if name not in reference]
+    if len(left) == len(right):
+        other: dict[str, str] = dict(zip(left, right, strict=True))
+        return tuple((name, other.get(name, name)) for name in reference)
+    same: tuple[Pair, ...] = tuple((name, name if name in candidate else None) for name in reference)
+    return same + tuple((None, name) for name in right)
+
+
+@dataclass(frozen=True)
+class SharedInputs:
+    """Inputs of two models that are fed the same values."""
+
+    specs: tuple[TensorSpec, ...]
+    """The reference's, with free dimensions set where the candidate has them fixed."""
+    candidate_names: Mapping[str, str]
+    """The reference's name -> the candidate's."""
+    candidate_dtypes: Mapping[str, str]
+
+    def named_as_reference(self, given: Mapping[str, Given]) -> dict[str, Given]:
+        """A recipe's `inputs:` may use either model's names."""
+        back = {theirs: mine for mine, theirs in self.candidate_names.items()}
+        known = {spec.name for spec in self.specs}
+        return {name if name in known else back.get(name, name): value for name, value in given.items()}
+
+    def for_candidate(self, feeds: Mapping[str, Feed]) -> dict[str, Array]:
+        """The reference's values under the candidate's names and in its dtypes."""
+        return {
+            self.candidate_names[name]: cast_to_model(
+                feed.values, _dtype(self.candidate_dtypes[name], name), name, "the reference's input"
+            )
+            for name, feed in feeds.items()
+        }
+
+
+def shared_inputs(reference: Sequence[TensorSpec], candidate: Sequence[TensorSpec]) -> SharedInputs:
+    """Match two models' inputs. Raises `ModelError` when they have different inputs."""
+    mine = {spec.name: spec for spec in reference}
+    theirs = {spec.name: spec for spec in candidate}
+    names: dict[str, str] = {}
+    for left, right in pair_names(list(mine), list(theirs)):
+        if left is None or right is None:
+            raise ModelError(
+                f"the two models cannot be fed alike: the reference has the inputs {_list(mine)}, "
+                f"the candidate has {_list(theirs)}."
+            )
+        names[left] = right
+    specs = tuple(replace(spec, shape=_narrowed(spec, theirs[names[name]])) for name, spec in mine.items())
+    return SharedInputs(specs, names, {name: theirs[names[name]].dtype for name in mine})
+
+
+def _narrowed(reference: TensorSpec, candidate: TensorSpec) -> tuple[int | str | None, ...] | None:
+    if reference.shape is None or candidate.shape is None or len(reference.shape) != len(candidate.shape):
+        return reference.shape
+    pairs = zip(reference.shape, candidate.shape, strict=True)
+    return tuple(theirs if isinstance(theirs, int) and not isinstance(mine, int) else mine for mine, theirs in pairs)
+
+
+def _dtype(name: str, input_name: str) -> np.dtype[np.generic]:
+    dtype = numpy_dtype(name)
+    if dtype is None:
+        raise ModelError(f'input "{input_name}" is {name} in the candidate, which cannot be fed.')
+    return dtype
+
+
+def _list(specs: Mapping[str, TensorSpec]) -> str:
+    return ", ".join(specs) or "none"

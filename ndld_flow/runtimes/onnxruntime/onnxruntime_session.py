@@ -1,0 +1,328 @@
+"""Models opened in ONNX Runtime, on the execution provider that was asked for and no other."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnxruntime as ort
+
+from ndld_flow.base.errors import BackendError, ModelError
+from ndld_flow.base.plain_text import shortened
+from ndld_flow.models.tensors import Array, dtype_of_ort, numpy_dtype, shape_text
+from ndld_flow.runtimes.onnxruntime.device_facts import DeviceFacts, DeviceTimes
+from ndld_flow.runtimes.onnxruntime.execution_providers import (
+    CPU,
+    full_name,
+    memory_of,
+    short_name,
+    what_to_do,
+    with_fallbacks,
+)
+from ndld_flow.runtimes.onnxruntime.native_output import catch_native_output
+
+Optimization = Literal["disabled", "basic", "extended", "layout", "all"]
+Execution = Literal["sequential", "parallel"]
+
+_SILENT = 4
+"""Severity of fatal messages. What ONNX Runtime logs as an error it raises too."""
+_WARNING = 2
+_MOST_LETTERS = 600
+"""Of a message of ONNX Runtime's: names in it are as long as the model's author liked."""
+_LEVELS = {
+    "disabled": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "layout": "ORT_ENABLE_LAYOUT",
+    "all": "ORT_ENABLE_ALL",
+}
+_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+_ABOUT_THE_MODEL = ("InvalidProtobuf", "InvalidGraph", "NoModel", "NoSuchFile")
+"""ONNX Runtime's exceptions that no execution provider can be blamed for."""
+
+
+@dataclass(frozen=True)
+class SessionSettings:
+    """How to open a model."""
+
+    provider: str = "cpu"
+    """`cpu`, `cuda`, `tensorrt`, ..., or ONNX Runtime's full name."""
+    provider_options: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    optimization: Optimization = "all"
+    threads: int = 0
+    """Within an operator; 0 leaves it to ONNX Runtime (one for each physical core)."""
+    inter_op_threads: int = 0
+    """Between operators, with parallel execution; 0 leaves it to ONNX Runtime."""
+    execution: Execution = "sequential"
+    memory_arena: bool = True
+    memory_reuse: bool = True
+    """Plan on opening which tensors share memory. Without, a model of a thousand nodes and free sizes opens in a fifth
+    of the time, for runs that are few."""
+    spinning: bool = True
+    """Threads wait for the next operator without sleeping: quick, and at the cost of all processors."""
+    free_dimensions: Mapping[str, int] = field(default_factory=dict)
+    """Dimension name -> its size, fixed before optimising."""
+    profile_prefix: Path | None = None
+    """Where to write ONNX Runtime's profile; None measures nothing."""
+    optimized_model: Path | None = None
+    """Where to write the model as ONNX Runtime runs it, its weights in a file beside it."""
+
+
+@dataclass(frozen=True)
+class OpenModel:
+    """A model ready to run."""
+
+    path: Path
+    session: ort.InferenceSession
+    memory: tuple[str, int]
+    """Device type and index of its inputs and outputs."""
+    load_ms: float
+    log: str
+    """What ONNX Runtime had to say while loading."""
+    device: DeviceFacts = field(default_factory=DeviceFacts)
+    """ONNX Runtime tells nothing."""
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """The execution providers it uses, most wanted first."""
+        return tuple(self.session.get_providers())
+
+    def bind(self, feeds: Mapping[str, Array], on_device: bool = False) -> BoundRun:
+        """Put the inputs where the provider reads them. With `on_device` the outputs stay there too, so that a
+        run copies nothing between host and device.
+        """
+        return BoundRun(self, feeds, self.memory if on_device else ("cpu", 0))
+
+
+class BoundRun:
+    """A model with its inputs bound: each `once()` is one pass and nothing else."""
+
+    def __init__(self, model: OpenModel, feeds: Mapping[str, Array], outputs_to: tuple[str, int]) -> None:
+        self._model = model
+        self._session = model.session
+        self._binding = model.session.io_binding()
+        # A model may name an output twice; what is bound has each name once.
+        self._names = list(dict.fromkeys(output.name for output in model.session.get_outputs()))
+        # Bound values must outlive the binding that points to them.
+        self._values = {name: _ort_value(name, array, model) for name, array in feeds.items()}
+        for name, value in self._values.items():
+            self._binding.bind_ortvalue_input(name, value)
+        for name in self._names:
+            self._binding.bind_output(name, *outputs_to)
+        self._waits = outputs_to[0] != "cpu"
+        # Host copies are kept only where they are copied again.
+        self._feeds = {name: np.asarray(array, order="C") for name, array in feeds.items()} if self._waits else {}
+        self._fed = ", ".join(f"{name} {array.dtype.name} {shape_text(array.shape)}" for name, array in feeds.items())
+
+    def once(self) -> None:
+        """Run the model once, until its outputs are there. Raises `ModelError` when it fails."""
+        try:
+            self._session.run_with_iobinding(self._binding)
+        except Exception as error:  # ONNX Runtime raises plain RuntimeError and its own classes alike
+            raise ModelError(
+                f"{self._model.path} fails when run: {_one_paragraph(error)}. It was fed {self._fed}; "
+                "check the recipe's `inputs:` (free dimensions that it does not set are 1)."
+            ) from None
+        if self._waits:
+            self._binding.synchronize_outputs()
+
+    @property
+    def can_copy(self) -> bool:
+        """Whether inputs and outputs lie in a device's memory, and `copy_in` and `copy_out` can move them."""
+        on_device = (value.device_name() != "cpu" for value in self._values.values())
+        tensors = (output.type.startswith("tensor(") for output in self._session.get_outputs())
+        return self._waits and all(on_device) and all(tensors)
+
+    def copy_in(self) -> None:
+        """Copy the inputs to the device once more; returns when they are there, or on their way if they are small."""
+        for name, array in self._feeds.items():
+            self._values[name].update_inplace(array)
+
+    def copy_out(self) -> None:
+        """Copy the last pass's outputs to new arrays on the host."""
+        self._binding.copy_outputs_to_cpu()
+
+    def device_times(self) -> DeviceTimes:
+        """ONNX Runtime does not tell what the device's clock says."""
+        return DeviceTimes()
+
+    def outputs(self) -> dict[str, Array | None]:
+        """What the last pass gave, by name; None for an output that is no tensor (a sequence, a map)."""
+        return dict(zip(self._names, map(_array, self._binding.get_outputs()), strict=True))
+
+    def output_shapes(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Name -> dtype and shape of what the last pass gave, wherever it lies."""
+        values = self._binding.get_outputs()
+        return {
+            name: (dtype_of_ort(value.data_type()), tuple(value.shape()) if value.is_tensor() else ())
+            for name, value in zip(self._names, values, strict=True)
+        }
+
+
+def open_model(path: Path, settings: SessionSettings, changed: bytes | None = None) -> OpenModel:
+    """Open a model on the provider that was asked for.
+
+    `changed` is opened instead of the file: a model that was made of it, whose external data lie beside the file.
+    Raises `BackendError` when the provider is unknown, missing, or does not really load (ONNX Runtime would fall
+    back to the CPU without a word), with the loader's reason; `ModelError` when ONNX Runtime refuses the model.
+    """
+    provider = full_name(settings.provider)
+    options = {name: _option_text(value) for name, value in settings.provider_options.items()}
+    memory = memory_of(provider, options)
+    session_options = _session_options(settings)
+    if changed is not None:
+        session_options.add_session_config_entry(_DATA_FOLDER, str(path.parent.resolve()))
+    started = time.perf_counter()
+    try:
+        with _watched(provider) as caught:
+            session = ort.InferenceSession(
+                path if changed is None else changed,
+                session_options,
+                providers=with_fallbacks(provider, options),
+                enable_fallback=0,
+            )
+    except Exception as error:
+        raise _refused(path, provider, error, "\n".join(caught)) from None
+    load_ms = (time.perf_counter() - started) * 1e3
+    log = "\n".join(caught)
+    if session.get_providers()[0] != provider:
+        raise _not_loaded(provider, session.get_providers()[0], log)
+    return OpenModel(path, session, memory, load_ms, log)
+
+
+@contextlib.contextmanager
+def _watched(provider: str) -> Iterator[list[str]]:
+    """Keep ONNX Runtime's messages off the terminal; for other providers than the CPU, collect them."""
+    collected: list[str] = []
+    ort.set_default_logger_severity(_SILENT)
+    if provider == CPU:
+        yield collected
+        return
+    ort.set_default_logger_severity(_WARNING)
+    try:
+        with catch_native_output() as caught:
+            _preload_libraries()
+            yield collected
+    finally:
+        ort.set_default_logger_severity(_SILENT)
+        collected.append(caught.text)
+
+
+def _preload_libraries() -> None:
+    """Load CUDA and cuDNN from NVIDIA's wheels where they are installed."""
+    preload = getattr(ort, "preload_dlls", None)
+    if preload is not None:
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints each library that it does not find
+            preload()
+
+
+def _session_options(settings: SessionSettings) -> Any:  # noqa: ANN401
+    options = ort.SessionOptions()
+    options.log_severity_level = _SILENT
+    options.graph_optimization_level = _level(settings.optimization)
+    options.intra_op_num_threads = settings.threads
+    options.inter_op_num_threads = settings.inter_op_threads
+    parallel = settings.execution == "parallel"
+    options.execution_mode = ort.ExecutionMode.ORT_PARALLEL if parallel else ort.ExecutionMode.ORT_SEQUENTIAL
+    options.enable_cpu_mem_arena = settings.memory_arena
+    options.enable_mem_reuse = settings.memory_reuse
+    if not settings.spinning:
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    for name, size in settings.free_dimensions.items():
+        options.add_free_dimension_override_by_name(name, size)
+    if settings.profile_prefix is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(settings.profile_prefix)
+    if settings.optimized_model is not None:
+        _write_optimized(options, settings.optimized_model)
+    return options
+
+
+def _write_optimized(options: Any, path: Path) -> None:  # noqa: ANN401
+    options.optimized_model_filepath = str(path)
+    # Weights beside the model: a graph is read quickly, and one protobuf holds no more than 2 GB.
+    keys = "session.optimized_model_external_initializers"
+    options.add_session_config_entry(f"{keys}_file_name", f"{path.name}.data")
+    options.add_session_config_entry(f"{keys}_min_size_in_bytes", "1024")
+
+
+def _level(optimization: Optimization) -> Any:  # noqa: ANN401
+    name = _LEVELS[optimization]
+    if not hasattr(ort.GraphOptimizationLevel, name):
+        raise BackendError(
+            f"ONNX Runtime {ort.__version__} has no optimization level {optimization}: use extended or all."
+        )
+    return getattr(ort.GraphOptimizationLevel, name)
+
+
+def _option_text(value: str | float | bool) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _refused(path: Path, provider: str, error: Exception, log: str) -> Exception:
+    if not path.is_file():
+        return ModelError(f"there is no model file {path}.")
+    if provider == CPU or type(error).__name__ in _ABOUT_THE_MODEL:
+        return ModelError(f"ONNX Runtime {ort.__version__} refuses {path}: {_one_paragraph(error)}.")
+    reason = _loader_reason(log) or _one_paragraph(error)
+    return BackendError(f"{provider} cannot run {path}: {reason}. {what_to_do(provider)}")
+
+
+def _not_loaded(provider: str, instead: str, log: str) -> BackendError:
+    reason = _loader_reason(log) or "ONNX Runtime gives no reason"
+    return BackendError(
+        f"{provider} was asked for, but ONNX Runtime loaded {instead} instead: {reason}. {what_to_do(provider)}"
+    )
+
+
+def _loader_reason(log: str) -> str:
+    """`Failed to load library libonnxruntime_providers_cuda.so with error: libcublasLt.so.13: cannot open ...`."""
+    lines = [line for line in log.splitlines() if "Failed to load" in line or "[E:onnxruntime" in line]
+    if not lines:
+        return ""
+    reason = lines[0].rpartition("[ONNXRuntimeError]")[2].partition("FAIL : ")[2] or lines[0]
+    words = [Path(word).name if word.startswith("/") else word for word in reason.split()]
+    return " ".join(words).rstrip(".")
+
+
+def _one_paragraph(error: Exception) -> str:
+    """ONNX Runtime's message without its code, source lines and line breaks, and no longer than people read."""
+    text = str(error)
+    if text.startswith("[ONNXRuntimeError]"):
+        text = text.split(" : ", 3)[-1]
+    return shortened(" ".join(text.split()).rstrip("."), _MOST_LETTERS)
+
+
+def _ort_value(name: str, array: Array, model: OpenModel) -> ort.OrtValue:
+    packed = np.asarray(array, order="C")
+    try:
+        if packed.dtype.isbuiltin == 1:
+            return ort.OrtValue.ortvalue_from_numpy(packed, *model.memory)
+        import onnx_ir as ir  # measuring processes start with this module: few models need it
+
+        element = ir.DataType.from_numpy(packed.dtype).value
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(packed, element)
+    except Exception as error:
+        raise ModelError(
+            f'input "{name}" of {model.path}: ONNX Runtime on {short_name(model.providers[0])} takes no '
+            f"{packed.dtype.name} from memory: {_one_paragraph(error)}."
+        ) from None
+
+
+def _array(value: ort.OrtValue) -> Array | None:
+    if not value.is_tensor():
+        return None
+    dtype = numpy_dtype(dtype_of_ort(value.data_type()))
+    if dtype is None or dtype.isbuiltin == 1:
+        return np.asarray(value.numpy())
+    # numpy has no such dtype, so ONNX Runtime gives no array: copy the bytes and name them.
+    shape: Sequence[int] = value.shape()
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    return np.frombuffer(ctypes.string_at(value.data_ptr(), size), dtype).reshape(shape)

@@ -1,0 +1,1 @@
+"""TensorRT and TensorRT-RTX: installations, releases, and loaded engines."""

@@ -1,0 +1,136 @@
+"""What an engine reads and writes, and whether that is what its model does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ndld_flow.base.dtype_names import bits_of_dtype, dtype_of_tensorrt
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.plain_text import short_name
+from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype, shape_text
+
+_FLOATS = ("float32", "float16", "bfloat16")
+"""An engine may take its inputs in another of them than the model: `--inputIOFormats=fp16:chw` of trtexec."""
+
+
+@dataclass(frozen=True)
+class EngineTensor:
+    """One input or output of an engine."""
+
+    name: str
+    dtype: str
+    """numpy's or ml_dtypes' name."""
+    shape: tuple[int, ...]
+    """-1 for a free dimension."""
+    is_input: bool
+    on_host: bool
+    """A shape tensor: its values are read or written in the host's memory."""
+    padding: tuple[int, int] = (-1, 1)
+    """The dimension that is laid out in blocks, and their length; -1 for plain row-major tensors."""
+
+    @property
+    def spec(self) -> TensorSpec:
+        return TensorSpec(self.name, self.dtype, tuple(None if dim < 0 else dim for dim in self.shape))
+
+    def bytes_for(self, shape: Sequence[int], strides: Sequence[int] = ()) -> int:
+        """What a tensor of this shape takes, blocks filled up; `strides` are in blocks, and may leave gaps."""
+        dims, block = list(shape), 1
+        if self.padding[0] >= 0:
+            axis, block = self.padding
+            dims[axis] = -(-dims[axis] // block)
+        spanned = max((dim * stride for dim, stride in zip(dims, strides, strict=False)), default=0)
+        blocks = max(prod(dims), spanned if prod(dims) else 0)
+        return (blocks * block * (bits_of_dtype(self.dtype) or 8) + 7) // 8
+
+    def values_for(self, values: Array) -> Array:
+        """The values in the engine's dtype, row after row."""
+        dtype = numpy_dtype(self.dtype)
+        return np.asarray(values, dtype=values.dtype if dtype is None else dtype, order="C")
+
+
+def tensors_of(trt: Any, engine: Any) -> dict[str, EngineTensor]:  # noqa: ANN401
+    """By name, in the engine's order."""
+    names = [engine.get_tensor_name(number) for number in range(engine.num_io_tensors)]
+    return {name: _tensor(trt, engine, name) for name in names}
+
+
+def refuse_other_model(
+    tensors: Mapping[str, EngineTensor], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], called: str
+) -> None:
+    """Raise `RequestError` with all that differs when an engine does not read and write what the model does."""
+    found = [*_differences(tensors, inputs, "input"), *_differences(tensors, outputs, "output")]
+    if found:
+        raise RequestError(
+            f"{called} is not of this model: {'; '.join(found)}. Name the model that it was built from, or build it "
+            "anew."
+        )
+
+
+def note_casts(tensors: Mapping[str, EngineTensor], inputs: Sequence[TensorSpec]) -> tuple[str, ...]:
+    """A sentence for each input that the engine takes in another float type than the model; or none."""
+    return tuple(
+        f"input {spec.name} is {tensors[spec.name].dtype} in the engine and {spec.dtype} in the model: values are cast"
+        for spec in inputs
+        if tensors[spec.name].dtype != spec.dtype
+    )
+
+
+def refuse_shape(tensor: EngineTensor, found: Sequence[int], allowed: Sequence[Sequence[int]], profile: int) -> None:
+    """Raise `RequestError` when a shape (or a shape tensor's values) is outside of its smallest and largest."""
+    low, _, high = allowed
+    fits = len(found) == len(low) and all(a <= dim <= b for a, dim, b in zip(low, found, high, strict=True))
+    if fits:
+        return
+    told = f"values {shape_text(found)} are" if tensor.on_host else f"shape {shape_text(found)} is"
+    exactly = list(low) == list(high)
+    span = shape_text(low) if exactly else f"{shape_text(low)} to {shape_text(high)}"
+    raise RequestError(
+        f'input "{short_name(tensor.name)}": {told} outside of what the engine allows ({span}, '
+        f"optimization profile {profile}). Change the recipe's `inputs:`, choose another `optimization_profile`, or "
+        "build the engine for it."
+    )
+
+
+def _tensor(trt: Any, engine: Any, name: str) -> EngineTensor:  # noqa: ANN401
+    return EngineTensor(
+        name=name,
+        dtype=dtype_of_tensorrt(engine.get_tensor_dtype(name).name),
+        shape=tuple(engine.get_tensor_shape(name)),
+        is_input=engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT,
+        on_host=engine.get_tensor_location(name) == trt.TensorLocation.HOST,
+        padding=(engine.get_tensor_vectorized_dim(name), max(1, engine.get_tensor_components_per_element(name))),
+    )
+
+
+def _differences(tensors: Mapping[str, EngineTensor], specs: Sequence[TensorSpec], kind: str) -> Iterator[str]:
+    there = {name: tensor for name, tensor in tensors.items() if tensor.is_input == (kind == "input")}
+    known = {spec.name for spec in specs}
+    for spec in specs:
+        tensor = there.get(spec.name)
+        if tensor is None:
+            has = ", ".join(map(short_name, there)) or "none"
+            yield f"it has no {kind} {short_name(spec.name)} (its {kind}s: {has})"
+        elif not (_same_type(tensor.dtype, spec.dtype) and _same_shape(tensor.shape, spec.shape)):
+            yield (
+                f"{kind} {short_name(spec.name)} is {tensor.dtype} {tensor.spec.shape_text} in the engine and "
+                f"{spec.dtype} {spec.shape_text} in the model"
+            )
+    yield from (f"the model has no {kind} {short_name(name)}" for name in there if name not in known)
+
+
+def _same_type(engine: str, model: str) -> bool:
+    return engine == model or (engine in _FLOATS and model in _FLOATS)
+
+
+def _same_shape(engine: Sequence[int], model: Sequence[int | str | None] | None) -> bool:
+    """An engine may fix what the model leaves free, but not the other way round."""
+    if model is None:
+        return True
+    return len(engine) == len(model) and all(
+        want == dim for dim, want in zip(engine, model, strict=True) if isinstance(want, int)
+    )

@@ -1,0 +1,46 @@
+"""Plugins: operators that TensorRT's own layers lack, in libraries of TensorRT's and of the user's."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+
+from ndld_flow.base.errors import BackendError
+from ndld_flow.base.plain_text import short_name
+from ndld_flow.runtimes.tensorrt.untyped import Bindings, Bound
+
+_ENTRY_POINTS = ("getCreators", "getPluginCreators")
+
+
+def load_plugins(trt: Bindings, logger: Bound, owner: Bound, plugins: Sequence[Path]) -> None:
+    """Load TensorRT's own plugins and the user's, for a builder or a runtime (`owner`).
+
+    Engines look for their plugins while they are opened: it must be done before. Raises BackendError with the loader's
+    reason.
+    """
+    if hasattr(trt, "init_libnvinfer_plugins"):
+        trt.init_libnvinfer_plugins(logger, "")
+    for plugin in plugins:
+        path = str(plugin.absolute())
+        if owner.get_plugin_registry().load_library(path) is None:
+            _load_old_plugin(plugin)
+
+
+def _load_old_plugin(plugin: Path) -> None:
+    """Those that do not list their operators register them by being loaded."""
+    named = short_name(str(plugin))
+    try:
+        loaded = ctypes.CDLL(str(plugin.absolute()), mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        from ndld_flow.runtimes.tensorrt.build_log import reason_of
+
+        raise BackendError(
+            f"plugins: {named} does not load ({reason_of(str(error))}). Check the path, and that it was built for this "
+            "system and this release of TensorRT."
+        ) from None
+    if any(hasattr(loaded, name) for name in _ENTRY_POINTS):
+        raise BackendError(
+            f"plugins: TensorRT refuses {named}, though the system loads it: it was built for another release, or its "
+            "operators are registered already."
+        )

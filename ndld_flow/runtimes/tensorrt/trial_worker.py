@@ -1,0 +1,267 @@
+"""The process that tries what TensorRT and the GPU can do: `python -m ... FOLDER tensorrt|tensorrt_rtx|gpu`."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+from ndld_flow.base.errors import NdldFlowError
+from ndld_flow.records.build import EngineBackend
+from ndld_flow.runtimes.tensorrt.engine.cuda_runtime import TO_DEVICE, TO_HOST, CudaRuntime, open_cuda_runtime
+from ndld_flow.runtimes.tensorrt.library import SPOKEN, import_bindings
+from ndld_flow.runtimes.tensorrt.trial import ANSWERS, GPU, Trial
+
+_DRIVER = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
+_DRIVER_SETTINGS = Path("/proc/driver/nvidia/params")
+_FOUR_FLOATS = ctypes.c_float * 4
+_SEVERE = ("ERROR", "INTERNAL_ERROR")
+_LOOK = "where there is an NVIDIA GPU: check `nvidia-smi`, and start containers with `--gpus all`"
+_NVML = "pip install nvidia-ml-py"
+_MAJOR, _MINOR = 75, 76
+"""CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, ..._MINOR."""
+
+Attempt = Callable[[], str]
+"""Says what works, or raises `Absent`."""
+
+
+class Absent(Exception):
+    """Something does not work here."""
+
+    def __init__(self, found: str, advice: str = "") -> None:
+        super().__init__(found)
+        self.advice = advice
+
+
+def main(folder: Path, subject: str) -> None:
+    """Try one thing after the other, and write down each before and after: a crash must not take the others along.
+
+    What has no name is the ground of all others.
+    """
+    attempts = _gpu_attempts() if subject == GPU else _engine_attempts(cast(EngineBackend, subject))
+    with (folder / ANSWERS).open("w", encoding="utf-8") as answers:
+        for name, attempt in attempts:
+            print(json.dumps({"begins": name}), file=answers, flush=True)
+            trial = _attempt(name, attempt)
+            print(json.dumps(dataclasses.asdict(trial)), file=answers, flush=True)
+            if not (trial.name or trial.works):
+                break
+    os._exit(0)  # unloading drivers takes time, and their crashes say nothing
+
+
+def _attempt(name: str, attempt: Attempt) -> Trial:
+    try:
+        return Trial(name, works=True, found=attempt())
+    except Absent as absent:
+        return Trial(name, works=False, found=str(absent), advice=absent.advice)
+    except NdldFlowError as error:
+        return Trial(name, works=False, found=str(error))
+    except Exception as error:  # libraries raise anything: all of it means that this does not work
+        return Trial(name, works=False, found=f"{type(error).__name__}: {error}")
+
+
+def _engine_attempts(backend: EngineBackend) -> Iterator[tuple[str, Attempt]]:
+    engines: list[_Engines] = []
+
+    def load() -> str:
+        engines.append(_Engines(backend, import_bindings(backend)))
+        return str(engines[0].bindings.__version__)
+
+    yield "", load
+    if hasattr(engines[0].bindings, "ComputeCapability"):
+        yield "ahead of time", engines[0].build_ahead
+    yield "on this GPU", engines[0].build_and_run
+
+
+class _Engines:
+    """Builds and runs engines of one layer: y = relu(x), four numbers."""
+
+    def __init__(self, backend: EngineBackend, bindings: Any) -> None:  # noqa: ANN401  # a module without stubs
+        self.spoken, self.bindings, self.complaints = SPOKEN[backend], bindings, list[str]()
+        self.logger = _make_logger(bindings, self.complaints)
+
+    def build_ahead(self) -> str:
+        """Build for every kind of GPU that the release knows, all at once."""
+        known = {
+            name: value for name, value in self.bindings.ComputeCapability.__members__.items() if name.startswith("SM")
+        }
+        begun = time.perf_counter()
+        self._build(tuple(known.values()))
+        took = time.perf_counter() - begun
+        shown = ", ".join(f"{name[2:-1]}.{name[-1]}" for name in known)
+        return f"builds without a GPU for compute capability {shown} ({took:.1f} s)"
+
+    def build_and_run(self) -> str:
+        """Build for the first GPU, open the engine and run it."""
+        _require_driver()
+        current = getattr(getattr(self.bindings, "ComputeCapability", None), "CURRENT", None)
+        begun = time.perf_counter()
+        plan = self._build(() if current is None else (current,))
+        built = time.perf_counter() - begun
+        self._run(plan)
+        return f"builds ({built:.1f} s), opens and runs engines"
+
+    def _build(self, capabilities: tuple[Any, ...]) -> Any:  # noqa: ANN401
+        builder = self._need(lambda: self.bindings.Builder(self.logger), "makes no builder")
+        network = builder.create_network(0)
+        given = network.add_input("x", self.bindings.float32, (1, 4))
+        result = network.add_activation(given, self.bindings.ActivationType.RELU).get_output(0)
+        result.name = "y"
+        network.mark_output(result)
+        config = builder.create_builder_config()
+        if capabilities:
+            config.num_compute_capabilities = len(capabilities)
+            for place, capability in enumerate(capabilities):
+                config.set_compute_capability(capability, place)
+        return self._need(lambda: builder.build_serialized_network(network, config), "builds no engine")
+
+    def _run(self, plan: Any) -> None:  # noqa: ANN401
+        cuda = open_cuda_runtime()
+        cuda.select(0, spin=False)
+        runtime = self.bindings.Runtime(self.logger)
+        engine = self._need(lambda: runtime.deserialize_cuda_engine(plan), "does not open the engine it built")
+        context = self._need(engine.create_execution_context, "cannot make a context for the engine")
+        values = _FOUR_FLOATS(-1, 2, -3, 4)
+        self._execute(cuda, context, values)
+        if [*values] != [0, 2, 0, 4]:
+            raise Absent(f"{self.spoken} computes relu(-1, 2, -3, 4) as {[*values]}", "run NVIDIA's GPU diagnosis")
+
+    def _execute(self, cuda: CudaRuntime, context: Any, values: ctypes.Array[ctypes.c_float]) -> None:  # noqa: ANN401
+        size, stream = ctypes.sizeof(values), cuda.make_stream()
+        source, target = cuda.allocate(size), cuda.allocate(size)
+        cuda.copy(source, ctypes.addressof(values), size, TO_DEVICE, stream)
+        context.set_tensor_address("x", source)
+        context.set_tensor_address("y", target)
+        if not context.execute_async_v3(stream):
+            raise self._absent("does not run the engine it built")
+        cuda.copy(ctypes.addressof(values), target, size, TO_HOST, stream)
+        cuda.wait_for_stream(stream)
+
+    def _need(self, make: Callable[[], Any], otherwise: str) -> Any:  # noqa: ANN401
+        """What TensorRT makes; it says None or raises when it cannot, and why only in its log."""
+        del self.complaints[:]
+        try:
+            made = make()
+        except TypeError:  # pybind11: factory function returned nullptr
+            made = None
+        if made is None:
+            raise self._absent(otherwise)
+        return made
+
+    def _absent(self, what: str) -> Absent:
+        said = " ".join(" ".join(self.complaints[:1]).split())
+        if re.search(r"(cudaError|failure with error:) 35\b", said):
+            other = ", or pip install tensorrt-cu12" if self.bindings.__name__ == "tensorrt" else ""
+            found = f"the driver knows CUDA up to {_driver_cuda()}, and this {self.spoken} needs a later one"
+            return Absent(found, f"update the NVIDIA driver{other}")
+        return Absent(f"{self.spoken} {what}: {said or 'it does not say why'}", _LOOK if "cuda" in said.lower() else "")
+
+
+def _make_logger(bindings: Any, complaints: list[str]) -> Any:  # noqa: ANN401
+    class Complaints(bindings.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            bindings.ILogger.__init__(self)
+
+        def log(self, severity: Any, message: str) -> None:  # noqa: ANN401
+            if severity.name in _SEVERE:
+                complaints.append(message)
+
+    return Complaints()
+
+
+def _gpu_attempts() -> Iterator[tuple[str, Attempt]]:
+    yield "", _describe_gpus
+    yield "cuda runtime", _find_runtime
+    yield "gpu sampling", _sample
+    yield "gpu clocks", _find_clocks
+
+
+def _describe_gpus() -> str:
+    driver = _require_driver()
+    count = ctypes.c_int()
+    code = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    if code:
+        raise Absent(f"the NVIDIA driver finds no GPU ({_explain(driver, code)})", _LOOK)
+    return f"{', '.join(_describe_gpu(driver, gpu) for gpu in range(count.value))}, CUDA up to {_driver_cuda()}"
+
+
+def _describe_gpu(driver: ctypes.CDLL, gpu: int) -> str:
+    name, major, minor = ctypes.create_string_buffer(100), ctypes.c_int(), ctypes.c_int()
+    driver.cuDeviceGetName(name, len(name), gpu)
+    driver.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, gpu)
+    driver.cuDeviceGetAttribute(ctypes.byref(minor), _MINOR, gpu)
+    return f"{name.value.decode(errors='replace')} (compute capability {major.value}.{minor.value})"
+
+
+def _explain(driver: ctypes.CDLL, code: int) -> str:
+    words = ctypes.c_char_p()
+    driver.cuGetErrorString(code, ctypes.byref(words))
+    return f"error {code}, {(words.value or b'unknown').decode(errors='replace')}"
+
+
+def _find_runtime() -> str:
+    open_cuda_runtime()
+    return "libcudart loads and finds the GPU"
+
+
+def _sample() -> str:
+    """Ask the first GPU through NVML what it does; say whether its finer counters are for everyone."""
+    try:
+        nvml = import_module("pynvml")
+    except ImportError:
+        raise Absent("NVML's Python package is not installed", _NVML) from None
+    nvml.nvmlInit()
+    load = nvml.nvmlDeviceGetUtilizationRates(nvml.nvmlDeviceGetHandleByIndex(0))
+    counters = "for administrators only" if _for_administrators_only() and not _is_administrator() else "open to us"
+    return f"NVML answers (the GPU is {load.gpu} % busy); its performance counters are {counters}"
+
+
+def _find_clocks() -> str:
+    """Nothing is set, to leave the GPU as it is."""
+    if find_spec("pynvml") is None and shutil.which("nvidia-smi") is None:
+        raise Absent("neither NVML's Python package nor nvidia-smi is here to lock them", _NVML)
+    if not _is_administrator():
+        advice = "run as root, or let an administrator lock them before: nvidia-smi --lock-gpu-clocks=MHZ"
+        raise Absent("only administrators may lock them", advice)
+    return "may be locked by us (not tried: it would change them)"
+
+
+def _for_administrators_only() -> bool:
+    try:
+        return "RmProfilingAdminOnly: 1" in _DRIVER_SETTINGS.read_text(encoding="utf-8")
+    except OSError:
+        return False
+
+
+def _is_administrator() -> bool:
+    if os.name == "nt":
+        return bool(ctypes.windll.shell32.IsUserAnAdmin())  # type: ignore[attr-defined,unused-ignore]
+    return os.geteuid() == 0
+
+
+def _require_driver() -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(_DRIVER)
+    except OSError:
+        raise Absent(f"no NVIDIA driver ({_DRIVER} does not load)", _LOOK) from None
+
+
+def _driver_cuda() -> str:
+    """The newest CUDA that the driver knows, such as `12.4`."""
+    version = ctypes.c_int()
+    _require_driver().cuDriverGetVersion(ctypes.byref(version))
+    return f"{version.value // 1000}.{version.value % 1000 // 10}"
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

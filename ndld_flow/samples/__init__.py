@@ -1,0 +1,1 @@
+"""Samples: the values of a model's inputs."""

@@ -1,0 +1,181 @@
+"""The samples in one file: the file itself, an array's rows, or the frames of a video."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.plain_text import visible_name
+from ndld_flow.models.tensors import Array, shape_text
+from ndld_flow.samples.images import PictureInput, count_frames, image_frames
+from ndld_flow.samples.value_files import StoredArray, cast_to_model, check_family, open_array
+from ndld_flow.samples.videos import count_video, video_frames
+from ndld_flow.samples.wanted_inputs import Feed, Pattern, WantedInput, fits
+from ndld_flow.store.found_files import (
+    ANIMATION_SUFFIXES,
+    IMAGE_SUFFIXES,
+    KNOWN_SUFFIXES,
+    VALUE_SUFFIXES,
+    VIDEO_SUFFIXES,
+    FoundFile,
+)
+
+
+class FileSamples(Protocol):
+    """The samples that one file gives one input."""
+
+    @property
+    def has_frames(self) -> bool:
+        """Whether it is a video or an animation, as far as its type can tell."""
+
+    def count(self, most: int) -> int:
+        """How many there are, counted no further than `most`. Raises `RequestError` for a file that does not fit."""
+
+    def feeds(self) -> Iterator[tuple[str, Feed]]:
+        """Label and values of each sample. Raises `RequestError` naming the input and the file."""
+
+
+def open_file(one: WantedInput, file: FoundFile) -> FileSamples:
+    """The samples in a file. Raises `RequestError` when it is of no type that is known."""
+    suffix = file.path.suffix.lower()
+    if file.path.is_dir():
+        return ArrayFile(one, file.label, _of_test_set(one, file.path))
+    if suffix in VALUE_SUFFIXES:
+        return ArrayFile(one, file.label, file.path)
+    if suffix in (*IMAGE_SUFFIXES, *VIDEO_SUFFIXES):
+        return PictureFile(one, file.label, file.path, PictureInput.of(one, file.path))
+    raise RequestError(
+        f'input "{one.name}": data "{visible_name(str(file.path))}" is neither random, zeros, ones, nor a file that '
+        f"can be read: {', '.join(KNOWN_SUFFIXES)}."
+    )
+
+
+@dataclass(frozen=True)
+class ArrayFile:
+    """An array, which is one sample where its shape is the one wanted.
+
+    With one dimension more, each item of the first dimension is a sample. Where the size of the first dimension is
+    fixed, an array with a multiple of it is split into as many samples.
+    """
+
+    one: WantedInput
+    label: str
+    path: Path
+
+    @property
+    def has_frames(self) -> bool:
+        return False
+
+    @cached_property
+    def _stored(self) -> StoredArray:
+        stored = open_array(self.path, self.one.name)
+        check_family(stored.dtype, self.one.dtype, self.one.name, str(self.path))
+        return stored
+
+    @property
+    def _pattern(self) -> Pattern | None:
+        """The shape a sample has in the file: one that is repeated may have any number of items."""
+        pattern = self.one.pattern
+        return (None, *pattern[1:]) if self.one.repeat and pattern else pattern
+
+    def count(self, most: int) -> int:
+        shape, pattern = self._stored.shape, self._pattern
+        rows = _rows(shape, pattern)
+        if rows is None:
+            self._check(shape)
+        number = 1 if not rows else shape[0] // rows
+        if number == 0:
+            raise RequestError(
+                f'input "{self.one.name}": {self.path} holds no sample, its shape is {shape_text(shape)}.'
+            )
+        return min(number, most)
+
+    def feeds(self) -> Iterator[tuple[str, Feed]]:
+        number = self.count(2**62)
+        shape, rows = self._stored.shape, _rows(self._stored.shape, self._pattern) or 0
+        extra = bool(rows) and self._pattern is not None and len(shape) > len(self._pattern)
+        for i, values in zip(range(number), self._stored.read(rows), strict=False):
+            own = values[0] if extra else values
+            where = "" if not rows else f" row {i}" if rows == 1 else f" rows {i * rows}-{(i + 1) * rows - 1}"
+            yield f"{self.label}{where}", self._feed(own, f"{visible_name(str(self.path))}{where}")
+
+    def _feed(self, values: Array, origin: str) -> Feed:
+        one = self.one
+        how = origin if values.dtype == one.dtype else f"{origin} cast"
+        if one.repeat and one.pattern and len(values):
+            values = _repeated(values, one.pattern[0])
+        cast = np.ascontiguousarray(cast_to_model(values, one.dtype, one.name, origin)).reshape(values.shape)
+        self._check(cast.shape)
+        return Feed(cast, f"{how}, {one.dtype.name} {shape_text(cast.shape)}", is_from_file=True)
+
+    def _check(self, shape: tuple[int, ...]) -> None:
+        self.one.check_shape(shape, f"{self.path} has")
+
+
+@dataclass(frozen=True)
+class PictureFile:
+    """An image, or an animation or a video, of which every N-th frame is a sample."""
+
+    one: WantedInput
+    label: str
+    path: Path
+    picture: PictureInput
+
+    @property
+    def has_frames(self) -> bool:
+        return self.path.suffix.lower() in (*VIDEO_SUFFIXES, *ANIMATION_SUFFIXES)
+
+    def count(self, most: int) -> int:
+        name, every = self.one.name, self.one.given.every
+        if self._is_video:
+            return count_video(self.path, name, every, most)
+        return min(-(-count_frames(self.path, name) // every), most)
+
+    def feeds(self) -> Iterator[tuple[str, Feed]]:
+        one, read = self.one, video_frames if self._is_video else image_frames
+        for place, image in read(self.path, one.name, one.given.every):
+            where = "" if place is None else f" frame {place}"
+            values = self.picture.values(image)
+            one.check_shape(values.shape, f"{self.path} has")
+            how = f"image {visible_name(str(self.path))}{where} as {one.given.layout}"
+            described = f"{how}, {one.dtype.name} {shape_text(values.shape)}"
+            yield f"{self.label}{where}", Feed(values, described, is_from_file=True)
+
+    @property
+    def _is_video(self) -> bool:
+        return self.path.suffix.lower() in VIDEO_SUFFIXES
+
+
+def _of_test_set(one: WantedInput, folder: Path) -> Path:
+    path = folder / f"input_{one.place}.pb"
+    if not path.exists():
+        raise RequestError(
+            f'input "{one.name}": the test data set {folder} has no {path.name}, and the model\'s inputs are counted '
+            "from 0."
+        )
+    return path
+
+
+def _rows(shape: tuple[int, ...], pattern: Pattern | None) -> int | None:
+    """How many items of the first dimension make a sample; 0: the whole is one; None: the shape does not fit."""
+    if pattern is None or fits(shape, pattern):
+        return 0
+    if fits(shape[1:], pattern):
+        return 1
+    first = pattern[0] if pattern else None
+    if not isinstance(first, int) or not fits(shape, (None, *pattern[1:])):
+        return None
+    return first if 0 < first < shape[0] and shape[0] % first == 0 else None
+
+
+def _repeated(values: Array, items: int | str | None) -> Array:
+    """The items of a file, over and over, until there are as many as asked for."""
+    if not isinstance(items, int) or items == len(values):
+        return values
+    return np.take(values, np.arange(items) % len(values), axis=0)

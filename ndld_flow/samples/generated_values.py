@@ -1,0 +1,104 @@
+"""Values of a model's inputs that are made, not read: seeded random, zeros, ones."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import ml_dtypes
+import numpy as np
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.models.tensors import Array
+
+
+class _Limits(Protocol):
+    """What numpy and ml_dtypes say about a dtype's range."""
+
+    min: Any
+    max: Any
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """True for numpy's floats and ml_dtypes' (bfloat16, float8, ...)."""
+    return dtype.kind == "f" or dtype.name.startswith(("bfloat", "float"))
+
+
+def is_integer(dtype: np.dtype[Any]) -> bool:
+    """True for numpy's integers and ml_dtypes' (int4, uint4, ...); bool is none."""
+    return dtype.kind in "iu" or dtype.name.startswith(("int", "uint"))
+
+
+def random_stream(name: str, seed: int) -> np.random.Generator:
+    """A generator of this input's own: adding, removing or reordering inputs changes no other's values."""
+    own = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+    return np.random.default_rng([seed, own])
+
+
+def random_values(
+    name: str, dtype: np.dtype[Any], shape: Sequence[int], bounds: tuple[float, float], seed: int
+) -> tuple[Array, str]:
+    """Values uniform in the half-open range `bounds`, and how they came to be in words. Bools are fair coins.
+
+    Raises `RequestError` when the range is empty or the dtype cannot hold it.
+    """
+    stream = random_stream(name, seed)
+    if dtype.kind == "b":
+        return stream.integers(0, 2, size=shape).astype(dtype), f"random bools, seed {seed}"
+    low, high = bounds
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        raise RequestError(f'input "{name}": range [{low:g}, {high:g}) is none: give two finite numbers, low first.')
+    if is_integer(dtype):
+        return _integers(stream, name, dtype, shape, bounds), f"random integers [{low:g}, {high:g}), seed {seed}"
+    _check_held(name, dtype, bounds, ml_dtypes.finfo(dtype))
+    return _floats(stream, dtype, shape, bounds), f"random uniform [{low:g}, {high:g}), seed {seed}"
+
+
+def constant_values(name: str, dtype: np.dtype[Any], shape: Sequence[int], value: float) -> tuple[Array, str]:
+    """The same number everywhere, and that in words. Raises `RequestError` when the dtype cannot hold it."""
+    if is_integer(dtype) and value != int(value):
+        raise RequestError(f'input "{name}" is {dtype.name}, which cannot hold {value}: give a whole number.')
+    if dtype.kind != "b":
+        _check_held(
+            name, dtype, (value, value), ml_dtypes.iinfo(dtype) if is_integer(dtype) else ml_dtypes.finfo(dtype)
+        )
+    return np.full(shape, value, dtype), f"all {value}"
+
+
+def _integers(
+    stream: np.random.Generator, name: str, dtype: np.dtype[Any], shape: Sequence[int], bounds: tuple[float, float]
+) -> Array:
+    low, high = math.ceil(bounds[0]), math.ceil(bounds[1])
+    if low >= high:
+        raise RequestError(
+            f'input "{name}" is {dtype.name} and no integer lies in its range [{bounds[0]:g}, {bounds[1]:g}): '
+            "widen `range:`."
+        )
+    _check_held(name, dtype, (low, high - 1), ml_dtypes.iinfo(dtype))
+    drawn = stream.integers(low, high, size=shape, dtype=np.uint64 if low >= 0 else np.int64)
+    return np.asarray(drawn).astype(dtype)
+
+
+def _floats(
+    stream: np.random.Generator, dtype: np.dtype[Any], shape: Sequence[int], bounds: tuple[float, float]
+) -> Array:
+    low, high = bounds
+    drawn: Array = np.asarray(stream.random(shape, np.float64 if dtype.itemsize > 4 else np.float32))
+    if bounds != (0.0, 1.0):
+        drawn *= high - low
+        drawn += low
+    values: Array = np.asarray(drawn.astype(dtype, copy=False))
+    # Rounding to few bits may reach `high`, which the half-open range leaves out.
+    edge = np.nextafter(np.asarray(high, dtype), np.asarray(low, dtype))
+    return np.where(values >= np.asarray(high, dtype), edge, values) if low < high else values
+
+
+def _check_held(name: str, dtype: np.dtype[Any], bounds: tuple[float, float], info: _Limits) -> None:
+    least, most = float(info.min), float(info.max)
+    if bounds[0] < least or bounds[1] > most:
+        raise RequestError(
+            f'input "{name}" is {dtype.name}, which holds {least:g} to {most:g}: its range reaches '
+            f"{bounds[0]:g} to {bounds[1]:g}. Change `data:` or `range:`."
+        )

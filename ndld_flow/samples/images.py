@@ -1,0 +1,143 @@
+"""Values of a model's input made of pictures: images, and frames of animations."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.inputs import InputSpec
+from ndld_flow.models.tensors import Array, shape_text
+from ndld_flow.samples.generated_values import is_float, is_integer
+from ndld_flow.samples.wanted_inputs import Pattern, WantedInput, shape_unknown
+
+_FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF")
+_ANIMATIONS = ("WEBP", "GIF")
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+_DEEP_MODES = ("I", "F")
+"""How the names of pillow's modes of more than 8 bits begin; pillow cuts such pixels off at 255."""
+
+
+@dataclass(frozen=True)
+class PictureInput:
+    """How pictures become values of an input: `[N, C, H, W]` or, by `layout`, `[N, H, W, C]`; without N where the
+    input has three dimensions."""
+
+    given: InputSpec
+    dtype: np.dtype[np.generic]
+    batch: int | None
+    """None for three dimensions."""
+    channels: int
+    height: int | None
+    """None: the picture's own."""
+    width: int | None
+
+    @classmethod
+    def of(cls, one: WantedInput, path: Path) -> PictureInput:
+        """Raises `RequestError` when the input's shape, dtype or normalisation is none that pictures can have."""
+        where = f'input "{one.name}" from the image {path}'
+        if one.pattern is None:
+            raise shape_unknown(one.name)
+        dtype = one.dtype
+        if not (is_float(dtype) or dtype.name == "uint8" or (is_integer(dtype) and dtype.itemsize > 1)):
+            raise RequestError(f"{where}: an image cannot become {dtype.name}.")
+        made = cls(one.given, dtype, *_sizes(one.pattern, one.given.layout, where))
+        _check_normalisation(made, where)
+        return made
+
+    def values(self, picture: Image.Image) -> Array:
+        """Height and width are resized (bilinear) to the input's, or stay the picture's own where these are free; one
+        picture fills the whole batch. Float inputs get pixels scaled to 0..1, less `mean`, divided by `std`; integer
+        inputs get the pixels 0..255 as they are."""
+        size = (self.width or picture.width, self.height or picture.height)
+        resized = picture.convert(_MODES[self.channels]).resize(size, Image.Resampling.BILINEAR)
+        pixels = np.asarray(resized).reshape(size[1], size[0], self.channels)
+        values = _normalized(pixels, self.given) if is_float(self.dtype) else pixels
+        if self.given.layout == "NCHW":
+            values = values.transpose(2, 0, 1)
+        repeated = values if self.batch is None else np.broadcast_to(values, (self.batch, *values.shape))
+        return np.ascontiguousarray(repeated.astype(self.dtype))
+
+
+def count_frames(path: Path, name: str) -> int:
+    """How many frames an image has: 1, but of animations. Of others only the beginning is read."""
+    with _opened(path, name) as image:
+        return _frames(image)
+
+
+def image_frames(path: Path, name: str, every: int) -> Iterator[tuple[int | None, Image.Image]]:
+    """Every N-th frame of an animation with its place, or the image itself with None.
+
+    Raises `RequestError` for what is no image, is cut off, is larger than pillow's limit, or has pixels of more than 8
+    bits.
+    """
+    with _opened(path, name) as image:
+        frames = _frames(image)
+        for place in range(0, frames, every):
+            if frames > 1:
+                image.seek(place)
+            image.load()
+            yield None if frames == 1 else place, image
+
+
+def _frames(image: Image.Image) -> int:
+    return int(getattr(image, "n_frames", 1)) if image.format in _ANIMATIONS else 1
+
+
+@contextlib.contextmanager
+def _opened(path: Path, name: str) -> Iterator[Image.Image]:
+    try:
+        with _open(path) as image:
+            if image.mode.startswith(_DEEP_MODES):
+                raise ValueError(f"its pixels have more than 8 bits ({image.mode}), convert them first")
+            yield image
+    except FileNotFoundError:
+        raise RequestError(f'input "{name}": there is no file {path} (looked in {Path.cwd()}).') from None
+    except (UnidentifiedImageError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise RequestError(f'input "{name}": {error}') from None
+    except (OSError, SyntaxError, ValueError, EOFError) as error:
+        raise RequestError(f'input "{name}": the image {path} cannot be read: {error}') from None
+
+
+def _open(path: Path) -> Image.Image:
+    with warnings.catch_warnings():
+        # An image over pillow's size limit is refused, not only warned about.
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        return Image.open(path, formats=_FORMATS)
+
+
+def _sizes(pattern: Pattern, layout: str, where: str) -> tuple[int | None, int, int | None, int | None]:
+    """Batch (None for three dimensions), channels, height and width (None: the picture's own)."""
+    if len(pattern) not in (3, 4):
+        raise RequestError(f"{where}: an image needs 3 or 4 dimensions, the input has {shape_text(pattern)}.")
+    numbers = [dim if isinstance(dim, int) else None for dim in pattern]
+    batch = (numbers[0] or 1) if len(pattern) == 4 else None
+    one = numbers[-3:]
+    channels, height, width = one if layout == "NCHW" else (one[2], one[0], one[1])
+    if channels is not None and channels not in _MODES:
+        raise RequestError(
+            f"{where}: the {layout} input {shape_text(pattern)} has {channels} channels, an image has 1, 3 or 4. "
+            "Check `layout:`."
+        )
+    return batch, channels or 3, height, width
+
+
+def _check_normalisation(made: PictureInput, where: str) -> None:
+    if not is_float(made.dtype):
+        return
+    for word, numbers in (("mean", made.given.mean), ("std", made.given.std)):
+        if len(numbers) not in (1, made.channels):
+            raise RequestError(f"{where}: `{word}` has {len(numbers)} numbers, the input {made.channels} channels.")
+    if 0.0 in made.given.std:
+        raise RequestError(f"{where}: `std` divides, so it may not hold 0.")
+
+
+def _normalized(pixels: Array, given: InputSpec) -> Array:
+    scaled = pixels.astype(np.float32) / np.float32(255)
+    return np.asarray((scaled - np.asarray(given.mean, np.float32)) / np.asarray(given.std, np.float32))

@@ -1,0 +1,72 @@
+"""The samples a step runs a model on, read one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.inputs import InputSpec
+from ndld_flow.models.tensors import TensorSpec
+from ndld_flow.samples.feeds import complete_feeds, note_assumed
+from ndld_flow.samples.input_files import InputFiles, open_files
+from ndld_flow.samples.sample_settings import SampleSettings
+from ndld_flow.samples.user_samples import UserSamples
+from ndld_flow.samples.wanted_inputs import Feed, WantedInput, check_names, want_inputs
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Values for every input of a model."""
+
+    label: str
+    """`receipt.png`, `clip.mp4 frame 12`, `random, seed 3`."""
+    feeds: dict[str, Feed]
+
+
+class Samples:
+    """Samples in their order. Each round reads them again: no more than one is in memory.
+
+    Going through them raises `RequestError` for one that turns out not to fit.
+    """
+
+    def __init__(self, wanted: Sequence[WantedInput], source: InputFiles | UserSamples, count: int, seed: int) -> None:
+        self._wanted, self._source, self._count, self._seed = wanted, source, count, seed
+        self._label_seeds = any(one.given.data == "random" for one in wanted) and not source.tells_apart(count)
+        self.notes = note_assumed(next(iter(self)).feeds)
+        """What makes the samples say less than it seems."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Sample]:
+        rounds = self._source.feeds()
+        for i in range(self._count):
+            label, read = next(rounds, (None, {}))
+            if label is None:
+                raise RequestError(f"there were {self._count} samples, and {i} of them are left: their files changed.")
+            feeds = complete_feeds(self._wanted, read, self._seed + i)
+            yield Sample(self._label(label, i), feeds)
+
+    def _label(self, read: str, i: int) -> str:
+        seeded = f"random, seed {self._seed + i}" if self._label_seeds else ""
+        return ", ".join(word for word in (read, seeded) if word) or f"sample {i}"
+
+
+def make_samples(
+    specs: Sequence[TensorSpec], given: Mapping[str, InputSpec], wanted: SampleSettings, model: str
+) -> Samples:
+    """The samples that the recipe's `inputs:` and a step's settings say, for a model with these inputs.
+
+    The first is read at once, of the others what their files say of themselves. Raises `RequestError` naming the input
+    and the file, what was found and what is expected; of several files that do not fit it names the first ones.
+    """
+    check_names(wanted.data, specs, "data", model)
+    own = {name: given.get(name, InputSpec()).model_copy(update={"data": data}) for name, data in wanted.data.items()}
+    inputs = want_inputs(specs, {**given, **own}, model)
+    if wanted.loader is not None:
+        loaded = UserSamples(wanted.loader, inputs, model, wanted.samples)
+        return Samples(inputs, loaded, len(loaded), wanted.seed)
+    files = open_files(inputs, wanted.samples)
+    count = wanted.samples or max(files.counts.values(), default=1)
+    return Samples(inputs, files, count, wanted.seed)

@@ -1,0 +1,107 @@
+"""Samples that a function of a person's file yields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from blake3 import blake3
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.plain_text import short_name, visible_name
+from ndld_flow.models.tensors import shape_text
+from ndld_flow.models.user_code import load_user_module, told_with_place
+from ndld_flow.samples.value_files import cast_to_model
+from ndld_flow.samples.wanted_inputs import Feed, WantedInput, check_names
+
+FUNCTION = "samples"
+_END = object()
+
+
+class UserSamples:
+    """What `samples()` of a file yields: mappings, input -> array, or pairs of a label and such a mapping.
+
+    Each round calls it again, and must get the same: two models that are compared see one round each. Raises
+    `RequestError` for what the code raises, with its line, and for samples that do not fit the model.
+    """
+
+    def __init__(self, path: Path, wanted: Sequence[WantedInput], model: str, asked: int | None) -> None:
+        self._path, self._wanted, self._model = path, {one.name: one for one in wanted}, model
+        module = load_user_module(path)
+        known = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        if FUNCTION not in known:
+            raise RequestError(f"{path}: there is no function {FUNCTION!r} in it; {say_nearest(FUNCTION, known)}")
+        self._function: Callable[[], Any] = getattr(module, FUNCTION)
+        self._count = asked if asked is not None else self._own_count()
+        self._digests: dict[int, str] = {}
+        """Of the samples that were seen."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def tells_apart(self, count: int) -> bool:
+        """Always: each sample has a label of its own."""
+        del count
+        return True
+
+    def feeds(self) -> Iterator[tuple[str, dict[str, Feed]]]:
+        """Label and values of each sample, no more than were asked for."""
+        with told_with_place(self._path):
+            items = iter(self._function())
+        for place in range(self._count):
+            with told_with_place(self._path):
+                item = next(items, _END)
+            if item is _END:
+                raise RequestError(f"{self._path}: {FUNCTION}() ended after {place} samples of {self._count}.")
+            yield self._checked(place, item)
+
+    def _own_count(self) -> int:
+        with told_with_place(self._path):
+            made = self._function()
+        if not hasattr(made, "__len__"):
+            raise RequestError(
+                f"{self._path}: {FUNCTION}() does not say how many it yields, and may be endless: give `samples:`."
+            )
+        if len(made) == 0:
+            raise RequestError(f"{self._path}: {FUNCTION}() has no sample.")
+        return len(made)
+
+    def _checked(self, place: int, item: object) -> tuple[str, dict[str, Feed]]:
+        label, given = f"{visible_name(self._path.name)} sample {place}", item
+        if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str):
+            label, given = short_name(item[0]), item[1]
+        where = f"{self._path}: sample {place}"
+        if not isinstance(given, Mapping):
+            raise RequestError(
+                f"{where} is {type(given).__name__}: yield a mapping, input -> array, or a pair of a label and that."
+            )
+        arrays = {str(name): array for name, array in given.items()}
+        check_names(arrays, [one.spec for one in self._wanted.values()], where, self._model)
+        for name, one in self._wanted.items():
+            if name not in arrays and (one.given.data_patterns or one.given.data == "random"):
+                raise RequestError(f'{where} has no "{name}": yield it, or give a number as `inputs.{name}.data`.')
+        origin = f"{visible_name(str(self._path))} sample {place}"
+        feeds = {name: self._feed(self._wanted[name], array, origin) for name, array in arrays.items()}
+        self._check_same(place, where, feeds)
+        return label, feeds
+
+    def _feed(self, one: WantedInput, array: object, origin: str) -> Feed:
+        with told_with_place(self._path):
+            values = np.array(array)  # a copy: the code may use its buffer again
+        how = origin if values.dtype == one.dtype else f"{origin} cast"
+        values = cast_to_model(values, one.dtype, one.name, origin)
+        one.check_shape(values.shape, f"{origin} has")
+        return Feed(values, f"{how}, {one.dtype.name} {shape_text(values.shape)}", is_from_file=True)
+
+    def _check_same(self, place: int, where: str, feeds: Mapping[str, Feed]) -> None:
+        hasher = blake3()
+        for name in sorted(feeds):
+            hasher.update(feeds[name].values.tobytes())
+        if self._digests.setdefault(place, hasher.hexdigest()) != hasher.hexdigest():
+            raise RequestError(
+                f"{where} was another one when it was read before: what {FUNCTION}() yields must be the same each time "
+                "it is called. Seed what is random in it."
+            )

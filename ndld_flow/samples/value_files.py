@@ -1,0 +1,220 @@
+"""Values of a model's inputs read from `.npy`, `.npz` and `.pb` files."""
+
+from __future__ import annotations
+
+import math
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import numpy_helper
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.quantities import size
+from ndld_flow.models.tensors import Array
+from ndld_flow.samples.generated_values import is_float, is_integer
+
+MOST_UNPACKED_BYTES = 4 * 2**30
+"""Of an archive's array, what is unpacked at once; a small file may hold any number of zeros."""
+_HIGHEST_RATIO = 1032
+"""Of deflate. What claims to unpack to more was not written by it."""
+_MAPPED_FROM_BYTES = 64 * 2**20
+
+NO_HEADER = (ValueError, TypeError, EOFError, SyntaxError, tokenize.TokenError, RuntimeError)
+"""What numpy raises where the header of an array, which it reads as Python's tokens, is none."""
+_UNREADABLE = (*NO_HEADER, DecodeError, zipfile.BadZipFile, zlib.error)
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """The shape and dtype of an array in a file, and its values when they are needed."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    read: Callable[[int], Iterator[Array]]
+    """Give the array in slices of so many items of its first dimension, or as a whole for 0. Of an archive, no more is
+    unpacked than is asked for. Raises `RequestError` where the file is not what its beginning says."""
+
+
+def open_array(path: Path, name: str) -> StoredArray:
+    """The array for an input in a `.npy`, `.npz` or `.pb` file; raises `RequestError` when there is none.
+
+    Pickled objects are refused: reading them would run their code. So are external data of a TensorProto. Of an
+    archive of several arrays the one that has the input's name is meant.
+    """
+    what, opened = {
+        ".npy": ("a .npy file of numbers", _open_npy),
+        ".npz": ("a .npz archive of numbers", _open_npz),
+        ".pb": ("an ONNX TensorProto with its data inside", _open_tensor_proto),
+    }[path.suffix.lower()]
+
+    def read(load: Callable[[], Any]) -> Any:  # noqa: ANN401 - what `load` returns
+        return _read(path, name, what, load)
+
+    stored: StoredArray = read(lambda: opened(path, name))
+
+    def read_slices(rows: int) -> Iterator[Array]:
+        slices = stored.read(rows)
+        while (values := read(lambda: next(slices, None))) is not None:
+            yield values
+
+    return StoredArray(stored.shape, stored.dtype, read_slices)
+
+
+def check_family(found: np.dtype[Any], dtype: np.dtype[Any], name: str, origin: str) -> None:
+    """Raises `RequestError` unless both are floats, both integers, or both the same."""
+    if found != dtype and not any(family(found) and family(dtype) for family in (is_float, is_integer)):
+        raise RequestError(f'input "{name}": {origin} holds {found.name}, the model expects {dtype.name}.')
+
+
+def cast_to_model(values: Array, dtype: np.dtype[Any], name: str, origin: str) -> Array:
+    """The values in the model's dtype. Only within a family (floats, integers, bools) and without loss of range.
+
+    Raises `RequestError` naming the input, what was found and what the model expects.
+    """
+    if values.dtype == dtype:
+        return values
+    check_family(values.dtype, dtype, name, origin)
+    with np.errstate(over="ignore"):
+        cast: Array = values.astype(dtype)
+    if _lost_range(values, cast):
+        raise RequestError(
+            f'input "{name}": {origin} holds {values.dtype.name} values that do not fit the model\'s {dtype.name}.'
+        )
+    return cast
+
+
+def _lost_range(before: Array, after: Array) -> bool:
+    if is_integer(before.dtype):
+        return not bool(np.array_equal(before, after.astype(before.dtype)))
+    return bool(np.any(np.isfinite(before) & ~np.isfinite(after)))
+
+
+def _read(path: Path, name: str, what: str, load: Callable[[], Any]) -> Any:  # noqa: ANN401 - what `load` returns
+    try:
+        return load()
+    except FileNotFoundError:
+        raise RequestError(f'input "{name}": there is no file {path} (looked in {Path.cwd()}).') from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise RequestError(f'input "{name}": {path} cannot be read: {reason}.') from None
+    except MemoryError:
+        raise RequestError(f'input "{name}": {path} does not fit into memory.') from None
+    except _UNREADABLE as error:
+        told = short_name(" ".join(str(error).split()), 300)
+        raise RequestError(f'input "{name}": {path} is not {what}: {told}') from None
+
+
+def _open_npy(path: Path, name: str) -> StoredArray:
+    del name
+    with path.open("rb") as file:
+        header = _read_header(file)
+        left = path.stat().st_size - file.tell()
+    if header.stored_bytes > left:
+        raise ValueError(f"it is cut off: it says {size(header.stored_bytes)} and holds {size(left)}")
+    mode: Literal["r"] | None = "r" if header.stored_bytes >= _MAPPED_FROM_BYTES else None
+
+    def read(rows: int) -> Iterator[Array]:
+        return _sliced(np.asarray(np.load(path, mmap_mode=mode, allow_pickle=False)), rows)
+
+    return StoredArray(header.shape, header.dtype, read)
+
+
+def _sliced(values: Array, rows: int) -> Iterator[Array]:
+    if not rows:
+        yield values
+    else:
+        yield from (values[start : start + rows] for start in range(0, len(values) - rows + 1, rows))
+
+
+def _open_npz(path: Path, name: str) -> StoredArray:
+    with zipfile.ZipFile(path) as archive:
+        chosen = _choose(archive, name)
+        shown = short_name(chosen.filename)
+        if chosen.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError(f"{shown} in it is compressed by a method that numpy does not use")
+        with archive.open(chosen) as file:
+            header = _read_header(file)
+            if header.stored_bytes > min(chosen.file_size - file.tell(), _HIGHEST_RATIO * chosen.compress_size):
+                raise ValueError(f"{shown} in it is cut off")
+    return StoredArray(header.shape, header.dtype, lambda rows: _unpack(path, chosen, rows))
+
+
+def _unpack(path: Path, chosen: zipfile.ZipInfo, rows: int) -> Iterator[Array]:
+    """Give an array of an archive in slices, or as a whole for 0."""
+    with zipfile.ZipFile(path) as archive, archive.open(chosen) as file:
+        header = _read_header(file)
+        at_once = not rows or header.fortran_order
+        shape = header.shape if at_once else (rows, *header.shape[1:])
+        wanted_bytes = math.prod(shape) * header.dtype.itemsize
+        if wanted_bytes > MOST_UNPACKED_BYTES:
+            raise ValueError(
+                f"{size(wanted_bytes)} of {short_name(chosen.filename)} in it would be unpacked at once, more than "
+                f"{size(MOST_UNPACKED_BYTES)}. Save it as .npy, of which only what is needed is read"
+            )
+        for _ in range(1 if at_once else header.shape[0] // rows):
+            values = np.frombuffer(bytearray(file.read(wanted_bytes)), header.dtype, math.prod(shape))
+            if at_once:
+                yield from _sliced(values.reshape(shape, order="F" if header.fortran_order else "C"), rows)
+            else:
+                yield values.reshape(shape)
+
+
+def _choose(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
+    arrays = {info.filename.removesuffix(".npy"): info for info in archive.infolist() if not info.is_dir()}
+    if name not in arrays and len(arrays) != 1:
+        held = ", ".join(short_name(one, 40) for one in list(arrays)[:5]) or "nothing"
+        raise ValueError(f"it holds {held}{', ...' if len(arrays) > 5 else ''}, and one must be called {name!r}")
+    return arrays[name] if name in arrays else next(iter(arrays.values()))
+
+
+@dataclass(frozen=True)
+class _Header:
+    """The header of an array in numpy's format."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran_order: bool
+
+    @property
+    def stored_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def _read_header(file: IO[bytes]) -> _Header:
+    """Read up to where an array's values begin."""
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"its format is {version[0]}.{version[1]}, which arrays of numbers do not need")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran_order, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are not unpickled")
+    if any(dim < 0 for dim in shape):
+        raise ValueError(f"its shape is {shape}")
+    return _Header(tuple(shape), dtype, fortran_order)
+
+
+def _open_tensor_proto(path: Path, name: str) -> StoredArray:
+    del name
+    values = _tensor_values(path)
+    return StoredArray(tuple(values.shape), values.dtype, lambda rows: _sliced(_tensor_values(path), rows))
+
+
+def _tensor_values(path: Path) -> Array:
+    tensor = onnx.TensorProto.FromString(path.read_bytes())
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        raise ValueError("its data is external")
+    if tensor.data_type == onnx.TensorProto.UNDEFINED:
+        raise ValueError("it has no data type")
+    if tensor.data_type not in onnx.TensorProto.DataType.values():
+        raise ValueError(f"its data type is {tensor.data_type}, which is not known")
+    return np.asarray(numpy_helper.to_array(tensor))

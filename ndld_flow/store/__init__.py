@@ -1,0 +1,1 @@
+"""Immutable, content-addressed artifacts, and locks on them."""

@@ -1,0 +1,127 @@
+"""Digests of files and of JSON values."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from blake3 import blake3
+from pydantic import JsonValue
+
+from ndld_flow.records.read_document import stat_file
+from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord
+from ndld_flow.store.seals import read_note, write_note
+
+ALWAYS_HASH_BELOW_BYTES = 16 * 2**20
+"""Smaller files are hashed by every process, and again in it where they are not as they were: 5 ms at most, and no
+note to trust."""
+
+_WINDOW_BYTES = 16 * 2**20
+"""As much is mapped at once: what is mapped counts as this process's memory. Reading takes twice the time."""
+
+SETTLED_AFTER_S = 2.0
+"""A file younger than this may change again within one tick of its timestamps, so its digest is not remembered."""
+
+
+def digest_file(path: Path) -> str:
+    """blake3 of a file's contents, in hex."""
+    hasher = blake3(max_threads=blake3.AUTO)
+    size = path.stat().st_size
+    if size < ALWAYS_HASH_BELOW_BYTES:
+        hasher.update(path.read_bytes())
+        return hasher.hexdigest()
+    with path.open("rb") as file:
+        for start in range(0, size, _WINDOW_BYTES):
+            length = min(_WINDOW_BYTES, size - start)
+            with mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ, offset=start) as window:
+                hasher.update(window)
+    return hasher.hexdigest()
+
+
+def digest_json(value: JsonValue) -> str:
+    """blake3 of a JSON value, the same for equal values whatever the order of their keys."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return blake3(text.encode()).hexdigest()
+
+
+def describe_files(kind: str, files: Iterable[ArtifactFile]) -> ArtifactRecord:
+    """The artifact that consists of these files. Its digest knows their names, contents and nothing else."""
+    ordered = tuple(sorted(files, key=lambda file: file.path))
+    digest = digest_json([[file.path, file.digest, file.size_bytes] for file in ordered])
+    return ArtifactRecord(kind=kind, digest=digest, files=ordered)
+
+
+def describe_folder(kind: str, folder: Path, digest: Callable[[Path], str] = digest_file) -> ArtifactRecord:
+    """The artifact that consists of all files below a folder, each hashed by `digest`."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return describe_files(
+        kind,
+        (
+            ArtifactFile(path=path.relative_to(folder).as_posix(), digest=digest(path), size_bytes=path.stat().st_size)
+            for path in paths
+        ),
+    )
+
+
+def find_damage(path: Path, file: ArtifactFile, digest: Callable[[Path], str] = digest_file) -> str:
+    """What is wrong with a file of an artifact, in a few words; empty where it is as it was."""
+    try:
+        size_bytes = path.stat().st_size
+        if path.is_dir():
+            return "a folder is in its place"
+        if size_bytes != file.size_bytes:
+            return f"{size_bytes:,} of {file.size_bytes:,} bytes"
+        return "" if digest(path) == file.digest else "its contents are not what was stored"
+    except FileNotFoundError:
+        return "it is gone"
+    except OSError as error:
+        return f"it cannot be read ({error.strerror})"
+
+
+@dataclass(frozen=True)
+class DigestMemory:
+    """Digests of files, remembered for as long as size, times and inode stay the same: of large ones in a folder.
+
+    The change time cannot be set from user space, so a write that puts the modification time back is still seen.
+    """
+
+    folder: Path
+
+    def digest(self, path: Path) -> str:
+        """blake3 of a file; one that has not changed since it was last hashed is not read again.
+
+        Raises OSError, also for a pipe or a device.
+        """
+        before = stat_file(path)
+        stamp = _stamp(before)
+        if before.st_size < ALWAYS_HASH_BELOW_BYTES:
+            return _digest_small(path, *stamp) if _is_settled(before) else digest_file(path)
+        note = self.folder / f"{blake3(str(path.absolute()).encode()).hexdigest()[:32]}.json"
+        remembered = read_note(note)
+        if isinstance(remembered, list) and remembered[:-1] == stamp:
+            return str(remembered[-1])
+        digest = digest_file(path)
+        if _is_settled(before) and _stamp(path.stat()) == stamp:
+            write_note(note, [*stamp, digest])
+        return digest
+
+
+@lru_cache(maxsize=100_000)
+def _digest_small(path: Path, *stamp: int) -> str:
+    """A recipe's pictures are asked for by each of its steps, and by each point of a sweep."""
+    del stamp  # only to be told apart by
+    return digest_file(path)
+
+
+def _is_settled(stat: os.stat_result) -> bool:
+    return time.time() - max(stat.st_mtime, stat.st_ctime) > SETTLED_AFTER_S
+
+
+def _stamp(stat: os.stat_result) -> list[int]:
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev]

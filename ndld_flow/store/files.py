@@ -1,0 +1,246 @@
+"""Writing files so that nobody ever sees half of one."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+from uuid import uuid4
+
+from ndld_flow.store.sharing import make_folder, share, share_tree
+
+FICLONE = 0x40049409
+"""Linux ioctl: share the blocks of another file, copy-on-write (btrfs, xfs, bcachefs)."""
+_SYNCED_AT_ONCE = 16
+"""A disk that is asked for several files at once writes them in one go: 1,500 take 0.3 s, one by one 4 s."""
+_CANNOT_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF, errno.EACCES, errno.EPERM}
+"""What systems say that cannot sync a folder, or let nobody open one."""
+_LEFTOVER = re.compile(r"\..+\.[0-9a-f]{8}", re.DOTALL)
+_LEFT_AFTER_S = 3600.0
+_LETTERS = 60
+"""Of a name, so that the one aside is not too long: each may take four bytes, and most systems allow 255."""
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """Write a text as `write_bytes_atomically` writes bytes."""
+    write_bytes_atomically(path, text.encode())
+
+
+def write_bytes_atomically(path: Path, data: bytes) -> None:
+    """Write a file as `writing_atomically` does. Raises OSError."""
+    with writing_atomically(path) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def writing_atomically(path: Path) -> Iterator[BinaryIO]:
+    """A file to write aside, which is synced and renamed into place at a good end; its folder is made where missing.
+
+    Where it is a link, what it points to is written; a device or a pipe is written as it is. Raises OSError, and what
+    was there is still there.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():  # /dev/null must stay what it is
+        with path.open("wb") as file:
+            yield file
+        return
+    path = path.resolve() if path.is_symlink() else path
+    make_folder(path.parent)
+    with _aside(path) as aside:
+        with aside.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        share(aside)
+        aside.replace(path)
+
+
+def remember(note: Path, text: str) -> None:
+    """Write what can be found out anew; where the disk takes nothing, that is no reason to stop."""
+    with contextlib.suppress(OSError):
+        write_text_atomically(note, text)
+
+
+@contextlib.contextmanager
+def building_folder(folder: Path) -> Iterator[Path]:
+    """A folder to fill, which has its name only when it is whole and synced; when that fails, it is gone.
+
+    Raises OSError where there is a folder of that name which is not empty.
+    """
+    make_folder(folder.parent)
+    with _aside(folder) as aside:
+        aside.mkdir()
+        yield aside
+        place_folder(aside, folder)
+
+
+def place_folder(built: Path, folder: Path) -> None:
+    """Give a folder its name for good: neither it nor what is in it is lost by a power cut. Raises OSError."""
+    share_tree(built, folder.parent)
+    sync_folder(built)
+    try:
+        built.rename(folder)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        with _aside(folder) as aside:  # it was built on another disk
+            copy_folder(built, aside)
+            share_tree(aside, folder.parent)
+            sync_folder(aside)
+            aside.rename(folder)
+    sync(folder.parent)
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy a folder's files, folders and links, but no permissions: not every file system has them. Raises OSError."""
+    target.mkdir(exist_ok=True)
+    for path in source.iterdir():
+        if path.is_symlink():
+            (target / path.name).symlink_to(path.readlink(), target_is_directory=path.is_dir())
+        elif path.is_dir():
+            copy_folder(path, target / path.name)
+        else:
+            shutil.copyfile(path, target / path.name)
+
+
+@contextlib.contextmanager
+def _aside(path: Path) -> Iterator[Path]:
+    """A name beside a path, of which nothing is left where it does not come to a good end."""
+    aside = path.with_name(_aside_name(path.name))
+    try:
+        yield aside
+    except BaseException:
+        with contextlib.suppress(OSError):  # what went wrong first is what is told
+            remove_any(aside)
+        raise
+
+
+def _aside_name(name: str) -> str:
+    return f".{name[:_LETTERS]}.{uuid4().hex[:8]}"
+
+
+def find_leftovers(folder: Path) -> list[Path]:
+    """What killed processes left beside the files and folders that they were writing, an hour ago or earlier."""
+    leftovers = []
+    for path in folder.rglob(".*"):
+        with contextlib.suppress(OSError):  # it was somebody's who lives
+            if _LEFTOVER.fullmatch(path.name) and time.time() - path.lstat().st_mtime > _LEFT_AFTER_S:
+                leftovers.append(path)
+    return leftovers
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file's contents; where the file system can, share the blocks instead (a reflink).
+
+    Never a hard link: whoever writes to one name would change the other too, and onnx refuses hard-linked external
+    data.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not share_blocks(source, target):
+        shutil.copyfile(source, target)
+
+
+def share_blocks(source: Path, target: Path) -> bool:
+    """Make a copy that takes no room (a reflink); False where the file system cannot, the target empty or not there."""
+    if sys.platform != "linux":
+        return False
+    import fcntl
+
+    try:
+        with source.open("rb") as read, target.open("wb") as write:
+            fcntl.ioctl(write.fileno(), FICLONE, read.fileno())
+    except OSError:
+        return False
+    return True
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the files and folders below a folder, and their names, survive a power cut. Raises OSError."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    below = (Path(place, name) for place, _, names in os.walk(folder) for name in ("", *names))
+    paths = [path for path in below if not path.is_symlink()]  # a link is a name in its folder
+    with ThreadPoolExecutor(_SYNCED_AT_ONCE) as several:
+        for _ in several.map(sync, paths):
+            pass
+
+
+def sync(path: str | Path) -> None:
+    """Make a file's contents, or the names in a folder, survive a power cut. Raises OSError when the disk fails."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """An empty folder that is removed afterwards. Python's own never ends where it may not be removed."""
+    folder = Path(tempfile.mkdtemp(prefix="ndld_flow-"))
+    try:
+        yield folder
+    finally:
+        remove_folder(folder)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder and all below it, read-only files too; a missing one is fine."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def move_aside(folder: Path, parent: Path) -> Path | None:
+    """Move a folder, in one step, to a name in `parent` under which it can be removed; None where it is gone.
+
+    Raises OSError where it may not be moved; what a killed process leaves, `find_leftovers` finds.
+    """
+    with contextlib.suppress(FileNotFoundError):  # another process was faster
+        return folder.rename(parent / _aside_name(folder.name))
+    return None
+
+
+def remove_any(path: Path) -> None:
+    """Remove a file, a link or a folder. Raises OSError for what is no folder."""
+    if path.is_dir() and not path.is_symlink():
+        remove_folder(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def point_to(link: Path, target: Path) -> None:
+    """Make `link` a symbolic link to `target` in one move; where links are refused, a file that holds the path.
+
+    A folder in its place is somebody's: it gets another name. Raises OSError, and it still points where it did.
+    """
+    if link.is_dir() and not link.is_symlink():
+        link.rename(link.with_name(f"{link.name}-set-aside-{uuid4().hex[:6]}"))
+    relative = os.path.relpath(target.resolve(), link.parent.resolve())  # either may be behind a link
+    with _aside(link) as aside:
+        try:
+            aside.symlink_to(relative, target_is_directory=True)
+        except OSError:
+            aside.write_text(relative, encoding="utf-8")
+            share(aside)
+            sync(aside)
+        aside.replace(link)
+
+
+def follow(link: Path) -> Path | None:
+    """Where `point_to` made a link point, or None when there is none or its target is gone."""
+    try:
+        named = str(link.readlink()) if link.is_symlink() else link.read_text(encoding="utf-8").strip()
+        target = link.parent / named
+        return target if named and target.exists() else None
+    except (OSError, ValueError):  # nothing is there, or nothing that was written by `point_to`
+        return None

@@ -1,0 +1,252 @@
+"""Locks between the processes that share a store: one for each key, and leases that others see are held.
+
+A lease also lists what its holder uses, in a file `<lease>.uses`, so that `gc` can work beside runs. A run lists a key
+or digest before it looks for it; `gc` reads the lists and removes what is not listed while it holds the lock `uses`,
+which listing takes, too. So either the run's key is listed in time, or the run finds the result gone and computes it.
+While `gc` works, the lists of runs that end stay: it has read the folders of runs before these were written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+from uuid import uuid4
+
+from ndld_flow.store.lock_folders import FolderLock, remove_leftovers
+from ndld_flow.store.sharing import create_file, make_folder, share, shared_mode
+
+NO_LOCKS = "ndld_flow-no-locks.txt"
+"""Stands in the folder of locks where the file system has none, so that all who share it do without."""
+_TOLD = ".no-locks-told"
+_USES = "uses"
+_COLLECTING = "gc"
+_REFUSALS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
+_NOTE = (
+    "This file system had no locks when ndld_flow first looked: it uses folders with signs of life here. If that has "
+    "changed, delete this file while nothing runs.\n"
+)
+
+
+_LISTS: dict[Path, dict[str, set[str]]] = {}
+"""Folder of locks -> lease that this process holds there -> what it has listed."""
+_GUARD = threading.Lock()
+
+
+class Lock(Protocol):
+    """What a lock can do; filelock's and ours do."""
+
+    def acquire(self, timeout: float) -> object:
+        """Take it; wait as many seconds as `timeout`, for ever where that is negative. Raises TimeoutError."""
+
+    def release(self) -> None:
+        """Give it back."""
+
+
+@dataclass(frozen=True)
+class Locks:
+    """Locks by name, each a file in one folder. A killed holder's locks are free at once."""
+
+    folder: Path
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Hold the lease of a run, whose results `gc` keeps."""
+        with self.lease("run", uuid4().hex[:12]):
+            yield
+
+    def use(self, names: Iterable[str]) -> None:
+        """List keys or digests as used by this process, for as long as the leases last that it holds now.
+
+        Call it before looking for what they name: `gc` may be about to remove it.
+        """
+        wanted = set(names)
+        with _GUARD:
+            lists = _LISTS.get(self.folder.absolute(), {})
+            new = {lease: wanted - listed for lease, listed in lists.items()}
+        if any(new.values()):
+            with self.hold(_USES), _GUARD:
+                for lease, added in new.items():
+                    if lease in lists:
+                        self._list(lease, added)
+                        lists[lease] |= added
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[set[str]]:
+        """Give the keys and digests that runs use; meanwhile no others are listed."""
+        with self.hold(_USES):
+            yield {name for path in self.folder.glob("*.uses") for name in path.read_text(encoding="ascii").split()}
+
+    @contextlib.contextmanager
+    def collecting(self, tell_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Keep others from removing what is stored, and the lists of what runs use from being removed."""
+        with self.hold(_COLLECTING, tell_wait):
+            self._remove_lists()
+            yield
+
+    @contextlib.contextmanager
+    def lease(self, kind: str, name: str) -> Iterator[None]:
+        """Hold a lock of a name that is used once, which others can see is held; killed holders' leases end at once."""
+        lock = self.open(f"{kind}-{name}")
+        with self.hold("leases"):
+            lock.acquire(timeout=-1)
+        with _GUARD:
+            _LISTS.setdefault(self.folder.absolute(), {})[f"{kind}-{name}"] = set()
+        try:
+            yield
+        finally:
+            self._remove_list(f"{kind}-{name}")
+            self._remove(f"{kind}-{name}")
+            lock.release()
+
+    @contextlib.contextmanager
+    def leases(self, kind: str) -> Iterator[set[str]]:
+        """Names of the leases of a kind whose holders live; meanwhile no new ones begin."""
+        with self.hold("leases"):
+            found = {path.stem for path in self.folder.glob(f"{kind}-*.lock")}
+            yield {name.removeprefix(f"{kind}-") for name in found if not self._remove_free(name)}
+
+    def is_leased(self, kind: str, name: str) -> bool:
+        """Return whether the holder of one lease lives."""
+        return self._is_alive(f"{kind}-{name}")
+
+    def leased(self, kind: str) -> set[str]:
+        """Names of the leases of a kind whose holders live."""
+        with self.leases(kind) as alive:
+            return alive
+
+    def remove_unheld(self) -> None:
+        """Remove the files of locks that nobody holds. Who waits for one of them finds it gone, and makes it anew."""
+        for path in self.folder.glob("*.lock"):
+            self._remove_free(path.stem)
+        remove_leftovers(self.folder)
+
+    @contextlib.contextmanager
+    def hold(self, name: str, tell_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Hold a lock by name (a key, `leases`) against all other processes; a killed holder's is free at once.
+
+        `tell_wait` hears when another holds it.
+        """
+        lock = self.open(name)
+        try:
+            lock.acquire(timeout=0)
+        except TimeoutError:
+            tell_wait()
+            lock.acquire(timeout=-1)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def is_held(self, name: str) -> bool:
+        """Whether another process holds a lock right now."""
+        lock = self.open(name)
+        try:
+            lock.acquire(timeout=0)
+        except TimeoutError:
+            return True
+        lock.release()
+        return False
+
+    def open(self, name: str) -> Lock:
+        """Return the lock of a name, not yet taken."""
+        make_folder(self.folder)
+        path = self.folder / f"{name}.lock"
+        if not _has_locks(self.folder.absolute()):
+            return FolderLock(path.absolute())
+        from filelock import FileLock
+
+        mode = shared_mode(self.folder) & 0o666
+        if not mode:
+            return FileLock(path)
+        if not path.exists():
+            create_file(path, mode)
+        return FileLock(path, mode=mode)
+
+    def tell_once(self, tell: Callable[[str], None]) -> None:
+        """Say, the first time in a store, that its file system has no locks."""
+        if (self.folder / NO_LOCKS).exists():
+            with contextlib.suppress(FileExistsError):
+                (self.folder / _TOLD).touch(exist_ok=False)
+                tell(
+                    f"the file system of {self.folder} has no locks: ndld_flow uses folders with signs of life, which "
+                    "is slower. What is killed on one machine holds up others for 5 minutes"
+                )
+
+    def _list(self, lease: str, names: Iterable[str]) -> None:
+        path = self.folder / f"{lease}.uses"
+        with path.open("a", encoding="ascii") as file:
+            file.writelines(f"{name}\n" for name in names)
+        share(path)
+
+    def sweep_lists(self) -> None:
+        """Remove the lists of leases whose holders were killed, or could not remove them."""
+        if any(self.folder.glob("*.uses")):
+            with self.hold(_USES):
+                if not self.is_held(_COLLECTING):
+                    self._remove_lists()
+
+    def _remove_lists(self) -> None:
+        for path in self.folder.glob("*.uses"):
+            if not self._is_alive(path.stem):
+                path.unlink(missing_ok=True)
+
+    def _is_alive(self, lease: str) -> bool:
+        return (self.folder / f"{lease}.lock").exists() and not self._remove_free(lease)
+
+    def _remove_list(self, lease: str) -> None:
+        with _GUARD:
+            listed = _LISTS[self.folder.absolute()].pop(lease)
+        if listed:
+            with contextlib.suppress(OSError), self.hold(_USES):
+                if not self.is_held(_COLLECTING):
+                    (self.folder / f"{lease}.uses").unlink(missing_ok=True)
+
+    def _remove_free(self, name: str) -> bool:
+        """Remove a lock's file; False where somebody holds it."""
+        lock = self.open(name)
+        try:
+            lock.acquire(timeout=0)
+        except TimeoutError:
+            return False
+        self._remove(name)
+        lock.release()
+        return True
+
+    def _remove(self, name: str) -> None:
+        """Remove the file of a lock that is held: who has opened it finds that it is no longer the one of this name."""
+        with contextlib.suppress(OSError):  # a folder goes when it is given back
+            (self.folder / f"{name}.lock").unlink()
+
+
+@lru_cache
+def _has_locks(folder: Path) -> bool:
+    if (folder / NO_LOCKS).exists():
+        return False
+    if any(_try_lock(folder) for _ in range(3)):  # a server may be short of locks for a moment
+        return True
+    (folder / NO_LOCKS).write_text(_NOTE, encoding="utf-8")
+    share(folder / NO_LOCKS)
+    return False
+
+
+def _try_lock(folder: Path) -> bool:
+    if sys.platform == "win32":
+        return True
+    import fcntl
+
+    probe = folder / f".probe-{uuid4().hex[:12]}"
+    with probe.open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno not in _REFUSALS
+        finally:
+            probe.unlink(missing_ok=True)
+    return True

@@ -1,0 +1,199 @@
+"""A store on another machine or in a bucket, reached through fsspec and laid out like a store's folder.
+
+::
+
+    URL/objects/ab/abcdef.../model.onnx     an artifact's files
+    URL/records/ab/abcdef....json           a StepRecord with a seal, by the step's key
+
+Files come first and the record last, so a record that is there has its artifact. Where a protocol shows a file while
+it is still being written, it is written under another name and moved. Nothing that comes from there is believed: what
+does not match its digest, or its key, counts as not there, and the next push writes it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+from uuid import uuid4
+
+from ndld_flow.base.errors import BackendError
+from ndld_flow.base.plain_text import visible_name
+from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord, StepRecord
+from ndld_flow.store.digest import describe_files, digest_json
+from ndld_flow.store.hidden_credentials import Credentials
+from ndld_flow.store.seals import seal, unseal
+from ndld_flow.store.store import Store
+
+_SHOWS_WHOLE_FILES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"})
+"""Protocols that never show half a file, and can refuse to replace one."""
+
+
+class RemoteStore:
+    """Records and artifacts below a URL. Any number of machines may push and pull at once.
+
+    Every method raises `BackendError` when the place cannot be reached, read or written.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.damaged: set[str] = set()
+        """Digests of artifacts that are not whole there: they are written again by the next push."""
+        self._credentials = Credentials(url)
+
+    def __str__(self) -> str:
+        """The URL without credentials."""
+        return self._credentials.hide(self.url)
+
+    def pull(self, keys: Sequence[str], store: Store) -> list[StepRecord] | None:
+        """Bring the records of steps that were done together, and their artifacts, into a store.
+
+        None, and no record is written, when one is not there or not what it should be.
+        """
+        records = self.find(keys)
+        if records is None or not all(self.pull_artifact(each.artifact, store) for each in records):
+            return None
+        for record in records:
+            store.write_record(record)
+        return records
+
+    def push(self, records: Sequence[StepRecord], store: Store) -> None:
+        """Put the records of steps that were done together there, after their artifacts.
+
+        Sound records that are there already stay: the first one wins.
+        """
+        for record in records:
+            self.push_artifact(record.artifact, store)
+        if self.find([record.key for record in records]) is None:
+            for record in records:
+                self._put_record(record)
+
+    def find(self, keys: Sequence[str]) -> list[StepRecord] | None:
+        """The records under these keys without their artifacts; None unless all are there, from one sitting, and none
+        of their artifacts was found damaged.
+        """
+        records = [record for record in map(self._read_record, keys) if record is not None]
+        whole = len(records) == len(keys) and self.damaged.isdisjoint(record.artifact.digest for record in records)
+        return records if whole and len({record.started_at for record in records}) == 1 else None
+
+    def pull_artifact(self, artifact: ArtifactRecord, store: Store) -> bool:
+        """Bring an artifact into a store; False when it is not there whole, or its contents are not its digest's."""
+        if not _is_sound(artifact):
+            return False
+        if store.is_intact(artifact):
+            return True
+        with store.building() as folder:
+            built = folder / "pulled"
+            pulled = all(self._get(artifact, file, built / file.path) for file in artifact.files)
+            if pulled and store.keep(artifact.kind, built).digest == artifact.digest:
+                return True
+        self.damaged.add(artifact.digest)
+        return False
+
+    def push_artifact(self, artifact: ArtifactRecord, store: Store) -> None:
+        """Put an artifact of a store there, unless it is there already."""
+        for file in artifact.files:
+            place = self._object(artifact, file)
+            if artifact.digest in self.damaged or self._size(place) != file.size_bytes:
+                self._put(store.object_folder(artifact.digest) / file.path, place)
+        self.damaged.discard(artifact.digest)
+
+    @cached_property
+    def _place(self) -> tuple[Any, str]:
+        """The file system, and the URL's path on it."""
+        from fsspec.core import url_to_fs
+
+        with self._telling("cannot be opened"):
+            system, root = url_to_fs(self.url)
+        return system, root.rstrip("/")
+
+    def _object(self, artifact: ArtifactRecord, file: ArtifactFile) -> str:
+        return f"{self._place[1]}/objects/{artifact.digest[:2]}/{artifact.digest}/{file.path}"
+
+    def _record(self, key: str) -> str:
+        return f"{self._place[1]}/records/{key[:2]}/{key}.json"
+
+    def _read_record(self, key: str) -> StepRecord | None:
+        system, place = self._place[0], self._record(key)
+        with self._telling("cannot be read"):
+            system.invalidate_cache()  # others write there too
+            try:
+                record = StepRecord.model_validate_json(unseal(system.cat_file(place)))
+            except (FileNotFoundError, ValueError):
+                return None
+        belongs = record.key == key == digest_json(record.parts.model_dump(mode="json"))
+        return record if belongs and _is_sound(record.artifact) else None
+
+    def _get(self, artifact: ArtifactRecord, file: ArtifactFile, target: Path) -> bool:
+        place = self._object(artifact, file)
+        if self._size(place) != file.size_bytes:
+            return False  # nobody downloads more than was promised
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with self._telling("cannot be read"):
+            self._place[0].get_file(place, str(target))
+        return True
+
+    def _size(self, place: str) -> int | None:
+        """Bytes of a file there; None when there is none."""
+        with self._telling("cannot be read"):
+            self._place[0].invalidate_cache()
+            try:
+                return int(self._place[0].info(place)["size"])
+            except FileNotFoundError:
+                return None
+
+    def _put(self, path: Path, place: str) -> None:
+        with self._writing(place) as aside:
+            self._place[0].put_file(str(path), aside)
+
+    def _put_record(self, record: StepRecord) -> None:
+        place = self._record(record.key)
+        # Of two that write a first record at once one wins, where the protocol can tell.
+        mode = "create" if self._size(place) is None else "overwrite"
+        with self._writing(place) as aside, contextlib.suppress(FileExistsError):
+            self._place[0].pipe_file(aside, seal(record.to_json()).encode(), mode=mode)
+
+    @contextlib.contextmanager
+    def _writing(self, place: str) -> Iterator[str]:
+        """Where to write what shall be seen at `place` once it is whole."""
+        system = self._place[0]
+        protocols = {system.protocol} if isinstance(system.protocol, str) else set(system.protocol)
+        with self._telling("cannot be written"):
+            if protocols & _SHOWS_WHOLE_FILES:
+                yield place
+                return
+            folder, _, name = place.rpartition("/")
+            system.makedirs(folder, exist_ok=True)
+            aside = f"{folder}/.{name}.{uuid4().hex[:8]}"
+            try:
+                yield aside
+                system.mv(aside, place)
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    system.rm_file(aside)
+                raise
+
+    @contextlib.contextmanager
+    def _telling(self, what: str) -> Iterator[None]:
+        """Each protocol raises its own library's errors, and some put the URL into them."""
+        try:
+            yield
+        except ImportError as error:
+            raise BackendError(f"remote store {self}: {error}.") from None
+        except Exception as error:
+            told = visible_name(self._credentials.hide(f"{type(error).__name__}: {error}"))
+            raise BackendError(f"remote store {self}: {what}: {told}. Look at its URL, and who may use it.") from None
+
+
+def _is_sound(artifact: ArtifactRecord) -> bool:
+    """Whether an artifact's digest is that of its files, and their names stay in its folder."""
+    described = describe_files(artifact.kind, artifact.files)
+    return described.digest == artifact.digest and all(_is_safe(file.path) for file in artifact.files)
+
+
+def _is_safe(name: str) -> bool:
+    """Whether a name from elsewhere is a plain relative path here, on Windows too."""
+    parts = PurePosixPath(name).parts
+    return bool(parts) and ".." not in parts and not name.startswith("/") and not any(c in name for c in '\\:\0"<>|?*')

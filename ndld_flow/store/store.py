@@ -1,0 +1,244 @@
+"""The store: objects by digest, one record per key, one lock per key.
+
+::
+
+    store/objects/ab/abcdef.../model.onnx     an artifact's files, read-only
+    store/records/ab/abcdef....json           a StepRecord with a seal, by the step's key
+    store/sources/....json                    a fetched model's ArtifactRecord, by where it came from
+    store/locks/  store/building/…/            work in progress, and whose it is
+    store/caches/                             what only saves time, such as TensorRT's timing caches
+    store/salt                                random bytes, without which nobody can try passwords against a key
+    store/damaged/                            what did not match its digest or its seal, set aside
+
+Everything is built aside, synced and renamed: a killed process leaves at most a folder in `building/`, which the next
+run removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from blake3 import blake3
+from pydantic import JsonValue
+
+from ndld_flow.base.errors import NewerFormatError, OutputsError
+from ndld_flow.records.read_document import read_bounded
+from ndld_flow.records.step_record import ArtifactRecord, StepRecord
+from ndld_flow.store.digest import DigestMemory, describe_folder, digest_json, find_damage
+from ndld_flow.store.files import remove_folder, sync, sync_folder, write_text_atomically
+from ndld_flow.store.locks import Locks
+from ndld_flow.store.seals import seal, unseal
+from ndld_flow.store.sharing import make_folder, open_new_file, share_tree
+
+_SALT_BYTES = 32
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """What was damaged, and is out of the way now."""
+
+    damage: str
+    """In a few words."""
+    place: Path
+
+
+@dataclass(frozen=True)
+class Store:
+    """Artifacts and records below one folder. Safe under any number of processes and under `kill -9`."""
+
+    root: Path
+
+    @property
+    def digests(self) -> DigestMemory:
+        return DigestMemory(self.root / "digests")
+
+    @property
+    def locks(self) -> Locks:
+        return Locks(self.root / "locks")
+
+    @property
+    def caches(self) -> Path:
+        return self.root / "caches"
+
+    def digest_hidden(self, value: JsonValue) -> str:
+        """Return a digest of a value that holds secrets, which nobody can find out by trying without this store's salt.
+
+        Another store has another salt, so that records and run folders, which are shown to others, give nothing away.
+        """
+        return blake3(digest_json(value).encode(), key=self._salt()).hexdigest()
+
+    def _salt(self) -> bytes:
+        path = self.root / "salt"
+        salt = _read_salt(path)
+        if not salt:
+            with self.locks.hold("salt"):
+                salt = _read_salt(path)
+                if not salt:
+                    salt = os.urandom(_SALT_BYTES)
+                    self._write_salt(path, salt)
+        return salt
+
+    def _write_salt(self, path: Path, salt: bytes) -> None:
+        """Let those read it who may write into the store: they make keys by it."""
+        root = self.root.stat()
+        may_write = root.st_mode & 0o222
+        aside = path.with_name(f".salt.{uuid4().hex[:8]}")
+        with os.fdopen(open_new_file(aside, may_write | may_write << 1 | 0o600), "wb") as file:
+            with contextlib.suppress(OSError, AttributeError):  # not every system has groups
+                os.fchown(file.fileno(), -1, root.st_gid)
+            file.write(salt)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+
+    def object_folder(self, digest: str) -> Path:
+        """Where the files of the artifact with this digest are, if it is there."""
+        return self.root / "objects" / digest[:2] / digest
+
+    def record_path(self, key: str) -> Path:
+        return self.root / "records" / key[:2] / f"{key}.json"
+
+    def read_record(self, key: str) -> StepRecord | None:
+        """The record under a key; None when there is none, or it cannot be read (it is then made again).
+
+        Raises NewerFormatError for one of a later version, which is not to be made again.
+        """
+        path = self.record_path(key)
+        try:
+            record = StepRecord.model_validate_json(unseal(read_bounded(path)))
+        except NewerFormatError as error:
+            raise error.at(path) from None
+        except (OSError, ValueError):
+            return None
+        return record if record.key == key else None
+
+    def write_record(self, record: StepRecord) -> None:
+        self.locks.use([record.key])
+        path = self.record_path(record.key)
+        if path.is_dir():  # a rename would not take its place
+            self._put_aside(path)
+        write_text_atomically(path, seal(record.to_json()))
+
+    def is_intact(self, artifact: ArtifactRecord) -> bool:
+        """Whether an artifact's files are all there with the contents they had when they were stored."""
+        return not self.find_damage(artifact)
+
+    def find_damage(self, artifact: ArtifactRecord) -> str:
+        """What is wrong with an artifact's files, in a few words; empty where nothing is."""
+        folder = self.object_folder(artifact.digest)
+        for file in artifact.files:
+            damage = find_damage(folder / file.path, file, self.digests.digest)
+            if damage:
+                return f"{file.path}: {damage}" if folder.is_dir() else "it is no longer in the store"
+        return ""
+
+    def find_broken_record(self, key: str) -> str:
+        """What is wrong with the record under a key, in a few words; empty where there is none, or nothing is."""
+        broken = os.path.lexists(self.record_path(key)) and self.read_record(key) is None
+        return "its record cannot be read" if broken else ""
+
+    def clear(self, key: str) -> SetAside | None:
+        """Set aside what is damaged of the result under a key: its record, or the artifact that this names."""
+        broken = self.find_broken_record(key)
+        if broken:
+            return SetAside(broken, self._put_aside(self.record_path(key)))
+        record = self.read_record(key)
+        return self._clear(record.artifact) if record is not None else None
+
+    def _clear(self, artifact: ArtifactRecord) -> SetAside | None:
+        damage = self.find_damage(artifact)
+        place = self.set_aside(artifact.digest) if damage else None
+        return SetAside(damage, place) if place is not None else None
+
+    def keep(self, kind: str, built: Path, tell: Callable[[str], None] = lambda _: None) -> ArtifactRecord:
+        """Move a folder's contents into the store under their digest; `built` is gone afterwards.
+
+        `tell` hears of what was there under this digest and damaged. Raises OSError.
+        """
+        artifact = describe_folder(kind, built, self.digests.digest)
+        folder = self.object_folder(artifact.digest)
+        self.locks.use([artifact.digest])
+        if folder.exists() and self.is_intact(artifact):
+            remove_folder(built)
+            return artifact
+        damaged = self._clear(artifact)
+        if damaged is not None:
+            tell(f"set aside: what the store had of this was damaged ({damaged.damage}); it is kept in {damaged.place}")
+        for file in artifact.files:
+            path = built / file.path
+            with contextlib.suppress(OSError):  # not every file system has permissions
+                path.chmod(path.stat().st_mode & 0o444)  # for whom the user's umask lets read
+        share_tree(built, self.root)
+        sync_folder(built)
+        if not folder.parent.exists():
+            make_folder(folder.parent)
+            sync(folder.parent.parent)
+        try:
+            built.rename(folder)
+        except OSError:
+            if not self.is_intact(artifact):  # else another process put the same contents there in this very moment
+                raise
+        sync(folder.parent)
+        remove_folder(built)
+        return artifact
+
+    def set_aside(self, digest: str, hash_file: Callable[[Path], str] | None = None) -> Path | None:
+        """Take an object out of the way if it is damaged, without deleting it; where it is then."""
+        folder = self.object_folder(digest)
+        with self.locks.hold("damaged"):  # another process may have put it aside, and an intact one into its place
+            if not os.path.lexists(folder) or self._is_whole(folder, hash_file or self.digests.digest):
+                return None
+            return self._put_aside(folder)
+
+    def _is_whole(self, folder: Path, hash_file: Callable[[Path], str]) -> bool:
+        try:
+            return describe_folder("any", folder, hash_file).digest == folder.name
+        except OSError:
+            return False
+
+    def _put_aside(self, path: Path) -> Path:
+        """Move a file or folder into `damaged/`."""
+        damaged = self.root / "damaged" / f"{time.strftime('%Y%m%d-%H%M%S')}-{path.name[:16]}-{uuid4().hex[:6]}"
+        make_folder(damaged.parent)
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
+            path.rename(damaged)
+        return damaged
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[Path]:
+        """An empty folder on the store's disk, removed afterwards, and by the next run after a `kill -9`."""
+        folder = self.root / "building" / uuid4().hex[:12]
+        with self.locks.lease("building", folder.name):
+            make_folder(folder)
+            try:
+                yield folder
+            finally:
+                remove_folder(folder)
+
+    def sweep_building(self) -> None:
+        """Remove what killed processes left behind."""
+        self.locks.sweep_lists()
+        with self.locks.leases("building") as alive:
+            for folder in (self.root / "building").glob("*"):
+                if folder.name not in alive:
+                    remove_folder(folder)
+
+
+def _read_salt(path: Path) -> bytes:
+    """Return the salt of a store; nothing where there is none, or only a part of one. Raises OutputsError."""
+    try:
+        salt = path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise OutputsError(
+            f"{path} cannot be read: {error.strerror}. It takes part in keys of settings that hold credentials; let "
+            "those who share this store read it, or remove it, which costs their results."
+        ) from None
+    return salt if len(salt) == _SALT_BYTES else b""

@@ -1,0 +1,1 @@
+"""Search methods of sweeps: which points to try, and which are best."""

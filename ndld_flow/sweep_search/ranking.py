@@ -1,0 +1,151 @@
+"""Which points are best, which cannot be told from the best, and whom to measure again before saying so."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from ndld_flow.records.sweep import Standing
+from ndld_flow.sweep_search.search import Direction
+
+_Values = tuple[float, ...]
+"""What a point came to, one for each goal, so turned that less is better."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """One objective."""
+
+    direction: Direction
+    noise: float = 0.0
+    """Relative difference that says nothing here: 0.03 is 3 %; 0 for what is counted and not measured."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """What a point came to."""
+
+    number: int
+    """Of its own among the points."""
+    passed: bool
+    """Only these are ranked."""
+    objectives: tuple[float | None, ...]
+    """One for each goal, as first measured; without all of them a point is not ranked."""
+    again: tuple[float | None, ...] | None = None
+    """The same as measured again in turns with the other winners."""
+    standing: Standing | None = None
+    """What that says against the best."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a point came in."""
+
+    rank: int | None = None
+    """1 is the best; no two have the same."""
+    tied: bool = False
+    """Not the best, but the difference is inside the noise."""
+    on_front: bool = False
+    """No other point is better in one objective and not worse in any; only where there are several objectives."""
+
+
+def rank_points(points: Collection[Contender], goals: Sequence[Goal]) -> dict[int, Place]:
+    """Number -> place. The order of `points` changes nothing.
+
+    Winners that were measured again come before all others, in the order of what was measured again; the others follow
+    in the order of what was first measured. With several goals those on the front come first, the best in the first
+    goal leading, and the rest follow in the same order. What is equal in all goals stands in the order of numbers.
+
+    Only what was measured under the same conditions is compared for the front: those measured again with each other,
+    the others by what all were first measured as.
+    """
+    first = {point.number: values for point in points if (values := _turned(point.objectives, point, goals))}
+    chosen = [point for point in points if point.number in first and point.again is not None]
+    again = {point.number: values for point in chosen if (values := _turned(point.again or (), point, goals))}
+    front = _find_front(again) | (_find_front(first) - again.keys()) if len(goals) > 1 else set()
+    others = {number: values for number, values in first.items() if number not in again}
+    order = [*_in_order(again, front), *_in_order(others, front)]
+    ranks = {number: rank for rank, number in enumerate(order, 1)}
+    tied = {
+        point.number
+        for point in points
+        if ranks.get(point.number, 1) > 1 and _is_tie(point, order[0], again if point.number in again else first, goals)
+    }
+    return {
+        point.number: Place(ranks.get(point.number), point.number in tied, point.number in front) for point in points
+    }
+
+
+def find_best(places: Mapping[int, Place]) -> int | None:
+    """The number of the point that came in first."""
+    return next((number for number, place in places.items() if place.rank == 1), None)
+
+
+def choose_winners(points: Collection[Contender], goals: Sequence[Goal], count: int) -> list[int]:
+    """Numbers of the points to measure again, best first; none for a `count` of 0.
+
+    The best `count`, and all that are inside the noise of the best; of several goals the front, filled up with the
+    next best to `count`. At most twice `count`: of a longer front, points spread evenly along it, both ends among them.
+    """
+    places = rank_points(points, goals)
+    ranked = [number for _, number in sorted((place.rank, n) for n, place in places.items() if place.rank)]
+    if len(goals) > 1:
+        front = [number for number in ranked if places[number].on_front]
+        others = [number for number in ranked if not places[number].on_front]
+        return [*_spread(front, 2 * count), *others[: max(count - len(front), 0)]]
+    close = [number for number in ranked[count:] if places[number].tied]
+    return [*ranked[:count], *close][: 2 * count]
+
+
+def _turned(objectives: Sequence[float | None], point: Contender, goals: Sequence[Goal]) -> _Values:
+    """What a point is ranked by; empty when it is not ranked."""
+    known = [value for value in objectives if value is not None and not math.isnan(value)]
+    if not point.passed or len(known) < len(goals):
+        return ()
+    return tuple(value if goal.direction == "minimize" else -value for value, goal in zip(known, goals, strict=True))
+
+
+def _find_front(values: Mapping[int, _Values]) -> set[int]:
+    """Those that no other is better than in one value without being worse in another.
+
+    Whoever is better in one and worse in none stands earlier in the order of values, and one such is on the front.
+    """
+    front: dict[int, _Values] = {}
+    for number, ours in sorted(values.items(), key=lambda pair: pair[1]):
+        beaten = any(theirs != ours and all(map(operator.le, theirs, ours)) for theirs in front.values())
+        if not beaten:
+            front[number] = ours
+    return set(front)
+
+
+def _in_order(values: Mapping[int, _Values], front: Collection[int]) -> list[int]:
+    return sorted(values, key=lambda number: (number not in front, values[number], number))
+
+
+def _is_tie(point: Contender, best: int, values: Mapping[int, _Values], goals: Sequence[Goal]) -> bool:
+    """Whether a point is inside the noise of the best in all goals; in the first, its standing decides."""
+    close = [
+        _is_inside(ours, theirs, goal.noise)
+        for ours, theirs, goal in zip(values[point.number], values[best], goals, strict=True)
+    ]
+    if point.again is not None and point.standing is not None:
+        close[0] = point.standing == "tie"
+    return all(close)
+
+
+def _is_inside(ours: float, theirs: float, noise: float) -> bool:
+    if ours == theirs:
+        return True
+    if 0 in (ours, theirs) or (ours > 0) != (theirs > 0):
+        return False
+    smaller, larger = sorted((abs(ours), abs(theirs)))
+    return larger / smaller - 1 <= noise
+
+
+def _spread(numbers: Sequence[int], count: int) -> list[int]:
+    """At most `count` of them, evenly, the first and the last among them."""
+    if len(numbers) <= count:
+        return list(numbers)
+    return [numbers[place * (len(numbers) - 1) // (count - 1)] for place in range(count)]

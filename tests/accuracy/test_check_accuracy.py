@@ -1,0 +1,455 @@
+"""Comparing two models' outputs: the metrics, the tolerances, and what cannot be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnxruntime.transformers.float16 import convert_float_to_float16
+from pydantic import ValidationError
+
+from ndld_flow import api
+from ndld_flow.accuracy.accuracy_summary import worst_sample
+from ndld_flow.accuracy.agreement import SAME_DB
+from ndld_flow.accuracy.tolerance import Tolerance
+from ndld_flow.base.errors import BackendError, ModelError, RequestError
+from ndld_flow.records.accuracy import Accuracy, OutputAgreement
+from ndld_flow.records.metric import Metric
+from ndld_flow.report.collect_accuracy import collect_accuracy
+from ndld_flow.runtimes.onnxruntime.model_matching import pair_names
+from ndld_flow.steps.check_accuracy import CheckAccuracy
+from ndld_flow.store.kinds import AccuracyDocument, Onnx
+from tests.support.models_run import Given, Ran, run_step, write_model
+
+SAME = "g (float[n, 4] x) => (float[n, 4] y) { y = Sigmoid(x) }"
+
+
+def compare(
+    folder: Path, reference: Path | str, candidate: Path | str, inputs: Given | None = None, **settings: Any
+) -> tuple[Ran, Accuracy]:
+    left = write_model(folder / "reference.onnx", reference) if isinstance(reference, str) else reference
+    right = write_model(folder / "candidate.onnx", candidate) if isinstance(candidate, str) else candidate
+    artifacts = {"reference": Onnx(left, "source", "digest")}
+    ran = run_step(CheckAccuracy, right, folder / "ran", settings, inputs, artifacts=artifacts)
+    text = (ran.out / AccuracyDocument.main).read_text()
+    return ran, Accuracy.model_validate_json(text)
+
+
+def test_equal_models_agree(tmp_path: Path) -> None:
+    ran, accuracy = compare(tmp_path, SAME, SAME, {"x": {"shape": [3, 4]}})
+    assert ran.result.passed
+    assert accuracy.passed
+    assert ran.result.summary == "no slice differs, cosine 1, max abs 0: within tolerance"
+    assert ran.result.metrics["max_abs"] == Metric(value=0.0)
+    assert ran.result.metrics["cosine"] == Metric(value=1.0)
+    assert ran.result.metrics["snr_db"] == Metric(value=SAME_DB, unit="dB")
+    assert not [name for name in ran.result.metrics if "." in name]
+    assert accuracy.inputs == {"x": "random uniform [0, 1), seed 0, float32 3x4"}
+    assert accuracy.notes == ()
+    assert (accuracy.reference, accuracy.candidate) == ("source", "candidate")
+    assert accuracy.provider_candidate == "CPUExecutionProvider"
+    assert accuracy.outputs[0].shape == (3, 4)
+    assert ran.told[-1][:2] == (1, 2)
+
+
+def test_a_wrong_scale_fails_though_its_cosine_is_one(tmp_path: Path) -> None:
+    doubled = "g (float[n, 4] x) => (float[n, 4] y) <float two = {2}> { s = Sigmoid(x) y = Mul(s, two) }"
+    ran, accuracy = compare(tmp_path, SAME, doubled)
+    assert not ran.result.passed
+    assert accuracy.outputs[0].metrics["cosine"] == pytest.approx(1.0)
+    assert "slice_rms" in accuracy.outputs[0].failed[0]
+    assert ran.result.summary.startswith('outside tolerance: output "y": slice_rms')
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "passed"),
+    [
+        ({"max_abs": 0.02}, True),
+        ({"max_abs": 0.005}, False),
+        ({"mean_abs": 0.0101}, True),
+        ({"mean_abs": 0.0099}, False),
+        ({"cosine": 0.99, "max_abs": 0.005}, False),
+        ({"atol": 0.011}, True),
+        ({"atol": 0.009}, False),
+        ({"rtol": 1.0}, True),
+        ({"rtol": 1e-4, "mismatched": "100 %"}, True),
+        ({"snr_db": 20}, True),
+        ({"snr_db": 90}, False),
+        ({"top1": 1}, True),
+        ({"max_rel": 1.0}, True),
+        ({"max_rel": 1e-5}, False),
+        ({"rmse": 0.0101}, True),
+        ({"rmse": 0.0099}, False),
+        ({"relative_rms": "2 %"}, True),
+        ({"relative_rms": "1 %"}, False),
+        ({"psnr_db": 20}, True),
+        ({"psnr_db": 90}, False),
+    ],
+)
+def test_each_tolerance_says_yes_and_no(tolerance: dict[str, Any], passed: bool, tmp_path: Path) -> None:
+    off = "g (float[n, 4] x) => (float[n, 4] y) <float d = {0.01}> { s = Sigmoid(x) y = Add(s, d) }"
+    ran, _ = compare(tmp_path, SAME, off, {"x": {"shape": [8, 4]}}, tolerance={"slices": "off", **tolerance})
+    assert ran.result.passed is passed
+
+
+@pytest.mark.parametrize(
+    "tolerance",
+    [{"slices": "off"}, {"slices": "none"}, {"cosine": 1.5}, {"max_abs": -1}, {"cosin": 0.9}, {"cosine": "high"}],
+)
+def test_wrong_tolerances_are_refused(tolerance: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        CheckAccuracy.model_validate({"tolerance": tolerance})
+
+
+def test_nan_in_the_candidate_only_fails_and_is_said(tmp_path: Path) -> None:
+    # log of what is below 0 for half of the inputs
+    reference = "g (float[n] x) => (float[n] y) { y = Identity(x) }"
+    candidate = (
+        "g (float[n] x) => (float[n] y) <float h = {0.5}> { a = Sub(x, h) b = Log(a) c = Sub(b, b) y = Add(x, c) }"
+    )
+    ran, accuracy = compare(tmp_path, reference, candidate, {"x": {"shape": [64]}}, tolerance={"max_abs": 1})
+    assert not ran.result.passed
+    assert "elements are NaN or infinite where the reference is not" in ran.result.summary
+    assert accuracy.outputs[0].metrics["max_abs"] == 0  # of the elements that are numbers in both
+    other = tmp_path / "other"
+    other.mkdir()
+    ran, accuracy = compare(other, candidate, reference, {"x": {"shape": [64]}}, tolerance={"max_abs": 1})
+    assert "are not the NaN or infinity that the reference has there" in accuracy.outputs[0].failed[0]
+
+
+def test_the_same_infinities_agree(tmp_path: Path) -> None:
+    graph = "g (float[n] x) => (float[n] y) <float h = {0.5}> { a = Sub(x, h) b = Relu(a) y = Log(b) }"
+    ran, _ = compare(tmp_path, graph, graph, {"x": {"shape": [64]}})
+    assert ran.result.passed
+
+
+def test_fp16_inputs_and_outputs_are_compared_with_fp32(tmp_path: Path) -> None:
+    half = "g (float16[n, 4] x) => (float16[n, 4] y) { y = Sigmoid(x) }"
+    ran, accuracy = compare(tmp_path, SAME, half, {"x": {"shape": [16, 4]}})
+    assert ran.result.passed
+    assert 0 < accuracy.outputs[0].metrics["max_abs"] < 1e-3
+    assert accuracy.outputs[0].dtype == "float16"
+    assert accuracy.inputs["x"].endswith("float32 16x4")
+
+
+def test_bfloat16_outputs(tmp_path: Path) -> None:
+    bf16 = "g (bfloat16[n, 4] x) => (bfloat16[n, 4] y) { y = Identity(x) }"
+    fp32 = "g (float[n, 4] x) => (float[n, 4] y) { y = Identity(x) }"
+    ran, accuracy = compare(tmp_path, fp32, bf16, {"x": {"shape": [16, 4]}})
+    assert ran.result.passed
+    assert accuracy.outputs[0].dtype == "bfloat16"
+    assert 1e-4 < accuracy.outputs[0].metrics["max_abs"] < 4e-3
+
+
+def test_integers_and_bools_must_be_equal_unless_told(tmp_path: Path) -> None:
+    head = "g (float[n] x) => (int64[n] i, bool[n] b, float[n] f) <float h = {0.5}>"
+    rest = "b = Less(x, h) f = Relu(x)"
+    floor = f"{head} {{ i = Cast<to = 7>(x) {rest} }}"
+    other = f"{head} {{ r = Round(x) i = Cast<to = 7>(r) {rest} }}"
+    given: Given = {"x": {"shape": [100], "range": [0, 10]}}
+    ran, accuracy = compare(tmp_path, floor, other, given, tolerance={"cosine": 0.5})
+    failed = {output.output: output.failed for output in accuracy.outputs}
+    assert not ran.result.passed
+    assert "is more than 0" in failed["i"][0]
+    assert failed["b"] == failed["f"] == ()
+    again = tmp_path / "again"
+    again.mkdir()
+    own = {"i": {"max_abs": 1}}
+    ran, accuracy = compare(again, floor, other, given, tolerance={"cosine": 0.5}, output_tolerance=own)
+    assert ran.result.passed
+    assert accuracy.output_tolerance["i"]["max_abs"] == 1.0
+
+
+def test_unknown_output_in_the_tolerances(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match='no output "yy"; did you mean "y"'):
+        compare(tmp_path, SAME, SAME, output_tolerance={"yy": {"max_abs": 1}})
+    assert not (tmp_path / "ran" / "scratch" / "reference").exists()  # before anything ran
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidate", "said"),
+    [
+        (
+            "g (float[4] x) => (float[4] y) { y = Relu(x) }",
+            "g (float[4] x) => (float[a, b] y) <int64[2] s = {2, 2}> { y = Reshape(x, s) }",
+            "its shape is 2x2 where the reference has 4",
+        ),
+        (
+            "g (float[4] x) => (float[4] y) { y = Relu(x) }",
+            "g (float[4] x) => (int64[4] y) { y = Cast<to = 7>(x) }",
+            "it is int64 where the reference has float32",
+        ),
+        (
+            "g (float[4] x) => (float[4] y, float[4] z) { y = Relu(x) z = Exp(x) }",
+            "g (float[4] x) => (float[4] y) { y = Relu(x) }",
+            "only the reference has this output",
+        ),
+        (
+            "g (float[4] x) => (float[4] y) { y = Relu(x) }",
+            "g (float[4] x) => (float[4] y, float[4] z) { y = Relu(x) z = Exp(x) }",
+            "only the candidate has this output",
+        ),
+        (
+            "g (float[4] x) => (seq(float[n]) y) { y = SplitToSequence(x) }",
+            "g (float[4] x) => (seq(float[n]) y) { y = SplitToSequence(x) }",
+            "it is no tensor",
+        ),
+    ],
+)
+def test_outputs_that_cannot_be_compared_fail(reference: str, candidate: str, said: str, tmp_path: Path) -> None:
+    ran, accuracy = compare(tmp_path, reference, candidate)
+    assert not ran.result.passed
+    assert any(said in sentence for output in accuracy.outputs for sentence in output.failed)
+
+
+def test_agreement_on_a_constant_output_says_little(tmp_path: Path) -> None:
+    # A softmax over equal numbers, as generated weights give it.
+    flat = "g (float[n, 4] x) => (float[n, 4] y) <float z = {0}> { a = Mul(x, z) y = Softmax(a) }"
+    other = "g (float[n, 4] x) => (float[n, 4] y) <float z = {0}> { e = Exp(x) a = Mul(e, z) y = Softmax(a) }"
+    ran, accuracy = compare(tmp_path, flat, other)
+    assert ran.result.passed
+    assert "the reference gives the same number everywhere in y, so agreement says little" in accuracy.notes
+    assert ran.result.summary.endswith(
+        "within tolerance (the reference gives the same number everywhere in y, so agreement says little)"
+    )
+
+
+def test_a_class_map_of_one_class_says_little(tmp_path: Path) -> None:
+    graph = "g (float[1, 9, 9] x) => (int64[1, 9, 9] y) { a = Floor(x) y = Cast<to = 7>(a) }"
+    ran, accuracy = compare(tmp_path, graph, graph)
+    assert accuracy.outputs[0].judged_as == "classes"
+    assert "the same number everywhere in y" in ran.result.summary
+
+
+def test_renamed_inputs_and_outputs_are_matched_by_order(tmp_path: Path) -> None:
+    reference = "g (float[n] a, float[n] b) => (float[n] y, float[n] z) { y = Sub(a, b) z = Exp(a) }"
+    candidate = "g (float[n] in_a, float[n] b) => (float[n] out_y, float[n] z) { out_y = Sub(in_a, b) z = Exp(in_a) }"
+    ran, accuracy = compare(tmp_path, reference, candidate, {"in_a": {"shape": [5]}, "b": {"shape": [5]}})
+    assert ran.result.passed
+    assert [output.output for output in accuracy.outputs] == ["y", "z"]
+    assert accuracy.inputs["a"].endswith("float32 5")
+
+
+def test_models_with_other_inputs_cannot_be_compared(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="the reference has the inputs x, the candidate has a, b"):
+        compare(tmp_path, SAME, "g (float[n] a, float[n] b) => (float[n] y) { y = Sub(a, b) }")
+
+
+def test_a_dynamic_reference_runs_at_the_candidates_fixed_shape(tmp_path: Path) -> None:
+    fixed = "g (float[6, 4] x) => (float[6, 4] y) { y = Sigmoid(x) }"
+    ran, accuracy = compare(tmp_path, SAME, fixed)
+    assert ran.result.passed
+    assert accuracy.outputs[0].shape == (6, 4)
+
+
+def test_several_samples_tell_the_worst(tmp_path: Path) -> None:
+    # The error grows with the input, and every sample has other inputs.
+    off = "g (float[n, 4] x) => (float[n, 4] y) <float d = {0.01}> { s = Sigmoid(x) e = Mul(x, d) y = Add(s, e) }"
+    worst = []
+    for samples in (1, 2, 8):
+        folder = tmp_path / str(samples)
+        folder.mkdir()
+        ran, accuracy = compare(folder, SAME, off, samples=samples)
+        assert accuracy.sample_count == samples
+        worst.append(ran.result.metrics["max_abs"].value)
+    assert worst[0] < worst[2]
+    assert worst == sorted(worst)
+    assert [one.sample for one in accuracy.samples] == [f"random, seed {i}" for i in range(8)]
+    errors = {one.sample: one.outputs["y"]["max_abs"] for one in accuracy.samples}
+    assert max(errors.values()) == accuracy.outputs[0].metrics["max_abs"]
+    assert accuracy.outputs[0].worst_samples["max_abs"] == max(errors, key=lambda sample: errors[sample])
+    assert accuracy.worst_sample == accuracy.outputs[0].worst_samples["slice_rms"]
+    assert f"(worst of 8 samples: {accuracy.worst_sample})" in ran.result.summary
+
+
+def test_models_that_cannot_run_are_told(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="Nonsense"):
+        compare(tmp_path, SAME, "g (float[n, 4] x) => (float[n, 4] y) { y = Nonsense(x) }")
+
+
+@pytest.mark.parametrize("setting", ["provider", "reference_provider"])
+def test_each_model_runs_on_the_provider_asked_for(setting: str, tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match='"warp" is no execution provider'):
+        compare(tmp_path, SAME, SAME, None, **{setting: "warp"})
+
+
+def test_silently_broken_fp16_of_a_real_model(sample_model: Callable[[str], Path], tmp_path: Path) -> None:
+    source = sample_model("det")
+    half = tmp_path / "half.onnx"
+    onnx.save(convert_float_to_float16(onnx.load(source), keep_io_types=True), half)
+    ran, _ = compare(tmp_path, source, half, {"x": {"shape": [1, 3, 320, 320]}})
+    assert not ran.result.passed
+    assert ran.result.metrics["cosine"].value < 0.5
+    assert ran.result.metrics["max_abs"].value == pytest.approx(1.0, abs=1e-3)
+
+
+def test_state_inputs_of_a_real_model(sample_model: Callable[[str], Path], tmp_path: Path) -> None:
+    silero = sample_model("silero")
+    given: Given = {"input": {"shape": [1, 512]}, "state": {"data": "zeros"}, "sr": {"range": [16000, 16001]}}
+    ran, accuracy = compare(tmp_path, silero, silero, given, samples=2)
+    assert ran.result.passed
+    assert {output.output for output in accuracy.outputs} == {"output", "stateN"}
+    assert accuracy.inputs["sr"] == "random integers [16000, 16001), seed 0, int64 scalar"
+
+
+OVERFLOWS = """g (float[n, 4] x) => (float[n, 4] y) <float k = {30000}, float down = {0.0000152587890625}> {
+    h = Cast<to = 10>(x) hk = Cast<to = 10>(k) hdown = Cast<to = 10>(down)
+    big = Mul(h, hk) bigger = Add(big, big) small = Mul(bigger, hdown) y = Cast<to = 1>(small) }"""
+EXACT = """g (float[n, 4] x) => (float[n, 4] y) <float k = {30000}, float down = {0.0000152587890625}> {
+    big = Mul(x, k) bigger = Add(big, big) small = Mul(bigger, down) y = Identity(small) }"""
+"""The sum in the middle is up to 120000, which fp16 cannot hold."""
+TO_TWO: Given = {"x": {"shape": [8, 4], "range": [0, 2]}}
+
+
+def test_a_hidden_overflow_is_seen_as_stored_and_not_natively(tmp_path: Path) -> None:
+    (tmp_path / "native").mkdir()
+    ran, accuracy = compare(tmp_path / "native", EXACT, OVERFLOWS, TO_TWO, arithmetic="native")
+    assert ran.result.passed
+    assert (accuracy.arithmetic, accuracy.emulated) == ("native", ())
+    assert "emulated" not in ran.result.summary
+    assert accuracy.notes == (
+        "ONNX Runtime computes fp16 in fp32 on the CPU, where nothing overflows: what a GPU makes of candidate is only "
+        "seen with `arithmetic: stored`",
+    )
+    ran, accuracy = compare(tmp_path, EXACT, OVERFLOWS, TO_TWO)
+    assert not ran.result.passed
+    assert (accuracy.arithmetic, accuracy.emulated) == ("stored", ("candidate",))
+    assert "NaN or infinite where the reference is not" in accuracy.outputs[0].failed[0]
+    assert "(stored precision emulated)" in ran.result.summary
+
+
+def test_the_reference_is_rounded_as_stored_too(tmp_path: Path) -> None:
+    ran, accuracy = compare(tmp_path, OVERFLOWS, OVERFLOWS, TO_TWO)
+    assert ran.result.passed
+    assert accuracy.emulated == ("reference", "candidate")
+
+
+def test_layers_tell_where_values_part(tmp_path: Path) -> None:
+    ran, accuracy = compare(tmp_path, EXACT, OVERFLOWS, TO_TWO, layers=True)
+    assert accuracy.first_divergent is not None
+    assert (accuracy.first_divergent.tensor, accuracy.first_divergent.op_type) == ("bigger", "Add")
+    assert "values part at bigger" in ran.result.summary
+    assert {"big", "bigger", "small"} <= {layer.tensor for layer in accuracy.layers}
+    assert accuracy.first_divergent.range is not None
+    assert accuracy.first_divergent.range.beyond_share == pytest.approx(0.45, abs=0.25)  # 60000 x is beyond 65504
+    assert accuracy.layers_compared == len(accuracy.layers)
+    assert accuracy.divergence_bounds == Tolerance().bounds()
+    again = tmp_path / "again"
+    again.mkdir()
+    ran, accuracy = compare(again, EXACT, OVERFLOWS, TO_TWO, layers=["big*"])
+    assert [layer.tensor for layer in accuracy.layers] == ["big", "bigger"]
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(RequestError, match='layers: "bigg" fits no tensor or node of source; did you mean "big"'):
+        compare(other, EXACT, OVERFLOWS, TO_TWO, layers=["bigg"])
+    assert not (other / "ran" / "scratch" / "reference").exists()  # before anything ran
+
+
+def test_a_huge_models_layers_are_the_worst_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ndld_flow.accuracy.layers.MOST_LAYERS", 2)
+    _, accuracy = compare(tmp_path, EXACT, OVERFLOWS, TO_TWO, layers=True)
+    assert "bigger" in {layer.tensor for layer in accuracy.layers}
+    assert len(accuracy.layers) < accuracy.layers_compared
+    assert "layers that were compared, the record keeps the" in accuracy.notes[-1]
+
+
+def test_logits_diverge_by_their_softmax(tmp_path: Path) -> None:
+    logits = "g (float[n, 8] x) => (float[n, 8] scores, float[n, 8] boxes) { scores = Exp(x) boxes = Relu(x) }"
+    off = """g (float[n, 8] x) => (float[n, 8] scores, float[n, 8] boxes) <float d = {0.5}> {
+        e = Exp(x) m = Mul(x, d) scores = Add(e, m) boxes = Relu(x) }"""
+    given: Given = {"x": {"shape": [16, 8]}}
+    own = {"scores": {"kl": 1e-6, "topk": 1, "top1": "1 %"}}
+    ran, accuracy = compare(tmp_path, logits, off, given, output_tolerance=own, softmax=["score*"], topk=3)
+    assert {"kl": 1e-6, "top1": 0.01, "top3": 1.0}.items() <= accuracy.output_tolerance["scores"].items()
+    failed = {output.output: output.failed for output in accuracy.outputs}
+    assert failed["boxes"] == ()
+    assert any(sentence.startswith("kl 0.0") for sentence in failed["scores"])
+    assert not ran.result.passed
+    # Of several outputs gates may name one, or none and mean the worst.
+    assert ran.result.metrics["scores.kl"] == ran.result.metrics["kl"]
+    assert ran.result.metrics["boxes.cosine"] == Metric(value=1.0)
+    assert ran.result.metrics["boxes.psnr_db"] == Metric(value=SAME_DB, unit="dB")
+    assert "boxes.kl" not in ran.result.metrics
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(RequestError, match='softmax: "score" fits no output; did you mean "scores"'):
+        compare(other, logits, off, given, softmax=["score"])
+
+
+def test_without_a_tolerance_only_what_is_no_number_fails(tmp_path: Path) -> None:
+    other = "g (float[n, 4] x) => (float[n, 4] y) { y = Neg(x) }"
+    ran, accuracy = compare(tmp_path, SAME, other, tolerance=None)
+    assert ran.result.passed
+    assert accuracy.tolerance == {}
+    assert accuracy.outputs[0].metrics["cosine"] < 0
+
+
+def test_samples_from_files_are_all_compared(tmp_path: Path) -> None:
+    for i in range(3):
+        np.save(tmp_path / f"row{i}.npy", np.full((1, 4), 10.0 * i, np.float32))
+    off = "g (float[n, 4] x) => (float[n, 4] y) <float d = {0.01}> { s = Sigmoid(x) e = Mul(x, d) y = Add(s, e) }"
+    data = {"x": str(tmp_path / "*.npy")}
+    ran, accuracy = compare(tmp_path, SAME, off, {"x": {"shape": [1, 4]}}, data=data, tolerance={"max_abs": 0.1})
+    assert [one.sample for one in accuracy.samples] == ["row0.npy", "row1.npy", "row2.npy"]
+    assert accuracy.worst_sample == "row2.npy"
+    assert accuracy.sample_count == 3
+    assert "worst of 3 samples: row2.npy" in ran.result.summary
+
+
+def test_the_worst_sample_is_by_what_is_bounded_first() -> None:
+    def output(name: str, cosine: float, max_abs: float) -> OutputAgreement:
+        metrics = {"cosine": cosine, "max_abs": max_abs}
+        worst = {metric: f"{metric} of {name}" for metric in metrics}
+        return OutputAgreement(output=name, dtype="float32", shape=(), metrics=metrics, worst_samples=worst)
+
+    outputs = (output("y", 0.5, 1.0), output("z", 0.9, 2.0))
+    assert worst_sample(outputs, ["max_abs", "cosine"]) == "max_abs of z"
+    assert worst_sample(outputs, []) == worst_sample(outputs, ["kl"]) == "cosine of y"
+    assert worst_sample((), ["cosine"]) is None
+
+
+def test_empty_outputs_are_compared(tmp_path: Path) -> None:
+    ran, accuracy = compare(tmp_path, SAME, SAME, {"x": {"shape": [0, 4]}})
+    assert ran.result.passed
+    assert ran.result.summary == "nothing to compare: within tolerance"
+    assert accuracy.outputs[0].metrics == {}
+
+
+def test_records_of_version_1_are_read() -> None:
+    accuracy = Accuracy.model_validate_json(VERSION_1)
+    assert accuracy.format_version == 3
+    assert accuracy.passed
+    assert (accuracy.arithmetic, accuracy.samples, accuracy.labelled, accuracy.layers) == ("untold", (), (), ())
+    assert Accuracy.model_validate_json(accuracy.to_json()) == accuracy
+    assert collect_accuracy({"agree": accuracy})[0].rows[0].output == "y"
+
+
+VERSION_1 = """{"format_version": 1, "reference": "source", "candidate": "half",
+ "provider_reference": "CPUExecutionProvider", "provider_candidate": "CPUExecutionProvider", "sample_count": 1,
+ "inputs": {"x": "random uniform [0, 1), seed 0, float32 1x4"}, "tolerance": {"cosine": 0.999, "snr_db": 25.0},
+ "output_tolerance": {}, "outputs": [{"output": "y", "dtype": "float32", "shape": [1, 4],
+ "metrics": {"cosine": 0.9999, "max_abs": 0.001, "mean_abs": 0.0005, "max_rel": 0.01, "snr_db": 60.0, "top1": 1.0},
+ "failed": []}], "notes": []}"""
+"""As 0.1 wrote it."""
+
+
+def test_names_are_paired_by_name_then_by_order() -> None:
+    assert pair_names(["a", "b", "c"], ["c", "x", "a"]) == (("a", "a"), ("b", "x"), ("c", "c"))
+    assert pair_names(["a", "b"], ["a"]) == (("a", "a"), ("b", None))
+    assert pair_names(["a"], ["b", "c"]) == (("a", None), (None, "b"), (None, "c"))
+
+
+def test_a_gate_on_an_output_of_nothing_but_nan_says_no(in_folder: Path) -> None:
+    write_model(Path("right.onnx"), "g (float[2] x) => (float[2] y) { y = Identity(x) }")
+    write_model(Path("ruined.onnx"), "g (float[2] x) => (float[2] y) { z = Sub(x, x) \n y = Div(z, z) }")
+    Path("recipe.yaml").write_text(
+        "name: nan\nmodel: right.onnx\nmodels: {ruined: ruined.onnx}\n"
+        "steps: {agree: {step: check_accuracy, candidate: ruined}}\n"
+        "gates: [agree.cosine >= 0.9, agree.max_abs <= 1, agree.snr_db >= 20]\n"
+    )
+    done = api.run("recipe.yaml")
+    assert [gate.passed for gate in done.gates] == [False] * 3

@@ -1,0 +1,341 @@
+"""The command line as a person meets it: its output and exit codes, of real processes where that may matter."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import helper
+
+from ndld_flow import __version__, api
+from ndld_flow.cli.app import VERBS
+from ndld_flow.machine.description import describe_machine
+from ndld_flow.recipe.load import load_recipe
+from ndld_flow.runner import collect_garbage
+from ndld_flow.runner.events import RunFinished
+from ndld_flow.store.store import Store
+from tests.support.command_line import ndld_flow
+from tests.support.models import make_cnn
+from tests.support.toys import RECIPE, make_toy, outcomes
+from tests.support.worker_toys import wait_until
+
+
+def start(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`ndld-flow` as a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "ndld_flow", *arguments],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def refused(*arguments: str, cwd: Path) -> str:
+    """The one paragraph of a wrong request."""
+    done = ndld_flow(*arguments, cwd=cwd)
+    assert done.returncode == 2, done
+    assert "Traceback" not in done.stdout + done.stderr
+    return done.stderr
+
+
+def test_help_teaches_and_imports_only_click(tmp_path: Path) -> None:
+    done = start("--help", cwd=tmp_path)
+    assert done.returncode == 0
+    for verb, text in VERBS.items():
+        assert verb in done.stdout
+        assert text in done.stdout
+    assert "pipelines/quickstart.yaml" in done.stdout
+    code = (
+        "import sys; sys.argv = ['ndld-flow', '--help']\n"
+        "from ndld_flow.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: assert not {'pydantic', 'rich', 'yaml', 'numpy', 'onnx', 'hydra'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_a_help_that_begins_with_its_sentence(verb: str, tmp_path: Path) -> None:
+    done = ndld_flow(verb, "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert VERBS[verb].rstrip(".") in " ".join(done.stdout.split())
+
+
+def test_version(tmp_path: Path) -> None:
+    assert start("--version", cwd=tmp_path).stdout == f"ndld-flow {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["rnu"], 'did you mean "run"?'),
+        (["run"], "Missing argument 'RECIPE.yaml'"),
+        (["run", "--frce"], "No such option"),
+        (["run", "nowhere.yaml"], "there is no such file"),
+        (["plan", "toy.yaml"], "--trust"),
+        (["report", "nowhere"], "there is no such run"),
+        (["tag", "latest", "x"], "there is no such run"),
+        (["steps", "sanitise"], 'did you mean "sanitize"?'),
+        (["init", "nowhere.onnx"], "nowhere.onnx"),
+        (["run", "toy.yaml", "--trust", "--force", "frist"], "there is no such step"),
+        (["run", "toy.yaml", "--trust", "model=text.onnx"], "text.onnx"),
+        (["run", "toy.yaml", "--trust", "model=empty.onnx"], "empty.onnx"),
+    ],
+)
+def test_a_wrong_request_is_one_paragraph_and_exit_code_2(in_folder: Path, arguments: list[str], message: str) -> None:
+    make_toy(in_folder)
+    (in_folder / "text.onnx").write_text("this is not a model")
+    (in_folder / "empty.onnx").write_bytes(b"")
+    assert message in refused(*arguments, cwd=in_folder)
+
+
+BUILT_IN = """
+name: built-in
+model: model.onnx
+steps:
+  lint: {polygraphy: never}
+  sanitize: {}
+  half: {step: convert_fp16}
+  agree: {step: check_accuracy}
+  speed: {step: profile, passes: 2, duration: 0}
+"""
+
+
+@pytest.fixture
+def built_in(in_folder: Path) -> Path:
+    """A recipe of real steps, a good model, and models that are broken in several ways."""
+    (in_folder / "recipe.yaml").write_text(BUILT_IN)
+    good = make_cnn(in_folder / "model.onnx").read_bytes()
+    (in_folder / "truncated.onnx").write_bytes(good[: len(good) // 2])
+    versions = {"ir_version": 8, "opset_imports": [helper.make_opsetid("", 17)]}
+    node = helper.make_node("NoSuchOperator", ["x"], ["y"], name="odd_one")
+    x, y = (helper.make_tensor_value_info(name, 1, [1]) for name in "xy")
+    onnx.save(helper.make_model(helper.make_graph([node], "g", [x], [y]), **versions), in_folder / "unknown_op.onnx")
+    return in_folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["model=truncated.onnx"], "truncated"),
+        (["model=unknown_op.onnx", "~steps.lint"], "NoSuchOperator"),
+        (["model=unknown_op.onnx", "~steps.lint", "~steps.sanitize", "~steps.half"], "NoSuchOperator"),
+        (["steps.speed.provider=cpuu"], 'did you mean "cpu"?'),
+        (["steps.speed.provider=cuda"], "provider cuda was asked for, but"),
+        (["+inputs.xx={shape: [1, 3, 16, 16]}"], "no input of"),
+        (["+inputs.x={shape: [1, 3, 17, 16]}"], "17"),
+        (["+inputs.x={data: nowhere.npy}"], "nowhere.npy"),
+        (["steps.half.block.nodes=[nothing*]"], "nothing*"),
+        (["model={source: model.onnx, sha256: " + "0" * 64 + "}"], "the recipe promises"),
+    ],
+)
+def test_what_real_steps_refuse_is_one_paragraph(built_in: Path, arguments: list[str], message: str) -> None:
+    if "cuda" in arguments[0] and describe_machine().gpus:
+        pytest.skip("there is a GPU here, so CUDA may well load")
+    error = refused("run", "recipe.yaml", *arguments, cwd=built_in)
+    assert message in error
+    assert len(error.strip().splitlines()) == 1, error
+
+
+def test_a_model_that_lint_refuses_is_a_no_with_a_report(built_in: Path) -> None:
+    done = ndld_flow("run", "recipe.yaml", "model=unknown_op.onnx", cwd=built_in)
+    assert done.returncode == 1
+    assert "lint: failed" in done.stdout
+    assert "sanitize: skipped, lint failed" in done.stdout
+    assert (built_in / done.stdout.splitlines()[-1].removeprefix("report ")).is_file()
+
+
+def test_plain_output_of_a_run_and_of_the_next(in_folder: Path) -> None:
+    make_toy(in_folder)
+    first = start("run", "toy.yaml", "--trust", cwd=in_folder)
+    assert first.returncode == 0, first
+    lines = first.stdout.splitlines()
+    assert lines[0] == "first: stamp starts, new"
+    assert "first: done in" in lines[1]
+    assert lines[-1].startswith("report outputs/runs/toy/")
+    assert Path(in_folder / lines[-1].removeprefix("report ")).is_file()
+    second = ndld_flow("run", "toy.yaml", "--trust", cwd=in_folder)
+    assert second.returncode == 0
+    assert "nothing to do: run toy/" in second.stdout
+    plan = ndld_flow("plan", "toy.yaml", "--trust", cwd=in_folder)
+    assert plan.stdout.splitlines()[-1] == "nothing to do"
+
+
+def test_json_events_are_one_a_line(in_folder: Path) -> None:
+    make_toy(in_folder)
+    done = start("run", "toy.yaml", "--trust", "--json", cwd=in_folder)
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert events[0]["event"] == "run_started"
+    assert events[-1]["event"] == "run_finished"
+    assert events[-1]["passed"] is True
+    assert {event["name"] for event in events if event["event"] == "step_finished"} == {"first", "second", "aside"}
+    plan = json.loads(ndld_flow("plan", "toy.yaml", "--trust", "--json", cwd=in_folder).stdout)
+    assert [row["reason"] for row in plan] == ["reused"] * 3
+
+
+def test_a_refused_run_is_an_event_too(in_folder: Path) -> None:
+    make_toy(in_folder)
+    done = start("run", "toy.yaml", "--trust", "--json", "model=nowhere.onnx", cwd=in_folder)
+    event = json.loads(done.stdout.splitlines()[-1])
+    assert (event["event"], event["exit_code"], done.returncode) == ("run_refused", 2, 2)
+    assert "nowhere.onnx" in event["message"]
+
+
+def test_a_gate_that_says_no_is_exit_code_1(in_folder: Path) -> None:
+    make_toy(in_folder, RECIPE.replace(">= 2", ">= 200"))
+    assert ndld_flow("run", "toy.yaml", "--trust", cwd=in_folder).returncode == 1
+    assert ndld_flow("run", "toy.yaml", "--trust", cwd=in_folder).returncode == 1
+
+
+def test_a_bug_is_two_lines_and_a_file(in_folder: Path) -> None:
+    toy = make_toy(in_folder)
+    step = (in_folder / "stamp.py").read_text()
+    (in_folder / "stamp.py").write_text(step.replace("context.log.info", "1 / 0\n        context.log.info"))
+    done = start("run", str(toy.recipe), "--trust", cwd=in_folder, TMPDIR=str(in_folder))
+    assert done.returncode == 3
+    assert done.stderr.startswith("bug: ZeroDivisionError")
+    assert "Traceback" not in done.stderr
+    assert "ZeroDivisionError" in next(in_folder.glob("ndld-flow-bug-*.txt")).read_text()
+    assert "Traceback" in start("--debug", "run", str(toy.recipe), "--trust", cwd=in_folder).stderr
+
+
+def test_runs_tags_reports_verify_and_gc(in_folder: Path) -> None:
+    make_toy(in_folder)
+    for word in "abc":
+        ndld_flow("run", "toy.yaml", "--trust", f"steps.first.word={word}", cwd=in_folder)
+    runs = json.loads(ndld_flow("runs", "--json", cwd=in_folder).stdout)
+    assert len(runs) == 3
+    oldest = runs[-1]["run"]
+    short = oldest.rpartition("-")[2]
+    assert ndld_flow("tag", short, "first-one", cwd=in_folder).stdout == f"first-one -> {oldest}\n"
+    report = in_folder / ndld_flow("report", "first-one", cwd=in_folder).stdout.strip()
+    assert report.is_file()
+    assert "[first-one]" in ndld_flow("runs", "toy", cwd=in_folder).stdout
+
+    dry = json.loads(ndld_flow("gc", "--keep", "1", "--dry-run", "--json", cwd=in_folder).stdout)
+    assert (len(dry["runs"]), len(dry["objects"])) == (1, 2)
+    assert len(json.loads(ndld_flow("runs", "--json", cwd=in_folder).stdout)) == 3
+    ndld_flow("gc", "--keep", "1", cwd=in_folder)
+    kept = json.loads(ndld_flow("runs", "--json", cwd=in_folder).stdout)
+    assert [run["run"] for run in kept] == [runs[0]["run"], oldest]
+    again = ndld_flow("run", "toy.yaml", "--trust", "steps.first.word=c", cwd=in_folder)
+    assert "nothing to do" in again.stdout, "gc keeps what kept runs need"
+
+    assert "all as they were stored" in ndld_flow("verify", cwd=in_folder).stdout
+    stored = next((in_folder / "outputs/store/objects").glob("*/*/model.onnx"))
+    stored.chmod(0o644)
+    stored.write_bytes(b"x")
+    assert ndld_flow("verify", cwd=in_folder).returncode == 1
+    assert ndld_flow("verify", cwd=in_folder).returncode == 0, "it was set aside"
+
+
+def test_gc_leaves_what_a_run_at_work_uses(in_folder: Path) -> None:
+    (in_folder / "wait.py").write_text(WAIT)
+    toy = make_toy(in_folder)
+    toy.run()  # the run at work reuses `first` of it
+    recipe = toy.recipe.read_text().replace("steps_from: [", "steps_from: [wait.py, ")
+    (in_folder / "waiting.yaml").write_text(recipe.replace("gates:", "  wait: {from: first}\ngates:"))
+    with subprocess.Popen(
+        [sys.executable, "-m", "ndld_flow", "run", "waiting.yaml", "--trust"], cwd=in_folder, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as running:  # fmt: skip
+        try:
+            wait_until((in_folder / "begun").exists)
+            dry = json.loads(ndld_flow("gc", "--keep", "0", "--dry-run", "--json", cwd=in_folder).stdout)
+            done = ndld_flow("gc", "--keep", "0", cwd=in_folder)
+        finally:
+            (in_folder / "end").touch()
+        out, _ = running.communicate(timeout=120)
+    assert done.returncode == 0, done
+    assert (dry["runs_at_work"], len(dry["runs"]), dry["objects"]) == (1, 1, [])
+    assert running.returncode == 0, out
+    assert "first: reused" in out
+    assert "all as they were stored" in ndld_flow("verify", cwd=in_folder).stdout
+    assert "nothing to do" in ndld_flow("run", "waiting.yaml", "--trust", cwd=in_folder).stdout
+    assert not list((in_folder / "outputs/store/locks").glob("*.uses"))
+
+
+def test_a_run_that_begins_and_ends_while_gc_works_keeps_its_results(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = make_toy(in_folder)
+    shutil.rmtree(Path(toy.run()[0].folder))  # no run needs the results any more, and the next finds them
+    found = collect_garbage._find_needed
+    during: list[RunFinished] = []
+
+    def find_and_run(folders: Iterable[Path], store: Store) -> Any:
+        needed = found(folders, store)
+        during.append(toy.run()[0])
+        return needed
+
+    monkeypatch.setattr(collect_garbage, "_find_needed", find_and_run)
+    freed = api.gc(outputs=in_folder / "outputs")
+    assert len(freed.in_use) == 3
+    monkeypatch.setattr(collect_garbage, "_find_needed", found)
+    again, events = toy.run()
+    assert again.nothing_to_do
+    assert set(outcomes(events).values()) == {"reused"}
+    shutil.rmtree(Path(again.folder))
+    assert len(api.gc(outputs=in_folder / "outputs").objects) == 3
+
+
+WAIT = """
+import time
+from pathlib import Path
+from ndld_flow.step import Context, Onnx, Result, Step
+
+class Wait(Step[Onnx, Onnx]):
+    \"\"\"Copy a model when told to.\"\"\"
+    def run(self, source: Onnx, out: Path, context: Context) -> Result:
+        Path("begun").touch()
+        while not Path("end").exists():
+            time.sleep(0.02)
+        (out / Onnx.main).write_bytes(source.path.read_bytes())
+        return Result("copied")
+"""
+
+
+def test_steps_of_ones_own_have_help_and_schema(in_folder: Path) -> None:
+    make_toy(in_folder)
+    page = ndld_flow("steps", "stamp", "--from", "stamp.py", cwd=in_folder).stdout
+    assert "Stamp a model with a word." in page
+    assert 'word: text = "x"' in page
+    schema = json.loads(ndld_flow("schema", "--from", "stamp.py", cwd=in_folder).stdout)
+    assert "word" in schema["$defs"]["step_stamp"]["properties"]
+
+
+def test_doctor_tells_what_works(tmp_path: Path) -> None:
+    done = start("doctor", "--json", cwd=tmp_path)
+    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    assert checks["onnxruntime cpu"]["state"] == "ok"
+    assert checks["onnx"]["state"] == "ok"
+
+
+def test_init_does_not_ask_for_inputs_that_have_initializers(in_folder: Path) -> None:
+    old = Path(onnx.__file__).parent / "backend/test/data/light/light_resnet50.onnx"
+    assert len(onnx.load(old).graph.input) > 1, "before IR 4 every initializer was an input too"
+    api.init(old, "old.yaml")
+    assert list(load_recipe(Path("old.yaml")).file.inputs) == ["gpu_0/data_0"]
+
+
+def test_init_writes_a_recipe_that_runs_as_it_is(in_folder: Path) -> None:
+    make_cnn(in_folder / "my model.onnx")
+    done = ndld_flow("init", "my model.onnx", cwd=in_folder)
+    assert done.returncode == 0, done
+    assert "exists" not in done.stderr
+    assert "there is a file already" in refused("init", "my model.onnx", cwd=in_folder)
+    quick = ("steps.base.budget=300ms", "steps.speed.budget=300ms")
+    run = ndld_flow("run", "my model.yaml", *quick, cwd=in_folder)
+    assert run.returncode == 0, run
+    assert "agree" in run.stdout

@@ -1,0 +1,356 @@
+"""The verbs profile, compare and noise: what they find, what they write, how they end."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ndld_flow import api
+from ndld_flow.base.errors import NdldFlowError, RequestError
+from ndld_flow.cli.app import program
+from ndld_flow.profiles.compare.measured import Rules
+from ndld_flow.records.comparison import Comparison
+from ndld_flow.records.noise import Noise
+from ndld_flow.records.profile import Profile
+from ndld_flow.report.draw import draw_report
+from ndld_flow.runner import learn_noise
+from ndld_flow.runner.learn_noise import find_noise
+from ndld_flow.runner.runs import Outputs
+from tests.support.models import make_cnn, make_tfm
+
+RECIPE = """
+name: pair
+model: model.onnx
+models: {other: other.onnx}
+steps:
+  sanitize: {}
+  base: {step: profile, from: source, runs: 2, passes: 4, warmup: 0, duration: 0, layer_passes: 2, stable: 0 %}
+  speed: {step: profile, from: sanitize, runs: 2, passes: 4, warmup: 0, duration: 0, layer_passes: 2, stable: 0 %}
+"""
+QUICK = ("runs=2", "passes=4", "duration=0", "warmup=0", "layer_passes=2", "stable=0 %")
+TRTEXEC = Path(__file__).parent.parent.parent.parent / "shared" / "data" / "trtexec-resnet-a100"
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one run of two profiles, tagged `first`, and one profiled model."""
+    folder = tmp_path_factory.mktemp("measured")
+    make_cnn(folder / "model.onnx")
+    make_tfm(folder / "other.onnx")
+    (folder / "pair.yaml").write_text(RECIPE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        api.run("pair.yaml")
+        api.tag("pair", "first")
+        api.profile("model.onnx", QUICK)
+    return folder
+
+
+@pytest.fixture
+def standing(measured: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(measured)
+    yield measured
+
+
+def say(*words: str) -> Result:
+    """Run a verb in this process."""
+    return CliRunner().invoke(program, words, prog_name="ndld-flow", standalone_mode=False)
+
+
+def code(*words: str) -> int:
+    """The exit code that a person would see."""
+    done = say(*words)
+    if isinstance(done.exception, NdldFlowError):
+        return done.exception.exit_code
+    assert done.exception is None, done.exception
+    value: Any = done.return_value
+    return int(value or 0)
+
+
+def labels(comparison: Comparison) -> list[str]:
+    return [subject.label for subject in comparison.subjects]
+
+
+def test_one_run_stands_for_each_of_its_profiles(standing: Path) -> None:
+    compared = api.compare(["pair"])
+    assert labels(compared.comparison) == ["pair:base", "pair:speed"]
+    (section,) = compared.comparison.profiles
+    assert section.steps == ("base", "speed")
+    by_name = {metric.metric: metric for metric in section.metrics}
+    assert by_name["model.bytes"].values[0] == (standing / "model.onnx").stat().st_size
+    assert len(by_name["latency.median"].runs[0]) == 2
+
+
+@pytest.mark.parametrize(
+    ("references", "names"),
+    [
+        (["pair:base", "pair:speed"], ["pair:base", "pair:speed"]),
+        (["first", "latest"], None),
+        (["first:base", "profile-model"], ["first:base", "profile-model"]),
+        (["first", "pair"], ["first", "pair"]),
+        (["pair:base", "pair:base"], ["pair:base (1)", "pair:base (2)"]),
+    ],
+)
+def test_runs_are_named_by_tag_recipe_and_step(
+    standing: Path, references: Sequence[str], names: Sequence[str] | None
+) -> None:
+    if names is None:
+        with pytest.raises(RequestError, match="has no profile of a name that first has"):
+            api.compare(references)
+        return
+    assert labels(api.compare(references).comparison) == list(names)
+
+
+def test_two_runs_are_compared_step_by_step(standing: Path) -> None:
+    comparison = api.compare(["first", "pair"]).comparison
+    assert [profile.name for profile in comparison.profiles] == ["base", "speed"]
+    assert comparison.geometric_mean_ratio == pytest.approx(1.0)
+    assert comparison.verdict in ("unchanged", "inconclusive")
+
+
+def test_files_and_folders_are_compared_too(standing: Path) -> None:
+    steps = standing / "outputs" / "runs" / "pair" / "latest"
+    comparison = api.compare([str(steps / "base" / "profile.json"), str(steps / "speed")]).comparison
+    assert labels(comparison) == ["base", "speed"]
+    assert {subject.kind for subject in comparison.subjects} == {"profile"}
+
+
+@pytest.mark.skipif(not TRTEXEC.is_dir(), reason="the exports of the A100 are not beside this checkout")
+def test_the_exports_of_the_a100_are_improved(standing: Path) -> None:
+    rules = Rules(allow=frozenset(["unknown"]))
+    comparison = api.compare([str(TRTEXEC / "fp32"), str(TRTEXEC / "fp16")], rules=rules).comparison
+    assert comparison.verdict == "improved"
+    (profile,) = comparison.profiles
+    assert profile.coverage[1] is not None
+    assert profile.coverage[1].matched_share >= 0.91
+    back = api.compare([str(TRTEXEC / "fp16"), str(TRTEXEC / "fp32")], rules=rules).comparison
+    assert back.verdict == "regressed"
+    assert back.profiles[0].coverage[1] is not None
+    assert back.profiles[0].coverage[1].matched_share >= 0.975
+    assert code("compare", str(TRTEXEC / "fp32"), str(TRTEXEC / "fp16")) == 2
+    assert code("compare", str(TRTEXEC / "fp32"), str(TRTEXEC / "fp16"), "--allow", "unknown") == 0
+    assert code("compare", str(TRTEXEC / "fp16"), str(TRTEXEC / "fp32"), "--allow", "unknown") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--gate", "latency.median <= 100 s"], 0),
+        (["--gate", "latency.median <= 1 us"], 1),
+        (["--gate", "latency.median <= 100 s", "--gate", "model.bytes <= 1 B"], 1),
+        (["--gate", "latncy.median <= 5 %"], 2),
+        (["--gate", "fast"], 2),
+        (["--metric", "speed"], 2),
+        (["--threshold", "much"], 2),
+        (["--allow", "hardwere"], 2),
+        (["--allow", "hardware", "--threshold", "5 %", "--metric", "model.bytes", "--gate", "load <= 1 min"], 0),
+    ],
+)
+def test_gates_decide_how_it_ends(standing: Path, words: list[str], expected: int) -> None:
+    assert code("compare", "pair:base", "pair:speed", *words) == expected
+
+
+def test_a_profile_without_a_partner_is_told(standing: Path) -> None:
+    extra = "  extra: {step: profile, from: other, runs: 2, passes: 4, warmup: 0, duration: 0, layer_passes: 0}\n"
+    agree = "  agree: {step: check_accuracy, reference: source, candidate: sanitize}\n"
+    (standing / "more.yaml").write_text(RECIPE.replace("name: pair", "name: more") + extra + agree)
+    api.run("more.yaml", ["steps.extra.stable=0 %"])
+    comparison = api.compare(["more", "pair"]).comparison
+    assert [profile.name for profile in comparison.profiles] == ["base", "speed"]
+    assert comparison.left_out == ("more: profile extra has no partner",)
+    base, speed = ({metric.metric: metric.values for metric in profile.metrics} for profile in comparison.profiles)
+    assert "agree.cosine" not in base
+    assert speed["agree.cosine"][0] == pytest.approx(1.0)
+    assert speed["agree.cosine"][1] is None
+    (pair,) = api.compare(["more:base", "more:extra"]).comparison.profiles
+    sizes = next(metric.values for metric in pair.metrics if metric.metric == "model.bytes")
+    assert sizes == ((standing / "model.onnx").stat().st_size, (standing / "other.onnx").stat().st_size)
+
+
+def test_what_cannot_be_compared_is_refused_unless_allowed(standing: Path) -> None:
+    steps = standing / "outputs" / "runs" / "pair" / "latest"
+    profile = Profile.model_validate_json((steps / "base" / "profile.json").read_text())
+    machine = profile.machine.model_copy(update={"cpu": "another"})
+    there = profile.model_copy(update={"machine": machine, "sitting": ""})
+    (standing / "there.json").write_text(there.to_json())
+    words = ["compare", "pair:base", "there.json"]
+    assert code(*words) == 2
+    assert "--allow hardware" in say(*words).output
+    assert code(*words, "--allow", "hardware") in (0, 4)
+    assert "(allowed)" in say(*words, "--allow", "hardware").output
+
+
+@pytest.mark.parametrize(
+    ("references", "words"),
+    [
+        (["profile-model"], "one profile only"),
+        (["pair", "nothing"], "no such run"),
+        (["pair:spead", "pair:base"], 'did you mean "speed"'),
+        (["model.onnx", "pair"], "model.onnx"),
+        (["nothing:base", "pair"], "no such run"),
+    ],
+)
+def test_what_is_not_there_is_told(standing: Path, references: list[str], words: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        api.compare(references)
+    assert words in str(caught.value)
+
+
+def test_the_terminal_shows_what_decided(standing: Path) -> None:
+    done = say("compare", "pair:base", "pair:speed", "--gate", "latency.median <= 100 s")
+    text = done.output
+    assert "latency.min" in text
+    assert "model.bytes" in text
+    assert "✓ passed latency.median <= 100 s" in text
+    assert text.splitlines()[-1].startswith("report outputs/comparisons/")
+    json_text = say("compare", "pair:base", "pair:speed", "--json").output
+    assert Comparison.model_validate_json(json_text).subjects[0].label == "pair:base"
+
+
+def test_several_candidates_have_a_table_each_and_gates_name_them(standing: Path) -> None:
+    steps = "outputs/runs/pair/latest"
+    files = [f"{steps}/base/profile.json", f"{steps}/speed/profile.json", f"{steps}/base/profile.json"]
+    text = say("compare", *files, "--gate", "latency.min <= 100 s").output
+    assert text.count("95 % interval") == 2
+    assert re.search(r"passed latency.min <= 100 s of speed: ", text)
+    assert re.search(r"passed latency.min <= 100 s of base/profile.json \(2\): ", text)
+
+
+def test_profile_prints_a_triage(standing: Path) -> None:
+    done = say("profile", "model.onnx", *QUICK, "threads=1")
+    assert "model.onnx: median" in done.output
+    assert "slowest layers" in done.output
+    assert "bound by" in done.output
+    assert "run profile-model/" in done.output
+    found = json.loads(say("profile", "outputs/runs/profile-model/latest/profile/profile.json", "--json").output)
+    assert found["profile"]["options"]["threads"] == 1
+    assert found["triage"]["top"][0]["share"] > 0
+
+
+def test_profile_measures_anew_each_time_and_explains_wrong_settings(standing: Path) -> None:
+    before = len(api.runs(outputs="outputs"))
+    api.profile("model.onnx", QUICK)
+    api.profile("model.onnx", QUICK)
+    assert len(api.runs(outputs="outputs")) == before + 2
+    with pytest.raises(RequestError, match="KEY=VALUE"):
+        api.profile("model.onnx", ["fast"])
+    with pytest.raises(RequestError, match=r'did you mean "passes"'):
+        api.profile("model.onnx", ["pases=3"])
+    assert code("profile", "outputs/runs/pair/latest/base/profile.json", "passes=3") == 2
+
+
+def test_two_profiles_of_different_runs_are_measured_again_against_each_other(standing: Path) -> None:
+    before = len(api.runs(outputs="outputs"))
+    done = say("compare", "first:base", "pair:speed", "--measure", "--gate", "latency.median <= +900 %")
+    assert done.exception is None, done.exception
+    assert done.return_value == 0
+    assert "decide: compare_profiles starts" in done.output
+    folder = standing / "outputs" / "comparisons" / "latest"
+    comparison = Comparison.model_validate_json((folder / "comparison.json").read_text())
+    assert labels(comparison) == ["first:base", "pair:speed"]
+    assert [gate.outcome for gate in comparison.gates] == ["passed"]
+    rounds = comparison.profiles[0].rounds
+    assert rounds is not None
+    assert len(rounds.rounds) >= 4
+    assert len(api.runs(outputs="outputs")) == before + 1
+    assert "latency.median" in (folder / "comparison.html").read_text()
+
+
+@pytest.mark.parametrize("subjects", [("pair",), ("pair:base", "outputs/runs/pair/latest/speed/profile.json")])
+def test_what_no_run_measured_is_not_measured_again(standing: Path, subjects: tuple[str, ...]) -> None:
+    if len(subjects) == 1:  # its two profiles are two subjects
+        assert code("compare", *subjects, "--measure", "--gate", "latency.median <= 5 %") == 2
+    else:
+        assert code("compare", *subjects, "--measure") == 2
+
+
+def test_noise_is_learned_kept_and_used(standing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learn_noise, "PAIRS", 2)
+    monkeypatch.setattr(learn_noise, "ROUNDS", 4)
+    done = say("noise", "model.onnx", "passes=24", "duration=0", "warmup=0", "--comparisons", "3")
+    assert done.exception is None, done.exception
+    assert "3 comparisons of model.onnx with itself" in done.output
+    (path,) = (standing / "outputs" / "noise").glob("*.json")
+    noise = Noise.model_validate_json(path.read_text())
+    assert len(noise.samples) == 3
+    assert all(len(sample.a_runs_ms) == len(sample.b_runs_ms) == 2 for sample in noise.samples)
+    assert noise.threshold > 0
+    assert noise.rounds_spread is not None
+    assert noise.rounds_spread > 0
+    comparison = api.compare(["pair"]).comparison
+    assert "model.onnx" in comparison.noise
+    own = api.compare(["pair"], rules=Rules(noise=noise.model_copy(update={"model": "mine"})))
+    assert "mine" in own.comparison.noise
+    profile = Profile.model_validate_json((standing / "outputs/runs/pair/latest/base/profile.json").read_text())
+    elsewhere = profile.model_copy(update={"machine": profile.machine.model_copy(update={"cpu": "another"})})
+    assert find_noise(Outputs(Path("outputs")), profile) == noise
+    assert find_noise(Outputs(Path("outputs")), elsewhere) is None
+    path.write_text("{}")  # another version's
+    assert find_noise(Outputs(Path("outputs")), profile) is None
+
+
+@pytest.mark.parametrize("setting", ["runs=2", "budget=1ms"])
+def test_noise_with_too_few_runs_is_refused(standing: Path, setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learn_noise, "ROUNDS", 4)
+    kept = {path: path.read_bytes() for path in standing.glob("outputs/noise/*.json")}
+    with pytest.raises(RequestError, match="comparisons"):
+        api.noise("model.onnx", ["passes=3", "duration=0", "warmup=0", setting], comparisons=3)
+    with pytest.raises(RequestError, match="too few"):
+        api.noise("model.onnx", comparisons=2)
+    assert {path: path.read_bytes() for path in standing.glob("outputs/noise/*.json")} == kept
+
+
+def test_a_run_leaves_what_other_programs_read(standing: Path) -> None:
+    step = standing / "outputs" / "runs" / "pair" / "latest" / "speed"
+    assert {"profile.json", "profile.md", "layers.csv", "trace.json"} <= {path.name for path in step.iterdir()}
+    assert json.loads((step / "trace.json").read_text())["traceEvents"]
+    rows = list(csv.reader((step / "layers.csv").read_text().splitlines()))
+    profile = Profile.model_validate_json((step / "profile.json").read_text())
+    assert len(rows) == len(profile.layers) + 1
+
+
+def test_layers_come_as_a_table_for_notebooks(standing: Path) -> None:
+    table = api.layers("pair:speed")
+    assert len(table) > 3
+    assert table["median_ms"].sum() > 0
+    with pytest.raises(RequestError, match=r"Name one: pair:base, pair:speed"):
+        api.layers("pair")
+
+
+def test_a_profile_without_a_run_has_a_page(standing: Path) -> None:
+    profile = "outputs/runs/pair/latest/base/profile.json"
+    page = api.report(profile, to="base.html")
+    text = page.read_text()
+    assert "<h1><bdi>base</bdi></h1>" in text
+    assert 'id="layers"' in text
+    assert 'id="steps"' not in text
+    assert say("report", profile).output.strip() == str(standing / "base.html")
+    assert code("report", "pair", "--to", "pair.html") == 2
+    assert api.report("pair") == (standing / "outputs/runs/pair/latest/report.html").resolve()
+
+
+def test_a_recipe_that_compares_shows_it_in_its_report(standing: Path) -> None:
+    decide = "  decide: {step: compare_profiles, base: base, gates: ['latency.min <= 100 s']}\n"
+    (standing / "decide.yaml").write_text(RECIPE.replace("name: pair", "name: decide") + decide)
+    done = api.run("decide.yaml")
+    assert done.passed
+    folder = Path(done.folder)
+    assert {"comparison.json", "comparison.md", "comparison.html", "comparison.png", "junit.xml"} <= {
+        path.name for path in (folder / "decide").iterdir()
+    }
+    text = (folder / "report.html").read_text()
+    assert '<section id="comparisons"' in text
+    assert 'href="./decide/comparison.html"' in text
+    assert "latency.min &lt;= 100 s" in text
+    (folder / "decide" / "comparison.html").unlink()  # as in a point of a sweep, which has none
+    redrawn = draw_report(folder).read_text()
+    assert '<section id="comparisons"' in redrawn
+    assert "comparison.html" not in redrawn
+    assert not api.run("decide.yaml", ["steps.decide.gates=['latency.min <= 1 ns']"]).passed

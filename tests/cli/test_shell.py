@@ -1,0 +1,104 @@
+"""The command line where the shell gives it little: closed streams, closed pipes, deleted folders, odd names."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ndld_flow import api
+from ndld_flow.base.errors import RequestError
+from ndld_flow.recipe.compose import compose_recipe
+from tests.support.models import make_cnn
+
+RECIPE = "name: r\nmodel: model.onnx\nsteps:\n  lint: {}\n"
+ODD_NAMES = [
+    *(r"back\slash", "end\\", "q\\'", "n\\\n", "$x", "${x}", "a${oc.env:HOME}", "{x", "a,b", "a=b", "a b", "file:"),
+    *("new\nline", "quo'te", 'dou"ble', "[list]", "(p)", "#h", "%41", "~t", "@at", "é", "a?b", "a*b", " lead", "-dash"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    make_cnn(tmp_path / "model.onnx")
+    (tmp_path / "r.yaml").write_text(RECIPE)
+    return tmp_path
+
+
+def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a line of bash in which `tool` is ndld-flow."""
+    tool = f"{shlex.quote(sys.executable)} -P -m ndld_flow"
+    whole = f'set -o pipefail; tool() {{ {tool} "$@"; }}; {line}'
+    return subprocess.run(["bash", "-c", whole], cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_a_reader_that_goes_ends_the_program_quietly(folder: Path) -> None:
+    # Not 0: a run that stopped early has not passed. The pause lets `true` end first.
+    found = shell("(sleep 0.1; tool run r.yaml) | true", folder)
+    assert (found.returncode, found.stderr) == (141, "")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="shells of POSIX")
+def test_closed_streams_are_as_good_as_dev_null(folder: Path) -> None:
+    found = shell("tool run r.yaml <&- >&- 2>&-", folder)
+    assert found.returncode == 0
+    assert (folder / "outputs" / "runs" / "r" / "latest" / "report.html").is_file()
+    found = shell("tool run missing.yaml >&-", folder)
+    assert found.returncode == 2
+    assert "Traceback" not in found.stderr
+    assert "there is no such file" in found.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_output_that_cannot_be_written_is_an_error_of_the_output(folder: Path) -> None:
+    found = shell("tool steps > /dev/full", folder)
+    assert found.returncode == 2
+    assert "standard output cannot be written" in found.stderr
+    assert found.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a directory that is in use can be deleted on POSIX alone")
+def test_a_deleted_current_directory_is_named(folder: Path) -> None:
+    line = "mkdir gone; cd gone; rmdir ../gone; tool run " + shlex.quote(str(folder / "r.yaml"))
+    found = shell(line, folder)
+    assert found.returncode == 2
+    assert "current directory was deleted" in found.stderr
+    assert found.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_a_folder_whose_name_is_not_utf8_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = folder / os.fsdecode(b"b\xff")
+    odd.mkdir()
+    (odd / "r.yaml").write_text(RECIPE)
+    with pytest.raises(RequestError, match="not UTF-8"):
+        api.run(odd / "r.yaml", outputs=folder / "outputs")
+    with pytest.raises(RequestError, match="not UTF-8"):
+        api.run(folder / "r.yaml", outputs=odd / "outputs")
+    with pytest.raises(RequestError, match="not UTF-8"):
+        api.profile(str(odd / "model.onnx"), outputs=folder / "outputs")
+    monkeypatch.chdir(odd)
+    with pytest.raises(RequestError, match="not UTF-8"):
+        api.plan("r.yaml")
+    assert list(odd.iterdir()) == [odd / "r.yaml"]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_recipes_build_on_others_in_folders_with_odd_names(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / name
+    (folder / "configs" / "preset").mkdir(parents=True)
+    (folder / "configs" / "preset" / "one.yaml").write_text("# @package _global_\ndescription: of the preset\n")
+    (folder / "base.yaml").write_text("steps: {lint: {}}\n")
+    (folder / "r.yaml").write_text("defaults: [base, _self_]\nname: r\nmodel: model.onnx\n")
+    monkeypatch.chdir(folder)
+    for path in (Path("r.yaml"), folder / "r.yaml"):
+        values = compose_recipe(path, ["+preset=one"]).values
+        assert values["description"] == "of the preset"
+        assert list(values["steps"]) == ["lint"]

@@ -1,0 +1,91 @@
+"""The graph of a profile's layers: who is joined with whom, and what reaches the page."""
+
+from __future__ import annotations
+
+import json
+from itertools import accumulate
+
+from ndld_flow.drawing.families import FAMILIES
+from ndld_flow.records.profile import Profile
+from ndld_flow.report.collect_graph import GraphPicture, collect_graph, collect_graphs, graph_payload
+from tests.support.graph_page import layer, profile_of, residual_profile
+
+
+def picture_of(profile: Profile) -> GraphPicture:
+    picture = collect_graph(profile)
+    assert picture is not None
+    return picture
+
+
+def joins(picture: GraphPicture) -> list[tuple[int, int]]:
+    return [(edge.source, edge.target) for edge in picture.edges]
+
+
+def test_layers_are_joined_by_tensors() -> None:
+    layers = [
+        layer(0, ["x", "weight"], ["a"], "Conv"),
+        layer(1, ["a"], ["b"]),
+        layer(2, ["a", "b", "b"], ["c"], "Mystery"),
+    ]
+    picture = picture_of(profile_of(layers, outputs=["c"]))
+    assert joins(picture) == [(3, 0), (0, 1), (0, 2), (1, 2), (2, 4)]
+    assert [(one.name, one.is_input) for one in picture.terminals] == [("x", True), ("c", False)]
+    assert [FAMILIES[place] for place in picture.families] == ["convolution", "elementwise", "other"]
+    assert not picture.by_order
+    assert len(picture.layout.boxes) == 5 and len(picture.layout.routes) == 5
+
+
+def test_the_last_writer_of_a_name_counts() -> None:
+    """The body of a loop writes the same names in each turn."""
+    layers = [layer(0, ["x"], ["t"]), layer(1, ["t"], ["t"]), layer(2, ["t"], ["t"])]
+    assert joins(picture_of(profile_of(layers))) == [(3, 0), (0, 1), (1, 2)]
+
+
+def test_without_names_layers_are_joined_as_they_ran() -> None:
+    picture = picture_of(profile_of([layer(place, [], []) for place in range(4)]))
+    assert joins(picture) == [(0, 1), (1, 2), (2, 3)]
+    assert picture.by_order
+
+
+def test_a_layer_that_reads_nothing_is_joined_with_nobody() -> None:
+    layers = [layer(0, ["x"], ["a"]), layer(1, [], ["random"]), layer(2, ["a", "random"], ["b"])]
+    assert joins(picture_of(profile_of(layers))) == [(3, 0), (0, 2), (1, 2)]
+
+
+def test_no_layers_no_graph() -> None:
+    assert collect_graph(profile_of([])) is None
+
+
+def test_one_topology_is_laid_out_once() -> None:
+    one, same, other = residual_profile(30), residual_profile(30), residual_profile(31)
+    graphs = collect_graphs([one, profile_of([]), other, same])
+    assert graphs.of_profile == (0, None, 1, 0)
+    assert len(graphs.pictures) == 2
+
+
+def test_a_page_draws_no_more_layers_than_it_can_bear() -> None:
+    profiles = [residual_profile(30), residual_profile(31), residual_profile(9), residual_profile(30)]
+    graphs = collect_graphs(profiles, most_layers=40)
+    assert graphs.of_profile == (0, None, 1, 0)  # the second is too many, the third still fits
+
+
+def test_the_payload_says_where_everything_is() -> None:
+    picture = picture_of(residual_profile(60))
+    data = graph_payload(picture)
+    assert json.loads(json.dumps(data, allow_nan=False)) == data
+    xs, ys = list(accumulate(data["x"])), list(accumulate(data["y"]))  # type: ignore[arg-type]
+    assert [(box.x, box.y) for box in picture.layout.boxes] == list(zip(xs, ys, strict=True))
+    assert len(xs) == 62 and data["inputs"] == ["x"] and data["outputs"] == ["t59"]
+    corners = list(zip(accumulate(data["corner_x"]), accumulate(data["corner_y"]), strict=True))  # type: ignore[arg-type]
+    assert corners == [(round(x), round(y)) for route in picture.layout.routes for x, y in route.points]
+    assert sum(data["corners"]) == len(corners)  # type: ignore[arg-type]
+    assert list(accumulate(data["source"])) == [edge.source for edge in picture.edges]  # type: ignore[arg-type]
+    assert data["back"] == data["far"] == []
+
+
+def test_circles_are_told() -> None:
+    layers = [layer(0, ["x"], ["a"]), layer(1, ["a"], ["b"])]
+    # A record can say anything: a layer that reads itself.
+    loop = profile_of([*layers, layer(2, ["b", "c"], ["c"]), layer(3, ["c"], ["c"])])
+    assert graph_payload(picture_of(loop))["back"] == []
+    assert joins(picture_of(loop))[-1] == (2, 3)

@@ -1,0 +1,580 @@
+"""What a release can do with the settings of an engine: told before anything is built, with the replacement."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from ndld_flow.engines import chosen_library, foreseen
+from ndld_flow.engines.build_settings import AdvancedSettings, BuildSettings, TensorFormatSetting
+from ndld_flow.engines.foreseen import foresee_build
+from ndld_flow.engines.needed_names import OWN_SETTINGS
+from ndld_flow.engines.refusals import refuse_settings
+from ndld_flow.engines.typing_modes import TypingPlan, decide_typing
+from ndld_flow.machine.description import describe_machine
+from ndld_flow.records.build import EngineBackend
+from ndld_flow.runtimes.tensorrt.library import Library
+from ndld_flow.runtimes.tensorrt.release_names import Names, known_releases, names_of_release
+from tests.support import models
+from tests.support.tensorrt_standin import write_standin
+
+BACKENDS: tuple[EngineBackend, ...] = ("tensorrt", "tensorrt_rtx")
+EVERY = [(backend, release) for backend in BACKENDS for release in known_releases(backend)]
+TABLE = Path(__file__).with_name("refused_settings.txt")
+TABLE_RELEASES = ("10.8", "10.16", "11.4", "RTX")
+
+NEEDS: dict[str, tuple[str, str]] = {
+    "fp16: true": ("BuilderFlag", "FP16"),
+    "bf16: true": ("BuilderFlag", "BF16"),
+    "int8: true": ("BuilderFlag", "INT8"),
+    "fp8: true": ("BuilderFlag", "FP8"),
+    "{int8: true, placeholder_ranges: true}": ("ITensor", "dynamic_range"),
+    "{int8: true, calibration_cache: some.cache}": ("IInt8EntropyCalibrator2", "read_calibration_cache"),
+    "{int8: true, advanced: {quantization_flags: [CALIBRATE_BEFORE_FUSION]}}": (
+        "QuantizationFlag",
+        "CALIBRATE_BEFORE_FUSION",
+    ),
+    "tactic_sources: [cublas]": ("TacticSource", "CUBLAS"),
+    "tactic_sources: [cublas_lt]": ("TacticSource", "CUBLAS_LT"),
+    "tactic_sources: [cudnn, jit_convolutions]": ("TacticSource", "CUDNN"),
+    "tactic_sources: [edge_mask_convolutions]": ("TacticSource", "EDGE_MASK_CONVOLUTIONS"),
+    "compute_capabilities: ['8.6', '12.0']": ("IBuilderConfig", "set_compute_capability"),
+    "hardware_compatibility: same_compute_capability": ("HardwareCompatibilityLevel", "SAME_COMPUTE_CAPABILITY"),
+    "weights: strip": ("BuilderFlag", "STRIP_PLAN"),
+    "{weights: refit_individual, refittable_weights: [w_0]}": ("BuilderFlag", "REFIT_INDIVIDUAL"),
+    "weights: refit_identical": ("BuilderFlag", "REFIT_IDENTICAL"),
+    "advanced: {build_route: -conv_use_long_w=off}": ("IBuilderConfig", "build_route"),
+    "advanced: {remote_auto_tuning: some, engine_capability: safety}": ("IBuilderConfig", "remote_auto_tuning_config"),
+    "advanced: {flags: [DISTRIBUTIVE_INDEPENDENCE]}": ("BuilderFlag", "DISTRIBUTIVE_INDEPENDENCE"),
+    "advanced: {flags: [MONITOR_MEMORY, STRICT_NANS]}": ("BuilderFlag", "STRICT_NANS"),
+    "advanced: {flags: [REJECT_EMPTY_ALGORITHMS]}": ("BuilderFlag", "REJECT_EMPTY_ALGORITHMS"),
+    "advanced: {flags: [REQUIRE_USER_ALLOCATION]}": ("BuilderFlag", "REQUIRE_USER_ALLOCATION"),
+    "advanced: {flags: [INT4]}": ("BuilderFlag", "INT4"),
+    "advanced: {preview_features: {ALIASED_PLUGIN_IO_10_03: true}}": ("PreviewFeature", "ALIASED_PLUGIN_IO_10_03"),
+    "advanced: {preview_features: {PROFILE_SHARING_0806: false}}": ("PreviewFeature", "PROFILE_SHARING_0806"),
+    "advanced: {preview_features: {RUNTIME_ACTIVATION_RESIZE_10_10: true}}": (
+        "PreviewFeature",
+        "RUNTIME_ACTIVATION_RESIZE_10_10",
+    ),
+    "advanced: {preview_features: {MULTIDEVICE_RUNTIME_10_16: true}}": ("PreviewFeature", "MULTIDEVICE_RUNTIME_10_16"),
+    "advanced: {parser_flags: [ENABLE_PLUGIN_OVERRIDE]}": ("OnnxParserFlag", "ENABLE_PLUGIN_OVERRIDE"),
+    "advanced: {parser_flags: [ADJUST_FOR_DLA]}": ("OnnxParserFlag", "ADJUST_FOR_DLA"),
+    "advanced: {io_formats: {x: {formats: [linear]}}}": ("TensorFormat", "LINEAR"),
+    "advanced: {io_formats: {x: {dtype: fp32}}}": ("ILayer", "set_output_type"),
+}
+"""A setting, and the name that decides whether a release can carry it out."""
+
+NAMED_ONLY = {
+    "hardware_compatibility: ampere_plus": "setHardwareCompatibilityLevel() is unsupported",
+    "hardware_compatibility: same_compute_capability": "setHardwareCompatibilityLevel() is unsupported",
+    "version_compatible: true": "Unable to load library: libnvinfer_lean",
+    "advanced: {runtime_platform: windows_amd64}": "does not support building engines on platforms other than Linux",
+    "advanced: {dla_core: 0, memory_pools: {dla_managed_sram: 2 MiB}}": "TensorRT build with DLA disabled",
+    "advanced: {dla_core: 0, memory_pools: {dla_local_dram: 2 MiB}}": "TensorRT build with DLA disabled",
+    "advanced: {dla_core: 0, memory_pools: {dla_global_dram: 2 MiB}}": "TensorRT build with DLA disabled",
+    "advanced: {dla_core: 0, engine_capability: dla_standalone}": "DLA",
+    "advanced: {engine_capability: safety}": "Could not find any implementation",
+    "compute_capabilities: ['9.0']": "not supported by this TensorRT-RTX",
+    "advanced: {dla_core: 0}": "",
+    "advanced: {dla_core: 0, gpu_fallback: true}": "",
+    "advanced: {build_route: -conv_use_long_w=off}": "",
+    "advanced: {parser_flags: [ADJUST_FOR_DLA]}": "",
+    "native_instance_norm: false": "",
+    "error_on_timing_cache_miss: true": "",
+    "timing_cache_file: shipped.cache": "",
+}
+"""What TensorRT-RTX has names for and does not do, and what it says: "" where it goes on all the same."""
+
+ANYWHERE = (
+    "tf32: false",
+    "typing: strong",
+    "typing: obey",
+    "typing: prefer",
+    "sparse_weights: true",
+    "tactic_sources: []",
+    "native_instance_norm: true",
+    "optimization_level: 0",
+    "optimization_level: 5",
+    "max_aux_streams: 0",
+    "workspace: 512 MiB",
+    "{version_compatible: true, exclude_lean_runtime: true}",
+    "timing_cache: false",
+    "verbosity: none",
+    "{typing: strong, advanced: {weight_streaming: true}}",
+    "advanced: {direct_io: true}",
+    "advanced: {tiling: full, l2_limit: 1 MiB}",
+    "advanced: {timing_iterations: 2, max_tactics: 8}",
+    "advanced: {memory_pools: {tactic_dram: 1 GiB, tactic_shared_memory: 64 KiB}}",
+    "advanced: {compilation_cache: false, max_threads: 1}",
+    "advanced: {extra_memory_target: 0.5}",
+    "advanced: {engine_capability: standard, runtime_platform: same_as_build}",
+    "advanced: {flags: [DEBUG, DISABLE_TIMING_CACHE]}",
+    "batch: {min: 1, opt: 2, max: 4}",
+)
+"""What every release carries out."""
+
+
+def settings(text: str) -> BuildSettings:
+    """As a recipe writes them."""
+    return BuildSettings.model_validate_json(json.dumps(yaml.safe_load(text)))
+
+
+def names_of(release: str) -> Names:
+    return names_of_release("tensorrt_rtx", "1.7") if release == "RTX" else names_of_release("tensorrt", release)
+
+
+def refused(text: str, names: Names) -> tuple[str, ...]:
+    return refuse_settings(settings(text), names)
+
+
+# The table of sentences.
+
+
+@cache
+def golden() -> dict[str, dict[str, list[str]]]:
+    """Settings, and by release the sentences that refuse them."""
+    rows: dict[str, dict[str, list[str]]] = {}
+    for line in TABLE.read_text(encoding="utf-8").splitlines():
+        if not line.startswith(" "):
+            rows[line] = {release: [] for release in TABLE_RELEASES}
+        else:
+            release, sentence = line.split(maxsplit=1)
+            rows[[*rows][-1]][release].append(sentence)
+    return rows
+
+
+@pytest.mark.parametrize("text", golden())
+def test_sentences(text: str) -> None:
+    assert {release: [*refused(text, names_of(release))] for release in TABLE_RELEASES} == golden()[text]
+
+
+# The matrix of settings and releases.
+
+
+@pytest.mark.parametrize(("backend", "release"), EVERY)
+def test_a_setting_is_refused_where_its_name_is_not(backend: EngineBackend, release: str) -> None:
+    names = names_of_release(backend, release)
+    title = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}[backend] + f" {'.'.join(release.split('.')[:2])} "
+    for text, name in NEEDS.items():
+        sentences = refused(text, names)
+        if backend == "tensorrt" or text not in NAMED_ONLY:
+            expected = [] if names.has(*name) else [True]
+            assert [*map(bool, sentences)][:1] == expected, (text, sentences)
+        assert all(title in sentence or "strongly typed" in sentence for sentence in sentences)
+    for text in ANYWHERE:
+        assert refused(text, names) == (), text
+    for text in NAMED_ONLY:
+        known = backend == "tensorrt" and (text not in NEEDS or names.has(*NEEDS[text])) and "capabilities" not in text
+        assert bool(refused(text, names)) is not known, text
+
+
+@pytest.mark.parametrize(("backend", "release"), EVERY)
+def test_a_flag_with_a_setting_of_its_own_is_sent_there(backend: EngineBackend, release: str) -> None:
+    names = names_of_release(backend, release)
+    for flag, own in OWN_SETTINGS.items():
+        (sentence,) = refused(f"advanced: {{flags: [{flag}]}}", names)
+        if names.has("BuilderFlag", flag):
+            assert sentence == f"`advanced.flags: [{flag}]`: write `{own}` instead"
+        else:
+            assert f"has no builder flag {flag} (" in sentence
+    for text in {*OWN_SETTINGS.values()} - {"error_on_timing_cache_miss: true"}:
+        path, _, value = text.partition(": ")
+        nested = f"{{{path.replace('advanced.', 'advanced: {')}: {value}}}" + "}" * path.count(".")
+        if path not in ("exclude_lean_runtime", "advanced.gpu_fallback", "weights"):
+            assert settings(nested), "it is a setting"
+
+
+@pytest.mark.parametrize("word", ["name", "__members__", "strict_nans", "value", ""])
+def test_only_members_are_flags(word: str) -> None:
+    class Everything:
+        backend: EngineBackend = "tensorrt"
+        release = "11.4.0.106"
+        exact = True
+
+        def has(self, owner: str, name: str = "") -> bool:
+            return True  # as `hasattr` says of much that is no member
+
+    asked = BuildSettings(advanced=AdvancedSettings(flags=(word,), parser_flags=(word,)))
+    assert len(refuse_settings(asked, Everything())) == 2
+
+
+STRANGE = st.text(min_size=0, max_size=2000)
+
+
+@given(
+    flags=st.tuples(STRANGE),
+    features=st.dictionaries(STRANGE, st.booleans(), max_size=2),
+    tensor=STRANGE,
+    route=STRANGE,
+    release=st.sampled_from(EVERY),
+)
+def test_sentences_stay_short_and_visible_whatever_a_recipe_says(
+    flags: tuple[str, ...], features: dict[str, bool], tensor: str, route: str, release: tuple[EngineBackend, str]
+) -> None:
+    advanced = AdvancedSettings(
+        flags=flags,
+        parser_flags=flags,
+        quantization_flags=flags,
+        preview_features=features,
+        io_formats={tensor: TensorFormatSetting(dtype="fp16", formats=flags)},
+        build_route=route,
+        remote_auto_tuning=route,
+    )
+    for sentence in refuse_settings(BuildSettings(int8=True, advanced=advanced), names_of_release(*release)):
+        assert len(sentence) <= 600
+        assert sentence.startswith("`")
+        assert not any(ord(letter) < 0x20 for letter in sentence)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{fp8: true, int8: true}", "`fp8` excludes `int8`"),
+        ("calibration_cache: some.cache", "need `int8: true`"),
+        ("placeholder_ranges: true", "need `int8: true`"),
+        ("{int8: true, calibration_cache: some.cache, placeholder_ranges: true}", "give either"),
+        ("exclude_lean_runtime: true", "needs `version_compatible: true`"),
+        ("{timing_cache: false, error_on_timing_cache_miss: true}", "needs a timing cache"),
+        ("{attempt: 2, timing_cache_file: some.cache}", "times every tactic anew"),
+        ("{attempt: 3, error_on_timing_cache_miss: true}", "times every tactic anew"),
+        ("weights: refit_individual", "need each other"),
+        ("{weights: refit, refittable_weights: [w_0]}", "need each other"),
+        ("advanced: {gpu_fallback: true}", "needs `dla_core`"),
+        ("advanced: {l2_limit: 1 MiB}", "needs `tiling`"),
+        ("{batch: {max: 2}, profiles: [{x: {min: [1], opt: [1], max: [2]}}]}", "give either `profiles` or `batch`"),
+    ],
+)
+def test_settings_that_no_release_takes_together(text: str, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        settings(text)
+
+
+# How types are decided.
+
+WEAK, STRONG = ("10.8", "10.16"), ("11.4", "RTX")
+STRONGLY = ("STRONGLY_TYPED",)
+
+
+def weak(words: str, flags: str, constraint: str = "") -> TypingPlan:
+    return TypingPlan(False, (), tuple(flags.split()), constraint, False, bool(constraint), f"weakly typed: {words}")
+
+
+def strong(words: str = "", *, casts: bool = False, tf32: bool = True) -> TypingPlan:
+    return TypingPlan(True, STRONGLY, ("TF32",) if tf32 else (), "", casts, False, f"strongly typed{words}")
+
+
+TYPING: list[tuple[str, Sequence[str], TypingPlan]] = [
+    ("{}", WEAK, weak("TF32", "TF32")),
+    ("tf32: false", WEAK, weak("FP32", "")),
+    ("{fp16: true}", WEAK, weak("FP16, TF32", "FP16 TF32")),
+    ("{fp16: true, bf16: true, int8: true, tf32: false}", WEAK, weak("FP16, BF16, INT8", "FP16 BF16 INT8")),
+    ("{fp8: true, fp16: true}", WEAK, weak("FP16, FP8, TF32", "FP16 FP8 TF32")),
+    (
+        "{typing: obey, fp16: true}",
+        WEAK,
+        weak("FP16, TF32; constraints obeyed", "FP16 TF32", "OBEY_PRECISION_CONSTRAINTS"),
+    ),
+    ("typing: prefer", WEAK, weak("TF32; constraints preferred", "TF32", "PREFER_PRECISION_CONSTRAINTS")),
+    ("typing: strong", (*WEAK, *STRONG), strong()),
+    ("{typing: strong, tf32: false}", (*WEAK, *STRONG), strong(tf32=False)),
+    ("{}", STRONG, strong()),
+    ("typing: obey", STRONG, strong(", constraints as Casts", casts=True)),
+    ("typing: prefer", STRONG, strong(", preferred constraints carried out exactly, as Casts", casts=True)),
+]
+
+
+@pytest.mark.parametrize(("text", "releases", "plan"), TYPING)
+def test_typing(text: str, releases: Sequence[str], plan: TypingPlan) -> None:
+    for release in releases:
+        assert decide_typing(settings(text), names_of(release)) == plan
+
+
+# What a plan says.
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`here(backend, version, gpus)`: the TensorRT that is found and the GPUs of this machine."""
+
+    def arrange(backend: EngineBackend = "tensorrt", version: str = "", gpus: Sequence[str] = (), **more: str) -> None:
+        origin = more.get("origin", "installed" if version else "not installed")
+        missing = "" if version else "it is not installed: pip install it"
+        machine = describe_machine().model_copy(
+            update={"gpus": tuple(gpus), "architecture": more.get("cpu", "x86_64"), "system": "Linux 6.12"}
+        )
+
+        def find(wanted: EngineBackend | None, place: Path | None = None) -> Library:
+            if wanted in (None, backend):
+                return Library(backend, version, None, origin, missing)
+            return Library(wanted, "", None, "not installed", "it is not installed: pip install it")
+
+        monkeypatch.setattr(chosen_library, "find_library", find)
+        monkeypatch.setattr(foreseen, "describe_machine", lambda: machine)
+        monkeypatch.setattr(foreseen, "has_nvidia_gpu", lambda: bool(gpus) or more.get("cpu") == "aarch64")
+
+    return arrange
+
+
+NO_GPU = "TensorRT builds on an NVIDIA GPU, and this machine has none; `backend: tensorrt_rtx` builds without one"
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "note"),
+    [
+        ("fp16: true", "10.8.0.43", "TensorRT 10.8: weakly typed: FP16, TF32; for this machine's GPU"),
+        ("typing: strong", "10.16.1.11", "TensorRT 10.16: strongly typed; for this machine's GPU"),
+        ("typing: obey", "11.4.0.106", "TensorRT 11.4: strongly typed, constraints as Casts; for this machine's GPU"),
+        ("gpu: 1", "11.4.0.106", "TensorRT 11.4: strongly typed; for this machine's GPU 1"),
+        (
+            "{batch: {max: 8, opt: 4}, hardware_compatibility: ampere_plus}",
+            "11.4.0.106",
+            "TensorRT 11.4: strongly typed; batch 1 to 8, best at 4; for Ampere and later GPUs",
+        ),
+        (
+            "{hardware_compatibility: same_compute_capability, advanced: {runtime_platform: windows_amd64}}",
+            "11.4.0.106",
+            "TensorRT 11.4: strongly typed; for GPUs like this machine's GPU on Windows",
+        ),
+        (
+            "profiles: [{x: {min: [1], opt: [1], max: [1]}}, {x: {min: [2], opt: [2], max: [2]}}]",
+            "11.4.0.106",
+            "TensorRT 11.4: strongly typed; 2 optimization profiles; for this machine's GPU",
+        ),
+    ],
+)
+def test_notes(here: Any, text: str, version: str, note: str) -> None:
+    here("tensorrt", version, ["NVIDIA L4", "NVIDIA L4"])
+    seen = foresee_build(settings(text))
+    assert (seen.notes, seen.problems, seen.lacks) == ((note,), (), ())
+
+
+def test_rtx_builds_without_a_gpu(here: Any) -> None:
+    here("tensorrt_rtx", "1.7.1.116")
+    seen = foresee_build(settings("{typing: obey, compute_capabilities: ['8.6', '12.0']}"))
+    assert seen.notes == ("TensorRT-RTX 1.7: strongly typed, constraints as Casts; for SM 8.6, 12.0",)
+    assert seen.obstacles == ()
+    seen = foresee_build(settings("{}"))
+    assert seen.notes == ("TensorRT-RTX 1.7: strongly typed; for every RTX GPU from Ampere on",)
+    assert seen.obstacles == ()
+
+
+@pytest.mark.parametrize("weights", ["refit", "refit_identical", "refit_individual", "strip", "strip_refit"])
+def test_weights_that_change_later_need_a_gpu_on_rtx(here: Any, weights: str) -> None:
+    marked = ", refittable_weights: [w_0]" if weights == "refit_individual" else ""
+    asked = settings(f"{{backend: tensorrt_rtx, weights: {weights}{marked}}}")
+    here("tensorrt_rtx", "1.7.1.116")
+    assert foresee_build(asked).lacks == (
+        f"`weights: {weights}`: TensorRT-RTX needs an NVIDIA GPU for that, and this machine has none",
+    )
+    here("tensorrt_rtx", "1.7.1.116", ["NVIDIA RTX 4090"])
+    assert foresee_build(asked).obstacles == ()
+
+
+def test_problems_are_those_of_the_release_that_is_asked_for(here: Any) -> None:
+    here("tensorrt_rtx", "1.7.1.116")
+    seen = foresee_build(settings("{release: '11.4', fp16: true}"))
+    assert seen.notes == ("TensorRT 11.4: strongly typed; for this machine's GPU",)
+    assert seen.problems == refused("fp16: true", names_of("11.4"))
+    assert seen.lacks == (
+        "TensorRT 11.4 is not installed: `pip install 'tensorrt==11.4.*'`, or name the folder of one in `library`",
+        NO_GPU,
+    )
+
+
+def test_another_release_than_the_installed_one(here: Any) -> None:
+    here("tensorrt", "10.16.1.11", ["NVIDIA L4"])
+    assert foresee_build(settings("release: '10.16'")).lacks == ()
+    assert foresee_build(settings("release: '10.1'")).problems == (
+        "TensorRT 10.1 is not supported: give 10.8 or later, such as 11.4.",
+    )
+    seen = foresee_build(settings("{release: 10.8.0.43, fp16: true}"))
+    assert seen.notes == ("TensorRT 10.8: weakly typed: FP16, TF32; for this machine's GPU",)
+    assert seen.lacks == (
+        "TensorRT 10.8.0.43 is asked for, and 10.16.1.11 is installed: `pip install 'tensorrt==10.8.0.43'` into an "
+        "environment of its own and name its folder in `library`, or change `release`",
+    )
+    here("tensorrt", "10.16.1.11", ["NVIDIA L4"], origin="archive /opt/trt")
+    seen = foresee_build(settings("{release: '10.16', library: /opt/trt}"))
+    assert seen.notes == ("TensorRT 10.16 (archive /opt/trt): weakly typed: TF32; for this machine's GPU",)
+    (lack,) = foresee_build(settings("{release: '10.8', library: /opt/trt}")).lacks
+    assert lack.startswith("TensorRT 10.8 is asked for, and 10.16.1.11 is in the archive /opt/trt: `pip install")
+
+
+def test_a_release_that_nobody_knew_is_judged_by_the_nearest(here: Any) -> None:
+    here("tensorrt", "11.9.2.1", ["NVIDIA L4"])
+    seen = foresee_build(settings("fp16: true"))
+    assert seen.notes == (
+        "TensorRT 11.9: strongly typed; for this machine's GPU",
+        "TensorRT 11.9 is not known here: its settings are judged as those of TensorRT 11.4",
+    )
+    assert len(seen.problems) == 1
+
+
+def test_nothing_is_installed(here: Any) -> None:
+    here()
+    seen = foresee_build(settings("{}"))
+    assert (seen.notes, seen.problems) == ((), ())
+    assert seen.lacks == (
+        "it is not installed: pip install it; or TensorRT-RTX, which builds without a GPU too: pip install "
+        "'ndld-flow[rtx]' (Linux x86-64, Windows)",
+    )
+    assert foresee_build(settings("backend: tensorrt")).lacks == ("it is not installed: pip install it", NO_GPU)
+
+
+def test_what_a_machine_has(here: Any) -> None:
+    here("tensorrt", "11.4.0.106", ["NVIDIA L4"])
+    assert foresee_build(settings("gpu: 1")).lacks == ("`gpu: 1`: GPUs are counted from 0, and this machine has 1",)
+    assert foresee_build(settings("advanced: {dla_core: 1}")).lacks == (
+        "`advanced.dla_core: 1`: this machine (x86_64) has no DLA",
+    )
+    here("tensorrt", "11.4.0.106", cpu="aarch64")
+    assert foresee_build(settings("advanced: {dla_core: 1}")).lacks == (), "a Jetson's GPU is in no list"
+    assert foresee_build(settings("advanced: {runtime_platform: windows_amd64}")).lacks == (
+        "`advanced.runtime_platform: windows_amd64`: such engines are built on Linux x86-64 only",
+    )
+
+
+def test_files_that_are_not_there(here: Any, tmp_path: Path) -> None:
+    here("tensorrt", "10.8.0.43", ["NVIDIA L4"])
+    there = tmp_path / "there.so"
+    there.write_bytes(b"")
+    asked = BuildSettings(
+        int8=True,
+        calibration_cache=tmp_path / "calibration.cache",
+        timing_cache_file=tmp_path / "timing\x1b[2J.cache",
+        plugins=(there, tmp_path / "gone.so"),
+    )
+    end = "; paths are relative to where you stand"
+    assert foresee_build(asked).problems == (
+        f"`calibration_cache`: there is no file {tmp_path}/calibration.cache{end}",
+        f"`timing_cache_file`: there is no file {tmp_path}/timing␛[2J.cache{end}",
+        f"`plugins[1]`: there is no file {tmp_path}/gone.so{end}",
+    )
+
+
+def test_a_folder_without_tensorrt_is_a_lack(tmp_path: Path) -> None:
+    seen = foresee_build(BuildSettings(library=tmp_path, backend="tensorrt"))
+    assert (seen.notes, seen.problems) == ((), ())
+    (lack,) = seen.lacks
+    assert lack.startswith(f"library {tmp_path} has no TensorRT: expected is a virtual or conda environment")
+
+
+def test_looking_ahead_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from ndld_flow.engines.foreseen import foresee_build as look;"
+        "from ndld_flow.engines.build_settings import BuildSettings; look(BuildSettings());"
+        "print({'tensorrt', 'tensorrt_rtx', 'polygraphy', 'onnx', 'numpy'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+# The same, asked of TensorRT itself.
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    b = models.GraphBuilder(0)
+    h = b.op("Conv", "x", b.weight(8, 3, 3, 3), pads=[1, 1, 1, 1])
+    h = b.op("InstanceNormalization", h, b.weight(8), b.weight(8))
+    models.rename_output(b, b.op("Relu", h), "y")
+    made = b.model([models.tensor("x", ["n", 3, 16, 16])], [models.tensor("y", ["n", 8, 16, 16])])
+    return models.save(made, tmp_path_factory.mktemp("trials") / "model.onnx")
+
+
+def try_settings(backend: str, model: Path, texts: Sequence[str], **variables: str) -> dict[str, dict[str, Any]]:
+    """Settings -> what came of them, carried out without asking whether they can be."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.engine_trials", backend, str(model)],
+        input="".join(settings(text).model_dump_json() + "\n" for text in texts),
+        env=os.environ | {"POLYGRAPHY_USE_TENSORRT_RTX": str(int(backend == "tensorrt_rtx"))} | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return dict(zip(texts, answers, strict=True))
+
+
+@cache
+def _accepted(release: str) -> tuple[str, ...]:
+    """Settings that a release of the table carries out here; left out are those that need calibration, a GPU or a
+    file, or words that only TensorRT's own libraries know."""
+    texts = ("{}", *ANYWHERE, *NEEDS, *golden())
+    unfit = (
+        "int8",
+        "dla",
+        "safety",
+        "windows",
+        "weights: ",
+        "shipped.cache",
+        "miss: true",
+        "{x: {dtype: fp16",
+        "build_route",
+    )
+    return tuple(
+        text
+        for text in dict.fromkeys(texts)
+        if not any(word in text for word in unfit) and not refused(text, names_of(release))
+    )
+
+
+@pytest.fixture(scope="module")
+def rtx(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What the real TensorRT-RTX makes of settings."""
+    if find_spec("tensorrt_rtx") is None:
+        pytest.skip("the extra [rtx] is not installed")
+    cache = tmp_path_factory.mktemp("caches") / "shipped.cache"
+    cache.write_bytes(b"")
+    asked = {text: text.replace("shipped.cache", str(cache)) for text in (*_accepted("RTX"), *NAMED_ONLY)}
+    tried = try_settings("tensorrt_rtx", model, [*asked.values()])
+    return {text: tried[written] for text, written in asked.items()}
+
+
+def test_rtx_does_what_is_accepted(rtx: dict[str, dict[str, Any]]) -> None:
+    for text in _accepted("RTX"):
+        outcome = rtx[text]
+        assert (outcome["raised"], outcome["said"]) == ("", []), text
+        assert outcome["size"] > 10_000, text
+
+
+def test_rtx_does_not_do_what_is_refused(rtx: dict[str, dict[str, Any]]) -> None:
+    plain = rtx["{}"]
+    for text, says in NAMED_ONLY.items():
+        outcome = rtx[text]
+        assert refused(text, names_of("RTX")), text
+        assert says in " ".join([outcome["raised"], *outcome["said"]]), text
+        if not says:  # it goes on as if nothing was asked
+            assert outcome == plain, text
+        elif outcome["size"]:
+            assert outcome["applied"] == plain["applied"], text
+
+
+@pytest.mark.parametrize("release", ["10.8", "10.16", "11.4"])
+def test_what_is_accepted_has_its_names_in_that_release(release: str, model: Path, tmp_path: Path) -> None:
+    site = write_standin(tmp_path, release)
+    for text, outcome in try_settings("tensorrt", model, _accepted(release), PYTHONPATH=str(site)).items():
+        assert (outcome["raised"], outcome["said"]) == ("", []), text
+        assert outcome["size"] > 0, text
+
+
+def test_releases_are_text_and_capabilities_may_be_numbers() -> None:
+    with pytest.raises(ValidationError, match="write it in quotes, as a number"):
+        BuildSettings.model_validate_json('{"release": 10.10}')
+    read = BuildSettings.model_validate_json('{"release": "10.10", "compute_capabilities": [8.6, "8.9", 12.0]}')
+    assert read.release == "10.10"
+    assert read.compute_capabilities == ("8.6", "8.9", "12.0")

@@ -1,0 +1,272 @@
+"""Attributes are set, reset and deleted, on one node or many, as the operator has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.graph.edit.operations.set_attributes import SetAttributes
+from tests.support.editing_fixtures import edit, parse, run
+
+CONVS = """g (float[1, 2, 8, 8] x, float[2, 2, 3, 3] w) => (float[1, 2, H, W] y, float[1, 2, 8, 8] z)
+{ [one] a = Conv <pads = [1, 1, 1, 1]> (x, w)  [two] y = Conv (a, w)  [act] z = LeakyRelu <alpha = 0.5> (a) }"""
+
+CUSTOM = """<ir_version: 8, opset_import: ["" : 17, "com.acme" : 1, "local" : 1]>
+g (float[2] x) => (float[2] y, float[2] z)
+{
+    [odd] y = com.acme.Odd <gain = 2.0, debug_a = 1, debug_b = "no"> (x)
+    [call] z = local.Scale <by = 2.0> (x)
+}
+<domain: "local", opset_import: ["" : 17]>
+Scale <by, mode: string = "fast"> (p) => (q) { [inner] c = Constant <value_float: float = @by> ()  q = Mul (p, c) }
+"""
+
+
+def attributes_of(model: onnx.ModelProto, node: str) -> dict[str, Any]:
+    """Attribute -> its value, in plain Python; tensors as arrays."""
+    nodes = [*model.graph.node, *(inner for function in model.functions for inner in function.node)]
+    [found] = [each for each in nodes if each.name == node]
+    return {one.name: _plain(helper.get_attribute_value(one)) for one in found.attribute if not one.ref_attr_name}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, onnx.TensorProto):
+        return numpy_helper.to_array(value)
+    if isinstance(value, bytes):
+        return value.decode()
+    return [_plain(each) for each in value] if hasattr(value, "__iter__") and not isinstance(value, str) else value
+
+
+def set_on(model: str, node: str, **attributes: Any) -> dict[str, Any]:
+    made = edit(model, {"set_attributes": {"select": node, "attributes": attributes}})
+    return attributes_of(made, node)
+
+
+def refused(model: str, *operations: object) -> str:
+    with pytest.raises(RequestError) as error:
+        edit(model, *operations)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_the_same_change_on_many_nodes() -> None:
+    made = edit(CONVS, {"set_attributes": {"select": {"op_type": "Conv"}, "attributes": {"pads": [1, 1, 1, 1]}}})
+    assert attributes_of(made, "one") == attributes_of(made, "two") == {"pads": [1, 1, 1, 1]}
+    feeds = {"x": np.ones((1, 2, 8, 8), np.float32), "w": np.ones((2, 2, 3, 3), np.float32)}
+    assert run(made, feeds)["y"].shape == (1, 2, 8, 8)
+    dims = made.graph.output[0].type.tensor_type.shape.dim
+    assert [dim.dim_value for dim in dims] == [1, 2, 8, 8], "shapes are inferred anew"
+
+
+@pytest.mark.parametrize(
+    ("said", "is_"),
+    [
+        ([2, 2], [2, 2]),
+        ("[2, 2]", [2, 2]),
+        ("[0x2, 2.0]", [2, 2]),
+    ],
+)
+def test_lists_of_integers(said: Any, is_: list[int]) -> None:
+    assert set_on(CONVS, "two", dilations=said)["dilations"] == is_
+
+
+@pytest.mark.parametrize(("said", "is_"), [(2, 2), ("2", 2), (True, 1), ("0x1", 1), ("true", 1)])
+def test_integers(said: Any, is_: int) -> None:
+    text = "g (float[1, 4, 8, 8] x) => (float[1, A, B, C] y) { [s] y = SpaceToDepth <blocksize = 4> (x) }"
+    assert set_on(text, "s", blocksize=said) == {"blocksize": is_}
+
+
+@pytest.mark.parametrize(("said", "is_"), [(0.25, 0.25), (2, 2.0), ("-inf", -np.inf), ("1e-3", np.float32(1e-3))])
+def test_floats(said: Any, is_: float) -> None:
+    assert set_on(CONVS, "act", alpha=said) == {"alpha": is_}
+
+
+@pytest.mark.parametrize(("said", "is_"), [("VALID", "VALID"), ("'VALID'", "VALID"), ('"SAME_UPPER"', "SAME_UPPER")])
+def test_texts(said: str, is_: str) -> None:
+    assert set_on(CONVS, "two", auto_pad=said) == {"auto_pad": is_}
+
+
+def test_texts_in_quotes_may_look_like_anything() -> None:
+    found = set_on(CUSTOM, "odd", a="'1'", b="It's", c=r"'It\'s alive!'", d=["a", "b"], e="['a', 'b']")
+    assert {name: found[name] for name in "abcde"} == {
+        "a": "1",
+        "b": "It's",
+        "c": "It's alive!",
+        "d": ["a", "b"],
+        "e": ["a", "b"],
+    }
+
+
+@pytest.mark.parametrize("said", ["float16", "fp16", "FLOAT16", 10])
+def test_element_types_by_name(said: Any) -> None:
+    text = "g (float[2] x) => (float[2] y) { [down] h = Cast <to = 11> (x)  y = Cast <to = 1> (h) }"
+    assert set_on(text, "down", to=said) == {"to": 10}
+
+
+CONSTANT = "g () => (float[N] y) { [k] c = Constant <value = float[2] {1, 2}> ()  y = Relu (c) }"
+
+
+@pytest.mark.parametrize(
+    ("said", "is_"),
+    [
+        ({"value": [1, 2, 3], "dtype": "float32"}, np.array([1, 2, 3], np.float32)),
+        ({"value": "[0.5, nan]"}, np.array([0.5, np.nan], np.float32)),
+        ({"value": 1, "dtype": "float32", "shape": [3]}, np.ones(3, np.float32)),
+        ([0.5, 1.5], np.array([0.5, 1.5], np.float32)),
+        ("[0.5]", np.array([0.5], np.float32)),
+    ],
+)
+def test_tensors(said: Any, is_: np.ndarray[Any, Any]) -> None:
+    found = set_on(CONSTANT, "k", value=said)["value"]
+    assert found.dtype == is_.dtype
+    np.testing.assert_array_equal(found, is_)
+
+
+def test_tensors_and_lists_from_files(tmp_path: Path) -> None:
+    np.save(tmp_path / "v.npy", np.arange(3, dtype=np.float32))
+    np.save(tmp_path / "pads.npy", np.array([0, 1, 0, 1], np.int64))
+    found = set_on(CONSTANT, "k", value={"file": str(tmp_path / "v.npy")})["value"]
+    assert found.tolist() == [0, 1, 2]
+    assert set_on(CONVS, "two", pads={"file": str(tmp_path / "pads.npy")})["pads"] == [0, 1, 0, 1]
+    assert "there is no file" in refused(
+        CONSTANT, {"set_attributes": {"select": "k", "attributes": {"value": {"file": str(tmp_path / "no.npy")}}}}
+    )
+
+
+def test_a_custom_attribute_keeps_its_type() -> None:
+    found = set_on(CUSTOM, "odd", gain=3, debug_b="2")
+    assert found == {"gain": 3.0, "debug_a": 1, "debug_b": "2"}
+    assert isinstance(found["gain"], float)
+
+
+def test_attributes_of_local_functions() -> None:
+    made = edit(CUSTOM, {"set_attributes": {"select": "call", "attributes": {"by": 4, "mode": "slow"}}})
+    assert attributes_of(made, "call") == {"by": 4.0, "mode": "slow"}
+    assert "Scale has no attribute 'bye'; did you mean \"by\"?" in refused(
+        CUSTOM, {"set_attributes": {"select": "call", "attributes": {"bye": 4}}}
+    )
+
+
+def test_nodes_in_functions_have_their_functions_opset() -> None:
+    change = {"set_attributes": {"select": "inner", "attributes": {"value_floats": [1, 2]}}}
+    assert attributes_of(edit(CUSTOM, change), "inner") == {"value_floats": [1, 2]}
+    old = CUSTOM.replace('"local", opset_import: ["" : 17]', '"local", opset_import: ["" : 11]')
+    assert "node 'inner': attribute `value_floats`: Constant has no attribute" in refused(old, change)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "told"),
+    [
+        ({"padz": 1}, "node 'two': attribute `padz`: Conv has no attribute 'padz'; did you mean \"pads\"?"),
+        ({"group": 1.5}, "attribute `group`: 1.5 does not fit int64"),
+        ({"group": 2**63}, "attribute `group`: 9223372036854775808 does not fit int64"),
+        ({"group": [1]}, "attribute `group`: it is one int; the value has the shape [1]"),
+        ({"pads": 1}, "attribute `pads`: it is a list of ints; the value has the shape []"),
+        ({"pads": "[1, 1"}, "attribute `pads`: the value `[1, 1`, column 6: `,` or `]` is missing"),
+        ({"pads": ["a"]}, "attribute `pads`: 'a' at [0] does not fit int64"),
+        ({"auto_pad": 1}, "attribute `auto_pad`: 1 does not fit string"),
+        ({"group": "none"}, "attribute `group`: the value `none`, column 1"),
+    ],
+)
+def test_what_an_operator_does_not_take(attributes: dict[str, Any], told: str) -> None:
+    assert told in refused(CONVS, {"set_attributes": {"select": "two", "attributes": attributes}})
+
+
+@pytest.mark.parametrize(
+    ("attributes", "told"),
+    [
+        ({"new": []}, "attribute `new`: its type is not clear"),
+        ({"new": [[1]]}, "attribute `new`: its type is not clear"),
+        ({"new": [1, "a"]}, "attribute `new`: its type is not clear"),
+        ({"new": "[1"}, "attribute `new`: the value `[1`, column 3"),
+        ({"debug_a": "x"}, "attribute `debug_a`: the value `x`, column 1"),
+    ],
+)
+def test_what_a_custom_operator_cannot_be_given(attributes: dict[str, Any], told: str) -> None:
+    assert told in refused(CUSTOM, {"set_attributes": {"select": "odd", "attributes": attributes}})
+
+
+def test_bodies_are_no_values() -> None:
+    text = """g (float[2] x, bool c) => (float[2] z) { [if] z = If (c) <
+        then_branch = a () => (float[2] p) { p = Relu (x) }, else_branch = b () => (float[2] q) { q = Neg (x) }> }"""
+    told = refused(text, {"set_attributes": {"select": "if", "attributes": {"then_branch": 1}}})
+    assert "attribute `then_branch`: it holds a graph, which cannot be written as a value" in told
+
+
+@pytest.mark.parametrize("value", [None, {"vale": 1}, {"value": 1, "file": "a.npy"}, {}])
+def test_values_of_no_form_are_told_before_a_run(value: Any) -> None:
+    with pytest.raises(ValueError, match="attributes"):
+        SetAttributes.model_validate({"select": "a", "attributes": {"b": value}})
+
+
+def test_reset_to_the_default_of_the_opset() -> None:
+    made = edit(
+        CONVS,
+        {"reset_attributes": {"select": "act", "attributes": "alpha"}},
+        {"reset_attributes": {"select": ["one", "two"], "attributes": ["pads", "group"]}},
+    )
+    assert attributes_of(made, "act") == {"alpha": pytest.approx(0.01)}
+    assert attributes_of(made, "one") == attributes_of(made, "two") == {"group": 1}
+
+
+def test_reset_all_that_a_node_says() -> None:
+    text = "g (float[2, 2] x) => (float[1, 2] y) { [r] y = ArgMax <axis = 1, keepdims = 0, select_last_index = 1> (x) }"
+    made = edit(
+        text.replace("float[1, 2] y", "int64[A, B] y"), {"reset_attributes": {"select": "*", "attributes": "*"}}
+    )
+    assert attributes_of(made, "r") == {"axis": 0, "keepdims": 1, "select_last_index": 0}
+
+
+@pytest.mark.parametrize(
+    ("operation", "told"),
+    [
+        (
+            {"reset_attributes": {"select": "odd", "attributes": "gain"}},
+            "nobody here knows the operator com.acme::Odd and its defaults",
+        ),
+        (
+            {"reset_attributes": {"select": "call", "attributes": "buy"}},
+            "Scale has no attribute 'buy'; did you mean \"by\"?",
+        ),
+        ({"reset_attributes": {"select": "inner", "attributes": "alpha"}}, "Constant has no attribute 'alpha'"),
+        ({"delete_attributes": {"select": "call", "attributes": "by"}}, "node 'call': Scale needs its attribute 'by'"),
+        (
+            {"delete_attributes": {"select": "odd", "attributes": "dbg*"}},
+            "none of these nodes has an attribute like 'dbg*'; known: ",
+        ),
+    ],
+)
+def test_what_cannot_be_reset_or_deleted(operation: dict[str, Any], told: str) -> None:
+    assert told in refused(CUSTOM, operation)
+
+
+def test_required_attributes_stay() -> None:
+    text = "g (float[2] x) => (float16[2] y) { [c] y = Cast <to = 10> (x) }"
+    for word in ("reset_attributes", "delete_attributes"):
+        assert "Cast needs its attribute 'to'" in refused(text, {word: {"select": "c", "attributes": "to"}})
+    assert "like '*'" in refused(text, {"reset_attributes": {"select": "c", "attributes": "*"}})
+
+
+def test_attributes_are_deleted_by_pattern() -> None:
+    made = edit(CUSTOM, {"delete_attributes": {"select": "*", "attributes": ["debug_*", "gain"]}})
+    assert attributes_of(made, "odd") == {}
+    assert text_kept(made)
+    same = edit(CUSTOM, {"delete_attributes": {"select": "*", "attributes": "nothing", "allow_empty": True}})
+    assert attributes_of(same, "odd") == {"gain": 2.0, "debug_a": 1, "debug_b": "no"}
+
+
+def text_kept(made: onnx.ModelProto) -> bool:
+    """The function's body still refers to its attribute."""
+    return bool(made.functions[0].node[0].attribute[0].ref_attr_name == "by")
+
+
+def test_a_reference_to_a_functions_attribute_is_replaced_by_a_value() -> None:
+    made = edit(CUSTOM, {"set_attributes": {"select": "inner", "attributes": {"value_float": 3}}})
+    assert attributes_of(made, "inner") == {"value_float": 3.0}
+    assert parse(CUSTOM).functions[0].node[0].attribute[0].ref_attr_name == "by"

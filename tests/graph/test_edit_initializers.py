@@ -1,0 +1,558 @@
+"""Operations on initializers: their values, types, forms, and where they are stored."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import numpy_helper
+from pydantic import ValidationError
+
+from ndld_flow.base.errors import RecipeError, RequestError
+from ndld_flow.graph.edit import sparse_making
+from ndld_flow.models import external_data
+from ndld_flow.models.converted_tensors import in_type
+from ndld_flow.models.external_files import external_files
+from ndld_flow.models.generated_tensors import KINDS, GeneratedTensor
+from ndld_flow.step import DataFile
+from ndld_flow.steps.edit import Edit
+from tests.support import models
+from tests.support.editing_fixtures import edit, edit_path, parse, run, same_outputs, text_of
+
+Array = npt.NDArray[Any]
+
+LINEAR = """g (float[2, 3] x) => (float[2, 4] y)
+<float[3, 4] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, float[4] b = {0.5, -0.5, 0, 100000}, float[2] spare = {1, 2}>
+{ [product] h = MatMul(x, w) [sum] y = Add(h, b) }"""
+"""Two weights and one that nobody reads."""
+X = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
+
+BRANCHES = """g (bool c, float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
+    y = If (c) <
+        then_branch = t () => (float[2] a) <float[2] w_then = {3, 4}> { [inner] a = Add(x, w_then) },
+        else_branch = e () => (float[2] b) { k = Constant <value = float[2] {5, 6}> () [other] b = Mul(w, k) }
+    >
+}"""
+
+
+def initializers(model: onnx.ModelProto) -> dict[str, Array]:
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+
+
+# Which tensors
+
+
+@pytest.mark.parametrize(
+    ("select", "found"),
+    [
+        ("w", {"w"}),
+        (["w", "spare"], {"w", "spare"}),
+        ("/^[bw]$/", {"w", "b"}),
+        ({"rank": 1}, {"b", "spare"}),
+        ({"shape": [None, 4]}, {"w"}),
+        ({"larger_than": 8, "smaller_than": "40 B"}, {"b"}),
+        ({"dtype": "fp32", "read_by": "sum"}, {"b"}),
+        ({"stored": "inline", "exclude": "w"}, {"b", "spare"}),
+        ({"scope": ""}, {"w", "b", "spare"}),
+    ],
+)
+def test_a_selection_means_tensors_that_fit_all_it_says(select: object, found: set[str]) -> None:
+    after = edit(LINEAR, {"generate_initializers": {"select": select, "kind": "zeros"}})
+    assert {name for name, array in initializers(after).items() if not array.any()} == found
+
+
+def test_a_selection_looks_into_subgraphs_and_takes_constants_only_where_asked() -> None:
+    generated = {"select": {"name": "*", "constants": True}, "kind": "ones"}
+    text = text_of(edit(BRANCHES, {"generate_initializers": generated}))
+    assert "w_then = {3" not in text and "{5,6}" not in text
+    inner = {"select": {"name": "*", "scope": "*then_branch"}, "kind": "ones"}
+    kept = text_of(edit(BRANCHES, {"generate_initializers": inner}))
+    assert "w_then =  {1,1}" in kept.replace("> ", ">") or "{1,1}" in kept
+    assert "{5,6}" in kept
+
+
+@pytest.mark.parametrize(
+    ("select", "said"),
+    [
+        ("wight", "no initializer has a name like 'wight'"),
+        ({"dtype": "int8"}, "no initializer is of the type int8; there are: float32"),
+        ({"dtype": "flot32"}, 'did you mean "float32"?'),
+        ({"rank": 7}, "no initializer fits all that `select` says"),
+    ],
+)
+def test_a_selection_of_nothing_is_told_with_what_there_is(select: object, said: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        edit(LINEAR, {"generate_initializers": {"select": select, "kind": "zeros"}})
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_selection_of_nothing_may_be_allowed() -> None:
+    nothing = {"select": "no_such", "kind": "zeros", "allow_empty": True}
+    same_outputs(parse(LINEAR), edit(LINEAR, {"generate_initializers": nothing}), X)
+
+
+# Adding, replacing, removing
+
+
+def test_an_added_initializer_is_read_where_it_is_connected() -> None:
+    added = {"name": "b2", "value": "[1, 2, 3, 4]", "dtype": "float32", "connect": ["sum.B"]}
+    after = edit(LINEAR, {"add_initializer": added})
+    expected = X["x"] @ initializers(after)["w"] + np.array([1, 2, 3, 4], np.float32)
+    np.testing.assert_array_equal(run(after, X)["y"], expected)
+
+
+def test_an_initializer_may_fill_an_input_that_was_left_out() -> None:
+    model = "g (float[3] x) => (float[3] y) { [limit] y = Clip(x) }"
+    after = edit(model, {"add_initializer": {"name": "most", "value": 1.5, "connect": ["limit.2"]}})
+    np.testing.assert_array_equal(run(after, {"x": np.array([1, 2, 3], np.float32)})["y"], [1, 1.5, 1.5])
+
+
+def test_an_initializer_of_a_subgraph_stands_there() -> None:
+    added = {"name": "w2", "value": [7, 8], "dtype": "float32", "scope": "y/then_branch", "connect": ["inner.1"]}
+    after = edit(BRANCHES, {"add_initializer": added})
+    feeds = {"c": np.array(True), "x": np.zeros(2, np.float32)}
+    np.testing.assert_array_equal(run(after, feeds)["y"], [7, 8])
+    assert "w2" not in initializers(after)
+
+
+def test_in_a_function_it_becomes_a_constant_node(tmp_path: Path) -> None:
+    added = {"name": "extra", "value": 1.0, "scope": "local::Linear"}
+    before = models.func_model()
+    scope = f"{before.functions[0].domain}::{before.functions[0].name}"
+    after = edit(before, {"add_initializer": added | {"scope": scope}})
+    made = [node for function in after.functions for node in function.node if "extra" in node.output]
+    assert [node.op_type for node in made] == ["Constant"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"name": "w", "value": 1}, "the name 'w' is taken"),
+        ({"name": "n", "value": 1, "connect": ["sum.C"]}, "node 'sum': Add has no input 'C'; known: A, B"),
+        ({"name": "n", "value": 1, "connect": ["summ.B"]}, "there is no node 'summ'; did you mean \"sum\"?"),
+        ({"name": "n", "value": 1, "connect": ["sum"]}, "'sum' is no input; write `node.input`"),
+        ({"name": "n", "value": 1, "scope": "nowhere"}, "there is no graph 'nowhere'"),
+        ({"name": "n", "value": [1, "a"], "dtype": "float32"}, "'a' at [1] does not fit float32"),
+        ({"name": "n", "generate": "ones"}, "`generate: ones` needs a `shape`"),
+        ({"name": "n", "value": [1, 2], "shape": [3]}, "the numbers have the shape [2], not [3]"),
+        ({"name": "n", "file": "no_such.npy"}, "no_such.npy"),
+        ({"name": "n", "value": [0] * 10_001}, "more than 10,000 elements"),
+    ],
+)
+def test_an_initializer_that_cannot_be_is_refused(change: dict[str, object], said: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        edit(LINEAR, {"add_initializer": change})
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_an_inner_tensor_is_not_seen_from_outside() -> None:
+    added = {"name": "w2", "value": [7, 8], "dtype": "float32", "scope": "y/then_branch", "connect": ["other.0"]}
+    with pytest.raises(RequestError, match="node 'other': the tensor 'w2' stands in y/then_branch, which cannot"):
+        edit(BRANCHES, {"add_initializer": added})
+
+
+def test_a_value_is_replaced_by_what_is_written_or_filled_or_in_a_file(tmp_path: Path) -> None:
+    np.save(tmp_path / "w.npy", np.full((3, 4), 2, np.float32))
+    after = edit(
+        LINEAR,
+        {"set_initializer": {"name": "b", "value": [1, 2, 3, "inf"] and "[1, 2, 3, inf]"}},
+        {"set_initializer": {"name": "w", "file": str(tmp_path / "w.npy")}},
+        {"set_initializer": {"name": "spare", "value": 7}},
+    )
+    found = initializers(after)
+    np.testing.assert_array_equal(found["b"], [1, 2, 3, np.inf])
+    np.testing.assert_array_equal(found["w"], np.full((3, 4), 2))
+    np.testing.assert_array_equal(found["spare"], [7, 7])
+
+
+def test_a_large_file_is_copied_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ndld_flow.graph.edit.npy_files._STAYS_ON_DISK_BYTES", 16)
+    np.save(tmp_path / "w.npy", np.full((3, 4), 2, np.float32))
+    source = models.save(parse(LINEAR), tmp_path / "source.onnx")
+    (tmp_path / "out").mkdir()
+    edit_path(
+        source, tmp_path / "out" / "model.onnx", {"set_initializer": {"name": "w", "file": str(tmp_path / "w.npy")}}
+    )
+    assert external_files(tmp_path / "out" / "model.onnx") == ("model.onnx.data",)
+    np.testing.assert_array_equal(initializers(onnx.load(tmp_path / "out" / "model.onnx"))["w"], np.full((3, 4), 2))
+
+
+def test_a_value_of_another_type_or_shape_is_refused_unless_said(tmp_path: Path) -> None:
+    np.save(tmp_path / "b.npy", np.zeros(4, np.float64))
+    np.save(tmp_path / "code.npy", np.array([print], dtype=object), allow_pickle=True)
+    for change, said in (
+        ({"file": str(tmp_path / "b.npy")}, "holds float64, the tensor is float32"),
+        ({"file": str(tmp_path / "code.npy")}, "is not a .npy file of numbers"),
+        ({"value": [1, 2]}, "the numbers have the shape [2], not [4]"),
+        ({"value": 1, "shape": [5]}, "'b' has the shape [4]; `reshape: true` allows another"),
+        ({"value": [1, 2, 3, 1e39]}, "does not fit float32"),
+    ):
+        with pytest.raises(RequestError) as refused:
+            edit(LINEAR, {"set_initializer": {"name": "b", **change}})
+        assert said in str(refused.value)
+    after = edit(LINEAR, {"set_initializer": {"name": "spare", "value": [[1, 2, 3]], "reshape": True, "dtype": "int8"}})
+    assert initializers(after)["spare"].dtype == np.int8
+    assert initializers(after)["spare"].shape == (1, 3)
+
+
+def test_a_constant_node_gets_another_value() -> None:
+    after = edit(BRANCHES, {"set_initializer": {"name": "k", "scope": "y/else_branch", "value": [1, 2]}})
+    feeds = {"c": np.array(False), "x": np.zeros(2, np.float32)}
+    np.testing.assert_array_equal(run(after, feeds)["y"], [1, 4])
+
+
+def test_only_one_source_of_numbers_may_be_said() -> None:
+    with pytest.raises(ValueError, match="say one of `value`, `file` and `generate`"):
+        edit(LINEAR, {"set_initializer": {"name": "b", "value": 1, "generate": "ones"}})
+
+
+def test_unused_initializers_go_and_used_ones_stay() -> None:
+    after = edit(LINEAR, {"remove_initializers": {}})
+    assert set(initializers(after)) == {"w", "b"}
+    same_outputs(parse(LINEAR), after, X)
+    with pytest.raises(RequestError, match="every initializer is read by something"):
+        edit(after, {"remove_initializers": {}})
+    with pytest.raises(RequestError, match="initializer 'w' is read by 'product'"):
+        edit(LINEAR, {"remove_initializers": {"select": "w"}})
+
+
+def test_force_empties_optional_inputs_only() -> None:
+    model = """g (float[3] x) => (float[3] y) <float low = {0}, float high = {1}> { [limit] y = Clip(x, low, high) }"""
+    after = edit(model, {"remove_initializers": {"select": "high", "force": True}})
+    assert list(after.graph.node[0].input) == ["x", "low"]
+    np.testing.assert_array_equal(run(after, {"x": np.array([-1, 0, 9], np.float32)})["y"], [0, 0, 9])
+    with pytest.raises(RequestError, match="node 'product' needs input 1, which is 'w'"):
+        edit(LINEAR, {"remove_initializers": {"select": "w", "force": True}})
+
+
+# Made-up numbers
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in ir.DataType if dtype.name not in ("UNDEFINED", "STRING")])
+@pytest.mark.parametrize("kind", KINDS)
+def test_made_up_numbers_are_of_their_kind_in_every_type(kind: str, dtype: ir.DataType) -> None:
+    try:
+        tensor = GeneratedTensor(kind, dtype, (7, 9), "w", 3)
+    except RequestError as refused:
+        signless = not dtype.is_signed() or dtype.name in ("BOOL", "FLOAT8E8M0")
+        assert dtype.name.startswith("COMPLEX") or signless, str(refused)
+        return
+    array = tensor.numpy().astype(np.float64)
+    assert array.shape == (7, 9) and len(tensor.tobytes()) == tensor.nbytes
+    checks = {
+        "normal": -6 < array.min() < 0 < array.max() < 6,
+        "zeros": not array.any(),
+        "ones": (array == 1).all(),
+        "uniform_positive": array.min() >= (0 if dtype == ir.DataType.BOOL else 1e-30) and array.max() <= 100,
+        "uniform_negative": array.max() < 0 and array.min() >= -100,
+    }
+    assert checks[kind]
+
+
+def test_made_up_numbers_are_the_same_each_time_and_other_for_other_names() -> None:
+    def made(name: str, seed: int) -> bytes:
+        return GeneratedTensor("normal", ir.DataType.FLOAT, (300_000,), name, seed).tobytes()
+
+    assert made("w", 1) == made("w", 1)
+    assert len({made("w", 1), made("w", 2), made("v", 1)}) == 3
+    array = np.frombuffer(made("w", 1), np.float32)
+    assert abs(array.mean()) < 0.01 and abs(array.std() - 1) < 0.01
+
+
+# Another type
+
+
+def test_weights_in_another_type_with_casts_compute_what_rounded_weights_do(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    after = edit(LINEAR, {"convert_dtype": {"select": ["w", "b"], "to": "float16", "casts": True}})
+    found = initializers(after)
+    assert found["w"].dtype == found["b"].dtype == np.float16
+    rounded = X["x"] @ found["w"].astype(np.float32) + found["b"].astype(np.float32)
+    np.testing.assert_array_equal(run(after, X)["y"], rounded)
+    assert "b: of 4 values 1 beyond float16's range" in caplog.text
+    assert found["b"][3] == np.finfo(np.float16).max
+
+
+def test_constants_and_attributes_of_one_type_are_converted_together() -> None:
+    model = """g () => (float[3] y) { f = Constant <value_floats = [1.5, 2.5, 1e9]> ()
+        s = Constant <value_ints = [3]> () [fill] c = ConstantOfShape <value = float[1] {0.5}> (s) y = Add(f, c) }"""
+    after = edit(
+        model,
+        {"convert_dtype": {"select": {"dtype": "float32", "constants": True}, "attributes": "fill", "to": "float16"}},
+        {"set_dtypes": {"dtypes": {"y": "float16"}, "cast": False}},
+    )
+    np.testing.assert_array_equal(run(after, {})["y"], np.array([2, 3, 65504], np.float16))
+
+
+def test_an_output_that_is_converted_keeps_its_name_and_type() -> None:
+    after = edit(LINEAR, {"convert_dtype": {"between": ["h", "y"], "to": "bfloat16"}})
+    wanted = run(parse(LINEAR), X)["y"]
+    found = run(after, X)["y"]
+    assert found.dtype == np.float32 and [output.name for output in after.graph.output] == ["y"]
+    assert not np.array_equal(found, wanted)
+    np.testing.assert_allclose(found, wanted, rtol=0.01)
+
+
+def test_sparse_weights_are_converted_in_their_values() -> None:
+    after = edit(models.sparse_model(), {"convert_dtype": {"select": "*", "to": "float16", "casts": True}})
+    assert {sparse.values.data_type for sparse in after.graph.sparse_initializer} == {onnx.TensorProto.FLOAT16}
+    same_outputs(models.sparse_model(), after, {"x": np.ones((3, 4), np.float32)})
+
+
+def test_texts_and_inputs_keep_their_type() -> None:
+    text = 'g (float[2] x) => (float[2] y) <string[1] s = {"a"}> { y = Relu(x) }'
+    with pytest.raises(RequestError, match="string cannot be converted to float16"):
+        edit(text, {"convert_dtype": {"select": "s", "to": "float16"}})
+    with pytest.raises(RequestError, match="initializer 'w' is an input too"):
+        edit(OLD, {"convert_dtype": {"select": "w", "to": "float16"}})
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.floats(width=64) | st.integers(-(2**40), 2**40).map(float), max_size=8),
+    st.sampled_from(["float16", "float32", "bfloat16", "float8_e4m3fn", "int4", "uint8", "int32", "int64", "bool"]),
+)
+def test_what_is_counted_as_lost_is_what_changed(numbers: list[float], word: str) -> None:
+    dtype = ir.DataType.from_numpy(np.dtype(getattr(ml_dtypes, word, word)))
+    values = np.array(numbers, np.float64)
+    array, lost = in_type(values, dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        back = array.astype(np.float64)
+    changed = ~((back == values) | (np.isnan(back) & np.isnan(values)))
+    if word != "int64":  # a double cannot tell 2**63 - 1 from 2**63
+        assert lost.beyond + lost.vanished + lost.rounded == int(changed.sum())
+    finite = np.isfinite(values)
+    assert np.isfinite(back[finite]).all()
+
+
+def test_the_first_number_past_a_types_range_is_beyond_it() -> None:
+    array, lost = in_type(np.array([127.0, 128.0, -128.0, -129.0]), ir.DataType.INT8)
+    assert (array.tolist(), lost.beyond, lost.rounded) == ([127, 127, -128, -128], 2, 0)
+    array, lost = in_type(np.array([2.0**63]), ir.DataType.INT64)
+    assert (array.tolist(), lost.beyond) == ([2**63 - 1], 1)
+
+
+# Where they are stored
+
+
+def test_weights_go_out_and_come_in_again_and_nothing_is_lost(tmp_path: Path) -> None:
+    source = models.make_cnn(tmp_path / "cnn.onnx")
+    out, back = tmp_path / "out", tmp_path / "back"
+    out.mkdir()
+    back.mkdir()
+    edit_path(
+        source, out / "model.onnx", {"externalise_weights": {"file": "w.bin", "larger_than": 64, "alignment": 64}}
+    )
+    assert external_files(out / "model.onnx") == ("w.bin",)
+    proto = onnx.load(out / "model.onnx", load_external_data=False)
+    offsets = [int(e.value) for t in proto.graph.initializer for e in t.external_data if e.key == "offset"]
+    assert offsets and all(offset % 64 == 0 for offset in offsets) and any(offset % 4096 for offset in offsets)
+    edit_path(out / "model.onnx", back / "model.onnx", {"inline_weights": {}})
+    assert sorted(path.name for path in back.iterdir()) == ["model.onnx"]
+    before, after = initializers(onnx.load(source)), initializers(onnx.load(back / "model.onnx"))
+    assert list(before) == list(after)
+    for name, array in before.items():
+        np.testing.assert_array_equal(after[name], array)
+
+
+def test_only_large_ones_stay_outside(tmp_path: Path) -> None:
+    source = models.make_ext(tmp_path / "ext.onnx", width=64)
+    (tmp_path / "out").mkdir()
+    edit_path(
+        source,
+        tmp_path / "out" / "model.onnx",
+        {"add_initializer": {"name": "extra", "generate": "normal", "shape": [1000]}},
+        {"externalise_weights": {"select": "extra", "file": "extra.bin"}},
+        {"inline_weights": {"select": "w_0"}},
+    )
+    assert external_files(tmp_path / "out" / "model.onnx") == ("extra.bin", "model.onnx.data")
+    onnx.checker.check_model(tmp_path / "out" / "model.onnx")
+    found = initializers(onnx.load(tmp_path / "out" / "model.onnx"))
+    for name, array in initializers(onnx.load(source)).items():
+        np.testing.assert_array_equal(found[name], array)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["/etc/passwd", "../w.bin", "a/b.bin", ".hidden", "model.onnx", "MODEL.ONNX", "record.json", "LOG.txt", "a\\b"],
+)
+def test_a_data_file_outside_the_models_folder_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="the data file lies beside the model"):
+        edit(LINEAR, {"externalise_weights": {"file": name}})
+
+
+def test_too_much_for_one_file_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("ndld_flow.graph.edit.weight_places._LARGEST_MODEL_BYTES", 1000)
+    source = models.make_ext(tmp_path / "ext.onnx", width=32)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(RequestError, match=r"would hold 12.0 KiB of weights; one file holds less than 2 GB"):
+        edit_path(source, tmp_path / "out" / "model.onnx", {"inline_weights": {}})
+
+
+def test_one_tensor_of_two_names_is_written_once(tmp_path: Path) -> None:
+    """Tied weights share their bytes also when the data file cannot be copied whole."""
+    source = models.make_ext(tmp_path / "ext.onnx", width=64)
+    proto = onnx.load(source, load_external_data=False)
+    first, second = proto.graph.initializer[:2]
+    second.CopyFrom(first)
+    second.name = "w_1"
+    onnx.save(proto, source)
+    (tmp_path / "out").mkdir()
+    edit_path(source, tmp_path / "out" / "model.onnx", {"externalise_weights": {"file": "w.bin", "alignment": 8}})
+    assert (tmp_path / "out" / "w.bin").stat().st_size == 2 * 64 * 64 * 4
+
+
+def test_a_constants_data_on_disk_go_along(tmp_path: Path) -> None:
+    model = parse("g (float[4] x) => (float[4] y) { k = Constant <value = float[4] {1, 2, 3, 4}> () y = Add(x, k) }")
+    source = models.save(model, tmp_path / "source.onnx")
+    proto = onnx.load(source)
+    tensor = proto.graph.node[0].attribute[0].t
+    data = numpy_helper.to_array(tensor).tobytes()
+    (tmp_path / "k.bin").write_bytes(data)
+    tensor.ClearField("float_data")
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", "k.bin"), ("offset", "0"), ("length", str(len(data)))):
+        tensor.external_data.add(key=key, value=value)
+    onnx.save(proto, source)
+    (tmp_path / "out").mkdir()
+    edit_path(source, tmp_path / "out" / "model.onnx", {"rename_nodes": {"select": {"op_type": "Add"}, "to": "sum"}})
+    assert external_files(tmp_path / "out" / "model.onnx") == ("model.onnx.data",)
+    assert (tmp_path / "out" / "model.onnx.data").read_bytes() == data
+
+
+# Sparse ones
+
+
+def test_mostly_zeros_become_sparse_and_dense_again() -> None:
+    zeros = [[0] * 8 for _ in range(8)]
+    zeros[2][3], zeros[7][7] = 5, -1
+    model = edit(
+        "g (float[8] x) => (float[8] y) <float[8, 8] w = {" + ", ".join(["1"] * 64) + "}> { y = MatMul(w, x) }",
+        {"set_initializer": {"name": "w", "value": zeros}},
+    )
+    sparse = edit(model, {"make_sparse": {"select": "*", "zeros": "90 %"}})
+    assert not sparse.graph.initializer
+    [kept] = sparse.graph.sparse_initializer
+    assert list(kept.values.dims) == [2] and list(numpy_helper.to_array(kept.indices)) == [19, 63]
+    feeds = {"x": np.arange(8, dtype=np.float32)}
+    same_outputs(model, sparse, feeds)
+    dense = edit(sparse, {"make_dense": {"select": "w"}})
+    np.testing.assert_array_equal(initializers(dense)["w"], zeros)
+    with pytest.raises(RequestError, match=r"no initializer has 99.0 % zeros; the one with most has 96.9 %"):
+        edit(model, {"make_sparse": {"select": "*", "zeros": 0.99}})
+
+
+def test_places_are_counted_through_all_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sparse_making, "_PIECE_BYTES", 48)
+    array = np.zeros(100, np.float32)
+    array[[3, 50, 99]] = 1, 2, 3
+    made = sparse_making.made_sparse(ir.Tensor(array), "w")
+    np.testing.assert_array_equal(made.numpy(), array)
+
+
+def test_a_sparse_initializer_is_added_by_values_and_places() -> None:
+    added = {"name": "w2", "values": [3, 4], "indices": [[0, 0], [2, 3]], "shape": [3, 4], "connect": ["product.B"]}
+    after = edit(LINEAR, {"add_sparse_initializer": added}, {"remove_initializers": {}})
+    w = np.zeros((3, 4), np.float32)
+    w[0, 0], w[2, 3] = 3, 4
+    np.testing.assert_array_equal(run(after, X)["y"], X["x"] @ w + initializers(after)["b"])
+
+
+def test_sparse_parts_come_from_files_that_the_step_knows_of(tmp_path: Path) -> None:
+    np.save(tmp_path / "v.npy", np.array([3, 4], np.float32))
+    np.save(tmp_path / "i.npy", np.array([0, 11]))
+    files = {"values_file": str(tmp_path / "v.npy"), "indices_file": str(tmp_path / "i.npy")}
+    added = {"add_sparse_initializer": {"name": "w2", "shape": [3, 4], **files}}
+    [kept] = edit(LINEAR, added).graph.sparse_initializer
+    assert numpy_helper.to_array(kept.values).tolist() == [3, 4]
+    step = Edit.model_validate({"operations": (added,)})
+    assert {held.value for held in step.held(DataFile)} == {tmp_path / "v.npy", tmp_path / "i.npy"}
+    with pytest.raises(ValidationError, match="say either `values` or `values_file`"):
+        edit(LINEAR, {"add_sparse_initializer": {"name": "w2", "shape": [3], "indices": [0]}})
+
+
+def test_scalars_are_not_made_sparse() -> None:
+    text = "g (float[4] x) => (float[4] y) <float s = {0}, float[4] w = {0, 0, 0, 1}> { h = Add(x, s) y = Mul(h, w) }"
+    after = edit(text, {"make_sparse": {"select": "*", "zeros": 0.5}})
+    assert [sparse.values.name for sparse in after.graph.sparse_initializer] == ["w"]
+
+
+@pytest.mark.parametrize(
+    ("indices", "said"),
+    [
+        ([0, 12], "lie within the 12 elements"),
+        ([5, 2], "must rise"),
+        ([[0, 0], [3, 0]], "lie outside the shape [3, 4]"),
+        ([0, 1, 2], "2 values need 2 numbers, or 2 rows of 2 coordinates"),
+    ],
+)
+def test_places_that_cannot_be_are_refused(indices: object, said: str) -> None:
+    added = {"name": "w2", "values": [3, 4], "indices": indices, "shape": [3, 4]}
+    with pytest.raises(RequestError) as refused:
+        edit(LINEAR, {"add_sparse_initializer": added})
+    assert said in str(refused.value)
+
+
+# Other forms
+
+
+OLD = """<ir_version: 3, opset_import: ["" : 8]>
+g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}> { y = Mul(x, w) }"""
+
+
+def test_constants_become_initializers_and_constants_again() -> None:
+    feeds = {"c": np.array(False), "x": np.ones(2, np.float32)}
+    initial = edit(BRANCHES, {"constants_to_initializers": {}})
+    assert "Constant" not in text_of(initial)
+    same_outputs(parse(BRANCHES), initial, feeds)
+    back = edit(initial, {"initializers_to_constants": {"select": "*"}})
+    assert text_of(back).count("Constant") == 3 and not back.graph.initializer
+    same_outputs(parse(BRANCHES), back, feeds)
+    with pytest.raises(RequestError, match=r"nothing that is selected is a Constant node|the model has no"):
+        edit(initial, {"constants_to_initializers": {}})
+
+
+def test_an_initializer_becomes_an_input_with_or_without_its_value() -> None:
+    kept = edit(LINEAR, {"initializers_to_inputs": {"select": "b", "keep_values": True}})
+    same_outputs(parse(LINEAR), kept, X)
+    fed = {**X, "b": np.zeros(4, np.float32)}
+    free = edit(LINEAR, {"initializers_to_inputs": {"select": "b"}})
+    assert [i.name for i in free.graph.input] == ["x", "b"] and "b" not in initializers(free)
+    np.testing.assert_array_equal(run(free, fed)["y"], run(kept, fed)["y"])
+    with pytest.raises(RequestError, match="only the main graph has inputs to feed"):
+        edit(BRANCHES, {"initializers_to_inputs": {"select": "w_then"}})
+
+
+def test_old_models_initializers_are_inputs_no_longer() -> None:
+    after = edit(OLD, {"drop_initializer_inputs": {}})
+    assert [i.name for i in after.graph.input] == ["x"] and after.ir_version == 4
+    same_outputs(parse(OLD), after, {"x": np.array([1, 2], np.float32)})
+    with pytest.raises(RequestError, match="no initializer that is selected is an input"):
+        edit(after, {"drop_initializer_inputs": {}})
+    grown = edit(OLD, {"add_initializer": {"name": "n", "value": 1.0}})
+    assert grown.ir_version == 4
+
+
+def test_equal_initializers_are_kept_once(tmp_path: Path) -> None:
+    model = "g (float[2] x) => (float[2] y) <float[2] a = {1, 2}, float[2] b = {1, 2}> { h = Add(x, a) y = Mul(h, b) }"
+    after = edit(model, {"share_initializers": {}})
+    assert list(initializers(after)) == ["a"]
+    same_outputs(parse(model), after, {"x": np.ones(2, np.float32)})
+    with pytest.raises(RequestError, match="no two initializers of one graph are equal"):
+        edit(after, {"share_initializers": {}})
+
+
+def test_mistakes_in_settings_are_told_before_anything_runs() -> None:
+    with pytest.raises((ValueError, RecipeError), match="say what to convert"):
+        edit(LINEAR, {"convert_dtype": {"to": "float16"}})
+    assert external_data.INLINE_LIMIT_BYTES < 2**31

@@ -1,0 +1,869 @@
+"""Nodes are added, inserted, replaced, copied, removed, wired and named."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.graph.edit.edited_model import EditedModel
+from ndld_flow.graph.edit.neighbourhood import Neighbourhood
+from ndld_flow.graph.edit.operations.insert_node import InsertNode
+from ndld_flow.graph.edit.operations.rename_nodes import RenameNodes
+from ndld_flow.graph.edit.operations.rename_tensors import RenameTensors
+from tests.support.editing_fixtures import by, edit, parse, run, same_outputs, text_of
+
+CHAIN = """g (float[N, 4] x) => (float[N, 4] z) <float[4] b = {1, -2, 3, -4}>
+{ [first] y = Relu (x)  [mid] w = Add (y, b)  [drop] d = Dropout (w)  [last] z = Sigmoid (d) }"""
+"""Reads its input through four nodes; no two of them do the same."""
+
+NESTED = """<ir_version: 8, opset_import: ["" : 17, "local" : 1]>
+g (float[2] x, bool c) => (float[2] z) <float[2] b = {1, 2}>
+{
+    [pre] y = Relu (x)
+    [branch] u = If (c) <
+        then_branch = yes () => (float[2] yo) { [plus] ya = Add (y, b)  [yneg] yo = Neg (ya) },
+        else_branch = no () => (float[2] no) { [minus] na = Sub (y, b)  [nneg] no = Neg (na) }>
+    [call] v = local.Twice (u)
+    [post] z = Tanh (v)
+}
+<domain: "local", opset_import: ["" : 17]>
+Twice (y) => (b) { [inner] t = Neg (y)  [post] b = Add (t, y) }
+"""
+
+X = np.array([[-1, 2, -3, 4], [5, -6, 7, -8]], np.float32)
+NESTED_FEEDS = [{"x": np.array([-1, 2], np.float32), "c": np.array(c)} for c in (True, False)]
+
+
+def refused(model: str, *operations: object) -> str:
+    with pytest.raises(RequestError) as error:
+        edit(model, *operations)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def nodes_of(model: onnx.ModelProto) -> list[str]:
+    """The main graph's nodes in ONNX's text form, attributes and all."""
+    return [line.strip() for line in text_of(model).partition("{\n")[2].splitlines()[:-1]]
+
+
+def all_names(model: onnx.ModelProto) -> tuple[Counter[str], Counter[str]]:
+    """Names of nodes and of tensors of the main graph and its subgraphs."""
+    nodes: Counter[str] = Counter()
+    values: Counter[str] = Counter()
+
+    def enter(graph: onnx.GraphProto) -> None:
+        values.update({value.name for value in (*graph.input, *graph.initializer)})
+        for node in graph.node:
+            nodes[node.name] += 1
+            values.update(filter(None, node.output))
+            for attribute in node.attribute:
+                if attribute.type == onnx.AttributeProto.GRAPH:
+                    enter(attribute.g)
+
+    enter(model.graph)
+    return nodes, values
+
+
+# ---------------------------------------------------------------------------------------------------------- adding
+
+
+def test_a_node_is_added_with_names_made_up() -> None:
+    made = edit(
+        CHAIN, {"add_node": {"op_type": "Relu", "inputs": ["y"]}}, {"add_node": {"op_type": "Relu", "inputs": ["y"]}}
+    )
+    assert nodes_of(made)[-2:] == ["[Relu] Relu_Y = Relu (y)", "[Relu_2] Relu_2_Y = Relu (y)"]
+    same_outputs(parse(CHAIN), made, {"x": X})
+
+
+def test_made_up_names_are_the_same_each_time_and_identifiers() -> None:
+    operation = {"add_node": {"op_type": "TopK", "inputs": ["x", "k"], "attributes": {"axis": 0}}}
+    text = "g (float[4] x, int64[1] k) => (float[4] z) { [TopK] TopK_Values = Relu (x)  z = Relu (TopK_Values) }"
+    first, second = edit(text, operation), edit(text, operation)
+    assert first.SerializeToString() == second.SerializeToString()
+    assert nodes_of(first)[-1].startswith("[TopK_2] TopK_2_Values, TopK_2_Indices = TopK")
+    nodes, values = all_names(first)
+    assert all(re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) for name in (*values, *nodes) if name)
+
+
+def test_given_names_optional_inputs_and_attributes() -> None:
+    made = edit(
+        "g (float[N, 4] x, float six) => (float[N, 4] z) { z = Relu (x) }",
+        {"add_node": {"op_type": "Clip", "inputs": ["z", "", "six"], "outputs": ["capped"], "name": "cap"}},
+        {"add_node": {"op_type": "Cast", "inputs": ["capped"], "attributes": {"to": "fp16"}}},
+    )
+    assert nodes_of(made)[1:] == [
+        '[cap] capped = Clip (z, "", six)',
+        "[Cast] Cast_output = Cast <to: int = 10> (capped)",
+    ]
+
+
+def test_a_custom_node_declares_what_it_makes() -> None:
+    node = {
+        "op_type": "Fused",
+        "domain": "com.acme",
+        "inputs": ["x"],
+        "outputs": ["q"],
+        "types": {"q": "float16[N, 2, ?]"},
+    }
+    made = edit(CHAIN, {"add_node": {**node, "attributes": {"mode": "fast", "k": [1, 2], "s": "[0.5]", "t": "'1'"}}})
+    assert {opset.domain: opset.version for opset in made.opset_import} == {"": 17, "com.acme": 1}
+    [info] = [info for info in made.graph.value_info if info.name == "q"]
+    assert info.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
+    [fused] = [node for node in made.graph.node if node.op_type == "Fused"]
+    found = {one.name: onnx.helper.get_attribute_value(one) for one in fused.attribute}
+    assert {key: list(v) if not isinstance(v, bytes) else v for key, v in found.items()} == {
+        "mode": b"fast",
+        "k": [1, 2],
+        "s": [0.5],
+        "t": b"1",
+    }
+
+
+def test_an_operator_of_onnx_runtime() -> None:
+    made = edit(
+        CHAIN,
+        {"add_node": {"op_type": "QuickGelu", "domain": "com.microsoft", "inputs": ["y"], "outputs": ["gelu"]}},
+        {"rewire": {"tensor": "y", "read": "gelu"}},
+    )
+    assert not np.array_equal(run(made, {"x": X})["z"], run(parse(CHAIN), {"x": X})["z"])
+
+
+def test_a_call_of_a_local_function_in_a_subgraph() -> None:
+    made = edit(
+        NESTED,
+        {
+            "add_node": {
+                "op_type": "Twice",
+                "domain": "local",
+                "inputs": ["ya"],
+                "outputs": ["tw"],
+                "scope": "branch/then_branch",
+            }
+        },
+        {"connect": {"select": "yneg", "input": 0, "tensor": "tw"}},
+    )
+    outputs = [run(made, feeds)["z"] for feeds in NESTED_FEEDS]
+    assert np.array_equal(outputs[0], np.zeros(2, np.float32)), "Twice gives 0"
+    same_outputs(parse(NESTED), made, NESTED_FEEDS[1])
+
+
+def test_a_node_in_a_function() -> None:
+    made = edit(
+        NESTED,
+        {
+            "add_node": {
+                "op_type": "Gelu",
+                "domain": "com.microsoft",
+                "inputs": ["t"],
+                "scope": "local::Twice",
+                "name": "g",
+            }
+        },
+    )
+    [function] = made.functions
+    assert [node.name for node in function.node][-1] == "g"
+    assert "com.microsoft" in {opset.domain for opset in function.opset_import}
+
+
+@pytest.mark.parametrize(
+    ("node", "told"),
+    [
+        (
+            {"op_type": "Relo", "inputs": ["x"]},
+            "there is no operator 'Relo' in the domain 'ai.onnx'; did you mean \"Relu\"?",
+        ),
+        ({"op_type": "FusedConv", "inputs": ["x"]}, "in the domain 'ai.onnx'; there is com.microsoft::FusedConv"),
+        ({"op_type": "QuikGelu", "domain": "com.microsoft"}, 'did you mean "QuickGelu"?'),
+        ({"op_type": "Gelu", "inputs": ["x"]}, "Gelu came with opset 20 of ai.onnx; the model has 17"),
+        ({"op_type": "Upsample", "inputs": ["x", "b"]}, "Upsample is no longer an operator in opset 17"),
+        ({"op_type": "Add", "inputs": ["x"]}, "Add needs its input `B` (number 1)"),
+        ({"op_type": "Add", "inputs": ["x", ""]}, "Add needs its input `B` (number 1)"),
+        ({"op_type": "Relu", "inputs": ["x", "y"]}, "Relu takes (X); 2 inputs are given"),
+        ({"op_type": "Concat", "attributes": {"axis": 0}}, "Concat needs its input `inputs` (number 0)"),
+        ({"op_type": "Concat", "inputs": ["x"]}, "Concat needs the attribute 'axis'"),
+        ({"op_type": "Relu", "inputs": ["x"], "outputs": ["p", "q"]}, "Relu makes (Y); 2 outputs are given"),
+        (
+            {"op_type": "Relu", "inputs": ["X"]},
+            "there is no tensor 'X' that the main graph can read; did you mean \"x\"?",
+        ),
+        ({"op_type": "Relu", "inputs": ["x"], "outputs": ["y"]}, "there is a tensor 'y' already, and"),
+        ({"op_type": "Split", "inputs": ["x"], "outputs": ["p", "p"]}, "there is a tensor 'p' already"),
+        ({"op_type": "Relu", "inputs": ["x"], "name": "mid"}, "there is a node 'mid' already; choose another name"),
+        (
+            {"op_type": "Gather", "inputs": ["x", "b"]},
+            "Gather takes no tensor(float) as its input `indices`, which 'b' is",
+        ),
+        (
+            {"op_type": "Elu", "inputs": ["x"], "attributes": {"alhpa": 1}},
+            "Elu has no attribute 'alhpa'; did you mean \"alpha\"?",
+        ),
+        (
+            {"op_type": "Elu", "inputs": ["x"], "attributes": {"alpha": "one"}},
+            "attribute `alpha`: the value `one`, column 1",
+        ),
+        ({"op_type": "F", "domain": "a.b", "types": {"u": "int8[]"}, "outputs": ["v"]}, "the node does not make 'u'"),
+        ({"op_type": "Relu", "inputs": ["x"], "scope": "sub"}, "there is no graph 'sub' in this model"),
+    ],
+)
+def test_what_cannot_be_added(node: dict[str, Any], told: str) -> None:
+    assert told in refused(CHAIN, {"add_node": node})
+
+
+def test_types_that_contradict_each_other() -> None:
+    text = "g (float[2] x, int64[2] i) => (float[2] y) { y = Relu (x) }"
+    told = refused(text, {"add_node": {"op_type": "Add", "inputs": ["x", "i"]}})
+    assert "Add wants 'x' (tensor(float)) and 'i' (tensor(int64)) to be of one type" in told
+
+
+# ------------------------------------------------------------------------------------------------------- inserting
+
+
+def test_after_a_tensor_before_all_its_readers() -> None:
+    made = edit(NESTED, {"insert_node": {"op_type": "Abs", "after": "y", "name": "abs", "output": "a"}})
+    assert "[abs] a = Abs (y)" in nodes_of(made)
+    assert "Add (a, b)" in text_of(made)
+    assert "Sub (a, b)" in text_of(made)
+    for feeds in NESTED_FEEDS:
+        same_outputs(parse(NESTED), made, feeds)
+
+
+def test_after_an_output_the_output_keeps_its_name() -> None:
+    made = edit(CHAIN, {"insert_node": {"op_type": "Neg", "after": "z"}})
+    assert nodes_of(made)[-2:] == ["[last] z_before = Sigmoid (d)", "[Neg] z = Neg (z_before)"]
+    assert np.array_equal(run(made, {"x": X})["z"], -run(parse(CHAIN), {"x": X})["z"])
+
+
+def test_after_an_input_and_before_some_readers() -> None:
+    text = "g (float[2] x) => (float[2] y, float[2] z) { [a] y = Relu (x)  [b] z = Tanh (x) }"
+    made = edit(text, {"insert_node": {"op_type": "Neg", "after": "x", "readers": "b"}})
+    assert nodes_of(made) == ["[a] y = Relu (x)", "[Neg] Neg_Y = Neg (x)", "[b] z = Tanh (Neg_Y)"]
+
+
+def test_the_tensor_goes_where_the_recipe_says() -> None:
+    made = edit(CHAIN, {"insert_node": {"op_type": "Sub", "after": "y", "inputs": ["b", "{tensor}"]}})
+    assert "[Sub] Sub_C = Sub (b, y)" in nodes_of(made)
+
+
+def test_before_an_input_of_each_node() -> None:
+    operation = {"insert_node": {"op_type": "Neg", "before": ["plus", "minus"], "input": "B"}}
+    made = edit(NESTED, operation)
+    assert text_of(made).count("= Neg (b)") == 2
+    assert not [name for name, count in all_names(made)[0].items() if count > 1]
+    assert np.array_equal(run(made, NESTED_FEEDS[0])["z"], run(parse(NESTED), NESTED_FEEDS[1])["z"])
+
+
+@pytest.mark.parametrize(
+    ("settings_", "told"),
+    [
+        ({"op_type": "Neg", "after": "y", "readers": "last"}, "none of these nodes reads 'y'"),
+        ({"op_type": "Neg", "after": "yy"}, "there is no tensor 'yy'"),
+        ({"op_type": "Neg", "before": "drop", "input": "ratio"}, "node 'drop': its input 'ratio' reads nothing"),
+        ({"op_type": "Neg", "before": "drop", "input": "seed"}, "node 'drop': Dropout has no input 'seed'"),
+        (
+            {"op_type": "Neg", "after": "y", "inputs": ["x"]},
+            "`inputs` must have `{tensor}` where the new node reads 'y'",
+        ),
+    ],
+)
+def test_what_cannot_be_inserted(settings_: dict[str, Any], told: str) -> None:
+    assert told in refused(CHAIN, {"insert_node": settings_})
+
+
+@pytest.mark.parametrize(
+    ("settings_", "told"),
+    [
+        ({}, "say either `after` or `before`"),
+        ({"after": "y", "before": "n"}, "say either `after` or `before`"),
+        ({"after": "y", "input": 1}, "`input` goes with `before`"),
+        ({"before": "y", "output": "v"}, "`output` goes with `after`"),
+    ],
+)
+def test_contradicting_places_are_told_before_a_run(settings_: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        InsertNode.model_validate({"op_type": "Neg", **settings_})
+
+
+# ------------------------------------------------------------------------------------------- replacing an operator
+
+
+def test_another_operator_keeps_name_and_wires() -> None:
+    made = edit(CHAIN, {"replace_op": {"select": "first", "op_type": "LeakyRelu", "attributes": {"alpha": 1}}})
+    assert nodes_of(made)[0] == "[first] y = LeakyRelu <alpha: float = 1> (x)"
+
+
+def test_attributes_the_new_operator_has_stay() -> None:
+    text = """g (float[1, 1, 4, 4] x) => (float[1, 1, 2, 2] y)
+    { [p] y = AveragePool <kernel_shape = [3, 3], count_include_pad = 1> (x) }"""
+    made = edit(text, {"replace_op": {"select": "p", "op_type": "MaxPool"}})
+    assert nodes_of(made) == ["[p] y = MaxPool <kernel_shape: ints = [3, 3]> (x)"]
+    custom = edit(text, {"replace_op": {"select": "p", "op_type": "MyPool", "domain": "com.acme"}})
+    assert "count_include_pad" in nodes_of(custom)[0]
+
+
+@pytest.mark.parametrize(
+    ("settings_", "told"),
+    [
+        ({"select": "first", "op_type": "Add"}, "node 'first': Add needs its input `B` (number 1)"),
+        (
+            {"select": "mid", "op_type": "Relu"},
+            "node 'mid': Relu takes (X); 2 inputs",
+        ),
+        ({"select": "first", "op_type": "Cast"}, "node 'first': Cast needs the attribute 'to'"),
+        ({"select": "first", "op_type": "Relue"}, 'did you mean "Relu"?'),
+    ],
+)
+def test_what_does_not_fit_in_the_place(settings_: dict[str, Any], told: str) -> None:
+    assert told in refused(CHAIN, {"replace_op": settings_})
+
+
+# -------------------------------------------------------------------------------------------------------- removing
+
+
+def test_nodes_are_bridged() -> None:
+    made = edit(CHAIN, {"remove_nodes": {"select": {"op_type": "Dropout"}, "bridge": True}})
+    assert nodes_of(made) == ["[first] y = Relu (x)", "[mid] w = Add (y, b)", "[last] z = Sigmoid (w)"]
+    same_outputs(parse(CHAIN), made, {"x": X})
+
+
+@pytest.mark.parametrize(
+    ("chosen", "left"),
+    [
+        (["drop", "last"], ["[first] y = Relu (x)", "[mid] z = Add (y, b)"]),
+        (["first", "drop", "last"], ["[mid] z = Add (x, b)"]),
+        (["first", "mid", "drop", "last"], ["[Identity] z = Identity (x)"]),
+    ],
+)
+def test_outputs_keep_their_names(chosen: list[str], left: list[str]) -> None:
+    made = edit(CHAIN, {"remove_nodes": {"select": chosen, "bridge": True}})
+    assert nodes_of(made) == left
+    assert [value.name for value in made.graph.output] == ["z"]
+
+
+def test_a_second_output_of_the_same_tensor_keeps_its_name() -> None:
+    text = "g (float[2] x) => (float[2] y, float[2] z) { y = Relu (x)  [id] z = Identity (y) }"
+    made = edit(text, {"remove_nodes": {"select": "id", "bridge": True}})
+    assert [value.name for value in made.graph.output] == ["y", "z"]
+    same_outputs(parse(text), made, {"x": np.ones(2, np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("body", "reads"),
+    [
+        ("m = Add (b, x)  y = Relu (m)", "x"),  # not the constant
+        ("m = Where (c, x, x)  y = Relu (m)", "x"),  # not the condition, which is no float
+        ("m = Mul (s, x)  y = Relu (m)", "x"),  # the shape of the output
+    ],
+)
+def test_the_bridge_is_the_input_most_like_the_output(body: str, reads: str) -> None:
+    text = (
+        f"g (float[2, 2] x, bool[2, 2] c, float[1] s) => (float[2, 2] y) <float[2, 2] b = {{1, 2, 3, 4}}> {{ {body} }}"
+    )
+    proto = onnx.shape_inference.infer_shapes(parse(text))
+    made = edit(proto, {"remove_nodes": {"select": "m", "bridge": True}})
+    assert [list(node.input) for node in made.graph.node] == [[reads]]
+
+
+def test_the_bridge_can_be_said() -> None:
+    made = edit(CHAIN, {"remove_nodes": {"select": "mid", "bridge": True, "through": "B"}})
+    assert "[drop] d = Dropout (b)" in nodes_of(made)
+
+
+def test_nodes_in_subgraphs_and_functions_are_bridged() -> None:
+    made = edit(NESTED, {"remove_nodes": {"select": ["plus", "yneg", "nneg", "inner"], "bridge": True}})
+    assert "[Identity] yo = Identity (y)" in text_of(made)
+    assert "[minus] no = Sub (y, b)" in text_of(made)
+    assert [node.name for node in made.functions[0].node] == ["post"]
+    x = NESTED_FEEDS[0]["x"]
+    expected = np.tanh(2 * np.maximum(x, 0)).astype(np.float32)
+    np.testing.assert_allclose(run(made, NESTED_FEEDS[0])["z"], expected, rtol=1e-6)
+
+
+def test_a_node_goes_with_what_stands_in_it() -> None:
+    made = edit(
+        NESTED,
+        {"rewire": {"tensor": "u", "read": "y"}},
+        {"remove_nodes": {"select": ["branch", "plus"]}},
+    )
+    assert [node.name for node in made.graph.node] == ["pre", "call", "post"]
+
+
+@pytest.mark.parametrize(
+    ("settings_", "told"),
+    [
+        (
+            {"select": "drop"},
+            "'last' would read nothing: 'd' is made by 'drop'; remove them too, or say `bridge: true`",
+        ),
+        ({"select": "last"}, "output 'z' would have no maker: 'last' makes it; remove the output first"),
+        ({"select": "lost"}, "no node has the name 'lost'; did you mean \"last\"?"),
+        ({"select": "mid", "bridge": True, "through": "C"}, "Add has no input 'C'"),
+        ({"select": "mid", "bridge": True, "through": 7}, "there is no input 7; Add takes (A, B)"),
+    ],
+)
+def test_what_cannot_be_removed(settings_: dict[str, Any], told: str) -> None:
+    assert told in refused(CHAIN, {"remove_nodes": settings_})
+
+
+def test_a_node_without_inputs_has_no_bridge() -> None:
+    text = "g () => (float y) { [k] c = Constant <value_float = 1.0> ()  y = Relu (c) }"
+    assert "node 'k' has no input to reconnect to 'c'" in refused(
+        text, {"remove_nodes": {"select": "k", "bridge": True}}
+    )
+
+
+def test_a_node_with_subgraphs_has_no_natural_bridge() -> None:
+    told = refused(NESTED, {"remove_nodes": {"select": "branch", "bridge": True}})
+    assert "node 'branch' has subgraphs: say by `through` which input takes its place" in told
+
+
+def test_a_reader_in_a_body_is_named() -> None:
+    told = refused(NESTED, {"remove_nodes": {"select": "pre"}})
+    assert "'plus', 'minus' would read nothing: 'y' is made by 'pre'" in told
+
+
+def test_nothing_selected_may_pass() -> None:
+    made = edit(CHAIN, {"remove_nodes": {"select": "nope", "allow_empty": True}})
+    assert text_of(made) == text_of(edit(CHAIN))
+
+
+# --------------------------------------------------------------------------------------------------------- copying
+
+
+def test_copies_read_each_other_and_share_the_rest() -> None:
+    made = edit(
+        CHAIN,
+        {"copy_nodes": {"select": ["mid", "drop"], "prefix": "twin_"}},
+        {"connect": {"select": "last", "input": 0, "tensor": "twin_d"}},
+    )
+    assert "[twin_mid] twin_w = Add (y, b)" in nodes_of(made)
+    assert "[twin_drop] twin_d = Dropout (twin_w)" in nodes_of(made)
+    same_outputs(parse(CHAIN), made, {"x": X})
+
+
+def test_a_copy_in_a_body_reads_the_copy_outside() -> None:
+    made = edit(NESTED, {"copy_nodes": {"select": ["pre", "plus"]}})
+    assert "[copy_plus] copy_ya = Add (copy_y, b)" in text_of(made)
+
+
+def test_copies_of_bodies_have_names_of_their_own() -> None:
+    made = edit(
+        NESTED,
+        {"copy_nodes": {"select": ["pre", "branch"]}},
+        {"copy_nodes": {"select": ["pre", "branch"]}},
+        {"rewire": {"tensor": "u", "read": "copy_u_2"}},
+        {"remove_nodes": {"select": "branch"}},
+        {"remove_nodes": {"select": "pre"}},
+    )
+    for names in all_names(made):
+        assert not [name for name, count in names.items() if count > 1]
+    for feeds in NESTED_FEEDS:
+        same_outputs(parse(NESTED), made, feeds)
+
+
+# ---------------------------------------------------------------------------------------------------------- wiring
+
+
+def test_optional_and_variadic_inputs_grow() -> None:
+    text = """g (float[1, 2] x, float lo, float hi) => (float[1, 2] y, float[N, 2] z)
+    { [clip] y = Clip (x)  [cat] z = Concat <axis = 0> (x) }"""
+    made = edit(
+        text,
+        {"connect": {"select": "clip", "input": "max", "tensor": "hi"}},
+        {"connect": {"select": "cat", "input": "inputs", "tensor": "y"}},
+        {"connect": {"select": "cat", "input": 2, "tensor": "x"}},
+    )
+    assert nodes_of(made) == ['[clip] y = Clip (x, "", hi)', "[cat] z = Concat <axis: int = 0> (x, y, x)"]
+    back = edit(
+        made,
+        {"disconnect": {"select": "clip", "input": "max"}},
+        {"disconnect": {"select": "cat", "input": 1}},
+        {"disconnect": {"select": "cat", "input": "inputs"}},
+    )
+    assert nodes_of(back) == ["[clip] y = Clip (x)", "[cat] z = Concat <axis: int = 0> (x)"]
+
+
+def test_one_tensor_for_many_nodes_in_many_graphs() -> None:
+    made = edit(NESTED, {"connect": {"select": ["plus", "minus"], "input": "B", "tensor": "x"}})
+    assert "Add (y, x)" in text_of(made)
+    assert "Sub (y, x)" in text_of(made)
+
+
+@pytest.mark.parametrize(
+    ("operation", "told"),
+    [
+        (
+            {"connect": {"select": "first", "input": 0, "tensor": "d"}},
+            "'d' depends on this node: first -> mid -> drop; that would be a circle",
+        ),
+        (
+            {"connect": {"select": "first", "input": 0, "tensor": "y"}},
+            "'y' depends on this node: first; that would be a circle",
+        ),
+        (
+            {"connect": {"select": "mid", "input": "b", "tensor": "x"}},
+            "node 'mid': Add has no input 'b'; did you mean \"B\"?",
+        ),
+        (
+            {"connect": {"select": "mid", "input": 2, "tensor": "x"}},
+            "node 'mid': there is no input 2; Add takes (A, B)",
+        ),
+        ({"connect": {"select": "mid", "input": -1, "tensor": "x"}}, "node 'mid': there is no input -1"),
+        (
+            {"connect": {"select": "mid", "input": 1, "tensor": "xx"}},
+            "there is no tensor 'xx' that the main graph can read",
+        ),
+        ({"disconnect": {"select": "mid", "input": 0}}, "node 'mid': Add needs its input `A` (number 0)"),
+        ({"disconnect": {"select": "mid", "input": "B"}}, "node 'mid': Add needs its input `B` (number 1)"),
+        ({"rewire": {"tensor": "b", "read": "x", "readers": "last"}}, "nothing that may be changed reads 'b'"),
+        ({"rewire": {"tensor": "z", "read": "x"}}, "nothing that may be changed reads 'z'"),
+    ],
+)
+def test_wires_that_cannot_be(operation: dict[str, Any], told: str) -> None:
+    assert told in refused(CHAIN, operation)
+
+
+@pytest.mark.parametrize(
+    ("operation", "told"),
+    [
+        (
+            {"connect": {"select": "post", "input": 0, "tensor": "ya"}},
+            "the tensor 'ya' stands in branch/then_branch, which cannot be read from the main graph",
+        ),
+        (
+            {"connect": {"select": "plus", "input": 0, "tensor": "na"}},
+            "'na' stands in branch/else_branch, which cannot be read from branch/then_branch",
+        ),
+        (
+            {"connect": {"select": "inner", "input": 0, "tensor": "x"}},
+            "'x' stands in the main graph, which cannot be read from local::Twice",
+        ),
+        (
+            {"connect": {"select": "plus", "input": 0, "tensor": "u"}},
+            "'u' depends on this node: plus -> branch; that would be a circle",
+        ),
+        (
+            {"rewire": {"tensor": "y", "read": "ya", "scope": "branch/then_branch"}},
+            "node 'minus' reads 'y' and cannot see 'ya'",
+        ),
+    ],
+)
+def test_scopes_are_kept(operation: dict[str, Any], told: str) -> None:
+    assert told in refused(NESTED, _in_main(operation))
+
+
+def _in_main(operation: dict[str, Any]) -> dict[str, Any]:
+    """Two nodes are called `post`: mean the main graph's."""
+    [(word, said)] = operation.items()
+    return {word: {**said, "select": {"name": "post", "scope": ""}}} if said.get("select") == "post" else operation
+
+
+def test_all_readers_read_another_tensor() -> None:
+    made = edit(
+        NESTED,
+        {"add_node": {"op_type": "Abs", "inputs": ["y"], "outputs": ["a"]}},
+        {"rewire": {"tensor": "y", "read": "a"}},
+    )
+    assert "Abs (y)" in text_of(made), "what the new tensor is made of is left"
+    assert "Add (a, b)" in text_of(made)
+    assert "Sub (a, b)" in text_of(made)
+
+
+def test_outputs_are_rewired_under_their_names() -> None:
+    made = edit(CHAIN, {"rewire": {"tensor": "z", "read": "w", "outputs": True}})
+    assert "[mid] z = Add (y, b)" in nodes_of(made)
+    assert "[last] z_before = Sigmoid (d)" in nodes_of(made)
+    made = edit(CHAIN, {"rewire": {"tensor": "z", "read": "x", "outputs": True}})
+    assert "[Identity] z = Identity (x)" in nodes_of(made)
+
+
+def test_an_output_that_is_an_input_too() -> None:
+    text = "g (float[2] x) => (float[2] x, float[2] y) { y = Relu (x) }"
+    for operation in (
+        {"rewire": {"tensor": "x", "read": "y", "outputs": True}},
+        {"insert_node": {"op_type": "Neg", "after": "x"}},
+    ):
+        assert "'x' is an input and an output at once" in refused(text, operation)
+
+
+def test_a_tensor_instead_of_itself() -> None:
+    assert "'y' is to be read instead of itself" in refused(CHAIN, {"rewire": {"tensor": "y", "read": "y"}})
+
+
+def test_many_nodes_are_connected_without_looking_through_the_model_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = 0
+    made = Neighbourhood.__init__
+
+    def counted(self: Neighbourhood, model: ir.Model) -> None:
+        nonlocal built
+        built += 1
+        made(self, model)
+
+    monkeypatch.setattr(Neighbourhood, "__init__", counted)
+    lines = " ".join(f"a{i} = Add (y, x)" for i in range(50))
+    text = f"g (float[2] x) => (float[2] y) {{ y = Relu (x)  r = Neg (x)  {lines} }}"
+    edit(text, {"connect": {"select": {"op_type": "Add"}, "input": "B", "tensor": "r"}})
+    assert built < 10
+
+
+# ---------------------------------------------------------------------------------------------------------- naming
+
+
+def test_templates() -> None:
+    made = edit(
+        CHAIN,
+        {"rename_nodes": {"select": {"op_type": ["Relu", "Add"]}, "to": "/net/{op_type}.{index:02}"}},
+        {"rename_nodes": {"select": r"/^(d)(r)op$/", "to": "{2}{1}_{name}_{output}"}},
+        {"rename_nodes": {"select": "/net/*", "to": "{stem}{{}}"}},
+    )
+    assert [node.name for node in made.graph.node] == ["00{}", "01{}", "rd_drop_d", "last"]
+
+
+def test_equal_names_get_numbers() -> None:
+    made = edit(NESTED, {"rename_nodes": {"select": {"op_type": "Neg"}, "to": "post"}})
+    assert sorted(all_names(made)[0]) == sorted(["pre", "branch", "call", "post", "plus", "minus", "post_2", "post_3"])
+    assert [node.name for node in made.functions[0].node] == ["post_2", "post"]
+
+
+def test_names_are_exchanged() -> None:
+    made = edit(
+        CHAIN,
+        {"rename_nodes": {"names": {"first": "last", "last": "first"}}},
+        {"rename_tensors": {"names": {"x": "y", "y": "x", "b": "z", "z": "b"}}},
+    )
+    assert nodes_of(made)[:2] == ["[last] x = Relu (y)", "[mid] w = Add (x, z)"]
+    wanted, found = run(parse(CHAIN), {"x": X}), run(made, {"y": X})
+    assert np.array_equal(wanted["z"], found["b"])
+
+
+def test_tensors_of_outer_graphs_are_renamed_where_they_are_read() -> None:
+    made = edit(NESTED, {"rename_tensors": {"select": "*", "to": "t", "keep_io": True}})
+    assert not [name for name, count in all_names(made)[1].items() if count > 1]
+    for feeds in NESTED_FEEDS:
+        same_outputs(parse(NESTED), made, feeds)
+
+
+def test_tensors_by_pattern_and_scope() -> None:
+    made = edit(
+        NESTED,
+        {"rename_tensors": {"select": "/^(.)a$/", "to": "{op_type}_{1}"}},
+        {"rename_tensors": {"select": "*", "to": "f_{name}", "scope": "local::Twice"}},
+        {"rename_tensors": {"select": ["x", "b"], "to": "{op_type}"}},
+    )
+    assert [value.name for value in made.graph.input] == ["input", "c"]
+    assert [value.name for value in made.graph.initializer] == ["initializer"]
+    assert "[plus] Add_y = Add (y, initializer)" in text_of(made)
+    assert list(made.functions[0].output) == ["f_b"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "told"),
+    [
+        ({"rename_nodes": {"names": {"frist": "a"}}}, "there is no node 'frist'; did you mean \"first\"?"),
+        ({"rename_nodes": {"names": {"first": "mid"}}}, "the name 'mid' is taken already"),
+        ({"rename_nodes": {"names": {"first": "a", "mid": "a"}}}, "the name 'a' is taken already"),
+        (
+            {"rename_tensors": {"names": {"x": "w"}}},
+            "the name 'w' is taken already; choose another, or rename that tensor too",
+        ),
+        ({"rename_tensors": {"select": "q*", "to": "a"}}, "no tensor has a name like 'q*'"),
+        ({"rename_tensors": {"select": "x", "to": "a{1}"}}, "no `/regular expression/` of `select` has a group {1}"),
+    ],
+)
+def test_names_that_cannot_be(operation: dict[str, Any], told: str) -> None:
+    assert told in refused(CHAIN, operation)
+
+
+def test_a_name_that_several_have() -> None:
+    text = NESTED.replace("[inner]", "[pre]")
+    assert "2 nodes are called 'pre'; say which by `select` and `scope`" in refused(
+        text, {"rename_nodes": {"names": {"pre": "a"}}}
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"select": "*", "to": "{nam}"}, 'there is no {nam}; did you mean "name"?'),
+        ({"select": "*", "to": "a{"}, "has a single `{`; write `{{` for the character itself"),
+        ({"select": "*"}, "say either `select` and `to`, or `names`"),
+        ({"select": "*", "to": "a", "names": {"a": "b"}}, "say either `select` and `to`, or `names`"),
+        ({"names": {"a": ""}}, "at least 1 character"),
+        ({}, "say either `select` and `to`, or `names`"),
+    ],
+)
+def test_templates_are_checked_before_a_run(said: dict[str, Any], told: str) -> None:
+    for operation in (RenameNodes, RenameTensors):
+        with pytest.raises(ValueError, match=re.escape(told)):
+            operation.model_validate(said)
+
+
+def test_nodes_of_one_name_get_names_of_their_own() -> None:
+    text = "g (float[2] x) => (float[2] y) { [same] a = Relu(x) [same] b = Tanh(a) [same_2] y = Neg(b) }"
+    assert [node.name for node in edit(text, "name_all").graph.node] == ["same", "same_3", "same_2"]
+
+
+def test_everything_is_named() -> None:
+    proto = parse("g (float[2] a) => (float[2] z) { b = Relu (a)  c, mask = Dropout (b)  z = Tanh (c) }")
+    assert [node.name for node in edit(proto, "name_all").graph.node] == ["Relu_b", "Dropout_c", "Tanh_z"]
+    for value, name in {"a": "in.0", "b": "m.1", "c": "m_1", "z": "/out"}.items():
+        _rename_proto(proto, value, name)
+    made = edit(proto, {"name_all": {"c_identifiers": True}})
+    assert [value.name for value in (*made.graph.input, *made.graph.output)] == ["in_0", "_out"]
+    assert [list(node.output) for node in made.graph.node] == [["m_1"], ["m_1_2", "mask"], ["_out"]]
+    kept = edit(proto, {"name_all": {"c_identifiers": True, "keep_io": True}})
+    assert [value.name for value in (*kept.graph.input, *kept.graph.output)] == ["in.0", "/out"]
+    same_outputs(proto, kept, {"in.0": np.ones(2, np.float32)})
+
+
+def _rename_proto(proto: onnx.ModelProto, old: str, new: str) -> None:
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.name = new if value.name == old else value.name
+    for node in proto.graph.node:
+        node.input[:] = [new if name == old else name for name in node.input]
+        node.output[:] = [new if name == old else name for name in node.output]
+
+
+def test_an_output_that_is_left_out_stays_out() -> None:
+    proto = parse(
+        """g (float[2, 1, 3] x, float[1, 12, 3] w, float[1, 12, 3] r) => (float[1, 1, 3] h)
+        { v, h = LSTM <hidden_size = 3> (x, w, r) }"""
+    )
+    proto.graph.node[0].output[0] = ""
+    made = edit(proto, {"name_all": {"c_identifiers": True}}, {"rename_tensors": {"select": "*", "to": "n_{name}"}})
+    assert list(made.graph.node[0].output) == ["", "n_h"]
+
+
+def test_scales_that_are_noted_for_a_tensor_are_renamed_too() -> None:
+    proto = parse(CHAIN)
+    note = proto.graph.quantization_annotation.add(tensor_name="y")
+    note.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="b")
+    made = edit(proto, {"rename_tensors": {"names": {"b": "scale", "y": "act"}}})
+    [noted] = made.graph.quantization_annotation
+    assert (noted.tensor_name, noted.quant_parameter_tensor_names[0].value) == ("act", "scale")
+
+
+def test_the_order_of_initializers_stays() -> None:
+    text = """g (float[2] x) => (float[2] y) <float[2] p = {1, 2}, float[2] q = {3, 4}, float[2] r = {5, 6}>
+    { y = Sum (x, p, q, r) }"""
+    made = edit(text, {"rename_tensors": {"names": {"p": "q", "q": "p"}}})
+    assert [tensor.name for tensor in made.graph.initializer] == ["q", "p", "r"]
+    assert "Sum (x, q, p, r)" in text_of(made)
+
+
+# ----------------------------------------------------------------------------------------------------- free names
+
+
+def test_free_names_follow_what_an_operation_does() -> None:
+    def change(edited: EditedModel) -> None:
+        assert edited.fresh_name("first") == "first_2"
+        assert edited.fresh_name("first") == "first_3", "handed out, and not given yet"
+        node = edited.node("first")
+        node.name = "renamed"
+        assert edited.fresh_name("first") == "first", "free again"
+        edited.names().add("given")
+        assert edited.fresh_name("given") == "given_2"
+        assert edited.fresh_name("renamed") == "renamed_2"
+        assert edited.fresh_name("1/a b") == "_1_a_b"
+
+    edit(CHAIN, by(change))
+
+
+def test_the_next_operation_knows_the_names_of_the_last() -> None:
+    def sneak(edited: EditedModel) -> None:
+        edited.fresh_name("other")
+        edited.node("mid").name = "Relu"
+
+    made = edit(CHAIN, by(sneak), {"add_node": {"op_type": "Relu", "inputs": ["x"]}})
+    assert sorted(node.name for node in made.graph.node) == ["Relu", "Relu_2", "drop", "first", "last"]
+
+
+def test_many_fresh_names_look_through_the_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(edited: EditedModel) -> None:
+        seen = 0
+        initializers = ir.Graph.initializers
+
+        def counted(graph: ir.Graph) -> Any:
+            nonlocal seen
+            seen += 1
+            return initializers.fget(graph)  # type: ignore[attr-defined]
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ir.Graph, "initializers", property(counted))
+            assert len({edited.fresh_name("Relu") for _ in range(3000)}) == 3000
+        assert seen == 1
+
+    edit(CHAIN, by(change))
+
+
+# ---------------------------------------------------------------------------------------------------- all together
+
+_OPERATIONS = st.sampled_from(
+    [
+        {"add_node": {"op_type": "Abs", "inputs": ["y"]}},
+        {"insert_node": {"op_type": "Neg", "after": "y"}},
+        {"insert_node": {"op_type": "Abs", "before": {"name": "*", "input": "y"}, "input": 0}},
+        {"copy_nodes": {"select": "*"}},
+        {"copy_nodes": {"select": {"op_type": "If"}, "prefix": "p"}},
+        {"remove_nodes": {"select": {"op_type": "Neg"}, "bridge": True, "allow_empty": True}},
+        {"remove_nodes": {"select": {"op_type": ["Abs", "Relu"]}, "bridge": True, "allow_empty": True}},
+        {"remove_nodes": {"select": {"op_type": "If", "position": "first"}, "bridge": True, "allow_empty": True}},
+        {"rewire": {"tensor": "y", "read": "x", "allow_empty": True}},
+        {"rewire": {"tensor": "z", "read": "y", "outputs": True, "allow_empty": True}},
+        {"connect": {"select": {"op_type": "Sub"}, "input": "A", "tensor": "x", "allow_empty": True}},
+        {"replace_op": {"select": {"op_type": ["Relu", "Neg"]}, "op_type": "Tanh", "allow_empty": True}},
+        {"rename_nodes": {"select": "*", "to": "{op_type}"}},
+        {"rename_tensors": {"select": "*", "to": "v.{stem}", "keep_io": True}},
+        {"rename_tensors": {"select": "/./", "to": "y", "keep_io": True}},
+        {"name_all": {"c_identifiers": True, "keep_io": True}},
+    ]
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(_OPERATIONS, min_size=1, max_size=6))
+def test_any_list_leaves_a_valid_model_or_says_why_not(operations: list[dict[str, Any]]) -> None:
+    try:
+        made = edit(NESTED, *operations)
+    except ModelError:
+        raise
+    except RequestError as error:
+        assert str(error).startswith("operations[")
+        return
+    for names in all_names(made):
+        assert not [name for name, count in names.items() if name and count > 1]
+    assert [value.name for value in made.graph.output] == ["z"]
+    for feeds in NESTED_FEEDS:
+        run(made, {name: feed for name, feed in feeds.items() if name in {value.name for value in made.graph.input}})
+
+
+def test_a_name_that_a_pattern_leaves_empty_is_refused() -> None:
+    for word in ("rename_nodes", "rename_tensors"):
+        with pytest.raises(RequestError, match=f"{word}: the new name of .* is empty"):
+            edit(CHAIN, {word: {"select": "/(no)?[a-z]/", "to": "{1}"}})
+
+
+def test_an_input_far_behind_the_others_is_refused() -> None:
+    custom = """<ir_version: 8, opset_import: ["" : 17, "acme" : 1]>
+    g (float[2] x) => (float[2] y) { [foo] h = acme.Foo (x)  y = Relu (h) }"""
+    with pytest.raises(RequestError, match=r"input 1000000000 is far behind the last one, which is 0"):
+        edit(custom, {"connect": {"select": "foo", "input": 10**9, "tensor": "x"}})
+
+
+@pytest.mark.parametrize(
+    ("op_type", "attributes", "wanted"),
+    [("ArgMax", {"axis": 1}, "int64[N,1] z"), ("Cast", {"to": "uint8"}, "uint8[N,4] z"), ("Shape", {}, "int64[2] z")],
+)
+def test_an_output_gets_the_type_of_what_is_inserted_before_it(
+    op_type: str, attributes: dict[str, object], wanted: str
+) -> None:
+    after = edit(CHAIN, {"insert_node": {"op_type": op_type, "attributes": attributes, "after": "z"}})
+    assert wanted in text_of(after)

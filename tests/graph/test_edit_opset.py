@@ -1,0 +1,309 @@
+"""Edits of versions: opsets up and down, imports of domains, the file format, metadata."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.graph.edit.edited_model import EditedModel
+from ndld_flow.graph.edit.opsets import convert_opset
+from ndld_flow.models.files import load_model, save_model
+from tests.support import models
+from tests.support.editing_fixtures import edit, edit_path, parse, run, same_outputs
+
+X = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+
+
+def at(opset: int, graph: str, ir_version: int = 8) -> onnx.ModelProto:
+    return parse(f'<ir_version: {ir_version}, opset_import: ["" : {opset}]>\n{graph}')
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    return next((int(one.version) for one in model.opset_import if one.domain == ""), 1)
+
+
+def to(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+    after = edit(model, {"set_opset": {"to": opset}})
+    onnx.checker.check_model(after, full_check=True)
+    assert opset_of(after) == opset
+    return after
+
+
+# --- up and down -----------------------------------------------------------------------------------------------------
+
+NODES = {
+    "Squeeze": (12, "g (float[2,1,4] x) => (float[2,4] y) { y = Squeeze<axes = [1]>(x) }"),
+    "Unsqueeze": (11, "g (float[2,4] x) => (float[2,1,4] y) { y = Unsqueeze<axes = [-2]>(x) }"),
+    "ReduceMean": (17, "g (float[2,3,4] x) => (float[2,3,1] y) { y = ReduceMean<axes = [-1], keepdims = 1>(x) }"),
+    "ReduceSum": (12, "g (float[2,3,4] x) => (float[2,3] y) { y = ReduceSum<axes = [2], keepdims = 0>(x) }"),
+    "Clip": (10, "g (float[2,3] x) => (float[2,3] y) { y = Clip<min = -0.5, max = 0.5>(x) }"),
+    "Slice": (9, "g (float[4,3] x) => (float[2,3] y) { y = Slice<axes = [0], starts = [1], ends = [3]>(x) }"),
+    "Softmax, last axis": (12, "g (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax<axis = 2>(x) }"),
+    "Split": (12, "g (float[2,4] x) => (float[2,1] y, float[2,3] z) { y, z = Split<axis = 1, split = [1, 3]>(x) }"),
+    "Dropout": (11, "g (float[2,4] x) => (float[2,4] y) { y = Dropout<ratio = 0.3>(x) }"),
+    "Pad": (10, "g (float[2,4] x) => (float[2,7] y) { y = Pad<pads = [0, 1, 0, 2], value = 3.0>(x) }"),
+    "Upsample": (
+        8,
+        'g (float[1,1,2,2] x) => (float[1,1,4,4] y) { y = Upsample<scales = [1.0,1.0,2.0,2.0], mode = "nearest">(x) }',
+    ),
+    "BatchNormalization": (
+        9,
+        """g (float[1,2,2,2] x) => (float[1,2,2,2] y) <float[2] s = {1, 2}, float[2] b = {0, 1}, float[2] m = {0, 1},
+        float[2] v = {1, 4}> { y = BatchNormalization(x, s, b, m, v) }""",
+    ),
+    "Cast, Relu, Add": (9, "g (float[2,4] x) => (double[2,4] y) { a = Relu(x) b = Add(a, x) y = Cast<to = 11>(b) }"),
+}
+
+
+def feeds_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    dice = np.random.default_rng(1)
+    return {
+        value.name: dice.normal(size=[dim.dim_value for dim in value.type.tensor_type.shape.dim]).astype(np.float32)
+        for value in model.graph.input
+    }
+
+
+@pytest.mark.parametrize("operator", NODES)
+def test_up_to_the_newest_that_can_be_run_it_computes_the_same(operator: str) -> None:
+    opset, text = NODES[operator]
+    model = at(opset, text)
+    same_outputs(model, to(model, 26), feeds_of(model))
+
+
+@pytest.mark.parametrize("operator", sorted(set(NODES) - {"Slice", "Pad", "Clip", "Upsample", "Dropout"}))
+def test_down_again_it_is_what_it_was(operator: str) -> None:
+    """What onnx's converter has a way down for, or what is carried over."""
+    opset, text = NODES[operator]
+    model = at(opset, text)
+    down = to(to(model, 26), opset)
+    same_outputs(model, down, feeds_of(model))
+    assert [node.op_type for node in down.graph.node] == [node.op_type for node in model.graph.node]
+    assert not down.graph.initializer or operator == "BatchNormalization", "constants that became attributes are gone"
+
+
+@pytest.mark.parametrize(
+    ("opset", "older", "text"),
+    [
+        (
+            13,
+            11,
+            """g (float[1,1,2,2] x) => (float[1,1,4,4] y) <float[0] r = {}, float[4] s = {1, 1, 2, 2}>
+            { y = Resize<coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">(x, r, s) }""",
+        ),
+        (22, 20, "g (float[1,1,4,4] x, float[1,2,2,2] grid) => (float[1,1,2,2] y) { y = GridSample(x, grid) }"),
+    ],
+)
+def test_down_to_the_version_that_changed_what_it_does_it_is_carried_over(opset: int, older: int, text: str) -> None:
+    model = at(opset, text)
+    same_outputs(model, to(model, older), feeds_of(model))
+    with pytest.raises(RequestError, match=rf"in opset {older - 1} (it|its)"):
+        to(model, older - 1)
+
+
+def test_only_nodes_that_have_another_version_are_touched(tmp_path: Path) -> None:
+    text = """g (float[2,4] x) => (float[2,4] y, float[2,1] z) {
+        [relu] r = Relu(x)
+        [mean] m = ReduceMean<axes = [1], keepdims = 1>(r)
+        [trig] y = Sin(r)
+        [out] z = Neg(m)
+    }"""
+    model = at(17, text)
+    model.graph.node[1].doc_string = "the mean"
+    source = models.save(model, tmp_path / "m.onnx")
+    edited = EditedModel(load_model(source), source)
+    kept = {node.name: node for node in edited.model.graph}
+    assert convert_opset(edited, 18) == {"ReduceMean": 1}
+    now = {node.name: node for node in edited.model.graph}
+    assert [name for name, node in kept.items() if now[name] is not node] == ["mean"]
+    assert now["mean"].doc_string == "the mean"
+    assert now["mean"].outputs[0].name == "m"
+    assert list(now) == ["relu", "mean_Constant", "mean", "trig", "out"]
+
+
+def test_nodes_in_subgraphs_and_functions_are_converted_too() -> None:
+    branches = at(
+        12,
+        """g (bool c, float[2,1,3] x) => (float[2,3] y) {
+            y = If(c) <then_branch = t () => (float[2,3] p) { p = Squeeze<axes = [1]>(x) },
+                       else_branch = e () => (float[2,3] q) { a = Neg(x) q = Squeeze<axes = [1]>(a) }>
+        }""",
+    )
+    after = to(branches, 18)
+    for choice in (True, False):
+        same_outputs(branches, after, {"c": np.array(choice), "x": X[:, :1, :3].copy()})
+    function = parse(
+        """<ir_version: 8, opset_import: ["" : 12, "own" : 1]> g (float[2,1,3] x) => (float[2,3] y) { y = own.Sq(x) }
+        <domain: "own", opset_import: ["" : 12]> Sq (a) => (b) { b = Squeeze<axes = [1]>(a) }"""
+    )
+    lifted = to(function, 18)
+    assert [(one.domain, one.version) for one in lifted.functions[0].opset_import] == [("", 18)]
+    same_outputs(function, lifted, {"x": X[:, :1, :3].copy()})
+
+
+def test_weights_in_external_data_are_not_read(tmp_path: Path) -> None:
+    source = models.make_ext(tmp_path / "m.onnx")
+    (tmp_path / "out").mkdir()
+    change = edit_path(source, tmp_path / "out" / "m.onnx", {"set_opset": {"to": 21}})
+    assert change.after.opset == 21
+    assert change.after.initializer_bytes == change.before.initializer_bytes
+    width = 256
+    feeds = {
+        value.name: np.ones([d.dim_value or width for d in value.type.tensor_type.shape.dim], dtype=np.float32)
+        for value in onnx.load(source, load_external_data=False).graph.input
+    }
+    same_outputs(source, tmp_path / "out" / "m.onnx", feeds)
+
+
+@pytest.mark.parametrize(
+    "make", [models.cnn_model, models.tfm_model, models.ctrl_model, models.func_model, models.sparse_model]
+)
+def test_models_of_all_kinds_go_up_and_stay_equal(make: object) -> None:
+    model = make()  # type: ignore[operator]
+    opset = opset_of(model)
+    after = edit(model, {"set_opset": {"to": 22}})
+    assert opset < 22
+    feeds = {}
+    for value in model.graph.input:
+        dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        dims = [dim.dim_value or 8 for dim in value.type.tensor_type.shape.dim]
+        feeds[value.name] = np.random.default_rng(0).uniform(0, 2, dims).astype(dtype)
+    for name, wanted in run(model, feeds).items():
+        np.testing.assert_allclose(run(after, feeds)[name], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_the_file_format_follows_the_opset() -> None:
+    after = edit(at(12, NODES["Squeeze"][1]), {"set_opset": {"to": 21}})
+    assert after.ir_version == 10
+
+
+# --- what cannot be converted ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("opset", "text", "target", "message"),
+    [
+        (20, "g (float[2] x) => (float[2] y) { [gelu] y = Gelu(x) }", 17, "Gelu 'gelu': it came with opset 20"),
+        (
+            13,
+            "g (float[2,3,4] x) => (float[2,3,4] y) { [s] y = Softmax<axis = 1>(x) }",
+            12,
+            "Softmax 's': in opset 12 it flattened its input",
+        ),
+        (
+            15,
+            "g (float[2,3] x) => (int64[1] y) { [s] y = Shape<start = 1>(x) }",
+            14,
+            "Shape 's': its attribute start came with opset 15",
+        ),
+        (
+            14,
+            "g (uint8[2] x) => (uint8[2] y) { [a] y = Add(x, x) }",
+            13,
+            r"Add 'a': in opset 13 it does not take tensor\(uint8\)",
+        ),
+        (
+            13,
+            "g (float[2,3] x, int64[1] k) => (float[2,1] y) { [r] y = ReduceSum(x, k) }",
+            12,
+            "one of its inputs would become an attribute, but is no constant",
+        ),
+        (12, "g (float[2] x) => (float[2] y) { y = Relu(x) }", 99, "there is no opset 99; the installed onnx has 1 to"),
+        (
+            12,
+            "g (float[2] x) => (float[2] y) { [n] y = NoSuchOp(x) }",
+            13,
+            "NoSuchOp 'n': opset 12 has no such operator",
+        ),
+    ],
+)
+def test_what_cannot_be_converted_is_named_with_the_reason(opset: int, text: str, target: int, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        edit(at(opset, text), {"set_opset": {"to": target}})
+
+
+def test_a_refusal_leaves_the_model_as_it_was(tmp_path: Path) -> None:
+    text = """g (float[2,1,4] x) => (float[2,4] y, float[2,1,4] z) <int64[1] axes = {1}> {
+        y = Squeeze(x, axes)
+        z = Gelu(x)
+    }"""
+    source = models.save(at(20, text), tmp_path / "m.onnx")
+    edited = EditedModel(load_model(source), source)
+    with pytest.raises(RequestError, match="Gelu"):
+        convert_opset(edited, 11)
+    assert [len(value.uses()) for value in edited.model.graph.inputs] == [2]
+    save_model(edited.model, tmp_path / "after.onnx")
+    after, before = (onnx.printer.to_text(onnx.load(path)) for path in (tmp_path / "after.onnx", source))
+    assert after.partition("{\n")[2] == before.partition("{\n")[2]
+
+
+def test_a_default_of_an_input_is_no_constant() -> None:
+    text = "g (float[2,1,4] x, int64[1] k) => (float y) <int64[1] k = {1}> { y = Squeeze(x, k) }"
+    model = at(13, text)
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    with pytest.raises(RequestError, match="is no constant"):
+        edit(model, {"set_opset": {"to": 12}})
+
+
+def test_an_attribute_that_a_function_is_given_is_not_looked_into() -> None:
+    function = parse(
+        """<ir_version: 8, opset_import: ["" : 12, "own" : 1]>
+        g (float[2,3] x) => (float[2,3] y) { y = own.S<k = 1>(x) }
+        <domain: "own", opset_import: ["" : 12]> S <k> (a) => (b) { [s] b = Softmax<axis: int = @k>(a) }"""
+    )
+    with pytest.raises(RequestError, match=r"Softmax 's' in own::S: its attribute axis is the function's; inline"):
+        edit(function, {"set_opset": {"to": 13}})
+
+
+# --- domains, format, metadata ---------------------------------------------------------------------------------------
+
+
+def test_a_domain_is_imported() -> None:
+    after = edit(at(17, NODES["Cast, Relu, Add"][1]), {"set_opset": {"domain": "com.microsoft", "to": 1}})
+    assert {one.domain: one.version for one in after.opset_import} == {"": 17, "com.microsoft": 1}
+
+
+def test_an_old_format_wants_initializers_as_inputs() -> None:
+    text = "g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }"
+    after = edit(at(12, text), {"set_ir_version": {"to": 3}})
+    assert after.ir_version == 3
+    assert [value.name for value in after.graph.input] == ["x", "w"]
+    back = edit(after, {"set_ir_version": {"to": 10}}, {"remove_inputs": {"inputs": "w"}})
+    assert [value.name for value in back.graph.input] == ["x"]
+    with pytest.raises(RequestError, match="local functions came with IR version 8; inline them first"):
+        edit(models.func_model(), {"set_ir_version": {"to": 7}})
+    with pytest.raises(RequestError, match="3 to 13 can be run"):
+        edit(at(12, text), {"set_ir_version": {"to": 14}})
+
+
+def test_metadata_of_the_model_and_of_nodes() -> None:
+    model = at(17, "g (float[2] x) => (float[2] y) { [a] h = Relu(x) [b] y = Neg(h) }", 10)
+    model.metadata_props.add(key="draft", value="yes")
+    settings = {"producer_name": "ours", "model_version": 3, "graph_name": "net", "doc_string": "text"}
+    after = edit(
+        model,
+        {"set_metadata": {**settings, "metadata": {"license": "Apache-2.0", "draft": None}}},
+        {"set_metadata": {"select": "a", "doc_string": "first", "metadata": {"owner": "me"}}},
+    )
+    assert (after.producer_name, after.model_version, after.graph.name, after.doc_string) == ("ours", 3, "net", "text")
+    assert {entry.key: entry.value for entry in after.metadata_props} == {"license": "Apache-2.0"}
+    assert after.graph.node[0].doc_string == "first"
+    assert [(entry.key, entry.value) for entry in after.graph.node[0].metadata_props] == [("owner", "me")]
+    assert not after.graph.node[1].metadata_props
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({}, "say what to set"), ({"select": "a", "domain": "d"}, "nodes have `doc_string` and `metadata` only")],
+)
+def test_metadata_that_says_nothing_or_too_much(settings: dict[str, object], message: str) -> None:
+    from pydantic import ValidationError
+
+    from ndld_flow.graph.edit.operations.set_metadata import SetMetadata
+
+    with pytest.raises(ValidationError, match=message):
+        SetMetadata.model_validate(settings)

@@ -1,0 +1,354 @@
+"""Bodies of If, Loop and Scan: added, replaced, copied; nodes wrapped in an If, and branches inlined."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from ndld_flow.base.errors import RequestError
+from tests.support import models
+from tests.support.editing_fixtures import Feeds, edit, parse, run
+
+X = np.array([1, -2, 3], np.float32)
+TWO_IFS = """
+agraph (float[3] x, bool flag) => (float[3] y) <float[1] w = {3}> {
+  a = Relu(x)
+  c = Constant<value_float = 2.0>()
+  [first] b = If(flag) <
+    then_branch = yes () => (float[3] t) <float[1] inner = {5}> { m = Mul(a, w) [add] t = Add(m, inner) },
+    else_branch = no () => (float[3] e) { [neg] e = Neg(a) }>
+  [second] y = If(flag) <
+    then_branch = yes2 () => (float[3] t2) { t2 = Mul(b, c) },
+    else_branch = no2 () => (float[3] e2) { e2 = Identity(b) }>
+}"""
+LOOP = """
+agraph (float[3] x, int64 n) => (float[3] y) <bool yes = {1}, float[1] w = {2}> {
+  [loop] y = Loop(n, yes, x) <body = step (int64 i, bool go, float[3] carried) => (bool go_on, float[3] next) {
+      go_on = Identity(go)
+      next = Mul(carried, w)
+    }>
+}"""
+SCAN = """
+agraph (float[3] x, float[4, 3] rows) => (float[3] total, float[4, 3] sums) {
+  [scan] total, sums = Scan <num_scan_inputs = 1, body = step (float[3] state, float[3] row)
+    => (float[3] next, float[3] out) { next = Add(state, row) out = Identity(next) }> (x, rows)
+}"""
+
+
+def _feeds(flag: bool) -> Feeds:
+    return {"x": X, "flag": np.array(flag)}
+
+
+def _all_names(graph: onnx.GraphProto) -> tuple[list[str], list[str]]:
+    """Names of nodes, and of tensors that are made or given, of a graph and its bodies."""
+    nodes = [node.name for node in graph.node if node.name]
+    values = [value.name for value in (*graph.input, *graph.initializer)]
+    values += [name for node in graph.node for name in node.output if name]
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                inner = _all_names(attribute.g)
+                nodes, values = nodes + inner[0], values + inner[1]
+    return nodes, values
+
+
+def _check_unique(model: onnx.ModelProto) -> None:
+    for names in _all_names(model.graph):
+        assert sorted(names) == sorted(set(names))
+
+
+def test_replace_by_text_that_reads_around() -> None:
+    text = "skip () => (float[3] t) { u = Sub(x, w) t = Mul(u, c) }"
+    model = edit(TWO_IFS, {"replace_subgraph": {"scope": "first/else_branch", "text": text}})
+    _check_unique(model)
+    np.testing.assert_array_equal(run(model, _feeds(False))["y"], (X - 3) * 2)
+    np.testing.assert_array_equal(run(model, _feeds(True))["y"], (np.maximum(X, 0) * 3 + 5) * 2)
+
+
+def test_what_only_the_old_body_read_goes() -> None:
+    text = "step (int64 k, bool go, float[3] v) => (bool on, float[3] r) { on = Identity(go) r = Neg(v) }"
+    model = edit(LOOP, {"replace_subgraph": {"scope": "loop/body", "text": text}})
+    assert [each.name for each in model.graph.initializer] == ["yes"]
+    np.testing.assert_array_equal(run(model, {"x": X, "n": np.array(3)})["y"], -X)
+
+
+def test_replace_by_a_model() -> None:
+    other = parse("""agraph (float[3] a, float[3] extra) => (float[3] r) <float[1] w = {7}>
+      { [add] s = Add(a, w) r = Mul(s, extra) }""")
+    replaced = {"scope": "first/then_branch", "model": "other", "connect": {"extra": "x"}}
+    model = edit(TWO_IFS, {"replace_subgraph": replaced}, other=other)
+    _check_unique(model)
+    np.testing.assert_array_equal(run(model, _feeds(True))["y"], (np.maximum(X, 0) + 7) * X * 2)
+
+
+def test_a_branch_reads_tensors_of_the_names_of_its_inputs() -> None:
+    other = parse("agraph (float[3] a) => (float[3] r) { r = Neg(a) }")
+    model = edit(TWO_IFS, {"replace_subgraph": {"scope": "first/then_branch", "model": "other"}}, other=other)
+    np.testing.assert_array_equal(run(model, _feeds(True))["y"], -np.maximum(X, 0) * 2)
+    lost = parse("agraph (float[3] q) => (float[3] r) { r = Neg(q) }")
+    with pytest.raises(RequestError, match="a branch of an If has no inputs: say by `connect` which tensors 'q'"):
+        edit(TWO_IFS, {"replace_subgraph": {"scope": "first/then_branch", "model": "other"}}, other=lost)
+
+
+def test_a_model_as_the_body_of_a_loop_and_of_a_scan() -> None:
+    body = parse("""agraph (int64 i, bool go, float[3] v, float[3] add) => (bool on, float[3] r)
+      { on = Identity(go) r = Add(v, add) }""")
+    replaced = {"replace_subgraph": {"scope": "loop/body", "model": "other", "connect": {"add": "x"}}}
+    np.testing.assert_array_equal(run(edit(LOOP, replaced, other=body), {"x": X, "n": np.array(3)})["y"], X * 4)
+    scanned = parse("agraph (float[3] s, float[3] r) => (float[3] n, float[3] o) { n = Sub(s, r) o = Neg(n) }")
+    model = edit(SCAN, {"replace_subgraph": {"scope": "scan/body", "model": "other"}}, other=scanned)
+    found = run(model, {"x": X, "rows": np.ones((4, 3), np.float32)})
+    np.testing.assert_array_equal(found["total"], X - 4)
+    np.testing.assert_array_equal(found["sums"][0], 1 - X)
+
+
+@pytest.mark.parametrize(
+    ("model", "scope", "text", "told"),
+    [
+        (
+            TWO_IFS,
+            "first/else_branch",
+            "b (float[3] q) => (float[3] r) { r = Neg(q) }",
+            "gives its else_branch no inputs",
+        ),
+        (TWO_IFS, "first/else_branch", "b () => (float[3] r, float[3] s) { r = Neg(x) s = Neg(x) }", "1 outputs"),
+        (TWO_IFS, "first/else_branch", "b () => (int64[3] r) { r = Cast<to = 7>(x) }", "wants float32 for 'r'"),
+        (
+            TWO_IFS,
+            "first/else_branch",
+            "b () => (float[3] r) { r = Neg(xx) }",
+            "no tensor 'xx' that the main graph can read",
+        ),
+        (
+            TWO_IFS,
+            "first/else_branch",
+            "b () => (float[3] r) { r = Neg(m) }",
+            "'m' stands in first/then_branch, which",
+        ),
+        (TWO_IFS, "first/else_branch", "b () => float[3] r", "`text` cannot be read: [ParseError at position"),
+        (TWO_IFS, "first/else_brunch", "b () => (float[3] r) { r = Neg(x) }", 'did you mean "first/else_branch"?'),
+        (
+            LOOP,
+            "loop/body",
+            "b (int64 i, bool go) => (bool on) { on = Not(go) }",
+            "3 inputs (iteration number, condition, 1",
+        ),
+        (
+            LOOP,
+            "loop/body",
+            "b (int64 i, bool go, float[3] v) => (bool on) { on = Not(go) }",
+            "2 outputs (condition, 1",
+        ),
+        (
+            SCAN,
+            "scan/body",
+            "b (float[3] s) => (float[3] n) { n = Neg(s) }",
+            "gives its body 2 inputs; this one takes 1",
+        ),
+    ],
+)
+def test_refused_bodies(model: str, scope: str, text: str, told: str) -> None:
+    with pytest.raises(RequestError, match=r"^operations\[0\]") as caught:
+        edit(model, {"replace_subgraph": {"scope": scope, "text": text}})
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("settings", [{}, {"text": "x", "model": "y"}, {"text": "x", "connect": {"a": "b"}}])
+def test_a_body_comes_from_one_place(settings: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"say the body by `text` or by `model`|`connect` belongs to `model`"):
+        edit(TWO_IFS, {"replace_subgraph": {"scope": "first/else_branch", **settings}})
+
+
+def test_duplicate_with_other_tensors_and_weights() -> None:
+    settings = {"scope": "first/then_branch", "to": "second/else_branch", "connect": {"a": "b"}}
+    model = edit(TWO_IFS, {"duplicate_subgraph": settings})
+    _check_unique(model)
+    np.testing.assert_array_equal(run(model, _feeds(False))["y"], -np.maximum(X, 0) * 3 + 5)
+    with pytest.raises(RequestError, match="reads no outer tensor 'q'"):
+        edit(TWO_IFS, {"duplicate_subgraph": {**settings, "connect": {"q": "b"}}})
+
+
+def test_duplicate_out_of_sight() -> None:
+    text = """agraph (float[3] x, bool flag) => (float[3] y, float[3] z) {
+      [outer] y = If(flag) <
+        then_branch = yes () => (float[3] t) <float[1] w = {5}> {
+          u = Neg(x)
+          [inner] t = If(flag) <
+            then_branch = a () => (float[3] i) { i = Add(u, w) },
+            else_branch = b () => (float[3] j) { j = Mul(x, w) }>
+        },
+        else_branch = no () => (float[3] e) { e = Identity(x) }>
+      [other] z = If(flag) <
+        then_branch = yes3 () => (float[3] k) { k = Identity(x) },
+        else_branch = no3 () => (float[3] l) { l = Identity(x) }>
+    }"""
+    branch = "outer/then_branch/inner"
+    with pytest.raises(RequestError, match="reads 'u', which cannot be read at 'other': say by `connect`"):
+        edit(text, {"duplicate_subgraph": {"scope": f"{branch}/then_branch", "to": "other/else_branch"}})
+    model = edit(text, {"duplicate_subgraph": {"scope": f"{branch}/else_branch", "to": "other/else_branch"}})
+    np.testing.assert_array_equal(run(model, _feeds(False))["z"], X * 5)
+
+
+def test_add_a_body_to_a_node_without() -> None:
+    model = parse(TWO_IFS)
+    second = model.graph.node[-1]
+    del second.attribute[1]
+    added = {"node": "second", "attribute": "else_branch", "text": "n () => (float[3] r) { r = Neg(x) }"}
+    found = edit(model, {"add_subgraph": added})
+    np.testing.assert_array_equal(run(found, _feeds(False))["y"], -X)
+    with pytest.raises(RequestError, match="has a else_branch already; `replace_subgraph` gives it another"):
+        edit(TWO_IFS, {"add_subgraph": added})
+    with pytest.raises(RequestError, match="If 'second' has no body 'body'; it has then_branch and else_branch"):
+        edit(model, {"add_subgraph": {**added, "attribute": "body"}})
+
+
+CHAIN = """
+agraph (float[3] x, bool flag, float[3] other) => (float[3] y) <float[1] w = {3}> {
+  [a] a = Relu(x)
+  [b] b = Mul(a, w)
+  [c] c = Neg(b)
+  [d] y = Add(c, w)
+}"""
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_wrap_in_if(flag: bool) -> None:
+    model = edit(CHAIN, {"wrap_in_if": {"select": ["b", "c"], "condition": "flag", "name": "maybe"}})
+    _check_unique(model)
+    assert [node.name for node in model.graph.node] == ["a", "maybe", "d"]
+    a = np.maximum(X, 0)
+    np.testing.assert_array_equal(run(model, {**_feeds(flag), "other": X})["y"], (-(a * 3) if flag else a) + 3)
+    named = edit(CHAIN, {"wrap_in_if": {"select": "d", "condition": "flag", "otherwise": {"y": "other"}}})
+    assert [value.name for value in named.graph.output] == ["y"]
+    np.testing.assert_array_equal(run(named, {**_feeds(False), "other": X})["y"], X)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"select": ["a", "c"], "condition": "flag"}, "these nodes cannot become one: 'b'"),
+        (
+            {"select": "b", "condition": "flug"},
+            "there is no tensor 'flug' that the main graph can read; did you mean \"flag\"?",
+        ),
+        ({"select": "b", "condition": "x"}, "the condition 'x' is no bool"),
+        ({"select": "b", "condition": "flag", "otherwise": {"q": "x"}}, "`otherwise`: the nodes give no 'q'"),
+        (
+            {"select": "b", "condition": "flag", "otherwise": {"b": "q"}},
+            "there is no tensor 'q' that the main graph can read",
+        ),
+        ({"select": "b", "condition": "late"}, "the condition 'late' depends on the selected nodes"),
+        ({"select": "b", "condition": "flags"}, "the condition 'flags' is [3], but an If wants one bool"),
+        ({"select": "b", "condition": "flag", "otherwise": {"b": "c"}}, "`otherwise`: 'c' depends on the selected"),
+        ({"select": "b", "condition": "flag", "otherwise": {"b": "b"}}, "`otherwise`: 'b' depends on the selected"),
+        (
+            {"select": "b", "condition": "flag", "otherwise": {"b": "whole"}},
+            "`otherwise`: 'b' is float32, but 'whole' is int64, and an If gives one dtype. Put a Cast behind 'whole'",
+        ),
+    ],
+)
+def test_refused_wraps(settings: dict[str, object], told: str) -> None:
+    more = "[e] flags = Cast<to = 9>(c) [f] whole = Cast<to = 7>(x) [g] s = ReduceSum(c) [h] late = Cast<to = 9>(s) }"
+    with pytest.raises(RequestError) as caught:
+        edit(CHAIN.rstrip().removesuffix("}") + more, {"wrap_in_if": settings})
+    assert told in str(caught.value)
+
+
+def test_a_sequence_cannot_be_a_tensor_otherwise() -> None:
+    text = """agraph (float[2, 4] x, bool flag) => (float[2, 4] y) {
+      s = SplitToSequence<axis = 0, keepdims = 1>(x) y = ConcatFromSequence<axis = 0>(s) }"""
+    with pytest.raises(
+        RequestError, match="'s' is a sequence of float32, but 'x' is float32, and an If gives one type"
+    ):
+        edit(text, {"wrap_in_if": {"select": {"output": "s"}, "condition": "flag", "otherwise": {"s": "x"}}})
+
+
+def test_two_inputs_need_otherwise() -> None:
+    text = "agraph (float[3] x, float[3] z, bool flag) => (float[3] y) { [n] y = Add(x, z) }"
+    with pytest.raises(RequestError, match="say what 'y' is when the condition does not hold"):
+        edit(text, {"wrap_in_if": {"select": "n", "condition": "flag"}})
+
+
+@pytest.mark.parametrize("branch", ["then_branch", "else_branch"])
+def test_inline_branch(branch: str) -> None:
+    model = edit(TWO_IFS, {"inline_branch": {"select": {"op_type": "If"}, "branch": branch}})
+    assert "If" not in {node.op_type for node in model.graph.node}
+    assert [value.name for value in model.graph.input] == ["x", "flag"]
+    wanted = run(parse(TWO_IFS), _feeds(branch == "then_branch"))["y"]
+    np.testing.assert_array_equal(run(model, _feeds(True))["y"], wanted)
+
+
+@pytest.mark.parametrize("branch", ["then_branch", "else_branch"])
+def test_branches_that_use_names_again(branch: str) -> None:
+    text = """agraph (float[3] x, bool flag) => (float[3] y) {
+      [a] a = If(flag) <then_branch = p () => (float[3] r) { [n] t = Exp(x) r = Neg(t) },
+        else_branch = q () => (float[3] r) { [n] t = Abs(x) r = Sqrt(t) }>
+      [b] b = If(flag) <then_branch = p () => (float[3] r) <float[1] w = {2}> { [n] t = Mul(a, w) r = Neg(t) },
+        else_branch = q () => (float[3] r) <float[1] w = {3}> { [n] t = Abs(a) r = Mul(t, w) }>
+      y = Add(a, b) }"""
+    model = edit(text, {"inline_branch": {"select": {"op_type": "If"}, "branch": branch}})
+    _check_unique(model)
+    np.testing.assert_array_equal(run(model, _feeds(True))["y"], run(parse(text), _feeds(branch == "then_branch"))["y"])
+
+
+def test_wrap_and_inline_are_each_others_opposite() -> None:
+    model = edit(
+        CHAIN,
+        {"wrap_in_if": {"select": ["b", "c"], "condition": "flag", "name": "maybe"}},
+        {"inline_branch": {"select": "maybe", "branch": "then_branch"}},
+    )
+    assert [(node.name, node.op_type, list(node.output)[-1:]) for node in model.graph.node][-1] == ("d", "Add", ["y"])
+    feeds = {**_feeds(True), "other": X}
+    np.testing.assert_array_equal(run(model, feeds)["y"], run(parse(CHAIN), feeds)["y"])
+
+
+def test_what_only_the_condition_needed_goes_with_the_if() -> None:
+    text = """agraph (float[3] x, bool flag) => (float[3] y) {
+      no = Not(flag) a = Abs(x)
+      [outer] y = If(no) <then_branch = p () => (float[3] t) { t = Neg(x) },
+        else_branch = q () => (float[3] e) { e = Exp(a) }> }"""
+    model = edit(text, {"inline_branch": {"select": "outer", "branch": "then_branch"}})
+    assert [node.op_type for node in model.graph.node] == ["Neg"]
+
+
+def test_inline_what_is_no_if_and_what_went_with_the_other_branch() -> None:
+    with pytest.raises(RequestError, match="'loop' is of type Loop; only an If has branches"):
+        edit(LOOP, {"inline_branch": {"select": "loop", "branch": "then_branch"}})
+    nested = """agraph (float[3] x, bool flag) => (float[3] y) {
+      [outer] y = If(flag) <then_branch = p () => (float[3] t) {
+          [inner] t = If(flag) <then_branch = a () => (float[3] i) { i = Neg(x) },
+                                else_branch = b () => (float[3] j) { j = Abs(x) }> },
+        else_branch = q () => (float[3] e) { e = Identity(x) }> }"""
+    for branch, ops in (("then_branch", ["Neg"]), ("else_branch", ["Identity"])):
+        model = edit(nested, {"inline_branch": {"select": {"op_type": "If"}, "branch": branch}})
+        assert [node.op_type for node in model.graph.node] == ops
+
+
+def test_a_branch_that_hands_a_weight_out() -> None:
+    text = """agraph (float[3] x, bool flag) => (float[1] y) {
+      [outer] y = If(flag) <then_branch = p () => (float[1] t) <float[1] t = {5}> { u = Neg(x) },
+        else_branch = q () => (float[1] e) { e = Constant<value_floats = [1.0]>() }> }"""
+    model = edit(text, {"inline_branch": {"select": "outer", "branch": "then_branch"}})
+    assert run(model, _feeds(True))["y"] == [5]
+
+
+def test_weights_of_a_branch_in_a_function_become_constants() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "pkg" : 1]>
+    agraph (float[3] x, bool flag) => (float[3] y) { y = pkg.Maybe(x, flag) }
+    <domain: "pkg", opset_import: ["" : 17]>
+    Maybe (v, test) => (r) { [choose] r = If(test) <
+        then_branch = p () => (float[3] t) <float[1] w = {5}> { t = Add(v, w) },
+        else_branch = q () => (float[3] e) { e = Identity(v) }> }"""
+    model = edit(text, {"inline_branch": {"select": "choose", "branch": "then_branch"}})
+    assert [node.op_type for node in model.functions[0].node] == ["Constant", "Add"]
+    np.testing.assert_array_equal(run(model, {"x": X, "flag": np.array(False)})["y"], X + 5)
+
+
+def test_bodies_of_exported_models_and_twice_the_same() -> None:
+    made = [
+        edit(models.ctrl_model(), {"inline_branch": {"select": {"op_type": "If"}, "branch": "then_branch"}})
+        for _ in range(2)
+    ]
+    assert made[0].SerializeToString() == made[1].SerializeToString()
+    assert "If" not in {node.op_type for node in made[0].graph.node}

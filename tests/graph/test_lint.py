@@ -1,0 +1,316 @@
+"""What a lint finds, and that what is fine is left in peace."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ndld_flow.base.errors import BackendError, ModelError
+from ndld_flow.graph.lint import CHECKS, LintOptions, lint_file, programs
+from ndld_flow.inputs import InputSpec
+from ndld_flow.records.finding import Finding, Findings
+from ndld_flow.step import Context, Result
+from ndld_flow.steps.lint import CheckName, Lint
+from ndld_flow.store.kinds import Onnx
+from tests.support import models
+from tests.support.models_run import specs
+
+OWN = tuple(name for name in CHECKS if name not in ("onnxruntime", "polygraphy", "channel_scales"))
+X, Y = models.tensor("x", [2, 4]), models.tensor("y", [2, 4])
+
+
+def lint(path: Path, **options: Any) -> Findings:
+    return lint_file(path, LintOptions(**{"checks": OWN, **options}), lambda *_: None)
+
+
+def by_check(findings: Findings, check: str) -> list[Finding]:
+    return [finding for finding in findings.findings if finding.check == check]
+
+
+def save(tmp_path: Path, change: Callable[[onnx.ModelProto], object] | None = None, **graph: Any) -> Path:
+    """A model of one Relu, or of the given parts, after a change."""
+    nodes = graph.get("nodes", [helper.make_node("Relu", ["x"], ["y"], name="relu")])
+    tensors = [numpy_helper.from_array(np.asarray(a), name) for name, a in graph.get("initializers", {}).items()]
+    proto = helper.make_model(
+        helper.make_graph(nodes, "main", graph.get("inputs", [X]), graph.get("outputs", [Y]), tensors),
+        ir_version=8,
+        opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("custom", 1)],
+    )
+    if change is not None:
+        change(proto)
+    return models.save(proto, tmp_path / "model.onnx")
+
+
+def step(path: Path, settings: str = "{}", **inputs: InputSpec) -> tuple[Findings, Result]:
+    out = path.parent / "out"
+    out.mkdir(exist_ok=True)
+    context = Context("lint", inputs, {}, out, logging.getLogger("test"), lambda *_: None, Path())
+    result = Lint.model_validate_json(settings).run(Onnx(path, "source", ""), out, context)
+    return Findings.model_validate_json((out / "findings.json").read_text()), result
+
+
+def test_the_step_knows_the_names_of_all_checks() -> None:
+    assert get_args(CheckName) == CHECKS
+
+
+@pytest.mark.parametrize("name", ["cnn", "tfm", "ctrl", "func", "ext", "sparse"])
+def test_models_that_run_have_no_errors(tmp_path: Path, name: str) -> None:
+    findings = lint(getattr(models, f"make_{name}")(tmp_path / "model.onnx"))
+    assert [f for f in findings.findings if f.severity == "error"] == []
+    assert set(findings.checks_run) == set(OWN)
+
+
+def add(name: str, *inputs: str) -> onnx.NodeProto:
+    return helper.make_node("Add", list(inputs), [f"{name}_out"], name=name)
+
+
+def test_unused_nodes_and_what_only_they_read(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"], name="relu"), add("dead", "x", "w"), add("deader", "dead_out", "x")]
+    inputs = [X, models.tensor("unread", [2])]
+    found = lint(
+        save(
+            tmp_path,
+            nodes=nodes,
+            inputs=inputs,
+            initializers={"w": np.ones(4, np.float32), "u": np.ones(3, np.float32)},
+        )
+    )
+    assert {f.node for f in by_check(found, "unused_node")} == {"dead", "deader"}
+    assert ["'u'" in f.message for f in by_check(found, "unused_initializer")] == [True]
+    assert ["'unread'" in f.message for f in by_check(found, "unused_input")] == [True]
+
+
+def test_what_only_a_subgraph_reads_is_used(tmp_path: Path) -> None:
+    found = lint(models.make_ctrl(tmp_path / "model.onnx"))
+    assert by_check(found, "unused_node") == []
+    assert by_check(found, "unused_input") == []
+
+
+def test_names(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["a"], name="same"), helper.make_node("Relu", ["a"], ["b"], name="same")]
+    nodes += [helper.make_node("Relu", ["b"], ["y"])]
+    found = lint(save(tmp_path, nodes=nodes))
+    assert [(f.node, f.severity) for f in by_check(found, "duplicate_name")] == [("same", "warning")]
+    assert [f.op_type for f in by_check(found, "missing_name")] == ["Relu"]
+
+
+def test_a_tensor_made_twice_is_an_error_even_where_the_model_cannot_be_loaded(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"], name=name) for name in ("first", "second")]
+    found = lint(save(tmp_path, nodes=nodes))
+    assert [(f.node, f.severity) for f in by_check(found, "duplicate_name")] == [("second", "error")]
+    assert by_check(found, "load")
+    assert found.checks_skipped["shape_inference"] == "the model cannot be loaded"
+
+
+def test_operators(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("NoSuch", ["x"], ["a"], name="invented"),
+        helper.make_node("Upsample", ["a", "s"], ["b"], name="old"),
+        helper.make_node("Plugin", ["b"], ["c"], name="special", domain="custom"),
+        helper.make_node("Gelu", ["c"], ["y"], name="contrib", domain="com.microsoft"),
+    ]
+    found = by_check(lint(save(tmp_path, nodes=nodes, initializers={"s": np.ones(2, np.float32)})), "unknown_op")
+    assert {f.node: f.severity for f in found} == {"invented": "error", "old": "error", "special": "warning"}
+    assert "deprecated" in next(f.message for f in found if f.node == "old")
+
+
+def newer(proto: onnx.ModelProto) -> None:
+    proto.ir_version = 14
+    proto.opset_import[0].version = 27
+
+
+def test_versions_onnx_runtime_does_not_load(tmp_path: Path) -> None:
+    found = by_check(lint(save(tmp_path, newer)), "versions")
+    assert [f.severity for f in found] == ["error", "error"]
+
+
+def test_dynamic_outputs_are_noted(tmp_path: Path) -> None:
+    found = by_check(lint(models.make_cnn(tmp_path / "model.onnx")), "dynamic_output")
+    assert [(f.severity, f.message) for f in found] == [("info", "output 'y' is dynamic: [batch, 10]")]
+
+
+def test_numbers(tmp_path: Path) -> None:
+    values = {
+        "nan": np.array([1, np.nan, np.nan, 0], np.float32),
+        "inf": np.array([1, -np.inf, 0, 0], np.float32),
+        "large": np.array([1e5, 1, 1, 1], np.float32),
+        "tiny": np.array([1e-12], np.float32),
+        "wide": np.array([1, 2, 3, 4], np.float64),
+    }
+    found = lint(save(tmp_path, initializers=values))
+    told = {
+        (f.check, f.severity, f.message.split("'")[1])
+        for f in found.findings
+        if f.check in ("nan_inf", "fp16_range", "float64")
+    }
+    assert told == {
+        ("nan_inf", "error", "nan"),
+        ("nan_inf", "warning", "inf"),
+        ("fp16_range", "warning", "large"),
+        ("fp16_range", "warning", "tiny"),
+        ("float64", "warning", "wide"),
+    }
+    assert any("2 NaN of 4" in f.message for f in found.findings)
+
+
+def test_shape_inference_names_the_node(tmp_path: Path) -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")]
+    found = by_check(
+        lint(save(tmp_path, nodes=nodes, initializers={"w": np.ones((5, 4), np.float32)})), "shape_inference"
+    )
+    assert [(f.node, f.op_type, f.severity) for f in found] == [("product", "MatMul", "error")]
+
+
+def test_the_checker_names_the_node(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"], name="relu", invented=1)]
+    found = by_check(lint(save(tmp_path, nodes=nodes)), "onnx.checker")
+    assert [(f.node, f.op_type) for f in found] == [("relu", "Relu")]
+
+
+def test_external_data_that_is_missing_is_a_finding(tmp_path: Path) -> None:
+    path = models.make_ext(tmp_path / "model.onnx")
+    (tmp_path / "model.onnx.bin").unlink()
+    found = by_check(lint(path), "external_data")
+    assert [f.severity for f in found] == ["error"]
+    assert "missing" in found[0].message
+
+
+def test_no_model_at_all_is_an_error_of_the_request(tmp_path: Path) -> None:
+    for content in (b"", b"not a model at all, whatever it may be"):
+        (tmp_path / "model.onnx").write_bytes(content)
+        with pytest.raises(ModelError):
+            lint(tmp_path / "model.onnx")
+    with pytest.raises(ModelError, match="no such model"):
+        lint(tmp_path / "none.onnx")
+
+
+def test_onnx_runtime_says_what_it_cannot_load(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Plugin", ["x"], ["y"], name="special", domain="custom")]
+    found = by_check(lint(save(tmp_path, nodes=nodes), checks=("onnxruntime",)), "onnxruntime")
+    assert [f.severity for f in found] == ["error"]
+    assert "Plugin" in found[0].message
+
+
+def test_polygraphy_runs_the_model_at_the_recipe_s_shapes(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"], name="reshape")]
+    inputs, outputs = [models.tensor("x", ["n"])], [models.tensor("y", [2, "m"])]
+    path = save(
+        tmp_path, nodes=nodes, inputs=inputs, outputs=outputs, initializers={"shape": np.array([2, -1], np.int64)}
+    )
+    assert lint(path, checks=("polygraphy",), inputs=specs({"x": {"shape": [4]}})).findings == ()
+    made_up = lint(path, checks=("polygraphy",)).findings
+    certain = lint(path, checks=("polygraphy",), inputs=specs({"x": {"shape": [3]}})).findings
+    assert [(f.node, f.severity) for f in made_up] == [("reshape", "warning")]
+    assert [(f.node, f.severity) for f in certain] == [("reshape", "error")]
+
+
+def test_polygraphy_is_told_as_missing_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "polygraphy_missing", lambda: "onnx_graphsurgeon not installed")
+    path = save(tmp_path)
+    assert "not installed" in lint(path, checks=()).checks_skipped["polygraphy"]
+    with pytest.raises(BackendError, match="pip install"):
+        lint(path, checks=("polygraphy",), polygraphy="always")
+
+
+def test_a_check_that_hangs_ends_with_the_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "_LOAD", "import time; time.sleep(60)")
+    start = time.monotonic()
+    findings = lint(save(tmp_path), checks=("onnxruntime",), time_limit_s=0.5)
+    assert time.monotonic() - start < 20
+    assert findings.checks_skipped == {**findings.checks_skipped, "onnxruntime": "the time limit was reached"}
+    assert [f.severity for f in findings.findings] == ["warning"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_check_that_crashes_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "_LOAD", "import os; os.kill(os.getpid(), 11)")
+    findings = lint(save(tmp_path), checks=("onnxruntime",)).findings
+    assert "crashed" in findings[0].message
+
+
+def test_large_models_are_not_read_unless_asked(tmp_path: Path) -> None:
+    path = models.make_ext(tmp_path / "model.onnx")
+    skipped = lint(path, checks=(), skip=("onnxruntime",), large_model_bytes=1000).checks_skipped
+    assert {name for name, reason in skipped.items() if "large" in reason} == {
+        "channel_scales",
+        "nan_inf",
+        "fp16_range",
+        "polygraphy",
+    }
+    assert "nan_inf" in lint(path, checks=("nan_inf",), large_model_bytes=1000).checks_run
+
+
+def test_a_mistake_made_everywhere_is_told_some_times(tmp_path: Path) -> None:
+    nodes = [helper.make_node("NoSuch", ["x"], [f"o{i}"], name=f"n{i}") for i in range(300)]
+    found = by_check(lint(save(tmp_path, nodes=[*nodes, helper.make_node("Relu", ["x"], ["y"])])), "unknown_op")
+    assert len(found) == 51
+    assert "250 more" in found[-1].message
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "problem", "passed"),
+    [
+        ("error", "warning", True),
+        ("warning", "warning", False),
+        ("error", "error", False),
+        ("never", "error", True),
+        ("warning", "", True),
+    ],
+)
+def test_the_chosen_severity_decides(tmp_path: Path, fail_on: str, problem: str, passed: bool) -> None:
+    values = {"warning": {"w": np.array([np.inf], np.float32)}, "error": {"w": np.array([np.nan], np.float32)}, "": {}}
+    node = (
+        helper.make_node("Add", ["x", "w"], ["y"], name="add")
+        if problem
+        else helper.make_node("Relu", ["x"], ["y"], name="r")
+    )
+    path = save(tmp_path, nodes=[node], initializers=values[problem])
+    findings, result = step(path, f'{{"fail_on": "{fail_on}", "checks": ["nan_inf"]}}')
+    assert result.passed is passed
+    assert findings.checks_run == ("nan_inf",)
+    assert result.metrics["errors"].value == (problem == "error")
+    assert Lint.stops_run
+
+
+def test_the_whole_step_on_a_model_that_is_fine(tmp_path: Path) -> None:
+    findings, result = step(save(tmp_path), '{"time_limit": "60 s", "polygraphy": "always"}', x=InputSpec(shape=(2, 4)))
+    assert result.passed
+    assert result.summary == "nothing found"
+    assert findings.checks_run == CHECKS
+    assert TensorProto.FLOAT == 1
+
+
+def test_a_real_model_shows_what_fp16_cannot_hold(sample_model: Callable[[str], Path]) -> None:
+    found = lint(sample_model("det"), checks=())
+    assert found.count("error") == 0
+    # The story of the quickstart: a BatchNormalization's variance that fp16 turns into infinity.
+    assert any(f.check == "fp16_range" and "batch_norm_0.w_2" in f.message for f in found.findings)
+
+
+def test_channels_a_hundredfold_apart_are_reported(tmp_path: Path) -> None:
+    builder = models.GraphBuilder(1)
+    rows = builder.op("MatMul", "x", builder.weight(3, 40, scale=2.0))
+    scores = builder.op("Sigmoid", builder.op("Unsqueeze", rows, builder.ints(1)))
+    boxes = builder.op("Mul", scores, builder.floats(300.0))
+    models.rename_output(builder, builder.op("Concat", boxes, scores, boxes, scores, axis=1), "y")
+    model = builder.model([models.tensor("x", [1, 3])], [models.tensor("y", [1, 4, 40])])
+    path = models.save(model, tmp_path / "mixed.onnx")
+    (found,) = lint(path, checks=("channel_scales",)).findings
+    assert (found.severity, found.check) == ("info", "channel_scales")
+    assert "output 'y': values of channel 0 reach" in found.message
+    alike = models.save(models.cnn_model(), tmp_path / "alike.onnx")
+    assert lint(alike, checks=("channel_scales",)).findings == ()
+
+
+def test_a_model_that_does_not_run_has_no_channel_scales(tmp_path: Path) -> None:
+    path = save(tmp_path, nodes=[helper.make_node("Nonsense", ["x"], ["y"])])
+    assert lint(path, checks=("channel_scales",)).findings == ()

@@ -1,0 +1,170 @@
+"""What every operation of the step `edit` must do, whoever wrote it: discovered, not listed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import jsonschema
+import pytest
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from ndld_flow.base.settings import describe_settings
+from ndld_flow.cli.explain_step import explain_part
+from ndld_flow.graph.edit.catalogue import find_operation, operation_words, summary_of
+from ndld_flow.graph.edit.entry import entry_type
+from ndld_flow.graph.edit.operation import Operation
+from ndld_flow.recipe.messages import models_in
+from ndld_flow.steps.edit import Edit
+from tests.support.editing_fixtures import edit
+
+every_operation = pytest.mark.parametrize("word", operation_words())
+
+
+def operation_of(word: str) -> type[Operation]:
+    found = find_operation(word)
+    assert found is not None
+    return found
+
+
+def nested_models(model: type[BaseModel]) -> set[type[BaseModel]]:
+    found: set[type[BaseModel]] = set()
+    waiting = [model]
+    while waiting:
+        model = waiting.pop()
+        if model not in found:
+            found.add(model)
+            waiting += [inner for info in model.model_fields.values() for inner in models_in(info.annotation)]
+    return found
+
+
+def examples_of(word: str) -> list[object]:
+    """The settings in the docstring's examples: paragraphs that are YAML with the operation's word as the key."""
+    paragraphs = (operation_of(word).__doc__ or "").split("\n\n")
+    shown = [text for text in paragraphs if text.strip().startswith((f"{word}:", f"- {word}"))]
+    loaded = [yaml.safe_load(text) for text in shown]
+    return [entry for one in loaded for entry in (one if isinstance(one, list) else [one])]
+
+
+def test_there_are_operations() -> None:
+    assert {"rename_nodes", "add_node", "remove_nodes", "extract", "set_attributes"} <= set(operation_words())
+
+
+def test_reading_a_recipe_imports_only_the_operations_it_uses() -> None:
+    code = (
+        "import sys; from ndld_flow.steps.edit import Edit\n"
+        'Edit.model_validate_json(\'{"operations": [{"rename_nodes": {"select": "a", "to": "b"}}]}\')\n'
+        "used = [name for name in sys.modules if name.startswith('ndld_flow.graph.edit.operations.')]\n"
+        "assert used == ['ndld_flow.graph.edit.operations.rename_nodes'], used\n"
+        "assert not {'onnx', 'onnx_ir', 'numpy', 'onnxscript', 'onnxruntime'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_no_operation_imports_a_heavy_library_before_it_works() -> None:
+    code = (
+        "import sys; from ndld_flow.steps.edit import Edit; Edit.model_json_schema()\n"
+        "assert not {'onnx', 'onnx_ir', 'numpy', 'onnxscript', 'onnxruntime'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@every_operation
+def test_it_is_documented(word: str) -> None:
+    operation = operation_of(word)
+    assert summary_of(operation).endswith("."), "the docstring's first line is a sentence"
+    assert len(summary_of(operation)) < 110
+    for model in nested_models(operation):
+        undescribed = set(model.model_fields) - set(describe_settings(model))
+        assert not undescribed, f"{model.__name__}: {undescribed} need docstrings: they become the help and the schema"
+
+
+@every_operation
+def test_its_examples_are_true(word: str) -> None:
+    examples = examples_of(word)
+    assert examples, f"the docstring of {word} shows no example that begins with `{word}:`"
+    for example in examples:
+        entry = Edit.model_validate({"operations": (example,)}).operations[0]
+        assert entry.word == word
+
+
+@every_operation
+def test_settings_are_strict_and_frozen(word: str) -> None:
+    operation = operation_of(word)
+    assert operation.model_config["frozen"] and operation.model_config["strict"]
+    with pytest.raises(ValidationError):
+        entry_type(word).model_validate({word: {"a_setting_that_no_operation_has": 1}})
+
+
+@every_operation
+def test_settings_survive_being_written_and_read(word: str) -> None:
+    for example in examples_of(word):
+        step = Edit.model_validate({"operations": (example,)})
+        assert Edit.model_validate_json(step.model_dump_json()) == step
+
+
+def test_the_schema_takes_what_recipes_may_say_and_nothing_else() -> None:
+    def takes(*operations: object) -> bool:
+        found = validator.is_valid({"operations": list(operations)})
+        assert found or not is_sound(list(operations)), f"refused, and sound: {operations}"
+        return found
+
+    validator = jsonschema.Draft202012Validator(Edit.model_json_schema())
+    assert takes("remove_noops") and takes({"remove_noops": None}) and takes({"remove_noops": {}})
+    for word in operation_words():
+        assert takes(*examples_of(word))
+        assert not takes({word: {"a_setting_that_no_operation_has": 1}})
+    assert not takes("insert_node") and not takes({"insert_node": None})
+    assert not takes("remove_nops") and not takes({"remove_nops": {}})
+    assert not takes({"remove_noops": {}, "name_all": {}}) and not takes({}) and not takes()
+
+
+def is_sound(operations: list[object]) -> bool:
+    try:
+        Edit.model_validate_json(json.dumps({"operations": operations}))
+    except ValidationError:
+        return False
+    return True
+
+
+@every_operation
+def test_its_help_names_every_setting(word: str) -> None:
+    page = click.unstyle(explain_part(word, operation_of(word)))
+    for name in operation_of(word).model_fields:
+        assert f"  {name}:" in page
+
+
+TOY = '''
+from ndld_flow.graph.edit.operation import Operation
+
+class Sign(Operation):
+    """Sign the model."""
+    name: str = "me"
+    """Whose name."""
+    def apply(self, edited):
+        edited.model.doc_string = self.name
+        return "signed"
+'''
+
+
+def test_a_package_offers_its_operations_by_an_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "toy_operations.py").write_text(TOY)
+    info = tmp_path / "toy_operations-2.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-operations\nVersion: 2.1\n")
+    (info / "entry_points.txt").write_text("[ndld_flow.operations]\nsign = toy_operations:Sign\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for cached in (operation_words, find_operation):
+        cached.cache_clear()
+    try:
+        step = Edit.model_validate_json('{"operations": [{"sign": {"name": "Ada"}}]}')
+        version = step.library_versions()["operation sign"]
+        assert version.startswith("1 toy-operations 2.1 ")  # of code that is not installed, a digest too
+        assert edit("g (float[1] x) => (float[1] y) { y = Relu(x) }", {"sign": {}}).doc_string == "me"
+    finally:
+        for cached in (operation_words, find_operation):
+            cached.cache_clear()

@@ -1,0 +1,510 @@
+"""Gemm, decomposing, Erf, no-ops, a free batch: operations that people ask for by name."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.graph.edit.edit_file import Entry, edit_file, open_model
+from ndld_flow.graph.edit.edited_model import EditedModel
+from ndld_flow.graph.edit.operation import Operation
+from ndld_flow.graph.edit.operations.decompose import Decompose
+from ndld_flow.graph.edit.operations.fuse_gemm import FuseGemm
+from ndld_flow.graph.edit.operations.make_batch_dynamic import MakeBatchDynamic
+from ndld_flow.graph.edit.operations.remove_noops import RemoveNoops
+from ndld_flow.graph.edit.operations.replace_erf import ReplaceErf
+from ndld_flow.graph.edit.operations.split_gemm import SplitGemm
+from ndld_flow.graph.edit.selection import NodeSelect
+from ndld_flow.inputs import InputSpec
+from tests.support.surgery_checks import assert_same, numbers, op_types, operate, outputs_of, parsed
+
+
+def _gemm(trans_a: int, trans_b: int, attributes: str = "", bias: str = ", c", opset: int = 17) -> onnx.ModelProto:
+    a = "4, N" if trans_a else "N, 4"
+    weights: dict[str, Any] = {"w": numbers(3, 4) if trans_b else numbers(4, 3), "c": numbers(3, seed=1)}
+    if not bias:
+        del weights["c"]
+    return parsed(
+        f"""<ir_version: 8, opset_import: ["": {opset}]>
+        g (float[{a}] x) => (float[N, 3] y) {{
+            y = Gemm <transA = {trans_a}, transB = {trans_b}{attributes}> (x, w{bias})
+        }}""",
+        **weights,
+    )
+
+
+@pytest.mark.parametrize(("trans_a", "trans_b"), list(itertools.product((0, 1), (0, 1))))
+@pytest.mark.parametrize("attributes", ["", ", alpha = 0.5", ", beta = 2.0", ", alpha = 0.5, beta = 0.0"])
+@pytest.mark.parametrize("bias", [", c", ""])
+def test_a_gemm_becomes_matmul_and_add(trans_a: int, trans_b: int, attributes: str, bias: str) -> None:
+    model = _gemm(trans_a, trans_b, attributes, bias)
+    split, _ = operate(model, SplitGemm())
+    assert "Gemm" not in op_types(split)
+    feeds = {"x": numbers(4, 5) if trans_a else numbers(5, 4)}
+    assert_same(outputs_of(model, feeds), outputs_of(split, feeds), 1e-6)
+
+
+def test_a_constant_factor_is_transposed_ahead_of_time() -> None:
+    split, _ = operate(_gemm(0, 1), SplitGemm())
+    assert op_types(split) == ["MatMul", "Add"]
+    assert sorted(tuple(tensor.dims) for tensor in split.graph.initializer) == [(3,), (4, 3)]
+
+
+def test_a_bias_that_counts_nothing_goes() -> None:
+    split, _ = operate(_gemm(0, 1, ", beta = 0.0", ", c"), SplitGemm())
+    assert op_types(split) == ["MatMul"]
+    assert [tuple(tensor.dims) for tensor in split.graph.initializer] == [(4, 3)]
+
+
+def test_a_factor_that_gemms_share_is_transposed_once() -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[N, 4] x) => (float[N, 4] y) { a = Gemm <transB = 1> (x, w) y = Gemm <transB = 1> (a, w) }""",
+        w=numbers(4, 4),
+    )
+    split, _ = operate(model, SplitGemm())
+    assert [tensor.name for tensor in split.graph.initializer] == ["w_transposed"]
+    assert_same(outputs_of(model, {"x": numbers(5, 4)}), outputs_of(split, {"x": numbers(5, 4)}), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "operation"),
+    [
+        ("Erf", ReplaceErf(by="tanh")),
+        ("HardSwish", Decompose.model_validate({"select": {"op_type": "HardSwish"}})),
+        ("Gemm", SplitGemm()),
+    ],
+)
+def test_a_tensor_that_is_two_outputs_stays_both(op_type: str, operation: Operation) -> None:
+    inputs = "x, x" if op_type == "Gemm" else "x"
+    model = parsed(
+        f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float[4, 4] x) => (float[4, 4] y, float[4, 4] y) {{ y = {op_type} ({inputs}) }}"""
+    )
+    replaced, _ = operate(model, operation)
+    assert op_type not in op_types(replaced)
+    assert [value.name for value in replaced.graph.output] == ["y", "y"]
+    assert_same(outputs_of(model, {"x": numbers(4, 4)}), outputs_of(replaced, {"x": numbers(4, 4)}), 1e-3)
+
+
+@pytest.mark.parametrize("opset", [7, 8, 11, 13, 20, 22])
+def test_gemms_are_split_at_every_opset_and_fused_again(opset: int) -> None:
+    model = _gemm(0, 1, opset=opset)
+    split, _ = operate(model, SplitGemm())
+    again, _ = operate(split, FuseGemm())
+    assert op_types(again) == ["Gemm"]
+    feeds = {"x": numbers(5, 4)}
+    for other in (split, again):
+        assert_same(outputs_of(model, feeds), outputs_of(other, feeds), 1e-6)
+
+
+def test_gemm_of_an_opset_without_broadcasting_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"operations\[0\]: .*Gemm.* is of opset 6: convert the model to 7 first"):
+        operate(_gemm(0, 0, opset=6), SplitGemm())
+
+
+def test_no_gemm_is_an_error_unless_allowed() -> None:
+    model = parsed('<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) { y = Relu (x) }')
+    with pytest.raises(RequestError, match="no node has the op_type 'Gemm'"):
+        operate(model, SplitGemm())
+    with pytest.raises(RequestError, match="no node has the op_type 'Add'"):
+        operate(model, FuseGemm())
+    same, _ = operate(model, SplitGemm(allow_empty=True), FuseGemm(allow_empty=True))
+    assert op_types(same) == ["Relu"]
+
+
+_NOISE = """<ir_version: 8, opset_import: ["": 17]>
+g (float[2, 3] x) => (float[2, 3] y) <int64[2] shape = {2, 3}, float one = {1.0}> {
+    a = Identity (x)
+    b = Dropout (a)
+    c = Cast <to = 1> (b)
+    d = Reshape (c, shape)
+    e = Transpose <perm = [0, 1]> (d)
+    f = Concat <axis = 0> (e)
+    h = Mul (f, one)
+    i = Relu (h)
+    y = Identity (i)
+}"""
+
+
+def test_nodes_that_change_nothing_go() -> None:
+    model = parsed(_NOISE)
+    bare, _ = operate(model, RemoveNoops())
+    assert op_types(bare) == ["Relu"]
+    assert [value.name for value in bare.graph.output] == ["y"]
+    feeds = {"x": numbers(2, 3)}
+    assert_same(outputs_of(model, feeds), outputs_of(bare, feeds))
+
+
+def test_only_the_kinds_that_are_asked_for_go() -> None:
+    bare, _ = operate(parsed(_NOISE), RemoveNoops(kinds=("dropout", "cast")))
+    assert op_types(bare) == ["Identity", "Reshape", "Transpose", "Concat", "Mul", "Relu", "Identity"]
+    with pytest.raises(RequestError, match="no node of the kinds pad that changes nothing"):
+        operate(parsed(_NOISE), RemoveNoops(kinds=("pad",)))
+
+
+def test_noops_in_branches_and_functions_go() -> None:
+    model = parsed(
+        """<ir_version: 9, opset_import: ["": 17, "local": 1]>
+        g (bool c, float[N] x) => (float[N] y) {
+            a = If (c) <
+                then_branch = t () => (float[N] p) { q = Identity (x)  p = Relu (q) },
+                else_branch = e () => (float[N] r) { s = Dropout (x)  r = Neg (s) }
+            >
+            y = local.Twice (a)
+        }
+        <opset_import: ["": 17], domain: "local">
+        Twice (v) => (w) { i = Identity (v)  w = Add (i, i) }"""
+    )
+    bare, _ = operate(model, RemoveNoops())
+    text = onnx.printer.to_text(bare)
+    assert "Identity" not in text
+    assert "Dropout" not in text
+    for condition in (True, False):
+        feeds = {"c": np.array(condition), "x": numbers(4)}
+        assert_same(outputs_of(model, feeds), outputs_of(bare, feeds))
+
+
+def _unary(op_type: str, opset: int, shape: str, attributes: str = "", inputs: str = "x", **weights: Any) -> Any:
+    return parsed(
+        f"""<ir_version: 10, opset_import: ["": {opset}]>
+        g ({shape} x) => ({shape} y) {{ y = {op_type} {attributes} ({inputs}) }}""",
+        **weights,
+    )
+
+
+def test_wrong_notes_about_shapes_are_not_believed(tmp_path: Path) -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[2, 3] x) => (float[2] y) <int64[2] shape = {3, 2}, float[2, 3] t> {
+            t = Reshape (x, shape)
+            y = ReduceSum <keepdims = 0> (t, axis)
+        }""",
+        axis=np.array([0]),
+    )
+    assert model.graph.value_info[0].name == "t"
+    onnx.save(model, tmp_path / "model.onnx")
+    edited = EditedModel(model=open_model(tmp_path / "model.onnx"), path=tmp_path / "model.onnx")
+    with pytest.raises(RequestError, match="the model has no node that changes nothing"):
+        RemoveNoops().apply(edited)
+
+
+def test_weights_on_disk_are_transposed_when_they_are_written(tmp_path: Path) -> None:
+    model = _gemm(0, 1)
+    source, target = tmp_path / "source.onnx", tmp_path / "target.onnx"
+    onnx.save(
+        onnx.ModelProto.FromString(model.SerializeToString()), source, save_as_external_data=True, size_threshold=0
+    )
+    edited = EditedModel(model=open_model(source), path=source)
+    edit_file(edited, [Entry("operations[0]", SplitGemm())], target)
+    assert (tmp_path / "target.onnx.data").exists()
+    feeds = {"x": numbers(5, 4)}
+    assert_same(outputs_of(model, feeds), outputs_of(onnx.load(target), feeds), 1e-6)
+
+
+def test_a_definition_leaves_no_node_that_nothing_reads() -> None:
+    model = _unary("LayerNormalization", 17, "float[N, 6]", "<axis = 1>", "x, s", s=numbers(6))
+    written, _ = operate(model, Decompose(select=NodeSelect(op_type=("LayerNormalization",))))
+    read = {name for node in written.graph.node for name in node.input} | {"y"}
+    assert all(read & set(node.output) for node in written.graph.node)
+
+
+_WHOLE = {
+    "LayerNormalization": (17, "float[N, 4, 6]", "<axis = -1, epsilon = 0.01>", {"s": numbers(6), "b": numbers(6)}),
+    "GroupNormalization": (21, "float[2, 4, 6]", "<num_groups = 2>", {"s": numbers(4), "b": numbers(4)}),
+    "Gelu": (20, "float[N, 6]", '<approximate = "tanh">', {}),
+    "HardSwish": (14, "float[N, 6]", "", {}),
+    "Softmax": (13, "float[N, 6]", "<axis = 1>", {}),
+    "Clip": (13, "float[N, 6]", "", {"low": np.array(-0.5, np.float32), "high": np.array(0.5, np.float32)}),
+    "Elu": (18, "float[N, 6]", "<alpha = 0.5>", {}),
+    "LeakyRelu": (16, "float[N, 6]", "", {}),
+    "RMSNormalization": (23, "float[N, 6]", "", {"s": numbers(6)}),
+    "MeanVarianceNormalization": (13, "float[2, 4, 6, 6]", "", {}),
+}
+
+
+@pytest.mark.parametrize("op_type", sorted(_WHOLE))
+@pytest.mark.parametrize("opset", [13, 17, 20, 22, 24])
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+def test_operators_are_written_out_in_others(op_type: str, opset: int, dtype: str) -> None:
+    first, shape, attributes, weights = _WHOLE[op_type]
+    half = dtype == "float16"
+    if opset < first or (half and op_type == "MeanVarianceNormalization"):  # ONNX defines that one for floats only
+        return
+    kind = np.float16 if half else np.float32
+    cast = {name: array.astype(kind) for name, array in weights.items()}
+    model = _unary(op_type, opset, shape.replace("float", dtype), attributes, ", ".join(("x", *cast)), **cast)
+    written, _ = operate(model, Decompose(select=NodeSelect(op_type=(op_type,))))
+    assert op_type not in op_types(written)
+    x = numbers(*(3 if dim == "N" else int(dim) for dim in shape[6:-1].split(", "))).astype(kind)
+    assert_same(outputs_of(model, {"x": x}), outputs_of(written, {"x": x}), 2e-2 if half else 1e-5)
+    for node in written.graph.node:
+        assert node.name.isidentifier()
+        assert all(name.isidentifier() for name in node.output)
+
+
+def test_a_definition_for_other_types_is_refused() -> None:
+    model = _unary("MeanVarianceNormalization", 13, "float16[2, 4, 6, 6]")
+    with pytest.raises(RequestError, match=r"ONNX's definition does not fit its types: .*inconsistent type"):
+        operate(model, Decompose(select=NodeSelect(name=("*",))))
+
+
+def test_attention_is_written_out() -> None:
+    model = parsed(
+        """<ir_version: 11, opset_import: ["": 23]>
+        g (float[2, 4, 5, 8] q, float[2, 4, 5, 8] k, float[2, 4, 5, 8] v) => (float[2, 4, 5, 8] y) {
+            y = Attention <is_causal = 1> (q, k, v)
+        }"""
+    )
+    written, _ = operate(model, Decompose(select=NodeSelect(op_type=("Attention",))))
+    assert "Attention" not in op_types(written)
+    feeds = {name: numbers(2, 4, 5, 8, seed=seed) for seed, name in enumerate("qkv")}
+    assert_same(outputs_of(model, feeds), outputs_of(written, feeds), 1e-5)
+
+
+def test_the_opset_that_defines_an_operator_is_told() -> None:
+    model = parsed('<ir_version: 8, opset_import: ["": 12]> g (float[2] x) => (float[2] y) { y = Elu (x) }')
+    with pytest.raises(RequestError, match="opset 12; opset 18 is the first that does: convert the model to it first"):
+        operate(model, Decompose(select=NodeSelect(op_type=("Elu",))))
+
+
+def test_what_cannot_be_written_out_is_told_with_what_can() -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[1, 3, 8, 8] x) => (float[1, 3, 1, 1] y) { y = GlobalAveragePool (x) }"""
+    )
+    with pytest.raises(
+        RequestError, match=r"GlobalAveragePool\) is not defined by other operators at opset 17; these are:.*Layer"
+    ):
+        operate(model, Decompose(select=NodeSelect(name=("*",))))
+
+
+def test_nodes_in_branches_and_functions_are_written_out() -> None:
+    model = parsed(
+        """<ir_version: 9, opset_import: ["": 17, "local": 1]>
+        g (bool c, float[N, 6] x) => (float[N, 6] y) {
+            a = If (c) <
+                then_branch = t () => (float[N, 6] p) { p = HardSwish (x) },
+                else_branch = e () => (float[N, 6] r) { r = LayerNormalization <axis = 1> (x, s) }
+            >
+            y = local.Swish (a)
+        }
+        <opset_import: ["": 17], domain: "local">
+        Swish (v) => (w) { w = HardSwish (v) }""",
+        s=numbers(6),
+    )
+    written, _ = operate(model, Decompose(select=NodeSelect(op_type=("HardSwish", "LayerNormalization"))))
+    assert "HardSwish (" not in onnx.printer.to_text(written)
+    assert "LayerNormalization <" not in onnx.printer.to_text(written)
+    for condition in (True, False):
+        feeds = {"c": np.array(condition), "x": numbers(4, 6)}
+        assert_same(outputs_of(model, feeds), outputs_of(written, feeds), 1e-5)
+
+
+@pytest.mark.parametrize(("by", "error", "told"), [("tanh", 3.6e-4, "3.6e-04"), ("polynomial", 6e-7, "1.5e-07")])
+@pytest.mark.parametrize("opset", [9, 11, 13, 17, 20, 22])
+def test_erf_by_a_formula(by: Any, error: float, told: str, opset: int) -> None:
+    model = _unary("Erf", opset, "float[N]")
+    replaced, notes = operate(model, ReplaceErf(by=by))
+    assert "Erf" not in op_types(replaced)
+    x = np.linspace(-6, 6, 100001, dtype=np.float32)
+    [expected], [found] = outputs_of(model, {"x": x}), outputs_of(replaced, {"x": x})
+    assert np.abs(expected - found).max() < error
+    assert notes == [f"1 Erf by the {by} formula: each is at most {told} off"]
+
+
+def test_erf_in_halves() -> None:
+    model = _unary("Erf", 17, "float16[N]")
+    x = np.linspace(-4, 4, 1001).astype(np.float16)
+    for by in ("tanh", "polynomial"):
+        replaced, _ = operate(model, ReplaceErf(by=by))
+        [expected], [found] = outputs_of(model, {"x": x}), outputs_of(replaced, {"x": x})
+        assert np.abs(expected.astype(np.float32) - found).max() < 4e-3
+
+
+def _by_items(fixed: onnx.ModelProto, free: onnx.ModelProto, feeds: dict[str, Any], tolerance: float = 1e-5) -> None:
+    """A batch of three gives what the fixed model gives for each of its items."""
+    together = outputs_of(free, feeds)
+    for item in range(3):
+        alone = outputs_of(fixed, {name: array[item : item + 1] for name, array in feeds.items()})
+        assert_same(alone, [output[item : item + 1] for output in together], tolerance)
+        assert_same(alone, outputs_of(free, {name: array[item : item + 1] for name, array in feeds.items()}))
+
+
+_EXPORTED = """<ir_version: 8, opset_import: ["": {}]>
+g (float[1, 3, 4, 4] x) => (float[1, 12] y, float[1, 5, 8] z)
+<int64[2] flat = {{1, -1}}, int64[3] steps = {{1, 4, 8}}, int64[3] back = {{4, 1, 8}}, int64[2] rows = {{4, 8}},
+ int64[2] lstm = {{4, 8}}> {{
+    f = Reshape (x, flat)
+    h = MatMul (f, w)
+    r = Reshape (h, steps)
+    t = Transpose <perm = [1, 0, 2]> (r)
+    l, last = LSTM <hidden_size = 8> (t, lw, lr, , , h0, c0)
+    l2 = Reshape (l, rows)
+    l3 = MatMul (l2, w3)
+    l4 = Reshape (l3, back)
+    b = Transpose <perm = [1, 0, 2]> (l4)
+    z = Concat <axis = 1> (token, b)
+    q = Reshape (b, flat)
+    y = MatMul (q, w2)
+}}"""
+
+
+@pytest.mark.parametrize("opset", [8, 11, 13, 17, 20, 22])
+def test_a_fixed_batch_becomes_free(opset: int) -> None:
+    model = parsed(
+        _EXPORTED.format(opset),
+        w=numbers(48, 32),
+        w2=numbers(32, 12, seed=1),
+        w3=numbers(8, 8, seed=2),
+        lw=numbers(1, 32, 8, seed=3),
+        lr=numbers(1, 32, 8, seed=4),
+        h0=numbers(1, 1, 8, seed=5),
+        c0=numbers(1, 1, 8, seed=6),
+        token=numbers(1, 1, 8, seed=7),
+    )
+    free, notes = operate(model, MakeBatchDynamic())
+    assert notes == []
+    for value in (*free.graph.input, *free.graph.output):
+        assert value.type.tensor_type.shape.dim[0].dim_param == "batch"
+    _by_items(model, free, {"x": numbers(3, 3, 4, 4)})
+
+
+def test_attention_with_fixed_reshapes_becomes_free() -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[1, 5, 8] x) => (float[1, 5, 8] y)
+        <int64[4] heads = {1, 5, 2, 4}, int64[3] joined = {1, 5, 8}, int64[3] folded = {2, 5, 4},
+         int64[4] unfolded = {1, 2, 5, 4}> {
+            q0 = MatMul (x, wq)  q1 = Reshape (q0, heads)  q2 = Transpose <perm = [0, 2, 1, 3]> (q1)
+            k0 = MatMul (x, wk)  k1 = Reshape (k0, heads)  k2 = Transpose <perm = [0, 2, 1, 3]> (k1)
+            q = Reshape (q2, folded)
+            k3 = Reshape (k2, folded)
+            k = Transpose <perm = [0, 2, 1]> (k3)
+            s = MatMul (q, k)
+            p = Softmax <axis = -1> (s)
+            o = MatMul (p, k3)
+            u = Reshape (o, unfolded)
+            v = Transpose <perm = [0, 2, 1, 3]> (u)
+            y = Reshape (v, joined)
+        }""",
+        wq=numbers(8, 8),
+        wk=numbers(8, 8, seed=1),
+    )
+    free, _ = operate(model, MakeBatchDynamic(name="n"))
+    assert free.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "n"
+    _by_items(model, free, {"x": numbers(3, 5, 8)})
+
+
+def test_sizes_of_a_resize_and_free_sides_become_free() -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[1, 3, H, W] x) => (float[1, 3, 64] y) <int64[4] sizes = {1, 3, 8, 8}, int64[3] flat = {1, 3, -1}> {
+            r = Resize <mode = "nearest"> (x, , , sizes)
+            y = Reshape (r, flat)
+        }"""
+    )
+    free, _ = operate(model, MakeBatchDynamic())
+    _by_items(model, free, {"x": numbers(3, 3, 4, 5)})
+
+
+def test_a_batch_inside_a_branch_becomes_free() -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (bool c, float[1, 2, 3] x) => (float[1, 6] y) <int64[2] flat = {1, 6}> {
+            y = If (c) <
+                then_branch = t () => (float[1, 6] p) { p = Reshape (x, flat) },
+                else_branch = e () => (float[1, 6] r) { n = Neg (x)  r = Reshape (n, flat) }
+            >
+        }"""
+    )
+    free, _ = operate(model, MakeBatchDynamic(inputs=("x",)))
+    x = numbers(3, 2, 3)
+    for condition, expected in ((True, x), (False, -x)):
+        assert_same([expected.reshape(3, 6)], outputs_of(free, {"c": np.array(condition), "x": x}))
+
+
+def test_a_batch_on_another_axis() -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[1, 4] x, float[2, 1, 4] state) => (float[2, 1, 4] next) <int64[3] shape = {2, 1, 4}> {
+            s = Reshape (state, shape)
+            next = Add (s, x)
+        }"""
+    )
+    free, _ = operate(model, MakeBatchDynamic(axes={"state": 1}))
+    x, state = numbers(3, 4), numbers(2, 3, 4)
+    assert_same([state + x], outputs_of(free, {"x": x, "state": state}))
+    assert [dim.dim_param for dim in free.graph.output[0].type.tensor_type.shape.dim] == ["", "batch", ""]
+
+
+def test_what_cannot_have_another_batch_is_named() -> None:
+    squeezed = '<ir_version: 8, opset_import: ["": 17]> g (float[1, 4] x) => (float[4] y) <int64[1] a = {0}> {%s}'
+    model = parsed(squeezed % "[lonely] y = Squeeze (x, a)")
+    with pytest.raises(
+        RequestError, match=r"the batch cannot be free: lonely \(Squeeze\) cannot take another one than 1"
+    ):
+        operate(model, MakeBatchDynamic())
+    model = parsed(squeezed % "[mixing] y = ReduceSum <keepdims = 0> (x, a)")
+    with pytest.raises(RequestError, match=r"no output follows the batch of x: it ends at mixing \(ReduceSum\)"):
+        operate(model, MakeBatchDynamic())
+    with pytest.raises(RequestError, match="the model has no input 'image'; known: x"):
+        operate(model, MakeBatchDynamic(inputs=("image",)))
+
+
+def test_an_output_that_does_not_follow_the_batch_is_noted() -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[1, 4] x) => (float[1, 4] y, float[1, 4] m) { y = Neg (x)  [mixing] m = ReduceMean <axes = [0]> (x) }"""
+    )
+    _, notes = operate(model, MakeBatchDynamic())
+    assert notes == ["outputs that do not follow the batch: m; it ends at mixing (ReduceMean)"]
+
+
+def test_a_batch_whose_items_influence_each_other_is_refused() -> None:
+    """Softmax over the items: one item alone is always 1."""
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[1, 4] x) => (float[1, 4] y) { y = Softmax <axis = 0> (x) }"""
+    )
+    with pytest.raises(
+        RequestError, match=r"a batch of 3 gives other results than its items alone: output y, item 0\."
+    ):
+        operate(model, MakeBatchDynamic())
+    free, _ = operate(model, MakeBatchDynamic(try_it=False))
+    assert free.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+
+
+def test_the_batch_is_tried_at_the_sizes_of_the_recipe(tmp_path: Path) -> None:
+    model = parsed(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[1, L] x) => (float[1, 3] y) { y = MatMul (x, w) }',
+        w=numbers(7, 3),
+    )
+    free, notes = operate(model, MakeBatchDynamic())
+    assert [note.partition(": ")[0] for note in notes] == ["the free batch was not tried"]
+    assert free.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+    onnx.save(model, tmp_path / "model.onnx")
+    path = tmp_path / "model.onnx"
+    edited = EditedModel(model=open_model(path), path=path, inputs={"x": InputSpec(shape=(1, 7))})
+    assert MakeBatchDynamic().apply(edited) == "batch free in x, y; 0 nodes had it built in"
+    assert edited.notes == []
+
+
+def test_a_batch_that_only_a_run_refuses_is_refused() -> None:
+    """Shape inference does not look at the lengths of sequences."""
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[4, 1, 2] x) => (float[4, 1, 1, 3] y) <int32[1] lengths = {4}> {
+            y = RNN <hidden_size = 3> (x, w, r, , lengths)
+        }""",
+        w=numbers(1, 3, 2),
+        r=numbers(1, 3, 3),
+    )
+    with pytest.raises(RequestError, match=r"other results than its items alone: it fails \(.*RNN"):
+        operate(model, MakeBatchDynamic(axes={"x": 1}))

@@ -1,0 +1,172 @@
+"""Values as people write them: what is read, what is refused and where, what a dtype can hold."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import onnx_ir as ir
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.graph.edit.dtype_words import dtype_of_word, word_of_dtype
+from ndld_flow.graph.edit.value_grammar import MAX_ELEMENTS, Value, parse_value, to_array
+
+_LEAVES = st.one_of(st.booleans(), st.integers(-(2**70), 2**70), st.floats(allow_nan=False), st.text(max_size=8))
+_VALUES = st.recursive(_LEAVES, lambda inner: st.lists(inner, max_size=4), max_leaves=12)
+
+
+def write(value: Value) -> str:
+    """A value in the grammar."""
+    if isinstance(value, list):
+        return f"[{' , '.join(map(write, value))} ]"
+    if isinstance(value, str):
+        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+@given(_VALUES)
+def test_what_is_written_is_read_again(value: Any) -> None:
+    found = parse_value(write(value))
+    assert found == value
+    assert repr(found) == repr(value), "true is not 1, and 1.0 is not 1"
+
+
+@given(st.text(alphabet="[]'\",\\ 0123456789abcxe.+-ntrufi\n", max_size=20))
+def test_any_text_is_a_value_or_refused_with_a_column(text: str) -> None:
+    try:
+        parse_value(text)
+    except RequestError as error:
+        assert ", column " in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("[[1,2],[3,4]]", [[1, 2], [3, 4]]),
+        (r"'It\'s alive!'", "It's alive!"),
+        (r'"say \"no\"\n"', 'say "no"\n'),
+        (r"'\x41\u00e9\\'", "Aé\\"),
+        ("0x1F", 31),
+        ("-0xff", -255),
+        ("+3", 3),
+        ("1e-3", 0.001),
+        (".5", 0.5),
+        ("-inf", -math.inf),
+        ("true", True),
+        ("False", False),
+        (" [ ] ", []),
+        ("[[], []]", [[], []]),
+    ],
+)
+def test_literals(text: str, value: Value) -> None:
+    found = parse_value(text)
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_nan_is_a_number() -> None:
+    found = parse_value("nan")
+    assert isinstance(found, float)
+    assert math.isnan(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "column 1: a value is missing"),
+        ("[1, 2", "column 6: `,` or `]` is missing"),
+        ("[1,,2]", "column 4: a value is missing"),
+        ("[1 2]", "column 4: `,` or `]` is missing"),
+        ("1 2", "column 3: the value has ended here"),
+        ("[1, two]", "column 5: `two` is no number, `true` or `false`; texts stand in quotes: `'two'`"),
+        ("['a\\q']", "column 4: `\\q` means nothing in a text"),
+        ("['abc]", "column 2: the text that begins here has no end"),
+        ("1e999", "column 1: `1e999` is no number"),
+        ("[" * 40, "column 33: lists are nested deeper than 32"),
+        ("9" * 401, "column 1:"),
+    ],
+)
+def test_mistakes_are_told_with_their_column(text: str, told: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        parse_value(text)
+    assert told in str(refused.value)
+
+
+def test_many_elements_are_for_files() -> None:
+    numbers = [0] * (MAX_ELEMENTS + 1)
+    for refuse in (lambda: parse_value(str(numbers)), lambda: to_array(list(numbers), ir.DataType.INT8)):
+        with pytest.raises(RequestError, match=r"more than 10,000 elements .* \.npy file"):
+            refuse()
+    assert to_array(list(numbers[1:]), ir.DataType.INT8).shape == (MAX_ELEMENTS,)
+
+
+_INTEGERS = [dtype for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED and dtype.is_integer()]
+_FLOATS = [dtype for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED and dtype.is_floating_point()]
+
+
+@given(st.sampled_from(_INTEGERS), st.integers(-(2**66), 2**66))
+def test_integers_are_held_or_refused(dtype: ir.DataType, number: int) -> None:
+    try:
+        held = int(to_array([number], dtype)[0])
+    except RequestError as error:
+        assert "which goes from" in str(error)
+        bits = dtype.bitwidth
+        low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if dtype.is_signed() else (0, 2**bits - 1)
+        assert not low <= number <= high
+    else:
+        assert held == number
+
+
+@given(st.sampled_from(_FLOATS), st.floats(allow_nan=False))
+def test_floats_are_rounded_and_never_cut_off(dtype: ir.DataType, number: float) -> None:
+    try:
+        held = float(to_array(number, dtype))
+    except RequestError:
+        return
+    assert math.isfinite(held) == math.isfinite(number)
+    if dtype.bitwidth >= 16 and abs(number) > 1e-4:
+        assert held == pytest.approx(number, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "told"),
+    [
+        ([[1, 2], [3]], "int8", "element 0 has the shape [2], element 1 has [1]"),
+        ([1, [2]], "int8", "element 0 has the shape [], element 1 has [1]"),
+        ([[1, 300]], "uint8", "300 at [0, 1] does not fit uint8, which goes from 0 to 255"),
+        (1.5, "int64", "1.5 does not fit int64"),
+        (True, "int64", "True does not fit int64"),
+        (2, "bool", "2 does not fit bool"),
+        ("a", "float32", "'a' does not fit float32"),
+        (1, "string", "1 does not fit string"),
+        (70000, "float16", "70000 does not fit float16, which goes from -65504 to 65504"),
+        (8, "float4_e2m1fn", "8 does not fit float4_e2m1fn, which goes from -6 to 6"),
+        (10**400, "float64", "does not fit float64"),
+        (math.inf, "float8_e4m3fn", "inf does not fit float8_e4m3fn"),
+        (1, "complex64", "complex64 cannot be written as text; give a .npy file"),
+    ],
+)
+def test_what_a_dtype_cannot_hold(value: Value, dtype: str, told: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        to_array(value, dtype_of_word(dtype))
+    assert told in str(refused.value)
+
+
+def test_arrays_have_the_shape_of_the_lists() -> None:
+    made = to_array([[1, 2.0, 3], [4, 5, 6]], ir.DataType.INT32)
+    assert (made.dtype.name, made.tolist()) == ("int32", [[1, 2, 3], [4, 5, 6]])
+    assert to_array([[], []], ir.DataType.FLOAT).shape == (2, 0)
+    assert to_array(7, ir.DataType.BFLOAT16).shape == ()
+    assert to_array(["a", "b"], ir.DataType.STRING).tolist() == ["a", "b"]
+
+
+def test_words_of_element_types() -> None:
+    assert {dtype_of_word(word) for word in ("float32", "float", "FLOAT", "fp32")} == {ir.DataType.FLOAT}
+    for dtype in ir.DataType:
+        if dtype != ir.DataType.UNDEFINED:
+            assert dtype_of_word(word_of_dtype(dtype)) == dtype
+    with pytest.raises(RequestError, match='"float16"'):
+        dtype_of_word("floot16")

@@ -1,0 +1,438 @@
+"""Measuring in real processes: turns, errors, crashes, interrupts, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+from ndld_flow.base.errors import BackendError, KilledError, ModelError, RequestError
+from ndld_flow.measure import process_runs, worker, worker_process
+from ndld_flow.measure.process_runs import ProcessRuns
+from ndld_flow.measure.profiler import measure_in_turns
+from ndld_flow.measure.profiling_request import ProfilingRequest
+from ndld_flow.measure.stopping import MeasuringPlan, Tally
+from ndld_flow.measure.timing_pass import TimingPlan
+from ndld_flow.measure.worker_job import Answer, Job, write_feeds
+from ndld_flow.processes import parent
+from ndld_flow.records.profile import Profile
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
+from ndld_flow.step import Context, Turn
+from ndld_flow.steps.profile import ProfileModel
+from ndld_flow.store.kinds import Onnx, ProfileDocument
+from tests.support.models_run import specs, write_model
+
+CHAIN = "g (float[n, 8] x) => (float[n, 8] y) { a = Relu(x) b = Exp(a) y = Softmax(b) }"
+FAILS = "g (float[n, 8] x, float[m, 4] z) => (float[n, 4] y) { y = MatMul(x, z) }"
+HOSTILE = 'it\'s "a" $(model); 模型 🦀 \N{RIGHT-TO-LEFT OVERRIDE}x'
+HERE: dict[str, Any] = {"runs": 1, "passes": 4, "stable": 0.0, "warmup_passes": 1, "warmup_ms": 0.0}
+FOREVER: dict[str, Any] = {
+    "runs": 1,
+    "passes": 10**9,
+    "stable": 0.0,
+    "warmup_passes": 1,
+    "warmup_ms": 0.0,
+    "budget_ms": 60_000.0,
+}
+SOON_S = 60
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes in /proc")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "m.onnx", CHAIN)
+
+
+def request(
+    path: Path, label: str = "a", session: SessionSettings | None = None, layer_passes: int = 0, **plan: Any
+) -> ProfilingRequest:
+    return ProfilingRequest(
+        path=path,
+        label=label,
+        digest="digest",
+        inputs={},
+        session=session or SessionSettings(),
+        plan=MeasuringPlan(**HERE | plan),
+        layer_passes=layer_passes,
+        batches=(),
+        seed=0,
+        options={},
+    )
+
+
+def measure(
+    folder: Path, *requests: ProfilingRequest, progress: Callable[[int, int, str], None] = lambda *_: None
+) -> list[Profile]:
+    scratch = folder / "scratch"
+    scratch.mkdir(parents=True, exist_ok=True)
+    try:
+        return [profile for profile, _ in measure_in_turns(requests, scratch, progress)]
+    finally:
+        assert list(scratch.iterdir()) == []
+
+
+class Watched(subprocess.Popen[bytes]):
+    """Remembers every process that was started."""
+
+    started: list[Watched] = []
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.started.append(self)
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> list[Watched]:
+    Watched.started = []
+    monkeypatch.setattr(parent.subprocess, "Popen", Watched)  # type: ignore[attr-defined]
+    return Watched.started
+
+
+def test_runs_go_round_and_round(model: Path, tmp_path: Path) -> None:
+    one_thread = SessionSettings(threads=1)
+    profiles = measure(
+        tmp_path,
+        request(model, "a", runs=3, passes=7),
+        request(model, "b", one_thread, runs=2, passes=4, sleep_ms=1.0),
+        request(model, "c", runs=1, passes=3, warmup_passes=3),
+    )
+    assert [len(profile.runs) for profile in profiles] == [3, 3, 3]
+    assert [[len(run.latency_ms) for run in profile.runs] for profile in profiles] == [[3] * 3, [2] * 3, [1] * 3]
+    began = sorted((run.started_s, profile.label) for profile in profiles for run in profile.runs)
+    assert "".join(label for _, label in began) == "abcabcabc"
+    assert began[0][0] == 0.0
+    for profile in profiles:
+        for run in profile.runs:
+            ended = run.started_s + (run.starts_ms[-1] + run.latency_ms[-1]) / 1e3
+            assert sum(run.started_s < start < ended for start, _ in began) == 0, "no two measure at the same time"
+            assert run.starts_ms[0] == 0.0
+            assert list(run.starts_ms) == sorted(run.starts_ms)
+            assert run.load_ms > 0
+            assert run.h2d_ms == run.compute_ms == run.d2h_ms == ()
+    assert len({(profile.sitting, profile.measured_at) for profile in profiles}) == 1
+    assert len(profiles[0].sitting) == 12
+    assert profiles[2].warmup_passes == 3
+    process = profiles[1].conditions["process"]
+    assert isinstance(process, dict)
+    assert process["threads"] == 1
+    assert {"before", "after", "during", "process"} == set(profiles[0].conditions)
+    (alone,) = measure(tmp_path, request(model))
+    assert alone.sitting not in ("", profiles[0].sitting)
+
+
+def test_equal_requests_are_measured_apart(model: Path, tmp_path: Path) -> None:
+    first, second = measure(tmp_path, request(model), request(model))
+    assert first.sitting == second.sitting
+    assert first.runs[0].started_s != second.runs[0].started_s
+
+
+def test_it_stops_when_stable(model: Path, tmp_path: Path) -> None:
+    (found,) = measure(tmp_path, request(model, layer_passes=5, runs=2, stable=1e9))
+    assert len(found.runs) == 5
+    assert found.layer_runs == (3, 3)  # as many as asked for, and no more for the runs that stability asked for
+    assert found.stopped_because.startswith("stable: ±")
+    assert found.stopped_because.endswith(" after 5 runs")
+
+
+def test_it_stops_when_the_budget_is_used(model: Path, tmp_path: Path) -> None:
+    (found,) = measure(tmp_path, request(model, passes=400, stable=1e-9, budget_ms=1500.0))
+    assert found.stopped_because.startswith("budget of 1.5 s used: ")
+    assert 1 <= len(found.runs) < 40
+
+
+def test_a_run_that_alone_exceeds_the_budget_is_ended(model: Path, tmp_path: Path) -> None:
+    started = time.perf_counter()
+    (found,) = measure(tmp_path, request(model, **FOREVER | {"budget_ms": 800.0}))
+    assert time.perf_counter() - started < SOON_S
+    assert found.stopped_because == "budget of 0.8 s used: after 1 run"
+    assert found.runs[0].latency_ms
+
+
+def test_recording_layers_is_not_paid_from_the_budget(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording_ms = 1e6
+
+    def recorded_for_long(*arguments: Any) -> Answer:
+        answer = worker_process.run_worker(*arguments)
+        answer.recording_ms = recording_ms
+        return answer
+
+    monkeypatch.setattr(process_runs, "run_worker", recorded_for_long)
+    one = Tally(MeasuringPlan(**HERE), 1)
+    ProcessRuns(
+        model,
+        SessionSettings(),
+        write_feeds({"x": np.ones((1, 8), np.float32)}, tmp_path),
+        one,
+        tmp_path,
+        lambda *_: None,
+    ).run_once()
+    assert -recording_ms < one.used_ms < 0
+
+
+def test_loading_is_paid_from_the_budget() -> None:
+    plan = TimingPlan(passes=3, limit_ms=100.0, warmup_passes=2)
+    assert worker.within(plan, used_ms=30.0) == replace(plan, limit_ms=70.0)
+    assert worker.within(plan, used_ms=300.0) == replace(plan, limit_ms=50.0)
+    unlimited = replace(plan, limit_ms=0.0)
+    assert worker.within(unlimited, used_ms=30.0) == unlimited
+
+
+def test_progress_tells_of_each_run(model: Path, tmp_path: Path) -> None:
+    told: list[tuple[int, int, str]] = []
+    measure(tmp_path, request(model, "a", runs=2), request(model, "b", runs=2), progress=lambda *it: told.append(it))
+    said = [what for _, _, what in told]
+    assert said[:2] == ["a, run 1: loading", "a, run 1: warming up"]
+    assert "b, run 2: loading" in said
+    assert all(0 <= done <= total == 4 for done, total, _ in told)
+    told.clear()
+    started = time.perf_counter()
+    measure(tmp_path, request(model, **FOREVER | {"budget_ms": 1000.0}), progress=lambda *it: told.append(it))
+    assert len(told) <= 4 + 10 * (time.perf_counter() - started)
+
+
+def test_steps_that_take_turns(model: Path, tmp_path: Path) -> None:
+    def turn(name: str, **settings: Any) -> Turn:
+        out, scratch = tmp_path / name / "out", tmp_path / name / "scratch"
+        out.mkdir(parents=True)
+        scratch.mkdir()
+        quick = {"runs": 2, "passes": 4, "stable": 0, "duration": 0, "warmup": 0, "layer_passes": 3}
+        step = ProfileModel.model_validate_json(json.dumps(quick | settings))
+        log = logging.getLogger("ndld_flow.test")
+        context = Context(name, specs({"x": {"shape": [2, 8]}}), {}, scratch, log, lambda *_: None, Path())
+        return Turn(step, Onnx(model, "source", "digest"), out, context)
+
+    turns = [turn("base"), turn("speed", threads=1, layer_passes=0, batches=[3])]
+    results = ProfileModel.run_together(turns)
+    base, speed = (
+        Profile.model_validate_json((one.out / ProfileDocument.main).read_text(encoding="utf-8")) for one in turns
+    )
+    assert base.sitting == speed.sitting
+    assert base.layer_runs == (2, 2)
+    assert all(len(layer.samples_ms) == 4 for layer in base.layers)
+    assert base.timeline
+    assert base.roofs is not None
+    assert speed.roofs is None
+    assert speed.layer_runs == ()
+    assert speed.options["threads"] == 1
+    assert [point.inputs[0].shape for point in speed.batches] == [(3, 8)]
+    metrics = results[0].metrics
+    assert metrics["latency.runs"].value == 2
+    assert metrics["latency.median"].value == sum(run.median_ms for run in base.runs) / 2
+    assert metrics["latency.spread"].value >= 0
+    assert metrics["memory.peak_bytes"].value == max(run.peak_memory_bytes for run in base.runs)
+    assert " over 2 runs (4 passes) on CPU, 3 layers" in results[0].summary
+    with pytest.raises(BackendError, match=r'^step odd: "warp" is no execution provider'):
+        ProfileModel.run_together([turn("fine"), turn("odd", provider="warp")])
+
+
+def test_a_model_that_fails_when_run_is_told_as_ever(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.onnx", FAILS)
+    with pytest.raises(ModelError, match=r"fails when run: .*MatMul.* It was fed x float32 1x8, z float32 1x4"):
+        measure(tmp_path, request(path))
+
+
+def test_a_provider_that_falls_back_is_an_error(model: Path, tmp_path: Path) -> None:
+    if "CUDAExecutionProvider" not in ort.get_available_providers() or shutil.which("nvidia-smi"):
+        pytest.skip("needs ONNX Runtime with CUDA, and a machine without a GPU")
+    with pytest.raises(BackendError, match=r"CUDAExecutionProvider was asked for, but .*set provider: cpu"):
+        measure(tmp_path, request(model), request(model, session=SessionSettings(provider="cuda")))
+
+
+def test_copies_of_a_device_are_told_beside_the_latency(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if there were a GPU."""
+
+    def measured_on_a_gpu(*arguments: Any) -> Answer:
+        answer = worker_process.run_worker(*arguments)
+        answer.providers.insert(0, "CUDAExecutionProvider")
+        answer.timings[0].h2d_ms = [0.5] * len(answer.timings[0].latency_ms)
+        answer.timings[0].d2h_ms = [0.25] * len(answer.timings[0].latency_ms)
+        return answer
+
+    monkeypatch.setattr(process_runs, "run_worker", measured_on_a_gpu)
+    (found,) = measure(tmp_path, request(model))
+    assert (found.runs[0].h2d_ms, found.runs[0].d2h_ms) == ((0.5,) * 4, (0.25,) * 4)
+    assert found.runs[0].compute_ms == found.runs[0].latency_ms
+    assert any("latency is that of the run on the device" in note for note in found.notes)
+    assert any("peak memory is the host's" in note for note in found.notes)
+
+
+def test_copies_are_made_where_there_is_a_device_only(model: Path) -> None:
+    bound = open_model(model, SessionSettings()).bind({"x": np.ones((2, 8), np.float32)}, on_device=True)
+    bound.once()
+    assert not bound.can_copy
+    bound.copy_in()
+    bound.copy_out()
+
+
+def test_a_sweep_that_cannot_be_costs_no_time(tmp_path: Path, workers: list[Watched]) -> None:
+    path = write_model(tmp_path / "m.onnx", CHAIN.replace("n,", "2,"))
+    with pytest.raises(RequestError, match="batch size cannot be changed"):
+        measure(tmp_path, replace(request(path), batches=(4,)))
+    assert workers == []
+
+
+@pytest.mark.parametrize("word", ["SIGSEGV", "SIGABRT", "SIGKILL"])
+def test_a_crash_is_told(word: str, model: Path, tmp_path: Path, workers: list[Watched]) -> None:
+    def crash(done: int, total: int, what: str) -> None:
+        if "pass" in what:
+            workers[-1].send_signal(getattr(signal, word))
+
+    with pytest.raises(KilledError) as caught:
+        measure(tmp_path, request(model, **FOREVER), progress=crash)
+    assert f"the process that measured {model} on cpu died of {word} while pass " in str(caught.value)
+    assert ("short of memory" in str(caught.value)) == (word == "SIGKILL")
+
+
+def test_a_bug_in_the_worker_brings_its_traceback(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    impossible = Job(model, SessionSettings(), parts=())
+    with pytest.raises(RuntimeError, match=r"(?s)ended with code 1 while starting:.*Traceback.*IndexError"):
+        worker_process.run_worker(impossible, tmp_path / "job", lambda *_: None)
+    monkeypatch.setattr(parent, "_NO_SPACE_BYTES", 2**80)
+    with pytest.raises(OSError, match="No space left"):
+        worker_process.run_worker(impossible, tmp_path / "full", lambda *_: None)
+
+
+@pytest.mark.parametrize("moment", ["loading", "warming up", "pass "])
+def test_an_interrupt_ends_the_worker(moment: str, model: Path, tmp_path: Path, workers: list[Watched]) -> None:
+    def interrupt(done: int, total: int, what: str) -> None:
+        if moment in what:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure(tmp_path, request(model, **FOREVER), progress=interrupt)
+    assert len(workers) == 1
+    assert workers[0].returncode == -signal.SIGKILL
+
+
+PARENT = """
+import sys
+from pathlib import Path
+from tests.measure.test_measuring_processes import FOREVER, Watched, measure, request, parent
+
+parent.subprocess.Popen = Watched
+
+def tell(done, total, what):
+    if sys.argv[3] in what:
+        print(Watched.started[-1].pid, flush=True)
+
+measure(Path(sys.argv[2]), request(Path(sys.argv[1]), **FOREVER, sleep_ms=float(sys.argv[4])), progress=tell)
+"""
+
+
+@needs_proc
+@pytest.mark.parametrize(
+    ("word", "moment", "sleep_ms"),
+    [
+        ("SIGKILL", "loading", 0),
+        ("SIGKILL", "pass ", 0),
+        ("SIGTERM", "pass ", 0),
+        ("SIGINT", "pass ", 0),
+        ("SIGKILL", "warming up", 10 * SOON_S * 1000),  # a worker that is silent for long
+    ],
+)
+def test_no_worker_outlives_us(word: str, moment: str, sleep_ms: int, model: Path, tmp_path: Path) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(model), str(tmp_path), moment, str(sleep_ms)],
+        cwd=Path(__file__).parent.parent.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert parent.stdout is not None
+    number = int(parent.stdout.readline())
+    assert is_worker(number)
+    parent.send_signal(getattr(signal, word))
+    parent.wait(SOON_S)
+    parent.stdout.close()
+    deadline = time.monotonic() + SOON_S
+    while is_worker(number):
+        assert time.monotonic() < deadline, "the worker lives on"
+        time.sleep(0.01)
+
+
+def is_worker(process: int) -> bool:
+    try:
+        return worker.__name__ in Path(f"/proc/{process}/cmdline").read_text()
+    except OSError:
+        return False
+
+
+@needs_proc
+def test_another_measurement_is_noticed(model: Path, tmp_path: Path) -> None:
+    begun, enough = threading.Event(), threading.Event()
+
+    def tell(done: int, total: int, what: str) -> None:
+        begun.set()
+        if enough.is_set():
+            raise KeyboardInterrupt
+
+    def measure_aside() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            measure(tmp_path / "aside", request(model, **FOREVER), progress=tell)
+
+    aside = threading.Thread(target=measure_aside)
+    aside.start()
+    try:
+        assert begun.wait(SOON_S)
+        (found,) = measure(tmp_path, request(model))
+    finally:
+        enough.set()
+        aside.join(SOON_S)
+    assert any(note.startswith("other measurements are running: ndld-flow (process ") for note in found.notes)
+
+
+def test_hostile_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / HOSTILE
+    folder.mkdir()
+    for name in ("json", "numpy", "onnxruntime", "ndld_flow"):
+        (folder / f"{name}.py").write_text("raise SystemExit('imported from where the user stands')")
+    monkeypatch.chdir(folder)
+    path = write_model(Path(f"{HOSTILE}.onnx"), CHAIN)
+    (found,) = measure(folder, request(path, label=HOSTILE * 100, layer_passes=2))
+    assert len(found.latency_ms) == 4
+
+
+def test_a_worker_imports_little() -> None:
+    heavy = {"onnx", "onnx_ir", "pydantic", "pandas", "matplotlib", "hydra", "polygraphy"}
+    code = f"import sys, {worker.__name__}; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_nothing_is_reported_about_models(model: Path, tmp_path: Path) -> None:
+    """ONNX Runtime keeps a database of what it will send below the home folder."""
+    kept_quiet_by = ("CI", "ORT_RUNNING_UNIT_TESTS", "ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME")
+    plain = {name: value for name, value in os.environ.items() if name not in kept_quiet_by}
+    home = tmp_path / "home"
+    home.mkdir()
+    code = (
+        "import sys; from pathlib import Path; from ndld_flow.runtimes.onnxruntime.onnxruntime_session import *; "
+        "open_model(Path(sys.argv[1]), SessionSettings())"
+    )
+    subprocess.run([sys.executable, "-P", "-c", code, str(model)], env=plain | {"HOME": str(home)}, check=True)
+    assert list(home.rglob("*onnxruntime*")) == []
+
+
+def test_a_worker_lives_alone_in_its_group(model: Path, tmp_path: Path, workers: list[Watched]) -> None:
+    """So Ctrl-C in a terminal reaches us only, and what it started can be ended with it."""
+    groups: list[int] = []
+    measure(tmp_path, request(model), progress=lambda *_: groups.append(os.getpgid(workers[-1].pid)))
+    assert set(groups) == {workers[0].pid}

@@ -1,0 +1,175 @@
+"""Rounds of two models, measured in real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ndld_flow import api
+from ndld_flow.base.errors import BackendError, KilledError, ModelError
+from ndld_flow.measure.pair_rounds import PairMeasurement, RoundLimits, measure_rounds
+from ndld_flow.measure.profiling_request import ProfilingRequest, Side
+from ndld_flow.measure.stopping import MeasuringPlan
+from ndld_flow.measure.turn_worker import run_turn
+from ndld_flow.records.comparison import Comparison
+from ndld_flow.records.read_document import read_document
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.store.digest import digest_file
+from tests.support.models import make_cnn
+
+RECIPE = """
+name: pair
+model: model.onnx
+steps:
+  base: {step: profile, threads: 1, runs: 2, passes: 4, warmup: 0, duration: 0, layer_passes: 0, stable: 0}
+  speed: {step: profile, threads: 1, runs: 2, passes: 4, warmup: 0, duration: 0, layer_passes: 0, stable: 0}
+  decide: {step: compare_profiles, base: base, rounds: 4, gates: ["latency.median <= +900 %"]}
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_cnn(tmp_path_factory.mktemp("models") / "model.onnx")
+
+
+def side(model: Path, scratch: Path, label: str, threads: int = 1) -> Side:
+    request = ProfilingRequest(
+        path=model,
+        label=label,
+        digest=digest_file(model),
+        inputs={},
+        session=SessionSettings(threads=threads),
+        plan=MeasuringPlan(),
+        layer_passes=0,
+        batches=(),
+        seed=0,
+        options={},
+    )
+    return Side(request, scratch, lambda *_: None, called=f"step {label}")
+
+
+def test_two_processes_alternate_pinned_to_one_cpu_and_another_in_the_next_round(model: Path, tmp_path: Path) -> None:
+    measurement = PairMeasurement([side(model, tmp_path, name) for name in ("base", "speed")], tmp_path, 15_000)
+    rounds = [measurement.measure_round() for _ in range(2)]
+    cpus = sorted(os.sched_getaffinity(0))
+    assert {one.pinned_to for one in rounds} == set(cpus[:2])
+    for one in rounds:
+        assert one.base.passes == one.candidate.passes > 1  # passes of microseconds share a turn
+        assert one.base.threads == one.candidate.threads == 1
+        lengths = {len(times) for each in (one.base, one.candidate) for times in (each.wall_ms, each.cpu_ms)}
+        assert lengths.pop() >= 28
+        assert not lengths
+
+
+def test_models_of_several_threads_are_not_pinned(model: Path, tmp_path: Path) -> None:
+    pair = [side(model, tmp_path, "base", threads=2), side(model, tmp_path, "speed", threads=2)]
+    one = PairMeasurement(pair, tmp_path, 15_000).measure_round()
+    assert (one.base.threads, one.pinned_to) == (2, None)
+
+
+def test_rounds_end_when_they_decide_or_at_their_limit(model: Path, tmp_path: Path) -> None:
+    pair = [side(model, tmp_path, name) for name in ("base", "speed")]
+    found = measure_rounds(pair, tmp_path, RoundLimits(9, 1e6), lambda rounds: len(rounds) == 2)
+    assert len(found.rounds) == 2
+    assert found.stopped_because.startswith("decided after 2 rounds")
+    found = measure_rounds(pair, tmp_path, RoundLimits(2, 1e6), lambda rounds: False)
+    assert len(found.rounds) == 2
+    assert found.stopped_because.startswith("stopped by the limit `rounds` after 2 rounds")
+    assert not list(tmp_path.iterdir())
+
+
+def children_of(folder: Path) -> list[int]:
+    """Return the processes that run turns with this folder as the current directory, or with files below it."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                command = (entry / "cmdline").read_text(errors="replace")
+                place = f"{(entry / 'cwd').readlink()} {command}"
+            except OSError:
+                continue
+            if str(folder) in place and "turn_worker" in command:
+                found.append(int(entry.name))
+    return found
+
+
+def until(happens: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if happens():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_a_process_that_dies_during_a_round_ends_it_by_name_and_nothing_is_left(model: Path, tmp_path: Path) -> None:
+    def kill_one(done: int, total: int, what: str) -> None:
+        if "cycle 3 of" in what:
+            os.kill(children_of(tmp_path)[0], signal.SIGKILL)
+
+    pair = [
+        Side(each.request, each.scratch, kill_one, each.called)
+        for each in (side(model, tmp_path, name) for name in ("base", "speed"))
+    ]
+    with pytest.raises(KilledError, match=r"^step (base|speed): .*SIGKILL while measuring round 1, cycle 3 of"):
+        measure_rounds(pair, tmp_path, RoundLimits(4, 1e6), lambda rounds: False)
+    assert not children_of(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_cannot_be_measured_is_an_error_by_name(model: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no model")
+    pair = [side(model, tmp_path, "base"), side(broken, tmp_path, "speed")]
+    with pytest.raises((ModelError, BackendError), match=r"^step speed: "):
+        measure_rounds(pair, tmp_path, RoundLimits(4, 1e6), lambda rounds: False)
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system does not report waiting for a CPU")
+def test_a_wait_is_neither_cpu_time_nor_queueing() -> None:
+    waits = run_turn(lambda: time.sleep(0.05), 1)
+    assert waits.queued_ms is not None
+    assert waits.wall_ms - waits.cpu_ms - waits.queued_ms > 40
+    works = run_turn(lambda: sum(range(300_000)), 1)
+    assert works.queued_ms is not None
+    assert works.wall_ms - works.cpu_ms - works.queued_ms < 0.1 * works.wall_ms + 1
+
+
+def test_a_recipe_compares_by_rounds(model: Path, in_folder: Path) -> None:
+    (in_folder / "model.onnx").write_bytes(model.read_bytes())
+    (in_folder / "pair.yaml").write_text(RECIPE)
+    finished = api.run("pair.yaml")
+    comparison = read_document(Comparison, Path(finished.folder) / "decide" / "comparison.json")
+    rounds = comparison.profiles[0].rounds
+    assert finished.passed
+    assert rounds is not None
+    assert len(rounds.rounds) == 4
+    assert rounds.rounds_limit == 4
+    assert "latency.median" in comparison.why
+    assert not comparison.profiles[0].rounds_missing
+    # The resolved recipe repeats the run, whatever the step read through others.
+    again = api.run(Path(finished.folder) / "recipe.yaml")
+    assert again.nothing_to_do
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_ctrl_c_during_rounds_leaves_no_process(model: Path, in_folder: Path) -> None:
+    (in_folder / "model.onnx").write_bytes(model.read_bytes())
+    (in_folder / "pair.yaml").write_text(RECIPE)
+    process = subprocess.Popen([sys.executable, "-m", "ndld_flow", "run", "pair.yaml"], start_new_session=True)
+    try:
+        assert until(lambda: bool(children_of(in_folder)))
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(60) == 130
+        assert until(lambda: not children_of(in_folder))
+    finally:
+        process.kill()
+        process.wait()

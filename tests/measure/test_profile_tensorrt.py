@@ -1,0 +1,672 @@
+"""Engines measured in real processes, on strict stand-ins of TensorRT and of CUDA's runtime library."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from ndld_flow.base.errors import BackendError, KilledError, RequestError
+from ndld_flow.machine.description import has_nvidia_gpu
+from ndld_flow.measure.engine_layers import read_engine_layers
+from ndld_flow.measure.timing_pass import Timing, TimingPlan, time_passes
+from ndld_flow.measure.worker_job import Job
+from ndld_flow.models.tensors import TensorSpec
+from ndld_flow.profiles.diagnose.subject import Subject
+from ndld_flow.profiles.diagnose.triage import triage
+from ndld_flow.records.build import Build, EngineBackend
+from ndld_flow.records.profile import Profile
+from ndld_flow.report.collect_layers import collect_layers
+from ndld_flow.runner.profile_model import profile_model
+from ndld_flow.runtimes.onnxruntime.device_facts import DeviceTimes
+from ndld_flow.runtimes.tensorrt.engine import cuda_runtime
+from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession
+from ndld_flow.runtimes.tensorrt.engine.engine_tensors import EngineTensor, note_casts, refuse_other_model, refuse_shape
+from ndld_flow.runtimes.tensorrt.engine.layer_recording import Recording
+from ndld_flow.step import Context, Turn
+from ndld_flow.steps.build_engine import BuildEngine
+from ndld_flow.steps.profile import ProfileModel
+from ndld_flow.store.kinds import Engine, Onnx, ProfileDocument
+from tests.support.cuda_standin import compile_cudart
+from tests.support.models_engine import constrain
+from tests.support.models_run import Given, Ran, run_step, specs, write_model
+from tests.support.tensorrt_standin import write_standin
+
+CHAIN = "g (float[n, 8] x) => (float[n, 8] y) { a = Relu(x) b = Exp(a) y = Softmax(b) }"
+OTHER = "g (float[n, 9] x, float[n, 8] z) => (float[n, 8] v) { u = Relu(x) v = Exp(z) }"
+WEIGHTS = "g (float[n, 2] x) => (float[n, 2] y) <float[2, 2] w = {1, 0, 0, 1}> { y = MatMul(x, w) }"
+QUICK = {"runs": 1, "stable": 0, "passes": 5, "duration": 0, "warmup": 0, "warmup_passes": 1, "layer_passes": 0}
+TWO_ROWS: Given = {"x": {"shape": [2, 8]}}
+UP_TO_FOUR = {"x": {"min": [1, 8], "opt": [2, 8], "max": [4, 8]}}
+NAMES = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
+
+
+@dataclass(frozen=True)
+class Standins:
+    """Libraries and engines that tests share: building one takes a process."""
+
+    folder: Path
+    cudart: Path
+    built: dict[str, Path]
+
+    def library(self, backend: EngineBackend, release: str) -> Path:
+        place = self.folder / f"{backend}-{release}"
+        if not place.exists():
+            write_standin(place, release, backend)
+        return place
+
+    def engine(self, library: Path, backend: str, graph: str, settings: dict[str, Any]) -> Path:
+        """The folder of an engine's files."""
+        key = json.dumps([str(library), graph, settings], sort_keys=True)
+        if key not in self.built:
+            folder = self.folder / f"built-{len(self.built)}"
+            folder.mkdir()
+            given = {"backend": backend, "library": str(library)} | settings
+            model = write_model(folder / "m.onnx", graph)
+            self.built[key] = run_step(BuildEngine, model, folder / "ran", given).out
+        return self.built[key]
+
+
+@pytest.fixture(scope="module")
+def standins(tmp_path_factory: pytest.TempPathFactory) -> Standins:
+    folder = tmp_path_factory.mktemp("standins")
+    return Standins(folder, compile_cudart(tmp_path_factory.mktemp("cudart")), {})
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where engines are built and measured."""
+
+    standins: Standins
+    folder: Path
+    library: Path
+    backend: EngineBackend
+    graph: str = CHAIN
+
+    def engine(self, graph: str = "", **settings: Any) -> Engine:
+        given = settings if "profiles" in settings or graph else {"profiles": [UP_TO_FOUR]} | settings
+        folder = self.standins.engine(self.library, self.backend, graph or self.graph, given)
+        return Engine(folder / Engine.main, "builds", "digest of the engine")
+
+    def profile(
+        self,
+        engine: Engine | None,
+        inputs: Given | None = None,
+        graph: str = "",
+        **settings: Any,
+    ) -> tuple[Ran, Profile]:
+        given = QUICK | {"backend": self.backend, "library": str(self.library)} | settings
+        artifacts: dict[str, Engine] = {}
+        if engine is not None:
+            given["engine"] = engine.label
+            artifacts = {"engine": engine}
+        folder = self.folder / f"ran-{len(list(self.folder.glob('ran-*')))}"
+        folder.mkdir()
+        model = write_model(folder / "m.onnx", graph or self.graph)
+        chosen = TWO_ROWS if inputs is None and not graph else inputs
+        ran = run_step(ProfileModel, model, folder, given, chosen, artifacts=artifacts)
+        assert list(ran.scratch.iterdir()) == []
+        return ran, Profile.model_validate_json((ran.out / ProfileDocument.main).read_text(encoding="utf-8"))
+
+    @property
+    def cuda_calls(self) -> list[str]:
+        return (self.folder / "cuda.log").read_text().splitlines()
+
+
+def bench_of(
+    backend: EngineBackend, release: str, standins: Standins, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Bench:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(standins.cudart), prepend=os.pathsep)
+    monkeypatch.setenv("CUDA_STANDIN_LOG", str(folder / "cuda.log"))
+    return Bench(standins, folder, standins.library(backend, release), backend)
+
+
+@pytest.fixture(params=["tensorrt", "tensorrt_rtx"])
+def bench(request: pytest.FixtureRequest, standins: Standins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    release = {"tensorrt": "10.8", "tensorrt_rtx": "1.7"}[request.param]
+    return bench_of(request.param, release, standins, tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def trt(standins: Standins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return bench_of("tensorrt", "10.8", standins, tmp_path, monkeypatch)
+
+
+def test_an_engine_of_a_step_is_measured(bench: Bench) -> None:
+    ran, found = bench.profile(bench.engine(), runs=2, passes=6, layer_passes=4)
+    assert found.backend == bench.backend
+    assert found.providers == (NAMES[bench.backend],)
+    assert found.versions[bench.backend.replace("_", "-")].startswith(("10.8", "1.7"))
+    assert "onnxruntime" not in " ".join(found.versions)
+    assert [(t.name, t.dtype, t.shape) for t in found.inputs] == [("x", "float32", (2, 8))]
+    assert [(t.name, t.dtype, t.shape) for t in found.outputs] == [("y", "float32", (2, 8))]
+    assert not {"threads", "provider", "optimization"} & set(found.options)
+    assert found.options["cuda_graph"] is False
+    for run in found.runs:
+        assert len(run.latency_ms) == len(run.enqueue_ms) == len(run.compute_ms) == 3
+        assert len(run.h2d_ms) == len(run.d2h_ms) == 3
+        assert all(0 < c <= wall + 0.01 for c, wall in zip(run.compute_ms, run.latency_ms, strict=True))
+        assert run.load_ms > 0
+    assert [len(layer.samples_ms) for layer in found.layers] == [4, 4, 4]
+    assert found.layer_runs == (2, 2)
+    assert found.layers_sum_ms > 0
+    assert [set(layer.onnx_nodes) for layer in found.layers] == [{"node_of_a"}, {"node_of_b"}, {"node_of_y"}]
+    assert all(layer.type and layer.tactic and layer.stream == 0 for layer in found.layers)
+    assert found.layers[0].outputs[0].dtype == "float32"
+    lanes = {span.lane for span in found.timeline}
+    assert lanes == {"enqueue", "H2D", "compute", "D2H", "stream 0"}
+    device = found.conditions["device"]
+    assert isinstance(device, dict)
+    assert device["device_total_bytes"] == 8 * 2**30
+    metrics = ran.result.metrics
+    assert metrics["compute.median"].value == statistics.median(statistics.median(r.compute_ms) for r in found.runs)
+    assert {"enqueue.median", "h2d.median", "d2h.median", "memory.device_bytes"} <= set(metrics)
+    assert f" on {NAMES[bench.backend]}, 3 layers" in ran.result.summary
+    assert any("copies from and to the host's memory are told beside it" in note for note in found.notes)
+    assert any("kernels were compiled" in note for note in found.notes) == (bench.backend == "tensorrt_rtx")
+
+
+def test_copies_are_in_the_latency_when_asked_for(trt: Bench) -> None:
+    _, beside = trt.profile(trt.engine())
+    _, within = trt.profile(trt.engine(), transfers=True)
+    run = within.runs[0]
+    parts = zip(run.latency_ms, run.h2d_ms, run.compute_ms, run.d2h_ms, strict=True)
+    assert all(h2d + compute + d2h <= latency + 0.01 for latency, h2d, compute, d2h in parts)
+    assert any("latency includes the copies" in note for note in within.notes)
+    assert "h2d 64" in trt.cuda_calls
+    assert "d2h 64" in trt.cuda_calls
+    told = Subject(beside)
+    assert told.latency_with_copies_ms == told.latency_ms + told.copies_ms > told.latency_ms
+    assert Subject(within).latency_with_copies_ms == Subject(within).latency_ms
+
+
+def test_a_pass_is_captured_in_a_cuda_graph(trt: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, found = trt.profile(trt.engine(), cuda_graph=True, layer_passes=2)
+    assert trt.cuda_calls.count("launch 1") == 6  # warm-up and five passes; the layer pass is without
+    assert len(found.layers) == 3
+    monkeypatch.setenv("CUDA_STANDIN_CAPTURE", "no")
+    with pytest.raises(BackendError, match=r"CUDA graph: cudaStreamEndCapture failed: .*leave out `cuda_graph`"):
+        trt.profile(trt.engine(), cuda_graph=True)
+
+
+def test_tensorrt_rtx_makes_its_graphs_itself(
+    standins: Standins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rtx = bench_of("tensorrt_rtx", "1.7", standins, tmp_path, monkeypatch)
+    engine = rtx.engine()
+    monkeypatch.setenv("STANDIN_RECORD", str(tmp_path / "calls.jsonl"))
+    rtx.profile(engine, cuda_graph=True)
+    recorded = (tmp_path / "calls.jsonl").read_text()
+    assert "WHOLE_GRAPH_CAPTURE" in recorded
+    assert "EAGER" in recorded
+    assert "launch 1" not in rtx.cuda_calls
+
+
+def test_streams_side_by_side(trt: Bench) -> None:
+    ran, found = trt.profile(trt.engine(), streams=3)
+    assert trt.cuda_calls.count("stream 1") == 3
+    per_second = ran.result.metrics["throughput.median"].value
+    assert per_second == pytest.approx(3e3 / found.latency.median_ms)
+    assert any("a pass is 3 inferences side by side" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("spin", "calls"), [(True, {"schedule 1", "event 0"}), (False, {"schedule 4", "event 1"})])
+def test_waiting_by_asking_or_by_sleeping(spin: bool, calls: set[str], trt: Bench) -> None:
+    _, found = trt.profile(trt.engine(), spin_wait=spin)
+    assert any("includes waking the CPU" in note for note in found.notes) == (not spin)
+    assert calls == {call for call in trt.cuda_calls if call.startswith(("schedule", "event"))}
+
+
+@pytest.mark.parametrize("way", [{}, {"cuda_graph": True}, {"streams": 2, "batches": [1, 4]}])
+def test_everything_is_given_back(way: dict[str, Any], trt: Bench) -> None:
+    """Also what the session without profiler held, before the one with it begins."""
+    trt.profile(trt.engine(), **way, layer_passes=2)
+    calls = [call.partition(" ") for call in trt.cuda_calls]
+    counted = {
+        "block": (("made", "block"), ("gone", "block")),
+        "stream": (("stream", "1"), ("gone", "stream")),
+        "event": (("event", ""), ("gone", "event")),
+        "graph": (("made", "graph"), ("gone", "graph")),
+    }
+    for kind, words in counted.items():
+        made, gone = (sum(call[0] == word and call[2].startswith(rest) for call in calls) for word, rest in words)
+        assert made == gone, kind
+        assert made > 0 or kind == "graph"
+
+
+def test_an_output_that_depends_on_data_has_room_for_the_most(trt: Bench) -> None:
+    graph = "g (float[n, 8] x) => (int64[2, m] y) { y = NonZero(x) }"
+    _, found = trt.profile(trt.engine(graph, profiles=[UP_TO_FOUR]), TWO_ROWS, graph)
+    assert found.outputs[0].shape == (2, -1)
+    assert "d2h 256" in trt.cuda_calls  # 2 x 16 elements of 8 bytes
+
+
+def test_a_shape_tensor_stays_on_the_host(trt: Bench) -> None:
+    graph = "g (float[n, 8] x, int64[2] sizes) => (float[a, b] y) { y = Reshape(x, sizes) }"
+    sizes = {"min": [1, 1], "opt": [4, 4], "max": [32, 32]}
+    engine = trt.engine(graph, profiles=[UP_TO_FOUR | {"sizes": sizes}])
+    given: Given = {"x": {"shape": [2, 8]}, "sizes": {"data": 4}}
+    trt.profile(engine, given, graph)
+    assert "h2d 64" in trt.cuda_calls
+    assert "h2d 16" not in trt.cuda_calls
+    with pytest.raises(RequestError, match='input "sizes": values 99x99 are outside of what the engine allows'):
+        trt.profile(engine, {"x": {"shape": [2, 8]}, "sizes": {"data": 99}}, graph)
+
+
+def test_tensorrts_own_plugins_are_there_before_the_engine(trt: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = trt.engine()
+    monkeypatch.setenv("STANDIN_RECORD", str(trt.folder / "calls.jsonl"))
+    trt.profile(engine)
+    assert "init_libnvinfer_plugins" in (trt.folder / "calls.jsonl").read_text()
+
+
+def test_a_tensorrt_that_does_not_start_says_why(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Built for a newer CUDA than the driver knows, though an older CUDA runtime library works."""
+    engine = bench.engine()
+    monkeypatch.setenv("STANDIN_OLD_DRIVER", "1")
+    with pytest.raises(BackendError, match=r"does not start: .*initialization failure with error: 35\)\. Check that"):
+        bench.profile(engine)
+
+
+def test_a_profiler_that_tells_nothing_is_an_error(trt: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = trt.engine()
+    monkeypatch.setenv("STANDIN_TELLS_NO_TIMES", "1")
+    with pytest.raises(
+        BackendError, match=r"profiler tells nothing .*no events were recorded\)\. Leave .*layer_passes: 0"
+    ):
+        trt.profile(engine, layer_passes=1)
+    assert trt.profile(engine)[1].layers == ()
+
+
+def test_shapes_must_be_in_the_optimization_profile(trt: Bench) -> None:
+    allowed = r'input "x": shape 5x8 is outside of what the engine allows \(1x8 to 4x8, optimization profile 0\)'
+    with pytest.raises(RequestError, match=allowed):
+        trt.profile(trt.engine(), {"x": {"shape": [5, 8]}})
+    _, found = trt.profile(trt.engine(), batches=[1, 4])
+    assert [point.inputs[0].shape for point in found.batches] == [(1, 8), (4, 8)]
+    with pytest.raises(RequestError, match=allowed):
+        trt.profile(trt.engine(), batches=[5])
+
+
+def test_the_optimization_profile_is_chosen(trt: Bench) -> None:
+    wide = {"x": {"min": [8, 8], "opt": [8, 8], "max": [8, 8]}}
+    engine = trt.engine(profiles=[UP_TO_FOUR, wide])
+    _, found = trt.profile(engine, {"x": {"shape": [8, 8]}}, optimization_profile=1)
+    assert found.outputs[0].shape == (8, 8)
+    with pytest.raises(RequestError, match=r"shape 2x8 is outside of what the engine allows \(8x8, optimization"):
+        trt.profile(engine, optimization_profile=1)
+    with pytest.raises(RequestError, match=r"optimization_profile: 2 is not in the engine .*it has 2, counted from 0"):
+        trt.profile(engine, optimization_profile=2)
+
+
+def test_a_prebuilt_engine_of_another_model_is_refused(trt: Bench) -> None:
+    engine = trt.engine(OTHER)
+    with pytest.raises(RequestError) as caught:
+        trt.profile(None, engine_file=str(engine.path))
+    said = str(caught.value)
+    assert "is not of this model" in said
+    assert "input x is float32 ?x9 in the engine and float32 nx8 in the model" in said
+    assert "the model has no input z" in said
+    assert "it has no output y (its outputs: v)" in said
+
+
+def test_a_prebuilt_engine_of_the_model_is_measured(bench: Bench) -> None:
+    _, found = bench.profile(None, engine_file=str(bench.engine().path), layer_passes=2)
+    assert len(found.layers) == 3
+    assert not any("refitted" in note for note in found.notes)
+
+
+def test_an_engine_of_another_step_is_refused_before_anything_starts(trt: Bench, tmp_path: Path) -> None:
+    engine = trt.engine()
+    other = _with_build(engine, tmp_path / "other", model_digest="another", label="half")
+    with pytest.raises(RequestError, match=r"step builds built its engine from half, and candidate is .*`from: half`"):
+        trt.profile(other)
+    foreign = _with_build(engine, tmp_path / "foreign", backend="tensorrt_rtx")
+    with pytest.raises(RequestError, match=r"for TensorRT-RTX, and TensorRT does not run it: set `backend: tensorrt_r"):
+        trt.profile(foreign)
+    (tmp_path / "other" / Engine.typed_model).write_bytes(write_model(tmp_path / "m.onnx", CHAIN).read_bytes())
+    _, found = trt.profile(other)  # the model that was built in place of the other is as good
+    assert found.runs
+    (tmp_path / "other" / Engine.build).write_text("{}")
+    with pytest.raises(RequestError, match="no record of its build that can be read"):
+        trt.profile(other)
+
+
+def test_another_release_is_told_by_both_versions(standins: Standins, trt: Bench) -> None:
+    newer = standins.library("tensorrt", "10.9")
+    told = r"was built by TensorRT 10\.8\.0\.43, and here is 10\.9\.\S+: build it anew, .*`version_compatible: true`"
+    with pytest.raises(BackendError, match=told):
+        trt.profile(trt.engine(), library=str(newer))
+    with pytest.raises(BackendError, match=told):
+        trt.profile(None, engine_file=str(trt.engine().path), library=str(newer))
+
+
+def test_code_in_an_engine_needs_trust(trt: Bench) -> None:
+    engine = trt.engine(version_compatible=True)
+    with pytest.raises(RequestError, match=r"^the engine of step builds has code of its own .*`trust_engine: true`"):
+        trt.profile(engine)
+    with pytest.raises(BackendError, match=r"code of its own embedded .*`trust_engine: true`"):
+        trt.profile(None, engine_file=str(engine.path))
+    _, found = trt.profile(engine, trust_engine=True)
+    assert found.runs
+
+
+def test_an_engine_without_weights_gets_those_of_the_model(trt: Bench) -> None:
+    rows: Given = {"x": {"shape": [1, 2]}}
+    engine = trt.engine(WEIGHTS, weights="strip")
+    _, found = trt.profile(engine, rows, WEIGHTS, layer_passes=1)
+    assert any("refitted with the model's weights" in note for note in found.notes)
+    with pytest.raises(RequestError, match="has no weights: it runs only with `refit: true`"):
+        trt.profile(engine, rows, WEIGHTS, refit=False)
+    with pytest.raises(BackendError, match=r"cannot make an execution context: .*refit it first"):
+        trt.profile(None, rows, WEIGHTS, engine_file=str(engine.path), refit=False)
+    _, found = trt.profile(None, rows, WEIGHTS, engine_file=str(engine.path))
+    assert any("refitted" in note for note in found.notes)
+
+
+def test_weights_that_do_not_fit_are_told(trt: Bench) -> None:
+    renamed = WEIGHTS.replace(" w ", " v ").replace(", w)", ", v)")
+    with pytest.raises(BackendError, match=r"does not take the weights of .*: it lacks w"):
+        engine = trt.engine(WEIGHTS, weights="strip")
+        trt.profile(None, {"x": {"shape": [1, 2]}}, renamed, engine_file=str(engine.path))
+
+
+def test_a_file_that_is_no_engine(trt: Bench, tmp_path: Path) -> None:
+    odd = tmp_path / "odd.engine"
+    odd.write_bytes(b"no engine\x1b[31m")
+    with pytest.raises(BackendError, match=r"TensorRT 10\.8\S* does not load the engine .*odd\.engine: .*Magic tag"):
+        trt.profile(None, engine_file=str(odd))
+
+
+@pytest.mark.parametrize(("asked", "told"), [("fp16", "fp16"), ("nobody understands this", "")])
+def test_what_was_asked_for_stands_beside_what_was_measured(asked: str, told: str, trt: Bench) -> None:
+    engine, given = trt.engine(), QUICK | {"backend": "tensorrt", "library": str(trt.library), "layer_passes": 1}
+    model = constrain(write_model(trt.folder / "m.onnx", CHAIN.replace("b =", "[node_of_b] b =")), node_of_b=asked)
+    (trt.folder / "ran").mkdir()
+    ran = run_step(
+        ProfileModel, model, trt.folder / "ran", given | {"engine": "builds"}, TWO_ROWS, artifacts={"engine": engine}
+    )
+    found = Profile.model_validate_json((ran.out / ProfileDocument.main).read_bytes())
+    assert [layer.asked_precision for layer in found.layers] == ["", told, ""]
+
+
+def test_layers_by_name_only_are_told(trt: Bench) -> None:
+    _, found = trt.profile(trt.engine(verbosity="layer_names"), layer_passes=1)
+    assert [layer.name for layer in found.layers] == ["node_of_a", "node_of_b", "node_of_y"]
+    assert any("layers are known by name only" in note for note in found.notes)
+
+
+def test_layers_that_only_convert_are_left_out_of_lists_on_request(trt: Bench) -> None:
+    engine = trt.engine(fp16=True)
+    _, whole = trt.profile(engine, layer_passes=1)
+    _, hidden = trt.profile(engine, layer_passes=1, hide_non_compute=True)
+    roles = ["reformat", "compute", "compute", "compute", "reformat"]
+    assert [layer.role for layer in whole.layers] == [layer.role for layer in hidden.layers] == roles
+    assert len(triage(whole).top) == 5
+    assert {top.layer.role for top in triage(hidden).top} == {"compute"}
+    shown = collect_layers({"a": hidden})[0]
+    assert shown.only_compute
+    assert {row.type for row in shown.slowest} == {layer.type for layer in hidden.layers if layer.role == "compute"}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("DEVICES", "0", r"finds no NVIDIA GPU: cudaErrorNoDevice \(no CUDA-capable device is detected\)\. Check"),
+        ("DRIVER", "old", r"cudaErrorInsufficientDriver \(CUDA driver version is insufficient"),
+        ("MEMORY", "70", "cudaMalloc failed: the GPU has 6 B free, and 64 B more are needed"),
+        ("FAILS", "cudaEventRecord", r"^cudaEventRecord failed: cudaErrorUnknown \(unknown error\)$"),
+        ("FAILS", "cudaGetDeviceCount", r"^cudaGetDeviceCount failed: cudaErrorUnknown .*nvidia-smi"),
+    ],
+)
+def test_what_cuda_refuses_is_told_in_its_words(
+    variable: str, value: str, message: str, trt: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"CUDA_STANDIN_{variable}", value)
+    with pytest.raises(BackendError, match=message):
+        trt.profile(trt.engine())
+
+
+def test_a_gpu_that_is_not_there(trt: Bench) -> None:
+    with pytest.raises(BackendError, match="gpu: 3 is not here: this machine has 1, counted from 0"):
+        trt.profile(trt.engine(), gpu=3)
+
+
+def test_without_cudas_library_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_runtime, "_candidates", lambda: iter(["libcudart.so.0"]))
+    with pytest.raises(BackendError, match=r"libcudart\) is not found: pip install nvidia-cuda-runtime"):
+        cuda_runtime.open_cuda_runtime()
+
+
+def test_engines_and_onnxruntime_take_turns(trt: Bench, tmp_path: Path) -> None:
+    model, engine = write_model(tmp_path / "m.onnx", CHAIN), trt.engine()
+
+    def turn(name: str, artifacts: Mapping[str, Engine], **settings: Any) -> Turn:
+        out, scratch = tmp_path / name / "out", tmp_path / name / "scratch"
+        out.mkdir(parents=True)
+        scratch.mkdir()
+        step = ProfileModel.model_validate_json(json.dumps(QUICK | {"runs": 2} | settings))
+        log = logging.getLogger("ndld_flow.test")
+        context = Context(name, specs(TWO_ROWS), artifacts, scratch, log, lambda *_: None, Path())
+        return Turn(step, Onnx(model, "source", "digest"), out, context)
+
+    of_engine = {"backend": "tensorrt", "library": str(trt.library), "engine": "builds"}
+    turns = [turn("cpu", {}), turn("gpu", {"engine": engine}, **of_engine)]
+    ProfileModel.run_together(turns)
+    cpu, gpu = (Profile.model_validate_json((one.out / ProfileDocument.main).read_bytes()) for one in turns)
+    assert (cpu.backend, gpu.backend) == ("onnxruntime", "tensorrt")
+    assert cpu.sitting == gpu.sitting
+    began = sorted((run.started_s, profile.backend) for profile in (cpu, gpu) for run in profile.runs)
+    assert [backend for _, backend in began] == ["onnxruntime", "tensorrt"] * 2
+    wrong = turn("wrong", {"engine": engine}, **of_engine, gpu=7)
+    with pytest.raises(BackendError, match=r"^step wrong: gpu: 7 is not here"):
+        ProfileModel.run_together([turn("again", {}), wrong])
+
+
+def test_a_crash_of_tensorrt_is_told(trt: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ndld_flow.processes import parent
+
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Watched(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+    def crash(done: int, total: int, what: str) -> None:
+        if "pass" in what:
+            started[-1].send_signal(signal.SIGSEGV)
+
+    engine = trt.engine()
+    monkeypatch.setattr(parent.subprocess, "Popen", Watched)  # type: ignore[attr-defined]
+    given = QUICK | {"backend": "tensorrt", "library": str(trt.library), "engine": "builds", "duration": 60_000}
+    model = write_model(trt.folder / "m.onnx", CHAIN)
+    with pytest.raises(KilledError, match=r"on tensorrt died of SIGSEGV while .*TensorRT or a library of it crashed"):
+        run_step(ProfileModel, model, trt.folder / "ran", given, TWO_ROWS, artifacts={"engine": engine}, progress=crash)
+
+
+def test_one_model_without_a_recipe(trt: Bench, in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine is built on the way; the machine seems to have a GPU."""
+    program = in_folder / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'NVIDIA RTX A4000, 580.82'\n")
+    program.chmod(0o755)
+    write_model(in_folder / "m.onnx", CHAIN)
+    command = [sys.executable, "-m", "ndld_flow", "profile", "m.onnx", "--json", "backend=tensorrt"]
+    settings = [f"library={trt.library}", "engine.fp16=true", "runs=1", "passes=3", "duration=0", "stable=0"]
+    settings += ["layer_passes=2", "warmup=0", "warmup_passes=1"]
+    environment = {**os.environ, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run([*command, *settings], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)["profile"]
+    assert told["backend"] == "tensorrt"
+    assert {layer["precision"] for layer in told["layers"]} == {"float32 to float16", "float16", "float16 to float32"}
+    with pytest.raises(RequestError, match=r"engine\.fp16=true: no engine is built here"):
+        profile_model("m.onnx", ["engine.fp16=true"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"backend": "tensorrt"}, r"add a step `engine: \{step: build_engine, backend: tensorrt\}` before this one"),
+        ({"backend": "tensorrt", "engine": "e", "engine_file": "f"}, "either `engine` or `engine_file`"),
+        ({"backend": "tensorrt", "engine": "e", "threads": 2}, r"`threads`: for ONNX Runtime only"),
+        ({"engine": "e", "cuda_graph": True}, r"`engine`, `cuda_graph`: for TensorRT only, .*`backend: tensorrt_rtx`"),
+        ({"lock_clocks": True}, "need a GPU to be measured: this step measures the CPU"),
+        ({"backend": "tensorrt", "engine": "e", "streams": 0}, "greater than or equal to 1"),
+    ],
+)
+def test_settings_that_do_not_go_together(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        ProfileModel.model_validate_json(json.dumps(settings))
+
+
+def test_a_whole_dump_is_a_step_again() -> None:
+    """Recipes are kept with every default written out."""
+    for given in ({}, {"backend": "tensorrt", "engine": "e", "gpu": 1}):
+        step = ProfileModel.model_validate_json(json.dumps(given))
+        assert ProfileModel.model_validate_json(step.model_dump_json()) == step
+    assert step.device == "gpu-1"
+
+
+def test_what_is_lacking_is_foreseen(trt: Bench) -> None:
+    if has_nvidia_gpu():
+        pytest.skip("needs a machine without a GPU")
+    here = ProfileModel(backend="tensorrt", engine="e", library=trt.library).foresee()
+    assert here.lacks == (
+        "no NVIDIA GPU here, and profile needs one for TensorRT: leave the step out with '~steps.NAME', or use "
+        "`backend: onnxruntime`",
+    )
+    nothing = ProfileModel(backend="tensorrt", engine="e", library=trt.folder).foresee()
+    assert "has no TensorRT" in nothing.lacks[0]
+    assert ProfileModel(provider="CUDAExecutionProvider").foresee().lacks[0].startswith("provider CUDAExecutionProv")
+    assert ProfileModel().foresee().obstacles == ()
+    versions = ProfileModel(backend="tensorrt", engine="e", library=trt.library).library_versions()
+    assert versions["tensorrt"] == "10.8.0.43"
+    assert "onnxruntime" not in versions
+
+
+def test_a_measuring_process_imports_its_own_library_only(tmp_path: Path) -> None:
+    session = EngineSession("tensorrt", tmp_path / "e", tmp_path / "m", (), ())
+    code = (
+        "import sys; from ndld_flow.measure.worker import import_library; from pathlib import Path; "
+        "from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession; import_library(Path(), "
+        "EngineSession('tensorrt', Path(), Path(), (), ())); "
+        "print({'onnxruntime', 'onnx', 'onnx_ir', 'tensorrt', 'polygraphy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+    assert session.provider == "tensorrt"
+
+
+def test_a_job_on_an_engine_is_read_as_it_was_written(tmp_path: Path) -> None:
+    inputs = (TensorSpec("x", "float32", ("n", 3, None)), TensorSpec("odd </script>", "int64", None))
+    session = EngineSession("tensorrt", Path("a b"), Path("m"), inputs, (), plugins=(Path("p.so"),), streams=2)
+    job = Job(Path("m"), session, ())
+    job.write(tmp_path / "job.json")
+    assert Job.read(tmp_path / "job.json") == job
+
+
+def test_what_a_device_tells_is_kept_beside_the_latency() -> None:
+    told = iter(range(100))
+    timing = time_passes(
+        lambda: None,
+        TimingPlan(passes=3, warmup_passes=1),
+        lambda *_: None,
+        device_times=lambda: DeviceTimes(enqueue_ms=float(next(told)), compute_ms=0.5),
+    )
+    assert timing.enqueue_ms == [0.0, 1.0, 2.0]
+    assert timing.compute_ms == [0.5] * 3
+    assert timing.h2d_ms == timing.d2h_ms == []
+
+
+def _recorded(folder: Path, *passes: list[tuple[str, float]]) -> Path:
+    names = list(dict.fromkeys(name for one in passes for name, _ in one))
+    path = folder / f"layers-{len(list(folder.iterdir()))}.json"
+    Recording(names, [[(names.index(n), ms) for n, ms in one] for one in passes], [9.0] * len(passes)).write(path)
+    return path
+
+
+def test_layers_are_joined_by_name_and_order(tmp_path: Path) -> None:
+    inspected = tmp_path / "engine.json"
+    inspected.write_text(json.dumps({"Layers": ["conv", "twin", "twin", "idle"], "Bindings": []}))
+    first = _recorded(tmp_path, [("conv", 1.0), ("twin", 2.0), ("twin", 3.0), ("conv", 0.5)])
+    second = _recorded(tmp_path, [("conv", 4.0), ("twin", 5.0), ("twin", 6.0), ("unknown", 7.0)])
+    found = read_engine_layers([first, second], inspected, [])
+    assert [(layer.name, layer.samples_ms) for layer in found.layers] == [
+        ("conv", (1.5, 4.0)),  # a loop ran it twice
+        ("twin", (2.0, 5.0)),
+        ("twin", (3.0, 6.0)),
+        ("unknown", (0.0, 7.0)),
+        ("idle", (0.0, 0.0)),
+    ]
+    assert [layer.index for layer in found.layers] == [0, 1, 2, 3, 4]
+    assert found.layer_runs == (1, 1)
+    assert found.pass_ms == (9.0, 9.0)
+    assert any("1 layers of the engine took no time" in note for note in found.notes)
+    assert not first.exists()
+
+
+def test_times_stand_without_the_inspector(tmp_path: Path) -> None:
+    inspected = tmp_path / "engine.json"
+    inspected.write_text("")
+    timing = Timing([3.0, 1.0, 2.0], [0.0, 3.0, 4.0], [0.1] * 3, [0.2] * 3, [0.3] * 3, [2.5, 0.5, 1.5])
+    found = read_engine_layers([_recorded(tmp_path, [("conv", 1.0)])], inspected, [timing])
+    assert [layer.name for layer in found.layers] == ["conv"]
+    compute = next(span for span in found.timeline if span.lane == "compute")
+    assert (compute.start_ms, compute.duration_ms) == (0.1, 1.5)
+
+
+def _with_build(engine: Engine, folder: Path, **changed: Any) -> Engine:
+    folder.mkdir()
+    build = Build.model_validate_json((engine.folder / Engine.build).read_bytes())
+    (folder / Engine.build).write_text(build.model_copy(update=changed).to_json())
+    (folder / Engine.main).write_bytes(engine.path.read_bytes())
+    return Engine(folder / Engine.main, engine.label, "another digest")
+
+
+def test_what_an_engine_may_differ_in_from_its_model() -> None:
+    def tensor(**given: Any) -> dict[str, EngineTensor]:
+        told: dict[str, Any] = {"name": "x", "dtype": "float32", "shape": (-1, 8), "is_input": True, "on_host": False}
+        told |= given
+        return {"x": EngineTensor(**told)}
+
+    free = (TensorSpec("x", "float32", ("n", 8)),)
+    refuse_other_model(tensor(), free, (), "it")
+    refuse_other_model(tensor(shape=(4, 8)), free, (), "it")  # an engine may fix what the model leaves free
+    refuse_other_model(tensor(), (TensorSpec("x", "float32", None),), (), "it")
+    for odd in (tensor(shape=(-1, 9)), tensor(shape=(8,)), tensor(dtype="int32"), tensor(is_input=False)):
+        with pytest.raises(RequestError, match="it is not of this model"):
+            refuse_other_model(odd, free, (), "it")
+    with pytest.raises(RequestError, match=r"x is float32 \?x8 in the engine and float32 4x8 in the model"):
+        refuse_other_model(tensor(), (TensorSpec("x", "float32", (4, 8)),), (), "it")
+    half = tensor(dtype="float16")
+    refuse_other_model(half, free, (), "it")
+    assert note_casts(half, free) == ("input x is float16 in the engine and float32 in the model: values are cast",)
+    assert half["x"].values_for(np.ones((2, 8), np.float32)).dtype == np.float16
+    assert half["x"].bytes_for((2, 8)) == 32
+    assert tensor(padding=(1, 32))["x"].bytes_for((2, 8)) == 2 * 32 * 4
+    assert tensor(padding=(1, 8))["x"].bytes_for((2, 3, 5), (10, 1, 1)) == 2 * 10 * 8 * 4  # channels last, filled up
+    assert tensor()["x"].bytes_for((2, 3), (32, 1)) == 2 * 32 * 4  # rows with gaps
+    assert tensor()["x"].bytes_for((0, 3), (32, 1)) == 0
+    assert tensor()["x"].bytes_for(()) == 4
+    assert tensor(dtype="int4")["x"].bytes_for((3,), (1,)) == 2
+
+
+def test_values_of_shape_tensors_have_a_range_too() -> None:
+    sizes = EngineTensor("sizes", "int64", (2,), is_input=True, on_host=True)
+    refuse_shape(sizes, [3, 5], [(1, 1), (2, 2), (4, 8)], 0)
+    with pytest.raises(RequestError, match=r'input "sizes": values 9x5 are outside .* \(1x1 to 4x8, optimization'):
+        refuse_shape(sizes, [9, 5], [(1, 1), (2, 2), (4, 8)], 0)

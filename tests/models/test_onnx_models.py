@@ -1,0 +1,303 @@
+"""Loading, saving, checking and counting models."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ndld_flow.base.errors import ModelError, OutputsError
+from ndld_flow.models import external_data, files
+from ndld_flow.models.files import check_model, describe_change, external_files, load_model, save_model, summarize_model
+from tests.support import models
+
+
+def outputs(path: Path, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return [np.asarray(value) for value in session.run(None, feed)]
+
+
+def random_input(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", ["cnn", "tfm", "ctrl", "func", "sparse"])
+def test_a_model_comes_through_load_and_save_unchanged(tmp_path: Path, name: str) -> None:
+    source = getattr(models, f"make_{name}")(tmp_path / "source.onnx")
+    save_model(load_model(source), tmp_path / "model.onnx")
+    before, after = onnx.load(source), onnx.load(tmp_path / "model.onnx")
+    check_model(tmp_path / "model.onnx")
+    assert [n.name for n in before.graph.node if n.op_type != "Constant"] == [
+        n.name for n in after.graph.node if n.op_type != "Constant"
+    ]
+    assert list(after.graph.input) == list(before.graph.input)
+    assert list(after.graph.output) == list(before.graph.output)
+    assert after.opset_import == before.opset_import
+    assert len(after.functions) == len(before.functions)
+
+
+def test_sparse_initializers_stay_sparse_and_count_by_their_stored_values(tmp_path: Path) -> None:
+    source = models.make_sparse(tmp_path / "source.onnx")
+    model = load_model(source)
+    summary = summarize_model(model)
+    save_model(model, tmp_path / "model.onnx")
+    written = onnx.load(tmp_path / "model.onnx").graph
+    assert summary.parameter_count == 3
+    assert len(written.sparse_initializer) == 2
+    assert not written.initializer
+    feed = {"x": random_input(3, 4)}
+    np.testing.assert_array_equal(outputs(source, feed)[0], outputs(tmp_path / "model.onnx", feed)[0])
+
+
+def test_a_hostile_sparse_shape_is_an_error_not_an_allocation(tmp_path: Path) -> None:
+    proto = models.sparse_model()
+    proto.graph.sparse_initializer[0].dims[:] = [2**40]
+    onnx.save(proto, tmp_path / "model.onnx")
+    tensor = load_model(tmp_path / "model.onnx").graph.initializers["s"].const_value
+    assert tensor is not None
+    with pytest.raises(ModelError, match="2 GiB"):
+        tensor.numpy()
+
+
+def test_external_data_stays_on_disk_and_is_copied_beside(tmp_path: Path) -> None:
+    source = models.make_ext(tmp_path / "source.onnx")
+    model = load_model(source)
+    assert all(isinstance(v.const_value, ir.ExternalTensor) for v in model.graph.initializers.values())
+    target = tmp_path / "out" / "model.onnx"
+    target.parent.mkdir()
+    save_model(model, target)
+    data = target.with_name("model.onnx.data")
+    assert data.read_bytes() == (tmp_path / "source.onnx.bin").read_bytes()
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (target, data)} == {0o644}
+    assert sorted(path.name for path in target.parent.iterdir()) == ["model.onnx", "model.onnx.data"]
+    assert external_files(target) == ("model.onnx.data",)
+    feed = {"x": random_input(2, 256)}
+    np.testing.assert_array_equal(outputs(source, feed)[0], outputs(target, feed)[0])
+
+
+def test_saving_over_the_model_that_was_loaded_keeps_its_weights(tmp_path: Path) -> None:
+    path = models.make_ext(tmp_path / "model.onnx")
+    feed = {"x": random_input(2, 256)}
+    expected = outputs(path, feed)[0]
+    save_model(load_model(path), path)
+    save_model(load_model(path), path)
+    np.testing.assert_array_equal(outputs(path, feed)[0], expected)
+
+
+def test_a_data_file_of_which_little_is_used_is_not_copied_whole(tmp_path: Path) -> None:
+    source = models.make_ext(tmp_path / "source.onnx")
+    proto = onnx.load(source, load_external_data=False)
+    del proto.graph.node[3:]
+    del proto.graph.initializer[1:]
+    proto.graph.node[-1].output[0] = "y"
+    onnx.save(proto, source)
+    save_model(load_model(source), tmp_path / "model.onnx")
+    assert (tmp_path / "model.onnx.data").stat().st_size == 256 * 256 * 4
+    check_model(tmp_path / "model.onnx")
+
+
+def test_weights_too_large_for_one_message_go_to_a_data_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(external_data, "INLINE_LIMIT_BYTES", 10_000)
+    source = models.make_tfm(tmp_path / "source.onnx")
+    model = load_model(source)
+    save_model(model, tmp_path / "model.onnx")
+    assert external_files(tmp_path / "model.onnx") == ("model.onnx.data",)
+    assert not any(isinstance(v.const_value, ir.ExternalTensor) for v in model.graph.initializers.values())
+    feed = {"ids": np.ones((1, 5), np.int64), "mask": np.ones((1, 5), np.int64)}
+    np.testing.assert_array_equal(outputs(source, feed)[0], outputs(tmp_path / "model.onnx", feed)[0])
+
+
+def test_the_ir_version_is_never_newer_than_onnx_runtime_loads(tmp_path: Path) -> None:
+    proto = models.cnn_model()
+    proto.ir_version = 14
+    onnx.save(proto, tmp_path / "new.onnx")
+    save_model(load_model(tmp_path / "new.onnx"), tmp_path / "model.onnx")
+    assert onnx.load(tmp_path / "model.onnx").ir_version == 13
+    ort.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+
+
+def test_summary_counts_subgraphs_and_functions(tmp_path: Path) -> None:
+    ctrl = summarize_model(load_model(models.make_ctrl(tmp_path / "ctrl.onnx")))
+    func = summarize_model(load_model(models.make_func(tmp_path / "func.onnx")))
+    assert ctrl.nodes_by_type["Loop"] == 1
+    assert ctrl.nodes_by_type["Div"] == 2
+    assert func.nodes_by_type == {
+        "Add": 2, "Identity": 2, "local::Block": 2, "local::Linear": 2,
+        "Constant": 1, "LeakyRelu": 1, "MatMul": 1, "Mul": 1,
+    }  # fmt: skip
+    assert (func.parameter_count, func.initializer_bytes, func.opset, func.ir_version) == (73, 292, 17, 8)
+
+
+BROKEN_FILES: dict[str, bytes] = {
+    "empty": b"",
+    "text": b"this is no model, and it is long enough to be parsed",
+    "truncated": models.cnn_model().SerializeToString()[:-200],
+    "no graph": onnx.ModelProto(ir_version=8).SerializeToString(),
+    "random": bytes(range(256)) * 4,
+}
+
+
+def test_what_one_step_makes_and_the_next_reads_is_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, made, last = (models.make_cnn(tmp_path / f"{name}.onnx") for name in ("source", "made", "last"))
+    read: list[Path] = []
+
+    def load(path: Path) -> ir.Model:
+        read.append(path)
+        return load_model(path)
+
+    monkeypatch.setattr(files, "load_model", load)
+    change = describe_change(source, made)
+    assert change.before == change.after == summarize_model(load_model(source))
+    describe_change(made, last)
+    assert read == [source, made, last]
+    last.touch()
+    describe_change(last, made)
+    assert read == [source, made, last, last]
+
+
+@pytest.mark.parametrize("kind", BROKEN_FILES)
+def test_a_file_that_is_no_model_is_one_clear_paragraph(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(BROKEN_FILES[kind])
+    with pytest.raises(ModelError) as error:
+        load_model(path)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_model_and_a_folder_are_model_errors(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.onnx", tmp_path):
+        with pytest.raises(ModelError, match=str(path)):
+            load_model(path)
+        with pytest.raises(ModelError, match=str(path)):
+            external_files(path)
+        with pytest.raises(ModelError, match=str(path)):
+            check_model(path)
+
+
+def relocate(path: Path, location: str) -> None:
+    proto = onnx.load(path, load_external_data=False)
+    for initializer in proto.graph.initializer:
+        for entry in initializer.external_data:
+            if entry.key == "location":
+                entry.value = location
+    onnx.save(proto, path)
+
+
+def link_out(folder: Path) -> str:
+    (folder / "link.bin").symlink_to("/etc/hostname")
+    return "link.bin"
+
+
+def hard_link(folder: Path) -> str:
+    os.link(folder / "model.onnx.bin", folder / "hard.bin")
+    return "hard.bin"
+
+
+def short(folder: Path) -> str:
+    (folder / "short.bin").write_bytes(b"1234")
+    return "short.bin"
+
+
+def pipe(folder: Path) -> str:
+    os.mkfifo(folder / "pipe.bin")
+    return "pipe.bin"
+
+
+HOSTILE: dict[str, tuple[Callable[[Path], str], str]] = {
+    "parent": (lambda folder: "../model.onnx.bin", "outside"),
+    "hidden parent": (lambda folder: "a/../../model.onnx.bin", "outside"),
+    "absolute": (lambda folder: "/etc/hostname", "outside"),
+    "empty": (lambda folder: "", "outside"),
+    "missing": (lambda folder: "none.bin", "missing"),
+    "link": (link_out, "link out"),
+    "hard link": (hard_link, "hard links"),
+    "short": (short, "has only 4"),
+    "pipe": (pipe, "regular file"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_external_data_that_must_not_be_read_is_refused(tmp_path: Path, kind: str) -> None:
+    make, message = HOSTILE[kind]
+    path = models.make_ext(tmp_path / "model.onnx")
+    relocate(path, make(tmp_path))
+    with pytest.raises(ModelError, match=message):
+        load_model(path)
+
+
+def test_external_data_in_a_constant_inside_a_function_is_checked_too(tmp_path: Path) -> None:
+    proto = models.func_model()
+    value = next(n for f in proto.functions for n in f.node if n.op_type == "Constant").attribute[0].t
+    value.ClearField("raw_data")
+    value.data_location = TensorProto.EXTERNAL
+    value.external_data.add(key="location", value="/etc/hostname")
+    onnx.save(proto, tmp_path / "model.onnx")
+    assert external_files(tmp_path / "model.onnx") == ("/etc/hostname",)
+    with pytest.raises(ModelError, match="outside"):
+        load_model(tmp_path / "model.onnx")
+
+
+def test_a_length_that_contradicts_the_shape_is_refused(tmp_path: Path) -> None:
+    path = models.make_ext(tmp_path / "model.onnx")
+    proto = onnx.load(path, load_external_data=False)
+    proto.graph.initializer[0].dims[:] = [256, 255]
+    onnx.save(proto, path)
+    with pytest.raises(ModelError, match="type and shape need"):
+        load_model(path)
+
+
+def test_external_files_are_found_in_subgraphs_without_importing_onnx(tmp_path: Path) -> None:
+    body = helper.make_graph(
+        [], "body", [], [models.tensor("w", [2])], [numpy_helper.from_array(np.zeros(2, np.float32), "w")]
+    )
+    initializer = body.initializer[0]
+    initializer.ClearField("raw_data")
+    initializer.data_location = TensorProto.EXTERNAL
+    initializer.external_data.add(key="location", value="inner.bin")
+    node = helper.make_node("If", ["c"], ["y"], then_branch=body, else_branch=body)
+    graph = helper.make_graph([node], "main", [models.tensor("c", [], TensorProto.BOOL)], [models.tensor("y", [2])])
+    onnx.save(helper.make_model(graph), tmp_path / "model.onnx")
+    assert external_files(tmp_path / "model.onnx") == ("inner.bin",)
+    assert external_files(models.make_cnn(tmp_path / "cnn.onnx")) == ()
+
+
+def test_the_checker_names_the_node(tmp_path: Path) -> None:
+    proto = models.cnn_model()
+    proto.graph.node[0].attribute.append(helper.make_attribute("no_such_attribute", 1))
+    onnx.save(proto, tmp_path / "model.onnx")
+    with pytest.raises(ModelError, match="Conv_0") as error:
+        check_model(tmp_path / "model.onnx")
+    assert "\n" not in str(error.value)
+
+
+def test_an_invalid_model_is_a_model_error_and_not_a_library_s(tmp_path: Path) -> None:
+    proto = models.cnn_model()
+    proto.graph.node.append(proto.graph.node[0])
+    onnx.save(proto, tmp_path / "model.onnx")
+    with pytest.raises(ModelError, match="redeclared"):
+        load_model(tmp_path / "model.onnx")
+
+
+def test_a_full_disk_is_an_outputs_error_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_model(models.make_ext(tmp_path / "source.onnx"))
+    out = tmp_path / "out"
+    out.mkdir()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(external_data, "_write", full)
+    with pytest.raises(OutputsError, match="No space left"):
+        save_model(model, out / "model.onnx")
+    assert list(out.iterdir()) == []

@@ -1,0 +1,217 @@
+"""convert_fp16 on graphs that are legal and unusual."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ndld_flow.base.errors import ModelError
+from tests.precision.test_convert_fp16 import CASES
+from tests.support import models, models_fp16
+from tests.support.fp16_checks import agree, check, convert, count, kinds, normal, parse_strongly_typed, run
+from tests.support.models import GraphBuilder, rename_output, tensor
+from tests.support.models_engine import SEVERAL_FREE, SHAPE_TENSOR, make_fp8
+from tests.support.models_run import write_model
+
+FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
+
+
+@pytest.mark.parametrize("keep_io", ["true", "false"])
+def test_an_input_that_is_an_output(keep_io: str, tmp_path: Path) -> None:
+    b = GraphBuilder()
+    rename_output(b, b.op("Tanh", "x"), "y")
+    model = b.model([tensor("x", [4])], [tensor("x", [4]), tensor("y", [4])])
+    path, _ = convert(model, tmp_path, f'{{"keep_io": {keep_io}}}')
+    converted = check(path)
+    assert kinds(converted.graph.output) == [FLOAT if keep_io == "true" else HALF] * 2
+
+
+@pytest.mark.parametrize("keep_io", ["true", "false"])
+def test_an_output_that_is_read_inside_too(keep_io: str, tmp_path: Path) -> None:
+    b = GraphBuilder()
+    b.nodes.append(helper.make_node("Tanh", ["x"], ["mid"], name="tanh"))
+    branches = {
+        name: helper.make_graph([helper.make_node(op, ["mid"], [name])], name, [], [tensor(name, None)])
+        for name, op in (("then_branch", "Exp"), ("else_branch", "Neg"))
+    }
+    rename_output(b, b.op("If", b.op("Greater", b.op("ReduceSum", "mid", keepdims=0), b.floats(0.0)), **branches), "y")
+    model = b.model([tensor("x", [4])], [tensor("mid", [4]), tensor("y", [4])])
+    path, _ = convert(model, tmp_path, f'{{"keep_io": {keep_io}, "block": {{"op_types": ["Exp"]}}}}')
+    check(path)
+    agree(tmp_path / "source.onnx", path, {"x": normal(4)}, 5e-3)
+
+
+def test_a_loop_in_a_branch_that_reads_two_scopes_up(tmp_path: Path) -> None:
+    b = GraphBuilder()
+    outer = b.op("Exp", "x")  # kept in fp32: one Cast of it must serve the innermost body
+    body = GraphBuilder(prefix="body_")
+    inner = body.op("Add", "state", body.op("Mul", outer, body.floats(0.1)))
+    go_on = body.op("Identity", "go")
+    loop_inputs = [tensor("i", [], TensorProto.INT64), tensor("go", [], TensorProto.BOOL), tensor("state", None)]
+    loop_outputs = [tensor(go_on, [], TensorProto.BOOL), tensor(inner, None)]
+    loop = helper.make_graph(body.nodes, "body", loop_inputs, loop_outputs)
+    then = GraphBuilder(prefix="then_")
+    looped = then.op("Loop", then.const(3, np.int64), "", outer, body=loop)
+    other = GraphBuilder(prefix="else_")
+    rest = other.op("Identity", outer)
+    h = b.op(
+        "If",
+        "flag",
+        then_branch=helper.make_graph(then.nodes, "then", [], [tensor(looped, None)]),
+        else_branch=helper.make_graph(other.nodes, "else", [], [tensor(rest, None)]),
+    )
+    rename_output(b, b.op("Tanh", h), "y")
+    model = b.model([tensor("x", [4]), tensor("flag", [], TensorProto.BOOL)], [tensor("y", [4])])
+    path, _ = convert(model, tmp_path, '{"block": {"op_types": ["Exp"]}}')
+    check(path)
+    for flag in (True, False):
+        agree(tmp_path / "source.onnx", path, {"x": normal(4), "flag": np.array(flag)}, 5e-3)
+
+
+def test_nodes_out_of_order_are_put_in_order(tmp_path: Path) -> None:
+    b = GraphBuilder()
+    rename_output(b, b.op("Tanh", b.op("Relu", "x")), "y")
+    model = b.model([tensor("x", [4])], [tensor("y", [4])])
+    nodes = list(reversed(model.graph.node))
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    path, _ = convert(model, tmp_path)
+    check(path)
+    np.testing.assert_allclose(run(path, {"x": np.ones(4, np.float32)})["y"], np.tanh(1.0), atol=1e-3)
+
+
+def test_an_initializer_that_may_be_overridden(tmp_path: Path) -> None:
+    """It is one value with one type: fp16, cast for who needs fp32."""
+    b = GraphBuilder()
+    weight = b.weight(4)
+    h = b.op("Add", b.op("Mul", "x", weight), b.op("Exp", b.op("Neg", weight)))
+    rename_output(b, h, "y")
+    model = b.model([tensor("x", [4]), tensor(weight, [4])], [tensor("y", [4])])
+    path, _ = convert(model, tmp_path)
+    converted = check(path)
+    assert kinds(converted.graph.input) == [FLOAT, HALF]
+    agree(tmp_path / "source.onnx", path, {"x": normal(4)}, 5e-3)
+    agree(tmp_path / "source.onnx", path, {"x": normal(4), weight: normal(4)}, 5e-3)
+
+
+@pytest.mark.parametrize("kind", [TensorProto.DOUBLE, TensorProto.BFLOAT16, TensorProto.FLOAT16])
+def test_other_precisions_are_left_alone(kind: int, tmp_path: Path) -> None:
+    b = GraphBuilder()
+    b.initializers.append(helper.make_tensor("w", kind, [2], [1.0, 2.0]))
+    rename_output(b, b.op("Mul", b.op("Mul", "x", "w"), "x"), "y")
+    model = b.model([tensor("x", [2], kind)], [tensor("y", [2], kind)])
+    path, result = convert(model, tmp_path)
+    assert result.metrics["casts_added"].value == 0
+    assert check(path).graph.initializer == model.graph.initializer
+
+
+def test_casts_of_the_model_take_the_new_precision(tmp_path: Path) -> None:
+    """double -> fp32 becomes double -> fp16, fp32 -> double reads fp16, fp16 islands merge with what is around."""
+    b = GraphBuilder()
+    h = b.op("Relu", b.op("Cast", "x", to=FLOAT))
+    h = b.op("Cast", b.op("Tanh", b.op("Cast", h, to=HALF)), to=FLOAT)
+    rename_output(b, b.op("Cast", b.op("Neg", h), to=TensorProto.DOUBLE), "y")
+    model = b.model([tensor("x", [4], TensorProto.DOUBLE)], [tensor("y", [4], TensorProto.DOUBLE)])
+    path, result = convert(model, tmp_path)
+    assert count(check(path), "Cast") == 2
+    assert result.metrics["casts_added"].value == 0
+    agree(tmp_path / "source.onnx", path, {"x": normal(4).astype(np.float64)}, 5e-3)
+
+
+def test_a_cast_read_in_both_precisions_is_not_cast_again(tmp_path: Path) -> None:
+    b = GraphBuilder()
+    h = b.op("Cast", "x", to=FLOAT)
+    rename_output(b, b.op("Add", b.op("Exp", h), b.op("Tanh", h)), "y")
+    model = b.model([tensor("x", [4], TensorProto.INT64)], [tensor("y", [4])])
+    path, _ = convert(model, tmp_path, '{"block": {"op_types": ["Exp"]}}')
+    casts = [n for n in check(path).graph.node if n.op_type == "Cast" and n.input[0] == "x"]
+    assert sorted(n.attribute[0].i for n in casts) == [FLOAT, HALF]
+    agree(tmp_path / "source.onnx", path, {"x": np.arange(4)}, 5e-3)
+
+
+def test_a_constant_that_is_cast_elsewhere_stays_exact_there(tmp_path: Path) -> None:
+    b = GraphBuilder()
+    third = b.weight(4)
+    wide = b.op("Cast", third, to=TensorProto.DOUBLE)
+    rename_output(b, b.op("Tanh", b.op("Mul", "x", third)), "y")
+    rename_output(b, wide, "z")
+    model = b.model([tensor("x", [4])], [tensor("y", [4]), tensor("z", [4], TensorProto.DOUBLE)])
+    path, _ = convert(model, tmp_path)
+    check(path)
+    np.testing.assert_array_equal(run(path, {"x": normal(4)})["z"], numpy_helper.to_array(model.graph.initializer[0]))
+
+
+def test_a_constant_in_floats_and_as_floats(tmp_path: Path) -> None:
+    b = GraphBuilder()
+    one, many = b.op("Constant", value_float=2.0), b.op("Constant", value_floats=[1.0, 2.0, 3.0, 4.0])
+    rename_output(b, b.op("Add", b.op("Mul", "x", one), many), "y")
+    path, _ = convert(b.model([tensor("x", [4])], [tensor("y", [4])]), tmp_path)
+    constants = [n.attribute[0] for n in check(path).graph.node if n.op_type == "Constant"]
+    assert [a.name for a in constants] == ["value", "value"]
+    assert [a.t.data_type for a in constants] == [HALF, HALF]
+    assert [list(a.t.dims) for a in constants] == [[], [4]]
+    agree(tmp_path / "source.onnx", path, {"x": normal(4)}, 5e-3)
+
+
+def test_wrong_value_info_does_not_mislead(tmp_path: Path) -> None:
+    model = models.cnn_model()
+    for node in model.graph.node:
+        if node.op_type in ("Shape", "Conv"):
+            wrong = FLOAT if node.op_type == "Shape" else TensorProto.INT64
+            model.graph.value_info.append(helper.make_tensor_value_info(node.output[0], wrong, None))
+    path, result = convert(model, tmp_path)
+    assert {i.data_type for i in onnx.load(path).graph.initializer} == {HALF}
+    assert result.metrics["casts_added"].value == 2
+
+
+def test_a_weight_nobody_reads_stays(tmp_path: Path) -> None:
+    model = models.cnn_model()
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(3, np.float32), "unread"))
+    path, _ = convert(model, tmp_path)
+    (unread,) = [i for i in check(path).graph.initializer if i.name == "unread"]
+    assert unread.data_type == FLOAT
+
+
+def test_opsets_before_7_are_refused(tmp_path: Path) -> None:
+    b = GraphBuilder()
+    rename_output(b, b.op("Relu", "x"), "y")
+    with pytest.raises(ModelError, match="opset 6 is too old"):
+        convert(b.model([tensor("x", [4])], [tensor("y", [4])], opset=6), tmp_path)
+
+
+UNKNOWN_TO_RTX = {"contrib", "sequence", "sparse"}
+MORE_FOR_RTX: dict[str, Callable[[Path], Path]] = {
+    "sensitive": lambda path: models.save(models_fp16.sensitive_batch_norm_model(), path),
+    "doubled_names": lambda path: models.save(models_fp16.doubled_names_model(), path),
+    "external": lambda path: models.make_ext(path, width=32),
+    "fp8": make_fp8,
+    "shape_tensor": lambda path: write_model(path, SHAPE_TENSOR),
+    "several_free": lambda path: write_model(path, SEVERAL_FREE),
+}
+"""Models that no other test converts."""
+
+
+def make_for_rtx(name: str, path: Path) -> Path:
+    return MORE_FOR_RTX[name](path) if name in MORE_FOR_RTX else models.save(CASES[name][0](), path)
+
+
+@pytest.mark.parametrize("keep_io", ["true", "false"])
+@pytest.mark.parametrize("name", [*(name for name in CASES if name not in UNKNOWN_TO_RTX), *MORE_FOR_RTX])
+def test_tensorrt_rtx_parses_it(name: str, keep_io: str, tmp_path: Path) -> None:
+    path, _ = convert(make_for_rtx(name, tmp_path / "model.onnx"), tmp_path, f'{{"keep_io": {keep_io}}}')
+    parse_strongly_typed(path)
+
+
+@pytest.mark.parametrize("settings", ["{}", '{"block": {"op_types": ["BatchNormalization", "Softmax"]}}'])
+@pytest.mark.parametrize("name", ["det", "rec"])
+def test_tensorrt_rtx_parses_real_models(
+    name: str, settings: str, sample_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path, result = convert(sample_model(name), tmp_path, settings)
+    assert result.metrics["casts_added"].value
+    parse_strongly_typed(path)

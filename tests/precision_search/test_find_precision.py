@@ -1,0 +1,409 @@
+"""find_precision finds what was built to break, says why, goes on after a kill, and hands its result to other steps."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.records.metric import Metric
+from ndld_flow.records.precision_search import PrecisionSearch
+from ndld_flow.steps.constrain_precision import ConstrainPrecision
+from ndld_flow.steps.convert_fp16 import ConvertFp16
+from ndld_flow.steps.find_precision import FindPrecision
+from ndld_flow.store.kinds import Onnx, PrecisionDocument
+from tests.support import models, models_precision
+from tests.support.command_line import ndld_flow
+from tests.support.models import GraphBuilder, rename_output, tensor
+from tests.support.models_fp16 import sensitive_batch_norm_model
+from tests.support.models_run import Ran, run_step, write_model
+
+PASSED, NO = 0, 1
+
+
+def search(
+    folder: Path, model: onnx.ModelProto, inputs: Mapping[str, Any] | None = None, **settings: Any
+) -> tuple[PrecisionSearch, Ran]:
+    path = models.save(model, folder / "model.onnx")
+    ran = run_step(FindPrecision, path, folder / "ran", settings, inputs)
+    return PrecisionSearch.model_validate_json((ran.out / PrecisionDocument.main).read_text()), ran
+
+
+def causes(found: PrecisionSearch) -> dict[str, str]:
+    return {node.node: node.cause for node in found.kept}
+
+
+def said(found: PrecisionSearch, node: str) -> str:
+    return next(one for one in found.kept if one.node == node).evidence[0].sentence
+
+
+def phases(found: PrecisionSearch) -> list[str]:
+    return [trial.phase for trial in found.trials]
+
+
+def check(found: PrecisionSearch) -> None:
+    """What holds of every search that met its bound."""
+    assert found.passed
+    assert found.trials[-1].phase == "verify"
+    assert found.trials[-1].passed
+    assert found.trials[-1].metrics == pytest.approx(found.metrics_found)
+    assert [trial.number for trial in found.trials] == list(range(1, len(found.trials) + 1))
+    assert not found.trials[0].passed
+    for node in found.kept:
+        assert node.without, "each was left out alone"
+        assert node.evidence[0].cause == node.cause
+    assert found.layers_whole
+    assert found.layers_found
+    assert found.first_divergent in {layer.tensor for layer in found.layers_whole}
+
+
+def test_a_model_that_fp16_does_not_hurt_takes_one_trial(tmp_path: Path) -> None:
+    found, ran = search(tmp_path, models_precision.fine_model())
+    assert found.passed
+    assert found.kept == ()
+    assert phases(found) == ["whole"]
+    assert ran.result.passed
+    assert ran.result.summary.startswith("fp16 needs no node kept: slice_rms 0.00")
+    assert ran.result.summary.endswith(", 1 trial")
+    assert found.kept_macs_share == 0
+
+
+def test_a_hidden_layer_that_overflows(tmp_path: Path) -> None:
+    found, ran = search(tmp_path, models_precision.overflowing_model())
+    check(found)
+    assert causes(found) == {"loud": "overflow", "hushed": "overflow"}
+    assert "its output" in said(found, "loud")
+    assert "beyond 65504 (largest" in said(found, "loud")
+    assert "it reads" in said(found, "hushed")
+    assert phases(found) == ["whole", "suspects", "shrink", "shrink", "verify"]
+    assert found.kept[0].without["nonfinite"] > 0
+    assert found.kept_macs_share == pytest.approx(1 / 7)
+    assert found.first_divergent == found.kept[0].outputs[0]
+    assert ran.result.summary.startswith("keeps 2 of 15 nodes in fp32 (MatMul, Mul): slice_rms NaN -> 0.00")
+    assert ran.result.metrics["kept"] == Metric(value=2)
+    assert ran.result.metrics["whole.nonfinite"].value > 0
+    assert ran.result.metrics["cosine"].value > 0.999
+    assert any(what.startswith("trial 3: without ") for _, _, what in ran.told)
+
+
+def test_a_mask_that_becomes_minus_infinity(tmp_path: Path) -> None:
+    np.save(tmp_path / "mask.npy", models_precision.attention_mask())
+    inputs = {"mask": {"data": str(tmp_path / "mask.npy")}}
+    found, _ = search(tmp_path, models_precision.masked_transformer_model(), inputs)
+    check(found)
+    assert causes(found) == dict.fromkeys(("masked_0", "weights_0", "masked_1", "weights_1"), "overflow")
+    assert "(largest 1e+09)" in said(found, "masked_0")
+
+
+def test_values_that_vanish(tmp_path: Path) -> None:
+    found, _ = search(tmp_path, models_precision.underflowing_model())
+    check(found)
+    assert causes(found) == {"small": "underflow", "risen": "underflow"}
+    assert "become 0" in said(found, "small")
+
+
+def test_weights_beyond_the_range(tmp_path: Path) -> None:
+    found, _ = search(tmp_path, models_precision.out_of_range_model())
+    check(found)
+    assert causes(found) == {"heavy": "range"}
+    assert "of 256 values beyond 65504 (largest" in said(found, "heavy")
+
+
+def test_a_variance_beyond_the_range_tells_what_it_does_to_a_channel(tmp_path: Path) -> None:
+    found, _ = search(tmp_path, sensitive_batch_norm_model(), {"x": {"shape": [1, 3, 8, 8]}})
+    check(found)
+    assert list(causes(found).values()) == ["range"]
+    assert "4 of 4 values beyond 65504 (largest 2e+07)" in found.kept[0].evidence[0].sentence
+    assert "they make a channel 17.5 times what it was" in found.kept[0].evidence[0].sentence
+
+
+def test_a_long_sum_that_rounding_alone_breaks(tmp_path: Path) -> None:
+    found, _ = search(tmp_path, models_precision.long_sum_model())
+    check(found)
+    assert set(causes(found)) == {*(f"sum_{i}" for i in range(6)), "difference"}
+    assert set(causes(found).values()) == {"sensitivity"}
+    assert "every value fits fp16" in said(found, "difference")
+
+
+def test_two_nodes_of_which_one_alone_mends_nothing(tmp_path: Path) -> None:
+    found, _ = search(tmp_path, models_precision.two_culprits_model())
+    check(found)
+    assert causes(found) == {"left": "range", "right": "range"}
+    assert all(node.without["cosine"] < 0.9 for node in found.kept)
+
+
+def test_a_node_in_a_branch(tmp_path: Path) -> None:
+    found, _ = search(tmp_path, models_precision.branching_model(), {"flag": {"data": 1.0}})
+    check(found)
+    assert causes(found) == {"then_branch_loud": "overflow", "then_branch_hushed": "overflow"}
+
+
+def test_a_bound_that_cannot_be_met_says_no_and_delivers_the_best_set(tmp_path: Path) -> None:
+    tolerance = {"max_abs": 1e-9}
+    settings: dict[str, Any] = {"tolerance": tolerance, "keep_io": False, "op_types": ["MatMul", "Mul"]}
+    found, ran = search(tmp_path, models_precision.overflowing_model(), **settings)
+    assert not found.passed
+    assert not ran.result.passed
+    assert {"loud", "hushed"} <= set(causes(found))
+    assert found.metrics_found["cosine"] > 0.999
+    assert "; the bound is not met (max_abs " in ran.result.summary
+    assert any("not even with everything kept" in note for note in found.notes)
+
+
+def test_a_budget_ends_it_with_the_best_so_far(tmp_path: Path) -> None:
+    found, ran = search(tmp_path, models_precision.overflowing_model(), trials=2)
+    assert [trial.phase for trial in found.trials] == ["whole", "suspects", "verify"]
+    assert found.passed
+    assert ran.result.passed
+    assert any(note.startswith("the budget ended the search") for note in found.notes)
+
+
+def test_a_budget_of_one_tells_only_that_it_breaks(tmp_path: Path) -> None:
+    found, ran = search(tmp_path, models_precision.overflowing_model(), trials=1)
+    assert phases(found) == ["whole"]
+    assert found.kept == ()
+    assert not ran.result.passed
+    assert ran.result.summary == "keeps 0 of 15 nodes in fp32, 1 trial; the bound is not met"
+    assert found.notes == ("the budget ended the search: nothing that was tried is better than to keep nothing",)
+
+
+def test_only_nodes_of_these_operators(tmp_path: Path) -> None:
+    found, ran = search(tmp_path, models_precision.overflowing_model(), op_types=["MatMul"])
+    assert found.candidate_count == 7
+    assert not found.passed
+    assert not ran.result.passed
+
+
+def test_what_is_kept_from_the_start_is_no_candidate(tmp_path: Path) -> None:
+    found, _ = search(tmp_path, models_precision.overflowing_model(), keep=["lo*", "hushed"])
+    assert found.passed
+    assert found.kept == ()
+    assert found.always_kept["loud"] == "keep 'lo*'"
+
+
+def test_several_samples_and_what_they_are(tmp_path: Path) -> None:
+    found, _ = search(tmp_path, models_precision.fine_model(), samples=3, seed=5)
+    assert found.sample_count == 3
+    assert found.inputs == {"x": "random uniform [0, 1), seed 5, float32 8x16"}
+
+
+def test_bf16_has_the_range_and_fewer_bits(tmp_path: Path) -> None:
+    overflowing, _ = search(tmp_path, models_precision.overflowing_model(), precision="bf16")
+    assert overflowing.kept == ()
+    (tmp_path / "sum").mkdir()
+    found, _ = search(tmp_path / "sum", models_precision.long_sum_model(), precision="bf16")
+    check(found)
+    assert "difference" in causes(found)
+    assert set(causes(found).values()) == {"sensitivity"}
+    assert "fits bf16" in said(found, "difference")
+
+
+def test_a_scale_that_spans_too_much_for_int8(tmp_path: Path) -> None:
+    int8 = {"min_intensity": 0.0, "op_types": ["MatMul"]}
+    found, ran = search(
+        tmp_path, models_precision.wide_model(), precision="int8", int8=int8, tolerance={"cosine": 0.99}
+    )
+    check(found)
+    assert causes(found) == {"wide": "range"}
+    assert "of them are less than half of one of 255 steps" in said(found, "wide")
+    assert "fp16" not in ran.out.joinpath(PrecisionDocument.main).read_text()
+
+
+@pytest.mark.parametrize("settings", [{"keep_io": False}, {"sensitive": False}])
+def test_settings_of_fp16_are_refused_for_others(settings: dict[str, bool]) -> None:
+    with pytest.raises(ValueError, match="settings of fp16"):
+        FindPrecision.model_validate({"precision": "bf16", **settings})
+
+
+def test_nothing_to_search_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"there is nothing to search: no node .* would become fp16"):
+        search(tmp_path, models_precision.integer_model())
+
+
+def test_operators_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="no Softmax of the model of candidate would become fp16"):
+        search(tmp_path, models_precision.fine_model(), op_types=["Softmax"])
+    (tmp_path / "other").mkdir()
+    with pytest.raises(RequestError, match='did you mean "MatMul"'):
+        search(tmp_path / "other", models_precision.fine_model(), op_types=["Matmull"])
+
+
+def test_a_model_that_does_not_run_is_refused(tmp_path: Path) -> None:
+    b = GraphBuilder()
+    rename_output(b, b.op("Reshape", b.op("Relu", "x"), b.ints(7)), "y")
+    model = b.model([tensor("x", [4])], [tensor("y", None)])
+    with pytest.raises(ModelError, match="fails when run"):
+        search(tmp_path, model)
+
+
+NAN = "g (float[n] x) => (float[n] y) { zero = Sub(x, x) y = Div(x, zero) }"
+SCALAR = "g (float[n] x) => (float y) { square = Mul(x, x) y = ReduceSum<keepdims=0>(square) }"
+SEQUENCE = "g (float[n] x) => (seq(float[n]) y) { square = Mul(x, x) y = SequenceConstruct(square) }"
+
+
+@pytest.mark.parametrize(
+    ("text", "tolerance", "told"),
+    [
+        (NAN, {"cosine": 0.99}, 'output "y" of the model as it is is NaN or infinite everywhere'),
+        (SCALAR, {"top1": 0.9}, "no trial can meet it.*top1 has no meaning for it"),
+        (SEQUENCE, {"cosine": 0.99}, "nothing on these samples that could be compared"),
+    ],
+)
+def test_what_no_trial_could_meet_is_refused_first(
+    tmp_path: Path, text: str, tolerance: dict[str, float], told: str
+) -> None:
+    path = write_model(tmp_path / "model.onnx", text)
+    with pytest.raises(RequestError, match=told):
+        run_step(FindPrecision, path, tmp_path / "ran", {"tolerance": tolerance}, {"x": {"shape": [4]}})
+
+
+def test_bf16_of_an_old_opset_is_refused(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "model.onnx", "g (float[n] x) => (float[n] y) { y = Exp(x) }", opset=12)
+    with pytest.raises(RequestError, match="bf16 needs opset 13 or later, and the model has 12"):
+        run_step(FindPrecision, path, tmp_path / "ran", {"precision": "bf16"}, {"x": {"shape": [4]}})
+
+
+def test_the_summary_tells_the_bound_that_is_not_met(tmp_path: Path) -> None:
+    tolerance = {"cosine": 0.5, "snr_db": 900.0}
+    found, ran = search(tmp_path, models_precision.fine_model(), tolerance=tolerance, trials=1)
+    assert not found.passed
+    assert "; the bound is not met (snr_db " in ran.result.summary
+    assert ran.result.summary.endswith(" is less than 900)")
+
+
+RECIPE = """
+name: search
+model: model.onnx
+steps:
+  search: {step: find_precision}
+  half: {step: convert_fp16, found_by: search, keep_io: KEEP_IO}
+  agree: {step: check_accuracy, candidate: half, arithmetic: stored}
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    models.save(models_precision.overflowing_model(), tmp_path / "model.onnx")
+    (tmp_path / "recipe.yaml").write_text(RECIPE.replace("KEEP_IO", "true"))
+    return tmp_path / "recipe.yaml"
+
+
+def step_file(recipe: Path, step: str, name: str) -> str:
+    return next((recipe.parent / "outputs/runs/search").glob(f"2*/{step}/{name}")).read_text()
+
+
+def check_converted(recipe: Path, found: PrecisionSearch) -> None:
+    """`convert_fp16` kept what was found, and said why; that it agrees is what the run passed for."""
+    log = step_file(recipe, "half", "log.txt")
+    for node in found.kept:
+        assert (
+            f"kept in fp32: {node.op_type} '{node.node}': found by search: overflow, {node.evidence[0].sentence}" in log
+        )
+    assert found.metrics_found["cosine"] > 0.999
+
+
+@pytest.mark.slow
+def test_a_bound_that_is_not_met_ends_the_run_with_1(recipe: Path) -> None:
+    done = ndld_flow("run", "recipe.yaml", "steps.search.op_types=[Relu]", cwd=recipe.parent)
+    assert done.returncode == NO
+    assert "the bound is not met" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> PrecisionSearch:
+    """What a search of the overflowing model tells."""
+    return search(tmp_path_factory.mktemp("told"), models_precision.overflowing_model())[0]
+
+
+def found_file(folder: Path, told: PrecisionSearch, **changes: Any) -> Path:
+    path = folder / PrecisionDocument.main
+    path.write_text(told.model_copy(update=changes).to_json())
+    return path
+
+
+def use(kind: type[Any], folder: Path, found: Path, model: onnx.ModelProto, **settings: Any) -> Ran:
+    artifacts = {"found_by": PrecisionDocument(found, "search", "digest")}
+    path = models.save(model, folder / "again.onnx")
+    return run_step(kind, path, folder / "used", settings | {"found_by": "search"}, artifacts=artifacts)
+
+
+def test_other_settings_than_the_searchs_are_told(tmp_path: Path, told: PrecisionSearch) -> None:
+    found = found_file(tmp_path, told, model="source")
+    ran = use(ConvertFp16, tmp_path, found, models_precision.overflowing_model(), keep_io=False)
+    assert ran.result.change is not None
+    assert [note for note in ran.result.change.notes if note.startswith("found_by")] == [
+        "found_by: the search had `keep_io: true`, here it is false: what was found may be too little",
+        "found_by: the search was made on the model of source, this is the model of candidate",
+    ]
+
+
+def test_a_node_that_is_not_there_is_refused(tmp_path: Path, told: PrecisionSearch) -> None:
+    found = found_file(tmp_path, told)
+    with pytest.raises(RequestError, match='its MatMul "loud" is not in the model of this step; this one has MatM'):
+        use(ConvertFp16, tmp_path, found, models_precision.fine_model())
+
+
+def test_a_renamed_node_is_known_by_its_output(tmp_path: Path, told: PrecisionSearch) -> None:
+    found, model = found_file(tmp_path, told), models_precision.overflowing_model()
+    for node in model.graph.node:
+        node.name = f"renamed_{node.name}"
+    ran = use(ConvertFp16, tmp_path, found, model)
+    assert ran.result.metrics["kept_fp32"] == Metric(value=2)
+
+
+def test_a_search_for_another_precision_is_refused(tmp_path: Path, told: PrecisionSearch) -> None:
+    found = found_file(tmp_path, told, precision="int8")
+    with pytest.raises(RequestError, match="made for int8, and convert_fp16 makes fp16"):
+        use(ConvertFp16, tmp_path, found, models_precision.overflowing_model())
+
+
+def test_constraints_of_what_was_found_come_last(tmp_path: Path, told: PrecisionSearch) -> None:
+    found = found_file(tmp_path, told)
+    layers = {"*": "fp16", "loud": "bf16"}
+    ran = use(ConstrainPrecision, tmp_path, found, models_precision.overflowing_model(), layers=layers)
+    model = onnx.load(ran.out / Onnx.main)
+    asked = {node.name: {prop.key: prop.value for prop in node.metadata_props} for node in model.graph.node}
+    assert asked["loud"] == asked["hushed"] == {"ndld_flow.precision": "fp32"}
+    assert {"ndld_flow.precision": "fp16"} in asked.values()
+
+
+KILLED = """
+import os, signal, sys
+from ndld_flow.precision_search.trials import Trials
+from ndld_flow.cli import main
+
+do, done = Trials._do, []
+def do_until_killed(self, kept):
+    if len(done) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    done.append(kept)
+    return do(self, kept)
+Trials._do = do_until_killed
+sys.argv = ["ndld-flow", "run", "recipe.yaml"]
+main()
+"""
+
+
+def test_a_killed_search_goes_on_where_it_was_and_convert_fp16_takes_it(recipe: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED], cwd=recipe.parent, capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (file,) = (recipe.parent / "outputs").rglob("precision/*.jsonl")
+    walls = [json.loads(line)["wall_s"] for line in file.read_text().splitlines() if line]
+    with file.open("a") as cut_off:
+        cut_off.write('{"kept": [1, 2')
+    assert ndld_flow("run", "recipe.yaml", cwd=recipe.parent).returncode == PASSED
+    found = PrecisionSearch.model_validate_json(step_file(recipe, "search", PrecisionDocument.main))
+    assert [trial.remembered for trial in found.trials] == [True] * 3 + [False] * (len(found.trials) - 3)
+    assert [trial.wall_s for trial in found.trials[:3]] == walls, "none was done again"
+    assert len(found.trials) == 5
+    assert not file.exists(), "it is over"
+    check_converted(recipe, found)

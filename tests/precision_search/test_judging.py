@@ -1,0 +1,84 @@
+"""How trials are judged: every output against its bounds, and how far off the worst is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+from ndld_flow.accuracy.tolerance import Tolerance
+from ndld_flow.models.files import check_model, load_model
+from ndld_flow.precision_search.judging import Bounds, Judged
+from ndld_flow.precision_search.remembered import Remembered, TrialFile
+from ndld_flow.precision_search.taken_branches import write_taken
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from tests.support import models, models_precision
+
+BOUNDS = Bounds(Tolerance(cosine=0.999, snr_db=25.0), {"y": "numbers", "a": "numbers", "b": "numbers", "ids": "exact"})
+
+
+def test_the_score_counts_decades_of_error_and_is_0_at_the_bound() -> None:
+    at, worse = ({"y": {"cosine": cosine, "snr_db": 30.0}} for cosine in (0.999, 0.9))
+    assert BOUNDS.score(Judged(at)) == pytest.approx(0.0, abs=1e-9)
+    assert BOUNDS.score(Judged(worse)) == pytest.approx(-2.0)
+    assert BOUNDS.score(Judged({"y": {"cosine": 1.0, "snr_db": 5.0}})) == pytest.approx(-1.0), "20 dB are a decade"
+    assert BOUNDS.passed(Judged(at))
+    assert not BOUNDS.passed(Judged(worse))
+
+
+def test_the_worst_output_decides() -> None:
+    judged = Judged({"a": {"cosine": 1.0, "snr_db": 60.0}, "b": {"cosine": 0.5, "snr_db": 60.0}})
+    assert not BOUNDS.passed(judged)
+    assert BOUNDS.worst(judged)["cosine"] == 0.5
+
+
+def test_integers_must_be_equal() -> None:
+    fine = {"cosine": 1.0, "snr_db": 60.0}
+    assert BOUNDS.passed(Judged({"y": fine, "ids": {"mismatched": 0.0}}))
+    assert not BOUNDS.passed(Judged({"y": fine, "ids": {"mismatched": 0.01}}))
+
+
+def test_nan_is_worse_than_any_number_and_less_of_it_is_better() -> None:
+    fine = {"y": {"cosine": 1.0, "snr_db": 60.0}}
+    many, few, wrong = (
+        Judged(fine, {"y": 900}),
+        Judged(fine, {"y": 9}),
+        Judged({"y": {"cosine": -1.0, "snr_db": -99.0}}),
+    )
+    assert BOUNDS.score(many) < BOUNDS.score(few) < BOUNDS.score(wrong)
+    assert BOUNDS.score(Judged(trouble="it does not run")) < BOUNDS.score(many)
+    assert not BOUNDS.passed(few)
+    assert BOUNDS.worst(few)["nonfinite"] == 9
+
+
+def test_trials_are_read_back_and_what_was_cut_off_is_not(tmp_path: Path) -> None:
+    file = TrialFile(tmp_path / "deep" / "trials.jsonl")
+    assert file.read() == {}
+    trials = {
+        frozenset({1, 5}): Remembered(Judged({"y": {"cosine": 0.5}}, {"y": 2}), 0.25),
+        frozenset[int](): Remembered(Judged(trouble="no kernel"), 1.5),
+    }
+    for kept, trial in trials.items():
+        file.add(kept, trial)
+    whole = (tmp_path / "deep" / "trials.jsonl").read_text()
+    (tmp_path / "deep" / "trials.jsonl").write_bytes((whole + whole[: len(whole) // 3]).encode() + b"\xff\xfe")
+    file.add(frozenset({7}), trials[frozenset()])
+    assert file.read() == {**trials, frozenset({7}): trials[frozenset()]}
+    file.forget()
+    assert file.read() == {}
+
+
+@pytest.mark.parametrize(("flags", "taken"), [((1.0, 2.0), "then"), ((-1.0,), "else"), ((1.0, -1.0), "")])
+def test_a_branch_that_all_samples_take_replaces_its_if(tmp_path: Path, flags: tuple[float, ...], taken: str) -> None:
+    source = models.save(models_precision.branching_model(), tmp_path / "model.onnx")
+    x = np.random.default_rng(0).random((8, 16), dtype=np.float32)
+    samples = [{"x": x, "flag": np.array(flag, np.float32)} for flag in flags]
+    written = write_taken(source, tmp_path / "taken.onnx", samples, SessionSettings())
+    names = [node.name or "" for node in load_model(written).graph]
+    assert [name for name in names if name.endswith("_loud")] == ([f"{taken}_branch_loud"] if taken else [])
+    check_model(written, full_check=True)
+    before, after = (ort.InferenceSession(path, providers=["CPUExecutionProvider"]) for path in (source, written))
+    for sample in samples:
+        np.testing.assert_allclose(before.run(None, sample)[0], after.run(None, sample)[0], rtol=1e-4)

@@ -1,0 +1,334 @@
+"""Which layers belong together, and what their times say."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import combinations, pairwise, permutations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ndld_flow.profiles.compare.layer_types import kind_of
+from ndld_flow.profiles.compare.layer_verdicts import adjust
+from ndld_flow.profiles.compare.match_layers import match_layers
+from ndld_flow.profiles.compare.sequence import align, longest_increasing
+from ndld_flow.profiles.compare.student_t import two_sided_p
+from ndld_flow.records.comparison import LayerRow
+from ndld_flow.records.profile import Layer, Profile
+from tests.support.compare_samples import comparison_of, layer, profile_of
+
+
+def of(*layers: Layer) -> Profile:
+    """A profile of one and the same model."""
+    return profile_of([[10.0]] * 5, layers, model_digest="blake3:00")
+
+
+def of_another(*layers: Layer) -> Profile:
+    """A profile of a model of its own."""
+    return profile_of([[10.0]] * 5, layers)
+
+
+def rows_of(*profiles: Profile) -> list[tuple[str, ...]]:
+    """Each row as the names of each profile's layers, and how the last one came in."""
+    return [
+        (*("+".join(p.layers[at].name for at in row.layers[n]) for n, p in enumerate(profiles)), row.methods[-1])
+        for row in match_layers(profiles)
+    ]
+
+
+# The cascade
+
+
+def test_layers_are_matched_by_the_nodes_they_came_from() -> None:
+    plain = of(*(layer(name, nodes=[name]) for name in ("conv", "bn", "relu", "pool")))
+    fused = of(
+        layer("conv_relu", nodes=["conv", "bn", "relu"]), layer("reorder", "Reorder"), layer("p", nodes=["pool"])
+    )
+    assert rows_of(plain, fused) == [
+        ("conv+bn+relu", "conv_relu", "onnx nodes"),
+        ("", "reorder", "unmatched"),
+        ("pool", "p", "onnx nodes"),
+    ]
+    assert [row.confidence for row in match_layers([plain, fused])] == [1, 1, 1]
+
+
+def test_layers_that_share_some_nodes_are_one_group_of_several() -> None:
+    one = of(layer("ab", nodes="ab"), layer("cd", nodes="cd"), layer("e", nodes="e"))
+    other = of(layer("a", nodes="a"), layer("bc", nodes="bc"), layer("d", nodes="d"), layer("e", nodes="ef"))
+    assert rows_of(one, other) == [("ab+cd", "a+bc+d", "onnx nodes"), ("e", "e", "onnx nodes")]
+    assert [row.confidence for row in match_layers([one, other])] == [1.0, 0.5]
+
+
+def test_a_constant_that_all_took_in_welds_nothing() -> None:
+    one = of(*(layer(name, nodes=[name, f"{name}2", "shape"]) for name in "abc"))
+    other = of(*(layer(name, nodes=[name, "shape"]) for name in "abc"))
+    assert rows_of(one, other) == [(name, name, "onnx nodes") for name in "abc"]
+
+
+def test_what_has_no_nodes_is_matched_by_name_and_type() -> None:
+    one = of(layer("in", "Reformat", dims=[1, 3]), layer("conv", "Conv"), layer("twice"), layer("twice"))
+    other = of(
+        layer("in", "Reformat", dims=[1, 3]), layer("conv", "CaskConvolution"), layer("twice"), layer("conv", "Add")
+    )
+    assert rows_of(one, other) == [
+        ("in", "in", "name and type"),
+        ("conv", "conv", "name and type"),
+        ("twice", "twice", "name and type"),
+        ("", "conv", "unmatched"),
+        ("twice", "", "unmatched"),
+    ]
+
+
+def test_the_rest_is_matched_by_type_and_dims_in_order() -> None:
+    one = of(layer("a", dims=[8]), layer("b", dims=[16]), layer("c", "Add", dims=[16]), layer("d", dims=[8]))
+    other = of(layer("w", dims=[8]), layer("x", dims=[16]), layer("new", "Mul", dims=[4]), layer("z", dims=[8]))
+    assert rows_of(one, other) == [
+        ("a", "w", "type and dims in order"),
+        ("b", "x", "type and dims in order"),
+        ("", "new", "unmatched"),
+        ("c", "", "unmatched"),
+        ("d", "z", "type and dims in order"),
+    ]
+
+
+def test_order_is_kept_between_what_is_matched_already() -> None:
+    """A reformat before the convolution is not the one after it."""
+    one = of(layer("r1", "Reformat", dims=[8], role="reformat"), layer("conv", nodes=["conv"]))
+    other = of(layer("conv", nodes=["conv"]), layer("r2", "NoOp", dims=[8], role="reformat"))
+    assert [row[:2] for row in rows_of(one, other)] == [("r1", ""), ("conv", "conv"), ("", "r2")]
+    beside = of(layer("r2", "NoOp", dims=[8], role="reformat"), layer("conv", nodes=["conv"]))
+    assert rows_of(one, beside)[0] == ("r1", "r2", "type and dims in order")
+
+
+def test_of_equal_layers_one_more_leaves_open_which_is_new() -> None:
+    one, other = of_another(*[layer(f"a{at}") for at in range(4)]), of_another(*[layer(f"b{at}") for at in range(5)])
+    confidences = [row.confidence for row in match_layers([one, other]) if all(row.layers)]
+    assert len(confidences) == 4
+    assert max(confidences) <= 0.75
+    nameless, other = of_another(layer("", "")), of_another(layer("", ""), layer("b"))
+    assert len(match_layers([nameless, nameless])) == 1
+    assert max(row.confidence for row in match_layers([nameless, other]) if all(row.layers)) < 1
+
+
+def test_profiles_that_are_alike_are_matched_alike() -> None:
+    """Where a layer could go to either of two, it goes to the same for all."""
+    first = of(layer("a"), layer("a", dims=[2]), layer("a", dims=[2]))
+    second = of(layer("a", "Add", nodes="abc", dims=[1]), layer("", dims=[2]))
+    rows = match_layers([first, second, second])
+    assert all(row.layers[1] == row.layers[2] for row in rows)
+    assert {row.methods[1:] for row in rows if row.layers[1]} == {
+        ("onnx nodes",) * 2,
+        ("type and dims in order",) * 2,
+    }
+
+
+def test_names_of_one_model_are_surer_than_order() -> None:
+    base = of(layer("a", nodes="a", dims=[1]), layer("b", dims=[2]), layer("c", dims=[1, 3]), layer("d", dims=[4]))
+    other = of(layer("z", nodes="a", dims=[1]), layer("b", dims=[2]), layer("c", dims=[1, 9]), layer("y", dims=[4]))
+    by_nodes, by_name, but_dims, in_order = (row.confidence for row in match_layers([base, other]))
+    assert by_nodes == 1
+    assert max(by_name, but_dims, in_order) < 1
+    assert by_name > but_dims
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("Conv", "FusedConv"), ("Conv", "CaskConvolution"), ("Gemm", "MatMul"), ("com.microsoft.FusedConv", "Conv"),
+     ("Conv_nchwc", "Conv"), ("SoftMaxV2", "Softmax"), ("TiledPooling", "MaxPool"), ("Softmax", "softmax")],
+)  # fmt: skip
+def test_types_of_backends_are_one(one: str, other: str) -> None:
+    assert kind_of(layer("x", one)) == kind_of(layer("x", other))
+
+
+def test_other_types_are_not_one() -> None:
+    assert len({kind_of(layer("x", type_)) for type_ in ("Conv", "ConvTranspose", "Add", "Mul", "MaxPool", "")}) == 6
+
+
+def test_a_third_profile_joins_the_rows_of_two() -> None:
+    first = of(layer("a", nodes="a", dims=[1]), layer("b", dims=[2]))
+    second = of(layer("a2", nodes="a", dims=[1]), layer("new", "Mul", dims=[2]), layer("b", dims=[2]))
+    third = of(layer("x", dims=[1]), layer("y", "Mul", dims=[2]), layer("b", dims=[2]))
+    assert [row[:3] for row in rows_of(first, second, third)] == [("a", "a2", "x"), ("", "new", "y"), ("b", "b", "b")]
+
+
+LAYERS = st.lists(
+    st.builds(
+        layer,
+        name=st.sampled_from(["a", "b", "c", "d", ""]),
+        type_=st.sampled_from(["Conv", "Add", ""]),
+        nodes=st.lists(st.sampled_from("abcdefgh"), max_size=3, unique=True),
+        dims=st.lists(st.sampled_from([1, 2]), max_size=1),
+        ms=st.just((1.0,)),
+        role=st.sampled_from(["compute", "reformat"]),
+    ),
+    max_size=8,
+)
+PROFILES = st.lists(LAYERS.map(lambda layers: of(*layers)), min_size=2, max_size=4)
+
+
+def contents(rows: Sequence[LayerRow], order: Sequence[int]) -> set[tuple[tuple[int, ...], ...]]:
+    """Rows as sets, with the profiles in one order."""
+    return {tuple(row.layers[order.index(number)] for number in range(len(order))) for row in rows}
+
+
+@settings(deadline=None, max_examples=50)
+@given(PROFILES)
+def test_every_layer_is_in_one_row_and_rows_follow_the_base(profiles: list[Profile]) -> None:
+    rows = match_layers(profiles)
+    for number, profile in enumerate(profiles):
+        placed = [at for row in rows for at in row.layers[number]]
+        assert sorted(placed) == list(range(len(profile.layers)))
+    firsts = [row.layers[0][0] for row in rows if row.layers[0]]
+    assert firsts == sorted(firsts)
+    for row in rows:
+        alone = sum(map(bool, row.layers)) == 1
+        assert 0 <= row.confidence <= 1
+        assert alone == all(method == "unmatched" for method in row.methods)
+
+
+@settings(deadline=None, max_examples=50)
+@given(PROFILES)
+def test_rows_do_not_depend_on_the_base(profiles: list[Profile]) -> None:
+    usual = contents(match_layers(profiles), range(len(profiles)))
+    for order in permutations(range(len(profiles))):
+        assert contents(match_layers([profiles[number] for number in order]), order) == usual
+
+
+@settings(deadline=None)
+@given(LAYERS, st.randoms(use_true_random=False))
+def test_permuting_layers_keeps_the_matches_by_nodes(layers: list[Layer], dice: random.Random) -> None:
+    traced = [one.model_copy(update={"onnx_nodes": (f"{at}", f"{at}b")}) for at, one in enumerate(layers)]
+    places = list(range(len(traced)))
+    dice.shuffle(places)
+    rows = match_layers([of(*traced), of(*(traced[place] for place in places))])
+    assert len(rows) == len(layers)
+    assert all(row.layers[0] == (places[row.layers[1][0]],) for row in rows)
+    assert {row.methods[1] for row in rows} <= {"onnx nodes"}
+
+
+@settings(deadline=None)
+@given(LAYERS)
+def test_a_profile_matches_itself(layers: list[Layer]) -> None:
+    rows = match_layers([of(*layers), of(*layers)])
+    assert [row.layers for row in rows] == [((at,), (at,)) for at in range(len(layers))]
+
+
+# Alignment
+
+
+def best_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """Length of the longest common subsequence, by the textbook."""
+    row = [0] * (len(second) + 1)
+    for one in first:
+        before = row[:]
+        for at, other in enumerate(second, 1):
+            row[at] = before[at - 1] + 1 if one == other else max(before[at], row[at - 1])
+    return row[-1]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 4), max_size=12), st.lists(st.integers(0, 4), max_size=12))
+def test_alignment_finds_the_longest_common_subsequence(first: list[int], second: list[int]) -> None:
+    pairs = align(first, second)
+    assert all(first[a] == second[b] for a, b in pairs)
+    assert all(a < c and b < d for (a, b), (c, d) in pairwise(pairs))
+    assert len(pairs) == best_length(first, second)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 20), max_size=8))
+def test_the_longest_increasing_part(values: list[int]) -> None:
+    kept = [values[at] for at in longest_increasing(values)]
+    assert kept == sorted(set(kept))
+    longer = combinations(values, len(kept) + 1)
+    assert not any(all(a < b for a, b in pairwise(part)) for part in longer)
+
+
+# Times
+
+
+def test_the_t_distribution_is_the_one_in_tables() -> None:
+    table = {
+        (1, 12.706): 0.05,
+        (2, 4.303): 0.05,
+        (3, 3.182): 0.05,
+        (4, 2.776): 0.05,
+        (8, 2.306): 0.05,
+        (9, 3.250): 0.01,
+    }
+    for (freedom, t), p in table.items():
+        assert two_sided_p(t, freedom) == pytest.approx(p, rel=1e-3)
+    assert two_sided_p(0, 5) == 1
+    assert two_sided_p(float("inf"), 5) == pytest.approx(0, abs=1e-12)
+    assert two_sided_p(1.96, 10_000) == pytest.approx(0.05, rel=0.01)
+
+
+def test_false_discoveries_are_kept_down_as_benjamini_and_hochberg_say() -> None:
+    assert adjust([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.02, 0.04, 0.04, 0.02])
+    assert adjust([0.9, 0.8]) == pytest.approx([0.9, 0.9])
+    assert adjust([]) == []
+
+
+def timed(*medians: Sequence[float], sitting: str = "one") -> Profile:
+    """Layers `0`, `1`, ... with these times, each in so many process runs of one pass."""
+    layers = [layer(str(at), nodes=[str(at)], ms=tuple(ms)) for at, ms in enumerate(medians)]
+    return profile_of([[10.0]] * 5, layers, layer_runs=(1,) * len(medians[0]), sitting=sitting)
+
+
+def layer_verdicts(base: Profile, candidate: Profile) -> list[str]:
+    return [verdict.verdict for verdict in comparison_of(base, candidate).layer_verdicts]
+
+
+def test_layers_that_became_slower_or_quicker_are_found() -> None:
+    base = timed([1.0, 1.01, 0.99], [1.0, 1.01, 0.99], [1.0, 1.01, 0.99], [1.0, 1.5, 0.7], [0.002, 0.002, 0.002])
+    candidate = timed([1.3, 1.31, 1.29], [0.7, 0.71, 0.69], [1.0, 1.02, 1.0], [1.2, 0.9, 1.6], [0.003, 0.003, 0.003])
+    assert layer_verdicts(base, candidate) == ["regressed", "improved", "unchanged", "inconclusive", "unchanged"]
+    first = comparison_of(base, candidate).layer_verdicts[0]
+    assert first.ratio == pytest.approx(1.3)
+    assert first.p_value is not None
+    assert first.q_value is not None
+    assert first.p_value <= first.q_value < 0.05
+
+
+def test_layers_of_a_row_are_added_up_run_by_run() -> None:
+    first, last = layer("in", "Resize", "i", ms=(1.0,) * 4), layer("out", "Softmax", "o", ms=(1.0,) * 4)
+    parts = of_another(
+        first, layer("a", nodes="a", ms=(1.0, 2.0, 3.0, 4.0)), layer("b", nodes="b", ms=(3.0, 2.0, 1.0, 0.0)), last
+    ).model_copy(update={"layer_runs": (2, 2)})
+    fused = of_another(first, layer("ab", nodes="ab", ms=(8.0,) * 4), last).model_copy(update={"layer_runs": (2, 2)})
+    _, verdict, _ = comparison_of(parts, fused).layer_verdicts
+    assert (verdict.ratio, verdict.verdict) == (2.0, "regressed")
+
+
+def test_one_run_of_layers_tells_only_large_differences() -> None:
+    base, candidate = timed([1.0], [1.0], [1.0], [0.001]), timed([0.5], [0.8], [2.0], [0.002])
+    found = comparison_of(base, candidate)
+    assert [one.verdict for one in found.layer_verdicts] == ["improved", "inconclusive", "regressed", "inconclusive"]
+    assert {one.p_value for one in found.layer_verdicts} == {None}
+
+
+def test_equal_layers_rarely_differ() -> None:
+    dice = random.Random(2)
+    alarms = 0
+    for _ in range(20):
+        sides = [timed(*([dice.lognormvariate(0, 0.1) for _ in range(5)] for _ in range(100))) for _ in "ab"]
+        alarms += any(verdict in ("improved", "regressed") for verdict in layer_verdicts(*sides))
+    assert alarms <= 3
+
+
+def test_layers_measured_elsewhere_are_not_judged() -> None:
+    base, candidate = timed([1.0, 1.0]), timed([2.0, 2.0])
+    elsewhere = candidate.model_copy(update={"versions": {"onnxruntime": "1.0"}})
+    assert layer_verdicts(base, elsewhere) == ["incomparable"]
+
+
+def test_coverage_tells_whose_time_has_a_partner() -> None:
+    base = of(layer("a", nodes="a", ms=[3.0]), layer("b", "Add", ms=[1.0]))
+    candidate = of(layer("a", nodes="a", ms=[2.0]), layer("c", "Mul", ms=[6.0]))
+    _, share = comparison_of(base, candidate).coverage
+    assert share is not None
+    assert (share.matched_ms, share.unmatched_ms, share.matched_share) == (2.0, 6.0, 0.25)
+    assert share.by_method["onnx nodes"] == 2.0
+    assert comparison_of(base, of()).coverage == (None, None)

@@ -1,0 +1,610 @@
+"""Diagnosis: each rule fires on a profile made for it, stays silent on one that is not, and gives its numbers."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from ndld_flow.measure.device_roofs import measure_roofs
+from ndld_flow.measure.layer_pass import measure_layers
+from ndld_flow.profiles.diagnose.bound import bound_by
+from ndld_flow.profiles.diagnose.diagnose import RULES, diagnose
+from ndld_flow.profiles.diagnose.lints import LINTS
+from ndld_flow.profiles.diagnose.roofline import best_of_layers, roofline_of
+from ndld_flow.profiles.diagnose.subject import Subject
+from ndld_flow.profiles.diagnose.triage import triage
+from ndld_flow.records.machine import Machine
+from ndld_flow.records.profile import BatchPoint, Layer, Profile, ProfileRun, Roofs, Span, TensorInfo
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
+
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+ROOFS = Roofs(macs_per_s=1e11, bytes_per_s=1e10, how="invented")
+MIB = 2**20
+
+
+def layer(kind: str = "Conv", ms: float = 1.0, **given: Any) -> Layer:
+    """A layer of one sample; numbered by `profile`."""
+    return Layer.model_validate(
+        {"index": 0, "name": kind.lower(), "type": kind, "provider": CPU, "samples_ms": (ms,)} | given
+    )
+
+
+def tensor(name: str, *shape: int, dtype: str = "float32") -> TensorInfo:
+    return TensorInfo(name=name, dtype=dtype, shape=shape)
+
+
+def profile(layers: Sequence[Layer] = (), latency: Sequence[float] | None = None, **given: Any) -> Profile:
+    """A steady profile of these layers on a quiet machine, whose latency is the sum of its layers."""
+    samples = latency if latency is not None else [sum(one.median_ms for one in layers) or 1.0] * 30
+    known = {
+        "label": "made",
+        "model_digest": "digest",
+        "backend": "onnxruntime",
+        "providers": (CPU,),
+        "machine": Machine(system="Linux", architecture="x86_64", cpu="c", cpu_count=4, memory_bytes=1),
+        "versions": {},
+        "options": {},
+        "inputs": (),
+        "outputs": (),
+        "warmup_passes": 5,
+        "warmup_ms": 1.0,
+        "runs": (ProfileRun(latency_ms=tuple(samples)),),
+        "layers": tuple(one.model_copy(update={"index": index}) for index, one in enumerate(layers)),
+    }
+    return Profile.model_validate(known | given)
+
+
+def with_lanes(**lanes: float) -> Profile:
+    """Thirty passes on a GPU whose parts are told."""
+    latency = lanes["h2d_ms"] + lanes["compute_ms"] + lanes["d2h_ms"]
+    told: dict[str, Any] = {name: (value,) * 30 for name, value in lanes.items()}
+    run = ProfileRun(latency_ms=(latency,) * 30, **told)
+    return profile(backend="trtexec", providers=(), runs=(run,))
+
+
+def runs(*samples: Sequence[float]) -> Profile:
+    return profile([layer(ms=1)], runs=tuple(ProfileRun(latency_ms=tuple(one)) for one in samples))
+
+
+def several(count: int = 8, ms: float = 1.0, **given: Any) -> list[Layer]:
+    """Layers that draw no attention to themselves."""
+    kinds = ("Pool", "Gemm", "Softmax", "Concat", "Resize")
+    return [layer(kinds[number % 5], ms, name=f"l{number}", **given) for number in range(count)]
+
+
+def interrupted(count: int) -> list[Layer]:
+    """Layers of which each pass finds another one interrupted."""
+    samples = [tuple(20.0 if pass_ % count == place else 1.0 for pass_ in range(2 * count)) for place in range(count)]
+    return [one.model_copy(update={"samples_ms": samples[at]}) for at, one in enumerate(several(count))]
+
+
+def chain(*kinds: str, ms: float = 1.0) -> list[Layer]:
+    """Layers of which each reads what the one before writes."""
+    return [
+        layer(kind, ms, name=f"n{number}", inputs=(tensor(f"t{number}", 1, 8, 10, 10),),
+              outputs=(tensor(f"t{number + 1}", 1, 8, 10, 10),))
+        for number, kind in enumerate(kinds)
+    ]  # fmt: skip
+
+
+def scaled_convolution(constant: tuple[int, ...], *, readers: int = 1) -> list[Layer]:
+    """Conv, then a Mul with a constant of this shape, then something that reads both or only the product."""
+    made = tensor("c", 1, 8, 10, 10)
+    product = layer(
+        "Mul", name="mul", inputs=(made, tensor("k", *constant)), outputs=(tensor("m", 1, 8, 10, 10),), weight_bytes=4
+    )
+    others = [layer("Softmax", name=f"s{number}", inputs=(made,)) for number in range(readers - 1)]
+    return [layer(outputs=(made,), inputs=(tensor("x", 1, 8, 10, 10),)), product, *others, *several(4)]
+
+
+def swish(value: str = "x") -> list[Layer]:
+    return [
+        layer("Sigmoid", name="gate", inputs=(tensor("x", 4),), outputs=(tensor("s", 4),)),
+        layer("Mul", name="swish", inputs=(tensor("s", 4), tensor(value, 4)), outputs=(tensor("y", 4),)),
+        *several(4),
+    ]
+
+
+def hard_swish(value: str = "x", *, division_first: bool = False) -> list[Layer]:
+    def step(kind: str, made: str, *read: str) -> Layer:
+        return layer(
+            kind, name=kind, inputs=tuple(tensor(name, 8) for name in read), outputs=(tensor(made, 8),), weight_bytes=4
+        )
+
+    ends = [step("Mul", "p", value, "c"), step("Div", "y", "p", "six")]
+    if division_first:
+        ends = [step("Div", "q", "c", "six"), step("Mul", "y", "q", value)]
+    return [step("Add", "a", "x", "three"), step("Clip", "c", "a"), *ends, *several(4)]
+
+
+def shapes(count: int) -> list[Layer]:
+    made = [layer("Shape", name=f"s{n}", outputs=(tensor(f"s{n}", 4, dtype="int64"),)) for n in range(count)]
+    return [*made, layer("Concat", outputs=(tensor("c", 4, dtype="int64"),)), *several(8, ms=10)]
+
+
+def padded(macs: int) -> list[Layer]:
+    convolution = layer(
+        inputs=(tensor("x", 1, 16, 10, 10), tensor("w", 32, 16, 1, 1)),
+        outputs=(tensor("y", 1, 32, 10, 10),),
+        macs=macs,
+        tactic="nchwc.Conv(Relu)",
+    )
+    return [convolution, *several(4, ms=0.2)]
+
+
+def multiplied(*precisions: str, ms: float = 1.0) -> list[Layer]:
+    return [
+        layer("MatMul", ms, name=f"m{number}", precision=precision, macs=1000 if precision == "float16" else 500)
+        for number, precision in enumerate(precisions)
+    ]
+
+
+def at_roof(reached: float, macs: int = 10**8) -> Layer:
+    """A layer that computes for this share of the compute roof; nothing is moved."""
+    return layer(ms=macs / ROOFS.macs_per_s * 1e3 / reached, macs=macs)
+
+
+def cast(*, put_in: bool, ms: float = 1.0) -> Layer:
+    origins = () if put_in else ("cast_1",)
+    tensors = {"inputs": (tensor("a", 9),), "outputs": (tensor("b", 9, dtype="float16"),)}
+    return layer("Cast", ms, role="cast", onnx_nodes=origins, **tensors)
+
+
+FIRES: dict[str, tuple[Profile, Profile, str]] = {
+    "reformats": (
+        profile([*several(), layer("ReorderInput", role="reformat", tactic="nchwc.ReorderInput")]),
+        profile([*several(), layer("ReorderInput", ms=0.1, role="reformat")]),
+        "Changing layouts takes 11.1 %",
+    ),
+    "casts": (
+        profile([*several(), cast(put_in=False)]), profile([*several(), cast(put_in=False, ms=0.1)]),
+        "Casts take 11.1 %",
+    ),
+    "copies": (
+        profile([*several(), layer("MemcpyToHost", ms=0.01, role="copy")]), profile(several()), "1 layer copying",
+    ),
+    "control_flow_on_gpu": (
+        profile([*several(), layer("If", role="control")], providers=(CUDA, CPU)),
+        profile([*several(), layer("If", role="control")]),
+        "Control flow on a GPU: 1 If",
+    ),
+    "one_layer": (
+        profile([*several(6), layer("LSTM", ms=6)]), profile(several(6)), "One layer takes 50.0 %",
+    ),
+    "one_type": (
+        profile([layer(ms=3), layer(ms=4), *several(3)]), profile([layer(ms=1), layer(ms=1), *several(4)]),
+        "Conv takes 70.0 %",
+    ),
+    "many_tiny_layers": (
+        profile(several(100, ms=0.001)), profile(several(100, ms=0.1)), "100 layers, most of them tiny",
+    ),
+    "time_outside_layers": (
+        profile(several(4), latency=[8.0] * 30, layer_pass_ms=(8.5,)),
+        profile(several(4), latency=[8.0] * 30),  # profiled throughout: the profiler itself needs time between layers
+        "50.0 % of the latency is outside",
+    ),
+    "layers_explain_little": (
+        profile(interrupted(4), latency=[24.0] * 8), profile(several(4), latency=[4.2] * 30),
+        "The medians of the layers explain 16.7 % of the latency",
+    ),
+    "bound_by_enqueue": (
+        with_lanes(h2d_ms=0.1, compute_ms=2, d2h_ms=0.1, enqueue_ms=1.7),
+        with_lanes(h2d_ms=0.1, compute_ms=2, d2h_ms=0.1, enqueue_ms=1.5),
+        "The host needs as long",
+    ),
+    "transfers": (
+        with_lanes(h2d_ms=0.4, compute_ms=1.4, d2h_ms=0.2, enqueue_ms=0.1),
+        with_lanes(h2d_ms=0.04, compute_ms=1.94, d2h_ms=0.02, enqueue_ms=0.1),
+        "Copies between host and device take 30.0 %",
+    ),
+    "cpu_fallback": (
+        profile([*several(7, provider=CUDA), layer("NonMaxSuppression")], providers=(CUDA, CPU)),
+        profile(several(8, provider=CUDA), providers=(CUDA, CPU)),
+        "1 layer on the CPU",
+    ),
+    "single_precision_left": (
+        profile(multiplied("float16", "float16", "float32")), profile(multiplied("float32", "float32", "float16")),
+        "1 layer multiplying in float32",
+    ),
+    "half_precision_on_cpu": (
+        profile([*several(), cast(put_in=True)]), profile([*several(), cast(put_in=False)]), "Half precision is cast",
+    ),
+    "single_precision_on_gpu": (
+        profile(multiplied("float32", "float32"), providers=(CUDA,)), profile(multiplied("float32", "float32")),
+        "The GPU multiplies in float32",
+    ),
+    "far_from_roof": (
+        profile([at_roof(0.1), at_roof(0.9)], roofs=ROOFS), profile([at_roof(0.5), at_roof(0.9)], roofs=ROOFS),
+        "1 layer reaching less than 25.0 %",
+    ),
+    "padded_channels": (profile(padded(24 * 16 * 100)), profile(padded(32 * 16 * 100)), "Channels are filled up"),
+    "elementwise_chains": (
+        profile([*chain("Add", "Clip", "Mul"), *several(4)]), profile([*chain("Add", "Pool", "Mul"), *several(4)]),
+        "Elementwise layers one after another take 42.9 %",
+    ),
+    "shapes_at_run_time": (profile(shapes(3)), profile(shapes(2)), "4 layers computing shapes"),
+    "normalization_not_folded": (
+        profile([*chain("Conv", "BatchNormalization"), *several(4)]),
+        profile([*chain("Pool", "BatchNormalization"), *several(4)]),
+        "1 layer normalizing what a convolution writes",
+    ),
+    "factor_not_folded": (
+        profile(scaled_convolution((1, 8, 1, 1))), profile(scaled_convolution((10, 10))), "1 layer scaling or shifting",
+    ),
+    "activation_not_fused": (profile(swish()), profile(swish("z")), "Sigmoid and Mul in two layers, 1 times"),
+    "hard_swish_in_parts": (profile(hard_swish()), profile(hard_swish("z")), "HardSwish in four layers, 1 times"),
+    "more_threads_than_cpus": (
+        profile(several(), options={"threads": 8}), profile(several(), options={"threads": 4}), "8 threads on 4 CPUs",
+    ),
+    "larger_batches_pay": (
+        profile(batches=(BatchPoint(batch=1, inputs=(), latency_ms=(1.0,)),
+                         BatchPoint(batch=8, inputs=(), latency_ms=(4.0,)))),
+        profile(batches=(BatchPoint(batch=1, inputs=(), latency_ms=(1.0,)),
+                         BatchPoint(batch=8, inputs=(), latency_ms=(7.9,)))),
+        "Batches of 8 give 2 times",
+    ),
+    "profiler_overhead": (
+        profile(several(), layer_pass_ms=(16.0,)), profile(several(), layer_pass_ms=(8.8,)),
+        "The profiler makes the model 2 times as slow",
+    ),
+    "times_of_the_host": (
+        profile(several(), providers=(CUDA, CPU)), profile(several(), backend="trtexec"), "Layer times are the host's",
+    ),
+    "busy_machine": (
+        profile(conditions={"before": {"load_average": [2.5, 1, 1]}}),
+        profile(conditions={"before": {"load_average": [0.5, 1, 1]}, "during": {"cpus_used_by_others": 0.1}}),
+        "The machine was busy",
+    ),
+    "clocks_not_fixed": (
+        profile(conditions={"before": {"governors": ["powersave", "performance"]}}),
+        profile(conditions={"before": {"governors": ["performance"]}}),
+        "The CPU governor is powersave",
+    ),
+    "memory_beyond_weights": (
+        profile(several(weight_bytes=MIB), peak_memory_bytes=400 * MIB),
+        profile(several(weight_bytes=20 * MIB), peak_memory_bytes=400 * MIB),
+        "Memory is 50 times the weights",
+    ),
+    "variation": (runs([1.0, 1.5] * 15), runs([1.0, 1.05] * 15), "Passes vary by 20.3 %"),
+    "runs_disagree": (
+        runs([1.0] * 9, [1.2] * 9, [1.1] * 9), runs([1.0] * 9, [1.02] * 9, [1.01] * 9), "Process runs vary by 9.1 %",
+    ),
+    "drift": (
+        runs([1 + number / 100 for number in range(30)]), runs([1.0, 1.1] * 15), "Passes get slower within a run",
+    ),
+    "outliers": (runs([1.0] * 27 + [3.0] * 3), runs([1.0] * 29 + [3.0]), "3 of 30 passes are outliers"),
+    "cold_start": (
+        runs([2.0, *[1.0] * 9], [1.5, *[1.0] * 9]), runs([2.0, *[1.0] * 9], [1.0] * 10), "The warm-up was too short",
+    ),
+}  # fmt: skip
+"""Rule -> a profile that it fires on, the nearest that it does not, and how its title begins."""
+
+
+def fired(rule: str, one: Profile) -> list[Any]:
+    return [insight for known in RULES if known.__name__ == rule for insight in known(Subject(one))]
+
+
+@pytest.mark.parametrize("rule", [known.__name__ for known in RULES if known not in LINTS])
+def test_a_rule_fires_when_it_should_and_only_then(rule: str) -> None:
+    yes, no, title = FIRES[rule]
+    found = fired(rule, yes)
+    assert len(found) == 1
+    assert found[0].title.startswith(title)
+    assert fired(rule, no) == []
+    assert fired(rule, profile()) == []
+
+
+@pytest.mark.parametrize("rule", list(FIRES))
+def test_insights_have_numbers_a_next_step_and_layers_that_exist(rule: str) -> None:
+    yes = FIRES[rule][0]
+    insight = fired(rule, yes)[0]
+    assert any(letter.isdigit() for letter in insight.evidence)
+    assert insight.next_step.endswith(".")
+    assert 0 <= insight.score <= 1
+    assert all(0 <= position < len(yes.layers) for position in insight.layers)
+    assert len(set(insight.layers)) == len(insight.layers)
+    assert insight in diagnose(yes)
+
+
+def test_what_may_save_most_comes_first() -> None:
+    found = diagnose(profile([*several(), layer("ReorderInput", role="reformat"), cast(put_in=True)]))
+    scores = [insight.score for insight in found]
+    assert scores == sorted(scores, reverse=True)
+    assert len(found) >= 3
+
+
+def test_a_profiler_attached_to_the_latency_is_named() -> None:
+    attached = profile(several(4), latency=[8.0] * 30).model_copy(update={"profiler": "on"})
+    (insight,) = (one for one in diagnose(attached) if "outside layers" in one.title)
+    assert insight.title.startswith("50.0 % of the latency is outside layers, the profiler's own work included")
+
+
+def test_shares_are_never_of_more_than_they_explain() -> None:
+    """In each pass another layer is interrupted: medians sum up to a sixth of what a pass takes."""
+    subject = Subject(profile(interrupted(4), latency=[24.0] * 8))
+    assert subject.share(range(4)) == pytest.approx(1)
+    assert subject.whole == "the layers' time"
+    slowed = Subject(profile(several(4), latency=[2.0] * 30, layer_pass_ms=(5.0,)))
+    assert slowed.whole == "the layers' time"
+    dominated = profile([layer(ms=3), layer(ms=4), *several(3)], latency=[2.0] * 30, layer_pass_ms=(5.0,))
+    assert [one.title for one in diagnose(dominated) if "Conv takes" in one.title] == [
+        "Conv takes 70.0 % of the layers' time"
+    ]
+
+
+def test_shares_are_of_the_latency() -> None:
+    """A layer pass slower than the timing pass does not make shares larger than they are."""
+    half_outside = Subject(profile(several(4), latency=[8.0] * 30))
+    assert half_outside.share([0]) == pytest.approx(1 / 8)
+    slowed = Subject(profile(several(4), latency=[2.0] * 30, layer_pass_ms=(5.0,)))
+    assert slowed.share([0]) == pytest.approx(1 / 4)
+    assert slowed.share(range(4)) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("made", "reads"),
+    [(scaled_convolution((1, 8, 1, 1), readers=2), "read by another too"), (scaled_convolution((8, 10)), "two axes")],
+)
+def test_a_factor_that_no_convolution_can_hold_is_left_alone(made: list[Layer], reads: str) -> None:
+    assert fired("factor_not_folded", profile(made)) == [], reads
+
+
+def test_factors_are_found_through_reorders_and_each_other() -> None:
+    made = tensor("c", 1, 8, 10, 10)
+    reordered, product, total = tensor("r", 1, 8, 10, 10), tensor("m", 1, 8, 10, 10), tensor("a", 1, 8, 10, 10)
+    layers = [
+        layer(outputs=(made,)),
+        layer("ReorderOutput", role="reformat", inputs=(made,), outputs=(reordered,)),
+        layer("Mul", inputs=(tensor("k", 1), reordered), outputs=(product,), weight_bytes=4),
+        layer("Add", inputs=(product, tensor("b", 1)), outputs=(total,), weight_bytes=4),
+        *several(4),
+    ]
+    assert fired("factor_not_folded", profile(layers))[0].layers == (2, 3)
+
+
+def test_hard_swish_is_known_in_either_order() -> None:
+    assert fired("hard_swish_in_parts", profile(hard_swish(division_first=True)))[0].layers == (0, 1, 2, 3)
+    assert fired("hard_swish_in_parts", profile(hard_swish("z", division_first=True))) == []
+
+
+def test_a_grouped_convolution_is_named_as_the_reason() -> None:
+    slow = at_roof(0.1).model_copy(
+        update={"inputs": (tensor("x", 1, 36, 9, 9), tensor("w", 36, 1, 3, 3)), "outputs": (tensor("y", 1, 36, 9, 9),)}
+    )
+    found = fired("far_from_roof", profile([slow, *several(4)], roofs=ROOFS))[0]
+    assert "each filter reads 1 of 36 channels" in found.evidence
+    assert "36 and 36 are no multiples of 8" in found.evidence
+    assert "10.0 % of its compute roof" in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("made", "word"),
+    [
+        (with_lanes(h2d_ms=0.1, compute_ms=2, d2h_ms=0.1, enqueue_ms=1.7), "host enqueue"),
+        (with_lanes(h2d_ms=1, compute_ms=1.5, d2h_ms=0.6, enqueue_ms=0.1), "transfers"),
+        (profile([*several(5, ms=0.5), layer("LSTM", ms=5)]), "one layer"),
+        (profile([*several(6), *[layer("ReorderInput", role="reformat")] * 4]), "reformatting"),
+        (profile([*several(6), *[layer("MemcpyToHost", role="copy")] * 4]), "transfers"),
+        (profile(several(), latency=[20.0] * 9, layer_pass_ms=(21.0,)), "dispatch overhead"),
+        (profile(several(500, ms=0.0015)), "dispatch overhead"),
+        (profile([at_roof(0.8)] * 5 + several(2, ms=0.1), roofs=ROOFS), "compute"),
+        (profile([layer("Add", read_bytes=10**7) for _ in range(6)], roofs=ROOFS), "memory bandwidth"),
+        (profile([at_roof(0.05)] * 6, roofs=ROOFS), "unknown"),
+        (profile(several()), "unknown"),
+        (profile(), "unknown"),
+        (with_lanes(h2d_ms=0.1, compute_ms=2, d2h_ms=0.1, enqueue_ms=0.1), "unknown"),
+    ],
+    ids=str,
+)
+def test_what_it_is_bound_by(made: Profile, word: str) -> None:
+    bound = bound_by(made)
+    assert bound.word == word
+    assert any(letter.isdigit() for letter in bound.evidence)
+
+
+def test_on_a_gpu_short_layers_count_when_launching_does() -> None:
+    """36 layers of 24 us are no problem where launching is hidden; 1,000 of 3 us are one where nothing says so."""
+    lanes = dict.fromkeys(("latency_ms", "compute_ms"), (0.86,) * 30) | {"enqueue_ms": (0.2,) * 30}
+    hidden = profile(several(36, ms=0.024), backend="trtexec", runs=(ProfileRun.model_validate(lanes),))
+    assert bound_by(hidden).word == "unknown"
+    assert fired("many_tiny_layers", hidden) == []
+    assert fired("many_tiny_layers", profile(several(36, ms=0.024), providers=(CUDA,))) == []
+    assert bound_by(profile(several(1000, ms=0.003), providers=(CUDA,))).word == "dispatch overhead"
+
+
+def test_what_launching_takes_is_not_held_against_roofs() -> None:
+    launched = [at_roof(0.1), *several(4, read_bytes=10**7, provider=CUDA)]
+    made = profile(launched, latency=[100.0] * 30, layer_pass_ms=(101.0,), roofs=ROOFS, providers=(CUDA, CPU))
+    assert bound_by(made).word == "unknown"
+    assert "launching the 5 layers takes" in bound_by(made).evidence
+    assert fired("far_from_roof", made) == fired("time_outside_layers", made) == []
+
+
+def test_copies_are_not_told_twice() -> None:
+    run = ProfileRun(latency_ms=(10.0,) * 30, h2d_ms=(3.0,) * 30, compute_ms=(5.0,) * 30, d2h_ms=(2.0,) * 30)
+    made = profile(several(5), backend="trtexec", runs=(run,))
+    assert fired("transfers", made)
+    assert fired("time_outside_layers", made) == []
+
+
+def test_layers_without_time_are_not_told() -> None:
+    renamed = [layer("NoOp", ms=0, role="reformat", name=f"n{number}") for number in range(9)]
+    made = profile([*several(), layer("Reformat", role="reformat"), *renamed])
+    assert fired("reformats", made)[0].evidence.startswith("1 Reformat:")
+
+
+def test_a_loop_counts_as_often_as_it_runs() -> None:
+    looped = several(10, ms=0.4)
+    spans = tuple(Span(lane="CPU", name="n", start_ms=0, duration_ms=0.0008, layer=0) for _ in range(5000))
+    assert bound_by(profile(looped)).word == "unknown"
+    assert bound_by(profile(looped, timeline=spans)).word == "dispatch overhead"
+
+
+def test_without_measured_roofs_layers_are_held_against_the_best_of_them() -> None:
+    """As for imported profiles: three quick convolutions, and many layers that only move data."""
+    layers = [*[at_roof(0.9)] * 3, *[layer("Pool", ms=4, read_bytes=10**7, name=f"p{n}") for n in range(4)]]
+    bound = bound_by(profile(layers, backend="trtexec"))
+    assert bound.word == "memory bandwidth"
+    assert "the best that layers of this profile reach" in bound.evidence
+    assert best_of_layers(layers[:4]) is None
+
+
+def test_a_layer_under_its_roofs() -> None:
+    roofline = roofline_of(layer(ms=2, macs=10**8, read_bytes=4 * 10**6, written_bytes=10**6), ROOFS)
+    assert roofline is not None
+    assert roofline.compute_share == pytest.approx(0.5)  # 1 ms of 2
+    assert roofline.memory_share == pytest.approx(0.25)  # 0.5 ms of 2
+    assert roofline.limit == "compute"
+    assert roofline.best_ms == pytest.approx(1)
+    assert roofline.macs_per_s == pytest.approx(5e10)
+    assert roofline.intensity == pytest.approx(20)
+    assert roofline_of(layer("Reshape", read_bytes=100, written_bytes=100), ROOFS) is None
+    assert roofline_of(layer(ms=0, macs=5), ROOFS) is None
+    gathered = roofline_of(layer("Gather", read_bytes=10**9, written_bytes=10**6), ROOFS)
+    assert gathered is not None
+    assert gathered.bytes_per_s == pytest.approx(2e9)
+
+
+def test_triage_says_where_the_time_goes() -> None:
+    made = profile(
+        [layer(ms=6, precision="float16"), layer("Gemm", 2, precision="float32"), layer("Cast", 2, role="cast")]
+    )
+    found = triage(made, top=2)
+    assert found.layers_ms == 10
+    assert [(one.position, one.share) for one in found.top] == [(0, 0.6), (1, 0.2)]
+    assert [(group.name, group.count, group.share) for group in found.by_type] == [
+        ("Conv", 1, 0.6),
+        ("Gemm", 1, 0.2),
+        ("Cast", 1, 0.2),
+    ]
+    assert [(group.name, group.share) for group in found.by_precision] == [
+        ("float16", 0.6),
+        ("float32", 0.2),
+        ("unknown", 0.2),
+    ]
+    assert [(group.name, group.share) for group in found.by_role] == [("compute", 0.8), ("cast", 0.2)]
+    assert found.bound == bound_by(made)
+    assert found.insights == diagnose(made)
+
+
+def test_hostile_names_stay_on_one_short_line() -> None:
+    name = "</script>\n\x1b[31m\u202e" + "x" * 10_000
+    found = diagnose(profile([layer(ms=9, name=name, type="T" * 10_000), *several(4)]))
+    assert found
+    for insight in found:
+        for text in (insight.title, insight.evidence, insight.next_step):
+            assert len(text) < 1000
+            assert "\n" not in text
+
+
+SAMPLE_FEEDS: dict[str, dict[str, Any]] = {
+    "det": {"x": np.zeros((1, 3, 320, 320), np.float32)},
+    "silero": {
+        "input": np.zeros((1, 512), np.float32),
+        "state": np.zeros((2, 1, 128), np.float32),
+        "sr": np.array(16000),
+    },
+}
+
+
+def measured(path: Path, feeds: dict[str, Any], folder: Path) -> Profile:
+    """A few passes without and with the profiler, in this process."""
+    session = SessionSettings(threads=1)
+    bound = open_model(path, session).bind(feeds)
+    latency = []
+    for _ in range(25):
+        started = time.perf_counter()
+        bound.once()
+        latency.append((time.perf_counter() - started) * 1e3)
+    found = measure_layers(path, session, feeds, 5, folder, lambda done, total: None)
+    return profile(
+        found.layers, latency[5:], layer_pass_ms=found.pass_ms, timeline=found.timeline, roofs=measure_roofs(session)
+    )
+
+
+@pytest.mark.parametrize("sample", ["det", "silero"])
+def test_real_models_are_diagnosed(sample: str, sample_model: Callable[[str], Path], tmp_path: Path) -> None:
+    found = triage(measured(sample_model(sample), SAMPLE_FEEDS[sample], tmp_path))
+    titles = " | ".join(insight.title for insight in found.insights)
+    if sample == "silero":
+        # 57 layers in a tenth of a millisecond are starts, on a slower machine they are a little more.
+        assert found.bound.word in ("dispatch overhead", "unknown")
+        assert ("most of them tiny" in titles) is (found.bound.word == "dispatch overhead")
+    else:
+        assert "scaling or shifting what a convolution writes" in titles
+        assert "Elementwise layers one after another" in titles
+        assert "HardSwish in four layers, 24 times" in titles
+
+
+numbers = st.one_of(
+    st.floats(0, 1e6), st.sampled_from([0.0, 1e-300, 1e300, math.inf, math.nan]), st.floats(allow_nan=True)
+)
+samples = st.lists(numbers, max_size=8).map(tuple)
+sizes = st.integers(-(2**70), 2**70)
+tensors = st.lists(
+    st.builds(
+        TensorInfo,
+        name=st.sampled_from(["", "a", "b", "c"]),
+        dtype=st.sampled_from(["float32", "float16", "int64", ""]),
+        shape=st.lists(st.integers(-2, 2**40), max_size=4).map(tuple),
+    ),
+    max_size=3,
+).map(tuple)
+layer_lists = st.lists(
+    st.builds(
+        Layer,
+        index=st.just(0),
+        name=st.text(max_size=5),
+        type=st.sampled_from(
+            ["Conv", "Mul", "Add", "Sigmoid", "Shape", "Cast", "BatchNormalization", "If", "ReorderInput"]
+        ),
+        provider=st.sampled_from([CPU, CUDA, ""]),
+        precision=st.sampled_from(["float32", "float16", ""]),
+        inputs=tensors,
+        outputs=tensors,
+        samples_ms=samples,
+        role=st.sampled_from(["compute", "reformat", "cast", "copy", "control"]),
+        tactic=st.sampled_from(["", "nchwc.Conv"]),
+        macs=st.none() | sizes,
+        read_bytes=sizes,
+        written_bytes=sizes,
+        weight_bytes=sizes,
+    ),
+    max_size=6,
+)
+
+
+@st.composite
+def profiles(draw: st.DrawFn) -> Profile:
+    """Anything that a file may hold."""
+    latency, lanes = draw(samples), draw(samples)
+    told = st.one_of(numbers, st.lists(numbers, max_size=3), st.lists(st.text(max_size=3), max_size=3), st.none())
+    surroundings = st.dictionaries(st.sampled_from(["load_average", "governors", "cpus_used_by_others"]), told)
+    return profile(
+        draw(layer_lists),
+        runs=(ProfileRun(latency_ms=latency, h2d_ms=lanes, compute_ms=lanes, d2h_ms=lanes, enqueue_ms=lanes),) * 3,
+        providers=draw(st.sampled_from([(), (CPU,), (CUDA, CPU)])),
+        backend=draw(st.sampled_from(["onnxruntime", "trtexec"])),
+        roofs=draw(st.none() | st.builds(Roofs, macs_per_s=numbers, bytes_per_s=numbers, how=st.just(""))),
+        conditions=draw(st.dictionaries(st.sampled_from(["before", "during"]), surroundings | told)),
+        layer_pass_ms=lanes,
+        batches=(BatchPoint(batch=1, inputs=(), latency_ms=latency), BatchPoint(batch=2, inputs=(), latency_ms=lanes)),
+        options={"threads": draw(told)},
+    )
+
+
+# Failing cases are not made smaller: with so many numbers that takes minutes.
+@settings(max_examples=40, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(made=profiles())
+def test_no_profile_breaks_it(made: Profile) -> None:
+    for insight in triage(made).insights:
+        assert 0 <= insight.score <= 1
+        assert insight.evidence

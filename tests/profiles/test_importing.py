@@ -1,0 +1,627 @@
+"""Profiles that other tools wrote."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ndld_flow.base.dtype_names import bits_of_dtype, dtype_of_tensorrt
+from ndld_flow.base.errors import RequestError
+from ndld_flow.profiles.read.onnx_origins import nodes_of_metadata, nodes_of_name
+from ndld_flow.profiles.read.read_profile import read_profile, recognise
+from ndld_flow.profiles.read.tolerant_json import parse_tolerantly
+from ndld_flow.records.machine import Machine
+from ndld_flow.records.profile import Layer, Profile, ProfileRun
+from tests.support import trtexec_exports as trt
+
+A100 = Path(__file__).parents[3] / "shared" / "data" / "trtexec-resnet-a100"
+needs_a100 = pytest.mark.skipif(not A100.is_dir(), reason="the A100 exports are not beside this repository")
+
+HOSTILE = (
+    'a "quoted" name',
+    'ends, "with": a colon',
+    r"C:\new\tab",
+    "tab\there",
+    "unit\x1fand\x1erecord",
+    "</script><img src=x>",
+    "\u202eright to left",
+    "🔥" * 300,
+    "x" * 10_000,
+    "{brace} [bracket], comma",
+)
+
+
+def printed(value: float) -> str:
+    """As C++ prints a float: six digits that matter."""
+    return f"{value:.6g}"
+
+
+@needs_a100
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_the_a100s_summary_is_trtexecs_own(precision: str) -> None:
+    profile = read_profile(A100 / precision)
+    told = json.loads(next((A100 / precision).glob("*.profile.metadata.json")).read_text())["performance_summary"]
+    run, summary = profile.runs[0], profile.latency
+    ours = [summary.min_ms, summary.max_ms, summary.mean_ms, summary.median_ms, summary.p99_ms]
+    assert [printed(value) for value in ours] == [printed(value) for value in told["Latency"]]
+    assert [printed(value) for value in ours] == [printed(value) for value in told["GPU Compute Time"]]
+    # trtexec adds up in single precision.
+    assert sum(run.compute_ms) / 1e3 == pytest.approx(told["Total GPU Compute Time"], rel=5e-6)
+    # trtexec's throughput is passes over the time from the first copy's begin to the last one's end.
+    wall_ms = run.starts_ms[-1] + run.latency_ms[-1]
+    assert len(run.latency_ms) / wall_ms * 1e3 == pytest.approx(told["Throughput"], rel=1e-5)
+    assert profile.latency.throughput_per_s == pytest.approx(told["Throughput"], rel=0.01)
+    assert any(str(told["Throughput"]) in note for note in profile.notes)
+    # An enqueue takes 5 µs and is exported to 10 µs: a median of such numbers would be wrong by half.
+    assert run.enqueue_ms == ()
+    assert f"an enqueue took {told['Enqueue Time'][3]:g} ms (median), by trtexec's own summary" in profile.notes
+
+
+@needs_a100
+@pytest.mark.parametrize(("precision", "layers", "warmup"), [("fp32", 32, 100), ("fp16", 36, 230)])
+def test_the_a100s_layers_are_all_there(precision: str, layers: int, warmup: int) -> None:
+    folder = A100 / precision
+    profile = read_profile(folder)
+    rows = json.loads(next(folder.glob("*.engine.profile.json")).read_text())[1:]
+    assert recognise(folder) == "trex"
+    assert [(layer.name, layer.samples_ms) for layer in profile.layers] == [
+        (row["name"], (row["medianMs"],)) for row in rows
+    ]
+    assert profile.layers_sum_ms == pytest.approx(sum(row["timeMs"] for row in rows))
+    assert len(profile.layers) == layers
+    assert profile.warmup_passes == warmup
+    assert profile.machine.gpus == ("NVIDIA A100 80GB PCIe",)
+    assert (profile.label, profile.backend, profile.versions) == (precision, "tensorrt", {"cuda": "11.6"})
+    assert [(one.name, one.dtype, one.shape) for one in profile.inputs] == [("input.1", "float32", (32, 3, 224, 224))]
+    assert [(one.name, one.dtype, one.shape) for one in profile.outputs] == [("191", "float32", (32, 1000))]
+    first = next(layer for layer in profile.layers if layer.name == "Conv_0 + Relu_1")
+    assert first.onnx_nodes == ("Conv_0", "Relu_1")
+    assert first.precision == ("float16" if precision == "fp16" else "float32")
+    assert first.macs == 32 * 112 * 112 * 64 * 3 * 7 * 7
+    # ResNet-18 takes 1.82 G multiply-accumulates an image.
+    assert sum(layer.macs or 0 for layer in profile.layers) / 32 == pytest.approx(1.82e9, rel=0.01)
+    assert sum(layer.role == "reformat" for layer in profile.layers) == sum(
+        row["name"].startswith("Reformatting") for row in rows
+    )
+
+
+@needs_a100
+def test_one_file_stands_for_its_folder() -> None:
+    whole = read_profile(A100 / "fp16")
+    for file in sorted((A100 / "fp16").iterdir()):
+        profile = read_profile(file)
+        assert profile.label == "resnet"
+        assert profile.model_copy(update={"label": whole.label}) == whole
+
+
+@pytest.fixture
+def exports(tmp_path: Path) -> Path:
+    """A folder with everything that trtexec 10 writes."""
+    engine = trt.small_engine()
+    return trt.write_exports(
+        tmp_path / "cnn",
+        times=trt.times(trt.latencies(200)),
+        profile=trt.layer_times(engine),
+        layers=trt.layer_info(engine),
+        log=trt.log(),
+    )
+
+
+def test_a_folder_of_trtexec(exports: Path) -> None:
+    profile = read_profile(exports)
+    assert recognise(exports) == "trtexec"
+    assert (profile.label, profile.backend, profile.versions) == ("cnn", "tensorrt", {"tensorrt": "10.5.0"})
+    assert profile.machine.gpus == ("NVIDIA L4",)
+    assert profile.latency_ms == tuple(trt.latencies(200))
+    run = profile.runs[0]
+    assert set(run.h2d_ms) == set(run.d2h_ms) == {0.01}
+    assert run.compute_ms[0] == pytest.approx(run.latency_ms[0] - 0.02)
+    assert run.starts_ms[0] == 0
+    assert len(run.enqueue_ms) == len(run.starts_ms) == 200
+    assert profile.options["build_options"] == {"Precision": "FP32+FP16", "Input(s)s format": "fp32:CHW"}
+    assert profile.conditions["started_local_time"] == "10/01/2024-13:21:44"
+    assert "reporting_options" not in profile.options  # where exports go says nothing about the measurement
+    assert Profile.model_validate_json(profile.to_json()) == profile
+
+
+def test_layers_of_a_detailed_engine(exports: Path) -> None:
+    reformat, conv, pool, gemm = read_profile(exports).layers
+    assert (reformat.role, reformat.onnx_nodes) == ("reformat", ())
+    assert conv.onnx_nodes == ("/conv/Conv", "/act/Relu")
+    assert (conv.precision, conv.tactic, conv.stream) == ("float16", "sm80_xmma_fprop", 0)
+    assert (conv.weight_bytes, conv.macs) == (448 * 2, 2 * 16 * 8 * 8 * 3 * 3 * 3)
+    assert (conv.read_bytes, conv.written_bytes) == (2 * 3 * 64 * 2 + 896, 2 * 16 * 64 * 2)
+    assert (pool.macs, pool.tactic, pool.stream) == (None, "0xfffffffffffffffe", 1)
+    assert (gemm.macs, gemm.tactic, gemm.onnx_nodes) == (2 * 10 * 256, "", ("/fc/Gemm",))
+
+
+def test_the_timeline_has_the_median_pass_and_the_layers(exports: Path) -> None:
+    profile = read_profile(exports)
+    lanes = {span.lane for span in profile.timeline}
+    assert lanes == {"enqueue", "H2D", "compute", "D2H", "stream 0", "stream 1", "GPU"}
+    at = {span.lane: span for span in profile.timeline if span.layer is None}
+    assert min(span.start_ms for span in profile.timeline) == 0
+    assert at["H2D"].start_ms == pytest.approx(0.5)
+    assert sum(at[lane].duration_ms for lane in ("H2D", "compute", "D2H")) == pytest.approx(
+        profile.latency.median_ms, rel=1e-3
+    )
+    layers = [span for span in profile.timeline if span.layer is not None]
+    assert [span.layer for span in layers] == [0, 1, 2, 3]
+    assert layers[0].start_ms == pytest.approx(at["compute"].start_ms)
+    assert layers[2].start_ms == pytest.approx(layers[1].start_ms + layers[1].duration_ms)
+    assert "end to end" in profile.timeline_basis
+
+
+def test_tensorrt_11_tells_tensors_otherwise(tmp_path: Path) -> None:
+    engine = trt.small_engine(split=True)
+    folder = trt.write_exports(tmp_path / "e", a=trt.layer_info_11(engine), b=trt.layer_times(engine))
+    profile = read_profile(folder)
+    assert [layer.precision for layer in profile.layers] == [
+        "float32 to float16",
+        "float16",
+        "float16",
+        "float16",
+    ]
+    assert profile.layers[3].output_precision == "float32"
+    # The inspector writes -1 for a free dimension; the layers know what it was.
+    assert [(one.name, one.dtype, one.shape) for one in profile.inputs] == [("x", "float32", (2, 3, 8, 8))]
+    assert [(one.name, one.shape) for one in profile.outputs] == [("y", (2, 10))]
+    assert profile.runs == ()
+
+
+def test_an_engine_without_details(tmp_path: Path) -> None:
+    engine = trt.small_engine()
+    folder = trt.write_exports(tmp_path, info=trt.layer_info(engine, detailed=False), prof=trt.layer_times(engine))
+    profile = read_profile(folder)
+    assert [layer.name for layer in profile.layers] == [one.name for one in engine]
+    assert [layer.role for layer in profile.layers] == ["reformat", "compute", "compute", "compute"]
+    assert profile.layers[1].onnx_nodes == ("/conv/Conv", "/act/Relu")
+    assert any("--profilingVerbosity=detailed" in note for note in profile.notes)
+
+
+def test_a_log_alone_gives_the_median(tmp_path: Path) -> None:
+    folder = trt.write_exports(tmp_path / "run", log=trt.log())
+    profile = read_profile(folder)
+    assert profile.latency_ms == (1.01,)
+    assert profile.runs[0].compute_ms == (0.99,)
+    assert [(one.name, one.shape) for one in (*profile.inputs, *profile.outputs)] == [
+        ("x", (2, 3, 8, 8)),
+        ("y", (2, 10)),
+    ]
+    assert any("percentile(90%) 1.02 ms" in note for note in profile.notes)
+
+
+def test_a_log_in_utf_16_as_powershell_writes_it(tmp_path: Path) -> None:
+    file = tmp_path / "out.txt"
+    file.write_text(trt.log(), encoding="utf-16")
+    assert read_profile(file).latency_ms == (1.01,)
+
+
+def test_the_log_says_when_it_was_tensorrt_rtx(tmp_path: Path) -> None:
+    profile = read_profile(trt.write_exports(tmp_path, log=trt.log(version="1.2.0", rtx=True)))
+    assert (profile.backend, profile.versions) == ("tensorrt_rtx", {"tensorrt-rtx": "1.2.0"})
+
+
+@pytest.mark.parametrize(("told", "version"), [("8601", "8.6.1"), ("100300", "10.3.0"), ("10.3.0", "10.3.0")])
+def test_versions_are_spelt_out(tmp_path: Path, told: str, version: str) -> None:
+    profile = read_profile(trt.write_exports(tmp_path, log=trt.log(version=told)))
+    assert profile.versions == {"tensorrt": version}
+
+
+def test_times_alone(tmp_path: Path) -> None:
+    profile = read_profile(trt.write_exports(tmp_path / "only", x=trt.times([1.0, 3.0, 2.0])))
+    assert profile.latency_ms == (1.0, 3.0, 2.0)
+    assert profile.layers == ()
+    assert profile.layers_sum_ms == 0
+    assert profile.label == "only"
+
+
+@pytest.mark.parametrize(("log", "kept"), [(None, 80), (trt.log(warmup=50), 95), (trt.log(warmup=0), 100)])
+def test_old_exports_hold_the_warm_up_too(tmp_path: Path, log: str | None, kept: int) -> None:
+    texts = {"times": trt.times([10.0] * 100, start=0.0), **({} if log is None else {"log": log})}
+    profile = read_profile(trt.write_exports(tmp_path, **texts))
+    assert len(profile.latency_ms) == kept
+    assert profile.warmup_passes == 100 - kept
+    assert any("default" in note for note in profile.notes) == (log is None)
+
+
+def test_files_of_different_measurements_are_noticed(tmp_path: Path) -> None:
+    profile = read_profile(trt.write_exports(tmp_path, times=trt.times([5.0] * 9), log=trt.log()))
+    assert any("are they of one measurement?" in note for note in profile.notes)
+
+
+def test_names_repeat_and_are_joined_in_order(tmp_path: Path) -> None:
+    twice = [
+        trt.EngineLayer("same", 0.1, {"LayerType": "first", "Inputs": [], "Outputs": []}),
+        trt.EngineLayer("same", 0.2, {"LayerType": "second", "Inputs": [], "Outputs": []}),
+    ]
+    lonely = trt.EngineLayer("never timed", 0.0, {"LayerType": "third", "Inputs": [], "Outputs": []})
+    untold = trt.EngineLayer("Reformatting CopyNode for Input Tensor 0 to same", 0.3)
+    folder = trt.write_exports(
+        tmp_path, layers=trt.layer_info([*twice, lonely]), profile=trt.layer_times([*twice, untold])
+    )
+    profile = read_profile(folder)
+    assert [(layer.type, layer.samples_ms) for layer in profile.layers] == [
+        ("first", (0.1,)),
+        ("second", (0.2,)),
+        ("Reformat", (0.3,)),
+        ("third", (0.0,)),
+    ]
+    assert any(note.startswith("1 layers of the engine have no time") for note in profile.notes)
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+def test_names_that_trtexec_did_not_escape(tmp_path: Path, name: str) -> None:
+    engine = trt.small_engine()
+    engine[1] = trt.EngineLayer(name, 0.2, {key: value for key, value in engine[1].info.items() if key != "Metadata"})
+    folder = trt.write_exports(tmp_path, layers=trt.layer_info(engine), profile=trt.layer_times(engine))
+    profile = read_profile(folder)
+    assert [layer.samples_ms[0] for layer in profile.layers] == [0.011, 0.2, 0.05, 0.1]
+    assert [layer.type for layer in profile.layers] == ["Reformat", "CaskConvolution", "CudaPooling", "gemm"]
+    shown = name.replace("\\n", "\n").replace("\\t", "\t")  # what happens to be an escape is taken for one
+    assert profile.layers[1].name == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a": 1,}', {"a": 1.0}),
+        ("[1, 2", [1.0]),
+        ('[{"a": 1}, {"b": 2', [{"a": 1.0}]),
+        ('{"rows": [{"a": 1}, {"b": [1', {"rows": [{"a": 1.0}]}),
+        ('{"a": nan, "b": -inf, "c": true, "d": NaN}', {"a": "nan", "b": "-inf", "c": True, "d": "nan"}),
+        ('{"a": "x "y" z", "b": "w"}', {"a": 'x "y" z', "b": "w"}),
+        (r'{"a": "\q \"z\" \u0041"}', {"a": r'\q "z" A'}),
+    ],
+)
+def test_json_that_is_none(text: str, value: Any) -> None:
+    found = parse_tolerantly(text)
+    assert not found.is_proper
+    # NaN equals nothing: compare as text.
+    assert json.loads(json.dumps(found.value).replace("NaN", '"nan"').replace("-Infinity", '"-inf"')) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, '{"a":' * 100_000, '{"a": [' * 1_000, '{"a": nan, "b": ' + "[" * 5_000, "", "nothing", '"text"'],
+    ids=range(7),
+)
+def test_json_that_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"nested too deeply|no JSON"):
+        parse_tolerantly(text + "," if text.startswith('"') else text)
+
+
+def test_numbers_that_no_measurement_has_are_left_out(tmp_path: Path) -> None:
+    text = trt.times([1.0, 2.0, 3.0]).replace('"latencyMs" : 2 ', f'"latencyMs" : {"9" * 5_000} ')
+    profile = read_profile(trt.write_exports(tmp_path, times=text))
+    text = text.replace('"latencyMs" : 3 ', '"latencyMs" : 0 ')
+    (tmp_path / "times.json").write_text(text)
+    assert read_profile(tmp_path).latency_ms == (1.0,)
+    assert profile.latency_ms == (1.0, 3.0)
+    assert "1 passes of --exportTimes could not be read" in profile.notes
+
+
+def test_names_that_no_file_can_hold(tmp_path: Path) -> None:
+    """JSON may escape half a character of UTF-16."""
+    rows = json.dumps(
+        [{"count": 1}, {"name": "a\ud800b", "averageMs": 1.0}, {"name": "\ud83d\udd25", "averageMs": 2.0}]
+    )
+    profile = read_profile(trt.write_exports(tmp_path, profile=rows))
+    assert [layer.name for layer in profile.layers] == ["a\ufffdb", "🔥"]
+    assert Profile.model_validate_json(profile.to_json()) == profile
+
+
+def test_a_convolution_fused_with_its_pooling(tmp_path: Path) -> None:
+    """As TensorRT 8 tells ResNet's first layer, quantised."""
+    info = {
+        "LayerType": "ConvActPool",
+        "Inputs": [trt.tensor("x", (32, 3, 224, 224), "Row major Int8 format")],
+        "Outputs": [trt.tensor("y", (32, 64, 56, 56), "Thirty-two wide channel vectorized row major Int8 format")],
+        "ParameterType": "ConvActPool",
+        "ConvParameterType": "Convolution",
+        "ConvKernel": [7, 7],
+        "ConvPrePadding": [3, 3],
+        "ConvPostPadding": [3, 3],
+        "ConvStride": [2, 2],
+        "ConvDilation": [1, 1],
+        "ConvOutMaps": 64,
+        "ConvGroups": 1,
+        "ConvWeights": {"Type": "Int8", "Count": 9408},
+        "ConvBias": {"Type": "Float", "Count": 64},
+        "PoolingStride": [2, 2],
+    }
+    name = "conv1.weight + QuantizeLinear_7 + Conv_9 + MaxPool_12"
+    folder = trt.write_exports(tmp_path, layers=trt.layer_info([trt.EngineLayer(name, 1.0, info)]))
+    layer = read_profile(folder).layers[0]
+    assert layer.macs == 32 * 64 * 112 * 112 * 3 * 7 * 7
+    assert layer.weight_bytes == 9408 + 4 * 64
+    assert layer.onnx_nodes == ("QuantizeLinear_7", "Conv_9", "MaxPool_12")
+    assert layer.precision == "int8"
+
+
+def test_quantizing_runs_as_a_reformat_but_is_a_node(tmp_path: Path) -> None:
+    info = {
+        "LayerType": "Reformat",
+        "Inputs": [trt.tensor("x", (1, 3), "Row major linear FP32")],
+        "Outputs": [trt.tensor("y", (1, 3), "Row major Int8 format")],
+        "Origin": "QDQ",
+    }
+    folder = trt.write_exports(tmp_path, layers=trt.layer_info([trt.EngineLayer("QuantizeLinear_2", 1.0, info)]))
+    layer = read_profile(folder).layers[0]
+    assert (layer.role, layer.onnx_nodes) == ("quantize", ("QuantizeLinear_2",))
+
+
+@pytest.mark.parametrize("before", ["# ", "2024-10-01T13:21:44.1234567Z ", "2024-10-01 | INFO | Exporter | "])
+def test_logs_that_other_programs_passed_on(tmp_path: Path, before: str) -> None:
+    text = "".join(f"{before}{line}\n" for line in trt.log().splitlines())
+    profile = read_profile(trt.write_exports(tmp_path, log=text))
+    plain = read_profile(trt.write_exports(tmp_path / tmp_path.name, log=trt.log()))
+    assert profile == plain
+
+
+@pytest.mark.parametrize(
+    ("kind", "groups", "macs"),
+    # [2, 4, 8, 8] -> [2, 6, 8, 8] with windows of 3 by 3.
+    [
+        ("Convolution", 1, 2 * 6 * 64 * 4 * 9),
+        ("Convolution", 2, 2 * 6 * 64 * 2 * 9),
+        ("Deconvolution", 2, 2 * 4 * 64 * 3 * 9),
+    ],
+)
+def test_multiplications_of_grouped_and_transposed_convolutions(
+    tmp_path: Path, kind: str, groups: int, macs: int
+) -> None:
+    info = {
+        "LayerType": "CaskConvolution",
+        "ParameterType": kind,
+        "Kernel": [3, 3],
+        "OutMaps": 6,
+        "Groups": groups,
+        "Inputs": [trt.tensor("x", (2, 4, 8, 8), "Half")],
+        "Outputs": [trt.tensor("y", (2, 6, 8, 8), "Half")],
+    }
+    folder = trt.write_exports(tmp_path, layers=trt.layer_info([trt.EngineLayer("c", 1.0, info)]))
+    assert read_profile(folder).layers[0].macs == macs
+
+
+def test_a_broken_file_costs_what_it_held(exports: Path) -> None:
+    (exports / "layers.json").write_text('{"Bindings": [], "Layers": ' + "[" * 1_000, encoding="utf-8")
+    profile = read_profile(exports)
+    assert len(profile.layers) == 4
+    assert any(note.startswith("layers.json could not be read: it is nested") for note in profile.notes)
+
+
+def test_a_cut_off_file_gives_what_is_whole(exports: Path) -> None:
+    text = (exports / "profile.json").read_text()
+    (exports / "profile.json").write_text(text[: text.index(trt.GEMM) + 40])
+    profile = read_profile(exports)
+    assert [layer.samples_ms[0] for layer in profile.layers] == [0.011, 0.2, 0.05, 0.0]
+    assert any("no proper JSON, and it ends early" in note for note in profile.notes)
+
+
+def test_several_models_in_one_folder(tmp_path: Path) -> None:
+    for name in ("alpha", "beta"):
+        engine = trt.small_engine()
+        texts = {f"{name}.engine.timing": trt.times([1.0]), f"{name}.engine.profile": trt.layer_times(engine)}
+        trt.write_exports(tmp_path, **texts)
+    with pytest.raises(RequestError, match=r"several models \(alpha, beta\); give one file .* alpha\.engine\.profile"):
+        read_profile(tmp_path)
+    profile = read_profile(tmp_path / "beta.engine.timing.json")
+    assert (profile.label, len(profile.layers)) == ("beta", 4)
+    assert profile.notes[0] == "read from beta.engine.profile.json, beta.engine.timing.json"
+
+
+def test_several_exports_of_one_kind(tmp_path: Path) -> None:
+    trt.write_exports(tmp_path, times=trt.times([1.0]), timing=trt.times([2.0]), profile=trt.layer_times([]))
+    with pytest.raises(RequestError, match=r"several exports of one kind \(times\.json, timing\.json\); give one file"):
+        read_profile(tmp_path)
+    assert read_profile(tmp_path / "timing.json").latency_ms == (2.0,)
+
+
+def own_profile(**changes: Any) -> Profile:
+    machine = Machine(system="Linux", architecture="x86_64", cpu="", cpu_count=1, memory_bytes=1)
+    fields: dict[str, Any] = {
+        "label": "source",
+        "model_digest": "d",
+        "backend": "onnxruntime",
+        "machine": machine,
+        "versions": {},
+        "options": {},
+        "inputs": (),
+        "outputs": (),
+        "warmup_passes": 0,
+        "warmup_ms": 0.0,
+        "runs": (ProfileRun(latency_ms=(1.0, 2.0)),),
+        "layers": (Layer(index=0, name="a", type="Conv", samples_ms=(1.0, 1.0)),),
+        "layer_runs": (2,),
+    }
+    return Profile(**{**fields, **changes})
+
+
+def test_our_own_profile_alone_or_in_a_steps_folder(tmp_path: Path) -> None:
+    profile = own_profile()
+    (tmp_path / "profile.json").write_text(profile.to_json())
+    trt.write_exports(tmp_path, times=trt.times([1.0]))
+    assert read_profile(tmp_path) == read_profile(tmp_path / "profile.json") == profile
+    assert recognise(tmp_path) == recognise(tmp_path / "profile.json") == "profile"
+
+
+def test_our_own_profile_when_it_is_damaged(tmp_path: Path) -> None:
+    file = tmp_path / "profile.json"
+    uneven = (own_profile().layers[0], Layer(index=1, name="b", type="Conv", samples_ms=(1.0,)))
+    cases = {
+        own_profile(layers=uneven).to_json(): "different numbers of samples",
+        own_profile(layer_runs=(3,)).to_json(): "different numbers of samples",
+        own_profile(runs=(ProfileRun(latency_ms=()),)).to_json(): "has no samples",
+        own_profile().to_json().replace('"format_version": 2', '"format_version": 3'): "format version 3",
+        own_profile().to_json().replace('"label": "source"', '"label": 3'): "label: Input should be a valid string",
+        own_profile().to_json()[:-40]: "is no profile that this version reads",
+    }
+    for text, words in cases.items():
+        file.write_text(text)
+        with pytest.raises(RequestError, match=re.escape(words)):
+            read_profile(file)
+
+
+def test_what_is_no_profile(tmp_path: Path) -> None:
+    for text in ("", "hello", "{}", "[]", '{"Layers": "are words"}', '{"nodes": []}'):
+        (tmp_path / "x.json").write_text(text)
+        assert recognise(tmp_path / "x.json") is None
+        with pytest.raises(RequestError, match=r"no profile that is known here; what can be read: a profile\.json "):
+            read_profile(tmp_path / "x.json")
+    with pytest.raises(RequestError, match="holds no profile that is known here"):
+        read_profile(tmp_path)
+    with pytest.raises(RequestError, match="does not exist"):
+        read_profile(tmp_path / "missing")
+
+
+def test_an_export_that_measured_nothing(tmp_path: Path) -> None:
+    text = trt.log()
+    folder = trt.write_exports(tmp_path, log=text[: text.index("Performance") + 20], times='[ { "latencyMs" : 0 } ]')
+    with pytest.raises(RequestError, match="there is no pass and no layer in it"):
+        read_profile(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes"),
+    [
+        ("Conv_0 + Relu_1", ("Conv_0", "Relu_1")),
+        ("PWN(Sigmoid_3, Mul_4)", ("Sigmoid_3", "Mul_4")),
+        ("PWN(PWN(/a/Sigmoid), PWN(/a/Mul))", ("/a/Sigmoid", "/a/Mul")),
+        ("Conv_5 + PWN(Relu_6)", ("Conv_5", "Relu_6")),
+        ("Conv_5 || Conv_7", ("Conv_5", "Conv_7")),
+        ("{ForeignNode[/enc/Add.../dec/Softmax]}", ("/enc/Add", "/dec/Softmax")),
+        ("Reformatting CopyNode for Output Tensor 0 to Conv_3 + Relu_4", ()),
+        ("reshape_after_Gemm_48", ()),
+        ("(Unnamed Layer* 13) [Shuffle] + MatMul_9", ("MatMul_9",)),
+        ("onnx::MatMul_12 + (Unnamed Layer* 5) [Shuffle]", ()),
+        ("__myl_FcAddRelu_myl0_3", ()),
+        ("", ()),
+    ],
+)
+def test_nodes_from_names(name: str, nodes: tuple[str, ...]) -> None:
+    assert nodes_of_name(name) == nodes
+
+
+def test_nodes_from_metadata() -> None:
+    assert nodes_of_metadata("[ONNX Layer: a]\x1e[ONNX Layer: b[0]]\x1f[ONNX Layer: a][ONNX Layer: c]") == (
+        "a",
+        "b[0]",
+        "c",
+    )
+    assert nodes_of_metadata("nothing") == ()
+
+
+@pytest.mark.parametrize(
+    ("told", "dtype", "bits"),
+    [
+        ("Row major linear FP32", "float32", 32),
+        ("Thirty-two wide channel vectorized row major Int8 format", "int8", 8),
+        ("kHALF", "float16", 16),
+        ("Float", "float32", 32),
+        ("BFloat16", "bfloat16", 16),
+        ("FP8", "float8_e4m3fn", 8),
+        ("INT4", "int4", 4),
+        ("N/A due to dynamic shapes", "", None),
+    ],
+)
+def test_element_types(told: str, dtype: str, bits: int | None) -> None:
+    assert dtype_of_tensorrt(told) == dtype
+    assert bits_of_dtype(dtype) == bits
+
+
+GOOD = {
+    "times": trt.times(trt.latencies(12)),
+    "profile": trt.layer_times(trt.small_engine()),
+    "layers": trt.layer_info(trt.small_engine()),
+    "eleven": trt.layer_info_11(trt.small_engine(split=True)),
+    "log": trt.log(),
+    "own": own_profile().to_json(),
+}
+
+
+def read_or_refuse(path: Path) -> Profile | None:
+    """Whatever lies there, nothing but a RequestError may come of it; a profile must be one that can be written."""
+    try:
+        profile = read_profile(path)
+    except RequestError as error:
+        assert len(str(error)) < 2_000
+        return None
+    assert profile.layers_sum_ms >= 0
+    return Profile.model_validate_json(profile.to_json())
+
+
+@pytest.mark.parametrize("name", GOOD)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_truncation_and_any_noise(tmp_path: Path, name: str, data: st.DataObject) -> None:
+    text = GOOD[name]
+    cut = data.draw(st.integers(0, len(text)))
+    noise = data.draw(
+        st.text(max_size=8) | st.sampled_from(['"', "\\", "\x1e", "[", "}", "NaN", "1e999", '\\"}', "\ud800"])
+    )
+    at = data.draw(st.integers(0, len(text)))
+    file = tmp_path / "file.json"
+    for changed in (text[:cut], text[:at] + noise + text[at:]):
+        file.write_bytes(changed.encode("utf-8", "surrogatepass"))
+        read_or_refuse(file)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    head=st.sampled_from(
+        ['{"Layers":[', '[{"latencyMs":', '[{"timeMs":', '{"model_digest":"backend runs"', "&&&& RUNNING T"]
+    ),
+    rest=st.binary(max_size=200),
+)
+def test_any_bytes(tmp_path: Path, head: str, rest: bytes) -> None:
+    file = tmp_path / "file.json"
+    for raw in (rest, head.encode() + rest):
+        file.write_bytes(raw)
+        read_or_refuse(file)
+
+
+VALUES: Any = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(10**400),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = st.sampled_from(
+    (
+        "Name",
+        "LayerType",
+        "Inputs",
+        "Outputs",
+        "Dimensions",
+        "Format/Datatype",
+        "Weights",
+        "Kernel",
+        "OutMaps",
+        "Groups",
+        "ParameterType",
+        "Metadata",
+        "StreamId",
+        "TacticValue",
+        "IOMode",
+        "name",
+        "timeMs",
+        "medianMs",
+        "count",
+    )
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(layers=st.lists(st.dictionaries(KEYS, VALUES, max_size=6) | VALUES, max_size=4), bound=VALUES)
+def test_any_values_where_others_should_be(tmp_path: Path, layers: list[Any], bound: Any) -> None:
+    engine = {"Layers": layers, "Bindings": bound, "I/O Tensors": bound}
+    (tmp_path / "layers.json").write_text(json.dumps(engine))
+    (tmp_path / "profile.json").write_text('[ {"averageMs" : 1, "name" : "kept"}, ' + json.dumps(layers)[1:])
+    profile = read_or_refuse(tmp_path)
+    assert profile is None or any(layer.name == "kept" for layer in profile.layers)

@@ -1,0 +1,386 @@
+"""Lints on layers: each fires where its advice holds, and is silent where it would be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ndld_flow.profiles.diagnose.diagnose import diagnose
+from ndld_flow.profiles.diagnose.engine_subject import EngineSubject
+from ndld_flow.profiles.diagnose.insight import Insight
+from ndld_flow.profiles.diagnose.lints import LINTS
+from ndld_flow.profiles.diagnose.subject import Subject
+from ndld_flow.profiles.read.read_profile import read_profile
+from ndld_flow.records.machine import Machine
+from ndld_flow.records.profile import Layer, Profile, TensorInfo
+
+A100 = Path(__file__).parent.parent.parent.parent / "shared" / "data" / "trtexec-resnet-a100"
+needs_a100 = pytest.mark.skipif(not A100.is_dir(), reason="no ../shared/data beside the checkout")
+INT8_TENSOR_CORE = "sm80_xmma_fprop_implicit_gemm_interleaved_i8f16_i8i32_f32_nchw_tensor16x8x32"
+FP16_TENSOR_CORE = "ampere_h16816cudnn_128x64_ldg8_relu_small_nhwc_tn_v1"
+DP4A = "ampere_fp32_icudnn_int8x4_128x64_relu_medium_nn_v1"
+FP32_SCALAR = "ampere_scudnn_128x64_relu_xregs_large_nn_v1"
+
+
+def tensor(text: str, channels: int = 64) -> TensorInfo:
+    """`a:int8`, `a:int8:96` for another number of channels, `a:int8:96:chw32` for a format too."""
+    name, dtype, *rest = text.split(":")
+    width = int(rest[0]) if rest else channels
+    return TensorInfo(name=name, dtype=dtype, shape=(1, width, 8, 8), format=rest[1] if len(rest) > 1 else "")
+
+
+def layer(kind: str, reads: str, writes: str, **given: Any) -> Layer:
+    known = {"index": 0, "name": given.get("name", kind), "type": kind, "samples_ms": (1.0,),
+             "inputs": tuple(map(tensor, reads.split())), "outputs": tuple(map(tensor, writes.split()))}  # fmt: skip
+    return Layer.model_validate(known | given).with_arithmetic()
+
+
+def conv(reads: str, writes: str, **given: Any) -> Layer:
+    return layer("CaskConvolution", reads, writes, **({"groups": 1, "macs": 10**6} | given))
+
+
+def int8_conv(reads: str, writes: str, **given: Any) -> Layer:
+    return conv(reads, writes, **({"weights_dtype": "int8", "tactic": INT8_TENSOR_CORE} | given))
+
+
+def half_conv(reads: str, writes: str, **given: Any) -> Layer:
+    return conv(reads, writes, **({"weights_dtype": "float16", "tactic": FP16_TENSOR_CORE} | given))
+
+
+def quantize(reads: str, writes: str, **given: Any) -> Layer:
+    return layer("Reformat", reads, writes, role="quantize", **given)
+
+
+def profile(layers: Sequence[Layer], inputs: str = "", outputs: str = "", **given: Any) -> Profile:
+    known = {
+        "label": "made", "model_digest": "", "backend": "tensorrt", "versions": {}, "options": {}, "warmup_passes": 0,
+        "machine": Machine(system="", architecture="", cpu="", cpu_count=0, memory_bytes=0), "warmup_ms": 0,
+        "inputs": tuple(map(tensor, inputs.split())), "outputs": tuple(map(tensor, outputs.split())), "runs": (),
+        "layers": tuple(one.model_copy(update={"index": place}) for place, one in enumerate(layers)),
+    }  # fmt: skip
+    return Profile.model_validate(known | given)
+
+
+def found(lint: str, one: Profile, *, timed: bool = True) -> list[Insight]:
+    subject = Subject(one) if timed else EngineSubject(one, None)
+    return [insight for known in LINTS if known.__name__ == lint for insight in known(subject)]
+
+
+def residual_block(residual: str = "x:float16") -> list[Layer]:
+    """A float tensor goes into a convolution through a QuantizeLinear, and around it into the addition."""
+    return [
+        quantize("x:float16", "q:int8"),
+        int8_conv("q:int8", "a:int8"),
+        int8_conv(f"a:int8 {residual}", "y:float16", name="Conv_5 + Add_6", onnx_nodes=("Conv_5", "Add_6")),
+        quantize("y:float16", "r:int8"),
+        int8_conv("r:int8", "z:int8"),
+    ]
+
+
+def fp32_network() -> list[Layer]:
+    tactic = "sm80_xmma_fprop_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc_tensor16x8x8"
+    layers = [conv("x:float32:3", "a:float32", weights_dtype="float32", tactic=FP32_SCALAR)]
+    return [*layers, *(conv("a:float32 a:float32", "a:float32", weights_dtype="float32", tactic=tactic)
+                       for _ in range(4))]  # fmt: skip
+
+
+SILENT: dict[str, Profile] = {
+    "an FP32 engine": profile(fp32_network()[1:]),
+    "an FP16 engine": profile([half_conv("x:float16", "a:float16"), half_conv("a:float16", "b:float16")]),
+    "names only": profile([Layer(index=0, name=f"Conv_{n}", type="unknown", samples_ms=(1.0,)) for n in range(3)]),
+    "fully quantised": profile(
+        [int8_conv("x:int8", "a:int8"), int8_conv("a:int8 x:int8", "b:int8", onnx_nodes=("Conv", "Add")),
+         int8_conv("b:int8", "y:float32")], inputs="x:int8", outputs="y:float32",
+    ),
+    "without tensors' names": profile([int8_conv(":int8", ":float16"), layer("CaskPooling", ":float16", ":float16")]),
+    "no layers": profile([]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", list(SILENT))
+@pytest.mark.parametrize("timed", [True, False], ids=["profile", "engine"])
+def test_nothing_is_found_where_nothing_is_wrong(case: str, timed: bool) -> None:
+    found_here = [insight.title for lint in LINTS for insight in found(lint.__name__, SILENT[case], timed=timed)]
+    assert found_here == []
+
+
+# --- residuals ---
+
+
+def test_a_float_residual_beside_a_quantised_convolution() -> None:
+    (one,) = found("unquantized_residual", profile(residual_block()))
+    assert one.title == (
+        "1 layer adding an unquantised residual in FP16 to a quantised convolution: "
+        "quantising again takes 40.0 % of the layers' time"
+    )
+    assert one.layers == (2, 0, 3)
+    assert "`op_types` of `quantize`" in one.next_step and one.score == pytest.approx(0.4)
+    # Its parts are told once.
+    assert found("unfused_quantization", profile(residual_block())) == []
+    assert found("quantized_float_output", profile(residual_block())) == []
+
+
+def test_it_is_found_in_an_engine_that_nobody_ran() -> None:
+    (one,) = found("unquantized_residual", profile(residual_block()), timed=False)
+    assert (one.score, one.layers) == (0.0, (2, 0, 3))
+    assert "latency" not in one.title
+
+
+def test_a_quantised_residual_is_none() -> None:
+    assert found("unquantized_residual", profile(residual_block("q:int8"))) == []
+
+
+@pytest.mark.parametrize(("nodes", "fires"), [(("Conv_11", "Add_12"), True), (("Conv_11", "Mul_12"), False)])
+def test_myelin_adds_it_in_the_kernel_that_rescales(nodes: tuple[str, ...], fires: bool) -> None:
+    layers = [
+        layer("correlation", "q:int8", "c:float32", weights_dtype="int8"),
+        layer("kgen", "r:float32 c:float32", "z:int8", name="__myl_MulAddAddRelu_myl0_8", onnx_nodes=nodes),
+    ]
+    assert bool(found("unquantized_residual", profile(layers))) == fires
+
+
+def test_the_sum_of_two_products_has_no_residual_to_quantise() -> None:
+    """A downsampling branch: Myelin's products write floating point whatever follows."""
+    products = [layer("correlation", "q:int8", name, weights_dtype="int8") for name in ("a:float32", "b:float32")]
+    added = layer("kgen", "a:float32 b:float32", "z:int8", name="__myl_AddAdd_myl0_8", onnx_nodes=("Add_3",))
+    assert found("unquantized_residual", profile([*products, added])) == []
+
+
+def test_residuals_of_transformers_stay_in_floating_point() -> None:
+    layers = [
+        layer("gemm", "q:int8", "c:float32", weights_dtype="int8"),
+        layer("kgen", "r:float32 c:float32", "z:int8 s:float32", name="__myl_MulAddAdd_myl0_8", onnx_nodes=("Add_12",)),
+    ]
+    assert found("unquantized_residual", profile(layers)) == []
+
+
+# --- float outputs ---
+
+
+def float_output(reader: Layer, **given: Any) -> Profile:
+    return profile([int8_conv("x:int8", "a:float32"), reader, quantize("b:float32", "c:int8")], **given)
+
+
+def test_a_pool_reads_what_could_be_8_bits() -> None:
+    (one,) = found("quantized_float_output", float_output(layer("TiledPooling", "a:float32", "b:float32")))
+    assert one.title == "1 layer computing in 8 bits and writing FP32"
+    assert one.layers == (0, 1) and "MaxPool" in one.next_step
+    assert one.score == pytest.approx(1 / 6)
+
+
+def test_a_product_that_is_not_quantised_reads_it() -> None:
+    one = profile([int8_conv("x:int8", "a:float16"), half_conv("a:float16", "b:float16")])
+    (insight,) = found("quantized_float_output", one)
+    assert "not quantised" in insight.next_step and insight.score == 0.0
+
+
+@pytest.mark.parametrize(
+    ("reader", "given"),
+    [
+        (layer("CudaSoftMax", "a:float32", "b:float32"), {}),  # it has no kernel for 8 bits
+        (layer("Normalization", "a:float32", "b:float32"), {}),
+        (layer("PluginV2", "a:float32", "b:float32"), {}),
+        (layer("kgen", "a:float32", "b:int8", name="__myl_MulMinMaxRounCast_myl0_1"), {}),  # it quantises at once
+        (quantize("a:float32", "b:int8"), {}),
+        (layer("TiledPooling", "a:float32", "b:float32"), {"outputs": "a:float32"}),  # the engine's own output
+        (layer("TiledPooling", "x:float32", "b:float32"), {}),  # nobody reads it
+    ],
+)
+def test_a_float_output_that_has_its_reason(reader: Layer, given: dict[str, Any]) -> None:
+    assert found("quantized_float_output", float_output(reader, **given)) == []
+
+
+# --- Q/DQ by themselves ---
+
+
+def test_quantising_by_itself() -> None:
+    layers = [
+        quantize("x:float32", "a:int8", name="QuantizeLinear_2"),
+        int8_conv("a:int8", "b:int8"),
+        layer("TiledPooling", "c:float16", "d:float16", name="pool"),
+        quantize("d:float16", "e:int8", name="QuantizeLinear_9"),
+    ]
+    (one,) = found("unfused_quantization", profile(layers, inputs="x:float32"))
+    assert one.title == "2 layers that only quantise or dequantise take 50.0 % of the layers' time"
+    assert "1 at the model's inputs and outputs (QuantizeLinear_2)" in one.evidence
+    assert "after TiledPooling pool" in one.evidence
+    assert "`op_types`" in one.next_step and "`exclude.nodes`" in one.next_step
+    short = [one.model_copy(update={"samples_ms": (0.001,)}) if one.role == "quantize" else one for one in layers]
+    assert found("unfused_quantization", profile(short)) == []
+
+
+def test_dynamic_quantisation_asks_for_it() -> None:
+    dynamic = layer("DynamicQuantizeLinear", "x:float32", "a:uint8", role="quantize", provider="CPUExecutionProvider")
+    assert found("unfused_quantization", profile([dynamic, dynamic])) == []
+
+
+def test_onnxruntime_computes_no_integers_on_cuda() -> None:
+    layers = [quantize("x:float32", "a:int8", provider="CUDAExecutionProvider")]
+    (one,) = found("unfused_quantization", profile(layers, backend="onnxruntime", providers=("CUDAExecutionProvider",)))
+    assert "build an engine" in one.next_step and "op_types" not in one.next_step
+
+
+def test_a_quantize_linear_is_no_cast() -> None:
+    """`block` of `convert_fp16` has no say in it."""
+    steps = " ".join(one.next_step for one in diagnose(profile(residual_block())))
+    assert "convert_fp16" not in steps
+
+
+# --- conversions ---
+
+
+def test_converting_between_layers_and_at_the_ends() -> None:
+    layers = [
+        layer("Reformat", "x:float32", "a:float16", role="reformat"),
+        half_conv("a:float16", "b:float16"),
+        layer("Reformat", "b:float16", "c:float32", role="reformat"),
+        layer("TiledPooling", "c:float32", "y:float32"),
+    ]
+    (one,) = found("type_conversions", profile(layers, inputs="x:float32"))
+    assert one.title == "2 layers that only convert types: 50.0 % of the layers' time"
+    assert "FP32 to FP16 of an input, for CaskConvolution" in one.evidence
+    assert "FP16 to FP32 after CaskConvolution" in one.evidence
+    assert "`keep_io: false`" in one.next_step and "Between layers" in one.next_step
+    moved = layer("Reformat", "x:float16:64:linear", "a:float16:64:hwc8", role="reformat")
+    assert found("type_conversions", profile([moved])) == []
+
+
+# --- tensor cores ---
+
+
+def test_a_quantised_first_layer_beside_the_tensor_cores() -> None:
+    layers = [
+        conv("x:int8:3", "a:float32", weights_dtype="int8", tactic=DP4A, name="first"),
+        *(int8_conv("b:int8", "b:int8") for _ in range(3)),
+    ]
+    (one,) = found("off_tensor_cores", profile(layers))
+    assert (
+        one.title == "1 layer multiplying on CUDA cores instead of tensor cores (INT8 DP4A): 25.0 % of the layers' time"
+    )
+    assert "3 input channels" in one.evidence and "`exclude.nodes` of `quantize`" in one.next_step
+
+
+def test_an_fp32_first_layer_is_told_nothing_about_quantising() -> None:
+    (one,) = found("off_tensor_cores", profile(fp32_network()))
+    assert "`convert_fp16`" in one.next_step and "quantize" not in one.next_step
+
+
+def test_a_device_that_may_have_no_tensor_cores() -> None:
+    scalar = [conv("a:float32", "a:float32", weights_dtype="float32", tactic=FP32_SCALAR) for _ in range(3)]
+    assert found("off_tensor_cores", profile(scalar)) == []
+
+
+def test_depthwise_convolutions_multiply_no_matrices() -> None:
+    depthwise = conv("a:float32", "b:float32", tactic="sm80_xmma_fprop_f32f32_f32f32_f32_ffma", groups=64)
+    assert depthwise.unit == "FP32 FMA"
+    assert found("off_tensor_cores", profile([depthwise, half_conv("x:float16", "a:float16")])) == []
+
+
+def test_a_kernel_whose_name_reveals_nothing_is_not_off() -> None:
+    unknown = conv("a:float16", "b:float16", tactic="__myelin_CASK_STUB")
+    one = profile([unknown, half_conv("x:float16", "a:float16")])
+    assert found("off_tensor_cores", one) == []
+    assert one.tensor_cores is not None
+    assert (one.tensor_cores.on, one.tensor_cores.off, one.tensor_cores.unknown) == (0.5, 0.0, 0.5)
+
+
+def test_shares_are_not_there_where_no_unit_is_known() -> None:
+    assert profile([conv("a:float16", "b:float16")]).tensor_cores is None
+    assert profile([layer("TiledPooling", "a:float16", "b:float16")]).tensor_cores is None
+    assert profile([half_conv("a:float16", "b:float16", samples_ms=())]).tensor_cores is None
+
+
+# --- channels ---
+
+
+def test_channels_that_are_padded() -> None:
+    layers = [half_conv("x:float16:3", "a:float16:33"), half_conv("a:float16:33", "b:float16:64")]
+    (one,) = found("channel_alignment", profile(layers))
+    assert "33 output channels (multiples of 8)" in one.evidence or "33 input channels" in one.evidence
+    assert one.score == pytest.approx(1 - 33 / 40, abs=0.01)
+    assert "3 input channels" not in one.evidence  # of a picture: nobody chose them
+
+
+def test_a_vectorised_format_pads_to_its_width() -> None:
+    layers = [int8_conv("x:int8:64:chw32", "a:int8:48:chw32"), int8_conv("a:int8:48:chw32", "b:int8:64:chw32")]
+    (one,) = found("channel_alignment", profile(layers))
+    assert "48 output channels (multiples of 32)" in one.evidence or "48 input" in one.evidence
+    plain = [int8_conv("x:int8:64", "a:int8:48"), int8_conv("a:int8:48", "b:int8:64")]
+    assert found("channel_alignment", profile(plain)) == []
+
+
+def test_a_product_of_two_activations_has_no_channels_to_choose() -> None:
+    """Heads of 24 and sequences of 197."""
+    attention = layer("gemm", "q:int8:197 k:int8:197", "s:float32:197")
+    assert attention.precision == "int8"
+    assert found("channel_alignment", profile([attention, int8_conv("s:int8:197", "y:int8")]), timed=False) == []
+
+
+@pytest.mark.parametrize("layers", [
+    # A classifier's classes, by way of what only renames a tensor.
+    [half_conv("x:float16", "a:float16:1001"), layer("NoOp", "a:float16:1001", "y:float16:1001")],
+    [half_conv("x:float16:33", "a:float16:33", groups=33), half_conv("a:float16:40", "y:float16")],
+    [half_conv("x:float16:33", "a:float16:33", groups=None), half_conv("a:float16:40", "y:float16")],
+    [conv("x:float32:33", "a:float32:33", tactic=FP32_SCALAR), conv("a:float32:40", "y:float32", tactic=FP32_SCALAR)],
+    [conv("x:int8:3", "a:int8:64", tactic=DP4A), int8_conv("a:int8", "y:int8")],
+])  # fmt: skip
+def test_channels_that_are_as_they_must_be(layers: list[Layer]) -> None:
+    assert found("channel_alignment", profile(layers)) == []
+
+
+# --- real exports ---
+
+
+@needs_a100
+def test_the_quantised_export_is_told_what_to_do() -> None:
+    """Nothing of it computes in float but the pools, so that `block` of `convert_fp16` is none of its business."""
+    insights = {one.title.partition(":")[0]: one for one in diagnose(read_profile(A100 / "qat"))}
+    residual = insights["8 layers adding an unquantised residual in FP16 to a quantised convolution"]
+    assert len(residual.layers) == 16 and residual.score == pytest.approx(0.15, abs=0.01)
+    assert insights["1 layer multiplying on CUDA cores instead of tensor cores (INT8 DP4A)"].layers == (1,)
+    assert insights["1 layer computing in 8 bits and writing FP32"].layers == (1, 2)
+    assert not any("out of `block`" in one.next_step or "Casts" in one.title for one in insights.values())
+    assert not any("in float32" in title for title in insights)
+
+
+@needs_a100
+@pytest.mark.parametrize("folder", ["fp32", "fp16"])
+def test_the_others_are_told_nothing_about_quantising(folder: str) -> None:
+    words = " ".join(f"{one.title} {one.next_step}" for one in diagnose(read_profile(A100 / folder)))
+    assert "quanti" not in words.replace("`op_types` and `exclude` of `quantize`", "")
+
+
+# --- anything ---
+
+_DTYPES = st.sampled_from(["int8", "float16", "float32", ""])
+_TENSORS = st.lists(
+    st.builds(
+        TensorInfo,
+        name=st.sampled_from(["", "a", "b", "c"]),
+        dtype=_DTYPES,
+        shape=st.lists(st.integers(-1, 40), max_size=4).map(tuple),
+    ),
+    max_size=3,
+).map(tuple)
+_LAYERS = st.builds(
+    lambda **given: Layer(index=0, name="n", **given).with_arithmetic(),
+    type=st.sampled_from(["CaskConvolution", "gemm", "TiledPooling", "kgen", "Reformat"]),
+    role=st.sampled_from(["compute", "reformat", "quantize"]),
+    inputs=_TENSORS, outputs=_TENSORS, weights_dtype=_DTYPES, groups=st.sampled_from([None, 0, 1, 40]),
+    tactic=st.sampled_from([INT8_TENSOR_CORE, FP16_TENSOR_CORE, DP4A, ""]),
+    samples_ms=st.tuples(st.floats(0, 10)), onnx_nodes=st.sampled_from([(), ("Add_1",)]),
+)  # fmt: skip
+
+
+@given(st.lists(_LAYERS, max_size=6))
+def test_any_layers(layers: list[Layer]) -> None:
+    one = profile(layers)
+    for lint in LINTS:
+        for insight in (*found(lint.__name__, one), *found(lint.__name__, one, timed=False)):
+            assert insight.next_step.endswith(".") and 0 <= insight.score <= 1.0001
+            assert all(0 <= place < len(layers) for place in insight.layers)

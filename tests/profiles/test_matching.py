@@ -1,0 +1,233 @@
+"""Matches of layers whose truth is known: models that were edited, named anew and run again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from itertools import combinations, permutations
+from pathlib import Path
+
+import onnx
+import pytest
+
+from ndld_flow.profiles.compare.match_layers import match_layers
+from ndld_flow.profiles.read.read_profile import read_profile
+from ndld_flow.records.profile import Layer, LayerWeight, Profile
+from tests.support.compare_samples import comparison_of, layer, profile_of, tensor
+from tests.support.layer_pairs import EDITS, NAMINGS, VIEWS, Sample, Traced, judge, recall, run, trace
+from tests.support.models import GraphBuilder, rename_output, tfm_model
+from tests.support.models import tensor as declared
+from tests.support.trex_matching import beam_search, matched_share
+
+A100 = Path(__file__).parents[3] / "shared" / "data" / "trtexec-resnet-a100"
+IDS = {"ids": (1, 12), "mask": (1, 12)}
+
+
+def chain(blocks: int = 6) -> onnx.ModelProto:
+    """Equal blocks of a convolution and an activation, each with weights of its own."""
+    b = GraphBuilder(0)
+    h = "x"
+    for _ in range(blocks):
+        h = b.op("Relu", b.op("Conv", h, b.weight(8, 8, 3, 3), pads=[1, 1, 1, 1], strides=[1, 1]))
+    rename_output(b, h, "y")
+    return b.model([declared("x", [1, 8, 12, 12])], [declared("y", [1, 8, 12, 12])])
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str, str], Sample]:
+    """(model, edit, naming) -> its profile."""
+    found = {}
+    models = {"chain": trace(chain()), "transformer": trace(tfm_model(layers=2))}
+    edits = ("unchanged", "inserted early", "twin inserted early", "removed", "reordered")
+    for name, traced in models.items():
+        shapes = {value.name: (1, 12) for value in traced.model.graph.input} if name == "transformer" else {}
+        for edit in edits:
+            for naming in ("numbered by type", "scrambled"):
+                changed: Traced = NAMINGS[naming](EDITS[edit](traced, random.Random(1)))
+                found[name, edit, naming] = run(changed, shapes, tmp_path_factory.mktemp("m"))
+    return found
+
+
+def test_a_match_of_confidence_1_is_right(samples: dict[tuple[str, str, str], Sample]) -> None:
+    for (name, edit, naming), sample in samples.items():
+        for view in VIEWS.values():
+            one, other = view(samples[name, "unchanged", naming]), view(sample)
+            rows = match_layers([one.profile, other.profile])
+            wrong = [found for found in judge(rows, one, other) if found.confidence >= 0.995 and not found.is_right]
+            assert not wrong, (name, edit, naming, wrong)
+
+
+def test_names_that_were_shifted_by_a_layer_are_not_believed(samples: dict[tuple[str, str, str], Sample]) -> None:
+    """A convolution more, and `Conv.3` is another than before."""
+    one, other = (samples["chain", edit, "numbered by type"] for edit in ("unchanged", "twin inserted early"))
+    rows = match_layers([one.profile, other.profile])
+    found = judge(rows, one, other)
+    assert all(match.is_right for match in found)
+    assert recall(rows, one, other)[0] >= 6
+    assert any(match.confidence == 1 and match.method == "weights" for match in found)
+
+
+def test_most_sure_matches_are_right_and_most_layers_are_found(
+    samples: dict[tuple[str, str, str], Sample],
+) -> None:
+    matched, there, right, sure = 0, 0, 0, 0
+    for (name, _, naming), sample in samples.items():
+        for view in VIEWS.values():
+            one, other = view(samples[name, "unchanged", naming]), view(sample)
+            rows = match_layers([one.profile, other.profile])
+            found = [match for match in judge(rows, one, other) if match.confidence >= 0.9]
+            right, sure = right + sum(match.is_right for match in found), sure + len(found)
+            counts = recall(rows, one, other)
+            matched, there = matched + counts[0], there + counts[1]
+    assert matched >= 0.95 * there
+    assert right >= 0.97 * sure
+
+
+def test_other_networks_have_hardly_a_sure_match(samples: dict[tuple[str, str, str], Sample]) -> None:
+    one, other = (samples[name, "unchanged", "numbered by type"] for name in ("chain", "transformer"))
+    for view in VIEWS.values():
+        rows = match_layers([view(one).profile, view(other).profile])
+        assert sum(row.confidence >= 0.9 for row in rows if all(row.layers)) <= 1
+
+
+def test_every_pair_of_several_is_matched_as_well_as_alone(samples: dict[tuple[str, str, str], Sample]) -> None:
+    several = [sample for (name, _, naming), sample in samples.items() if (name, naming) == ("chain", "scrambled")]
+    rows = match_layers([sample.profile for sample in several])
+    for a, b in combinations(range(len(several)), 2):
+        alone = match_layers([several[a].profile, several[b].profile])
+        right = sum(found.is_right for found in judge(rows, several[a], several[b], (a, b)))
+        assert right >= sum(found.is_right for found in judge(alone, several[a], several[b]))
+
+
+# By hand
+
+
+def weighted(name: str, digest: str, **more: object) -> Layer:
+    weights = (LayerWeight(name=f"{name}.w", shape=(8, 8, 3, 3), digest=digest),)
+    return layer(name, dims=[1, 8, 4, 4]).model_copy(update={"weights": weights, **more})
+
+
+def of(*layers: Layer) -> Profile:
+    return profile_of([[10.0]] * 5, layers)
+
+
+def pairs_of(*profiles: Profile) -> list[tuple[tuple[int, ...], ...]]:
+    return [row.layers for row in match_layers(profiles) if all(row.layers)]
+
+
+def test_weights_tell_twin_branches_apart_whose_names_were_exchanged() -> None:
+    one = of(weighted("left", "aa"), weighted("right", "bb"))
+    other = of(weighted("left", "bb"), weighted("right", "aa"))
+    assert sorted(pairs_of(one, other)) == [((0,), (1,)), ((1,), (0,))]
+    assert {row.confidence for row in match_layers([one, other])} == {1.0}
+
+
+def test_twins_without_weights_are_not_sure() -> None:
+    one, other = of(layer("left"), layer("right")), of(layer("right"), layer("left"))
+    assert all(row.confidence < 0.995 for row in match_layers([one, other]) if all(row.layers))
+
+
+def test_a_layer_that_the_base_has_not_is_matched_between_the_others() -> None:
+    base = of(layer("a", dims=[1, 4]), layer("z", "Softmax", dims=[1, 9]))
+    new = layer("new", "Resize", dims=[1, 5])
+    others = [of(base.layers[0], new, base.layers[1]), of(base.layers[0], new, base.layers[1], layer("end", "Mul"))]
+    (row,) = (row for row in match_layers([base, *others]) if row.layers[1] == (1,))
+    assert row.layers == ((), (1,), (1,))
+    assert row.confidence_between(1, 2) > 0.5
+    assert row.methods[0] == "unmatched"
+
+
+def test_the_best_evidence_decides_where_links_contradict() -> None:
+    one = of(weighted("a", "aa"), weighted("b", "bb"))
+    other = of(weighted("a", "aa"), weighted("b", "bb"))
+    swapped = of(weighted("a", "bb"), weighted("b", "aa"))
+    rows = {row.layers for row in match_layers([one, other, swapped])}
+    assert rows == {((0,), (0,), (1,)), ((1,), (1,), (0,))}
+
+
+def test_profiles_that_tell_little_are_matched_as_far_as_they_go() -> None:
+    repeated = of(*[layer("same", dims=[1, 2])] * 4)
+    bare = of(layer("same"), layer("same"))
+    assert match_layers([of(), of()]) == ()
+    assert all(row.methods[1] == "unmatched" for row in match_layers([repeated, of()]))
+    for one, other in permutations((repeated, bare, of(layer("", ""))), 2):
+        rows = match_layers([one, other])
+        assert sorted(at for row in rows for at in row.layers[0]) == list(range(len(one.layers)))
+        assert all(row.confidence < 0.995 for row in rows if all(row.layers))
+
+
+def test_another_batch_keeps_every_match() -> None:
+    kinds = ("Conv", "Relu", "MaxPool", "Gemm", "Softmax")
+    one, other = (
+        of(*[layer(f"{batch}{kind}", kind, dims=[batch, at + 1]) for at, kind in enumerate(kinds)]) for batch in (1, 8)
+    )
+    assert pairs_of(one, other) == [((at,), (at,)) for at in range(len(kinds))]
+
+
+def test_operands_that_may_be_exchanged_are() -> None:
+    reads = tensor("a", 1, 4), tensor("b", 1, 4)
+    one, other = (
+        of(
+            layer("l", "Conv").model_copy(update={"outputs": (tensor("a", 1, 4),)}),
+            layer("r", "Gemm").model_copy(update={"outputs": (tensor("b", 1, 4),)}),
+            layer(name, "Add").model_copy(update={"inputs": inputs, "outputs": (tensor("y", 1, 4),)}),
+        )
+        for name, inputs in (("sum", reads), ("total", reads[::-1]))
+    )
+    assert pairs_of(one, other) == [((at,), (at,)) for at in range(3)]
+
+
+def test_layers_of_a_doubtful_match_are_not_called_slower() -> None:
+    one = profile_of([[10.0]] * 3, [layer(f"a{at}", ms=(1.0,) * 3) for at in range(4)], layer_runs=(1, 1, 1))
+    other = profile_of([[10.0]] * 3, [layer(f"b{at}", ms=(9.0,) * 3) for at in range(6)], layer_runs=(1, 1, 1))
+    found = comparison_of(one, other)
+    doubtful = {number for number, row in enumerate(found.rows) if row.confidence < 0.6}
+    verdicts = {verdict.verdict for verdict in found.layer_verdicts if verdict.row in doubtful}
+    assert verdicts == {"inconclusive"}
+
+
+# The baseline
+
+
+@pytest.mark.skipif(not A100.is_dir(), reason="the exports of trtexec are not here")
+def test_more_time_is_matched_than_by_trex() -> None:
+    profiles = {name: read_profile(A100 / name) for name in ("fp32", "fp16", "qat")}
+    for one, other in permutations(profiles.values(), 2):
+        rows = match_layers([one, other])
+        ours = matched_share(one.layers, [at for row in rows if row.layers[1] for at in row.layers[0]])
+        theirs = matched_share(one.layers, [at for at, _ in beam_search(one.layers, other.layers)])
+        assert ours >= theirs
+    rows = match_layers([profiles["fp32"], profiles["qat"]])
+    convolutions = [row for row in rows if row.layers[0] and profiles["fp32"].layers[row.layers[0][0]].macs]
+    assert all(row.layers[1] and row.confidence >= 0.9 for row in convolutions)
+
+
+def test_as_many_layers_are_matched_as_by_trex(samples: dict[tuple[str, str, str], Sample]) -> None:
+    for (name, _, naming), sample in samples.items():
+        one, other = samples[name, "unchanged", naming].profile, sample.profile
+        rows = match_layers([one, other])
+        ours = sum(len(row.layers[0]) for row in rows if row.layers[1])
+        assert ours >= len(beam_search(one.layers, other.layers))
+
+
+def test_weights_and_windows_are_recorded(samples: dict[tuple[str, str, str], Sample]) -> None:
+    found = next(one for one in samples["chain", "unchanged", "scrambled"].profile.layers if one.weights)
+    (weight,) = found.weights
+    assert weight.shape == (8, 8, 3, 3)
+    assert weight.digest
+    assert weight.name
+    assert dict(found.attributes)["strides"] == (1, 1)
+
+
+def test_real_weights_survive_new_names(sample_model: Callable[[str], Path], tmp_path: Path) -> None:
+    """A trained model, exported anew with a layer more, is matched by what its layers hold."""
+    traced = trace(onnx.load(sample_model("cls")))
+    shapes = {"x": (1, 3, 48, 96)}
+    one = run(NAMINGS["numbered by type"](traced), shapes, tmp_path / "one")
+    changed = NAMINGS["numbered by type"](EDITS["twin inserted early"](traced, random.Random(1)))
+    other = run(changed, shapes, tmp_path / "other")
+    rows = match_layers([one.profile, other.profile])
+    found = judge(rows, one, other)
+    assert not [match for match in found if match.confidence >= 0.995 and not match.is_right]
+    assert sum(match.is_right for match in found) >= 0.98 * len(found)
+    assert recall(rows, one, other)[0] >= 0.97 * recall(rows, one, other)[1]

@@ -1,0 +1,172 @@
+"""Rounds as evidence: which clock decides, what the rounds show, and how often the rule is wrong."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from ndld_flow.profiles.compare.comparison import RoundsEvidence, compare
+from ndld_flow.profiles.compare.measured import Measured, Rules
+from ndld_flow.profiles.compare.rounds import RoundsPlan, choose_clock, describe_rounds, spread_of
+from ndld_flow.records.comparison import Comparison, MetricVerdict
+from ndld_flow.records.rounds import FEWEST_ROUNDS, PairedRounds, Round, RoundSide
+from tests.support.compare_samples import steady
+from tests.support.simulated_rounds import A_A, SCENARIOS, decide
+
+CYCLES = 28
+PLAN = RoundsPlan(on_device=False, rounds_limit=12, budget_ms=60_000, threshold=0.03)
+
+
+def side(wall_ms: float, *, cpu_ms: float | None = None, queued_ms: float | None = 0.0, threads: int = 1) -> RoundSide:
+    """Turns that all take the same time, but for a scatter of half a percent."""
+    scatter = [1 + 0.005 * math.sin(turn) for turn in range(CYCLES)]
+    cpu = wall_ms if cpu_ms is None else cpu_ms
+    return RoundSide(
+        passes=1,
+        threads=threads,
+        wall_ms=tuple(wall_ms * each for each in scatter),
+        cpu_ms=tuple(cpu * each for each in scatter),
+        queued_ms=() if queued_ms is None else (queued_ms,) * CYCLES,
+    )
+
+
+def rounds_of(base: RoundSide, candidate: RoundSide, number: int = FEWEST_ROUNDS) -> list[Round]:
+    return [Round(base=base, candidate=candidate)] * number
+
+
+def compare_by(rounds: Sequence[Round], *gates: str, **plan: Any) -> Comparison:
+    """A comparison whose process runs show nothing, and whose rounds are these."""
+    found = describe_rounds(rounds, RoundsPlan(**{**vars(PLAN), **plan}), "decided")
+    runs = [Measured(place, name, steady(*[10.0] * 5)) for place, name in enumerate(("base", "speed"))]
+    return compare((), {"speed": runs}, Rules(metric="latency.median"), gates, evidence=RoundsEvidence(found))
+
+
+def rounds_in(comparison: Comparison) -> PairedRounds:
+    found = comparison.profiles[0].rounds
+    assert found is not None
+    return found
+
+
+def verdict_in(comparison: Comparison, metric: str = "latency.median", base: int = 0) -> MetricVerdict:
+    verdicts = comparison.profiles[0].verdicts
+    return next(one for one in verdicts if (one.metric, one.base) == (metric, base))
+
+
+@pytest.mark.parametrize(
+    ("candidate", "clock", "reason"),
+    [
+        (side(10), "cpu", "one thread that never waits"),
+        (
+            side(20, cpu_ms=10, queued_ms=10),
+            "cpu",
+            "one thread that never waits",
+        ),  # others had the CPU half of the time
+        (side(10, cpu_ms=18, threads=2), "wall", "2 threads"),
+        (side(10, cpu_ms=18), "wall", "several threads"),  # threads that nobody counted
+        (side(20, cpu_ms=10, queued_ms=0), "wall", "50% of a pass that are spent waiting"),
+        (side(10, cpu_ms=9, queued_ms=None), "wall", "10% of a pass that are spent waiting"),
+        (side(10, cpu_ms=9.9, queued_ms=None), "cpu", "one thread that never waits"),
+    ],
+)
+def test_cpu_time_decides_only_where_it_sees_everything(candidate: RoundSide, clock: str, reason: str) -> None:
+    chosen, why = choose_clock(rounds_of(side(10), candidate), on_device=False)
+    assert chosen == clock
+    assert reason in why
+
+
+def test_wall_time_decides_on_devices() -> None:
+    assert choose_clock(rounds_of(side(10), side(10)), on_device=True)[0] == "wall"
+
+
+def test_rounds_decide_the_median_and_the_minimum_and_both_clocks_are_recorded() -> None:
+    found = compare_by(rounds_of(side(10), side(11)), "latency.median <= +5 %", "latency.min <= +15 %")
+    assert [gate.outcome for gate in found.gates] == ["failed", "passed"]
+    assert found.verdict == "regressed"
+    assert verdict_in(found).ratio == pytest.approx(1.1)
+    assert rounds_in(found).wall.ratio == rounds_in(found).cpu.ratio == pytest.approx(1.1)
+    assert verdict_in(found, "throughput").verdict == "regressed"
+    assert verdict_in(found, "throughput").ratio == pytest.approx(1 / 1.1)
+    assert verdict_in(found, "latency.mean").clock == ""
+    assert verdict_in(found, "latency.mean").verdict == "unchanged"
+    back = verdict_in(found, base=1)
+    assert back.verdict == "improved"
+    assert back.ratio == pytest.approx(1 / 1.1)
+
+
+def test_a_difference_that_only_wall_time_sees_is_never_called_unchanged() -> None:
+    """Waits that look like queueing, or too short to count as waiting, hide from CPU time."""
+    found = compare_by(rounds_of(side(10), side(12, cpu_ms=10, queued_ms=2)), "latency.median <= +5 %")
+    assert rounds_in(found).clocks_disagree
+    assert verdict_in(found).verdict == "inconclusive"
+    assert "the clocks disagree" in found.why
+    assert found.gates[0].outcome == "inconclusive"
+    # Where both see a difference, only its size is uncertain.
+    both = verdict_in(compare_by(rounds_of(side(10), side(14, cpu_ms=11, queued_ms=3))))
+    assert (both.verdict, both.clock) == ("regressed", "cpu")
+    assert both.low < 1.1
+    assert both.high > 1.4
+
+
+def test_noise_that_only_wall_time_suffers_changes_nothing() -> None:
+    dice = random.Random(1)
+    noisy = [
+        Round(base=_delayed(dice), candidate=_delayed(dice), pinned_to=number % 2) for number in range(FEWEST_ROUNDS)
+    ]
+    found = compare_by(noisy)
+    assert not rounds_in(found).clocks_disagree
+    assert found.verdict == "unchanged"
+
+
+def _delayed(dice: random.Random) -> RoundSide:
+    delays = [dice.choice((0.0, 0.0, 5.0, 12.0)) for _ in range(CYCLES)]
+    cpu = [10 * dice.lognormvariate(0, 0.01) for _ in range(CYCLES)]
+    wall = [ms + delay for ms, delay in zip(cpu, delays, strict=True)]
+    return RoundSide(passes=1, threads=1, wall_ms=tuple(wall), cpu_ms=tuple(cpu), queued_ms=tuple(delays))
+
+
+def test_fewer_rounds_than_four_decide_nothing() -> None:
+    found = compare_by(rounds_of(side(10), side(20), FEWEST_ROUNDS - 1))
+    assert found.verdict == "inconclusive"
+    assert compare_by(rounds_of(side(10), side(20))).verdict == "regressed"
+
+
+def test_rounds_that_contradict_each_other_decide_nothing() -> None:
+    slow, fast = Round(base=side(10), candidate=side(12)), Round(base=side(12), candidate=side(10))
+    assert compare_by([slow, fast] * 3).verdict == "inconclusive"
+
+
+def test_a_learned_spread_widens_the_interval() -> None:
+    rounds = rounds_of(side(10), side(10.6))
+    assert compare_by(rounds).verdict == "regressed"
+    assert compare_by(rounds, floor=0.04).verdict == "inconclusive"
+
+
+def test_the_learned_spread_bounds_that_of_the_rounds() -> None:
+    dice = random.Random(3)
+    rounds = [Round(base=side(10), candidate=side(10 * dice.lognormvariate(0, 0.01))) for _ in range(12)]
+    assert 0.01 < spread_of(describe_rounds(rounds, PLAN, "")) < 0.03
+
+
+def test_circumstances_that_differ_forbid_a_verdict_by_rounds_too() -> None:
+    found = describe_rounds(rounds_of(side(10), side(11)), PLAN, "decided")
+    other = steady(*[10.0] * 5, versions={"onnxruntime": "1.30"})
+    runs = [Measured(0, "base", steady(*[10.0] * 5)), Measured(1, "speed", other)]
+    assert compare((), {"speed": runs}, Rules(), evidence=RoundsEvidence(found)).verdict == "incomparable"
+
+
+def test_an_empty_cpu_clock_decides_nothing() -> None:
+    found = compare_by(rounds_of(side(10, cpu_ms=0, queued_ms=10), side(20, cpu_ms=0, queued_ms=20)))
+    assert found.verdict == "inconclusive"
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_rule_is_rarely_wrong_whatever_the_noise(name: str) -> None:
+    """A/A comparisons with a fixed seed: noise may leave them undecided, and rarely makes a difference of them."""
+    dice = random.Random(f"A/A {name}")
+    counts = Counter(decide(dice, SCENARIOS[name], A_A) for _ in range(40))
+    assert counts["regressed"] + counts["improved"] <= SCENARIOS[name].allowed_percent, counts

@@ -1,0 +1,248 @@
+"""Several builds of one engine, compared layer by layer: made up, by the stand-in, and as TensorRT exports them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import JsonValue
+
+from ndld_flow.engines.build_settings import BuildSettings
+from ndld_flow.profiles.compare.tactic_churn import Rebuild, asked_alike, find_churn
+from ndld_flow.profiles.read.read_profile import read_profile
+from ndld_flow.records.build import Build, TimingCacheUse
+from ndld_flow.records.profile import Layer, Profile, ProfileRun
+from ndld_flow.records.sweep import PointStep, SweepAxis, SweepPoint, SweepRecord
+from ndld_flow.records.tactic_churn import TacticChurn
+from ndld_flow.report.render import environment
+from ndld_flow.report.sweep.collect_churn import ChurnView, collect_churn
+from tests.support.engine_samples import BUILT_AT, build, detector, tensor, write_engine_run
+from tests.support.run_fixtures import MACHINE, digest_of
+
+A100 = Path(__file__).parents[3] / "shared" / "data" / "trtexec-resnet-a100"
+LAYERS = detector(4)
+CONVOLUTIONS = [place for place, layer in enumerate(LAYERS) if layer.type == "CaskConvolution"]
+
+
+def churn_of(*builds: Sequence[Layer]) -> TacticChurn:
+    return find_churn([rebuild(number, layers) for number, layers in enumerate(builds, 1)])
+
+
+def rebuild(number: int, layers: Sequence[Layer], times_ms: Mapping[int, float] | None = None) -> Rebuild:
+    """A build of these layers; with times it was measured, and layers that have none take 1 ms."""
+    built = build(layers=tuple(layers), engine_digest=digest_of(f"{layers}"), engine_bytes=1000 + number)
+    if times_ms is None:
+        return Rebuild(f"attempt {number}", built)
+    timed = [layer.model_copy(update={"samples_ms": (times_ms.get(place, 1.0),)}) for place, layer in enumerate(layers)]
+    latency = (sum(layer.samples_ms[0] for layer in timed),)
+    measured = built.as_profile().model_copy(update={"layers": tuple(timed), "runs": (ProfileRun(latency_ms=latency),)})
+    return Rebuild(f"attempt {number}", built, measured)
+
+
+def other_tactic(layers: Sequence[Layer], *places: int) -> tuple[Layer, ...]:
+    return tuple(
+        layer.model_copy(update={"tactic": f"{layer.tactic}_splitk"}) if place in places else layer
+        for place, layer in enumerate(layers)
+    )
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.sets(st.sampled_from(CONVOLUTIONS), max_size=4), min_size=1, max_size=4), st.randoms())
+def test_what_changed_is_what_was_changed(changes: list[set[int]], dice: random.Random) -> None:
+    builds = [LAYERS, *(other_tactic(LAYERS, *places) for places in changes)]
+    dice.shuffle(builds)
+    churn = churn_of(*builds)
+    assert {one.name for one in churn.changed} == {LAYERS[place].name for place in set().union(*changes)}
+    assert {one.change for one in churn.changed} <= {"tactic"}
+    assert {one.variants for one in churn.changed} <= {2}
+    assert churn.layer_share == pytest.approx(len(set().union(*changes)) / len(LAYERS))
+    assert churn.different_engines == len(set(builds))
+    assert churn.time_share is None
+
+
+def test_the_same_builds_have_no_churn() -> None:
+    churn = churn_of(LAYERS, LAYERS)
+    assert (churn.changed, churn.layer_share, churn.different_engines) == ((), 0.0, 1)
+    assert churn.row_count == len(LAYERS)
+    assert churn.tells_tactics
+
+
+def test_one_build_cannot_tell() -> None:
+    with pytest.raises(ValueError, match="two builds"):
+        churn_of(LAYERS)
+
+
+def test_another_format_is_more_than_another_tactic() -> None:
+    at = CONVOLUTIONS[0]
+    linear = other_tactic(LAYERS, at)[at].model_copy(
+        update={"outputs": (LAYERS[at].outputs[0].model_copy(update={"format": "chw32"}),)}
+    )
+    (changed,) = churn_of(LAYERS, (*LAYERS[:at], linear, *LAYERS[at + 1 :])).changed
+    assert changed.change == "format"
+    assert [one.rpartition(" -> ")[2] for one in changed.built] == ["float16 hwc8", "float16 chw32"]
+
+
+def test_layers_that_are_fused_otherwise() -> None:
+    at = CONVOLUTIONS[0]
+    nodes = LAYERS[at].onnx_nodes
+    parts = [
+        LAYERS[at].model_copy(update={"name": f"part {number}", "onnx_nodes": some})
+        for number, some in enumerate((nodes[:1], nodes[1:]))
+    ]
+    (changed,) = churn_of(LAYERS, (*LAYERS[:at], *parts, *LAYERS[at + 1 :])).changed
+    assert changed.change == "layers"
+    assert changed.built == (LAYERS[at].name, "part 0 + part 1")
+
+
+def test_a_node_that_goes_with_its_neighbour() -> None:
+    first, second = (LAYERS[place] for place in CONVOLUTIONS[:2])
+    moved = first.onnx_nodes[-1]
+    less = first.model_copy(update={"onnx_nodes": first.onnx_nodes[:-1]})
+    more = second.model_copy(update={"onnx_nodes": (moved, *second.onnx_nodes)})
+    changed = churn_of((first, second), (less, more)).changed
+    assert {one.change for one in changed} == {"layers"}
+
+
+def test_a_reformat_that_comes_and_goes() -> None:
+    copy = Layer(index=0, name="Reformatting CopyNode for y", type="Reformat", role="reformat", samples_ms=())
+    copied = copy.model_copy(update={"outputs": (tensor("y", 9, 9),)})
+    (changed,) = churn_of(LAYERS, (*LAYERS, copied), LAYERS).changed
+    assert (changed.change, changed.built) == ("layers", ("", copied.name, ""))
+
+
+def test_layers_that_tell_no_tactics() -> None:
+    silent = tuple(layer.model_copy(update={"tactic": ""}) for layer in LAYERS)
+    churn = churn_of(silent, silent)
+    assert not churn.tells_tactics
+    assert not churn.changed
+
+
+def test_shares_of_time_where_all_were_measured() -> None:
+    slow, quick = CONVOLUTIONS[:2]
+    times = {slow: 50.0, quick: 3.0}
+    first, second = rebuild(1, LAYERS, times), rebuild(2, other_tactic(LAYERS, slow, quick), times)
+    churn = find_churn([first, second])
+    total = len(LAYERS) - 2 + 53.0
+    assert churn.basis == "engines as measured"
+    assert churn.time_share == pytest.approx(53 / total)
+    assert [one.time_share for one in churn.changed] == pytest.approx([50 / total, 3 / total]), "slowest first"
+    assert {one.metric: one.relative for one in churn.spreads}["latency.median"] == 0
+    half = find_churn([first, rebuild(2, LAYERS)])
+    assert (half.basis, half.time_share) == ("engines as built", None)
+    assert "latency.median" not in {one.metric for one in half.spreads}
+
+
+def test_spreads_are_relative_to_the_median() -> None:
+    builds = [Rebuild(str(seconds), build(build_s=seconds)) for seconds in (90.0, 100.0, 120.0)]
+    (spread,) = (one for one in find_churn(builds).spreads if one.metric == "build_s")
+    assert [spread.median, spread.relative] == pytest.approx([100.0, 0.3])
+
+
+def with_options(**settings: object) -> Build:
+    return build(options=BuildSettings.model_validate(settings).model_dump(mode="json"))
+
+
+def test_only_attempts_of_the_same_are_compared() -> None:
+    asked = asked_alike(with_options(attempt=1))
+    assert asked == asked_alike(with_options(attempt=7))
+    assert asked != asked_alike(with_options(optimization_level=5))
+    assert asked != asked_alike(with_options().model_copy(update={"model_digest": "another"}))
+    gpu = MACHINE.model_copy(update={"gpus": ("NVIDIA L4",)})
+    assert asked != asked_alike(with_options().model_copy(update={"machine": gpu}))
+
+
+@pytest.mark.skipif(not A100.is_dir(), reason="the exports of an A100 are not here")
+def test_real_layers_of_an_a100() -> None:
+    single, half = (read_profile(A100 / precision) for precision in ("fp32", "fp16"))
+    assert not find_churn([measured(single), measured(single)]).changed
+    layers = single.layers
+    chosen = [place for place, layer in enumerate(layers) if layer.tactic and layer.role == "compute"][3:9:2]
+    again = single.model_copy(update={"layers": other_tactic(layers, *chosen)})
+    churn = find_churn([measured(single), measured(again)])
+    assert {one.name for one in churn.changed} == {layers[place].name for place in chosen}
+    times = [layer.median_ms for layer in layers]
+    assert churn.time_share == pytest.approx(sum(times[place] for place in chosen) / sum(times))
+    precisions = find_churn([measured(single), measured(half)])
+    assert precisions.layer_share > 0.9, "another precision is no rebuild, and nearly nothing stays"
+
+
+def measured(profile: Profile) -> Rebuild:
+    return Rebuild("", build(layers=()), profile)
+
+
+# In the report of a sweep
+
+
+def sweep_of(folder: Path, builds: Sequence[Build], axis: str = "steps.engine.attempt") -> SweepRecord:
+    """A sweep with a point for each of these engines; points of equal engines share one."""
+    points = []
+    for number, one in enumerate(builds, 1):
+        place = f"points/{number:04}"
+        (folder / "points").mkdir(exist_ok=True)
+        write_engine_run(folder / place, {"engine": one})
+        step = PointStep(name="engine", step="build_engine", outcome="done", reason="forced", key=one.engine_digest)
+        values: dict[str, JsonValue] = {axis: one.options["attempt"]}
+        points.append(
+            SweepPoint(number=number, values=values, changes=values, outcome="passed", steps=(step,), folder=place)
+        )
+    return SweepRecord(
+        id="1", recipe_name="churn", recipe={}, identity="", command=(), directory="", started_at=BUILT_AT, wall_s=1,
+        own_s=1, method="grid", seed=0, axes=(SweepAxis(name=axis, keys=(axis,), values=(1, 2)),), objectives=(),
+        constraints=(), points=tuple(points), sittings=(), best=None, stopped_because="", steps_done=0, steps_shared=0,
+        steps_reused=0, machine=MACHINE, versions={}, passed=True,
+    )  # fmt: skip
+
+
+def attempt(number: int, layers: tuple[Layer, ...], **more: object) -> Build:
+    options = BuildSettings.model_validate({"attempt": number, **more}).model_dump(mode="json")
+    return build(layers=layers, options=options, engine_digest=digest_of(f"{number} {layers} {more}"))
+
+
+def views_of(folder: Path, builds: Sequence[Build], **more: str) -> tuple[ChurnView, ...]:
+    return collect_churn(sweep_of(folder, builds, **more), folder)
+
+
+def test_a_sweep_over_attempts_shows_its_churn(tmp_path: Path) -> None:
+    cached = attempt(1, LAYERS).model_copy(
+        update={"timing_cache": TimingCacheUse(file="a", loaded_bytes=9, loaded_entries=1)}
+    )
+    changed = other_tactic(LAYERS, CONVOLUTIONS[0])
+    builds = [attempt(10, LAYERS), cached, attempt(2, changed), attempt(2, changed)]
+    (view,) = views_of(tmp_path, builds)
+    assert view.labels == ("attempt 1", "attempt 2", "attempt 10")
+    assert view.points == (2, 3, 1), "what points share counts once"
+    assert view.said == f"3 builds, 3 different engines: 1 of {len(LAYERS)} layers came out differently (4.8 %)"
+    (row,) = view.rows
+    assert [one.mark for one in row.outcomes] == ["A", "B", "A"]
+    assert "attempt 1 took timings from this machine's cache" in view.notes[0]
+
+
+def test_attempts_of_different_settings_are_apart(tmp_path: Path) -> None:
+    builds = [attempt(number, LAYERS, optimization_level=level) for level in (0, 5) for number in (1, 2)]
+    assert [view.points for view in views_of(tmp_path, builds)] == [(1, 2), (3, 4)]
+
+
+def test_other_sweeps_have_none(tmp_path: Path) -> None:
+    builds = [attempt(1, LAYERS), attempt(2, LAYERS)]
+    assert views_of(tmp_path, builds, axis="steps.engine.optimization_level") == ()
+    (tmp_path / "second").mkdir()
+    record = sweep_of(tmp_path / "second", builds)
+    (tmp_path / "second/points/0001/run.json").unlink()
+    assert collect_churn(record, tmp_path / "second") == (), "a point that cannot be read is left out"
+    outside = record.points[1].model_copy(update={"folder": "points/../points/0002"})
+    odd = record.model_copy(update={"points": (record.points[0], outside)})
+    assert collect_churn(odd, tmp_path / "second") == ()
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    bad = "<script>alert(1)</script>\x1b[2J"
+    named = tuple(layer.model_copy(update={"name": bad + layer.name, "tactic": bad}) for layer in LAYERS)
+    views = views_of(tmp_path, [attempt(1, named), attempt(2, other_tactic(named, *CONVOLUTIONS))])
+    html = environment().get_template("sweep_churn.html.j2").module.sweep_churn(views)  # type: ignore[attr-defined]
+    assert "<script" not in html
+    assert "\x1b" not in html
+    assert "did not come out alike" in html

@@ -1,0 +1,143 @@
+"""What is known of each node before a search for int8 tries anything."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from ndld_flow.models.declared_inputs import model_inputs
+from ndld_flow.precision_search.int8_evidence import Int8Error
+from ndld_flow.quantize.int8_reducer import Int8Reducer
+from ndld_flow.quantize.settings import QuantizeSettings
+from ndld_flow.records.precision_search import PrecisionSearch
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.samples.sample_feeds import make_samples
+from ndld_flow.samples.sample_settings import SampleSettings
+from ndld_flow.steps.find_precision import FindPrecision
+from ndld_flow.store.kinds import PrecisionDocument
+from tests.quantize.test_quantize import SIGNED, make_convs
+from tests.support.models import GraphBuilder, rename_output, save, tensor
+from tests.support.models_run import run_step, specs
+
+EVERYTHING: dict[str, Any] = {"min_intensity": 0.0}
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+
+def errors_of(model: Path, given: Any, values: Floats, **settings: Any) -> Mapping[str, Int8Error]:
+    scratch = model.parent / "scratch"
+    scratch.mkdir()
+    samples = make_samples(model_inputs(model), specs(given), SampleSettings(), "m")
+    reducer = Int8Reducer(model, QuantizeSettings(**EVERYTHING, reduce_range=False, **settings), [], samples, scratch)
+    return reducer.int8_errors([{"x": values}], SessionSettings(), scratch)
+
+
+def make_products(path: Path, first: Floats, second: Floats, copied: bool = True) -> Path:
+    """Two matrix products of what comes out of a Neg and a Tanh: 16 features all through."""
+    b = GraphBuilder(0)
+    h = b.op("Tanh", b.op("MatMul", b.op("Neg", "x") if copied else "x", b.floats(first)))
+    rename_output(b, b.op("MatMul", h, b.floats(second)), "y")
+    return save(b.model([tensor("x", ["n", 16])], [tensor("y", ["n", 16])]), path)
+
+
+def rounded(values: Floats, low: float, high: float) -> Floats:
+    """As uint8 stores it, with a zero point."""
+    low, high = min(low, 0.0), max(high, 0.0)
+    scale = (high - low) / 255
+    zero = np.round(-low / scale)
+    return np.asarray((np.clip(np.round(values / scale) + zero, 0, 255) - zero) * scale, np.float32)
+
+
+def rounded_weight(weight: Floats) -> Floats:
+    """As int8 stores it, with a scale for each column."""
+    scale = np.abs(weight).max(axis=0, keepdims=True) / 127
+    return np.asarray(np.round(weight / scale) * scale, np.float32)
+
+
+def relative(reference: Floats, candidate: Floats) -> float:
+    return float(np.sqrt(((candidate - reference) ** 2).sum() / (reference**2).sum()))
+
+
+def test_each_node_is_quantised_alone_and_followed_to_the_output(tmp_path: Path, monkeypatch: Any) -> None:
+    """The second does more wrong: its weights are larger in a row that is hardly read."""
+    random = np.random.default_rng(0)
+    first, second = (random.normal(0, 0.4, (16, 16)).astype(np.float32) for _ in range(2))
+    first[:, 0] /= 100
+    second[0] *= 30
+    source = make_products(tmp_path / "m.onnx", first, second)
+    np.save(tmp_path / "x.npy", values := random.normal(0, 1, (8, 16)).astype(np.float32))
+    found = list(errors_of(source, {"x": {"data": str(tmp_path / "x.npy")}}, values, op_types=("MatMul",)).values())
+    h = -values @ first
+    y = np.tanh(h) @ second
+    alone = rounded(-values, -values.max(), -values.min()) @ rounded_weight(first)
+    t = np.tanh(h)
+    last = rounded(t, t.min(), t.max()) @ rounded_weight(second)
+    assert found[0].own == pytest.approx(relative(h, alone), rel=0.05)
+    assert found[0].brought == pytest.approx(relative(y, np.tanh(alone) @ second), rel=0.05)
+    assert found[1].own == pytest.approx(relative(y, last), rel=0.05)
+    assert found[1].brought == pytest.approx(found[1].own, rel=1e-6)
+    assert found[1].own > 2 * found[0].own
+    assert sum(each.share for each in found) == pytest.approx(2)
+    monkeypatch.setattr("ndld_flow.quantize.int8_errors._MOST", 1)
+    (tmp_path / "few").mkdir()
+    source = make_products(tmp_path / "few/m.onnx", first, second)
+    some = errors_of(source, {"x": {"data": str(tmp_path / "x.npy")}}, values, op_types=("MatMul",)).values()
+    assert [each.brought is None for each in some] == [True, False]
+
+
+def search(folder: Path, model: Path, given: Any, **settings: Any) -> PrecisionSearch:
+    asked = {"precision": "int8", "int8": {**EVERYTHING, **settings.pop("int8", {})}, **settings}
+    run_step(FindPrecision, model, folder, asked, given)
+    return PrecisionSearch.model_validate_json((folder / "out" / PrecisionDocument.main).read_text())
+
+
+def test_a_search_goes_to_what_the_errors_say(tmp_path: Path) -> None:
+    """Of six convolutions one is ruined: nothing, it, the shrunk set, and the last look."""
+    source = make_convs(tmp_path / "m.onnx", layers=6, loud=2)
+    loud = [node for node in onnx.load(source).graph.node if node.op_type == "Conv"][2]
+    found = search(tmp_path / "f", source, SIGNED, tolerance={"snr_db": 20}, samples=2)
+    assert found.passed, found.metrics_whole
+    assert [kept.outputs for kept in found.kept] == [tuple(loud.output)]
+    assert len(found.trials) <= 5
+
+
+@pytest.mark.parametrize(("copied", "said"), [(True, "it reads Neg_0_out"), (False, "it reads x")])
+def test_a_range_set_by_a_few_values_is_told(copied: bool, said: str, tmp_path: Path) -> None:
+    """Of what a node makes, and of the model's input."""
+    values = np.random.default_rng(1).normal(0, 1, (256, 16)).astype(np.float32)
+    values[3, 7] = 400
+    weights = np.random.default_rng(2).normal(0, 0.4, (2, 16, 16)).astype(np.float32)
+    weights[0, 7] = 0
+    np.save(tmp_path / "x.npy", values)
+    source = make_products(tmp_path / "m.onnx", weights[0], weights[1], copied)
+    given = {"x": {"data": str(tmp_path / "x.npy")}}
+    found = search(tmp_path / "f", source, given, tolerance={"snr_db": 20}, int8={"op_types": ["MatMul"]})
+    (kept,) = found.kept
+    assert kept.cause == "range"
+    assert f"{said}, whose values reach 400" in kept.evidence[0].sentence
+    assert ("times their RMS" in kept.evidence[0].sentence) != copied
+    assert kept.evidence[-1].cause == "sensitivity"
+    assert "SQNR" in kept.evidence[-1].sentence
+
+
+def test_weights_that_become_0_are_told(tmp_path: Path) -> None:
+    """With one scale for all columns, small columns are lost."""
+    random = np.random.default_rng(3)
+    first, second = (random.normal(0, 0.4, (16, 16)).astype(np.float32) for _ in range(2))
+    first[:, 4:] /= 2000
+    second[4:] *= 2000
+    source = make_products(tmp_path / "m.onnx", first, second)
+    np.save(tmp_path / "x.npy", values := random.normal(0, 1, (8, 16)).astype(np.float32))
+    given = {"x": {"data": str(tmp_path / "x.npy")}}
+    whole = {"op_types": ("MatMul",), "per_channel": False}
+    lost = [each.lost_weights for each in errors_of(source, given, values, **whole).values()]
+    assert lost[0] == pytest.approx(0.75, abs=0.01)
+    int8 = {"op_types": ["MatMul"], "per_channel": False}
+    found = search(tmp_path / "f", source, given, tolerance={"snr_db": 45}, int8=int8)
+    told = [each.sentence for kept in found.kept for each in kept.evidence if each.cause == "range"]
+    assert any(re.match("7[56] % of its weights", sentence) for sentence in told)

@@ -1,0 +1,282 @@
+"""The step `quantize`, and searches for what int8 ruins."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from pydantic import ValidationError
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.inputs import InputSpec
+from ndld_flow.records.precision_search import PrecisionSearch
+from ndld_flow.runtimes.tensorrt.library import find_library
+from ndld_flow.steps.find_precision import FindPrecision
+from ndld_flow.steps.quantize import Quantize
+from ndld_flow.store.kinds import PrecisionDocument
+from tests.support.models import GraphBuilder, make_ext, rename_output, save, tensor
+from tests.support.models_run import run_step
+
+EVERYTHING: dict[str, Any] = {"min_intensity": 0}
+SIGNED = {"x": {"shape": [1, 8, 12, 12], "range": [-1.0, 1.0]}}
+FULL = {"samples": 4, **EVERYTHING}
+
+
+def make_convs(path: Path, layers: int = 4, loud: int | None = None, opset: int = 17) -> Path:
+    """Dense 1x1 convolutions with Relu between; channel 0 of what `loud` reads is 3000 times as large as the others,
+    and its weight as much smaller: one step of 256 is larger than all that the other channels hold.
+    """
+    b = GraphBuilder(3)
+    h = "x"
+    for layer in range(layers):
+        weight = np.random.default_rng(layer).normal(0, 0.35, (8, 8, 1, 1)).astype(np.float32)
+        if layer == loud:
+            gain = np.ones((1, 8, 1, 1), np.float32)
+            gain[0, 0] = 3000
+            h = b.op("Mul", h, b.floats(gain))
+            weight[:, 0] /= 3000
+        h = b.op("Conv", h, b.floats(weight), b.weight(8), kernel_shape=[1, 1])
+        if layer + 1 < layers:
+            h = b.op("Relu", h)
+    rename_output(b, h, "y")
+    model = b.model([tensor("x", [1, 8, "h", "w"])], [tensor("y", [1, 8, "h", "w"])])
+    model.opset_import[0].version = opset
+    return save(model, path)
+
+
+def quantize(model: Path, folder: Path, given: Any = SIGNED, **settings: Any) -> tuple[onnx.ModelProto, Any]:
+    ran = run_step(Quantize, model, folder, settings, given)
+    return onnx.load(folder / "out" / "model.onnx"), ran.result
+
+
+def operators(model: onnx.ModelProto) -> Counter[str]:
+    return Counter(node.op_type for node in model.graph.node)
+
+
+def run(path: Path, optimized: Path | None = None) -> np.ndarray[Any, Any]:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    if optimized is not None:
+        options.optimized_model_filepath = str(optimized)
+    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    shape = [size if isinstance(size, int) else 12 for size in session.get_inputs()[0].shape]
+    values = np.random.default_rng(7).uniform(-1, 1, shape).astype(np.float32)
+    return np.asarray(session.run(None, {session.get_inputs()[0].name: values})[0])
+
+
+def snr(reference: np.ndarray[Any, Any], candidate: np.ndarray[Any, Any]) -> float:
+    return float(10 * np.log10((reference**2).sum() / ((candidate - reference) ** 2).sum()))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"activations": "int8"}, {"weights": "uint8"}, {"per_channel": False}, {"symmetric": True}]
+    + [{"method": method} for method in ("percentile", "entropy", "distribution")],
+    ids=str,
+)
+def test_a_quantised_model_computes_in_integers_and_stays_near(settings: dict[str, Any], tmp_path: Path) -> None:
+    source = make_convs(tmp_path / "m.onnx")
+    model, result = quantize(source, tmp_path / "q", **FULL, **settings)
+    assert result.metrics["layers"].value == 4
+    initializers = {each.name: each.data_type for each in model.graph.initializer}
+    weights = onnx.TensorProto.UINT8 if settings.get("weights") == "uint8" else onnx.TensorProto.INT8
+    assert sum(kind == weights for name, kind in initializers.items() if name.endswith("_quantized")) == 4
+    assert snr(run(source), run(tmp_path / "q/out/model.onnx", tmp_path / "o.onnx")) > 20
+    # As ONNX Runtime runs it, nothing is left in floats but what is between.
+    assert operators(onnx.load(tmp_path / "o.onnx"))["QLinearConv"] == 4
+
+
+def test_wider_types_and_4_bits_raise_the_opset(tmp_path: Path) -> None:
+    source = make_convs(tmp_path / "m.onnx", opset=13)
+    model, result = quantize(source, tmp_path / "q", **FULL, activations="uint16")
+    assert model.opset_import[0].version == 21
+    assert "opset 13 -> 21" in "; ".join(result.change.notes)
+    assert snr(run(source), run(tmp_path / "q/out/model.onnx")) > 35
+
+
+@pytest.mark.parametrize("settings", [{}, {"per_channel": False}], ids=str)
+def test_weights_of_4_bits(settings: dict[str, Any], tmp_path: Path) -> None:
+    source = make_convs(tmp_path / "m.onnx", opset=13)
+    model, result = quantize(source, tmp_path / "q", **FULL, weights="int4", **settings)
+    assert "uint8 x int4" in result.summary
+    assert sum(each.data_type == onnx.TensorProto.INT4 and bool(each.dims) for each in model.graph.initializer) >= 4
+    assert snr(run(source), run(tmp_path / "q/out/model.onnx")) > 12
+
+
+def test_a_transposed_convolution_is_for_tensorrt_only(tmp_path: Path) -> None:
+    b = GraphBuilder(0)
+    h = b.op("ConvTranspose", b.op("Conv", "x", b.weight(8, 8, 1, 1)), b.weight(8, 8, 2, 2), strides=[2, 2])
+    rename_output(b, h, "y")
+    source = save(b.model([tensor("x", [1, 8, 4, 4])], [tensor("y", [1, 8, 8, 8])]), tmp_path / "m.onnx")
+    _, on_cpu = quantize(source, tmp_path / "q", {}, **EVERYTHING)
+    assert "1 of 1 layers" in on_cpu.summary
+    _, elsewhere = quantize(source, tmp_path / "r", {}, target="tensorrt")
+    assert "2 of 2 layers" in elsewhere.summary
+
+
+def test_weights_beyond_one_protobuf_are_refused(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("ndld_flow.quantize.prepared_model.MOST_BYTES", 100)
+    with pytest.raises(RequestError, match=r"`modelopt`.*convert_fp16"):
+        quantize(make_convs(tmp_path / "m.onnx"), tmp_path / "q")
+
+
+def test_what_does_not_pay_is_left(tmp_path: Path) -> None:
+    """Eight channels are 4 multiply-accumulates an element."""
+    model, result = quantize(make_convs(tmp_path / "m.onnx"), tmp_path / "q")
+    assert result.metrics["layers"].value == 0
+    assert "0 of 4 layers" in result.summary
+    assert operators(model) == {"Conv": 4, "Relu": 3}
+    some, _ = quantize(make_convs(tmp_path / "n.onnx"), tmp_path / "r", min_intensity=4)
+    assert operators(some)["QuantizeLinear"] > 0
+
+
+def test_depthwise_convolutions_are_left(tmp_path: Path) -> None:
+    b = GraphBuilder(0)
+    h = b.op("Conv", "x", b.weight(128, 128, 1, 1), kernel_shape=[1, 1])
+    h = b.op("Conv", h, b.weight(128, 1, 3, 3), group=128, kernel_shape=[3, 3])
+    rename_output(b, h, "y")
+    source = save(b.model([tensor("x", [1, 128, 8, 8])], [tensor("y", [1, 128, 6, 6])]), tmp_path / "m.onnx")
+    _, result = quantize(source, tmp_path / "q", {})
+    assert result.metrics["layers"].value == 1
+
+
+def test_what_is_excluded_stays(tmp_path: Path) -> None:
+    source = make_convs(tmp_path / "m.onnx")
+    names = [node.name for node in onnx.load(source).graph.node if node.op_type == "Conv"]
+    _, result = quantize(source, tmp_path / "q", **FULL, exclude={"nodes": [names[1]]})
+    assert result.metrics["layers"].value == 3
+    model, _ = quantize(source, tmp_path / "r", **FULL, exclude={"op_types": ["Conv"]})
+    assert operators(model) == {"Conv": 4, "Relu": 3}
+    with pytest.raises(RequestError, match=r"exclude\.nodes"):
+        quantize(source, tmp_path / "s", **FULL, exclude={"nodes": ["nothing*"]})
+    with pytest.raises(RequestError, match="no operator 'Convv'"):
+        quantize(source, tmp_path / "t", **FULL, op_types=["Convv"])
+
+
+def test_others_read_what_they_read_before(tmp_path: Path) -> None:
+    """A sum beside a quantised convolution reads the tensor itself, not its rounded copy."""
+    b = GraphBuilder(0)
+    h = b.op("Conv", b.op("Sigmoid", "x"), b.weight(8, 8, 1, 1), kernel_shape=[1, 1])
+    sigmoid = next(node.output[0] for node in b.nodes if node.op_type == "Sigmoid")
+    rename_output(b, b.op("Sub", h, sigmoid), "y")
+    source = save(b.model([tensor("x", [1, 8, 4, 4])], [tensor("y", [1, 8, 4, 4])]), tmp_path / "m.onnx")
+    model, _ = quantize(source, tmp_path / "q", {}, **EVERYTHING)
+    subtraction = next(node for node in model.graph.node if node.op_type == "Sub")
+    assert subtraction.input[1] == sigmoid
+
+
+def test_weights_alone(tmp_path: Path) -> None:
+    b = GraphBuilder(0)
+    rename_output(b, b.op("MatMul", "x", b.weight(32, 16)), "y")
+    source = save(b.model([tensor("x", [4, 32])], [tensor("y", [4, 16])]), tmp_path / "m.onnx")
+    model, result = quantize(source, tmp_path / "q", {}, mode="dynamic")
+    assert operators(model)["MatMulInteger"] == 1
+    assert snr(run(source), run(tmp_path / "q/out/model.onnx")) > 25
+    assert result.summary.startswith("dynamic int8: 1 of 1 layers")
+    assert Quantize(mode="dynamic").used_input(InputSpec()) is None
+
+
+def test_tensors_without_a_range_are_told(tmp_path: Path) -> None:
+    b = GraphBuilder(0)
+    h = b.op("Conv", b.op("Log", "x"), b.weight(8, 8, 1, 1), kernel_shape=[1, 1])
+    rename_output(b, b.op("Conv", b.op("Relu", h), b.weight(8, 8, 1, 1), kernel_shape=[1, 1]), "y")
+    source = save(b.model([tensor("x", [1, 8, 4, 4])], [tensor("y", [1, 8, 4, 4])]), tmp_path / "m.onnx")
+    _, result = quantize(source, tmp_path / "q", {"x": {"data": "zeros"}}, **EVERYTHING)
+    assert result.metrics["layers"].value == 0
+    assert any("NaN or infinity" in note for note in result.change.notes)
+
+
+def test_external_data_stays_outside(tmp_path: Path) -> None:
+    source = make_ext(tmp_path / "m.onnx")
+    _, result = quantize(source, tmp_path / "q", {}, **EVERYTHING)
+    assert result.metrics["layers"].value > 0
+    run(tmp_path / "q/out/model.onnx")
+
+
+def test_the_same_settings_give_the_same_bytes_and_leave_no_trace(tmp_path: Path) -> None:
+    source = make_convs(tmp_path / "m.onnx")
+    script = (
+        "import sys; from pathlib import Path; from ndld_flow.steps.quantize import Quantize\n"
+        "from tests.support.models_run import run_step; from tests.quantize.test_quantize import FULL, SIGNED\n"
+        "run_step(Quantize, Path(sys.argv[1]), Path(sys.argv[2]), FULL | {'method': 'percentile'}, SIGNED)"
+    )
+    work = tmp_path / "work"
+    work.mkdir()
+    seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parent.parent.parent)}
+    command = [sys.executable, "-c", script, str(source), str(tmp_path / "there")]
+    done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == done.stderr == ""
+    assert not list(work.iterdir())
+    quantize(source, tmp_path / "here", **FULL, method="percentile")
+    made = [(tmp_path / place / "out/model.onnx").read_bytes() for place in ("here", "there")]
+    assert made[0] == made[1]
+
+
+def test_the_root_logger_is_left_as_it_was(tmp_path: Path, capsys: Any) -> None:
+    before = list(logging.getLogger().handlers)
+    quantize(make_convs(tmp_path / "m.onnx"), tmp_path / "q", **FULL, method="entropy")
+    assert logging.getLogger().handlers == before
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"target": "tensorrt", "mode": "dynamic"}, "use `static`"),
+        ({"target": "tensorrt", "activations": "uint8"}, "symmetric int8 only"),
+        ({"target": "tensorrt", "weights": "int4"}, "modelopt: {format: int4}"),
+        ({"mode": "dynamic", "weights": "int4"}, "int8 or uint8 weights"),
+    ],
+)
+def test_contradictions_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        Quantize.model_validate(settings)
+
+
+def test_a_search_keeps_the_layer_that_int8_ruins(tmp_path: Path) -> None:
+    source = make_convs(tmp_path / "m.onnx", layers=5, loud=2)
+    convs = [node for node in onnx.load(source).graph.node if node.op_type == "Conv"]
+    asked = {"precision": "int8", "tolerance": {"snr_db": 20}, "samples": 2, "int8": EVERYTHING}
+    found = run_step(FindPrecision, source, tmp_path / "f", asked, SIGNED)
+    search = PrecisionSearch.model_validate_json((tmp_path / "f/out/precision.json").read_text())
+    assert search.passed, found.result.summary
+    assert search.metrics_whole["snr_db"] < 15
+    assert [kept.outputs[0] for kept in search.kept] == [convs[2].output[0]]
+    artifact = PrecisionDocument(tmp_path / "f/out/precision.json", "search", "digest")
+    settings = {"samples": 2, **EVERYTHING, "found_by": "search"}
+    ran = run_step(Quantize, source, tmp_path / "q", settings, SIGNED, artifacts={"found_by": artifact})
+    assert ran.result.metrics["layers"].value == 4
+    assert snr(run(source), run(tmp_path / "q/out/model.onnx")) > 18
+
+
+def test_a_search_for_fp16_is_refused(tmp_path: Path) -> None:
+    source = make_convs(tmp_path / "m.onnx")
+    run_step(FindPrecision, source, tmp_path / "f", {"precision": "fp16"}, SIGNED)
+    artifact = PrecisionDocument(tmp_path / "f/out/precision.json", "search", "digest")
+    with pytest.raises(RequestError, match="made for fp16"):
+        run_step(Quantize, source, tmp_path / "q", {"found_by": "s"}, SIGNED, artifacts={"found_by": artifact})
+
+
+@pytest.mark.skipif(not find_library("tensorrt_rtx").found, reason="builds with TensorRT-RTX")
+def test_tensorrt_builds_what_is_made_for_it(tmp_path: Path) -> None:
+    from ndld_flow.steps.build_engine import BuildEngine
+
+    source = make_convs(tmp_path / "m.onnx")
+    model, _ = quantize(source, tmp_path / "q", **FULL, target="tensorrt")
+    zeros = [each for each in model.graph.initializer if each.name.endswith("zero_point")]
+    assert zeros and all(not onnx.numpy_helper.to_array(each).any() for each in zeros)
+    pairs = {node.input[0] for node in model.graph.node if node.op_type == "QuantizeLinear"}
+    assert not pairs & {node.output[0] for node in model.graph.node if node.op_type == "Conv"}
+    settings = {"backend": "tensorrt_rtx", "compute_capabilities": ["8.6"]}
+    run_step(BuildEngine, tmp_path / "q/out/model.onnx", tmp_path / "e", settings, SIGNED)
+    assert (tmp_path / "e/out/model.engine").stat().st_size > 0

@@ -1,0 +1,64 @@
+"""Where steps come from: the package, other packages, files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.recipe.step_types import StepTypes
+from tests.support.toys import STAMP
+
+
+def test_a_package_offers_its_steps_by_an_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "toy_steps.py").write_text(STAMP)
+    info = tmp_path / "toy_steps-1.5.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-steps\nVersion: 1.5\n")
+    (info / "entry_points.txt").write_text("[ndld_flow.steps]\nrubber_stamp = toy_steps:Stamp\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    types = StepTypes()
+    assert "rubber_stamp" in types.names()
+    found = types.find("rubber_stamp")
+    assert found is not None
+    assert found.origin == "toy-steps 1.5"
+    assert found.version.startswith("1+toy-steps 1.5+")  # of code that is not installed, a digest too
+    assert found.summary == "Stamp a model with a word."
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("x = 1", "exactly one subclass of Step; found none"),
+        (STAMP + "\n\nclass Other(Stamp):\n    pass\n", "found Stamp, Other"),
+        (STAMP.replace("Step[Onnx, Onnx]", "Step"), r"must inherit from Step\[In, Out\]"),
+        ("def broken(:\n", r"word\.py:1: importing this step failed: SyntaxError"),
+        ("import no_such_module_at_all", r"word\.py:1: importing this step failed: ModuleNotFoundError"),
+    ],
+)
+def test_a_file_that_is_no_step_says_why(tmp_path: Path, source: str, message: str) -> None:
+    path = tmp_path / "word.py"
+    path.write_text(source)
+    with pytest.raises(RequestError, match=message):
+        StepTypes((path,)).find("word")
+
+
+def test_a_step_of_ones_own_wins_over_a_built_in_one_of_the_same_name(tmp_path: Path) -> None:
+    path = tmp_path / "lint.py"
+    path.write_text(STAMP)
+    found = StepTypes((path,)).find("lint")
+    assert found is not None
+    assert found.origin == str(path)
+
+
+def test_a_file_that_changed_within_a_second_runs_its_new_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
+    path = tmp_path / "stamp.py"
+    for word in ("x", "y"):  # of one size and one time: Python's own cache cannot tell them apart
+        path.write_text(STAMP.replace('word: str = "x"', f'word: str = "{word}"'))
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+        found = StepTypes((path,)).find("stamp")
+        assert found is not None
+        assert found.cls.model_fields["word"].default == word

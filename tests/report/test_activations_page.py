@@ -1,0 +1,439 @@
+"""The page of activations without a browser: what is collected, what fits, what is written, what cannot break out."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+from ndld_flow import api
+from ndld_flow.base.errors import RequestError
+from ndld_flow.records.activations import ActivationMap, Activations
+from ndld_flow.records.divergence import LayerDivergence
+from ndld_flow.report.activations.collect_tensors import snr_words
+from ndld_flow.report.activations.draw import draw_activations
+from ndld_flow.report.activations.pack_maps import PackedMap, PackedMaps, pack_maps
+from ndld_flow.report.activations.page import ActivationsPage, collect_page
+from ndld_flow.report.activations.read import is_beside, read_activations
+from ndld_flow.report.activations.section import collect_activations
+from ndld_flow.report.draw import draw_report
+from ndld_flow.report.render import environment
+from tests.report.test_report import Tags
+from tests.support import activation_samples as made
+from tests.support.models import save, tensor
+from tests.support.run_fixtures import StepSketch, run_record, write_run
+
+FULL = 2**32
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made.write_pair(tmp_path_factory.mktemp("pair"))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sketches = [made.Sketch(f"t{place}", "Conv", (4, 8, 8), scale=1e5) for place in range(2)]
+    return made.write(tmp_path_factory.mktemp("small"), sketches, 1, model="a", reference="b")
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made.write_large(tmp_path_factory.mktemp("large"), tensors=3, samples=3, channels=40, side=12)
+
+
+@pytest.fixture(scope="module")
+def whole(large: Path) -> tuple[Activations, int, int]:
+    """The large one: its record, and the letters of its pictures and of all its maps."""
+    record = read_activations(large)
+    return record, *letters_of(pack_maps(record, large, FULL))
+
+
+def letters_of(packed: PackedMaps) -> tuple[int, int]:
+    """Of pictures, and of maps."""
+    pictures = sum(len(packed.chunks[chunk]) for chunk in packed.pictures.values())
+    return pictures, packed.letters - pictures
+
+
+def page_of(folder: Path, budget: int = FULL) -> ActivationsPage:
+    record = read_activations(folder)
+    return collect_page(record, pack_maps(record, folder, budget), "")
+
+
+def payload_of(page: ActivationsPage) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(page.payload)))
+    return loaded
+
+
+def codes_of(packed: PackedMaps, one: PackedMap) -> Any:
+    """As the page reads them."""
+    data = gzip.decompress(base64.b64decode(packed.chunks[one.chunk]))
+    low, high = (
+        np.frombuffer(part, np.uint8).astype(np.uint16) for part in (data[: len(data) // 2], data[len(data) // 2 :])
+    )
+    codes = low | high << 8
+    if one.over >= 0:
+        base = next(other for other in packed.maps if other.chunk == one.over)
+        codes ^= codes_of(packed, base)
+    return codes
+
+
+def make_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def file_of(folder: Path, one: ActivationMap) -> Any:
+    return np.frombuffer((folder / one.file).read_bytes(), "<u2").reshape(one.channels, -1)
+
+
+def changed(folder: Path, to: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """The same document with something else in it, and the same files beside it."""
+    document = json.loads((folder / "activations.json").read_text("utf-8"))
+    change(document)
+    shutil.copytree(folder, to, copy_function=os.link)
+    (to / "activations.json").unlink()
+    (to / "activations.json").write_text(json.dumps(document), encoding="utf-8")
+    return to
+
+
+# --- what is collected ---
+
+
+def test_two_models_at_a_glance(pair: Path) -> None:
+    page = page_of(pair)
+    assert (page.title, page.verdict) == ("half against source", "failed")
+    assert page.said == "1 of 11 tensors holds NaN or infinity"
+    assert page.arithmetic.startswith("stored: tensors of fp16 and bf16 are rounded")
+    told = {one.title: (one.figure, one.said, one.tensor) for one in page.figures}
+    assert told["Samples"] == ("2", "receipt_0.png, receipt_1.png", "")
+    assert told["Not finite"] == ("1", "first", "batch_norm_7.tmp_2")
+    assert told["Lowest signal to noise"][0].endswith(" dB")
+    assert [one.link for one in page.figures if one.title == "Not finite"] == ["#tensor=batch_norm_7.tmp_2"]
+    row = page.rows[3]
+    assert (row.op_type, row.tensor) == ("BatchNormalization", "float16 1×24×20×20 NCHW")  # noqa: RUF001
+    assert row.troubles[0] == "2 NaN"
+    assert row.troubles[1].endswith(" infinite")
+    assert page.rows[9].snr == "equal"
+
+
+def test_one_model_is_not_compared(tmp_path: Path) -> None:
+    page = page_of(made.write_single(tmp_path))
+    assert (page.title, page.verdict, page.two) == ("sanitize", "passed", False)
+    assert page.said == "Every captured value is finite"
+    assert page.arithmetic.startswith("native: as the execution provider computes")
+    assert dict(page.ran) == {
+        "On": "CPUExecutionProvider",
+        "Noise": "normal, deviation 0.02, seed 0",
+        "Stopped at": "sigmoid_0",
+    }
+    assert {row.snr for row in page.rows} == {""}
+    assert [one.title for one in page.figures] == ["Tensors", "Samples", "Not finite"]
+
+
+def test_nothing_captured_is_a_page_too(tmp_path: Path) -> None:
+    record = Activations(model="m", provider="CPU", samples=(), tensors=())
+    (tmp_path / "activations.json").write_text(record.to_json(), encoding="utf-8")
+    text = draw_activations(tmp_path).read_text("utf-8")
+    assert "No tensor was captured" in text
+    assert '<div data-live="list"' not in text
+
+
+@pytest.mark.parametrize(
+    ("db", "words"),
+    [(None, ""), (61.23, "61.2 dB"), (-28.04, "−28.0 dB"), (500.0, "equal"), (-500.0, "−∞ dB")],  # noqa: RUF001
+)
+def test_signal_to_noise_in_words(db: float | None, words: str) -> None:
+    assert snr_words(db) == words
+
+
+def test_what_is_not_finite_reaches_the_page_as_text(small: Path, tmp_path: Path) -> None:
+    def change(document: dict[str, Any]) -> None:
+        document["divergence"][0]["metrics"] |= {"snr_db": "Infinity", "cosine": "NaN"}
+        document["tensors"][0]["channels"][0] |= {"mean": "-Infinity"}
+
+    page = page_of(changed(small, tmp_path / "odd", change))
+    first = payload_of(page)["tensors"][0]
+    assert first["divergence"]["metrics"]["snr_db"] == "Infinity"
+    assert first["divergence"]["metrics"]["cosine"] == "NaN"
+    assert first["channels"]["mean"][0] == "-Infinity"
+    assert page.rows[0].snr == "equal"
+
+
+def test_a_layer_of_which_nothing_was_captured_is_not_linked_to(small: Path, tmp_path: Path) -> None:
+    foreign = LayerDivergence(position=1, node="n", op_type="o", tensor="elsewhere", metrics={"snr_db": -900.0})
+    folder = changed(small, tmp_path / "foreign", lambda one: one["divergence"].append(foreign.model_dump(mode="json")))
+    assert "elsewhere" not in str(page_of(folder).figures)
+
+
+# --- maps ---
+
+
+def test_the_page_holds_the_codes_of_every_map(pair: Path) -> None:
+    record = read_activations(pair)
+    packed = pack_maps(record, pair, FULL)
+    assert len(packed.maps) == sum(len(one.maps) for one in record.tensors) == 44
+    for one in packed.maps:
+        assert np.array_equal(codes_of(packed, one), file_of(pair, one.source).ravel()), one.source.file
+    assert packed.notes == []
+    over = {one.source.side: one.over >= 0 for one in packed.maps}
+    assert over == {"reference": False, "candidate": True}
+
+
+def test_two_nearly_equal_maps_take_little_more_than_one(tmp_path: Path) -> None:
+    sketch = made.Sketch("t", "Conv", (16, 40, 40), relu=False, error=1e-4)
+    packed = pack_maps(read_activations(made.write(tmp_path, [sketch], 1, model="a", reference="b")), tmp_path, FULL)
+    reference, candidate = (len(packed.chunks[one.chunk]) for one in packed.maps)
+    assert candidate < 0.6 * reference
+
+
+@pytest.mark.parametrize(
+    ("share", "samples", "fewest"), [(0.9, {0, 1, 2}, 30), (0.5, {0, 1, 2}, 16), (0.3, {0, 1}, 16), (0.1, {0}, 8)]
+)
+def test_all_samples_stay_while_there_is_room_for_enough_channels(
+    large: Path, whole: tuple[Activations, int, int], share: float, samples: set[int], fewest: int
+) -> None:
+    record, pictures, maps = whole
+    packed = pack_maps(record, large, pictures + int(share * maps))
+    assert 0.75 * share * maps < letters_of(packed)[1] <= share * maps
+    assert {one.source.sample for one in packed.maps} == samples
+    assert min(len(one.numbers) for one in packed.maps) >= fewest
+    (note,) = packed.notes
+    assert note.startswith("To keep this page small, it has ")
+    assert (f"maps of {len(samples)} of 3 samples" in note) == (len(samples) < 3)
+    for one in packed.maps:
+        assert np.array_equal(codes_of(packed, one), file_of(large, one.source)[list(one.numbers)].ravel())
+
+
+def test_the_channels_that_differ_most_are_kept(large: Path, whole: tuple[Activations, int, int]) -> None:
+    record, pictures, maps = whole
+    packed = pack_maps(record, large, pictures + maps // 2)
+    kept = packed.maps[0].numbers
+    assert list(kept) == sorted(kept)
+    assert packed.maps[1].numbers == kept, "of both sides the same"
+    by_difference = sorted(record.tensors[0].channels, key=lambda one: -(one.difference_rms or 0))
+    assert set(kept) == {one.channel for one in by_difference[: len(kept)]}
+
+
+def test_a_page_without_any_room_tells_so(pair: Path) -> None:
+    packed = pack_maps(read_activations(pair), pair, 30_000)
+    assert packed.letters <= 30_000
+    assert any("maps are left out" in note for note in packed.notes)
+    held = {one.chunk for one in packed.maps}
+    assert all(one.over in held for one in packed.maps if one.source.side == "candidate")
+
+
+@settings(max_examples=8)
+@given(share=st.floats(0, 1.2))
+def test_no_budget_is_overdrawn(large: Path, whole: tuple[Activations, int, int], share: float) -> None:
+    record, pictures, maps = whole
+    assert letters_of(pack_maps(record, large, pictures + int(share * maps)))[1] <= share * maps
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda path: path.unlink(), "No such file"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-2]), "51,198 bytes, which is no 16 channels of 40 x 40"),
+        (lambda path: path.write_bytes(path.read_bytes() + b"00"), "51,202 bytes, which is no"),
+        (make_pipe, "no regular file"),
+        (lambda path: path.unlink() or path.symlink_to(__file__), "a link to somewhere else"),
+        (lambda path: path.unlink() or path.symlink_to(path), "is left out"),
+    ],
+)
+def test_a_damaged_map_is_told_and_the_rest_is_there(
+    tmp_path: Path, damage: Callable[[Path], object], told: str
+) -> None:
+    folder = made.write(tmp_path, made.PAIR[:2], 1, model="a", reference="b")
+    damage(folder / "maps/0000-0-reference.u16")
+    packed = pack_maps(read_activations(folder), folder, FULL)
+    (note,) = packed.notes
+    assert note.startswith("maps/0000-0-reference.u16 is left out: ")
+    assert told in note
+    (alone,) = [one for one in packed.maps if one.tensor == 0]
+    assert np.array_equal(codes_of(packed, alone), file_of(folder, alone.source).ravel())
+
+
+def test_a_picture_that_is_none_is_left_out(tmp_path: Path) -> None:
+    folder = made.write(tmp_path, made.PAIR[:1], 1, model="a")
+    (folder / "samples/0.png").write_text("<svg onload=alert(1)>")
+    packed = pack_maps(read_activations(folder), folder, FULL)
+    assert packed.notes == ["samples/0.png is left out: not a PNG."]
+    assert packed.pictures == {}
+
+
+@pytest.mark.parametrize("name", ["", "/etc/passwd", "../x", "maps/../../x", "C:x", "a\\b", "a\0b", "javascript:x"])
+def test_a_file_s_name_cannot_lead_out(small: Path, tmp_path: Path, name: str) -> None:
+    assert not is_beside(name)
+
+    def change(document: dict[str, Any]) -> None:
+        document["tensors"][0]["maps"][0] |= {"file": name, "array_file": name}
+        document["tensors"][1]["maps"][0] |= {"array_file": name}
+        document["samples"][0]["picture"] = name
+
+    page = page_of(changed(small, tmp_path / "out", change))
+    assert len(page.notes) == (1 if name == "" else 2)
+    assert payload_of(page)["tensors"][1]["maps"][0]["array"] == ""
+
+
+def test_a_folder_of_maps_that_leads_out_is_not_read(pair: Path, tmp_path: Path) -> None:
+    shutil.copy(pair / "activations.json", tmp_path)
+    for below in ("maps", "samples"):
+        (tmp_path / below).symlink_to(pair / below, target_is_directory=True)
+    packed = pack_maps(read_activations(tmp_path), tmp_path, FULL)
+    assert (packed.maps, packed.pictures) == ([], {})
+    assert len(packed.notes) == 46
+    assert all(note.endswith(" is left out: a link to somewhere else.") for note in packed.notes)
+
+
+@pytest.mark.parametrize(("field", "value"), [("height", 10**30), ("channels", 10**400), ("width", -40), ("width", 0)])
+def test_a_map_of_a_size_that_cannot_be_is_left_out(small: Path, tmp_path: Path, field: str, value: int) -> None:
+    def change(document: dict[str, Any]) -> None:
+        document["tensors"][0]["maps"][0][field] = value
+
+    page = page_of(changed(small, tmp_path / "odd", change))
+    assert sum(" is left out: " in note for note in page.notes) == 1
+
+
+@pytest.mark.parametrize("place", ["range", "histogram", "saturated"])
+def test_counts_that_nothing_has_are_refused(small: Path, tmp_path: Path, place: str) -> None:
+    def change(document: dict[str, Any]) -> None:
+        of = {"range": "nan_count", "histogram": "counts"}
+        holder, name = (document["tensors"][0][place], of[place]) if place in of else (document["tensors"][0], place)
+        holder[name] = [10**400] if name == "counts" else 10**400
+
+    with pytest.raises(RequestError, match=rf"tensors\.0\.{place}.*: Input should be less than"):
+        page_of(changed(small, tmp_path / "odd", change))
+
+
+def test_shares_are_of_the_format_that_the_document_says(small: Path, tmp_path: Path) -> None:
+    def change(document: dict[str, Any]) -> None:
+        document["range_format"] = "bf16"
+
+    page = page_of(changed(small, tmp_path / "bf16", change))
+    assert payload_of(page)["format"] == "bf16"
+    assert "Beyond bf16" in [one.title for one in page.figures]
+    assert all(trouble.endswith(" beyond bf16") for row in page.rows for trouble in row.troubles)
+
+
+@pytest.mark.parametrize(
+    ("label", "how", "shown"),
+    [
+        ("a.png", "image /x y/z/a.png as NCHW, float32 1x3", "image a.png as NCHW, float32 1x3"),
+        ("b/a.mp4 frame 3", "image /z/b/a.mp4 frame 3 as NCHW", "image b/a.mp4 frame 3 as NCHW"),
+        ("a.png, k.npy row 0", "rel/k.npy row 0 cast, int64 1", "k.npy row 0 cast, int64 1"),
+        ("", "random, float32 1/2", "random, float32 1/2"),
+        ("random, seed 3", "normal, seed 3", "normal, seed 3"),
+    ],
+)
+def test_of_a_path_as_much_is_shown_as_the_label_says(
+    small: Path, tmp_path: Path, label: str, how: str, shown: str
+) -> None:
+    def change(document: dict[str, Any]) -> None:
+        document["samples"][0] |= {"label": label, "inputs": {"x": how}}
+
+    assert payload_of(page_of(changed(small, tmp_path / "p", change)))["samples"][0]["inputs"] == [["x", shown]]
+
+
+# --- what is written ---
+
+
+def test_a_page_holds_no_way_out(pair: Path) -> None:
+    text = draw_activations(pair).read_text("utf-8")
+    tags = Tags(text).found
+    assert '<th scope="row" class="mono"><bdi>batch_norm_7.tmp_2</bdi></th>' in text, "where no script runs"
+    assert not {"img", "iframe", "object", "embed", "form", "base"} & {tag for tag, _ in tags}
+    assert {dict(given).get("type") for tag, given in tags if tag == "script"} == {
+        None,
+        "module",
+        "application/json+gzip",
+        "application/octet-stream",
+    }
+    for _, attributes in tags:
+        assert not [name for name in attributes if name.startswith("on") or name in ("src", "action")]
+        assert (attributes.get("href") or "#").startswith(("#", "data:,"))
+
+
+def test_hostile_names_are_text(tmp_path: Path) -> None:
+    folder = made.write_hostile(tmp_path)
+    text = draw_activations(folder).read_text("utf-8")
+    assert "<img" not in text
+    assert not set(text) & {"\u202e", "\x1b"}
+    assert "&lt;/script&gt;" in text
+    (shown,) = payload_of(page_of(folder))["tensors"]
+    assert shown["name"].startswith("</script><img")
+    links = {one.link for one in page_of(folder).figures if one.link}
+    assert {unquote(link.removeprefix("#tensor=")) for link in links} == {shown["name"]}
+    cards = collect_activations({made.HOSTILE: read_activations(folder)})
+    macros = environment().get_template("activations_macros.html.j2").module
+    section = str(macros.activations_section(cards))  # type: ignore[attr-defined]
+    assert "<img" not in section
+    assert 'href="./%3C/script%3E' in section
+
+
+def test_equal_documents_give_equal_pages(pair: Path) -> None:
+    first = draw_activations(pair).read_bytes()
+    assert draw_activations(pair).read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (None, "holds no activations"),
+        ("{}", "is no document of activations this version can read: model"),
+        ('{"format_version": 99, "model": "m", "provider": "p", "samples": [], "tensors": []}', "format version 99"),
+    ],
+)
+def test_what_is_no_document_is_refused(tmp_path: Path, text: str | None, told: str) -> None:
+    if text is not None:
+        (tmp_path / "activations.json").write_text(text, encoding="utf-8")
+    with pytest.raises(RequestError, match=told):
+        draw_activations(tmp_path)
+
+
+def test_a_run_s_report_draws_them_again(tmp_path: Path) -> None:
+    run = run_record([StepSketch("look", "inspect_activations", "activations")])
+    write_run(tmp_path, run, {})
+    made.write_single(tmp_path / "look")
+    text = draw_report(tmp_path).read_text("utf-8")
+    assert (tmp_path / "look" / "activations.html").is_file()
+    assert 'href="./look/activations.html"' in text
+
+
+def test_maps_that_were_not_copied_are_read_where_they_are(pair: Path, tmp_path: Path) -> None:
+    """The store keeps what is large; arrays are linked to there."""
+    (tmp_path / "stored").symlink_to(pair, target_is_directory=True)
+    page = draw_activations(tmp_path)
+    packed = page.read_text("utf-8").split('id="page-data">')[1].split("<", maxsplit=1)[0]
+    first = json.loads(gzip.decompress(base64.b64decode(packed)))["tensors"][0]
+    assert next(one["array"] for one in first["maps"] if one["array"]).startswith("stored/arrays/")
+    assert page.parent == tmp_path
+
+
+def test_a_run_writes_the_page(tmp_path: Path, in_folder: Path) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"], "relu"), helper.make_node("Neg", ["y"], ["z"], "neg")],
+        "g",
+        [tensor("x", [1, 2, 6, 6])],
+        [tensor("z", [1, 2, 6, 6])],
+    )
+    save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), in_folder / "m.onnx")
+    (in_folder / "look.yaml").write_text(
+        "model: m.onnx\ninputs: {x: {shape: [1, 2, 6, 6]}}\nsteps: {look: {step: inspect_activations}}\n"
+    )
+    done = api.run("look.yaml")
+    text = (Path(done.folder) / "look" / "activations.html").read_text("utf-8")
+    assert "Every captured value is finite" in text
+    assert 'href="./look/activations.html"' in (Path(done.folder) / "report.html").read_text("utf-8")

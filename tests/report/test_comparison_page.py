@@ -1,0 +1,314 @@
+"""The page of a comparison without a browser: what is collected, what is written, what cannot break out."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import math
+from collections.abc import Callable
+from importlib import resources
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ndld_flow.base.errors import OutputsError
+from ndld_flow.base.plain_text import visible_name
+from ndld_flow.profiles.compare.measured import Rules
+from ndld_flow.profiles.read.read_profile import read_profile
+from ndld_flow.records.comparison import MetricVerdict
+from ndld_flow.report.comparison.collect_aligned import collect_aligned
+from ndld_flow.report.comparison.collect_differences import collect_differences
+from ndld_flow.report.comparison.draw import COMPARISON_PAGE, draw_comparison
+from ndld_flow.report.comparison.interval_scale import IntervalScale
+from ndld_flow.report.comparison.page import ComparisonPage, collect_comparison
+from ndld_flow.report.comparison.section import collect_comparisons
+from ndld_flow.report.render import EARLY_SCRIPT, RUN_REPORT, environment
+from tests.report.test_report import Tags
+from tests.support import comparison_fixtures as made
+from tests.support.comparison_fixtures import Compared
+from tests.support.run_fixtures import HOSTILE_NAMES
+
+Make = Callable[[], Compared]
+
+
+def page_of(compared: Compared) -> ComparisonPage:
+    return collect_comparison(compared.comparison, compared.profiles)
+
+
+def draw(compared: Compared, folder: Path) -> str:
+    return draw_comparison(compared.comparison, compared.profiles, folder / "compare.html").read_text("utf-8")
+
+
+def payload_of(text: str) -> dict[str, Any]:
+    packed = text.split('id="page-data">')[1].split("<", maxsplit=1)[0]
+    loaded: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(packed)))
+    return loaded
+
+
+# --- what is collected ---
+
+
+def test_the_decision_is_the_engine_s() -> None:
+    page = page_of(made.pair())
+    assert (page.title, page.verdict) == ("half against main", "improved")
+    (decision,) = page.decisions
+    assert (decision.base, decision.candidate, decision.metric) == (0, 1, "latency.min")
+    assert (decision.view.verdict, decision.view.ratio, decision.view.change) == ("improved", "0.712×", "−29 %")  # noqa: RUF001
+    assert decision.view.plot is not None
+    plot = decision.view.plot
+    assert 0 < plot.low <= plot.point <= plot.high < plot.band_low < plot.band_high < 100
+
+
+def test_every_profile_and_candidate_is_decided_and_the_title_names_them() -> None:
+    page = page_of(made.three())
+    assert page.title == "half and tuned against main"
+    assert [(one.profile, one.candidate, one.view.verdict) for one in page.decisions] == [
+        ("det", 1, "improved"),
+        ("det", 2, "inconclusive"),
+        ("rec", 1, "regressed"),
+    ]
+    assert page.left_out == ("tuned has no profile `rec`: it is left out there.",)
+    assert [gate.outcome for gate in page.gates] == ["failed", "passed", "passed"]
+    assert (page.gates[0].profile, page.gates[0].subject) == ("rec", 1)
+
+
+def test_the_deciding_metric_comes_first_and_marks_what_differs() -> None:
+    (profile,) = page_of(made.pair()).profiles
+    first = profile.metrics[0]
+    assert (first.metric, first.decides, first.differs) == ("latency.min", True, True)
+    assert first.cells[0].verdict is None
+    rows = {row.metric: row for row in profile.metrics}
+    assert rows["memory.peak"].differs is False
+    assert rows["layers.sum"].cells[1].value == "7.94 ms"
+
+
+def test_what_forbids_a_verdict_is_told_first() -> None:
+    page = page_of(made.elsewhere())
+    assert page.verdict == "incomparable"
+    assert [(one.standing, one.detail) for one in page.differences][:2] == [
+        ("forbids", "CPU"),
+        ("forbids", "CPU count"),
+    ]
+    assert page.differences[0].values == ("AMD EPYC 9B14", "Intel Xeon 8481C")
+
+
+def test_differences_stand_by_what_they_mean() -> None:
+    one = made.elsewhere().comparison
+    (profile,) = one.profiles
+    cpu = profile.differences[0]
+    given = (
+        cpu.model_copy(update={"forbids": False, "detail": "a note"}),
+        cpu.model_copy(update={"allowed": True, "detail": "by name"}),
+        cpu,
+    )
+    told = collect_differences(
+        one.model_copy(update={"profiles": (profile.model_copy(update={"differences": given}),)})
+    )
+    assert [(view.standing, view.detail) for view in told] == [
+        ("forbids", "CPU"),
+        ("allowed", "by name"),
+        ("noted", "a note"),
+    ]
+
+
+def test_what_differs_alike_in_several_profiles_is_told_once() -> None:
+    differences = page_of(made.three()).differences
+    (fp16,) = [one for one in differences if one.detail == "fp16"]
+    assert (fp16.profiles, fp16.values) == (("det", "rec"), ("n/a", "true", "n/a"))
+
+
+def test_settings_stand_side_by_side_and_those_that_differ_are_marked() -> None:
+    (profile,) = page_of(made.pair()).profiles
+    options = next(group for group in profile.settings if group.title == "Options")
+    assert [(row.name, row.values) for row in options.differing] == [("fp16", ("", "true"))]
+    assert {row.name for row in options.rows} >= {"passes", "threads", "fp16"}
+
+
+def test_the_largest_changes_come_first_with_what_is_new_and_how_it_was_matched() -> None:
+    (profile,) = page_of(made.pair()).profiles
+    assert len(profile.largest) == 20
+    assert (profile.largest[0].name, profile.largest[0].change) == ("p2o.Conv.50", "−64 %")  # noqa: RUF001
+    assert profile.largest[0].precision == "float32 → float16"
+    (cast,) = [row for row in profile.largest if row.type == "Cast"]
+    assert (cast.base_ms, cast.change, cast.method) == (None, "new", "unmatched")
+    (fused,) = [row for row in profile.largest if row.name == "p2o.Mul.3 + p2o.Add.4"]
+    assert fused.method == "onnx nodes"
+
+
+def test_layer_times_agree_with_the_engine_s_coverage() -> None:
+    compared = made.pair()
+    (one,) = compared.comparison.profiles
+    times = collect_aligned(one, compared.profiles[0])
+    coverage = one.coverage[1]
+    assert coverage is not None
+    matched = sum(times[1].sum_ms(row.layers[1]) or 0 for row in one.rows if row.layers[0] and row.layers[1])
+    assert matched == pytest.approx(coverage.matched_ms)
+    assert sum(times[1].medians_ms) == pytest.approx(coverage.matched_ms + coverage.unmatched_ms)
+
+
+def test_a_row_that_names_no_layer_is_a_mistake_and_not_a_blank() -> None:
+    compared = made.pair()
+    short = compared.profiles[0][1].model_copy(update={"layers": compared.profiles[0][1].layers[:5]})
+    with pytest.raises(IndexError, match="speed"):
+        collect_comparison(compared.comparison, [[compared.profiles[0][0], short]])
+
+
+def test_a_profile_too_few_is_refused() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        collect_comparison(made.pair().comparison, [])
+
+
+A100 = Path(__file__).parents[3] / "shared" / "data" / "trtexec-resnet-a100"
+
+
+UNKNOWN = Rules(allow=frozenset(["unknown"]))
+"""Exports leave out the driver and more."""
+
+
+@pytest.mark.skipif(not A100.exists(), reason="the A100 exports are not beside this checkout")
+def test_real_exports_make_a_page_that_says_improved(tmp_path: Path) -> None:
+    profiles = {place: read_profile(A100 / name) for place, name in enumerate(("fp32", "fp16"))}
+    compared = made.compared([made.subject("fp32"), made.subject("fp16", 1)], {"resnet": profiles}, UNKNOWN)
+    page = page_of(compared)
+    assert page.verdict == "improved"
+    (coverage,) = page.profiles[0].coverage
+    assert coverage.matched_share == pytest.approx(0.913, abs=0.005)
+    assert page.profiles[0].largest[0].name == "Conv_0 + Relu_1"
+    assert page.profiles[0].timelines == 2
+    assert len(draw(compared, tmp_path)) < 400_000
+
+
+# --- in a run's report ---
+
+
+@pytest.mark.parametrize("make", [made.three, made.elsewhere, made.hostile])
+def test_a_run_s_report_can_hold_what_its_steps_compared(make: Make) -> None:
+    one = make().comparison
+    sections = collect_comparisons({"ab": one, HOSTILE_NAMES[0]: one}, {"ab": "ab/compare.html"})
+    assert [section.verdict for section in sections] == [one.verdict] * 2
+    macros = environment().get_template("compare_macros.html.j2").module
+    text = str(macros.comparisons_section(sections))  # type: ignore[attr-defined]
+    assert text.count("<h3>") == 2
+    assert 'href="ab/compare.html"' in text
+    assert "<img" not in text
+    assert str(macros.comparisons_section(())).strip() == ""  # type: ignore[attr-defined]
+
+
+# --- intervals ---
+
+
+def verdict(ratio: float, low: float, high: float, threshold: float = 0.03) -> MetricVerdict:
+    return MetricVerdict(
+        metric="m",
+        base=0,
+        candidate=1,
+        verdict="unchanged",
+        ratio=ratio,
+        low=low,
+        high=high,
+        threshold=threshold,
+        why="",
+    )
+
+
+any_ratio = st.floats(allow_nan=True, allow_infinity=True)
+
+
+@given(any_ratio, any_ratio, any_ratio, st.floats(0, 1e9))
+@example(1.0, math.nan, math.inf, 0.03)
+def test_no_interval_leaves_its_axis(ratio: float, low: float, high: float, threshold: float) -> None:
+    one = verdict(ratio, low, high, threshold)
+    scale = IntervalScale.around([one])
+    plot = scale.plot(one)
+    if plot is None:
+        assert not (math.isfinite(ratio) and ratio > 0)
+        return
+    places = (plot.low, plot.point, plot.high, plot.band_low, plot.band_high)
+    assert all(0 <= place <= 100 for place in places)
+    assert plot.band_low <= plot.band_high
+
+
+def test_twice_and_half_are_equally_far_from_one() -> None:
+    scale = IntervalScale.around([verdict(2, 2, 2), verdict(0.5, 0.5, 0.5)])
+    assert scale.place(1) == pytest.approx(50)
+    assert scale.place(2) - 50 == pytest.approx(50 - scale.place(0.5))
+
+
+def test_an_axis_marks_one_and_keeps_its_marks_apart() -> None:
+    ticks = IntervalScale.around([verdict(0.43, 0.35, 0.54), verdict(1.04, 1.03, 1.05)]).ticks()
+    assert "same" in [text for _, text in ticks]
+    places = [place for place, _ in ticks]
+    assert all(after - before >= 13 for before, after in pairwise(places))
+
+
+# --- the file ---
+
+
+@pytest.mark.parametrize("make", [made.pair, made.three, made.elsewhere, made.hostile])
+def test_a_page_holds_no_way_out(tmp_path: Path, make: Make) -> None:
+    tags = Tags(draw(make(), tmp_path)).found
+    names = [tag for tag, _ in tags]
+    assert names.count("script") == 3
+    assert not {"img", "iframe", "object", "embed", "form", "base", "audio", "video"} & set(names)
+    for _, attributes in tags:
+        assert not [name for name in attributes if name.startswith("on") or name in ("src", "action", "srcset")]
+        assert (attributes.get("href") or "#").startswith(("#", "data:,"))
+
+
+def test_hostile_names_are_text_and_nothing_else(tmp_path: Path) -> None:
+    text = draw(made.hostile(), tmp_path)
+    assert "<img" not in text
+    assert "<svg/onload" not in text
+    assert "\x00" not in text
+    assert {visible_name(name) for name in HOSTILE_NAMES} <= set(payload_of(text)["texts"])
+
+
+def test_equal_comparisons_give_equal_bytes(tmp_path: Path) -> None:
+    assert draw(made.three(), tmp_path) == draw(made.three(), tmp_path)
+
+
+def test_the_page_has_verdicts_for_every_ordered_pair(tmp_path: Path) -> None:
+    profiles = payload_of(draw(made.three(), tmp_path))["profiles"]
+    verdicts = profiles[0]["verdicts"]
+    pairs = {*zip(verdicts["base"], verdicts["candidate"], strict=True)}
+    assert pairs == {(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)}
+
+
+def test_every_layer_of_every_report_is_in_one_row(tmp_path: Path) -> None:
+    (profile,) = payload_of(draw(made.pair(), tmp_path))["profiles"]
+    for cells, count in zip(profile["rows"]["layers"], (60, 61), strict=True):
+        places = [place for cell in cells for place in (cell if isinstance(cell, list) else [cell])]
+        assert sorted(places) == list(range(count))
+
+
+def test_what_is_no_number_is_null_in_the_payload(tmp_path: Path) -> None:
+    compared = made.pair()
+    (one,) = compared.comparison.profiles
+    broken = one.verdicts[0].model_copy(update={"ratio": math.nan, "low": math.inf})
+    profile = one.model_copy(update={"verdicts": (broken, *one.verdicts[1:])})
+    comparison = compared.comparison.model_copy(update={"profiles": (profile,)})
+    verdicts = payload_of(draw(Compared(comparison, compared.profiles), tmp_path))["profiles"][0]["verdicts"]
+    assert (verdicts["ratio"][0], verdicts["low"][0]) == (None, None)
+
+
+def test_the_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    compared = made.pair()
+    taken = tmp_path / "compare.html"
+    taken.mkdir()
+    with pytest.raises(OutputsError, match="ndld-flow compare"):
+        draw_comparison(compared.comparison, compared.profiles, taken)
+    assert [path.name for path in tmp_path.iterdir()] == ["compare.html"]
+
+
+def test_every_file_of_the_page_is_there_and_asked_for_once() -> None:
+    folder = resources.files("ndld_flow.report").joinpath("static")
+    asked = (*COMPARISON_PAGE.styles, *COMPARISON_PAGE.scripts)
+    assert len(asked) == len(set(asked))
+    there = {file.name for file in folder.iterdir()}
+    assert set(asked) | {EARLY_SCRIPT} <= there
+    assert {name for name in there if name.startswith("compare")} <= set(asked) | set(RUN_REPORT.styles)

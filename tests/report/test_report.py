@@ -1,0 +1,586 @@
+"""The report of a run without a browser: what is collected, what is written, what cannot break out."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from html.parser import HTMLParser
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import JsonValue
+
+from ndld_flow.base import quantities
+from ndld_flow.base.errors import OutputsError, RequestError
+from ndld_flow.base.plain_text import short_name, visible_name, visible_text
+from ndld_flow.profiles.compare.comparison import compare
+from ndld_flow.profiles.compare.measured import Measured, Rules
+from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.comparison import Subject
+from ndld_flow.records.machine import Machine
+from ndld_flow.records.profile import BatchPoint, ProfileRun, TensorInfo
+from ndld_flow.records.run_record import GateResult, RunRecord
+from ndld_flow.report.activations.draw import ACTIVATIONS_PAGE
+from ndld_flow.report.collect_accuracy import collect_accuracy
+from ndld_flow.report.collect_flow import lay_out
+from ndld_flow.report.collect_footprint import collect_footprint
+from ndld_flow.report.collect_gates import collect_gates
+from ndld_flow.report.collect_latency import collect_latency
+from ndld_flow.report.collect_layers import collect_layers
+from ndld_flow.report.collect_profiles import collect_profiles, profiler_words
+from ndld_flow.report.comparison.draw import COMPARISON_PAGE
+from ndld_flow.report.diff.draw import DIFF_PAGE
+from ndld_flow.report.draw import draw_report
+from ndld_flow.report.page import RunPage, collect_page
+from ndld_flow.report.render import EARLY_SCRIPT, MODEL_PAGE, PROFILE_REPORT, RUN_REPORT
+from ndld_flow.report.run_folder import read_run
+from ndld_flow.report.settings_text import settings_of
+from ndld_flow.report.sweep.draw import SWEEP_PAGE
+from ndld_flow.report.verdict import summarize_run
+from tests.support.run_fixtures import (
+    HOSTILE_NAMES,
+    STARTED,
+    Sitting,
+    StepSketch,
+    accuracy,
+    profile,
+    quickstart_steps,
+    run_record,
+    write_big,
+    write_failed,
+    write_hostile,
+    write_quickstart,
+    write_run,
+)
+
+
+def page_of(folder: Path) -> RunPage:
+    return collect_page(read_run(folder))
+
+
+def verdict_of(folder: Path) -> list[str]:
+    return summarize_run(read_run(folder).run, folder)
+
+
+def payload_of(text: str) -> dict[str, object]:
+    packed = text.split('id="page-data">')[1].split("<", maxsplit=1)[0]
+    loaded: dict[str, object] = json.loads(gzip.decompress(base64.b64decode(packed)))
+    return loaded
+
+
+# --- the verdict ---
+
+
+def test_the_verdict_of_a_run_is_five_lines_with_its_numbers(tmp_path: Path) -> None:
+    assert verdict_of(write_quickstart(tmp_path)) == [
+        "PASSED ppocr-det in 8.2 s (2 of 6 steps reused)",
+        "graph 672 -> 337 nodes, 4.53 -> 2.28 MiB",
+        "accuracy cosine 0.99999987, max abs 9.2e-07 (within tolerance)",
+        "latency half 18.4 ms vs source 14.5 ms: 27 % slower "
+        "(median of 400 passes in 5 process runs each, in turns: 26 % to 29 % slower over 5 pairs)",
+        "gates 2 of 2 passed",
+    ]
+
+
+def test_the_verdict_of_a_failed_run_names_who_said_no(tmp_path: Path) -> None:
+    assert verdict_of(write_failed(tmp_path)) == [
+        "FAILED ppocr-det in 2.1 s: agree and a gate failed",
+        "graph 672 -> 337 nodes, 4.53 -> 2.28 MiB",
+        "accuracy cosine 0.0312, max abs 0.99987 (outside tolerance: 1 of 1 outputs)",
+        "latency not measured",
+        "gates 0 of 2 passed, 1 not reached",
+    ]
+
+
+def test_a_run_that_only_looked_says_what_it_did_not_do(tmp_path: Path) -> None:
+    run = run_record([StepSketch("lint", "lint", "lint")], recipe={})
+    assert summarize_run(run, tmp_path)[1:] == [
+        "graph not changed, 4.53 MiB",
+        "accuracy not checked",
+        "latency not measured",
+        "gates none asked for",
+    ]
+
+
+def test_one_profile_alone_makes_no_claim(tmp_path: Path) -> None:
+    run = run_record([StepSketch("speed", "profile", "profile")])
+    write_run(tmp_path, run, {"speed/profile.json": profile("source", 14.0, 1, 0, runs=3)})
+    assert verdict_of(tmp_path)[3] == "latency source 14.3 ms (median of 600 passes in 3 process runs)"
+
+
+def test_profiles_of_different_sittings_say_so(tmp_path: Path) -> None:
+    steps = [
+        StepSketch("speed", "profile", "profile", parents={"from": "half"}),
+        StepSketch("base", "profile", "profile", "reused", "reused", started_s=-7200),
+    ]
+    documents = {
+        "speed/profile.json": profile("half", 10, 1, 0),
+        "base/profile.json": profile("source", 20, 1, 0).model_copy(
+            update={"measured_at": STARTED - timedelta(hours=2)}
+        ),
+    }
+    write_run(tmp_path, run_record(steps), documents)
+    line = verdict_of(tmp_path)[3]
+    assert ": 50 % faster" in line
+    assert line.endswith("in one process run: indicative; measured 2 h 00 min apart)")
+
+
+def test_several_runs_that_did_not_take_turns_are_indicative(tmp_path: Path) -> None:
+    steps = [StepSketch("speed", "profile", "profile"), StepSketch("base", "profile", "profile")]
+    documents = {
+        "speed/profile.json": profile("half", 10, 1, 0, runs=5, passes=20, sitting=Sitting(0, 2, "monday")),
+        "base/profile.json": profile("source", 20, 1, 0, runs=5, passes=20, sitting=Sitting(1, 2, "tuesday")),
+    }
+    write_run(tmp_path, run_record(steps), documents)
+    assert verdict_of(tmp_path)[3].endswith("(median of 100 passes in 5 process runs: indicative)")
+    assert [view.in_turns_with for view in page_of(tmp_path).profiles] == [(), ()]
+
+
+def test_profiles_of_the_same_model_are_told_apart_by_their_steps(tmp_path: Path) -> None:
+    names = ("one", "two")
+    steps = [StepSketch(name, "profile", "profile") for name in names]
+    documents = {f"{name}/profile.json": profile("source", 10, 1, 5) for name in names}
+    page = page_of(write_run(tmp_path, run_record(steps), documents))
+    assert [view.label for view in page.profiles] == ["source (one)", "source (two)"]
+    assert [view.label for view in page.layers] == ["source (one)", "source (two)"]
+    assert verdict_of(tmp_path)[3].startswith("latency source (two) 10.2 ms vs source (one) 10.2 ms: as fast")
+
+
+def shipped_and_proposed(folder: Path, recipe: dict[str, JsonValue], **fields: Any) -> list[str]:
+    """A run that measured a source, what is shipped, and what is proposed, each faster than the one before."""
+    names = {"base": ("source", 20.0), "shipped": ("shipped", 8.0), "speed": ("proposed", 10.0)}
+    steps = [StepSketch(name, "profile", "profile") for name in names]
+    documents = {
+        f"{name}/profile.json": profile(label, ms, 1, 0, runs=5, passes=20, sitting=Sitting(0, 3, "one"))
+        for name, (label, ms) in names.items()
+    }
+    documents["speed/profile.json"] = documents["speed/profile.json"].model_copy(update=fields)
+    write_run(folder, run_record(steps, recipe=recipe), documents)
+    return verdict_of(folder)
+
+
+def test_the_base_is_what_the_recipe_holds_it_against(tmp_path: Path) -> None:
+    line = shipped_and_proposed(tmp_path, {"gates": ["speed.latency.median <= 1.5 * shipped.latency.median"]})[3]
+    assert line.startswith("latency proposed 10.1 ms vs shipped 8.08 ms: 25 % slower")
+    assert "vs source" in shipped_and_proposed(tmp_path, {"gates": ["speed.latency.median <= 30"]})[3]
+
+
+def test_the_base_is_that_of_the_comparing_step(tmp_path: Path) -> None:
+    shipped_and_proposed(tmp_path, {})
+    documents = read_run(tmp_path)
+    pair = [Measured(at, step, documents.profiles[step]) for at, step in enumerate(("shipped", "speed"))]
+    found = compare([Subject(label=label, location="", kind="profile") for label in ("s", "p")], {"x": pair}, Rules())
+    outcome = collect_latency(replace(documents, comparisons={"decide": found}))
+    assert outcome is not None
+    assert outcome.base is not None
+    assert (outcome.candidate.step, outcome.base.step, outcome.change) == ("speed", "shipped", "25 % slower")
+
+
+def test_what_was_measured_otherwise_makes_no_claim_in_the_summary(tmp_path: Path) -> None:
+    batch = TensorInfo(name="x", dtype="float32", shape=(8, 3, 320, 320), data="random uniform [0, 1)")
+    line = shipped_and_proposed(tmp_path, {"gates": ["speed.latency.min < shipped.latency.min"]}, inputs=(batch,))[3]
+    assert "vs shipped 8.08 ms: not comparable" in line
+    assert "measured under different batch (shape of x: 1x3x320x320 and 8x3x320x320)" in line
+
+
+def test_what_an_import_does_not_record_is_no_zero() -> None:
+    """As ONNX Runtime's own profile: no machine, tensors without names or weights, and the profiler attached."""
+    made = profile("half", 10, 1, 5)
+    nameless = [
+        layer.model_copy(
+            update={"weight_bytes": 0, "outputs": tuple(one.model_copy(update={"name": ""}) for one in layer.outputs)}
+        )
+        for layer in made.layers
+    ]
+    machine = Machine(system="", architecture="", cpu="", cpu_count=None, memory_bytes=None)
+    fields = {"machine": machine, "profiler": "on", "layers": tuple(nameless)}
+    imported = made.model_copy(update=fields)
+    views = collect_profiles({"own": made, "imported": imported, "older": made.model_copy(update={"profiler": ""})})
+    assert views[1].machine == ()
+    assert collect_footprint(imported) is None
+    assert profiler_words(views[:1]) == "timing pass, no profiler attached"
+    assert profiler_words(views[1:2]) == "measured with the profiler attached, which slows passes down"
+    assert profiler_words(views[2:]) == "whether a profiler was attached is not recorded"
+    assert "no profiler attached" not in profiler_words(views)
+
+
+def test_a_noisy_measurement_is_called_one(tmp_path: Path) -> None:
+    steps = [StepSketch("speed", "profile", "profile"), StepSketch("base", "profile", "profile")]
+    shaken = profile("half", 10, 1, 0).model_copy(update={"runs": (ProfileRun(latency_ms=(7.0, 7.5, 8.0, 33.0)),)})
+    documents = {"speed/profile.json": shaken, "base/profile.json": profile("source", 20, 1, 0)}
+    write_run(tmp_path, run_record(steps), documents)
+    assert verdict_of(tmp_path)[3].endswith(
+        "(median of 4 and 200 passes in one process run: indicative; noisy, CoV 92%)"
+    )
+
+
+def test_settings_read_like_the_recipe_and_tell_defaults_apart() -> None:
+    given: dict[str, JsonValue] = {"tolerance": {"cosine": 0.999, "atol": None}, "limit": 65504.0, "block": {}}
+    found = settings_of(given | {"seed": 0}, given)
+    assert [(one.name, one.value, one.given) for one in found] == [
+        ("tolerance", "{cosine: 0.999}", True),
+        ("limit", "65504", True),
+        ("block", "{}", False),
+        ("seed", "0", False),
+    ]
+
+
+def test_an_output_of_its_own_tolerance_says_so() -> None:
+    document = accuracy().model_copy(
+        update={
+            "tolerance": {"rtol": 0.1, "atol": 0.01, "top1": 0.9},
+            "output_tolerance": {"sigmoid_0.tmp_0": {"cosine": 0.9}},
+        }
+    )
+    (view,) = collect_accuracy({"agree": document})
+    assert view.metrics[-2:] == ("mismatched", "top1")
+    assert view.tolerances[-1] == "≥ 0.9"
+    assert view.elementwise == "mismatched: elements where |candidate - reference| > 0.01 + 0.1 |reference|"
+    assert view.rows[0].own_tolerance == "cosine ≥ 0.9"
+
+
+def test_a_batch_sweep_has_its_table(tmp_path: Path) -> None:
+    points = tuple(BatchPoint(batch=size, inputs=(), latency_ms=(2.0 * size, 3.0 * size)) for size in (1, 8))
+    swept = profile("half", 10, 1, 0).model_copy(update={"batches": points})
+    write_run(tmp_path, run_record([StepSketch("speed", "profile", "profile")]), {"speed/profile.json": swept})
+    (view,) = page_of(tmp_path).profiles
+    assert [(point.batch, point.items_per_s) for point in view.batches] == [(1, 400), (8, 400)]
+    assert "Batch sweep of" in draw_report(tmp_path).read_text("utf-8")
+
+
+def test_a_comparison_that_failed_is_told_before_one_that_passed(tmp_path: Path) -> None:
+    steps = [StepSketch(name, "check_accuracy", "accuracy") for name in ("first", "second")]
+    documents = {
+        "first/accuracy.json": accuracy(0.5, 2.0, ("cosine 0.5 is below 0.999",)),
+        "second/accuracy.json": accuracy(),
+    }
+    write_run(tmp_path, run_record(steps), documents)
+    assert verdict_of(tmp_path)[2] == (
+        "accuracy cosine 0.5, max abs 2 (outside tolerance: 1 of 1 outputs; 1 of 2 comparisons passed)"
+    )
+
+
+def test_a_nan_is_the_worst_there_can_be(tmp_path: Path) -> None:
+    output = accuracy().outputs[0]
+    outputs = [output.model_copy(update={"metrics": {"cosine": value}}) for value in (0.9, float("nan"), 0.99)]
+    document = accuracy().model_copy(update={"outputs": tuple(outputs)})
+    write_run(tmp_path, run_record([StepSketch("agree", "check_accuracy")]), {"agree/accuracy.json": document})
+    assert verdict_of(tmp_path)[2].startswith("accuracy cosine NaN ")
+
+
+# --- what is collected ---
+
+
+def test_steps_tell_what_they_did(tmp_path: Path) -> None:
+    steps = {step.name: step for step in page_of(write_quickstart(tmp_path)).steps}
+    sanitize, half = steps["sanitize"], steps["half"]
+    assert sanitize.change is not None
+    assert [(one.op_type, one.delta) for one in sanitize.change.changed[:3]] == [
+        ("Constant", -287),
+        ("Shape", -20),
+        ("Slice", -16),
+    ]
+    assert sanitize.change.totals[0] == ("nodes", 672, 329, "")
+    assert sanitize.made == "made 3 days before this run, in 4 ms"
+    assert half.reason == "settings changed"
+    assert half.change is not None
+    assert half.change.casts_added == 8
+    assert {one.name: one.given for one in half.settings} == {
+        "keep_io": True,
+        "block": True,
+        "min_positive": False,
+        "max_finite": False,
+    }
+    assert steps["agree"].reads == (("reference", "source"), ("candidate", "half"))
+
+
+def test_a_skipped_step_is_drawn_where_the_recipe_puts_it(tmp_path: Path) -> None:
+    speed = page_of(write_failed(tmp_path)).steps[4]
+    assert (speed.outcome, speed.reason) == ("skipped", "agree failed")
+    assert speed.reads == (("from", "half"),)
+    assert speed.flow.incoming == (1,)
+
+
+def test_a_gate_that_was_never_reached_is_listed(tmp_path: Path) -> None:
+    gates = page_of(write_failed(tmp_path)).gates
+    assert [gate.outcome for gate in gates] == ["not reached", "failed"]
+    assert (gates[1].left, gates[1].relation, gates[1].right) == ("0.0312", "≥", "0.999")
+
+
+def test_gates_carry_their_units_and_their_place_against_the_limit() -> None:
+    result = GateResult(gate="a.latency.median <= 9", passed=False, left=18, right=9, unit="ms")
+    (view,) = collect_gates(run_record([], [result], recipe={}))
+    assert (view.left, view.relation, view.right, view.fraction) == ("18.0 ms", "≤", "9.00 ms", 2)
+
+
+def test_layers_share_the_sum_and_small_types_go_together() -> None:
+    measured = profile("half", 10, 3, 300)
+    renamed = [layer.model_copy(update={"type": f"T{place % 20}"}) for place, layer in enumerate(measured.layers)]
+    (view,) = collect_layers({"speed": measured.model_copy(update={"layers": tuple(renamed)})})
+    assert sum(one.sum_ms for one in view.types) == pytest.approx(view.times.sum_ms)
+    assert sum(one.share for one in view.types) == pytest.approx(1)
+    assert sum(one.count for one in view.types) == 300
+    assert [one.is_rest for one in view.types] == [False] * 12 + [True]
+    assert view.types[-1].type == "8 more types"
+    assert view.slowest[0].median_ms == max(view.times.median_ms)
+
+
+def test_findings_come_worst_first(tmp_path: Path) -> None:
+    findings = page_of(write_quickstart(tmp_path)).findings
+    assert findings is not None
+    assert [row.severity for row in findings.rows] == ["warning", "warning", "info"]
+    assert findings.counts == {"warning": 2, "info": 1}
+
+
+@given(st.lists(st.lists(st.integers(0, 30), max_size=3), max_size=30))
+def test_rails_connect_every_reader_with_what_it_reads(wanted: list[list[int]]) -> None:
+    reads = [()] + [tuple(sorted({p for p in parents if p <= row})) for row, parents in enumerate(wanted)]
+    rows = lay_out(reads)
+    for row, parents in enumerate(reads):
+        for parent in parents:
+            lane = rows[parent].lane
+            assert rows[parent].continues
+            assert lane in rows[row].incoming
+            # The rail is drawn through every row in between, and nobody else stands on it.
+            assert all(lane in between.passing and between.lane != lane for between in rows[parent + 1 : row])
+    assert all(flow.lane not in flow.passing for flow in rows)
+
+
+# --- numbers and texts ---
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0123, "12.3 µs"),
+        (0.87, "870 µs"),
+        (0.9996, "1.00 ms"),
+        (12.149, "12.1 ms"),
+        (1234.5, "1,234 ms"),
+        (0, "0.00 ms"),
+        (83_000, "1 min 23 s"),
+    ],
+)
+def test_durations_read_well(value: float, text: str) -> None:
+    assert quantities.milliseconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.99999987, "0.99999987"),
+        (1.0, "1"),
+        (0.031234, "0.03123"),
+        (9.2e-7, "9.2e-07"),
+        (65504, "65,504"),
+        (float("nan"), "NaN"),
+        (-0.25, "-0.25"),
+    ],
+)
+def test_bare_numbers_keep_their_nines(value: float, text: str) -> None:
+    assert quantities.number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "unit", "told"),
+    [
+        ((0.99999999, 1.0), "", ("0.999999990", "1")),
+        ((1.0, 1.0), "", ("1", "1")),
+        ((20.0004, 20.0), "ms", ("20.0004 ms", "20.0000 ms")),
+        ((0.5, 20.0), "ms", ("500 µs", "20.0 ms")),
+        ((2.0**30 + 1, 2.0**30), "bytes", ("1,073,741,825 bytes", "1,073,741,824 bytes")),
+        ((math.nan, 1.0), "", ("NaN", "1")),
+        ((1e-9, 1.0000001e-9), "", None),
+        ((0.0, 1e-300), "ms", None),
+    ],
+)
+def test_values_that_differ_look_different(
+    values: tuple[float, float], unit: str, told: tuple[str, str] | None
+) -> None:
+    found = quantities.apart(values, unit)
+    assert found == told if told else len(set(found)) == 2
+
+
+def test_sizes_keep_their_unit_until_one_would_vanish() -> None:
+    assert quantities.size_change(4_745_517, 2_391_040) == "4.53 -> 2.28 MiB"
+    assert quantities.size_change(10_911_234, 5_452_595) == "10.4 -> 5.2 MiB"
+    assert quantities.size_change(4_745_517, 2000) == "4.53 MiB -> 1.95 KiB"
+    assert quantities.size_change(2 * 1024**3, 1024**3) == "2.00 -> 1.00 GiB"
+
+
+def test_control_characters_become_visible() -> None:
+    assert visible_name("a\x00b\nc\x1b[31md\ud800") == "a␀b␊c␛[31md\ufffd"
+    assert visible_text("\x1b[31mred\x1b[0m\r\nnext\x07") == "red\nnext␇"
+    assert short_name("x" * 10_000) == "x" * 106 + "…" + "x" * 53
+
+
+# --- the file ---
+
+
+class Tags(HTMLParser):
+    """Every tag and attribute that a browser would see."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+@pytest.mark.parametrize("write", [write_quickstart, write_failed, write_hostile])
+def test_a_report_holds_no_way_out(tmp_path: Path, write: object) -> None:
+    assert callable(write)
+    tags = Tags(draw_report(write(tmp_path)).read_text("utf-8")).found
+    names = [tag for tag, _ in tags]
+    assert names.count("script") == 3
+    assert not {"img", "iframe", "object", "embed", "form", "base", "audio", "video"} & set(names)
+    for _, attributes in tags:
+        assert not [name for name in attributes if name.startswith("on") or name in ("src", "action", "srcset")]
+        assert (attributes.get("href") or "#").startswith(("#", "data:,"))
+    policy = next(a["content"] for _, a in tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+    assert "'unsafe-inline'" not in policy.split("script-src")[1].split(";")[0]
+
+
+def test_hostile_names_are_text_and_nothing_else(tmp_path: Path) -> None:
+    text = draw_report(write_hostile(tmp_path)).read_text("utf-8")
+    assert "<img" not in text
+    assert "<svg/onload" not in text
+    assert "\x00" not in text
+    assert "&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;" in text
+    texts = payload_of(text)["texts"]
+    assert isinstance(texts, list)
+    assert {visible_name(name) for name in HOSTILE_NAMES} <= set(texts)
+
+
+def test_a_step_name_cannot_lead_out_of_the_run(tmp_path: Path) -> None:
+    inside = tmp_path / "runs" / "one"
+    write_hostile(inside)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "profile.json").write_text(profile("stolen", 1, 1, 1).to_json())
+    assert "../../outside" not in read_run(inside).profiles
+
+
+def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
+    first = draw_report(write_quickstart(tmp_path / "a")).read_bytes()
+    second = draw_report(write_quickstart(tmp_path / "b")).read_bytes()
+    assert first == second
+
+
+def test_the_payload_holds_every_sample_and_layer(tmp_path: Path) -> None:
+    payload = payload_of(draw_report(write_quickstart(tmp_path)).read_text("utf-8"))
+    profiles, layers = payload["profiles"], payload["layers"]
+    assert isinstance(profiles, list)
+    assert isinstance(layers, list)
+    assert [len(run) for one in profiles for run in one["runs"]] == [80] * 10
+    assert [len(one["columns"]["name"]) for one in layers] == [337, 330]
+    assert [len(one["timeline"]["lane"]) for one in layers] == [406, 398]
+
+
+def test_many_layers_stay_small(tmp_path: Path) -> None:
+    report = draw_report(write_big(tmp_path, layer_count=5000, profiles=1))
+    assert report.stat().st_size < 500_000
+
+
+def test_a_sample_that_is_no_number_does_not_stop_a_report(tmp_path: Path) -> None:
+    broken = profile("half", 10, 1, 3).model_copy(update={"runs": (ProfileRun(latency_ms=(1.0, float("nan"), 2.0)),)})
+    folder = write_run(tmp_path, run_record([StepSketch("speed", "profile")]), {"speed/profile.json": broken})
+    profiles = payload_of(draw_report(folder).read_text("utf-8"))["profiles"]
+    assert isinstance(profiles, list)
+    assert profiles[0]["runs"] == [[1.0, 2.0]]
+
+
+def test_every_static_file_is_in_a_page() -> None:
+    folder = resources.files("ndld_flow.report").joinpath("static")
+    parts = (RUN_REPORT, PROFILE_REPORT, COMPARISON_PAGE, MODEL_PAGE, DIFF_PAGE, SWEEP_PAGE, ACTIVATIONS_PAGE)
+    used = {EARLY_SCRIPT, *(name for page in parts for name in (*page.styles, *page.scripts))}
+    assert used == {file.name for file in folder.iterdir()}
+    assert all(len(set(names)) == len(names) for page in parts for names in (page.styles, page.scripts))
+
+
+def test_a_document_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+    write_quickstart(tmp_path)
+    (tmp_path / "lint" / "findings.json").unlink()
+    (tmp_path / "lint" / "findings.json").mkdir()
+    assert read_run(tmp_path).unreadable == ("lint/findings.json cannot be read: Is a directory.",)
+
+
+def test_a_damaged_document_is_told_and_the_rest_is_drawn(tmp_path: Path) -> None:
+    write_quickstart(tmp_path)
+    (tmp_path / "speed" / "profile.json").write_text('{"format_version": 1, "la')
+    page = page_of(tmp_path)
+    assert [sentence.split(":")[0] for sentence in page.unreadable] == ["speed/profile.json cannot be read"]
+    assert [one.label for one in page.profiles] == ["source"]
+    assert "speed/profile.json cannot be read" in draw_report(tmp_path).read_text("utf-8")
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", '{"format_version": 1'])
+def test_a_folder_without_a_readable_run_is_refused_in_one_paragraph(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "run.json").write_text(content)
+    with pytest.raises(RequestError) as caught:
+        draw_report(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_report_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    write_quickstart(tmp_path)
+    (tmp_path / "report.html").mkdir()
+    with pytest.raises(OutputsError, match=r"report\.html cannot be written"):
+        draw_report(tmp_path)
+    assert not list(tmp_path.glob(".report*"))
+
+
+def test_an_empty_run_has_a_report(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, run_record([], recipe={}), {})
+    assert "Steps" in draw_report(folder).read_text("utf-8")
+
+
+def test_profiles_without_samples_or_layers_have_a_report(tmp_path: Path) -> None:
+    empty = profile("half", 1, 1, 0).model_copy(update={"runs": (), "layer_pass_ms": ()})
+    no_samples = profile("source", 1, 1, 2)
+    bare = tuple(layer.model_copy(update={"samples_ms": ()}) for layer in no_samples.layers)
+    documents = {
+        "speed/profile.json": empty,
+        "base/profile.json": no_samples.model_copy(update={"layers": bare}),
+        "agree/accuracy.json": Accuracy.model_validate(accuracy().model_dump() | {"outputs": ()}),
+    }
+    write_run(tmp_path, run_record(quickstart_steps()), documents)
+    assert "not measured" not in draw_report(tmp_path).read_text("utf-8").split('id="gates"')[0]
+
+
+def test_a_record_reads_back_what_it_wrote(tmp_path: Path) -> None:
+    run = run_record(quickstart_steps())
+    assert RunRecord.model_validate_json(run.to_json()) == run
+
+
+HEAVY = ("onnx", "onnxruntime", "numpy", "pandas", "matplotlib", "polygraphy", "onnx_ir", "hydra", "omegaconf")
+
+
+def test_drawing_imports_nothing_heavy(tmp_path: Path) -> None:
+    folder = write_quickstart(tmp_path)
+    program = (
+        "import sys, pathlib\n"
+        "from ndld_flow.report.draw import draw_report\n"
+        "assert 'jinja2' not in sys.modules\n"
+        f"draw_report(pathlib.Path({str(folder)!r}))\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])\n"
+    )
+    told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert told.stdout == "[]\n"
+    assert told.stderr == ""

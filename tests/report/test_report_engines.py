@@ -1,0 +1,474 @@
+"""What a report says of engines: how they were built, layers without times, what they show."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import gzip
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ndld_flow.base.quantities import TIMES
+from ndld_flow.engines.build_settings import BuildSettings
+from ndld_flow.profiles.diagnose.asked_precision import missed_precisions
+from ndld_flow.profiles.diagnose.diagnose_engine import ENGINE_RULES, insights_of_engine
+from ndld_flow.profiles.diagnose.engine_subject import EngineSubject
+from ndld_flow.profiles.diagnose.insight import Insight
+from ndld_flow.profiles.diagnose.lints import LINTS
+from ndld_flow.records.build import Build, BuildMemory, BuiltProfile, Constraint, ShapeRange, TimingCacheUse
+from ndld_flow.records.profile import Layer
+from ndld_flow.report.collect_builds import collect_build, is_usual
+from ndld_flow.report.collect_engines import collect_engines
+from ndld_flow.report.draw import draw_report
+from ndld_flow.report.exports.csv_tables import engine_layers_csv
+from ndld_flow.report.profile_page import draw_build
+from ndld_flow.report.run_folder import read_run
+from ndld_flow.report.verdict import summarize_run
+from tests.support.engine_samples import build, detector, rtx_build, tensor, write_engine_run
+from tests.support.run_fixtures import HOSTILE_NAMES, MIB
+
+
+def page_of(folder: Path, **builds: Build) -> str:
+    return draw_report(write_engine_run(folder, builds)).read_text("utf-8")
+
+
+def dims(text: str) -> str:
+    return text.replace("x", TIMES)
+
+
+def words_of(page: str) -> str:
+    """What a person reads: no tags, no scripts."""
+    body = re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", body)).split())
+
+
+def payload_of(page: str) -> dict[str, Any]:
+    found = re.search(r'id="page-data">([^<]*)<', page)
+    assert found is not None
+    loaded: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(found[1])))
+    return loaded
+
+
+# --- what is collected ---
+
+
+def test_an_engine_in_numbers() -> None:
+    (view,) = collect_engines({"engine": build()})
+    assert view.built is not None
+    assert (view.step, view.label, view.layer_count, view.network_layer_count) == ("engine", "source", 72, 288)
+    assert view.built.library == "TensorRT 10.16.1.11" and view.built.made_for == ("NVIDIA RTX A4000",)
+    assert [(one.name, one.count) for one in view.precisions] == [("float16", 69), ("float32", 3)]
+    assert [(one.name, one.count) for one in view.types[:3]] == [
+        ("CaskConvolution", 48),
+        ("PointWiseV2", 16),
+        ("Reformat", 6),
+    ]
+    assert view.tactics[0].count == 18 and view.tactic_count == 4
+    assert view.node_count == 130
+
+
+def test_reformats_say_which_tensors_and_between_what() -> None:
+    (view,) = collect_engines({"engine": build()})
+    assert view.reformats is not None and view.reformats.count == 6
+    assert next((way.before, way.after, way.count) for way in view.reformats.ways) == (
+        "float16 hwc8",
+        "float16 linear",
+        4,
+    )
+    first, second = view.reformats.rows[:2]
+    assert (first.tensor, first.dims, first.before, first.after, first.bound_to) == (
+        "x",
+        dims("?x3x?x?"),
+        "float32 linear",
+        "float16 hwc8",
+        "input x",
+    )
+    assert (second.bound_to, second.position) == ("output y", 71)
+    assert [row.bound_to for row in view.reformats.rows[2:]] == [""] * 4
+
+
+def test_shapes_of_optimization_profiles() -> None:
+    values = ShapeRange(min=(1, 1), opt=(8, 8), max=(64, 64), values=True)
+    fixed = ShapeRange(min=(4,), opt=(4,), max=(4,))
+    profiles = (
+        BuiltProfile(inputs={"x": ShapeRange(min=(1, 3), opt=(2, 3), max=(8, 3)), "size": values}, basis="profiles[0]"),
+        BuiltProfile(inputs={"n": fixed}, basis="fixed shapes"),
+    )
+    first, second = collect_build(build(profiles=profiles)).profiles
+    assert [(row.low, row.opt, row.high, row.is_values) for row in first.rows] == [
+        (dims("1x3"), dims("2x3"), dims("8x3"), False),
+        ("[1, 1]", "[8, 8]", "[64, 64]", True),
+    ]
+    assert second.basis == "fixed shapes" and second.rows[0].is_fixed
+
+
+def test_ignored_constraints_come_first() -> None:
+    rows = collect_build(build()).constraints
+    assert [(row.node, row.is_ignored) for row in rows] == [("/head/Resize", True), ("/head/Softmax", False)]
+
+
+def test_only_what_differs_from_the_defaults_is_shown_first() -> None:
+    """Holds for every setting that there is: a new one whose default says something must be listed as usual."""
+    plain = BuildSettings().model_dump(mode="json")
+    view = collect_build(build(options=plain))
+    assert view.chosen == ()
+    assert {one.name for one in view.usual} >= {"typing", "tf32", "workspace", "advanced.tiling"}
+    changed = BuildSettings(fp16=True, tf32=False, typing="obey").model_dump(mode="json")
+    changed["advanced"]["direct_io"] = True
+    assert {one.name: one.value for one in collect_build(build(options=changed)).chosen} == {
+        "fp16": "true",
+        "tf32": "false",
+        "typing": "obey",
+        "advanced.direct_io": "true",
+    }
+    assert not is_usual("optimization_level", 5)
+
+
+@pytest.mark.parametrize(
+    ("cache", "words"),
+    [
+        (
+            TimingCacheUse(file="a", loaded_bytes=2048, saved_bytes=4096, loaded_entries=3, saved_entries=9),
+            "a: 3 entries (2.00 KiB) loaded, 9 entries (4.00 KiB) saved",
+        ),
+        (TimingCacheUse(file="a", saved_bytes=5, note="kept"), "a: 0 B loaded, 5 B saved; kept"),
+        (TimingCacheUse(file="", note="has no timings to keep"), "has no timings to keep"),
+    ],
+)
+def test_the_timing_cache_in_words(cache: TimingCacheUse, words: str) -> None:
+    assert collect_build(build(timing_cache=cache)).cache == words
+
+
+# --- the page ---
+
+
+def test_the_page_tells_all_of_it(tmp_path: Path) -> None:
+    page = page_of(tmp_path, engine=build())
+    words = words_of(page)
+    for told in (
+        "TensorRT 10.16.1.11",
+        "weakly typed: FP16, TF32",
+        "6.90 MiB",
+        "1 min 24 s",
+        "parsed in 310 ms",
+        "NVIDIA RTX A4000",
+        "288 → 72",
+        "130 ONNX nodes",
+        dims("1x3x320x320 1x3x640x640 4x3x960x960 inputs"),
+        "ignored: the layer was fused away",
+        "PREFER_PRECISION_CONSTRAINTS",
+        "254 MiB",
+        "builder, host, at its peak 1.76 GiB",
+        "812 entries (402 KiB) saved",
+        "Detected subnormal FP16 values",
+        "as TensorRT's engine inspector tells them",
+        "4 float16 hwc8 → float16 linear",
+        "1 of 2 precision constraints were ignored",
+        "builder_optimization_level",
+    ):
+        assert told in words, told
+    assert '<a href="#engines">Engines</a>' in page
+    assert 'id="layers"' not in page and 'id="latency"' not in page
+
+
+def test_nothing_speaks_of_times(tmp_path: Path) -> None:
+    page = page_of(tmp_path, engine=build())
+    section = page[page.index('id="engines"') : page.index('id="repeat"')]
+    heads = re.findall(r"<th scope=\"col\"[^>]*>([^<]*)</th>", section)
+    assert not {"%", "Median", "Min ms", "Max ms", "Time"} & set(heads)
+    assert "µs" not in words_of(section) and "0.00 ms" not in section
+    (layers,) = payload_of(page)["layers"]
+    assert "sum_ms" not in layers and not [name for name in layers["columns"] if name.endswith("_ns")]
+
+
+def test_where_layers_are_known_from(tmp_path: Path) -> None:
+    words = words_of(page_of(tmp_path / "log", engine=rtx_build()))
+    assert "as the builder's log names them" in words and "8.6 , 8.9 , 12.0" in words
+    words = words_of(page_of(tmp_path / "network", engine=build(layers_basis="network as parsed")))
+    assert "before it was optimised" in words and "What was compiled is not known" in words
+
+
+def test_several_engines_stand_side_by_side(tmp_path: Path) -> None:
+    page = page_of(tmp_path, engine=build(), rtx=rtx_build())
+    table = page[page.index('class="dense engines"') :]
+    rows = [
+        words_of(row) for row in re.findall(r"<tr><th scope=\"row.*?</tr>", table[: table.index("</table>")], re.DOTALL)
+    ]
+    assert rows == [
+        "engine TensorRT 10.16.1.11 NVIDIA RTX A4000 6.90 MiB 1 min 24 s 72 69 float16 , 3 float32 6",
+        "rtx TensorRT-RTX 1.7.1.116 8.6, 8.9, 12.0 9.38 MiB 1.2 s 55 55 float32 5",
+    ]
+    assert len(payload_of(page)["layers"]) == 2
+    assert 'data-layers="0" id="engine-0"' in page and 'data-layers="1" id="engine-1"' in page
+    assert 'class="dense engines"' not in page_of(tmp_path / "one", engine=build())
+
+
+def test_absent_parts_leave_no_trace(tmp_path: Path) -> None:
+    bare = build(
+        layers=(),
+        profiles=(),
+        constraints=(),
+        timing_cache=None,
+        warnings=(),
+        notes=(),
+        memory=BuildMemory(),
+        flags=(),
+        inputs=(),
+        outputs=(),
+        applied={},
+    )
+    words = words_of(page_of(tmp_path, engine=bare))
+    assert "No layer is known." in words and "The builder did not say." in words
+    for absent in (
+        "Warnings",
+        "Optimization profiles",
+        "Precision constraints",
+        "Timing cache",
+        "Reformats ·",
+        "Graph",
+    ):
+        assert absent not in words
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    bad = HOSTILE_NAMES[0]
+    layers = tuple(
+        Layer(
+            index=place,
+            name=name,
+            type=name,
+            precision=name,
+            tactic=name,
+            inputs=(tensor(name, 1, dtype=name, layout=name),),
+            outputs=(tensor(name, 1, dtype=name),),
+            onnx_nodes=(name,),
+            samples_ms=(),
+            role="reformat",
+        )
+        for place, name in enumerate(HOSTILE_NAMES)
+    )
+    hostile = build(
+        label=bad,
+        version=bad,
+        typing=bad,
+        layers=layers,
+        flags=HOSTILE_NAMES,
+        warnings=HOSTILE_NAMES,
+        notes=HOSTILE_NAMES,
+        applied={bad: list(HOSTILE_NAMES)},
+        options={bad: bad},
+        constraints=tuple(Constraint(node=one, precision=one, outcome=f"ignored: {one}") for one in HOSTILE_NAMES),
+        profiles=(BuiltProfile(inputs={bad: ShapeRange(min=(1,), opt=(1,), max=(2,))}, basis=bad),),
+        timing_cache=TimingCacheUse(file=bad, note=bad),
+        inputs=(tensor(bad, 1),),
+    )
+    page = page_of(tmp_path, engine=hostile)
+    assert "<img src=x" not in page and "<script>alert" not in page
+    assert page.count("</script>") == 3 and page.count("<script") == 3
+    for name in HOSTILE_NAMES:
+        alone = draw_build(hostile, name, tmp_path / "alone.html").read_text("utf-8")
+        assert "<img src=x" not in alone and alone.count("<script") == alone.count("</script>") == 3
+
+
+def test_a_damaged_build_is_told_and_the_rest_drawn(tmp_path: Path) -> None:
+    folder = write_engine_run(tmp_path, {"engine": build()})
+    (folder / "engine" / "build.json").write_text('{"label": 3}')
+    words = words_of(draw_report(folder).read_text("utf-8"))
+    assert "engine/build.json cannot be read" in words and "Engines" not in words
+
+
+def test_five_thousand_layers_stay_small(tmp_path: Path) -> None:
+    page = page_of(tmp_path, engine=build(layers=detector(1180)))
+    assert len(page) < 1_000_000
+    (layers,) = payload_of(page)["layers"]
+    assert len(layers["columns"]["name"]) > 5000 and payload_of(page)["graph_of"] == [0]
+
+
+def test_what_was_asked_for_stands_beside_what_was_got(tmp_path: Path) -> None:
+    """In the script's data, and in the table that is printed; an engine of which nothing was asked has neither."""
+    layers = asked(Softmax="fp16", Resize="fp32")[60:]
+    page = page_of(tmp_path, engine=build(layers=layers), plain=build())
+    engine, plain = payload_of(page)["layers"]
+    texts = payload_of(page)["texts"]
+    assert [texts[place] for place in engine["columns"]["asked"]][-3:] == ["fp32", "fp16", ""]
+    assert (engine["missed"], plain["missed"], "asked" in plain["columns"]) == ([10], [], False)
+    assert words_of(page).count("Precision Reads → writes Asked Dims") == 1
+    assert re.search(r'<td class="clip bad"><bdi>≠ fp16</bdi></td>', page)
+    assert "≠ fp32" not in page
+
+
+def test_a_build_from_before_constraints_were_kept_with_layers_is_read() -> None:
+    old = build().model_dump(mode="json")
+    for layer in old["layers"]:
+        del layer["asked_precision"]
+    assert Build.model_validate_json(json.dumps(old)) == build()
+
+
+# --- terminal and exports ---
+
+
+def test_the_verdict_names_engines(tmp_path: Path) -> None:
+    folder = write_engine_run(tmp_path, {"engine": build(), "rtx": rtx_build()})
+    assert summarize_run(read_run(folder).run, folder)[2:4] == [
+        "engine engine 6.90 MiB in 1 min 24 s, 72 layers, by TensorRT 10.16.1.11",
+        "engine rtx 9.38 MiB in 1.2 s, 55 layers, by TensorRT-RTX 1.7.1.116",
+    ]
+
+
+def test_layers_as_csv_without_times() -> None:
+    rows = list(csv.DictReader(engine_layers_csv("half", detector()).splitlines()))
+    assert len(rows) == 72
+    assert rows[0] | {"read_bytes": "", "written_bytes": "", "weight_bytes": ""} == {
+        "engine": "half",
+        "index": "0",
+        "name": "Reformatting CopyNode for Input Tensor 0 to /stem/Conv + /stem/Relu",
+        "type": "Reformat",
+        "role": "reformat",
+        "precision": "float16",
+        "input_precision": "float32",
+        "output_precision": "float16",
+        "weights_dtype": "",
+        "multiply_unit": "unknown",
+        "precision_basis": "",
+        "asked_precision": "",
+        "output_dims": "?x3x?x?",
+        "macs": "",
+        "read_bytes": "",
+        "written_bytes": "",
+        "weight_bytes": "",
+        "tactic": "",
+        "stream": "0",
+        "onnx_nodes": "",
+        "output_format": "hwc8",
+    }
+    assert not [name for name in rows[0] if "ms" in name.split("_") or name == "share"]
+
+
+# --- what it shows ---
+
+
+def shown_of(one: Build) -> tuple[Insight, ...]:
+    return insights_of_engine(EngineSubject(one.as_profile(), one))
+
+
+def titles(one: Build) -> list[str]:
+    return [insight.title for insight in shown_of(one)]
+
+
+def has(one: Build, words: str) -> bool:
+    return any(words in title for title in titles(one))
+
+
+def test_every_insight_has_evidence_and_advice_and_no_score() -> None:
+    found = shown_of(build())
+    assert len(found) == 8
+    assert all(one.evidence and one.next_step and one.score == 0 for one in found)
+    assert all(0 <= place < 72 for one in found for place in one.layers)
+
+
+def test_nothing_is_said_of_a_quiet_engine() -> None:
+    """Each rule needs a reason."""
+    layers = tuple(layer for layer in detector() if layer.role == "compute" and layer.precision == "float16")
+    shapes = ShapeRange(min=(1, 3), opt=(1, 3), max=(1, 3))
+    quiet = build(
+        layers=layers,
+        warnings=(),
+        constraints=(Constraint(node="a", precision="fp32", outcome="set on 1 layer"),),
+        profiles=(BuiltProfile(inputs={"x": shapes}, basis="fixed shapes"),),
+        options=BuildSettings().model_dump(mode="json"),
+        build_s=3.0,
+    )
+    assert titles(quiet) == []
+    assert len(ENGINE_RULES) == 15 + len(LINTS)
+
+
+def test_single_precision() -> None:
+    assert has(rtx_build(), "All of it computes in single precision")
+    assert not has(rtx_build(typing="weakly typed: TF32"), "All of it computes")
+    assert has(build(), "2 layers of 72 in single precision")
+    (one,) = [one for one in shown_of(build()) if "in single precision" in one.title]
+    assert one.layers == (69, 70)
+
+
+def asked(**precisions: str) -> tuple[Layer, ...]:
+    """The detector, with what was asked for layers by their ends; those of several nodes end in Relu or Mul."""
+    return tuple(
+        layer.model_copy(update={"asked_precision": precision})
+        if (precision := precisions.get(layer.name.rpartition("/")[2])) and layer.role == "compute"
+        else layer
+        for layer in detector()
+    )
+
+
+def test_precisions_that_were_asked_for_and_not_given() -> None:
+    """Resize has a finding of its own: its constraint was ignored. Relu may well compute in fp32 within its layer."""
+    weak = build(layers=asked(Softmax="fp16", Resize="fp16", Relu="fp32"))
+    (one,) = [one for one in shown_of(weak) if "not given" in one.title]
+    assert one.title == "1 layer asked for a precision and not given it" and one.layers == (70,)
+    assert one.evidence == "/head/Softmax (fp16 asked, computes in float32)."
+    assert missed_precisions(weak.as_profile(), weak) == (69, 70)
+
+
+def test_what_is_given_or_not_sure_is_not_missed() -> None:
+    assert not has(build(layers=asked(Softmax="fp32", Conv="fp16", Resize="int8")), "not given")
+    strong = build(layers=asked(Softmax="fp16"), typing="strongly typed, constraints as Casts")
+    assert not has(strong, "not given")  # a Cast was fused into it
+    both = build(layers=asked(Softmax="fp16, fp32"))
+    assert not has(both, "not given")
+
+
+def test_reformats_at_the_ends_name_them() -> None:
+    (one,) = [one for one in shown_of(build()) if "inputs and outputs" in one.title]
+    assert one.layers == (0, 71)
+    assert "input x (float32 linear to float16 hwc8), output y (float32 hwc8 to float32 linear)" in one.evidence
+
+
+@pytest.mark.parametrize(
+    ("opt", "said"),
+    [((4, 3, 960, 960), "largest"), ((1, 3, 320, 320), "smallest"), ((1, 3, 640, 640), None)],
+)
+def test_opt_at_one_end_of_a_wide_range(opt: tuple[int, ...], said: str | None) -> None:
+    shapes = ShapeRange(min=(1, 3, 320, 320), opt=opt, max=(4, 3, 960, 960))
+    told = [
+        one for one in titles(build(profiles=(BuiltProfile(inputs={"x": shapes}, basis=""),))) if "Tactics of" in one
+    ]
+    assert told == ([f"Tactics of a wide range are chosen for its {said} shape"] if said else [])
+
+
+def test_settings_that_people_should_know_of() -> None:
+    def with_options(**options: Any) -> Build:
+        return build(options=BuildSettings(**options).model_dump(mode="json"))
+
+    assert has(with_options(int8=True, placeholder_ranges=True), "wrong on purpose")
+    assert has(with_options(weights="strip"), "holds no weights")
+    assert has(with_options(version_compatible=True), "Compatibility leaves out tactics")
+    assert not has(with_options(), "Compatibility")
+    rtx = rtx_build(options=BuildSettings(hardware_compatibility="ampere_plus").model_dump(mode="json"))
+    assert not has(rtx, "Compatibility")  # TensorRT-RTX knows no such level
+
+
+def test_timing_caches() -> None:
+    assert has(build(), "The timing cache was empty")
+    assert has(build(timing_cache=None), "Built without a timing cache")
+    assert not has(build(timing_cache=TimingCacheUse(file="a", loaded_bytes=9, loaded_entries=1)), "timing cache")
+    assert not has(build(build_s=5.0), "timing cache")
+    attempt = BuildSettings(attempt=2).model_dump(mode="json")
+    assert not has(build(options=attempt), "timing cache")  # it reads none on purpose
+    assert not has(rtx_build(build_s=500.0), "timing cache")  # it times nothing
+
+
+def test_memory_for_the_largest_shapes() -> None:
+    assert has(build(), "Memory is for shapes much larger")
+    assert not has(build(memory=BuildMemory(weights_bytes=MIB)), "Memory is for")
+
+
+def test_layers_that_nobody_told_of() -> None:
+    assert has(build(layers=()), "What was compiled is not known")
+    names = tuple(layer.model_copy(update={"type": "unknown"}) for layer in detector())
+    assert has(build(layers=names), "What was compiled is not known")
+    assert not has(build(), "What was compiled")

@@ -1,0 +1,445 @@
+"""Precision searches and comparisons layer by layer in a report: what is said, what it costs, what leaves it."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import gzip
+import io
+import json
+import math
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ndld_flow.profiles.diagnose.rules_precision import SearchSubject, insights_of_search
+from ndld_flow.records.accuracy import OutputAgreement
+from ndld_flow.records.divergence import LayerDivergence
+from ndld_flow.records.precision_search import PrecisionSearch
+from ndld_flow.report.collect_accuracy import collect_accuracy, used_part
+from ndld_flow.report.collect_divergence import NOT_FINITE, bound_of, collect_depth, depth_payload, error_of
+from ndld_flow.report.collect_samples import collect_samples
+from ndld_flow.report.collect_search import SearchView
+from ndld_flow.report.draw import draw_report
+from ndld_flow.report.exports.precision_exports import write_precision_exports
+from ndld_flow.report.page import collect_page
+from ndld_flow.report.run_folder import RunDocuments, read_run
+from ndld_flow.report.search_payload import precision_payload
+from ndld_flow.report.texts import Texts
+from ndld_flow.report.verdict import summarize_run
+from tests.support.precision_samples import (
+    RECIPE,
+    deep_accuracy,
+    divergences,
+    errors_found,
+    failed_search,
+    hostile_accuracy,
+    hostile_search,
+    search,
+    search_documents,
+    search_steps,
+    trials,
+)
+from tests.support.run_fixtures import HOSTILE_NAMES, TAG_BREAKER, StepSketch, accuracy, run_record, write_run
+
+
+def write_search(folder: Path, found: PrecisionSearch, steps: list[StepSketch] | None = None, **more: Any) -> Path:
+    documents = search_documents(found) | {name.replace("__", "/") + ".json": one for name, one in more.items()}
+    return write_run(folder, run_record(steps or search_steps(found.passed), recipe=RECIPE), documents)
+
+
+def documents_of(found: PrecisionSearch) -> RunDocuments:
+    """A run of nothing but a search."""
+    run = run_record(search_steps()[:1], recipe=RECIPE)
+    return RunDocuments(run, {}, {}, {}, {}, {}, {"search": found}, {}, ())
+
+
+def view_of(documents: RunDocuments) -> SearchView:
+    return collect_page(documents).searches[0]
+
+
+def story(view: SearchView) -> list[str]:
+    return ["".join(text for text, _ in sentence) for sentence in (*view.story, view.cost_words)]
+
+
+def payload_of(page: Path) -> dict[str, Any]:
+    packed = page.read_text("utf-8").split('id="page-data">')[1].split("<", maxsplit=1)[0]
+    found: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(packed)))
+    return found
+
+
+# --- what is said ---
+
+
+def test_a_search_tells_what_breaks_where_it_starts_what_mends_it_and_what_that_costs(tmp_path: Path) -> None:
+    view = view_of(read_run(write_search(tmp_path, search())))
+    breaks, starts, mended, cost = story(view)
+    assert breaks == "In fp16 as it comes this model is destroyed: cosine 0.7712 (bound 0.999)."
+    assert starts == (
+        "It starts at BatchNormalization p2o.BatchNormalization.40: its variances up to 9.8e+07 are clamped to 65504."
+    )
+    assert mended == "3 nodes stay in fp32: cosine 0.999980."
+    kept_ms = view.cost.measured.kept_ms if view.cost.measured else math.nan
+    assert cost.startswith("0.4 % of the multiply-accumulates; 6 Casts in half; their layers take ")
+    assert cost.endswith("in speed.")
+    assert 0 < kept_ms < 18
+
+
+def test_the_cost_is_that_of_the_layers_that_hold_the_kept_nodes(tmp_path: Path) -> None:
+    documents = read_run(write_search(tmp_path, search()))
+    view = view_of(documents)
+    layers = documents.profiles["speed"].layers
+    expected = sum(layers[place].median_ms for place in (40, 80, 120))
+    assert view.cost.measured is not None
+    assert view.cost.measured.layers == (40, 80, 120)
+    assert view.cost.measured.kept_ms == pytest.approx(expected)
+    assert [row.layer for row in view.kept] == [(0, 40), (0, 80), (0, 120)]
+    assert [row.depth_row for row in view.kept] == [40, 80, 120]
+
+
+def test_a_cost_that_is_not_known_is_called_so(tmp_path: Path) -> None:
+    # The only profile is that of the source: it says nothing about the converted model.
+    steps = [step for step in search_steps() if step.name != "speed"]
+    folder = write_search(tmp_path, search(kept_macs_share=None), steps)
+    (folder / "speed/profile.json").unlink()
+    assert story(view_of(read_run(folder)))[-1] == (
+        "how much of the work they do is not known; 6 Casts in half; "
+        "its latency is not known: this run has no profile of half that names them."
+    )
+    assert "no profile of a model that keeps them" in story(view_of(documents_of(search())))[-1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"metrics_whole": {}}, "In fp16 as it comes this model does not run."),
+        ({"metrics_whole": {"cosine": math.nan}}, "destroyed: its outputs hold values that are NaN or infinite."),
+        ({"metrics_whole": {"cosine": 1.0, "nonfinite": 12.0}}, "destroyed: 12 values of its outputs are NaN or inf"),
+        ({"metrics_whole": {"cosine": 0.99}}, "In fp16 as it comes this model is outside its bound: cosine 0.99 ("),
+        ({"metrics_whole": {"cosine": 0.9995}}, "In fp16 as it comes this model meets its bound: cosine 0.99950 ("),
+        ({"tolerance": {"max_abs": 0.1}, "precision": "bf16"}, "In bf16 as it comes this model is outside its"),
+        ({"tolerance": {"cosine": 0.5, "max_abs": 0.1}}, "outside its bound: max_abs 0.98 (bound 0.1)"),
+    ],
+)  # fmt: skip
+def test_how_bad_it_is_depends_on_the_metric_and_its_bound(changes: dict[str, Any], told: str) -> None:
+    assert told in story(view_of(documents_of(search(**changes))))[0]
+
+
+def test_nothing_kept_is_no_failure() -> None:
+    found = search(kept=(), first_divergent="", layers_found=(), metrics_whole={"cosine": 0.9998},
+                   metrics_found={"cosine": 0.9998})  # fmt: skip
+    view = view_of(documents_of(found))
+    assert story(view) == [
+        "In fp16 as it comes this model meets its bound: cosine 0.99980 (bound 0.999).",
+        "nothing: no node is kept.",
+    ]
+    assert view.depth is not None
+    assert view.depth.curves == ("all in fp16",)
+
+
+def test_the_terminal_tells_searches_and_failed_ones_first(tmp_path: Path) -> None:
+    steps = [*search_steps(), StepSketch("second", "find_precision", "precision", passed=False)]
+    folder = write_search(tmp_path, search(), steps, second__precision=failed_search())
+    lines = [line for line in summarize_run(read_run(folder).run, folder) if line.startswith("precision")]
+    assert lines == [
+        "precision second keeps 13 nodes in fp32: cosine NaN -> 0.9871 (bound 0.999 not met)",
+        "precision search keeps 3 nodes in fp32: cosine 0.7712 -> 0.999980 (bound 0.999 met)",
+    ]
+
+
+def test_a_skipped_user_of_a_search_hangs_on_it(tmp_path: Path) -> None:
+    steps = [search_steps()[0], StepSketch("half", "convert_fp16", outcome="skipped", reason="search failed")]
+    page = collect_page(read_run(write_run(tmp_path, run_record(steps, recipe=RECIPE), {})))
+    assert page.steps[1].flow.incoming == (page.steps[0].flow.lane,)
+
+
+# --- what is left open ---
+
+
+def insights(found: PrecisionSearch, **changes: Any) -> list[str]:
+    stored = accuracy().model_copy(update={"arithmetic": "stored"})
+    subject = SearchSubject("search", found, ("half",), (("agree", stored),), 0.01)
+    return [one.title for one in insights_of_search(replace(subject, **changes))]
+
+
+def test_what_a_search_leaves_open_is_said() -> None:
+    assert insights(search()) == []
+    assert insights(failed_search()) == ["No set of nodes meets the bound of search"]
+    assert insights(search(5)) == ["Most of the model stays in fp32"]
+    assert insights(search(sample_count=1)) == ["What search found was seen on one sample"]
+    assert insights(search(), users=(), checks=()) == ["No step of this run uses what search found"]
+    assert insights(search(), checks=()) == ["half was not compared with its reference"]
+    assert insights(search(), kept_part=0.3) == ["The layers of the kept nodes take 30.0 % of all layers' time"]
+
+
+def test_native_arithmetic_on_a_cpu_is_no_test_of_fp16() -> None:
+    native = accuracy()
+    assert native.arithmetic == "native"
+    assert insights(search(), checks=(("agree", native),)) == ["agree did not test fp16"]
+    on_gpu = native.model_copy(update={"provider_candidate": "CUDAExecutionProvider"})
+    assert insights(search(), checks=(("agree", on_gpu),)) == []
+    assert insights(search(), checks=(("agree", native.model_copy(update={"arithmetic": "stored"})),)) == []
+
+
+# --- layers ---
+
+
+def layer(position: int, **metrics: float) -> LayerDivergence:
+    return LayerDivergence(
+        position=position, node=f"n{position}", op_type="Add", tensor=f"t{position}", metrics=metrics
+    )
+
+
+def test_errors_are_relative_rms_whatever_was_measured() -> None:
+    assert error_of(layer(0, relative_rms=0.25)) == 0.25
+    assert error_of(layer(0, snr_db=40.0)) == pytest.approx(0.01)
+    assert error_of(layer(0, relative_rms=math.nan)) == NOT_FINITE
+    assert error_of(layer(0, relative_rms=0.5).model_copy(update={"nonfinite": 3})) == NOT_FINITE
+    assert error_of(layer(0, cosine=1.0)) is None
+    assert error_of(None) is None
+
+
+def test_a_bound_on_outputs_is_a_line_of_relative_rms() -> None:
+    snr, cosine = bound_of({"snr_db": 25.0}), bound_of({"cosine": 0.999})
+    assert snr is not None
+    assert cosine is not None
+    assert snr.error == pytest.approx(10**-1.25)
+    assert 1 / math.sqrt(1 + cosine.error**2) == pytest.approx(0.999)
+    both = bound_of({"cosine": 0.999, "snr_db": 25.0})
+    assert both == cosine  # the stricter of the two
+    assert bound_of({"max_abs": 0.1, "cosine": 1.0}) is None
+
+
+@given(st.lists(st.integers(0, 40), unique=True), st.lists(st.integers(0, 40), unique=True), st.integers(0, 40))
+def test_curves_are_put_above_each_other_by_tensor(whole: list[int], found: list[int], first: int) -> None:
+    curves = {
+        "a": [layer(place, relative_rms=place / 10) for place in whole],
+        "b": [layer(place, relative_rms=place / 20) for place in found],
+    }
+    view = collect_depth(curves, lambda one: one.position % 2 == 0, f"n{first}", None)
+    everywhere = sorted({*whole, *found})
+    if view is None:
+        assert everywhere == []
+        return
+    assert [one.layer.position for one in view.layers] == everywhere
+    assert view.kept == tuple(row for row, position in enumerate(everywhere) if position % 2 == 0)
+    assert view.first == (everywhere.index(first) if first in everywhere else None)
+    payload = depth_payload(view, Texts())
+    errors = payload["error"]
+    assert isinstance(errors, list)
+    for column, there, scale in ((errors[0], whole, 10), (errors[1], found, 20)):
+        assert isinstance(column, list)
+        assert column == [float(f"{place / scale:.3g}") if place in there else None for place in everywhere]
+
+
+def test_the_layers_furthest_off_come_first_where_nothing_draws_them() -> None:
+    errors = [0.1, math.nan, 0.5, 0.0, 0.2]
+    view = collect_depth({"a": divergences(5, errors)}, lambda one: False, "", None)
+    assert view is not None
+    assert [one.layer.position for one in view.worst] == [1, 2, 4, 0, 3]
+    assert [one.words for one in view.worst][:2] == [("900 NaN or infinite",), ("0.5",)]
+
+
+# --- accuracy ---
+
+
+def test_a_document_of_the_first_version_is_drawn_as_before() -> None:
+    plain = accuracy()
+    old = {name: value for name, value in json.loads(plain.to_json()).items()
+           if name in ("reference", "candidate", "provider_reference", "provider_candidate", "sample_count", "inputs",
+                       "tolerance")}  # fmt: skip
+    outputs = [{name: value for name, value in one.items() if name != "worst_samples"}
+               for one in json.loads(plain.to_json())["outputs"]]  # fmt: skip
+    document = type(plain).model_validate_json(json.dumps({**old, "format_version": 1, "outputs": outputs}))
+    (view,) = collect_accuracy({"agree": document})
+    assert view.arithmetic == ""
+    assert view.samples is None
+    assert view.depth is None
+    assert [row.metric for row in view.limits] == ["cosine", "max_abs"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "bound", "used"),
+    [
+        ("cosine", 0.9995, 0.999, 0.5),
+        ("cosine", 1.0, 1.0, 0.0),
+        ("cosine", 0.9, 1.0, math.inf),
+        ("max_abs", 0.2, 0.1, 2.0),
+        ("max_abs", 0.0, 0.0, 0.0),
+        ("snr_db", 45.0, 25.0, 0.1),
+        ("snr_db", math.inf, 25.0, 0.0),
+        ("top1", 0.98, 0.99, 2.0),
+        ("max_abs", math.nan, 1.0, math.inf),
+    ],
+)
+def test_how_much_of_a_bound_is_used(metric: str, value: float, bound: float, used: float) -> None:
+    assert used_part(metric, value, bound) == pytest.approx(used)
+
+
+def test_a_comparison_names_its_worst_and_its_labelled_metrics() -> None:
+    (view,) = collect_accuracy({"agree": deep_accuracy()})
+    assert [(row.output, row.metric, row.passed) for row in view.limits] == [
+        ("sigmoid_0.tmp_0", "cosine", False),
+        ("sigmoid_0.tmp_0", "max_abs", True),
+        ("boxes", "cosine", True),
+    ]
+    assert [(row.drop, row.bounds, row.passed) for row in view.labelled] == [
+        ("drops by 0.1667 (16.7 %)", "may drop by 0.2, at least 0.8", True),
+        ("drops by 0.11 (12.0 %)", "may drop by 1 %", False),
+    ]
+    assert view.samples is not None
+    assert [(row.sample, row.worst, row.scores) for row in view.samples.rows][2] == ("receipt-3.png", True, ("1 → 0",))
+    assert [cell for row in view.samples.rows for cell in row.cells if cell[1]] == [("0.9971", True)]
+    plot = view.samples.plot
+    assert plot is not None
+    assert plot.bound is not None
+    assert [y < plot.bound for _, y, _ in plot.dots] == [broken for _, _, broken in plot.dots]
+
+
+def test_only_the_metric_that_is_named_is_broken() -> None:
+    metrics = {"snr_db": 40.0, "psnr_db": 20.0}
+    failed = ("psnr_db 20 is less than 30",)
+    output = OutputAgreement(output="y", dtype="float32", shape=(1,), metrics=metrics, failed=failed)
+    (view,) = collect_accuracy({"agree": deep_accuracy(1).model_copy(update={"outputs": (output,)})})
+    cells = dict(zip(view.metrics, view.rows[0].cells, strict=True))
+    assert [name for name, cell in cells.items() if cell and cell.failed] == ["psnr_db"]
+
+
+def test_the_terminal_names_a_labelled_metric_that_failed(tmp_path: Path) -> None:
+    right = tuple(one.model_copy(update={"failed": ()}) for one in deep_accuracy().outputs)
+    for compared, told in (
+        (deep_accuracy(), "(outside tolerance: 1 of 2 outputs and f1)"),
+        (deep_accuracy().model_copy(update={"outputs": right}), "(outside tolerance: f1)"),
+    ):
+        folder = write_search(tmp_path / told, search(9, kept=()), agree__accuracy=compared)
+        (line,) = (line for line in summarize_run(read_run(folder).run, folder) if line.startswith("accuracy"))
+        assert line.endswith(told)
+
+
+def test_of_many_samples_the_worst_are_shown() -> None:
+    few = deep_accuracy()
+    many = tuple(
+        few.samples[0].model_copy(update={"sample": f"{place}.png", "outputs": {"boxes": {"cosine": 1 - place / 1000}}})
+        for place in range(300)
+    )
+    view = collect_samples(few.model_copy(update={"samples": many, "worst_sample": "299.png"}))
+    assert view is not None
+    assert view.count == 300
+    assert [row.sample for row in view.rows][:3] == ["299.png", "298.png", "297.png"]
+    assert len(view.rows) < 100
+    by_error = {"samples": tuple(one.model_copy(update={"outputs": {"boxes": {"max_abs": int(one.sample[:-4]) / 9}}})
+                                 for one in many), "worst_sample": None, "tolerance": {"max_abs": 1.0}}  # fmt: skip
+    worst = collect_samples(few.model_copy(update=by_error))
+    assert worst is not None
+    assert [row.sample for row in worst.rows][:2] == ["299.png", "298.png"]
+
+
+# --- the page ---
+
+
+@given(st.sets(st.integers(0, 30)))
+def test_what_a_trial_kept_is_told_in_ranges(kept: set[int]) -> None:
+    found = search(5, kept=(), trials=(trials((), 320)[0].model_copy(update={"kept": tuple(kept)}),))
+    payload = json.loads(json.dumps(precision_payload([view_of(documents_of(found))], (), Texts())))
+    told = payload["searches"][0]["ranges"][0]
+    pairs = list(zip(told[::2], told[1::2], strict=True))
+    assert {position for first, last in pairs for position in range(first, last + 1)} == kept
+    assert all(last + 1 < first for (_, last), (first, _) in pairwise(pairs))
+
+
+def test_every_state_is_drawn(tmp_path: Path) -> None:
+    page = draw_report(write_search(tmp_path, failed_search(), agree__accuracy=deep_accuracy()))
+    text = page.read_text("utf-8")
+    for told in ("bound 0.999 not met", "NaN or infinite", "receipt-3.png", "at least 0.8", 'class="cause overflow"'):
+        assert told in text
+    payload = payload_of(page)
+    assert [depth is None for depth in payload["depths"]] == [False, False]
+    assert payload["depths"][0]["error"][0][45] == NOT_FINITE
+    assert payload["searches"][0]["metrics"]["cosine"][10] == "nan"
+    assert payload["searches"][0]["ranges"][1] == [40, 48]
+
+
+def test_hostile_names_are_text_and_nothing_else(tmp_path: Path) -> None:
+    page = draw_report(write_search(tmp_path, hostile_search(), agree__accuracy=hostile_accuracy()))
+    text = page.read_text("utf-8")
+    assert "<img" not in text
+    assert "<svg/onload" not in text
+    assert "\x00" not in text
+    assert "&lt;/script&gt;&lt;img" in text
+
+
+def test_a_search_of_5000_layers_stays_small(tmp_path: Path) -> None:
+    run = run_record(search_steps()[:1], recipe=RECIPE)
+    found = {"search/precision.json": search(5000, kept=range(40, 2000, 40))}
+    big, plain = (draw_report(write_run(tmp_path / str(len(one)), run, one)) for one in (found, {}))
+    assert big.stat().st_size - plain.stat().st_size < 400_000
+
+
+def test_a_record_reads_back_what_it_wrote() -> None:
+    found = failed_search(60)
+    assert PrecisionSearch.model_validate_json(found.to_json()).to_json() == found.to_json()
+
+
+# --- what leaves a report ---
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_search(tmp_path_factory.mktemp("exports"), failed_search(), agree__accuracy=deep_accuracy(60))
+    write_precision_exports(read_run(folder), folder)
+    return folder
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(path.read_text("utf-8"), newline="")))
+
+
+def test_tables_hold_every_layer_trial_node_and_sample(exported: Path) -> None:
+    layers = rows(exported / "search/layers.csv")
+    assert len(layers) == 320
+    assert [row["position"] for row in layers if row["kept"] == "1"] == [str(place) for place in range(40, 300, 20)]
+    assert [row["node"] for row in layers if row["first_divergent"] == "1"] == ["p2o.BatchNormalization.40"]
+    assert float(layers[7]["13 in fp32: relative_rms"]) == errors_found(320)[7]
+    assert layers[50]["all in fp16: nonfinite"] == "900"
+    assert len(rows(exported / "search/trials.csv")) == len(trials((), 320))
+    assert len(rows(exported / "search/kept.csv")) == 2 * 13
+    samples = rows(exported / "agree/samples.csv")
+    assert len(samples) == 12
+    assert samples[4]["candidate accuracy"] == "0.0"
+
+
+def test_a_summary_tells_the_story_and_shows_the_picture(exported: Path) -> None:
+    text = (exported / "search/search.md").read_text("utf-8")
+    assert text.startswith("### ❌ <code>search</code>: bound 0.999 not met\n")
+    assert "The best that was found: 13 nodes stay in fp32: cosine 0.9871." in text
+    assert "![Divergence along the depth of the network](divergence.svg)" in text
+    picture = (exported / "search/divergence.svg").read_text("utf-8")
+    assert picture.startswith("<?xml")
+    agree = (exported / "agree/accuracy.md").read_text("utf-8")
+    assert "| <code>f1</code> | 0.92 | 0.81 | drops by 0.11 (12.0 %) | may drop by 1 % | ❌ |" in agree
+
+
+def test_hostile_names_leave_as_text(tmp_path: Path) -> None:
+    folder = write_search(tmp_path, hostile_search(), agree__accuracy=hostile_accuracy())
+    write_precision_exports(read_run(folder), folder)
+    for path in ("search/search.md", "agree/accuracy.md"):
+        text = (folder / path).read_text("utf-8")
+        assert TAG_BREAKER not in text
+        assert "<img" not in text
+    nodes = [row["node"] for row in rows(folder / "search/kept.csv")]
+    assert len(nodes) == len(HOSTILE_NAMES)
+    assert not [node for node in nodes if node.startswith(("=", "+", "-", "@"))]
+
+
+def test_outputs_without_metrics_are_told(tmp_path: Path) -> None:
+    # Integers that nothing can be said of, in a comparison that has no bound for them.
+    bare = OutputAgreement(output="ids", dtype="int64", shape=(), metrics={})
+    compared = deep_accuracy(3).model_copy(update={"outputs": (bare,), "samples": ()})
+    folder = write_search(tmp_path, search(8, kept=(2,)), agree__accuracy=compared)
+    write_precision_exports(read_run(folder), folder)
+    assert "ids" in draw_report(folder).read_text("utf-8")

@@ -1,0 +1,703 @@
+"""Page data of a sweep, and what leaves it: numbers and words, before a browser sees them."""
+# ruff: noqa: RUF001
+
+from __future__ import annotations
+
+import base64
+import csv
+import gzip
+import io
+import itertools
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as Xml
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from pydantic import JsonValue
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.records.metric import Metric
+from ndld_flow.records.sweep import MeasuredAgain, SweepObjective, SweepPoint, SweepRecord
+from ndld_flow.report.exports.picture_file import save_picture
+from ndld_flow.report.exports.sweep_csv import points_csv
+from ndld_flow.report.exports.sweep_exports import write_sweep_exports
+from ndld_flow.report.exports.sweep_markdown import sweep_markdown
+from ndld_flow.report.exports.sweep_pictures import _curve
+from ndld_flow.report.sweep.collect_curves import collect_curves, saturates_at
+from ndld_flow.report.sweep.dimensions import collect_dimensions
+from ndld_flow.report.sweep.draw import draw_sweep
+from ndld_flow.report.sweep.page import SweepPage, collect_page
+from ndld_flow.report.sweep.point_words import points_words
+from ndld_flow.report.sweep.read import SWEEP_RECORD, read_sweep_record
+from ndld_flow.report.sweep.recipe_lines import find_own_point, recipe_lines
+from ndld_flow.report.sweep.terminal_lines import summarize_sweep
+from ndld_flow.report.sweep.verdict_words import sweep_verdict
+from tests.support import sweep_samples as made
+
+
+def said(record: SweepRecord) -> str:
+    return sweep_verdict(record).said
+
+
+def payload_of(page: SweepPage) -> dict[str, Any]:
+    unpacked: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(page.payload)))
+    return unpacked
+
+
+def changed(record: SweepRecord, number: int, **values: object) -> SweepRecord:
+    """The same with one point changed."""
+    points = tuple(one.model_copy(update=values) if one.number == number else one for one in record.points)
+    return record.model_copy(update={"points": points})
+
+
+# --- the verdict ---
+
+
+def test_the_verdict_names_the_best_the_gain_and_the_ties() -> None:
+    assert said(made.session()) == (
+        "Point 21 is best: speed.threads 2, speed.optimization all, speed.execution sequential, speed.arena true; "
+        "8.60 ms, 1.64× faster than the recipe's own settings (point 9), as both were first measured; "
+        "points 17 and 22 tie."
+    )
+
+
+def test_the_front_is_told_where_there_are_several_objectives() -> None:
+    text = said(made.variants())
+    assert "speed.latency.min 7." in text
+    assert text.startswith("Point 20 is best in speed.latency.min: ")
+    assert re.search(r"no point beats points .* in everything; no point has the recipe's own settings\.$", text)
+
+
+def test_a_front_of_one_is_best_in_everything() -> None:
+    record = made.variants()
+    points = tuple(one.model_copy(update={"on_front": one.number == record.best}) for one in record.points)
+    text = said(record.model_copy(update={"points": points}))
+    assert text.startswith("Point 20 is best: ")
+    assert "; no other is better in any of these; " in text
+
+
+def test_more_is_better_where_it_is_maximised() -> None:
+    record = made.batches()
+    own = find_own_point(record)
+    assert own is not None
+    assert own.values["inputs.x.shape"] == [1, 3, 320, 320]
+    assert "1.74× faster than the recipe's own settings (point 6)" in said(record)
+
+
+def test_the_recipe_itself_may_be_best_or_as_good_or_fail() -> None:
+    record = made.session()
+    swapped = record.model_copy(update={"best": 9})
+    assert said(swapped).startswith("Point 9 is best, the recipe as it stands: ")
+    tie = changed(record, 9, tied=True)
+    assert "inside the noise of the recipe's own settings (point 9)" in said(tie)
+    failed = changed(record, 9, outcome="failed")
+    assert "where the recipe's own settings (point 9) failed" in said(failed)
+
+
+def test_both_sides_of_a_gain_are_measured_under_the_same_conditions() -> None:
+    """The best measured again is not held against what the recipe was at first, which was another sitting."""
+    record = changed(made.session(), 9, again=None, objectives=(17.18,))
+    best = next(point for point in record.points if point.number == 21)
+    assert best.again is not None
+    record = changed(record, 21, objectives=(8.59,), again=best.again.model_copy(update={"objectives": (4.0,)}))
+    assert "4.00 ms, 2.00× faster than the recipe's own settings (point 9), as both were first measured" in said(record)
+
+
+WORSE = {"standing": "worse"}
+
+
+@pytest.mark.parametrize(
+    ("again", "direction", "words"),
+    [
+        ({**WORSE, "ratio": 1.25, "ratio_low": 1.1, "ratio_high": 1.5}, "minimize", "1.25× (1.100× to 1.50×) faster"),
+        ({**WORSE, "ratio": 0.8, "ratio_low": 0.5, "ratio_high": 0.9}, "maximize", "1.25× (1.11× to 2.00×) faster"),
+        ({**WORSE, "ratio": 2.0}, "minimize", "ms, 2.00× faster"),
+        (WORSE, "minimize", "ms, faster"),
+        ({"standing": "inconclusive", "ratio": 1.3}, "minimize", "ms, not faster"),
+    ],
+)
+def test_a_gain_over_a_recipe_that_was_measured_again_is_what_the_process_runs_say(
+    again: dict[str, Any], direction: str, words: str
+) -> None:
+    record = changed(made.session(), 9, again=MeasuredAgain(metrics={}, objectives=(99.0,), **again))
+    goal = record.objectives[0].model_copy(update={"direction": direction})
+    text = said(record.model_copy(update={"objectives": (goal,)}))
+    confidence = "" if "×" in words else " at 95 % confidence"
+    assert f"{words} than the recipe's own settings (point 9){confidence}; points 17 and 22 tie" in text
+    assert text.endswith("; point 9 may be as good.") == (again["standing"] == "inconclusive")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (made.none_tried, "No point was tried."),
+        (made.failed_only, "No point passed: 1 refused, 2 failed."),
+        (made.no_objective, "Nothing was looked for, so that no point is best: 4 passed."),
+        (made.single, "Point 1 is best: speed.threads 2; 7.96 ms; no point has the recipe's own settings."),
+    ],
+)
+def test_a_sweep_without_a_winner_says_why(make: Callable[[], SweepRecord], words: str) -> None:
+    assert said(make()) == words
+
+
+def test_many_numbers_are_cut_short() -> None:
+    assert points_words([4]) == "point 4"
+    assert points_words([4, 9]) == "points 4 and 9"
+    assert points_words(range(1, 31), most=3) == "points 1, 2, 3 and 27 more"
+
+
+# --- the recipe's lines ---
+
+
+def test_recipe_lines_are_what_the_recipe_takes() -> None:
+    record = made.batches()
+    best = record.points[-1]
+    assert recipe_lines(best, record.recipe) == (
+        "steps:\n  speed:\n    threads: 2\ninputs:\n  x:\n    shape: [32, 3, 320, 320]"
+    )
+
+
+def test_names_with_dots_are_taken_whole_where_the_recipe_has_them() -> None:
+    recipe: dict[str, JsonValue] = {"inputs": {"x.1": {"shape": [1]}, "x": {"shape": [2]}}}
+    assert lines({"inputs.x.1.shape": [3]}, recipe) == {"inputs": {"x.1": {"shape": [3]}}}
+    assert lines({"inputs.x.shape": [3]}, recipe) == {"inputs": {"x": {"shape": [3]}}}
+    assert lines({"steps.new.threads": 2}, recipe) == {"steps": {"new": {"threads": 2}}}
+
+
+def test_of_a_list_of_which_items_are_changed_all_is_said() -> None:
+    recipe: dict[str, JsonValue] = {"inputs": {"x": {"shape": [1, 3, 48, 96]}}, "steps": {"e": {"block": [{"a": [1]}]}}}
+    changes: dict[str, JsonValue] = {"inputs.x.shape.0": 8, "inputs.x.shape.3": 32, "steps.e.block.0.a.0": 5}
+    assert lines(changes, recipe) == {
+        "inputs": {"x": {"shape": [8, 3, 48, 32]}}, "steps": {"e": {"block": [{"a": [5]}]}}
+    }  # fmt: skip
+    whole: dict[str, JsonValue] = {"inputs.x.shape": [4, 3, 2, 1], "inputs.x.shape.0": 9}
+    assert lines(whole, recipe) == {"inputs": {"x": {"shape": [9, 3, 2, 1]}}}
+    for item in ("4", "7", "-1", "x", "9" * 5000):
+        edited = lines({f"inputs.x.shape.{item}": 1}, recipe)
+        assert edited == {"inputs": {"x": {"shape": 1}}}, "no traceback for an edited record"
+
+
+def lines(changes: dict[str, JsonValue], recipe: dict[str, JsonValue]) -> object:
+    return yaml.safe_load(recipe_lines(SweepPoint(number=1, values={}, changes=changes, outcome="passed"), recipe))
+
+
+@pytest.mark.parametrize(
+    ("value", "resolved", "is_own"),
+    [
+        ("16 MiB", 16777216, True),
+        ("2 %", 0.02, True),
+        ("2 s", 2000.0, True),
+        (1, 1.0, True),
+        (True, 1, False),
+        ("auto", 1, False),
+        ("17 MiB", 16777216, False),
+        (None, None, True),
+        (None, 0, False),
+        ("1", "1", True),
+        (1, "1", False),
+        ([1, 2], [1, 2], True),
+    ],
+)
+def test_the_recipes_own_point_is_found_by_what_its_values_mean(
+    value: JsonValue, resolved: JsonValue, is_own: bool
+) -> None:
+    record = made.single()
+    point = record.points[0].model_copy(update={"changes": {"steps.a.list.1.key": value}})
+    recipe: dict[str, JsonValue] = {"steps": {"a": {"list": [0, {"key": resolved}]}}}
+    found = find_own_point(record.model_copy(update={"points": (point,), "recipe": recipe}))
+    assert (found is not None) == is_own
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**6), 10**6) | st.floats(-1e9, 1e9) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.text("abc_-: #'\"é", min_size=1, max_size=5), _JSON, min_size=1, max_size=3))
+def test_recipe_lines_read_back_whatever_the_values(values: dict[str, JsonValue]) -> None:
+    point = SweepPoint(
+        number=1, values={}, changes={f"steps.{key}": one for key, one in values.items()}, outcome="passed"
+    )
+    text = recipe_lines(point, {})
+    assert "\x1b" not in text
+    if all(letter.isprintable() for letter in json.dumps(values, ensure_ascii=False)):
+        assert yaml.safe_load(text) == {"steps": values}
+
+
+# --- page data ---
+
+
+def test_sections_are_those_that_have_something() -> None:
+    names = [name for name, _ in collect_page(made.session()).sections]
+    assert names == ["winners", "trade", "parallel", "points", "effects", "troubles", "sittings", "repeat"]
+    assert [name for name, _ in collect_page(made.none_tried()).sections] == ["repeat"]
+    assert [name for name, _ in collect_page(made.failed_only()).sections] == ["points", "troubles", "repeat"]
+
+
+def test_the_head_counts_points_steps_and_time() -> None:
+    page = collect_page(made.builds())
+    figures = {one.title: (one.figure, one.said) for one in page.head.figures}
+    assert figures["Points tried"] == ("72", "60 passed, 8 refused, 4 failed, 6 excluded beforehand")
+    assert figures["Steps computed"] == ("213", "71 shared by points, 1 was there before")
+    assert figures["Time"] == ("49 min 48 s", "1.5 s of it the tool's own, 21 ms a point")
+    assert page.head.looked_for == "least speed.latency.median and least engine.build_s, where agree.cosine >= 0.999"
+    assert page.head.best is not None
+    assert page.head.best.command.splitlines() == [
+        "cd /home/ada/models",
+        "ndld-flow run pipelines/rtx_build.yaml --apply BEST.yaml",
+    ]
+
+
+def test_a_sweep_that_was_applied_is_applied_again_to_the_same_name_only_once() -> None:
+    record = made.session().model_copy(update={"command": ("ndld-flow", "run", "r.yaml", "--apply", "x y.yaml")})
+    best = collect_page(record).head.best
+    assert best is not None
+    assert best.command.endswith("\nndld-flow run r.yaml --apply BEST.yaml")
+
+
+def test_winners_have_intervals_against_the_best_and_say_ties() -> None:
+    winners = collect_page(made.session()).winners
+    assert winners is not None
+    assert winners.said == (
+        "Measured again in turns, point 21 is best; points 22 and 17 cannot be told from it: the difference is inside "
+        "the noise."
+    )
+    first, second = winners.rows[:2]
+    assert (first.standing, second.standing, winners.rows[3].standing) == ("best", "tie", "")
+    assert first.plot is not None
+    assert second.plot is not None
+    assert second.plot.low < second.plot.point < second.plot.high
+    assert first.goals[0].decides == "8.60 ms"
+    assert first.goals[0].first == "8.59 ms"
+    assert winners.rows[3].goals[0].first == ""
+    assert first.lines.startswith("steps:\n  speed:\n    threads: 2\n")
+
+
+def test_inconclusive_and_worse_winners_are_told_apart() -> None:
+    record = made.session()
+    again = MeasuredAgain(metrics={}, objectives=(9.0,), standing="inconclusive", ratio=1.05)
+    record = changed(record, 17, again=again, tied=False)
+    record = changed(
+        record, 22, again=again.model_copy(update={"standing": "worse", "ratio": float("nan")}), tied=False
+    )
+    winners = collect_page(record).winners
+    assert winners is not None
+    assert "point 17 is inconclusive: more process runs would tell; point 22 is worse." in winners.said
+    row = next(one for one in winners.rows if one.number == 22)
+    assert (row.plot, row.ratio, row.interval) == (None, "", "")
+
+
+def test_failures_of_one_reason_stand_together_whatever_the_numbers_in_it() -> None:
+    refused, failed = collect_page(made.builds()).troubles
+    assert (refused.outcome, len(refused.points)) == ("refused", 8)
+    assert (failed.outcome, failed.step, failed.points, failed.alike) == ("failed", "engine", (53, 59, 65, 71), False)
+    assert failed.rows == (52, 58, 64, 70)
+
+
+def test_effects_are_paired_on_a_grid_and_say_how_many() -> None:
+    (view,) = collect_page(made.session()).effects
+    assert view.paired
+    assert [one.axis for one in view.effects] == [
+        "speed.threads",
+        "speed.optimization",
+        "speed.execution",
+        "speed.arena",
+    ]
+    first, second = view.effects[0].levels
+    assert (first.label, second.label, second.is_best, second.count) == ("1", "2", True, 11)
+    assert second.low <= second.point <= second.high < first.low
+    assert not second.is_range
+    (grown,) = collect_page(made.batches()).effects
+    assert grown.effects[0].levels[0].is_range
+
+
+def test_a_search_says_that_other_settings_are_mixed_in() -> None:
+    page = collect_page(made.variants())
+    assert page.searched
+    assert len(page.effects) == 3
+    assert not all(effect.paired for effect in page.effects[0].effects)
+
+
+def test_a_difference_inside_the_interval_has_no_best_value() -> None:
+    view = collect_page(made.builds()).effects[0]
+    streams = next(one for one in view.effects if one.axis == "engine.aux_streams")
+    assert not any(level.is_best for level in streams.levels)
+
+
+def test_few_points_prove_no_value_best() -> None:
+    """Two blocks or five may lie apart by luck: only intervals that do not meet say something."""
+    for view in collect_page(made.batches()).effects:
+        assert not any(level.is_best for effect in view.effects for level in effect.levels)
+    first, second = [10.0, 10.1, 10.2, 10.3, 10.4, 10.5, 10.6, 12.0], [10.35, 10.45, 11, 11.1, 11.2, 11.3, 11.4, 11.5]
+    axes = (made.axis("s.threads", 1, 2), made.axis("s.seed", *range(16)))
+    spots: list[made.Values] = [{"s.threads": 1 + (place > 7), "s.seed": place} for place in range(16)]
+    goal = (SweepObjective(text="s.ms", direction="minimize", unit="ms"),)
+
+    def measure(values: made.Values) -> made.Measured:
+        return made.Measured({"s.ms": made.ms([*first, *second][int(str(values["s.seed"]))])})
+
+    (view,) = collect_page(made.record(made.Sketch("near", axes, goal, spots, measure))).effects
+    levels = next(one for one in view.effects if one.axis == "s.threads").levels
+    assert [one.is_best for one in levels] == [False, False], "the worst's interval lacks 10.35, but not 10.6"
+    second[:2] = [12.1, 12.2]
+    (view,) = collect_page(made.record(made.Sketch("far", axes, goal, spots, measure))).effects
+    levels = next(one for one in view.effects if one.axis == "s.threads").levels
+    assert [one.is_best for one in levels] == [True, False]
+    most = (goal[0].model_copy(update={"direction": "maximize"}),)
+    (view,) = collect_page(made.record(made.Sketch("most", axes, most, spots, measure))).effects
+    levels = next(one for one in view.effects if one.axis == "s.threads").levels
+    assert [one.is_best for one in levels] == [False, True]
+    places = [place for place, _ in view.ticks]
+    assert 1 < len(places) <= 4
+    assert min(b - a for a, b in itertools.pairwise(places)) > 18, "the scale's texts have room"
+
+
+def test_a_combination_has_one_colour_in_all_curves_of_an_axis() -> None:
+    record = made.batches()
+    memory = SweepObjective(text="speed.memory.peak_bytes", direction="minimize", unit="bytes")
+    points = tuple(
+        one.model_copy(update={"objectives": (*one.objectives, 1e6 * (3 - int(str(one.values["speed.threads"]))))})
+        for one in record.points
+    )
+    both = record.model_copy(update={"objectives": (*record.objectives, memory), "points": points})
+    throughput, of_memory = collect_page(both).curves
+    assert of_memory.y.label == "speed.memory.peak_bytes"
+    assert (
+        [line.label for line in throughput.lines]
+        == [line.label for line in of_memory.lines]
+        == ["threads 2", "threads 1"]
+    )
+    worse_second = tuple(
+        one.model_copy(update={"objectives": (one.objectives[0], 1e6 * int(str(one.values["speed.threads"])))})
+        for one in points
+    )
+    turned = collect_page(both.model_copy(update={"points": worse_second})).curves[1]
+    assert [line.label for line in turned.lines] == ["threads 2", "threads 1"], "not the best in memory first"
+
+
+def test_how_far_a_cosine_is_from_one_is_kept() -> None:
+    record = made.variants()
+    points = tuple(
+        one.model_copy(
+            update={"objectives": (*one.objectives[:2], 1 - one.number * 1e-8), "metrics": {}, "again": None}
+        )
+        for one in record.points
+    )
+    payload = payload_of(collect_page(record.model_copy(update={"points": points})))
+    cosine = next(one for one in payload["dimensions"] if one["label"] == "agree.cosine")
+    assert cosine["numbers"][:3] == [0.99999999, 0.99999998, 0.99999997]
+    points = (points[0].model_copy(update={"objectives": (1.0, 1.0, 0.9912345)}),)
+    payload = payload_of(collect_page(record.model_copy(update={"points": points})))
+    assert next(one for one in payload["dimensions"] if one["label"] == "agree.cosine")["numbers"] == [0.9912345]
+
+
+def test_texts_of_the_ratio_axis_do_not_run_into_each_other() -> None:
+    record = changed(made.session(), 17, again=MeasuredAgain(
+        metrics={}, objectives=(50.0,), standing="worse", ratio=5.6, ratio_low=4.8, ratio_high=6.6
+    ))  # fmt: skip
+    winners = collect_page(record).winners
+    assert winners is not None
+    places = [place for place, _ in winners.ticks]
+    assert "same" in [text for _, text in winners.ticks]
+    assert len(places) > 2
+    assert min(b - a for a, b in itertools.pairwise(places)) >= 21
+
+
+def test_winners_tell_what_varies_and_how_many_more() -> None:
+    record = made.session()
+    same = record.axes[0].model_copy(update={"values": (2,), "numeric": True})
+    winners = collect_page(record.model_copy(update={"axes": (same, *record.axes[1:])})).winners
+    assert winners is not None
+    assert [one.name for one in winners.rows[0].settings] == ["optimization", "execution", "arena"]
+    names = [f"s.k{place}" for place in range(11)]
+    axes = tuple(made.axis(name, 1, 2) for name in names)
+    spots: list[made.Values] = [dict.fromkeys(names, 1), dict.fromkeys(names, 2)]
+    goal = (SweepObjective(text="s.n", direction="minimize"),)
+    many = made.record(
+        made.Sketch("many", axes, goal, spots, lambda _: made.Measured({"s.n": Metric(value=3)}), winners=0)
+    )
+    unmeasured = many.model_copy(
+        update={"points": tuple(one.model_copy(update={"sitting": None}) for one in many.points)}
+    )
+    view = collect_page(unmeasured).winners
+    assert view is not None
+    assert (len(view.rows[0].settings), view.rows[0].more) == (8, 3)
+    assert [row.tied for row in view.rows] == [False, True]
+    assert view.said == "What decides is counted and not measured, so nothing was measured again."
+    for other in (many, unmeasured.model_copy(update={"objectives": (goal[0].model_copy(update={"unit": "s"}),)})):
+        view = collect_page(other).winners
+        assert view is not None
+        assert view.said.startswith("These were not measured again: "), "what is measured once proves little"
+    assert " and 3 more | " in sweep_markdown(unmeasured)
+    assert "; s.n 3; point 2 ties; " in said(unmeasured), "a bare number has its name"
+    assert collect_page(unmeasured.model_copy(update={"objectives": ()})).winners is None
+
+
+def test_a_winner_that_ties_at_first_but_was_not_measured_again_is_told() -> None:
+    text = sweep_markdown(changed(made.session(), 21, tied=True, again=None))
+    assert "| not again, tie at first |" in text
+
+
+def test_the_terminal_tells_reasons_whatever_the_numbers_in_them() -> None:
+    lines = list(summarize_sweep(made.builds()))
+    assert lines[1].startswith("72 points: 60 passed, 8 refused, 4 failed; ")
+    assert lines[2:] == [
+        "failed: 53, 59, 65, 71: engine: the builder needs 130 MiB of workspace and may use 64 MiB. Give it more by "
+        "`workspace`. (others with other numbers)"
+    ]
+    assert list(summarize_sweep(made.failed_only()))[2:] == [
+        "failed: 1, 2: sanitize: the graph has a cycle at node p2o.Conv.7."
+    ]
+
+
+def test_curves_follow_the_number_in_which_lists_differ() -> None:
+    curves = collect_page(made.batches()).curves
+    assert [(one.axis, one.y.label) for one in curves] == [("inputs.x.shape[0]", "speed.throughput.median")]
+    two, one = curves[0].lines
+    assert (two.label, one.label) == ("threads 2", "threads 1")
+    assert two.x == (1, 2, 4, 8, 16, 32)
+    assert two.saturated == 3
+    assert one.saturated is None, "too few values beyond it to say so"
+    assert collect_page(made.session()).curves == (), "two values are no curve"
+
+
+@pytest.mark.parametrize(
+    ("values", "direction", "found"),
+    [
+        ([1, 2, 4, 4.01, 4.02], "maximize", 2),
+        ([1, 2, 4, 4.01], "maximize", None),
+        ([1, 2, 4, 4.01, 5, 5, 5], "maximize", 4),
+        ([1, None, 4, None, 4.01, 4.02], "maximize", 2),
+        ([10, 5, 4.99, 6], "minimize", 1),
+        ([1, 2, 3, 4], "minimize", None),
+        ([], "minimize", None),
+        ([-1, -2, -2, -2], "minimize", 1),
+    ],
+)
+def test_saturation_is_where_more_gains_nothing(values: list[float | None], direction: str, found: int | None) -> None:
+    assert saturates_at(values, direction, 0.02, 2) == found
+
+
+def test_columns_are_each_once_and_telling_ones_first() -> None:
+    payload = payload_of(collect_page(made.builds()))
+    kinds = [(one["kind"], one["label"]) for one in payload["dimensions"]]
+    assert ("metric", "speed.latency.median") not in kinds
+    assert [label for kind, label in kinds if kind == "objective"] == ["speed.latency.median", "engine.build_s"]
+    telling = [one["label"] for one in payload["dimensions"] if one["telling"] and one["kind"] == "metric"]
+    assert telling == ["engine.engine_bytes", "agree.cosine"], "not the latencies, which an objective tells already"
+    assert len(payload["number"]) == 72
+    assert payload["dimensions"][4]["numbers"].count(None) == 4
+
+
+def test_long_values_that_look_alike_are_numbered() -> None:
+    record = made.session()
+    long: list[JsonValue] = [{"x": {"min": [size, 3, 48, 320], "max": [size, 3, 48, 320]}} for size in (1, 4)]
+    axis = record.axes[0].model_copy(update={"values": (long[:1], long), "numeric": False})
+    points = tuple(
+        one.model_copy(update={"values": {**one.values, axis.name: axis.values[one.number % 2]}})
+        for one in record.points
+    )
+    payload = payload_of(collect_page(record.model_copy(update={"axes": (axis, *record.axes[1:]), "points": points})))
+    texts = [payload["texts"][place] for place in payload["dimensions"][0]["texts"]]
+    assert [text[:11] for text in texts] == ["1: [{x: {mi", "2: [{x: {mi"]
+    assert [payload["texts"][place] for place in payload["dimensions"][1]["texts"]] == ["basic", "extended", "all"]
+
+
+def test_links_lead_nowhere_but_to_points() -> None:
+    record = made.session()
+    for folder in ("../../etc", "points/../..", "javascript:alert(1)", "/points/1", "points/1/..", "points/"):
+        evil = changed(record, 1, folder=folder)
+        assert "" in {row.report for row in collect_page(evil).plain if row.number == 1}, folder
+    assert collect_page(record).plain[0].report == "./points/0021/report.html"
+
+
+# --- the page as text ---
+
+
+class Tags(HTMLParser):
+    """Which elements a page has, and which attributes run something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.scripts = 0
+        self.handlers: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.handlers += [name for name, _ in attrs if name.startswith("on")]
+        self.addresses += [value or "" for name, value in attrs if name in ("href", "src")]
+
+
+SAMPLES = (
+    made.session,
+    made.builds,
+    made.batches,
+    made.variants,
+    made.single,
+    made.none_tried,
+    made.failed_only,
+    made.no_objective,
+    made.hostile,
+)
+
+
+@pytest.mark.parametrize("make", SAMPLES, ids=lambda make: make.__name__)
+def test_a_page_has_no_element_and_no_address_that_a_name_made(make: Callable[[], SweepRecord], tmp_path: Path) -> None:
+    page = draw_sweep(make(), tmp_path)
+    text = page.read_text("utf-8")
+    tags = Tags()
+    tags.feed(text)
+    assert not {"img", "iframe", "object"} & set(tags.names)
+    assert tags.names.count("script") == 3
+    assert tags.handlers == []
+    allowed = re.compile(r"(#[\w-]*|data:,|\./points/\d+/report\.html)")
+    assert [one for one in tags.addresses if not allowed.fullmatch(one)] == []
+    assert draw_sweep(make(), tmp_path).read_text("utf-8") == text, "equal records give equal pages"
+
+
+# --- what leaves it ---
+
+
+def test_the_table_for_spreadsheets_holds_what_was_measured_at_first_and_again() -> None:
+    text = points_csv(made.single())
+    head = (
+        "point,outcome,rank,tied,on_front,speed.threads,speed.latency.min ms,speed.latency.min ms again,standing,ratio,"
+        "ratio_low,ratio_high,failed_step,reason,own_s,folder,speed.latency.min ms,speed.latency.median ms,"
+        "speed.latency.mean ms,speed.latency.p90 ms,speed.latency.p99 ms,speed.latency.spread,"
+        "speed.throughput.median 1/s,speed.memory.peak_bytes bytes"
+    )
+    assert text.split("\r\n")[0] == head
+    assert text.split("\r\n")[1].startswith("1,passed,1,0,0,2,7.9") is True
+    rows = list(csv.DictReader(io.StringIO(points_csv(made.session()), newline="")))
+    best = next(row for row in rows if row["rank"] == "1")
+    assert (best["point"], best["standing"], best["speed.arena"], best["folder"]) == (
+        "21",
+        "best",
+        "true",
+        "points/0021",
+    )
+    assert float(best["speed.latency.min ms again"]) == pytest.approx(8.6, abs=0.01)
+    failed = rows[3]
+    assert (failed["outcome"], failed["rank"], failed["speed.latency.min ms"]) == ("failed", "", "")
+
+
+def test_no_cell_is_a_formula() -> None:
+    rows = list(csv.reader(io.StringIO(points_csv(made.hostile()), newline="")))
+    cells = [cell for row in rows for cell in row]
+    assert any(cell.startswith("'=cmd") for cell in cells)
+    assert [cell for cell in cells if re.match(r"\s*[=+@\t\r-]", cell) and not re.fullmatch(r"-?[\d.e+-]+", cell)] == []
+
+
+def test_the_summary_for_pull_requests() -> None:
+    text = sweep_markdown(made.failed_only())
+    assert text == (
+        "### ❌ <code>failed</code>: No point passed: 1 refused, 2 failed.\n"
+        "\n"
+        "Looked for least speed.latency.min, where agree.cosine >= 0.999. 3 points tried: 1 refused, 2 failed; "
+        "2 min 04 s, 63 ms of it the tool's own; all 3 points tried.\n"
+        "\n"
+        "<details><summary>3 points did not pass</summary>\n"
+        "\n"
+        "| Outcome | Step | Reason | Points |\n"
+        "| :-- | :-- | :-- | :-- |\n"
+        "| failed | <code>sanitize</code> | sanitize: the graph has a cycle at node p2o.Conv.7. | points 1 and 2 |\n"
+        "| refused |  | agree.cosine >= 0.999: 0.91 | point 3 |\n"
+        "\n"
+        "</details>\n"
+    )
+
+
+def test_the_summary_shows_winners_pictures_and_effects() -> None:
+    text = sweep_markdown(made.session(), ["trade_off.svg", "effects.svg"])
+    assert text.startswith("### ✅ <code>ppocr_det_session</code>: Point 21 is best: ")
+    assert "![points by two quantities, the best and its ties marked](trade_off.svg)" in text
+    assert "| 2 | 22 | threads <code>2</code>, optimization <code>all</code>," in text
+    assert "```yaml\nsteps:\n  speed:\n    threads: 2\n" in text
+    assert (
+        "| <code>speed.threads</code> | 48.2 % | <code>1</code> 16.2 ms (n 11)<br><code>2</code> 9.92 ms (n 11) |"
+        in text
+    )
+
+
+def test_names_mean_nothing_to_markdown() -> None:
+    html = MarkdownIt("commonmark", {"html": False}).enable("table").render(sweep_markdown(made.hostile()))
+    assert "<img" not in html
+    assert "<a " not in html
+    fenced = made.single()
+    breaking = "```\n# out\n```\u2028```\x85<script>"
+    changes: dict[str, JsonValue] = {"```": breaking, "steps.x": breaking, "steps.```\n```": [breaking]}
+    points = tuple(one.model_copy(update={"changes": changes}) for one in fenced.points)
+    text = sweep_markdown(fenced.model_copy(update={"points": points}))
+    html = MarkdownIt("commonmark").render(text)
+    assert "<script>" not in html
+    assert "<h1>" not in html
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (made.builds, ["trade_off.svg", "parallel.svg", "effects.svg"]),
+        (made.batches, ["curve.svg", "parallel.svg", "effects.svg"]),
+        (made.hostile, ["parallel.svg", "effects.svg"]),
+        (made.failed_only, ["parallel.svg"]),
+        (made.none_tried, []),
+    ],
+    ids=["builds", "batches", "hostile", "failed", "none"],
+)
+def test_pictures_are_drawn_where_there_is_something_to_see(
+    make: Callable[[], SweepRecord], names: list[str], tmp_path: Path
+) -> None:
+    written = write_sweep_exports(make(), tmp_path)
+    assert [path.name for path in written] == ["points.csv", "summary.md", *names]
+    for path in written[2:]:
+        assert Xml.fromstring(path.read_text("utf-8")).tag.endswith("svg")  # noqa: S314  (our own)
+        assert f"]({path.name})" in written[1].read_text("utf-8")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in written)
+
+
+def test_a_curve_over_many_values_tells_some_of_them(tmp_path: Path) -> None:
+    record = made.batches()
+    curve = collect_curves(record, collect_dimensions(record))[0]
+    x = tuple(map(float, range(1, 101)))
+    line = replace(curve.lines[0], x=x, y=x, saturated=None)
+    path = save_picture(lambda: _curve(replace(curve, lines=(line,))), tmp_path / "curve.svg")
+    assert 8 < path.read_text("utf-8").count('id="xtick_') <= 16
+
+
+def test_equal_records_leave_equal_bytes(tmp_path: Path) -> None:
+    first = [path.read_bytes() for path in write_sweep_exports(made.batches(), tmp_path)]
+    assert [path.read_bytes() for path in write_sweep_exports(made.batches(), tmp_path)] == first
+
+
+# --- reading ---
+
+
+def test_a_record_is_read_back(tmp_path: Path) -> None:
+    record = made.variants()
+    (tmp_path / SWEEP_RECORD).write_text(record.to_json(), encoding="utf-8")
+    assert read_sweep_record(tmp_path) == record
+
+
+def test_what_is_no_sweep_or_another_versions_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="is not the folder of a sweep"):
+        read_sweep_record(tmp_path)
+    (tmp_path / SWEEP_RECORD).write_text('{"id": 3}', encoding="utf-8")
+    with pytest.raises(RequestError, match="not a sweep's record this version can read"):
+        read_sweep_record(tmp_path)
+    newer = made.single().model_copy(update={"format_version": 3})
+    (tmp_path / SWEEP_RECORD).write_text(newer.to_json(), encoding="utf-8")
+    with pytest.raises(RequestError, match=r"made by a newer ndld-flow: it has format version 3, and .* reads up to 2"):
+        read_sweep_record(tmp_path)

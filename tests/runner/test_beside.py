@@ -1,0 +1,153 @@
+"""What a measuring step notes of others: who was at work meanwhile, how long, and nobody else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from ndld_flow.recipe.load import load_recipe
+from ndld_flow.recipe.recipe import RecipeStep
+from ndld_flow.runner import beside
+from ndld_flow.runner.beside import Lookout, announce
+from ndld_flow.runner.executors.workers import Workers
+from ndld_flow.store.store import Store
+from tests.support.toys import make_toy
+from tests.support.worker_toys import Deeds, wait_until
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def steps(in_folder: Path) -> tuple[RecipeStep, ...]:
+    return load_recipe(make_toy(in_folder).recipe, trust=True).steps
+
+
+@contextmanager
+def announcing(steps: Sequence[RecipeStep], recipe: str, store: Store) -> Iterator[Path]:
+    """The folder of steps at work."""
+    with store.building() as folder:
+        announce(steps, recipe, folder)
+        yield folder
+
+
+@pytest.fixture
+def own(store: Store, steps: tuple[RecipeStep, ...]) -> Iterator[Path]:
+    with announcing(steps[:1], "toy", store) as folder:
+        yield folder
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "_LOOK_EVERY_S", 0.02)
+
+
+def announced(store: Store) -> list[Path]:
+    return list((store.root / "building").glob("*/at-work.json"))
+
+
+def test_alone_there_is_nothing_to_tell(store: Store, own: Path) -> None:
+    assert Lookout(store, own).end() == ()
+
+
+def test_who_was_at_work_before_or_after_is_seen(store: Store, own: Path, steps: tuple[RecipeStep, ...]) -> None:
+    with announcing(steps[1:], "other", store):
+        lookout = Lookout(store, own)
+    assert lookout.end() == (
+        f"stamp `second` and `aside` of other (pid {os.getpid()}), for less than 1 s of less than 1 s",
+    )
+    lookout = Lookout(store, own)
+    with announcing(steps[1:2], "", store):
+        (told,) = lookout.end()
+    assert told.startswith(f"stamp `second` (pid {os.getpid()}), for ")
+    assert len(announced(store)) == 1
+    assert len(list((store.root / "locks").glob("building-*"))) == 1
+
+
+def test_what_was_killed_is_at_work_no_more(store: Store, own: Path) -> None:
+    shutil.copytree(own, own.with_name("killed"))
+    assert len(announced(store)) == 2
+    assert Lookout(store, own.with_name("other")).end() == (
+        f"stamp `first` of toy (pid {os.getpid()}), for less than 1 s of less than 1 s",
+    )
+
+
+@pytest.mark.usefixtures("often")
+def test_who_came_and_went_is_seen_and_told_once(store: Store, own: Path, steps: tuple[RecipeStep, ...]) -> None:
+    lookout = Lookout(store, own)
+    for _ in range(2):
+        with announcing(steps[1:2], "other", store):
+            wait_until(lambda: len(lookout._seen) > 0)
+            time.sleep(0.6)
+    (told,) = lookout.end()
+    assert told.startswith(f"stamp `second` of other (pid {os.getpid()}), for 1 s of ")
+
+
+def test_many_are_cut_short(store: Store, own: Path, steps: tuple[RecipeStep, ...]) -> None:
+    with ExitStack() as stack:
+        for number in range(23):
+            stack.enter_context(announcing(steps[1:2], f"other{number}", store))
+        told = Lookout(store, own).end()
+    assert len(told) == 21
+    assert told[-1] == "and 3 more"
+
+
+def test_other_machines_and_half_written_announcements_do_not_count(
+    store: Store, own: Path, steps: tuple[RecipeStep, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ExitStack() as stack:
+        with monkeypatch.context() as patch:
+            patch.setattr("platform.node", lambda: "elsewhere")
+            stack.enter_context(announcing(steps[1:2], "other", store))
+        folder = stack.enter_context(announcing(steps[1:2], "other", store))
+        (folder / "at-work.json").write_text('{"host": ')
+        assert Lookout(store, own).end() == ()
+
+
+def test_names_of_others_cannot_harm_a_terminal(store: Store, own: Path, steps: tuple[RecipeStep, ...]) -> None:
+    with announcing(steps[1:2], "\x1b[2Jboo", store):
+        (told,) = Lookout(store, own).end()
+    assert "\x1b" not in told
+
+
+@pytest.fixture
+def deeds(in_folder: Path) -> Deeds:
+    return Deeds(in_folder)
+
+
+def test_a_record_tells_what_ran_beside_its_measurement(deeds: Deeds) -> None:
+    with closing(Workers(2, trust=True)) as workers:
+        other = workers.submit(deeds.task("seconds: 600", name="busy"), deeds.store)
+        wait_until(lambda: deeds.done)
+        busy = deeds.done[0][1]
+        (record,) = workers.submit(deeds.task("measures: scales", name="speed"), deeds.store).result()
+        assert len(record.beside) == 1
+        assert record.beside[0].startswith(f"deed `busy` of toy (pid {busy}), for ")
+        assert not other.done()
+    assert announced(deeds.store) == []
+    with closing(Workers(1, trust=True)) as workers:
+        (record,) = workers.submit(deeds.task("measures: scales", name="again"), deeds.store).result()
+        assert record.beside == ()
+
+
+def test_a_step_that_measures_nothing_looks_at_nobody(deeds: Deeds, steps: tuple[RecipeStep, ...]) -> None:
+    with closing(Workers(1, trust=True)) as workers, announcing(steps[:1], "other", deeds.store):
+        (record,) = workers.submit(deeds.task(name="plain"), deeds.store).result()
+        assert record.beside == ()
+
+
+def test_no_thread_is_left_behind(store: Store, own: Path) -> None:
+    before = threading.active_count()
+    lookout = Lookout(store, own)
+    assert threading.active_count() == before + 1
+    lookout.end()
+    assert threading.active_count() == before

@@ -1,0 +1,116 @@
+"""How long a sweep may take, from what its steps took before."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ndld_flow import api
+from ndld_flow.runner.runs import Outputs
+from ndld_flow.runner.sweep.estimate import add_up, estimate_seconds, read_own_times, read_times_of_types
+from tests.support.sweep_toys import SweepToy, make_sweep_toy
+
+
+def test_times_are_added_up_as_often_as_steps_are_done() -> None:
+    took = {("clean", "sanitize"): [2.0], ("speed", "profile"): [10.0, 12.0]}
+    found = add_up({"clean": ("sanitize", 1), "speed": ("profile", 20)}, took)
+    assert found is not None
+    assert found.seconds == 2 + 220
+    assert found.low_s < 222 < found.high_s
+    assert found.unknown == ()
+    assert found.said.startswith("about 3 min 42 s (3 min")
+    assert found.said.endswith("from earlier runs")
+
+
+def test_a_step_of_another_name_counts_as_others_of_its_type_did() -> None:
+    took = {("", "profile"): [5.0], ("speed", "profile"): [10.0]}
+    found = add_up({"speed": ("profile", 1), "base": ("profile", 1)}, took)
+    assert found is not None and found.seconds == 15
+
+
+def test_step_types_that_never_ran_are_told() -> None:
+    todo = {"clean": ("sanitize", 1), "half": ("convert_fp16", 3), "other": ("convert_fp16", 1), "gone": ("lint", 0)}
+    found = add_up(todo, {("clean", "sanitize"): [60.0]})
+    assert found is not None
+    assert (found.unknown, found.step_type_count) == (("convert_fp16",), 2)
+    assert found.said.endswith("; 1 of 2 step types never ran here")
+
+
+def test_where_nothing_is_known_nothing_is_said() -> None:
+    assert add_up({"clean": ("sanitize", 4)}, {}) is None
+    assert add_up({}, {("clean", "sanitize"): [1.0]}) is None
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcd"), st.tuples(st.just("type"), st.floats(0, 1e4)), min_size=1, max_size=4),
+    st.lists(st.floats(0, 1e5), min_size=1, max_size=9),
+)
+def test_the_estimate_lies_between_its_bounds(todo: dict[str, tuple[str, float]], times: list[float]) -> None:
+    found = add_up(todo, {("", "type"): times})
+    if any(count > 0 for _, count in todo.values()):
+        assert found is not None
+        assert 0 <= found.low_s <= found.seconds <= found.high_s
+
+
+def test_many_times_known_leave_less_doubt() -> None:
+    todo = {"speed": ("profile", 10)}
+    one, many = (add_up(todo, {("speed", "profile"): times}) for times in ([10.0], [9.0, 11.0] * 10))
+    assert one is not None and many is not None
+    assert one.seconds == many.seconds
+    assert many.high_s - many.low_s < one.high_s - one.low_s
+
+
+@pytest.fixture
+def toy(in_folder: Path) -> SweepToy:
+    return make_sweep_toy(in_folder)
+
+
+def test_own_times_come_from_the_latest_run_and_the_latest_sweep(toy: SweepToy) -> None:
+    outputs = Outputs(toy.outputs)
+    assert read_own_times("toy", outputs) == {}
+    assert estimate_seconds({"base": ("dye", 1)}, "toy", outputs) is None
+    toy.run()
+    took = read_own_times("toy", outputs)
+    assert {key: len(times) for key, times in took.items()} == {
+        ("base", "dye"): 1,
+        ("tint", "dye"): 2,
+        ("speed", "gauge"): 6,
+    }
+    api.run(toy.recipe, ["~sweep", "steps.tint.colour=blue"], outputs=toy.outputs, trust=True)
+    took = read_own_times("toy", outputs)
+    assert len(took["tint", "dye"]) == 3
+    assert len(took["base", "dye"]) == 2
+
+
+def test_other_recipes_times_come_from_the_newest_records_of_the_store(toy: SweepToy) -> None:
+    toy.run()
+    outputs = Outputs(toy.outputs)
+    records = sorted((toy.outputs / "store" / "records").glob("*/*.json"))
+    gauges = [path for path in records if json.loads(path.read_bytes())["parts"]["step"] == "gauge"]
+    assert len(gauges) == 9
+    for place, path in enumerate(gauges):
+        record = json.loads(path.read_bytes())
+        path.write_text(json.dumps({**record, "wall_s": float(place)}))
+        os.utime(path, (place, place))
+    found = estimate_seconds({"other": ("gauge", 2)}, "another", outputs)
+    assert found is not None
+    assert found.seconds == 2 * 4
+    assert read_times_of_types({"gauge"}, outputs.store)["", "gauge"][0] == 8
+
+
+def test_what_other_machines_measured_and_broken_records_do_not_count(toy: SweepToy) -> None:
+    toy.run()
+    outputs = Outputs(toy.outputs)
+    for path in (toy.outputs / "store" / "records").glob("*/*.json"):
+        record = json.loads(path.read_bytes())
+        if record["parts"]["step"] == "gauge":
+            record["parts"]["machine"] = "another"
+            path.write_text(json.dumps(record))
+    (toy.outputs / "store" / "records" / "ab").mkdir(exist_ok=True)
+    (toy.outputs / "store" / "records" / "ab" / "broken.json").write_text("[")
+    assert set(read_times_of_types({"gauge", "dye"}, outputs.store)) == {("", "dye")}

@@ -1,0 +1,186 @@
+"""What is known before a run begins: notes and obstacles of steps, code that needs trust, steps that may read more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ndld_flow import api
+from ndld_flow.base.errors import BackendError, RecipeError
+from ndld_flow.cli.app import program
+from ndld_flow.records.step_record import KeyParts
+from tests.support.toys import Toy, make_toy, started
+
+STEP = '''
+"""Needs something that a machine may lack."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+from ndld_flow.step import Context, DataFile, Foresight, Onnx, Reads, Result, Reuse, RunsCode, Step
+
+
+class Stamp(Step[Onnx, Onnx]):
+    """Copy a model on a machine that has what it takes."""
+
+    release: str = "1.0"
+    """Release of the library it takes."""
+    also: Annotated[str | None, Reads(Onnx)] = None
+    """Another model to read."""
+    plugins: Annotated[tuple[Path, ...], DataFile(), RunsCode()] = ()
+    """Code to load."""
+    everywhere: bool = True
+    """Whether the result depends on nothing of this machine."""
+
+    def foresee(self) -> Foresight:
+        return Foresight(
+            notes=(f"toylib {self.release}: copies",),
+            problems=("toylib 2.0 cannot copy; take 1.0",) if self.release == "2.0" else (),
+            lacks=("toylib is not here; pip install toylib, or '~steps.NAME'",) if "TOY_LACKS" in os.environ else (),
+        )
+
+    def reused_where(self) -> Reuse:
+        return Reuse.ANYWHERE if self.everywhere else Reuse.THIS_MACHINE
+
+    def library_versions(self) -> dict[str, str]:
+        return {"toylib": self.release}
+
+    def run(self, source: Onnx, out: Path, context: Context) -> Result:
+        import onnx
+
+        model = onnx.load(source.path)
+        model.doc_string = context.name
+        onnx.save(model, out / Onnx.main)
+        context.caches.mkdir(parents=True, exist_ok=True)
+        (context.caches / "toy").write_text("kept")
+        read = context.artifacts.get("also")
+        return Result(f"also read {read.label}" if read else "copied")
+'''
+
+RECIPE = """
+name: toy
+model: model.onnx
+steps_from: [stamp.py]
+steps:
+  first: {step: stamp}
+  second: {step: stamp}
+"""
+
+
+@pytest.fixture
+def toy(in_folder: Path) -> Toy:
+    made = make_toy(in_folder)
+    return made.write(RECIPE, STEP)
+
+
+def test_what_a_machine_lacks_ends_the_run_before_it_begins(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOY_LACKS", "1")
+    with pytest.raises(BackendError) as caught:
+        toy.run("steps.second.release='2.0'")
+    assert str(caught.value).splitlines() == [
+        "step first: toylib is not here; pip install toylib, or '~steps.first'",
+        "step second: toylib 2.0 cannot copy; take 1.0",
+        "step second: toylib is not here; pip install toylib, or '~steps.second'",
+    ]
+    assert not list((toy.folder / "outputs/store").glob("records/*/*"))
+
+
+def test_what_is_reused_needs_nothing(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy.run()
+    monkeypatch.setenv("TOY_LACKS", "1")
+    assert toy.run()[0].nothing_to_do
+    with pytest.raises(BackendError, match="step second: toylib is not here") as caught:
+        toy.run("steps.second.release='1.1'")
+    assert "step first" not in str(caught.value)
+
+
+def test_plan_shows_it_and_exits_2_for_what_cannot_be(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan(*overrides: str) -> tuple[int, str]:
+        done = CliRunner().invoke(program, ["plan", "toy.yaml", "--trust", *overrides], standalone_mode=False)
+        return done.return_value, done.output
+
+    assert plan()[0] == 0
+    assert "toylib 1.0: copies" in plan()[1]
+    code, text = plan("steps.first.release='2.0'", "--json")
+    assert code == 2
+    first, second = json.loads(text)
+    assert first["problems"] == ["toylib 2.0 cannot copy; take 1.0"]
+    assert second["notes"] == ["toylib 1.0: copies"]
+    monkeypatch.setenv("TOY_LACKS", "1")
+    code, text = plan()
+    assert code == 0, "planning for another machine is no mistake"
+    assert text.count("toylib is not here; pip install toylib") == 2
+    assert "'~steps.second'" in text
+
+
+def test_versions_and_places_of_one_step_are_in_its_key(toy: Toy) -> None:
+    def parts(*overrides: str) -> KeyParts:
+        first = api.plan(toy.recipe, overrides, trust=True)[0].parts
+        assert first is not None
+        return first
+
+    assert parts().libraries["toylib"] == "1.0"
+    assert parts("steps.first.release='1.1'").libraries["toylib"] == "1.1"
+    assert parts().machine == ""
+    assert parts("steps.first.everywhere=false").machine
+
+
+def test_a_step_may_read_more_when_it_is_told_to(toy: Toy) -> None:
+    toy.run("steps.second.also=source")
+    done, _ = toy.run("steps.second.also=first")
+    record = json.loads((Path(done.folder) / "run.json").read_text())["steps"]
+    assert [step["record"]["summary"] for step in record] == ["copied", "also read first"]
+    assert record[1]["record"]["parents"] == {"from": "first", "also": "first"}
+    with pytest.raises(RecipeError, match="no step `nobody`"):
+        toy.run("steps.second.also=nobody")
+
+
+def test_files_that_a_step_loads_are_in_its_key_by_their_contents(in_folder: Path, toy: Toy) -> None:
+    (in_folder / "plugin.so").write_bytes(b"one")
+    decided = api.plan(toy.recipe, ["steps.first.plugins=[plugin.so]"], trust=True)[0]
+    assert decided.parts is not None
+    assert set(decided.parts.reads) == {"from", "plugins.0"}, "its contents count, not its name"
+    assert "plugins" not in decided.parts.settings
+    (in_folder / "plugin.so").write_bytes(b"two")
+    assert api.plan(toy.recipe, ["steps.first.plugins=[plugin.so]"], trust=True)[0].key != decided.key
+
+
+def test_caches_last_and_are_shared(toy: Toy) -> None:
+    toy.run()
+    (toy.folder / "outputs/store/caches/mine").write_text("stays")
+    _, events = toy.run("steps.first.release='1.1'")
+    assert "first" in started(events)
+    assert {path.name for path in (toy.folder / "outputs/store/caches").iterdir()} == {"toy", "mine"}
+    gone = CliRunner().invoke(program, ["gc", "--keep", "1"], standalone_mode=False)
+    assert gone.exception is None
+    assert (toy.folder / "outputs/store/caches/mine").read_text() == "stays"
+
+
+CODE = """
+model: model.onnx
+inputs: {x: {shape: [1, 3, 16, 16]}}
+steps:
+  engine: {step: build_engine, backend: tensorrt_rtx}
+"""
+
+
+@pytest.mark.parametrize(
+    ("setting", "names"), [("plugins=[evil.so, worse.so]", "evil.so, worse.so"), ("library=elsewhere", "elsewhere")]
+)
+def test_code_that_a_setting_names_needs_trust(toy: Toy, setting: str, names: str) -> None:
+    recipe = toy.folder / "code.yaml"
+    recipe.write_text(CODE)
+    for name in ("evil.so", "worse.so"):
+        (toy.folder / name).touch()
+    with pytest.raises(RecipeError) as caught:
+        api.plan(recipe, [f"steps.engine.{setting}"])
+    (problem,) = caught.value.problems
+    assert problem.path == f"steps.engine.{setting.partition('=')[0]}"
+    assert problem.what == f"this step runs code that the recipe names: {names}"
+    assert "--trust" in problem.hint
+    assert api.plan(recipe, [f"steps.engine.{setting}"], trust=True)
+    assert api.plan(recipe), "what it does by itself needs no trust"

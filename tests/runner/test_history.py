@@ -1,0 +1,126 @@
+"""A long history: what looks at one run reads no other, and what looks at all of them reads each once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ndld_flow import api
+from ndld_flow.runner.history import History
+from ndld_flow.runner.runs import Outputs
+from tests.support.long_history import lengthen_history
+from tests.support.toys import make_toy
+
+COUNTING = """
+import collections, json, sys
+from pathlib import Path
+from ndld_flow import api
+
+opened, looking = collections.Counter(), False
+
+def hear(event, arguments):
+    if looking and event == "open" and isinstance(arguments[0], str) and arguments[1] is not None:
+        opened[Path(arguments[0]).name] += 1
+
+sys.addaudithook(hear)
+one = "toy/" + sorted(path.name for path in Path("outputs/runs/toy").glob("2*"))[-1]  # the newest
+verbs = {
+    "plan": lambda: api.plan("toy.yaml", trust=True),
+    "run": lambda: api.run("toy.yaml", trust=True),
+    "tag": lambda: api.tag(one, "kept"),
+    "report": lambda: api.report(one),
+    "runs": lambda: api.runs(),
+    "gc": lambda: api.gc(keep=3, dry_run=True),
+    "verify": lambda: api.verify(),
+}
+told = {}
+for name, verb in verbs.items():
+    verb()  # imports, and notes of digests
+    opened.clear()
+    looking = True
+    verb()
+    looking = False
+    told[name] = [sum(opened.values()), opened["run.json"]]
+print(json.dumps(told))
+"""
+LENGTHS = (3, 30)
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, list[int]]]:
+    """Length of history -> verb -> files it opened, and how often a `run.json`."""
+    begun = tmp_path_factory.mktemp("history") / "begun"
+    begun.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(begun)
+        api.run(make_toy(begun).recipe, trust=True)
+    found = {}
+    for length in LENGTHS:
+        folder = begun.with_name(str(length))
+        shutil.copytree(begun, folder, symlinks=True)
+        lengthen_history(Outputs(folder / "outputs"), "toy", range(1, length), [])
+        ended = subprocess.run([sys.executable, "-c", COUNTING], cwd=folder, capture_output=True, text=True, check=True)
+        found[length] = json.loads(ended.stdout)
+    return found
+
+
+@pytest.mark.parametrize("verb", ["plan", "run", "tag", "report"])
+def test_what_looks_at_one_run_opens_as_many_files_whatever_else_was_run(
+    told: dict[int, dict[str, list[int]]], verb: str
+) -> None:
+    few, many = (told[length][verb] for length in LENGTHS)
+    assert few == many
+
+
+@pytest.mark.parametrize("verb", ["runs", "verify"])
+def test_what_looks_at_all_runs_reads_each_once(told: dict[int, dict[str, list[int]]], verb: str) -> None:
+    assert [told[length][verb][1] for length in LENGTHS] == [*LENGTHS]
+
+
+def test_gc_reads_only_what_it_keeps(told: dict[int, dict[str, list[int]]]) -> None:
+    # The tagged one, and three more where there are: for what they need, and those for whether they came to their end.
+    assert [told[length]["gc"][1] for length in LENGTHS] == [1 + 2 * 2, 1 + 3 * 2]
+
+
+def test_copies_in_a_long_history_are_as_sound_as_what_was_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    api.run(make_toy(tmp_path).recipe, trust=True)
+    begun = api.verify()
+    lengthen_history(Outputs(Path("outputs")), "toy", range(1, 12), ["second"])
+    lengthened = api.verify()
+    assert begun.all_well and lengthened.all_well
+    assert lengthened.object_count == begun.object_count + 11
+    assert len(api.runs()) == 12
+    assert len(api.gc(keep=2).runs) == 10
+    assert api.verify().all_well
+
+
+def test_the_order_is_as_noted_and_by_time_for_who_was_not(tmp_path: Path) -> None:
+    history = History(tmp_path / "order.txt")
+    assert history.read().place("toy/20260101T000000Z-aaaaaa") == 0
+    noted = ["toy/20260102T000000Z-aaaaaa", "toy/20300101T000000Z-bbbbbb", "toy/20260103T000000Z-cccccc"]
+    for name in noted:
+        history.add(tmp_path / name)
+    order = history.read()
+    assert [order.place(name) for name in noted] == [1, 2, 3], "the clock was set forth, and back"
+    assert order.place("toy/20260101T000000Z-dddddd") == 0, "of an earlier version"
+    assert order.place("toy/20260102T120000Z-dddddd") == 1
+    assert order.place("toy/20260104T000000Z-dddddd") == 3
+    history.forget([tmp_path / noted[0]])
+    assert history.read().place(noted[2]) == 2
+
+
+def test_gc_keeps_the_newest_where_the_order_has_lost_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    toy = make_toy(tmp_path)
+    folders = [Path(api.run(toy.recipe, [f"steps.first.word={word}"], trust=True).folder).name for word in "abc"]
+    order = Path("outputs/order.txt")
+    for lost in (f"\ntoy/{folders[0]}", ""):
+        order.write_text(lost)
+        assert list(api.gc(keep=1, dry_run=True).runs) == [f"toy/{name}" for name in folders[:2]]
+        assert [run.run for run in api.runs()] == [f"toy/{name}" for name in reversed(folders)]

@@ -1,0 +1,338 @@
+"""A step's key holds the modules that its code imports: a change in one computes anew, in another file it does not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx
+import pytest
+
+from ndld_flow import api
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.imported_modules import find_imported, use_modules
+from ndld_flow.recipe.load import load_recipe
+from ndld_flow.runner.execute import Work, execute_steps
+from ndld_flow.runner.keys import describe_key
+from ndld_flow.store.kinds import Onnx
+from ndld_flow.store.store import Store
+from tests.support.toys import Toy, make_toy, started
+
+STEP = '''
+from pathlib import Path
+%s
+from ndld_flow.step import Context, Onnx, Result, Step
+
+
+class Word(Step[Onnx, Onnx]):
+    """Stamp a model with a word of another module."""
+
+    libraries = ("onnx",)
+
+    def run(self, source: Onnx, out: Path, context: Context) -> Result:
+        import onnx
+        %s
+        model = onnx.load(source.path)
+        model.doc_string = str(word())
+        onnx.save(model, out / Onnx.main)
+        return Result("done")
+'''
+RECIPE = "name: toy\nmodel: model.onnx\nsteps_from: [word.py]\nsteps: {first: {step: word}}\n"
+
+
+def make(folder: Path, top: str = "", late: str = "pass", files: Mapping[str, str] | None = None) -> Toy:
+    """Return a toy whose step is `word.py`; `files` lie beside it."""
+    toy = make_toy(folder, RECIPE)
+    (folder / "word.py").write_text(STEP % (top, late))
+    for name, text in (files or {}).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return toy
+
+
+def word(toy: Toy) -> tuple[str, list[str]]:
+    """Run a toy; return the word that its step stamped, and the names of the steps that were computed."""
+    done, events = toy.run()
+    return onnx.load(Path(done.folder) / "first" / "model.onnx").doc_string, started(events)
+
+
+TWO = "def word(): return 2\n"
+THREE = "def word(): return 3\n"
+WAYS = {
+    "absolute": ("from helper import word", "pass", "helper", {}),
+    "late": ("", "from helper import word", "helper", {}),
+    "in a package": ("from tools.inner import word", "pass", "tools/inner", {"tools/__init__.py": ""}),
+    "package and relative": (
+        "from tools import word",
+        "pass",
+        "tools/inner",
+        {"tools/__init__.py": "from .inner import word"},
+    ),
+    "relative of two levels": (
+        "from tools.a.b import word",
+        "pass",
+        "tools/inner",
+        {"tools/__init__.py": "", "tools/a/__init__.py": "", "tools/a/b.py": "from ..inner import word"},
+    ),
+    "transitive and late": (
+        "from outer import word",
+        "pass",
+        "helper",
+        {"outer.py": "def word():\n    import helper\n    return helper.word()"},
+    ),
+    "namespace package": ("import spaces.inner", "word = spaces.inner.word", "spaces/inner", {}),
+    "import_module": ("import importlib", "word = importlib.import_module('helper').word", "helper", {}),
+    "folder added to the path": (
+        "import sys; HERE = Path(__file__).parent; sys.path.insert(0, str(HERE / 'lib'))\nfrom inlib import word",
+        "pass",
+        "lib/inlib",
+        {},
+    ),
+    "os.path": (
+        "import os, sys\nsys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), 'lib'))",
+        "from inlib import word",
+        "lib/inlib",
+        {},
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def keep_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps change it, in this process."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_changed_module_computes_anew_and_its_new_contents_are_used(in_folder: Path, way: str) -> None:
+    """The two contents have one length and are written within one second, which misleads caches of compiled files."""
+    top, late, module, files = WAYS[way]
+    toy = make(in_folder, top, late, files)
+    path = in_folder / f"{module}.py"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(TWO)
+    assert word(toy) == ("2", ["first"])
+    assert word(toy) == ("2", [])
+    path.write_text(THREE)
+    assert toy.plan()["first"][0] == "input changed"
+    assert path.stem in toy.plan()["first"][1]
+    assert word(toy) == ("3", ["first"])
+    path.write_text(TWO)
+    assert word(toy) == ("2", [])
+
+
+def test_an_unrelated_file_computes_nothing(in_folder: Path) -> None:
+    toy = make(in_folder, "from helper import word", files={"helper.py": TWO, "other.py": "x = 1"})
+    assert word(toy) == ("2", ["first"])
+    (in_folder / "other.py").write_text("x = 2")
+    (in_folder / "tools").mkdir()
+    (in_folder / "tools" / "helper.py").write_text(THREE)
+    assert word(toy) == ("2", [])
+
+
+def test_a_linked_module_counts_by_its_contents(in_folder: Path) -> None:
+    toy = make(in_folder, "from helper import word", files={"one.py": TWO, "two.py": THREE})
+    (in_folder / "helper.py").symlink_to("one.py")
+    assert word(toy) == ("2", ["first"])
+    (in_folder / "helper.py").unlink()
+    (in_folder / "helper.py").symlink_to("two.py")
+    assert word(toy) == ("3", ["first"])
+
+
+def test_a_module_that_comes_before_another_counts(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever puts `helper.py` beside the step shadows the one on Python's path."""
+    (in_folder / "lib").mkdir()
+    (in_folder / "lib" / "helper.py").write_text(TWO)
+    monkeypatch.syspath_prepend(in_folder / "lib")
+    toy = make(in_folder, "from helper import word")
+    assert word(toy) == ("2", ["first"])
+    (in_folder / "lib" / "helper.py").write_text(THREE)
+    assert word(toy) == ("3", ["first"])
+    (in_folder / "helper.py").write_text(TWO.replace("2", "4"))
+    assert word(toy) == ("4", ["first"])
+
+
+def test_a_file_that_is_named_by_its_place_counts(in_folder: Path) -> None:
+    toy = make(in_folder, "TABLE = Path(__file__).parent / 'table.txt'", "word = TABLE.read_text")
+    for text in ("one", "two"):
+        (in_folder / "table.txt").write_text(text)
+        assert word(toy) == (text, ["first"])
+    assert word(toy) == ("two", [])
+
+
+def test_steps_of_two_folders_have_helpers_of_their_own(in_folder: Path) -> None:
+    for name, text in (("a", TWO), ("b", THREE)):
+        (in_folder / name).mkdir()
+        (in_folder / name / "helper.py").write_text(text)
+        (in_folder / name / f"word_{name}.py").write_text(STEP % ("", "from helper import word"))
+    toy = make_toy(
+        in_folder,
+        "model: model.onnx\nsteps_from: [a/word_a.py, b/word_b.py]\n"
+        "steps: {one: {step: word_a}, two: {step: word_b, from: source}, three: {step: word_a, from: two}}\n",
+    )
+    done, _ = toy.run()
+    stamps = [onnx.load(Path(done.folder) / name / "model.onnx").doc_string for name in ("one", "two", "three")]
+    assert stamps == ["2", "3", "2"]
+
+
+def test_a_module_that_no_file_imports_any_more_is_not_found(in_folder: Path) -> None:
+    toy = make(in_folder, "", "from helper import word", {"helper.py": TWO})
+    word(toy)
+    (in_folder / "helper.py").unlink()
+    with pytest.raises(ModuleNotFoundError):
+        toy.run()
+
+
+def test_a_standard_module_cannot_be_shadowed(in_folder: Path) -> None:
+    toy = make(in_folder, "import json", "word = lambda: json.dumps(1)", {"json.py": "raise SystemExit('shadowed')"})
+    assert word(toy) == ("1", ["first"])
+
+
+def test_the_version_of_an_installed_module_counts(in_folder: Path) -> None:
+    make(in_folder, "import yaml, packaging.version", "word = lambda: yaml.__version__")
+    (step,) = load_recipe(in_folder / "toy.yaml", trust=True).steps
+    libraries = describe_key(step, {"from": "ab" * 32}, {}, Store(in_folder / "store")).libraries
+    import yaml
+
+    assert libraries["PyYAML"] == yaml.__version__
+    assert "packaging" in libraries
+
+
+@pytest.mark.parametrize("setting", ["metric", "loader", "run_python"])
+def test_modules_of_code_in_settings_count(in_folder: Path, setting: str) -> None:
+    make_toy(in_folder)
+    (in_folder / "helper.py").write_text("FACTOR = 2\n")
+    sources = {
+        "metric": "import helper\ndef metric(outputs, label): return helper.FACTOR\n",
+        "loader": "import numpy as np\ndef samples():\n    from helper import FACTOR\n"
+        "    return [{'x': np.full((1, 3, 16, 16), FACTOR, np.float32)}]\n",
+        "run_python": "from helper import FACTOR\ndef edit(model): model.doc_string = str(FACTOR)\n",
+    }
+    steps = {
+        "metric": "agree: {step: check_accuracy, candidate: source, metric: code.py, labels: labels.csv, "
+        "data: {x: set}}",
+        "loader": "agree: {step: check_accuracy, candidate: source, loader: code.py}",
+        "run_python": "agree: {step: edit, operations: [{run_python: {file: code.py}}]}",
+    }
+    (in_folder / "code.py").write_text(sources[setting])
+    if setting == "metric":
+        import numpy as np
+
+        (in_folder / "set").mkdir()
+        np.save(in_folder / "set" / "a.npy", np.zeros((1, 3, 16, 16), np.float32))
+        (in_folder / "labels.csv").write_text("file,label\na.npy,1\n")
+    toy = Toy(in_folder)
+    toy.recipe.write_text(f"name: toy\nmodel: model.onnx\nsteps: {{{steps[setting]}}}\n")
+    first, events = toy.run()
+    assert started(events) == ["agree"]
+    (in_folder / "helper.py").write_text("FACTOR = 3\n")
+    second, events = toy.run()
+    assert started(events) == ["agree"]
+    if setting == "metric":
+        run = api.runs(outputs=in_folder / "outputs")
+        assert len(run) == 2
+    if setting == "run_python":
+        stamps = [onnx.load(Path(run.folder) / "agree" / "model.onnx").doc_string for run in (first, second)]
+        assert stamps == ["2", "3"]
+    assert started(toy.run()[1]) == []
+
+
+def test_two_files_of_a_step_cannot_mean_different_modules_by_one_name(in_folder: Path) -> None:
+    toy = make_toy(in_folder)
+    for name in ("a", "b"):
+        (in_folder / name).mkdir()
+        (in_folder / name / "helper.py").write_text("x = 1\n")
+        (in_folder / name / f"{name}.py").write_text("import helper\ndef samples(): ...\ndef evaluate(p): return 1\n")
+    (in_folder / "labels.csv").write_text("file,label\n")
+    settings = "candidate: source, loader: a/a.py, metric: b/b.py, labels: labels.csv"
+    toy.recipe.write_text(f"model: model.onnx\nsteps: {{agree: {{step: check_accuracy, {settings}}}}}\n")
+    with pytest.raises(RequestError, match=r"steps\.agree: .*different modules by the name 'helper'"):
+        toy.plan()
+
+
+def test_what_changes_while_a_step_works_is_not_kept(in_folder: Path) -> None:
+    """Also what changed before it read it: the key is of what was planned."""
+    toy = make_toy(in_folder)
+    (in_folder / "helper.py").write_text("WORD = 'a'\n")
+    (in_folder / "edit.py").write_text("from helper import WORD\ndef edit(model): model.doc_string = WORD\n")
+    toy.recipe.write_text("model: model.onnx\nsteps: {a: {step: edit, operations: [{run_python: {file: edit.py}}]}}\n")
+    (step,) = load_recipe(toy.recipe, trust=True).steps
+    store = Store(in_folder / "store")
+    source = Onnx(store.root / "model.onnx", "source", "ab" * 32)
+    store.root.mkdir()
+    shutil.copy("model.onnx", source.path)
+    work = Work(step, describe_key(step, {"from": source.digest}, {}, store), {"from": source}, {}, lambda *_: None)
+    (in_folder / "helper.py").write_text("WORD = 'b'\n")
+    with pytest.raises(RequestError, match=r"step a: module helper .*changed while it worked"):
+        execute_steps([work], store)
+    assert not (store.root / "objects").exists()
+
+
+def test_a_model_that_changes_while_a_step_waits_is_not_mixed_up(in_folder: Path) -> None:
+    toy = make_toy(in_folder)
+    (step, *_) = load_recipe(toy.recipe, trust=True).steps
+    store = Store(in_folder / "store")
+    from ndld_flow.recipe.recipe import ModelSource
+    from ndld_flow.recipe.sources import find_model
+
+    source = find_model(ModelSource(source="model.onnx"), store, print).artifact
+    work = Work(step, describe_key(step, {"from": source.digest}, {}, store), {"from": source}, {}, lambda *_: None)
+    model = onnx.load("model.onnx")
+    model.producer_name = "another export"
+    onnx.save(model, "model.onnx")
+    with pytest.raises(RequestError, match="step first: from changed while it worked"):
+        execute_steps([work], store)
+
+
+def test_workers_use_the_modules_that_were_planned(in_folder: Path) -> None:
+    """In processes of their own, with a module on PYTHONPATH and one beside the step."""
+    make(
+        in_folder,
+        "from helper import word as inner\nfrom far import more",
+        "word = lambda: inner() + more()",
+        {"helper.py": TWO},
+    )
+    (in_folder / "lib").mkdir()
+    environment = {**os.environ, "PYTHONPATH": "lib", "NDLD_FLOW_IN_PROCESS": "0"}
+    command = [sys.executable, "-P", "-m", "ndld_flow", "run", "toy.yaml", "--trust"]
+    for helper, far, expected in ((TWO, 10, "12"), (THREE, 10, "13"), (THREE, 20, "23")):
+        (in_folder / "helper.py").write_text(helper)
+        (in_folder / "lib" / "far.py").write_text(f"def more(): return {far}\n")
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+        assert onnx.load("outputs/runs/toy/latest/first/model.onnx").doc_string == expected
+
+
+def test_a_module_that_the_source_does_not_show_is_reported(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(in_folder)
+    late = "import importlib; word = importlib.import_module('hid' + 'den_helper').word"
+    toy = make(in_folder, "", late, {"hidden_helper.py": TWO})
+    done, _ = toy.run()
+    monkeypatch.delitem(sys.modules, "hidden_helper")
+    assert "hidden_helper: imported in a way" in (Path(done.folder) / "first" / "log.txt").read_text()
+    seen = make(in_folder, "", "from hidden_helper import word")
+    done, _ = seen.run()
+    assert "imported in a way" not in (Path(done.folder) / "first" / "log.txt").read_text()
+
+
+def test_a_file_that_is_called_as_a_library_of_ours_does_not_take_its_place(in_folder: Path) -> None:
+    toy = make(
+        in_folder, "import yaml", "word = lambda: yaml.__name__ + str(hasattr(yaml, 'safe_load'))", {"yaml.py": ""}
+    )
+    assert word(toy) == ("yamlTrue", ["first"])
+
+
+def test_nothing_runs_while_imports_are_found(tmp_path: Path) -> None:
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "__init__.py").write_text("raise SystemExit('must not run')")
+    (tmp_path / "tools" / "inner.py").write_text("from . import other\nfrom .. import too_far\nimport importlib\n")
+    (tmp_path / "tools" / "other.py").write_text("import tools.inner\nx: = broken python")
+    path = tmp_path / "step.py"
+    code = find_imported(path, b"from tools import inner\nimport os, sys, no_such_module, numpy\n")
+    assert list(code.digests) == ["tools", "tools.inner", "tools.other"]
+    use_modules(code)
+    with pytest.raises(SystemExit):
+        __import__("tools")

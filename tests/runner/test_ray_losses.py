@@ -1,0 +1,160 @@
+"""Tasks that Ray loses: what is tried again, how often, and what is said in the end. Ray itself is played here."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ndld_flow.base.errors import BackendError, RequestError
+from ndld_flow.runner.events import ignore
+from ndld_flow.runner.executors import on_ray, ray_node, ray_ways
+from ndld_flow.runner.executors.carried_files import carry_files
+from ndld_flow.runner.executors.compute import compute_steps
+from ndld_flow.runner.executors.line import Failed
+from ndld_flow.runner.executors.on_ray import OnRay
+from ndld_flow.runner.executors.ray_cluster import Said, Talk
+from ndld_flow.runner.executors.ray_watch import SILENCE_S, LostError, Watch
+from ndld_flow.runner.executors.ray_ways import SharedFolder
+from ndld_flow.runner.executors.ray_words import Alive, NodeOrder, read_word
+from ndld_flow.runner.executors.workers import Hearing
+from ndld_flow.store.files import remove_folder
+from tests.support.ray_toys import make_task
+from tests.support.worker_toys import Deeds
+
+Answer = Callable[[str], Iterator[Said]]
+"""What becomes of an order."""
+
+
+def said(kind: Any, text: str = "") -> Said:
+    return Said(id=1, kind=kind, text=text)
+
+
+def never_begun(_: str) -> Iterator[Said]:
+    yield said("lost", "its node went away")
+
+
+def cut_off(_: str) -> Iterator[Said]:
+    yield said("said", Alive().to_line())
+    yield said("lost", "its node died")
+
+
+def refused(_: str) -> Iterator[Said]:
+    yield said("refused", "ModuleNotFoundError: No module named 'ndld_flow'")
+
+
+def done(order: str) -> Iterator[Said]:
+    yield from (said("said", line) for line in ray_node.compute(order))
+
+
+def done_unheard(order: str) -> Iterator[Said]:
+    list(ray_node.compute(order))
+    yield said("lost", "the connection to Ray ended")
+
+
+class Played:
+    """A cluster of one node that answers as it is told to."""
+
+    def __init__(self, script: Sequence[Answer]) -> None:
+        self.script = list(script)
+        self.gone = False
+
+    @contextlib.contextmanager
+    def talk(self, ask: str, text: str, options: object = None) -> Iterator[Talk]:
+        lines: queue.SimpleQueue[Said] = queue.SimpleQueue()
+        for line in self.script.pop(0)(text) if ask == "compute" else _look(text):
+            lines.put(line)
+        yield Talk(lines)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _look(question: str) -> Iterator[Said]:
+    node = {"id": "1", "address": "127.0.0.1", "resources": {"CPU": 2}, "answer": ray_node.describe(question)}
+    yield said("ended", json.dumps([node]))
+
+
+@pytest.fixture
+def compute(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """`compute(cut_off, done)`: the summary of a step that first is cut off, then done."""
+    deeds = Deeds(in_folder)
+
+    def do(*script: Answer) -> str:
+        cluster = Played(script)
+        monkeypatch.setattr(on_ray, "RayCluster", lambda _: cluster)
+        executor = OnRay("played", {}, ignore, trust=True)
+        try:
+            (record,) = executor.submit(make_task(deeds, "word: hello"), deeds.store).result(60)
+            assert not cluster.script
+            return record.summary
+        finally:
+            executor.close()
+
+    yield do
+    for worker in ray_node._workers.values():
+        worker.release()
+    ray_node._workers.clear()
+
+
+def test_what_is_lost_is_tried_again(compute: Callable[..., str]) -> None:
+    assert compute(cut_off, never_begun, cut_off, done) == "hello"  # who did not begin does not count
+
+
+def test_three_that_were_cut_off_are_enough(compute: Callable[..., str]) -> None:
+    with pytest.raises(BackendError, match="step one: Ray lost it 3 times; the last time: its node died"):
+        compute(cut_off, cut_off, cut_off)
+
+
+def test_what_nobody_begins_is_given_up(compute: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_ray, "PLACINGS", 2)
+    with pytest.raises(BackendError, match="lost it 2 times; the last time: its node went away"):
+        compute(never_begun, never_begun)
+
+
+def test_what_was_done_unheard_is_not_done_again(compute: Callable[..., str]) -> None:
+    assert compute(done_unheard) == "hello"
+
+
+def test_a_node_says_at_once_that_it_has_begun(in_folder: Path) -> None:
+    words = ray_node.compute(NodeOrder(task="not even an order").to_line())
+    assert read_word(next(words)) == Alive()
+    assert isinstance(read_word(list(words)[-1]), Failed)
+
+
+def test_a_node_that_cannot_work_is_not_asked_twice(compute: Callable[..., str]) -> None:
+    with pytest.raises(BackendError, match=r"Ray's node cannot work: ModuleNotFoundError: No module named 'ndld_flow'"):
+        compute(refused)
+
+
+def test_a_node_that_is_silent_for_long_is_lost(in_folder: Path) -> None:
+    task = make_task(Deeds(in_folder))
+    watch = Watch(task, Hearing(task, ignore, threading.Lock()))
+    watch.check()  # it is queued
+    watch.heard = time.monotonic() - SILENCE_S - 1
+    with pytest.raises(LostError, match="its node has said nothing for 60 s"):
+        watch.check()
+
+
+def test_what_has_not_arrived_is_not_received(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_ways, "SEEN_WITHIN_S", 0.0)
+    deeds = Deeds(in_folder)
+    records = compute_steps(make_task(deeds), deeds.store, lambda _: None)
+    assert SharedFolder().receive(records, deeds.store)
+    remove_folder(deeds.store.object_folder(records[0].artifact.digest))
+    assert not SharedFolder().receive(records, deeds.store)
+
+
+def test_a_model_that_was_changed_since_is_not_sent(in_folder: Path) -> None:
+    deeds = Deeds(in_folder)
+    task = make_task(deeds)
+    task.works[0].source.path.write_bytes(b"another model")
+    with pytest.raises(RequestError, match=r"model .*model.onnx: it was changed while it was worked on"):
+        carry_files(task, deeds.store, trust=True)

@@ -1,0 +1,316 @@
+"""The runner, with steps of which all is known."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+
+from ndld_flow import api
+from ndld_flow.base.errors import ModelError, OutputsError, RequestError
+from ndld_flow.records.run_record import RunRecord
+from ndld_flow.runner.events import StepProgressed
+from ndld_flow.runner.runs import Outputs
+from ndld_flow.store.store import Store
+from tests.support.models import make_ext
+from tests.support.toys import RECIPE, STAMP, make_toy, outcomes, started
+
+
+def objects(folder: Path) -> list[Path]:
+    return sorted((folder / "outputs" / "store" / "objects").glob("*/*"))
+
+
+def test_a_run_does_every_step_in_order_and_reads_what_from_says(in_folder: Path) -> None:
+    done, events = make_toy(in_folder).run()
+    assert done.passed
+    assert started(events) == ["first", "second", "aside"]
+    folder = Path(done.folder)
+    stamps = {name: onnx.load(folder / name / "model.onnx").doc_string for name in ("first", "second", "aside")}
+    assert stamps == {"first": "a\n", "second": "a\nb\n", "aside": "c\n"}
+    assert any(isinstance(event, StepProgressed) and event.total == 10 for event in events)
+
+
+def test_a_run_folder_holds_what_a_person_opens(in_folder: Path) -> None:
+    done, _ = make_toy(in_folder).run()
+    folder = Path(done.folder)
+    names = {path.name for path in folder.iterdir()}
+    assert names == {
+        "report.html", "run.json", "recipe.yaml", "command.txt", "log.txt", "first", "second", "aside"
+    }  # fmt: skip
+    assert "stamped a" in (folder / "first" / "log.txt").read_text()
+    assert (in_folder / "outputs/runs/toy/latest").resolve() == folder.resolve()
+    run = RunRecord.model_validate_json((folder / "run.json").read_text())
+    assert [step.name for step in run.steps] == ["first", "second", "aside"]
+    assert run.gates[0].left == 4
+
+
+def test_the_second_run_does_nothing_and_names_the_first(in_folder: Path) -> None:
+    toy = make_toy(in_folder)
+    first, _ = toy.run()
+    again, events = toy.run()
+    assert again.nothing_to_do
+    assert again.folder == first.folder
+    assert started(events) == []
+    assert len(api.runs(outputs=in_folder / "outputs")) == 1
+
+
+def test_a_changed_setting_reruns_that_step_and_what_depends_on_it(in_folder: Path) -> None:
+    toy = make_toy(in_folder)
+    toy.run()
+    plan = toy.plan("steps.first.word=z")
+    assert plan["first"] == ("settings changed", "word a -> z")
+    assert plan["second"][0] == "input changed"
+    assert plan["aside"] == ("reused", "")
+    _, events = toy.run("steps.first.word=z")
+    assert started(events) == ["first", "second"]
+    assert outcomes(events)["aside"] == "reused"
+
+
+def test_a_changed_nested_setting_is_named_by_its_path(in_folder: Path) -> None:
+    nested = STAMP.replace('word: str = "x"', 'how: Inks = Inks()\n    """How."""\n    word: str = "x"').replace(
+        "class Stamp", "class Inks(BaseModel):\n    red: int = 0\n    blue: int = 0\n\n\nclass Stamp"
+    )
+    toy = make_toy(in_folder).write(RECIPE, nested.replace("import os", "import os\nfrom pydantic import BaseModel"))
+    toy.run()
+    assert toy.plan("steps.first.how.blue=2")["first"] == ("settings changed", "how.blue 0 -> 2")
+
+
+def test_a_step_that_makes_the_same_as_before_reruns_nothing_after_it(in_folder: Path) -> None:
+    toy = make_toy(in_folder)
+    toy.run()
+    _, events = toy.run("steps.first.seconds=0.001")  # another setting, the same model
+    assert started(events) == ["first"]
+    assert outcomes(events)["second"] == "reused"
+
+
+def test_an_earlier_setting_is_remembered(in_folder: Path) -> None:
+    toy = make_toy(in_folder)
+    toy.run()
+    toy.run("steps.first.word=z")
+    back, events = toy.run()
+    assert started(events) == []
+    assert not back.nothing_to_do  # the latest run said something else, so there is a new one
+
+
+def test_a_changed_byte_of_external_data_reruns_all(in_folder: Path) -> None:
+    toy = make_toy(in_folder)
+    make_ext(in_folder / "model.onnx")
+    toy.run()
+    data = next(path for path in in_folder.glob("model*") if path.suffix != ".onnx")
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+    assert {name: reason for name, (reason, _) in toy.plan().items()} == {
+        "first": "input changed",
+        "second": "input changed",
+        "aside": "input changed",
+    }
+    _, events = toy.run()
+    assert started(events) == ["first", "second", "aside"]
+
+
+def test_a_changed_byte_is_seen_in_a_large_file_whose_time_was_put_back(in_folder: Path) -> None:
+    import os
+
+    store = Store(in_folder / "store")
+    large = in_folder / "large"
+    large.write_bytes(bytes(17 * 2**20))
+    stat = large.stat()
+    os.utime(large, ns=(stat.st_atime_ns, stat.st_mtime_ns - 10**10))
+    before = store.digests.digest(large)
+    with large.open("r+b") as file:
+        file.seek(10**6)
+        file.write(b"x")
+    os.utime(large, ns=(stat.st_atime_ns, stat.st_mtime_ns - 10**10))
+    assert store.digests.digest(large) != before
+
+
+def test_a_step_version_and_a_library_version_are_part_of_the_key(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = make_toy(in_folder)
+    toy.run()
+    monkeypatch.setattr("ndld_flow.step.read_version", lambda library: "99.9")
+    assert toy.plan()["first"][0] == "tool version"
+    assert "99.9" in toy.plan()["first"][1]
+    monkeypatch.undo()
+    monkeypatch.chdir(in_folder)
+    toy.write(RECIPE, STAMP.replace('libraries = ("onnx",)', 'libraries = ("onnx",)\n    version = 2'))
+    assert toy.plan()["first"][0] == "step version"
+
+
+def test_editing_the_file_of_a_step_reruns_it(in_folder: Path) -> None:
+    toy = make_toy(in_folder)
+    toy.run()
+    toy.write(RECIPE, STAMP.replace('"\\n"', '"!\\n"'))
+    done, events = toy.run()
+    assert started(events) == ["first", "second", "aside"]
+    assert onnx.load(Path(done.folder) / "first" / "model.onnx").doc_string == "a!\n"
+
+
+@pytest.mark.parametrize("change", ["truncate", "edit", "remove"])
+def test_a_damaged_artifact_is_set_aside_and_made_again(in_folder: Path, change: str) -> None:
+    toy = make_toy(in_folder)
+    done, _ = toy.run()
+    good = (Path(done.folder) / "first" / "model.onnx").read_bytes()
+    run = RunRecord.model_validate_json((Path(done.folder) / "run.json").read_text())
+    assert run.steps[0].record is not None
+    stored = Store(in_folder / "outputs/store").object_folder(run.steps[0].record.artifact.digest) / "model.onnx"
+    stored.chmod(0o644)
+    if change == "truncate":
+        stored.write_bytes(good[:-10])
+    elif change == "edit":
+        stored.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    else:
+        stored.unlink()
+    assert toy.plan()["first"][0] == "artifact damaged"
+    again, events = toy.run()
+    assert started(events) == ["first"]
+    assert stored.read_bytes() == good
+    assert again.passed
+
+
+def test_forced_steps_run(in_folder: Path) -> None:
+    toy = make_toy(in_folder)
+    toy.run()
+    _, events = toy.run(force=["first"])
+    assert started(events) == ["first"]
+    with pytest.raises(RequestError, match="no such step"):
+        toy.run(force=["frist"])
+
+
+def test_a_failed_gate_fails_the_run_and_the_report_is_there(in_folder: Path) -> None:
+    toy = make_toy(in_folder, RECIPE.replace(">= 2", ">= 200"))
+    done, _ = toy.run()
+    assert not done.passed
+    assert Path(done.report).is_file()
+    again, _ = toy.run()
+    assert again.nothing_to_do
+    assert not again.passed  # nothing to do is no reason to forget that the answer was no
+
+
+def test_a_gate_on_a_missing_metric_names_those_there_are(in_folder: Path) -> None:
+    toy = make_toy(in_folder, RECIPE.replace("second.length", "second.lenght"))
+    with pytest.raises(RequestError, match=r'did you mean "second.length"'):
+        toy.run()
+
+
+def test_a_step_that_says_no_lets_the_others_go_on(in_folder: Path) -> None:
+    toy = make_toy(in_folder, RECIPE.replace("word: a", "word: a, passed: false"))
+    done, events = toy.run()
+    assert not done.passed
+    assert outcomes(events) == {"first": "failed", "second": "done", "aside": "done"}
+
+
+def test_a_step_that_stops_the_run_skips_what_comes_after(in_folder: Path) -> None:
+    toy = make_toy(in_folder, RECIPE.replace("word: a", "word: a, passed: false"))
+    toy.write(toy.recipe.read_text(), STAMP.replace("libraries =", "stops_run = True\n    libraries ="))
+    done, events = toy.run()
+    assert outcomes(events) == {"first": "failed", "second": "skipped", "aside": "skipped"}
+    run = RunRecord.model_validate_json((Path(done.folder) / "run.json").read_text())
+    assert run.steps[1].reason == "first failed"
+
+
+def test_the_run_folder_repeats_itself(in_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    toy = make_toy(in_folder)
+    done, _ = toy.run()
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(elsewhere)
+        again = api.run(Path(done.folder) / "recipe.yaml", outputs=elsewhere / "outputs", trust=True)
+        assert again.passed
+        same = api.run(Path(done.folder) / "recipe.yaml", outputs=in_folder / "outputs", trust=True)
+    assert same.nothing_to_do
+    first, second = (onnx.load(Path(run.folder) / "second" / "model.onnx") for run in (done, again))
+    assert first == second
+
+
+def test_a_resolved_recipe_refuses_another_model(in_folder: Path) -> None:
+    toy = make_toy(in_folder)
+    done, _ = toy.run()
+    make_ext(in_folder / "model.onnx")
+    with pytest.raises(RequestError, match="the recipe promises"):
+        api.run(Path(done.folder) / "recipe.yaml", outputs=in_folder / "outputs", trust=True)
+
+
+def test_artifacts_in_the_store_and_in_the_run_folder_are_separate_files(in_folder: Path) -> None:
+    toy = make_toy(in_folder)
+    done, _ = toy.run()
+    opened = Path(done.folder) / "first" / "model.onnx"
+    opened.chmod(0o644)
+    opened.write_bytes(b"a person's edit")
+    assert toy.plan()["first"][0] == "reused"
+
+
+def test_a_step_that_writes_nothing_is_told_so(in_folder: Path) -> None:
+    toy = make_toy(in_folder)
+    toy.write(RECIPE, STAMP.replace("onnx.save(model, out / Onnx.main)", "pass"))
+    with pytest.raises(RequestError, match=r"wrote no model\.onnx"):
+        toy.run()
+    assert objects(in_folder) == []
+
+
+def test_a_step_that_raises_leaves_nothing_half_written(in_folder: Path) -> None:
+    toy = make_toy(in_folder)
+    toy.write(RECIPE, STAMP.replace("context.log.info", "raise ZeroDivisionError\n        context.log.info"))
+    with pytest.raises(ZeroDivisionError):
+        toy.run()
+    assert objects(in_folder) == []
+    assert list((in_folder / "outputs/store/building").iterdir()) == []
+
+
+def test_a_missing_model_names_the_near_ones(in_folder: Path) -> None:
+    toy = make_toy(in_folder, RECIPE.replace("model.onnx", "modle.onnx"))
+    with pytest.raises(ModelError, match=r'did you mean "model\.onnx"'):
+        toy.run()
+
+
+def test_outputs_that_cannot_be_made_are_an_error(in_folder: Path) -> None:
+    toy = make_toy(in_folder)
+    (in_folder / "outputs").write_text("a file")
+    with pytest.raises(OutputsError, match="--outputs"):
+        toy.run()
+
+
+def test_code_of_a_recipe_needs_trust(in_folder: Path) -> None:
+    toy = make_toy(in_folder)
+    (in_folder / "stamp.py").write_text("raise SystemExit('must not run')")
+    with pytest.raises(RequestError, match="--trust"):
+        api.run(toy.recipe, outputs=in_folder / "outputs")
+
+
+def test_records_say_what_the_key_was_made_of(in_folder: Path) -> None:
+    done, _ = make_toy(in_folder).run()
+    record = json.loads((Path(done.folder) / "second" / "record.json").read_text())
+    assert record["parts"]["settings"] == {"word": "b", "seconds": 0.0, "passed": True}
+    assert record["parents"] == {"from": "first"}
+    assert record["change"]["before"] == record["change"]["after"], "a doc string changes no node"
+    assert record["parts"]["libraries"] == {"onnx": onnx.__version__}
+
+
+def test_a_reused_run_imports_nothing_heavy(in_folder: Path) -> None:
+    make_toy(in_folder).run()
+    heavy = "{'onnx', 'onnx_ir', 'onnxruntime', 'numpy', 'pandas', 'matplotlib', 'hydra', 'omegaconf', 'jinja2'}"
+    code = (
+        "import sys; from ndld_flow import api; done = api.run('toy.yaml', trust=True);"
+        f"assert done.nothing_to_do; assert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=in_folder, check=True)
+
+
+def test_runs_of_one_second_are_in_the_order_they_ended_in(in_folder: Path) -> None:
+    outputs = Outputs(in_folder / "outputs")
+    toy = make_toy(in_folder)
+    toy.run()
+    made = next(outputs.folders())
+    second = made.name.partition("-")[0]
+    for age, end in enumerate("cab"):  # names say nothing about the order within a second
+        shutil.copytree(made, made.parent / f"{second}-{end}00000")
+        os.utime(made.parent / f"{second}-{end}00000" / "run.json", ns=(age, age))
+    assert [folder.name[-6] for folder in outputs.folders()][:3] == ["c", "a", "b"]

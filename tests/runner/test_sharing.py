@@ -1,0 +1,149 @@
+"""Outputs that several users share: by real users, where the tests may become them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ndld_flow.runner.device_locks import FOLDER_VARIABLE
+from ndld_flow.store.files import write_text_atomically
+from ndld_flow.store.sharing import make_folder
+from ndld_flow.store.store import Store
+from tests.support.toys import make_toy
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+GROUP, ALICE, BOB, STRANGER = 65001, 65002, 65003, 65004
+as_others = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root to be somebody else")
+
+WORK = """
+import json, os, sys, tempfile
+from pathlib import Path
+from ndld_flow import api
+from ndld_flow.base.errors import NdldFlowError
+
+def work(outputs, word):
+    done = api.run("toy.yaml", [f"steps.second.word={word}"], outputs=outputs, trust=True)
+    api.tag(done.run, "mine", outputs=outputs)
+    verified = api.verify(outputs=outputs)
+    freed = api.gc(outputs=outputs, keep=1)
+    return {"passed": done.passed, "well": verified.all_well, "freed": len(freed.runs)}
+
+def work_as(user, groups, umask, outputs, word):
+    os.setgroups(groups)
+    os.setgid(user)
+    os.setuid(user)
+    os.umask(umask)
+    try:
+        return work(Path(outputs), word)
+    except NdldFlowError as error:
+        return {"exit_code": error.exit_code, "error": str(error)}
+
+with tempfile.TemporaryDirectory() as folder:  # what is imported later may be closed to others
+    work(Path(folder), "x")
+    work(Path(folder), "y")
+os.environ["TMPDIR"] = tempfile.tempdir = str(Path("tmp").absolute())
+for line in sys.stdin:
+    if not (child := os.fork()):
+        print(json.dumps(work_as(*json.loads(line))), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+@dataclass(frozen=True)
+class Users:
+    """A process that becomes other users, and the folder that all of them may read."""
+
+    folder: Path
+    process: subprocess.Popen[str]
+
+    def work(self, user: int, umask: int, word: str, *groups: int, outputs: Path) -> dict[str, Any]:
+        """Let a user run, tag, verify and collect."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(json.dumps([user, groups, umask, str(outputs), word]), file=self.process.stdin, flush=True)
+        found: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return found
+
+
+@pytest.fixture(scope="module")
+def users() -> Iterator[Users]:
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))  # those of the tests are closed to others
+    folder.chmod(0o755)
+    make_toy(folder)
+    for name in ("tmp", "locks"):
+        (folder / name).mkdir()
+        (folder / name).chmod(0o1777)
+    with subprocess.Popen(
+        [sys.executable, "-c", WORK], cwd=folder, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env=os.environ | {FOLDER_VARIABLE: str(folder / "locks")},
+    ) as process:  # fmt: skip
+        yield Users(folder, process)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def outputs(users: Users, request: pytest.FixtureRequest) -> Path:
+    """A folder that a group shares."""
+    folder = users.folder / str(request.node.name)
+    folder.mkdir()
+    os.chown(folder, -1, GROUP)
+    folder.chmod(0o2775)
+    return folder
+
+
+@as_others
+def test_one_users_umask_does_not_close_shared_outputs_to_others(users: Users, outputs: Path) -> None:
+    for user, umask, word in ((ALICE, 0o077, "x"), (BOB, 0o022, "x"), (ALICE, 0o077, "y"), (BOB, 0o077, "z")):
+        found = users.work(user, umask, word, GROUP, outputs=outputs)
+        assert found == {"passed": True, "well": True, "freed": 1 if word == "z" else 0}
+    for path in outputs.rglob("*"):
+        mode = path.lstat()
+        assert mode.st_gid == GROUP, path
+        assert stat.S_ISLNK(mode.st_mode) or mode.st_mode & 0o040, path
+    assert Store(outputs / "store")._salt()
+    assert stat.S_IMODE((outputs / "store" / "salt").stat().st_mode) == 0o660, "who may not write may not read it"
+
+
+@as_others
+def test_who_is_kept_out_learns_by_whom_and_what_to_do(users: Users, outputs: Path) -> None:
+    assert users.work(ALICE, 0o022, "x", GROUP, outputs=outputs)["passed"]
+    objects = outputs / "store" / "objects"
+    for path in (objects, *objects.glob("*")):
+        path.chmod(0o700)
+    found = users.work(BOB, 0o022, "x", GROUP, outputs=outputs)
+    assert found["exit_code"] == 2
+    assert f"{objects} belongs to {ALICE} (group {GROUP}) and has mode 0700" in found["error"]
+    assert f"chmod -R g+rwX {outputs}" in found["error"]
+    found = users.work(STRANGER, 0o022, "x", outputs=outputs)
+    assert f"{outputs} belongs to root (group {GROUP}) and has mode 2775" in found["error"].replace(
+        " it ", f" {outputs} "
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "file", "folder"), [(0o755, 0o600, 0o700), (0o1777, 0o600, 0o700), (0o775, 0o664, 0o775)]
+)
+def test_only_shared_folders_open_what_is_created_in_them(tmp_path: Path, mode: int, file: int, folder: int) -> None:
+    (tmp_path / "outputs").mkdir()
+    (tmp_path / "outputs").chmod(mode)
+    before = os.umask(0o077)
+    try:
+        write_text_atomically(tmp_path / "outputs" / "note", "x")
+        make_folder(tmp_path / "outputs" / "one" / "two")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "outputs" / "note").stat().st_mode) == file
+    for name in ("one", "one/two"):
+        assert stat.S_IMODE((tmp_path / "outputs" / name).stat().st_mode) == folder

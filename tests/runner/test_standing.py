@@ -1,0 +1,185 @@
+"""How winners that were measured again stand against the best of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ndld_flow.profiles.compare.measured import Rules
+from ndld_flow.recipe.gates import parse_expression
+from ndld_flow.records.metric import Metric
+from ndld_flow.records.noise import Noise, NoiseSample
+from ndld_flow.records.profile import Profile, ProfileRun
+from ndld_flow.runner.sweep.standing import Aim, Finalist, Stand, compare_finalists
+from ndld_flow.sweep_search.search import Direction
+from tests.support.run_fixtures import MACHINE, STARTED
+
+STEADY = (10.0, 10.1, 9.9, 10.05, 9.95, 10.02, 9.98)
+
+
+def profile_of(runs: tuple[float, ...], sitting: str = "together") -> Profile:
+    return Profile(
+        label="speed",
+        model_digest="",
+        backend="onnxruntime",
+        providers=("CPUExecutionProvider",),
+        machine=MACHINE,
+        versions={},
+        options={},
+        inputs=(),
+        outputs=(),
+        warmup_passes=1,
+        warmup_ms=1.0,
+        runs=tuple(ProfileRun(latency_ms=(run, run * 1.5), load_ms=run * 10) for run in runs),
+        sitting=sitting,
+    )
+
+
+def finalist_of(step: str = "speed", **more: float) -> Finalist:
+    return Finalist({f"{step}.{name}": Metric(value=value) for name, value in more.items()})
+
+
+def measured(*runs: float, scale: float = 1.0, sitting: str = "together") -> Finalist:
+    profile = profile_of(tuple(run * scale for run in runs), sitting)
+    summary = profile.latency
+    metrics = {
+        "speed.latency.min": Metric(value=summary.min_ms, unit="ms"),
+        "speed.latency.median": Metric(value=summary.median_ms, unit="ms"),
+        "speed.throughput.median": Metric(value=summary.throughput_per_s, unit="1/s"),
+        "speed.load_ms": Metric(value=summary.median_ms * 10, unit="ms"),
+    }
+    return Finalist(metrics, {"speed": profile})
+
+
+def stand(
+    best: Finalist,
+    other: Finalist,
+    text: str = "speed.latency.min",
+    direction: Direction = "minimize",
+    noise: Noise | None = None,
+) -> Stand:
+    aim = Aim(parse_expression(text), direction, Rules(noise=noise))
+    stands = compare_finalists({7: best, 3: other}, 7, aim)
+    assert stands[7] == Stand("best", 1.0)
+    return stands[3]
+
+
+def test_what_is_inside_the_threshold_is_a_tie() -> None:
+    found = stand(measured(*STEADY), measured(*STEADY, scale=1.01))
+    assert found.standing == "tie"
+    assert found.ratio == pytest.approx(1.01) and found.low == pytest.approx(1.01)
+
+
+def test_what_is_wholly_outside_is_worse_with_its_interval() -> None:
+    other = measured(*(run * 1.2 * drift for run, drift in zip(STEADY, (1.0, 1.02, 0.99, 1.01, 1, 1, 1), strict=True)))
+    found = stand(measured(*STEADY), other)
+    assert found.standing == "worse"
+    assert found.low is not None and found.high is not None and found.ratio is not None
+    assert 1.18 <= found.low < found.ratio <= found.high <= 1.23
+
+
+def test_runs_that_were_made_in_turns_are_compared_in_pairs() -> None:
+    drifting = tuple(10.0 * 1.3**place for place in range(7))
+    assert stand(measured(*drifting), measured(*drifting, scale=1.1)).standing == "worse"
+    apart = measured(*drifting, scale=1.1, sitting="another day")
+    assert stand(measured(*drifting), apart).standing == "inconclusive"
+
+
+def test_few_runs_and_scattered_runs_are_inconclusive() -> None:
+    assert stand(measured(10.0, 10.1), measured(10.6, 10.7)).standing == "inconclusive"
+    scattered = measured(9.0, 14.0, 9.5, 13.0, 10.0, 12.0, 9.7)
+    assert stand(measured(*STEADY), scattered).standing == "inconclusive"
+
+
+def test_learned_noise_makes_a_tie_of_what_it_covers() -> None:
+    noise = Noise(
+        machine=MACHINE,
+        backend="onnxruntime",
+        provider="CPUExecutionProvider",
+        model="m",
+        measured_at=STARTED,
+        samples=(NoiseSample(a_runs_ms=(1.0,), b_runs_ms=(1.0,), ratio=1.0),),
+        threshold=0.12,
+        run_cov=0.1,
+        single_run_threshold=0.5,
+    )
+    other = measured(*STEADY, scale=1.1)
+    assert stand(measured(*STEADY), other).standing == "worse"
+    assert stand(measured(*STEADY), other, noise=noise).standing == "tie"
+
+
+@pytest.mark.parametrize("text", ["speed.throughput.median", "1000 / speed.latency.median"])
+def test_less_throughput_is_worse(text: str) -> None:
+    found = stand(measured(*STEADY), measured(*STEADY, scale=1.25), text, "maximize")
+    assert found.standing == "worse"
+    assert found.ratio == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("name", ["speed.throughput.median", "speed.throughput.items"])
+def test_what_runs_side_by_side_counts_in_the_throughput(name: str) -> None:
+    """Streams, and the items of a batch."""
+    base, other = measured(*STEADY), measured(*STEADY, scale=1.25)
+    of_one, of_other = (one.metrics["speed.throughput.median"] for one in (base, other))
+    doubled = Finalist({name: Metric(value=2 * of_other.value, unit="1/s")}, other.profiles)
+    found = stand(doubled, Finalist({name: of_one}, base.profiles), name, "maximize")
+    assert found.standing == "worse"
+    assert found.ratio == pytest.approx(1 / 1.6)
+
+
+def test_arithmetic_over_metrics_is_judged_run_by_run() -> None:
+    def relative(own: float) -> Finalist:
+        drifting = tuple(10.0 * 1.3**place for place in range(7))
+        speed, base = measured(*drifting, scale=own), measured(*drifting)
+        of_base = {name.replace("speed", "base"): metric for name, metric in base.metrics.items()}
+        return Finalist({**speed.metrics, **of_base}, {**speed.profiles, "base": base.profiles["speed"]})
+
+    found = stand(relative(0.5), relative(0.6), "speed.latency.min / base.latency.min")
+    assert found.standing == "worse"
+    assert found.ratio == pytest.approx(1.2) and found.low == pytest.approx(1.2)
+
+
+def test_one_measurement_of_two_points_is_a_tie_although_it_has_few_runs() -> None:
+    one = measured(10.0, 11.0)
+    assert stand(one, one) == Stand("tie", 1.0, 1.0, 1.0)
+
+
+def test_what_is_counted_ties_only_when_it_is_equal() -> None:
+    assert stand(finalist_of(bytes=100), finalist_of(bytes=100), "speed.bytes") == Stand("tie", 1.0)
+    assert stand(finalist_of(bytes=100), finalist_of(bytes=101), "speed.bytes") == Stand("worse", 1.01)
+    assert stand(finalist_of(cosine=0.5), finalist_of(cosine=0.25), "speed.cosine", "maximize") == Stand("worse", 0.5)
+    assert stand(finalist_of(errors=0), finalist_of(errors=2), "speed.errors") == Stand("worse")
+    assert stand(finalist_of(errors=0), finalist_of(errors=0), "speed.errors") == Stand("tie", 1.0)
+
+
+def test_a_time_that_was_taken_once_proves_only_large_differences() -> None:
+    def built(seconds: float) -> Finalist:
+        return Finalist({"speed.build_s": Metric(value=seconds, unit="s")})
+
+    assert stand(built(10.0), built(12.0), "speed.build_s") == Stand("inconclusive", 1.2)
+    assert stand(built(10.0), built(13.0), "speed.build_s") == Stand("worse", 1.3)
+
+
+def test_a_winner_that_lacks_the_metric_is_inconclusive() -> None:
+    assert stand(finalist_of(bytes=1), Finalist({}), "speed.bytes") == Stand("inconclusive")
+
+
+def test_a_winner_that_is_surely_better_than_the_best_is_inconclusive() -> None:
+    assert stand(measured(*STEADY, scale=1.2), measured(*STEADY)).standing == "inconclusive"
+    assert stand(finalist_of(bytes=5), finalist_of(bytes=4), "speed.bytes") == Stand("inconclusive", 0.8)
+
+
+RUNS = st.lists(st.floats(0.01, 1e3), min_size=1, max_size=9)
+
+
+@given(RUNS, RUNS, st.sampled_from(["a", "b"]))
+def test_a_ratio_lies_in_its_interval_and_every_standing_has_one(
+    ours: list[float], theirs: list[float], s: str
+) -> None:
+    found = stand(measured(*theirs, sitting="a"), measured(*ours, sitting=s))
+    assert found.ratio is not None and found.low is not None and found.high is not None
+    assert found.low <= found.ratio * (1 + 1e-9) and found.ratio <= found.high * (1 + 1e-9)
+    if found.standing == "tie" and found.ratio != 1:
+        assert found.high < 1.03 + 0.002 / min(*ours, *theirs) + 1e-9
+    if found.standing == "worse":
+        assert found.low > 1.03

@@ -1,0 +1,100 @@
+"""What `plan` says of a sweep is what `run` then does, whatever is there already."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.cli.app import program
+from tests.support.sweep_toys import GAUGE, RECIPE, SweepToy, make_sweep_toy
+
+TWO_DEVICES = RECIPE.replace("gauge.py]", "gauge.py, weigh.py]").replace(
+    "  speed: {", "  mass: {step: weigh, from: tint}\n  speed: {from: tint, "
+)
+STATES = {
+    "nothing there": (None, RECIPE, ()),
+    "all there": (RECIPE, RECIPE, ()),
+    "transforms there": (RECIPE + "  together: 3\n", RECIPE, ()),
+    "half of the sittings there": (RECIPE.replace("[red, green]", "[red]"), RECIPE + "  together: 3\n", ()),
+    "winners not measured again": (RECIPE + "  winners: 0\n", RECIPE, ()),
+    "forced measurement": (RECIPE, RECIPE, ("speed",)),
+    "two devices": (TWO_DEVICES + "  together: 3\n", TWO_DEVICES + "  together: 3\n", ()),
+    "two devices, other sittings": (TWO_DEVICES + "  together: 3\n", TWO_DEVICES, ()),
+    "some refused": (RECIPE, RECIPE.replace("[1, 2, 4]", "[1, 2, 4, 8]") + "  subject_to: [speed.ms <= 10]\n", ()),
+}
+
+
+@pytest.fixture
+def toy(in_folder: Path, monkeypatch: pytest.MonkeyPatch, without_pictures: None) -> SweepToy:
+    monkeypatch.setenv("TOY_LOG", str(in_folder / "log.txt"))
+    toy = make_sweep_toy(in_folder)
+    weigh = GAUGE.replace("class Gauge", "class Weigh").replace('"scales"', '"balance"').replace('"gauge "', '"weigh "')
+    (in_folder / "weigh.py").write_text(weigh)
+    return toy
+
+
+def work(lines: list[str]) -> Counter[str]:
+    """How often steps of each name worked; those of a sitting are one line."""
+    return Counter(name.split("#")[0] for line in lines for name in line.split()[1].split("+"))
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_plan_is_what_is_done(toy: SweepToy, state: str) -> None:
+    before, recipe, forced = STATES[state]
+    if before is not None:
+        toy.write(before).finish()
+    worked = len(toy.log)
+    toy.write(recipe)
+    plan = toy.plan(*forced)
+    assert len(toy.log) == worked
+    finished = toy.force(*forced)
+    new = [sitting for sitting in toy.record(finished).sittings if not sitting.reused and not finished.nothing_to_do]
+    last = [sitting for sitting in new if sitting.again]
+    done = work(toy.log[worked : len(toy.log) - len(last)])
+    todo = {step.name: step.distinct - step.there for step in plan.steps}
+    assert +Counter(todo) == done
+    assert plan.again == (None if done["speed"] else last[0].points if last else ())
+
+
+def test_a_plan_computes_and_writes_nothing(toy: SweepToy) -> None:
+    toy.finish()
+    toy.write(RECIPE.replace("[1, 2, 4]", "[1, 2, 4, 8]"))
+    store = toy.outputs / "store"
+
+    def written() -> set[Path]:
+        return {path for part in ("records", "objects", "building") for path in (store / part).rglob("*")}
+
+    before, worked = written(), len(toy.log)
+    toy.plan()
+    assert written() == before
+    assert len(toy.log) == worked
+
+
+def test_a_plan_tells_that_only_the_best_are_measured_again(toy: SweepToy) -> None:
+    toy.write(RECIPE + "  winners: 0\n").finish()
+    toy.write(RECIPE)
+    said = CliRunner().invoke(program, ["plan", str(toy.recipe), "--trust", "-o", str(toy.outputs)])
+    assert "the best are to be measured again: points 2, 3, 6" in said.output
+    said = CliRunner().invoke(program, ["plan", str(toy.recipe), "--trust", "-o", str(toy.outputs), "--force", "speed"])
+    assert "6 steps to run for 6 points" in said.output
+    assert "then the best are measured again" in said.output
+
+
+def test_what_reads_a_forced_step_may_be_reused_after_all(toy: SweepToy) -> None:
+    toy.finish()
+    plan = toy.plan("tint")
+    assert {step.name: (step.distinct, step.there) for step in plan.steps} == {
+        "base": (1, 1),
+        "tint": (2, 0),
+        "speed": (6, 0),
+    }
+    assert toy.record(toy.force("tint")).steps_done == 2
+
+
+def test_a_step_that_is_not_there_cannot_be_forced_in_a_plan_either(toy: SweepToy) -> None:
+    with pytest.raises(RequestError, match="--force nope"):
+        toy.plan("nope")

@@ -1,0 +1,324 @@
+"""Worker processes: what they answer, and that nothing is left of them, however they or their driver end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from contextlib import closing
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from ndld_flow.base.errors import BackendError, KilledError, ModelError, RequestError
+from ndld_flow.base.one_process import IN_PROCESS
+from ndld_flow.cli.bug import write_bug
+from ndld_flow.runner.events import Event, StepWaits, ignore
+from ndld_flow.runner.executors.choose_executor import choose_executor
+from ndld_flow.runner.executors.executor import StepTimeoutError
+from ndld_flow.runner.executors.in_process import InProcess
+from ndld_flow.runner.executors.worker_process import COMMAND
+from ndld_flow.runner.executors.workers import WorkerBugError, Workers
+from ndld_flow.runner.keys import make_key
+from tests.support.worker_toys import Deeds, processes_with, wait_until
+
+on_linux = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="only Linux lets a process keep its children"
+)
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A word in the environment of all processes that this test starts."""
+    word = f"mark-{uuid4().hex}"
+    monkeypatch.setenv("TOY_MARK", word)
+    return word
+
+
+@pytest.fixture
+def deeds(in_folder: Path) -> Deeds:
+    return Deeds(in_folder)
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    """Two for all tests: they last."""
+    with closing(Workers(2, trust=True)) as made:
+        yield made
+
+
+def building(deeds: Deeds) -> list[Path]:
+    folder = deeds.store.root / "building"
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def test_it_answers_with_the_record_that_the_store_has(deeds: Deeds, workers: Workers) -> None:
+    task = deeds.task('word: "Größe \\u2028 \\u0007"')
+    (record,) = workers.submit(task, deeds.store).result()
+    assert record == deeds.store.read_record(make_key(task.works[0].parts))
+    assert record.summary == "Größe \u2028 \u0007"
+    assert record.parents == {"from": "source"}
+    assert deeds.told == [("one", 1, 2, "about to do nothing")]
+
+
+def test_what_is_there_is_not_computed_again_unless_it_must(deeds: Deeds, workers: Workers) -> None:
+    task = deeds.task()
+    first, second = (workers.submit(task, deeds.store).result() for _ in range(2))
+    assert first == second
+    assert len(deeds.done) == 1
+
+
+def test_workers_last_and_work_side_by_side(deeds: Deeds, workers: Workers) -> None:
+    both = [workers.submit(deeds.task("act: pid, seconds: 1.0", name=name), deeds.store) for name in ("one", "two")]
+    pids = {future.result()[0].summary for future in both}
+    assert len(pids) == 2
+    again = workers.submit(deeds.task("act: pid", name="three"), deeds.store).result()[0].summary
+    assert again in pids
+
+
+def test_one_idle_worker_is_enough_for_one_task_after_another(deeds: Deeds) -> None:
+    with closing(Workers(2, trust=True)) as workers:
+        tasks = [deeds.task("act: pid", name=name) for name in ("one", "two", "three")]
+        assert len({workers.submit(task, deeds.store).result()[0].summary for task in tasks}) == 1
+
+
+def test_what_libraries_print_is_no_answer(deeds: Deeds, workers: Workers) -> None:
+    (record,) = workers.submit(deeds.task("act: print, word: '{\"said\": 1}'"), deeds.store).result()
+    assert record.summary == "''", "a step's standard input is empty, and the orders are not in it"
+
+
+def test_large_answers(deeds: Deeds, workers: Workers) -> None:
+    (record,) = workers.submit(deeds.task("act: shout, word: ü"), deeds.store).result()
+    assert record.summary == record.log.rpartition("  ")[2] == "ü" * 5_000_000
+
+
+def test_a_refusal_keeps_its_class_and_its_words(deeds: Deeds, workers: Workers) -> None:
+    with pytest.raises(ModelError, match=r"^step one: too heavy in its model.onnx$"):
+        workers.submit(deeds.task("act: refuse, word: too heavy"), deeds.store).result()
+    assert building(deeds) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"), [("act: bug, word: x", "ValueError: a bug about x"), ("act: exit, word: x", "SystemExit: x")]
+)
+def test_a_bug_is_a_bug_here_too_and_tells_where(deeds: Deeds, workers: Workers, settings: str, told: str) -> None:
+    with pytest.raises(WorkerBugError, match=told) as caught:
+        workers.submit(deeds.task(settings), deeds.store).result()
+    assert not isinstance(caught.value, RequestError)
+    message = write_bug(caught.value)
+    log = Path(message.partition("traceback are in ")[2].partition("; please")[0])
+    assert "deed.py" in log.read_text()
+    log.unlink()
+    assert workers.submit(deeds.task("word: fine"), deeds.store).result()[0].summary == "fine"
+
+
+def test_who_dies_of_a_task_twice_has_given_it_up(deeds: Deeds, workers: Workers) -> None:
+    with pytest.raises(KilledError) as caught:
+        workers.submit(deeds.task("act: segfault"), deeds.store).result()
+    assert str(caught.value).startswith("step one: the process that worked on it was killed by SIGSEGV; ")
+    assert "it said last: oh no" in str(caught.value)
+    assert len({pid for _, pid in deeds.done}) == 2
+    assert building(deeds) == []
+    assert workers.submit(deeds.task("word: fine"), deeds.store).result()[0].summary == "fine"
+
+
+@on_linux
+def test_who_dies_alone_would_die_again(deeds: Deeds, mark: str) -> None:
+    with closing(Workers(1, trust=True)) as alone:
+        with pytest.raises(KilledError) as caught:
+            alone.submit(deeds.task("act: segfault"), deeds.store).result()
+        assert "was killed by SIGSEGV; it said last: oh no. What was finished before is kept." in str(caught.value)
+        assert len(deeds.done) == 1
+        pid = int(alone.submit(deeds.task("act: pid"), deeds.store).result()[0].summary)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not processes_with(mark))  # it was idle: that is no try
+        assert alone.submit(deeds.task("word: fine"), deeds.store).result()[0].summary == "fine"
+
+
+def test_who_dies_once_is_replaced(deeds: Deeds, workers: Workers) -> None:
+    assert workers.submit(deeds.task("act: die once, word: fine"), deeds.store).result()[0].summary == "fine"
+    assert len({pid for _, pid in deeds.done}) == 2
+
+
+def test_a_worker_that_died_while_it_was_idle_is_replaced(deeds: Deeds, workers: Workers) -> None:
+    pid = int(workers.submit(deeds.task("act: pid"), deeds.store).result()[0].summary)
+    os.kill(pid, signal.SIGKILL)
+    assert workers.submit(deeds.task("word: fine"), deeds.store).result()[0].summary == "fine"
+
+
+@on_linux
+@pytest.mark.parametrize("whom", ["worker", "keeper"])
+def test_killed_at_work_it_is_replaced_and_leaves_nothing(deeds: Deeds, mark: str, whom: str) -> None:
+    with closing(Workers(2, trust=True)) as workers:
+        future = workers.submit(deeds.task("seconds: 600"), deeds.store)
+        wait_until(lambda: deeds.done)
+        worker = deeds.done[0][1]
+        os.kill(worker if whom == "worker" else os.getpgid(worker), signal.SIGKILL)
+        wait_until(lambda: len(deeds.done) == 2)
+        os.kill(deeds.done[1][1], signal.SIGKILL)
+        with pytest.raises(KilledError, match="was killed by SIGKILL"):
+            future.result()
+    assert processes_with(mark) == []
+    assert building(deeds) == []
+
+
+@on_linux
+def test_a_step_that_takes_too_long_is_stopped_with_all_it_started(deeds: Deeds, workers: Workers, mark: str) -> None:
+    with pytest.raises(StepTimeoutError, match=r"^step one: it took longer than 1.0 s and was stopped"):
+        workers.submit(deeds.task(f"act: spawn, word: {mark}, seconds: 600", timeout_s=1), deeds.store).result()
+    assert processes_with(mark) == []
+    assert building(deeds) == []
+    assert workers.submit(deeds.task("word: fine", timeout_s=60), deeds.store).result()[0].summary == "fine"
+
+
+def test_waiting_for_another_is_told_and_not_counted(deeds: Deeds) -> None:
+    told: list[Event] = []
+    with closing(Workers(1, told.append, trust=True)) as workers:
+        assert workers.submit(deeds.task(name="zero"), deeds.store).result()  # it has imported what it needs
+        task = deeds.task("word: fine", timeout_s=2)
+        with deeds.store.locks.hold(make_key(task.works[0].parts)):
+            future = workers.submit(task, deeds.store)
+            wait_until(lambda: told)
+            time.sleep(2.2)
+        assert future.result()[0].summary == "fine"
+        assert told == [StepWaits(name="one", waits_for="another run, which computes the same step")]
+
+
+def test_a_task_that_has_not_begun_can_be_cancelled(deeds: Deeds) -> None:
+    with closing(Workers(1, trust=True)) as workers:
+        first = workers.submit(deeds.task("seconds: 0.5"), deeds.store)
+        second = workers.submit(deeds.task(name="two"), deeds.store)
+        assert second.cancel()
+        assert first.result()
+        assert workers.submit(deeds.task(name="three"), deeds.store).result()
+        assert [name for name, _ in deeds.done] == ["one", "three"]
+
+
+@on_linux
+def test_closing_ends_all_at_once(deeds: Deeds, mark: str) -> None:
+    with closing(Workers(2, trust=True)) as workers:
+        futures = [
+            workers.submit(deeds.task(f"act: spawn, word: {mark}, seconds: 600", name=name), deeds.store)
+            for name in ("one", "two", "three")
+        ]
+        wait_until(lambda: len(deeds.done) == 2)
+        workers.close()
+    assert processes_with(mark) == []
+    assert building(deeds) == []
+    for future in futures:
+        with pytest.raises((BackendError, KilledError, CancelledError)):
+            future.result(timeout=1)
+
+
+def test_a_listener_that_fails_harms_nobody_else(deeds: Deeds, workers: Workers) -> None:
+    task = deeds.task()
+
+    def fail(*_: object) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        workers.submit(
+            type(task)((type(task.works[0])(**{**vars(task.works[0]), "progress": fail}),)), deeds.store
+        ).result()
+    assert workers.submit(deeds.task("word: fine"), deeds.store).result()[0].summary == "fine"
+
+
+def test_steps_tell_one_at_a_time(deeds: Deeds) -> None:
+    busy = threading.Lock()
+
+    def progress(*_: object) -> None:
+        assert busy.acquire(blocking=False)
+        time.sleep(0.05)
+        busy.release()
+
+    with closing(Workers(2, trust=True)) as workers:
+        tasks = [deeds.task("seconds: 0.2", name=name, hears=progress) for name in ("one", "two", "three", "four")]
+        for future in [workers.submit(task, deeds.store) for task in tasks]:
+            assert future.result()
+
+
+def test_any_command_may_start_a_worker(deeds: Deeds) -> None:
+    greeting = "import os, sys; print('Welcome!', flush=True); os.execv(sys.argv[1], sys.argv[1:])"
+    with closing(Workers(1, trust=True, command=(sys.executable, "-c", greeting, *COMMAND))) as workers:
+        assert workers.submit(deeds.task("word: fine"), deeds.store).result()[0].summary == "fine"
+
+
+def test_a_command_that_is_none_is_told(deeds: Deeds) -> None:
+    workers = Workers(1, trust=True, command=("no-such-program",))
+    with closing(workers), pytest.raises(BackendError, match="'no-such-program'"):
+        workers.submit(deeds.task(), deeds.store).result()
+
+
+def test_code_needs_trust(deeds: Deeds) -> None:
+    with closing(Workers(1)) as workers, pytest.raises(RequestError, match="read that code"):
+        workers.submit(deeds.task(), deeds.store).result()
+
+
+def test_which_executor_it_takes(deeds: Deeds, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(choose_executor(None, False, ignore, True), InProcess)  # as the suite is told to
+    assert isinstance(choose_executor(1, False, ignore, True), InProcess)
+    for jobs, limited, slots in ((3, False, 3), (None, True, 1), (1, True, 1)):
+        executor = choose_executor(jobs, limited, ignore, True)
+        assert isinstance(executor, Workers)
+        assert executor.slots == slots
+    with pytest.raises(RequestError, match="--jobs 0"):
+        choose_executor(0, False, ignore, True)
+    for word in ("0", None):
+        monkeypatch.setenv(IN_PROCESS, word) if word else monkeypatch.delenv(IN_PROCESS)
+        assert isinstance(choose_executor(None, False, ignore, True), Workers)
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from ndld_flow.runner.executors.workers import Workers
+from tests.support.worker_toys import Deeds
+
+deeds = Deeds(Path.cwd())
+workers = Workers(2, trust=True)
+try:
+    word = sys.argv[1]
+    tasks = [deeds.task(f"act: spawn, word: {word}, seconds: {sys.argv[2]}", name=name) for name in ("one", "two")]
+    for future in [workers.submit(task, deeds.store) for task in tasks]:
+        future.result()
+finally:
+    workers.close()
+"""
+
+
+def start_driver(folder: Path, mark: str, seconds: float) -> subprocess.Popen[bytes]:
+    here = Path(__file__).parent.parent.parent
+    return subprocess.Popen(
+        [sys.executable, "-c", DRIVER, mark, str(seconds)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(here)},
+        stderr=subprocess.PIPE,
+    )
+
+
+@on_linux
+@pytest.mark.parametrize("word", ["SIGKILL", "SIGINT"])
+def test_however_the_driver_ends_nothing_is_left_and_running_again_finishes(deeds: Deeds, mark: str, word: str) -> None:
+    driver = start_driver(deeds.folder, mark, 600)
+    wait_until(lambda: len(deeds.done) == 2)
+    keys = [
+        make_key(deeds.task(f"act: spawn, word: {mark}, seconds: 600", name=name).works[0].parts)
+        for name in ("one", "two")
+    ]
+    assert all(deeds.store.locks.is_held(key) for key in keys)
+    driver.send_signal(signal.Signals[word])
+    _, said = driver.communicate(timeout=60)
+    assert (b"KeyboardInterrupt" in said) == (word == "SIGINT")
+    wait_until(lambda: not processes_with(mark), 10)
+    assert not any(deeds.store.locks.is_held(key) for key in keys)
+    deeds.store.sweep_building()
+    assert building(deeds) == []
+    again = start_driver(deeds.folder, mark, 0)
+    assert (again.communicate(timeout=60)[1], again.returncode) == (b"", 0)
+    assert processes_with(mark) == []

@@ -1,0 +1,234 @@
+"""What only a machine with an NVIDIA GPU can show, by recipes; each test skips with the reason where it cannot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ndld_flow import api
+from ndld_flow.base.errors import BackendError, RequestError
+from ndld_flow.profiles.read.read_profile import read_profile
+from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.build import Build, EngineBackend
+from ndld_flow.records.profile import Profile
+from tests.support.gpu_machine import require_clocks, require_engines, require_gpu, require_provider
+from tests.support.models import make_cnn
+
+pytestmark = pytest.mark.gpu
+
+QUICK = {"runs": 1, "stable": "0 %", "passes": 20, "duration": 0, "warmup": 50, "layer_passes": 6}
+"""Enough to see everything a profile has; speed is not judged here."""
+BATCH = {"x": {"min": [1, 3, 16, 16], "opt": [4, 3, 16, 16], "max": [8, 3, 16, 16]}}
+Steps = Mapping[str, Mapping[str, Any]]
+
+both_backends = pytest.mark.parametrize("backend", ["tensorrt", "tensorrt_rtx"])
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A folder with a model, in which recipes run."""
+
+    folder: Path
+
+    def run(self, steps: Steps, *, force: Sequence[str] = ()) -> Path:
+        """The folder of a run that passed."""
+        recipe = {"name": "gpu", "model": "model.onnx", "inputs": BATCH, "steps": steps}
+        (self.folder / "gpu.yaml").write_text(json.dumps(recipe))  # JSON is YAML
+        done = api.run(self.folder / "gpu.yaml", outputs=self.folder / "outputs", force=force)
+        assert done.passed, done.verdict
+        return Path(done.folder)
+
+
+@pytest.fixture
+def bench(in_folder: Path) -> Bench:
+    make_cnn(in_folder / "model.onnx")
+    return Bench(in_folder)
+
+
+def read_build(run: Path, step: str = "engine") -> Build:
+    return Build.model_validate_json((run / step / "build.json").read_bytes())
+
+
+def read_measured(run: Path, step: str = "speed") -> Profile:
+    return Profile.model_validate_json((run / step / "profile.json").read_bytes())
+
+
+def engine_steps(backend: EngineBackend, speed: Mapping[str, Any] | None = None, **engine: Any) -> Steps:
+    """Build an engine of the model, and measure it."""
+    measured = {"step": "profile", "from": "source", "backend": backend, "engine": "engine", **QUICK, **(speed or {})}
+    return {"engine": {"step": "build_engine", "backend": backend, **engine}, "speed": measured}
+
+
+def check_times(profile: Profile) -> None:
+    """Every pass has its four parts, and layers were timed."""
+    for run in profile.runs:
+        parts = (run.enqueue_ms, run.h2d_ms, run.compute_ms, run.d2h_ms)
+        assert [len(part) for part in parts] == [len(run.latency_ms)] * 4
+        assert all(min(part) >= 0 for part in parts)
+        assert min(run.compute_ms) > 0
+    assert profile.layers
+    assert {len(layer.samples_ms) for layer in profile.layers} == {len(profile.layer_pass_ms)}
+    assert profile.layers_sum_ms > 0
+
+
+def test_this_machine_tells_its_gpu() -> None:
+    require_gpu()
+    checks = {check.name: check for check in api.doctor()}
+    assert checks["gpu"].state == "ok"
+    assert "compute capability" in checks["gpu"].found
+    assert "CUDA up to" in checks["gpu"].found
+
+
+def test_the_cuda_provider_is_measured_with_its_copies(bench: Bench) -> None:
+    provider = require_provider("cuda")
+    run = bench.run({"speed": {"step": "profile", "from": "source", "provider": "cuda", **QUICK}})
+    profile = read_measured(run)
+    assert profile.providers[0] == provider == "CUDAExecutionProvider"
+    for each in profile.runs:
+        assert len(each.h2d_ms) == len(each.d2h_ms) == len(each.latency_ms)
+    assert "CUDAExecutionProvider" in {layer.provider for layer in profile.layers}
+    assert profile.machine.gpus
+
+
+@pytest.mark.parametrize("provider", ["cuda", "tensorrt"])
+def test_a_provider_computes_what_the_cpu_does(bench: Bench, provider: str) -> None:
+    name = require_provider(provider)
+    check = {
+        "step": "check_accuracy",
+        "reference": "source",
+        "candidate": "source",
+        "provider": provider,
+        "reference_provider": "cpu",
+        "tolerance": {"cosine": 0.999, "snr_db": 40},
+    }
+    run = bench.run({"agree": check})
+    accuracy = Accuracy.model_validate_json((run / "agree/accuracy.json").read_bytes())
+    assert (accuracy.provider_reference, accuracy.provider_candidate) == ("CPUExecutionProvider", name)
+
+
+def test_the_tensorrt_provider_is_measured(bench: Bench) -> None:
+    provider = require_provider("tensorrt")
+    profile = read_measured(
+        bench.run({"speed": {"step": "profile", "from": "source", "provider": "tensorrt", **QUICK}})
+    )
+    assert profile.providers[0] == provider
+    assert profile.latency.median_ms > 0
+
+
+@both_backends
+def test_an_engine_for_this_gpu_is_inspected_and_measured(bench: Bench, backend: EngineBackend) -> None:
+    library = require_engines(backend)
+    run = bench.run(engine_steps(backend))
+    build = read_build(run)
+    assert build.version.startswith(library.version)
+    assert build.layers_basis == "engine inspector"
+    assert [(tensor.name, tensor.shape) for tensor in build.inputs] == [("x", (-1, 3, 16, 16))]
+    inspected = read_profile(run / "engine/model.trt.json")
+    assert [layer.name for layer in inspected.layers] == [layer.name for layer in build.layers]
+    assert any(layer.onnx_nodes for layer in build.layers), "layers know the nodes that they came from"
+    profile = read_measured(run)
+    assert profile.backend == backend
+    assert profile.inputs[0].shape == (4, 3, 16, 16)
+    check_times(profile)
+    assert {layer.name for layer in profile.layers} <= {layer.name for layer in build.layers}
+
+
+@both_backends
+def test_each_way_to_run_an_engine(bench: Bench, backend: EngineBackend) -> None:
+    require_engines(backend)
+    steps = engine_steps(backend)
+    ways: dict[str, dict[str, Any]] = {
+        "captured": {"cuda_graph": True},
+        "side_by_side": {"streams": 2},
+        "copied": {"transfers": True},
+        "sleeping": {"spin_wait": False},
+        "watched": {"sample_gpu": True},
+    }
+    run = bench.run({"engine": steps["engine"], **{name: {**steps["speed"], **way} for name, way in ways.items()}})
+    for name, way in ways.items():
+        profile = read_measured(run, name)
+        assert profile.options.items() >= way.items()
+        assert profile.latency.median_ms > 0
+
+
+@both_backends
+def test_an_engine_is_measured_at_other_batches(bench: Bench, backend: EngineBackend) -> None:
+    require_engines(backend)
+    profile = read_measured(bench.run(engine_steps(backend, {"batches": [1, 8]})))
+    assert [point.batch for point in profile.batches] == [1, 8]
+    with pytest.raises(RequestError, match="9"):
+        bench.run(engine_steps(backend, {"batches": [9]}))
+
+
+@both_backends
+@pytest.mark.parametrize("weights", ["refit", "strip"])
+def test_an_engine_gets_its_weights_before_it_runs(bench: Bench, backend: EngineBackend, weights: str) -> None:
+    require_engines(backend)
+    fixed = read_build(bench.run(engine_steps(backend)))
+    run = bench.run(engine_steps(backend, weights=weights))
+    build = read_build(run)
+    assert any(flag.startswith("REFIT") or flag == "STRIP_PLAN" for flag in build.flags)
+    if weights == "strip":
+        assert build.engine_bytes < fixed.engine_bytes
+    check_times(read_measured(run))
+
+
+@both_backends
+def test_a_prebuilt_engine_is_measured(bench: Bench, backend: EngineBackend) -> None:
+    require_engines(backend)
+    built = bench.run({"engine": engine_steps(backend)["engine"]}) / "engine/model.engine"
+    speed = {name: value for name, value in engine_steps(backend)["speed"].items() if name != "engine"}
+    check_times(read_measured(bench.run({"speed": {**speed, "engine_file": str(built)}})))
+
+
+@pytest.mark.parametrize("mode", ["strong", "obey"])
+def test_constrained_layers_are_built_and_run(bench: Bench, mode: str) -> None:
+    require_engines("tensorrt")
+    engine = engine_steps("tensorrt", typing=mode)
+    constrained = {"precise": {"step": "constrain_precision", "op_types": {"Conv": "fp32"}}}
+    speed = {**engine["speed"], "from": "precise"}
+    run = bench.run({**constrained, "engine": {**engine["engine"], "from": "precise"}, "speed": speed})
+    build = read_build(run)
+    assert build.constraints
+    check_times(read_measured(run))
+
+
+def test_the_second_build_takes_its_timings_from_the_cache(bench: Bench) -> None:
+    require_engines("tensorrt")  # TensorRT-RTX times nothing while it builds
+    steps = {"engine": engine_steps("tensorrt")["engine"]}
+    first = read_build(bench.run(steps)).timing_cache
+    assert first is not None
+    assert (first.loaded_bytes, first.saved_bytes > 0) == (0, True), first
+    second = read_build(bench.run(steps, force=["engine"])).timing_cache
+    assert second is not None
+    assert second.loaded_bytes == first.saved_bytes
+    # Every tactic is a hit: a miss would end this build.
+    sure = {"engine": {**steps["engine"], "error_on_timing_cache_miss": True}}
+    assert read_build(bench.run(sure)).engine_bytes > 0
+
+
+def test_an_engine_built_ahead_of_time_runs_here(bench: Bench) -> None:
+    require_engines("tensorrt_rtx")
+    everywhere = ["7.5", "8.0", "8.6", "8.9", "12.0"]
+    check_times(read_measured(bench.run(engine_steps("tensorrt_rtx", compute_capabilities=everywhere))))
+
+
+@both_backends
+def test_clocks_are_locked_while_it_measures_and_free_after(bench: Bench, backend: EngineBackend) -> None:
+    require_engines(backend)
+    require_clocks()
+    steps = engine_steps(backend, {"lock_clocks": True, "sample_gpu": True})
+    try:
+        locked = read_measured(bench.run(steps)).conditions
+    except BackendError as error:  # root of a container may not either
+        pytest.skip(str(error))
+    assert locked["locked_clocks"]
+    free = read_measured(bench.run(engine_steps(backend, {"sample_gpu": True}))).conditions
+    assert "locked_clocks" not in free
+    assert "gpu_samples" in locked
+    assert "gpu_samples" in free

@@ -1,0 +1,282 @@
+"""A GPU's clock is locked and always set free, and it is sampled meanwhile; on stand-ins of NVIDIA's tools."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from ndld_flow.base.errors import BackendError
+from ndld_flow.measure import gpu_sampling
+from ndld_flow.measure.gpu_names import find_in_nvml
+from ndld_flow.measure.gpu_sampling import GpuSamples, sampled_gpu
+from ndld_flow.measure.gpu_watch import watched_gpus
+from ndld_flow.measure.locked_clocks import locked_clocks
+from ndld_flow.measure.profiling_request import ProfilingRequest, Side
+from ndld_flow.measure.stopping import MeasuringPlan
+from ndld_flow.measure.timing_pass import Timing
+from ndld_flow.processes.parent import run_child
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+
+SOON_S = 30.0
+NVIDIA_SMI = """#!/bin/sh
+echo "$*" >> {log}
+case "$*" in
+  *--query-gpu*) echo "{base}" ;;
+  *{refuses}*) echo "The current user does not have permission to change clocks for GPU 0."; exit 4 ;;
+esac
+"""
+PYNVML = """
+import os
+NVML_CLOCK_LIMIT_ID_TDP, NVML_ERROR_NO_PERMISSION = 0xffffff01, 4
+class NVMLError(Exception):
+    value = 4
+    def __str__(self): return "Insufficient Permissions"
+def tell(*words):
+    with open({log!r}, "a") as log: print(*words, file=log)
+def nvmlInit(): pass
+def nvmlShutdown(): pass
+def nvmlDeviceGetHandleByIndex(index): return f"gpu{{index}}"
+def nvmlDeviceSetGpuLockedClocks(handle, low, high):
+    if os.environ.get("REFUSES"): raise NVMLError()
+    tell("lock", handle, hex(low), hex(high))
+def nvmlDeviceResetGpuLockedClocks(handle): tell("reset", handle)
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the stand-in of nvidia-smi was asked for; there is no NVML."""
+    _write_smi(tmp_path, "1410")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    _hide_nvml(tmp_path, monkeypatch)
+    return tmp_path / "calls.txt"
+
+
+def _write_smi(folder: Path, base: str, refuses: str = "nothing") -> None:
+    program = folder / "nvidia-smi"
+    program.write_text(NVIDIA_SMI.format(log=folder / "calls.txt", base=base, refuses=refuses))
+    program.chmod(0o755)
+
+
+def _hide_nvml(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = folder / "hidden"
+    hidden.mkdir()
+    (hidden / "pynvml.py").write_text("raise ImportError('hidden')")
+    monkeypatch.setenv("PYTHONPATH", str(hidden), prepend=os.pathsep)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+
+
+def _calls(log: Path) -> list[str]:
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def test_the_clock_is_locked_to_its_base_and_set_free(log: Path) -> None:
+    with locked_clocks(2) as how:
+        assert how == "to 1410 MHz by nvidia-smi"
+        assert _calls(log)[-1] == "-i 2 --lock-gpu-clocks=1410,1410"
+    assert _calls(log)[-1] == "-i 2 --reset-gpu-clocks"
+
+
+def test_it_is_set_free_after_an_error(log: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), locked_clocks(0):
+        raise KeyboardInterrupt
+    assert _calls(log)[-1] == "-i 0 --reset-gpu-clocks"
+
+
+LOCKS = """
+import sys, time
+from ndld_flow.measure.locked_clocks import locked_clocks
+with locked_clocks(0):
+    print("locked", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("word", ["SIGKILL", "SIGTERM"])
+def test_it_is_set_free_when_we_are_killed(word: str, log: Path) -> None:
+    ours = subprocess.Popen([sys.executable, "-c", LOCKS], stdout=subprocess.PIPE, start_new_session=True)
+    assert ours.stdout is not None
+    assert ours.stdout.readline() == b"locked\n"
+    os.killpg(ours.pid, getattr(signal, word))
+    ours.wait()
+    ours.stdout.close()
+    until = time.monotonic() + SOON_S
+    while _calls(log)[-1] != "-i 0 --reset-gpu-clocks" and time.monotonic() < until:
+        time.sleep(0.05)
+    assert _calls(log)[-1] == "-i 0 --reset-gpu-clocks"
+
+
+def test_it_is_set_free_when_the_keeper_is_killed(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ndld_flow.measure import locked_clocks as module
+
+    started: list[subprocess.Popen[str]] = []
+
+    class Watched(subprocess.Popen[str]):
+        def __init__(self, *arguments: object, **options: object) -> None:
+            super().__init__(*arguments, **options)  # type: ignore[call-overload]
+            started.append(self)
+
+    monkeypatch.setattr(module.subprocess, "Popen", Watched)  # type: ignore[attr-defined]
+    with locked_clocks(0):
+        monkeypatch.undo()
+        monkeypatch.setenv("PATH", str(log.parent), prepend=os.pathsep)
+        monkeypatch.setitem(sys.modules, "pynvml", None)
+        started[0].kill()
+    assert _calls(log)[-1] == "-i 0 --reset-gpu-clocks"
+
+
+def test_a_refusal_says_what_to_do(log: Path) -> None:
+    _write_smi(log.parent, "1410", "--lock-gpu-clocks")
+    with pytest.raises(BackendError, match=r"does not have permission .*Only root may set clocks"), locked_clocks(0):
+        pytest.fail("it was not locked")
+    assert not any("reset" in call for call in _calls(log))
+    _write_smi(log.parent, "[N/A]")
+    with pytest.raises(BackendError, match=r"does not know the base clock .*`pip install nvidia-ml-py`"):
+        locked_clocks(0).__enter__()
+
+
+def test_without_any_tool_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    _hide_nvml(tmp_path, monkeypatch)
+    with pytest.raises(BackendError, match=r"neither nvidia-ml-py .* nor nvidia-smi is here"), locked_clocks(0):
+        pytest.fail("it was not locked")
+
+
+def test_nvml_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "nvml.txt"
+    (tmp_path / "pynvml.py").write_text(PYNVML.format(log=str(log)))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with locked_clocks(1) as how:
+        assert how == "by NVML"
+        assert _calls(log) == ["lock gpu1 0xffffff01 0xffffff01"]
+    assert _calls(log)[-1] == "reset gpu1"
+    monkeypatch.setenv("REFUSES", "1")
+    with pytest.raises(BackendError, match=r"Insufficient Permissions.*Only root may set clocks"), locked_clocks(1):
+        pytest.fail("it was not locked")
+
+
+def test_gpus_are_named_as_cuda_sees_them(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML and nvidia-smi know nothing of CUDA_VISIBLE_DEVICES."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-8f2a")
+    with locked_clocks(0):
+        assert {call.partition(" -")[0] for call in _calls(log)} == {"-i 3"}
+    with locked_clocks(1):
+        pass
+    assert _calls(log)[-1] == "-i GPU-8f2a --reset-gpu-clocks"
+    handles = SimpleNamespace(nvmlDeviceGetHandleByIndex=lambda n: n, nvmlDeviceGetHandleByUUID=str.lower)
+    assert [find_in_nvml(handles, gpu) for gpu in (0, 1)] == [3, "gpu-8f2a"]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert find_in_nvml(handles, 1) == 1
+
+
+def test_working_processes_count_gpus_as_nvidia_smi_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    (tmp_path / "order.py").write_text("import os; print(0, 0, os.environ['CUDA_DEVICE_ORDER'])")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    assert run_child("order", tmp_path, lambda *_: None).doing == "PCI_BUS_ID"
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    assert run_child("order", tmp_path, lambda *_: None).doing == "FASTEST_FIRST"
+
+
+class FakeNvml(ModuleType):
+    """Tells of a GPU that has no sensor of temperature."""
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+    NVML_PCIE_UTIL_TX_BYTES, NVML_PCIE_UTIL_RX_BYTES = 0, 1
+
+    class NVMLError(Exception):
+        pass
+
+    class Rates:
+        gpu, memory, used = 93, 41, 2**30
+
+    def nvmlInit(self) -> None: ...
+
+    def nvmlShutdown(self) -> None: ...
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        if index:
+            raise self.NVMLError("Not Found")
+        return index
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Rates:
+        return self.Rates()
+
+    nvmlDeviceGetMemoryInfo = nvmlDeviceGetUtilizationRates
+
+    def nvmlDeviceGetClockInfo(self, handle: int, kind: int) -> int:
+        return {1: 1410, 2: 9500}[kind]
+
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
+        return 68_000
+
+    def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
+        raise self.NVMLError("Not Supported")
+
+    def nvmlDeviceGetPcieThroughput(self, handle: int, kind: int) -> int:
+        return 100 + kind
+
+
+def test_the_gpu_is_sampled_while_passes_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml("pynvml"))
+    monkeypatch.setattr(gpu_sampling, "PERIOD_S", 0.002)
+    with sampled_gpu(0) as samples:
+        began = time.monotonic()
+        while len(samples.read) < 3 and time.monotonic() - began < SOON_S:
+            time.sleep(0.01)
+    everything = samples.within([(began, time.monotonic())])
+    assert everything["power_w"] == {"median": 68.0, "min": 68.0, "max": 68.0}
+    assert everything["pcie_received_kb_per_s"] == {"median": 101.0, "min": 101.0, "max": 101.0}
+    assert "celsius" not in everything
+    told = samples.tell(everything)
+    assert "93 % of the time with a kernel running, 1,410 MHz, 68 W (medians of" in told
+    assert "counters" in told
+    before = samples.within([(began - 2, began - 1)])
+    assert before == {"samples": 0}
+    assert "over before it could be asked" in samples.tell(before)
+
+
+def test_why_a_gpu_was_not_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml("pynvml"))
+    with sampled_gpu(5) as samples:
+        pass
+    assert samples.tell(samples.within([])) == "the GPU was not sampled: NVML says Not Found"
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with sampled_gpu(0) as samples:
+        pass
+    assert "pip install nvidia-ml-py" in samples.tell({})
+
+
+def _side(called: str, provider: str, **asked: bool) -> Side:
+    plan, session = MeasuringPlan(), SessionSettings(provider)
+    request = ProfilingRequest(Path("m"), called, "", {}, session, plan, 0, (), 0, {}, **asked)  # type: ignore[arg-type]
+    return Side(request, Path(), lambda *_: None, f"step {called}")
+
+
+def test_all_that_are_measured_meanwhile_are_told(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import onnxruntime as ort
+
+    if "CUDAExecutionProvider" not in ort.get_available_providers():
+        pytest.skip("needs ONNX Runtime with CUDA")
+    asks, other, cpu = _side("a", "cuda", lock_clocks=True), _side("b", "cuda"), _side("c", "cpu")
+    timing = Timing([1.0], [0.0], began_s=5.0)
+    with watched_gpus([asks, other, cpu]) as watch:
+        for side in (asks, other):
+            conditions, notes = watch.tell(side.request, [timing])
+            assert conditions == {"locked_clocks": "to 1410 MHz by nvidia-smi"}
+            assert notes == ["the GPU's clock was locked to its base while it was measured, to 1410 MHz by nvidia-smi"]
+        assert watch.tell(cpu.request, [timing]) == ({}, [])
+    assert sum("--lock-gpu-clocks" in call for call in _calls(log)) == 1
+    _write_smi(log.parent, "1410", "--lock-gpu-clocks")
+    with pytest.raises(BackendError, match=r"^step a: lock_clocks: `nvidia-smi --lock"), watched_gpus([asks]):
+        pytest.fail("it was not locked")
+    watch.samples[0] = GpuSamples(at_s=[5.0005, 6.0], read=[{"power_w": 70.0}, {"power_w": 20.0}])
+    conditions, _ = watch.tell(other.request, [timing])
+    assert conditions["gpu_samples"] == {"samples": 1, "power_w": {"median": 70.0, "min": 70.0, "max": 70.0}}

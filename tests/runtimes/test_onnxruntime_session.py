@@ -1,0 +1,191 @@
+"""Sessions on the provider that was asked for, and errors a person can act on."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+from ndld_flow.base.errors import BackendError, ModelError
+from ndld_flow.runtimes.onnxruntime.execution_providers import full_name, memory_of, short_name, with_fallbacks
+from ndld_flow.runtimes.onnxruntime.native_output import catch_native_output
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
+from tests.support.models_run import write_model
+
+RELU = "g (float[n, 2] x) => (float[n, 2] y) { y = Relu(x) }"
+HAS_CUDA_PROVIDER = "CUDAExecutionProvider" in ort.get_available_providers()
+HAS_GPU = Path("/dev/nvidiactl").exists()
+
+
+def test_runs_on_the_cpu(tmp_path: Path) -> None:
+    model = open_model(write_model(tmp_path / "m.onnx", RELU), SessionSettings())
+    assert model.providers == ("CPUExecutionProvider",)
+    assert model.load_ms > 0
+    run = model.bind({"x": np.array([[-1, 2]], np.float32)})
+    run.once()
+    outputs = run.outputs()
+    assert outputs["y"] is not None
+    assert outputs["y"].tolist() == [[0, 2]]
+    assert run.output_shapes() == {"y": ("float32", (1, 2))}
+
+
+@pytest.mark.parametrize("level", ["disabled", "basic", "extended", "layout", "all"])
+def test_every_setting_is_taken(level: Any, tmp_path: Path) -> None:
+    settings = SessionSettings(
+        provider="CPUExecutionProvider",
+        optimization=level,
+        threads=1,
+        inter_op_threads=2,
+        execution="parallel",
+        memory_arena=False,
+        free_dimensions={"n": 4},
+    )
+    model = open_model(write_model(tmp_path / "m.onnx", RELU), settings)
+    options = model.session.get_session_options()
+    assert options.intra_op_num_threads == 1
+    assert options.inter_op_num_threads == 2
+    assert options.execution_mode == ort.ExecutionMode.ORT_PARALLEL
+    assert not options.enable_cpu_mem_arena
+    assert model.session.get_inputs()[0].shape == [4, 2]
+
+
+@pytest.mark.skipif(not HAS_CUDA_PROVIDER, reason="this ONNX Runtime is built without CUDA")
+@pytest.mark.skipif(HAS_GPU, reason="there is a GPU, so CUDA may load")
+@pytest.mark.parametrize(
+    ("provider", "full"),
+    [("cuda", "CUDAExecutionProvider"), ("TensorrtExecutionProvider", "TensorrtExecutionProvider")],
+)
+def test_a_provider_that_does_not_load_is_an_error(
+    provider: str, full: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = write_model(tmp_path / "m.onnx", RELU)
+    with pytest.raises(BackendError) as error:
+        open_model(path, SessionSettings(provider=provider))
+    message = str(error.value)
+    assert full in message
+    assert "Failed to load" in message or "Failed to create" in message
+    assert "provider: cpu" in message
+    assert "\n" not in message
+    assert capfd.readouterr() == ("", "")
+
+
+def test_unknown_providers_name_the_nearest() -> None:
+    with pytest.raises(BackendError, match=r'"cudda" is no execution provider .* (did you mean "cuda"|known: cpu)'):
+        full_name("cudda")
+    missing = next(p for p in ort.get_all_providers() if p not in ort.get_available_providers())
+    with pytest.raises(BackendError, match=f"has no {missing}; it has .*cpu"):
+        full_name(missing)
+    assert full_name("cpuexecutionprovider") == full_name("CPU") == "CPUExecutionProvider"
+    assert short_name("CUDAExecutionProvider") == "cuda"
+
+
+def test_what_runs_behind_a_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    available = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(ort, "get_available_providers", lambda: available)
+    chain = with_fallbacks("TensorrtExecutionProvider", {"device_id": "1", "trt_fp16_enable": "1"})
+    assert [name for name, _ in chain] == available
+    assert chain[1][1] == {"device_id": "1"}
+    assert memory_of("CUDAExecutionProvider", {"device_id": "1"}) == ("cuda", 1)
+    assert memory_of("CPUExecutionProvider", {}) == ("cpu", 0)
+    with pytest.raises(BackendError, match='device_id is "first"'):
+        memory_of("CUDAExecutionProvider", {"device_id": "first"})
+
+
+def test_models_that_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"not a model at all")
+    with pytest.raises(ModelError, match=r"refuses .*broken\.onnx"):
+        open_model(broken, SessionSettings())
+    with pytest.raises(ModelError, match="there is no model file"):
+        open_model(tmp_path / "missing.onnx", SessionSettings())
+    unknown = write_model(tmp_path / "unknown.onnx", "g (float[n] x) => (float[n] y) { y = Nonsense(x) }")
+    with pytest.raises(ModelError, match="Nonsense") as error:
+        open_model(unknown, SessionSettings())
+    assert "\n" not in str(error.value)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_models_that_fail_when_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    graph = "g (float[n] x) => (float[m] y) <int64[1] s = {7}> { y = Reshape(x, s) }"
+    model = open_model(write_model(tmp_path / "m.onnx", graph), SessionSettings())
+    with pytest.raises(ModelError, match=r"m\.onnx fails when run: .*Reshape.* It was fed x float32 3; check"):
+        model.bind({"x": np.zeros(3, np.float32)}).once()
+    with pytest.raises(ModelError, match="Unexpected input data type"):
+        model.bind({"x": np.zeros(7, np.float64)}).once()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "double", "bool", "uint8", "int64", "float8e4m3fn"])
+def test_dtypes_go_in_and_come_out(dtype: str, tmp_path: Path) -> None:
+    graph = f"g ({dtype}[n, 2] x) => ({dtype}[n, 2] y) {{ y = Identity(x) }}"
+    model = open_model(write_model(tmp_path / "m.onnx", graph, opset=19), SessionSettings())
+    names = {"double": np.float64, "bfloat16": ml_dtypes.bfloat16, "float8e4m3fn": ml_dtypes.float8_e4m3fn}
+    given = np.array([[0, 1], [1, 1], [0, 0]]).astype(names.get(dtype, dtype))
+    run = model.bind({"x": given.T.copy().T})  # not contiguous
+    run.once()
+    returned = run.outputs()["y"]
+    assert returned is not None
+    assert returned.dtype == given.dtype
+    assert np.array_equal(returned.astype(np.float32), given.astype(np.float32))
+
+
+def test_outputs_that_are_no_tensors_and_strings(tmp_path: Path) -> None:
+    graph = "g (float[n] x) => (seq(float[m]) s, string[n] t) { s = SplitToSequence(x) t = Cast <to = 8> (x) }"
+    model = open_model(write_model(tmp_path / "m.onnx", graph), SessionSettings())
+    run = model.bind({"x": np.ones(2, np.float32)})
+    run.once()
+    outputs = run.outputs()
+    assert outputs["s"] is None
+    assert outputs["t"] is not None
+    assert outputs["t"].tolist() == ["1", "1"]
+    assert run.output_shapes() == {"s": ("seq(tensor(float))", ()), "t": ("string", (2,))}
+
+
+def test_the_optimised_model_keeps_its_weights_beside_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = write_model(tmp_path / "m.onnx", RELU)
+    written = tmp_path / "optimised.onnx"
+    open_model(path, SessionSettings(optimized_model=written))
+    assert written.is_file()
+    assert capfd.readouterr() == ("", "")  # ONNX Runtime warns that it is for this machine only
+
+
+def test_native_output_is_caught_and_python_keeps_its_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    with catch_native_output() as caught:
+        os.write(2, b"\x1b[1;31mfrom C++\x1b[m\n")
+        sys.stderr.write("from Python\n")
+    os.write(2, b"after\n")
+    assert caught.text == "from C++\n"
+    assert "after" in capfd.readouterr().err
+
+
+def test_native_output_is_given_back_after_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ZeroDivisionError), catch_native_output() as caught:
+        os.write(2, b"inside\n")
+        _ = 1 / 0
+    os.write(2, b"after\n")
+    assert caught.text == "inside\n"
+    assert capfd.readouterr().err == "after\n"
+
+
+def test_threads_catch_one_after_another() -> None:
+    texts: list[str] = []
+
+    def work(word: str) -> None:
+        with catch_native_output() as caught:
+            for _ in range(20):
+                os.write(2, word.encode())
+        texts.append(caught.text)
+
+    threads = [threading.Thread(target=work, args=(word,)) for word in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(texts) == [word * 20 for word in "abcd"]

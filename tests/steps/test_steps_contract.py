@@ -1,0 +1,200 @@
+"""What every step must keep. Steps are discovered: a new one is tested here without a line being written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import jsonschema
+import pytest
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from ndld_flow import api
+from ndld_flow.base.declared_metrics import Returns, find_metric
+from ndld_flow.base.settings import describe_settings
+from ndld_flow.recipe.schema import describe_recipes
+from ndld_flow.recipe.step_types import StepType
+from ndld_flow.records.run_record import RunRecord
+from ndld_flow.records.step_record import StepRecord
+from ndld_flow.step import Reads, Reuse, Step
+from ndld_flow.store.digest import digest_file
+from ndld_flow.store.kinds import Artifact, Onnx
+from tests.support.models import make_cnn
+
+TYPES = {found.name: found for found in api.steps()}
+INPUTS = {"x": {"shape": [1, 3, 16, 16]}}
+"""Of the model the steps are tested on."""
+
+every_step = pytest.mark.parametrize("found", TYPES.values(), ids=TYPES)
+
+
+def required(found: StepType) -> list[str]:
+    reads = found.cls.marked(Reads)
+    return [name for name, info in found.cls.model_fields.items() if info.is_required() and name not in reads]
+
+
+def least_settings(found: StepType) -> dict[str, Any]:
+    """What a recipe must say at least: which step to read, for settings without a default.
+
+    A step that works as long as a budget lasts gets a small one.
+    """
+    fields = found.cls.model_fields
+    reads = {name: "before" for name in found.cls.marked(Reads) if fields[name].is_required()}
+    return reads | ({"budget": 1000.0} if "budget" in fields else {})
+
+
+def with_least_settings(found: StepType) -> Step[Any, Any]:
+    return found.cls.model_validate_json(json.dumps(least_settings(found)))
+
+
+def recipe_for(found: StepType) -> dict[str, Any]:
+    """A recipe whose last step is the one to test, after a step that makes what it reads."""
+    steps: dict[str, Any] = {}
+    reads = found.cls.kinds()[0]
+    if reads is not Onnx:
+        maker = next(name for name, other in TYPES.items() if other.cls.kinds()[1] is reads)
+        steps["before"] = {"step": maker, **least_settings(TYPES[maker])}
+    steps["tested"] = {"step": found.name, **least_settings(found)}
+    return {"name": "contract", "model": "model.onnx", "inputs": INPUTS, "steps": steps}
+
+
+def run(found: StepType, folder: Path, outputs: str) -> RunRecord:
+    make_cnn(folder / "model.onnx")
+    (folder / "recipe.yaml").write_text(json.dumps(recipe_for(found)))
+    done = api.run(folder / "recipe.yaml", outputs=folder / outputs)
+    return RunRecord.model_validate_json((Path(done.folder) / "run.json").read_text())
+
+
+def check_metrics(found: StepType, settings: Step[Any, Any], step: StepRecord) -> None:
+    """What a step returned is what it declares, in the units that it declares."""
+    declared = found.cls.returns
+    assert declared is not None, "built-in steps declare their metrics"
+    for name, metric in step.metrics.items():
+        known = find_metric(name, settings, declared)
+        assert isinstance(known, Returns), f"{name}: {known}"
+        assert metric.unit == known.unit, name
+    assert not [each.name for each in declared if each.is_certain and each.name not in step.metrics]
+
+
+def test_there_are_steps() -> None:
+    assert {"lint", "sanitize", "convert_fp16", "check_accuracy", "profile", "fix_shapes"} <= set(TYPES)
+
+
+def test_listing_steps_imports_nothing_heavy() -> None:
+    heavy = "{'onnx', 'onnx_ir', 'onnxruntime', 'numpy', 'polygraphy', 'tensorrt', 'pandas', 'matplotlib', 'hydra'}"
+    code = f"import sys; from ndld_flow import api; api.steps(); assert not {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@every_step
+def test_the_header_says_what_it_reads_and_makes(found: StepType) -> None:
+    reads, makes = found.cls.kinds()
+    assert issubclass(reads, Artifact)
+    assert issubclass(makes, Artifact)
+    assert found.cls.run is not Step.run
+    assert isinstance(found.cls.reuse, Reuse)
+    assert isinstance(found.cls.version, int)
+
+
+@every_step
+def test_it_is_documented(found: StepType) -> None:
+    assert found.summary.endswith("."), "the docstring's first line is a sentence"
+    assert len(found.summary) < 100
+    assert found.cls.__doc__ != Step.__doc__
+    for model in models_of(found.cls):
+        undescribed = set(model.model_fields) - set(describe_settings(model))
+        assert not undescribed, f"{model.__name__}: {undescribed} need docstrings: they become the help and the schema"
+
+
+def models_of(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    from ndld_flow.recipe.messages import models_in
+
+    yield model
+    for info in model.model_fields.values():
+        for inner in models_in(info.annotation):
+            yield from models_of(inner)
+
+
+@every_step
+def test_settings_are_strict_and_frozen(found: StepType) -> None:
+    assert found.cls.model_config["frozen"] and found.cls.model_config["strict"]
+    with pytest.raises(ValidationError):
+        found.cls.model_validate_json('{"a_setting_that_no_step_has": 1}')
+
+
+@every_step
+def test_settings_survive_being_written_and_read(found: StepType) -> None:
+    if required(found):
+        pytest.skip(f"has no default for {required(found)}")
+    step = with_least_settings(found)
+    assert found.cls.model_validate_json(step.model_dump_json()) == step
+
+
+@every_step
+def test_its_help_names_every_setting(found: StepType) -> None:
+    from ndld_flow.cli.explain_step import describe_step, explain_step
+
+    page = click.unstyle(explain_step(found))
+    for name in found.cls.model_fields:
+        assert f"{name}:" in page
+    assert json.loads(json.dumps(describe_step(found)))["name"] == found.name
+
+
+@pytest.fixture(scope="module")
+def validator() -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(describe_recipes(TYPES.values()))
+
+
+def test_the_schema_is_one(validator: jsonschema.Draft202012Validator) -> None:
+    jsonschema.Draft202012Validator.check_schema(validator.schema)
+
+
+@every_step
+def test_the_schema_agrees_with_validation(found: StepType, validator: jsonschema.Draft202012Validator) -> None:
+    recipe = {
+        "model": "m.onnx",
+        "steps": {"a": {"step": found.name, **least_settings(found)}, found.name: least_settings(found)},
+    }
+    if not required(found):
+        assert not list(validator.iter_errors(recipe))
+        full = with_least_settings(found).model_dump(mode="json")
+        recipe["steps"] = {found.name: full}
+        assert not list(validator.iter_errors(recipe))
+    recipe["steps"] = {"a": {"step": found.name, "a_setting_that_no_step_has": 1}}
+    assert list(validator.iter_errors(recipe))
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parent.parent.parent / "pipelines").glob("*.yaml")), ids=lambda p: p.stem
+)
+def test_the_schema_knows_how_recipes_are_written(path: Path, validator: jsonschema.Draft202012Validator) -> None:
+    assert not list(validator.iter_errors(yaml.safe_load(path.read_text())))
+
+
+@every_step
+def test_it_works_by_default_leaves_its_input_alone_and_if_pure_makes_the_same_bytes_again(
+    found: StepType, in_folder: Path
+) -> None:
+    if required(found):
+        pytest.skip(f"has no default for {required(found)}")
+    record = run(found, in_folder, "one")
+    before = digest_file(make_cnn(in_folder / "again.onnx"))
+    assert digest_file(in_folder / "model.onnx") == before
+    step = record.steps[-1].record
+    assert step is not None
+    check_metrics(found, with_least_settings(found), step)
+    assert step.summary
+    assert "\n" not in step.summary
+    assert step.artifact.kind == found.cls.kinds()[1].kind
+    if found.cls.kinds() == (Onnx, Onnx):
+        assert step.change is not None, "a model-changing step says what it changed"
+    if found.cls.reuse is Reuse.ANYWHERE:
+        again = run(found, in_folder, "two").steps[-1].record
+        assert again is not None
+        assert again.artifact == step.artifact

@@ -1,0 +1,61 @@
+"""What a machine with a GPU has, tried once in a process; tests that need more skip and say what is missing."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from ndld_flow.base.errors import NdldFlowError
+from ndld_flow.records.build import EngineBackend
+from ndld_flow.runtimes.onnxruntime.provider_check import try_provider
+from ndld_flow.runtimes.tensorrt.library import Library, find_library
+from ndld_flow.runtimes.tensorrt.trial import Trial, try_gpu, try_library
+
+
+def require_gpu() -> None:
+    """Skip where no NVIDIA GPU answers."""
+    gpu = _gpu_trials()[""]
+    if not gpu.works:
+        pytest.skip(f"no GPU: {gpu.found}")
+
+
+def require_provider(provider: str) -> str:
+    """The full name of an execution provider of ONNX Runtime; skip where it does not load."""
+    require_gpu()
+    try:
+        return try_provider(provider)
+    except NdldFlowError as error:
+        pytest.skip(f"no {provider} provider: {error}")
+
+
+def require_engines(backend: EngineBackend) -> Library:
+    """The installed TensorRT; skip where it is not, or does not build and run an engine on this GPU."""
+    require_gpu()
+    library = find_library(backend)
+    if not library.found:
+        pytest.skip(library.missing)
+    for trial in _engine_trials(library):
+        if trial.name in ("", "on this GPU") and not trial.works:
+            pytest.skip(f"{backend} {library.version} does not work here: {trial.found}")
+    if not _gpu_trials()["cuda runtime"].works:
+        pytest.skip(f"engines cannot be run: {_gpu_trials()['cuda runtime'].found}")
+    return library
+
+
+def require_clocks() -> None:
+    """Skip where the GPU's clocks may not be locked."""
+    require_gpu()
+    clocks = _gpu_trials()["gpu clocks"]
+    if not clocks.works:
+        pytest.skip(clocks.found)
+
+
+@cache
+def _gpu_trials() -> dict[str, Trial]:
+    return {trial.name: trial for trial in try_gpu()}
+
+
+@cache
+def _engine_trials(library: Library) -> list[Trial]:
+    return try_library(library)

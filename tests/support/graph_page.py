@@ -1,0 +1,110 @@
+"""A page with a graph view and nothing else, and profiles to show in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from ndld_flow.records.profile import Layer, Profile, ProfileRun, TensorInfo
+from ndld_flow.report.collect_graph import collect_graph, graph_payload
+from ndld_flow.report.render import GRAPH
+from tests.support.run_fixtures import MACHINE
+
+STYLES = ("tokens.css", "page.css", "charts.css", "tables.css", "graph.css")
+SCRIPTS = (
+    "quantities.js",
+    "elements.js",
+    "tooltip.js",
+    *GRAPH,
+)
+
+_TYPES = ("Conv", "Relu", "Add", "MatMul", "Reshape", "MaxPool", "LayerNormalization", "Cast")
+
+
+def tensors(*names: str) -> tuple[TensorInfo, ...]:
+    return tuple(TensorInfo(name=name, dtype="float32", shape=(1, 8)) for name in names)
+
+
+def layer(index: int, reads: Sequence[str], writes: Sequence[str], type_: str = "Add", ms: float = 1.0) -> Layer:
+    """A layer that reads and writes tensors of these names."""
+    return Layer(
+        index=index,
+        name=f"layer_{index}",
+        type=type_,
+        precision="float16" if index % 3 == 0 else "float32",
+        inputs=tensors(*reads),
+        outputs=tensors(*writes),
+        samples_ms=(ms, ms, ms),
+    )
+
+
+def profile_of(layers: Sequence[Layer], inputs: Sequence[str] = ("x",), outputs: Sequence[str] = ()) -> Profile:
+    return Profile(
+        label="p",
+        model_digest="",
+        backend="onnxruntime",
+        machine=MACHINE,
+        versions={},
+        options={},
+        inputs=tensors(*inputs),
+        outputs=tensors(*outputs),
+        warmup_passes=1,
+        warmup_ms=1,
+        runs=(ProfileRun(latency_ms=(1.0,)),),
+        layers=tuple(layers),
+    )
+
+
+def residual_profile(count: int) -> Profile:
+    """A chain in which every fourth layer also reads what its third predecessor read; later layers take longer."""
+    layers = []
+    for place in range(count):
+        reads = ["x"] if place == 0 else [f"t{place - 1}"]
+        if place % 4 == 3:
+            reads.append(f"t{place - 3}")
+        layers.append(layer(place, reads, [f"t{place}"], _TYPES[place % len(_TYPES)], 0.1 + place / count))
+    return profile_of(layers, outputs=[f"t{count - 1}"])
+
+
+def write_graph_page(profile: Profile, folder: Path, script: str = "") -> Path:
+    """`report.html` with `view` and `picked` in its global scope; `script` runs after them."""
+    picture = collect_graph(profile)
+    assert picture is not None
+    layers = [
+        {"name": one.name, "type": one.type, "ms": one.median_ms, "precision": one.precision, "role": one.role}
+        for one in profile.layers
+    ]
+    data = json.dumps({"graph": graph_payload(picture), "layers": layers}).replace("<", "\\u003c")
+    static = resources.files("ndld_flow.report").joinpath("static")
+    styles = "\n".join(static.joinpath(name).read_text("utf-8") for name in STYLES)
+    scripts = "\n".join(static.joinpath(name).read_text("utf-8") for name in SCRIPTS)
+    page = folder / "report.html"
+    page.write_text(_PAGE % (styles, data, scripts, script), encoding="utf-8")
+    return page
+
+
+_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>graph</title><style>%s</style>
+<body><div class="tooltip" hidden></div><main><div id="host"></div></main>
+<script type="application/json" id="data">%s</script>
+<script>%s
+const { graph, layers } = JSON.parse(document.getElementById("data").textContent);
+globalThis.picked = [];
+const kinds = (key) => kindsMode({ key, title: key, of: (layer) => layers[layer][key], layers: layers.length });
+const ratio = (layer) => [null, 1, 2, 0.5][layer %% 4];
+globalThis.view = new GraphView(document.getElementById("host"), graph, {
+  label: "test",
+  name: (layer) => layers[layer].name,
+  type: (layer) => layers[layer].type,
+  about: (layer) => `${layers[layer].name}\\n${milliseconds(layers[layer].ms)}`,
+  pick: (layer) => picked.push(layer),
+  modes: [
+    heatMode({ value: (layer) => layers[layer].ms, layers: layers.length }),
+    familyMode(graph), kinds("precision"), kinds("role"), deltaMode({ ratio }),
+  ],
+});
+%s
+requestAnimationFrame(() => requestAnimationFrame(() => { document.documentElement.dataset.ready = "1"; }));
+</script></html>
+"""

@@ -1,0 +1,72 @@
+"""Runs of the command line as processes of their own, without the seconds that importing everything anew takes.
+
+A server that has imported what a run needs is forked for each of them: a process with its own id, signals and streams,
+which begins where `ndld-flow` begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+_ROOT = Path(__file__).parent.parent.parent
+
+
+class ProcessRun:
+    """`ndld-flow` with these arguments in a folder, started."""
+
+    def __init__(self, *arguments: str, cwd: Path, env: Mapping[str, str]) -> None:
+        self._said = Path(tempfile.mkdtemp(dir=cwd, prefix=".said-"))
+        for name in ("out", "err"):
+            (self._said / name).touch()
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["tests.support.warm_process"])
+        with contextlib.chdir(_ROOT):  # from where the server finds it
+            forkserver.ensure_running()
+        self._process: ForkServerProcess = context.Process(target=_begin, args=(arguments, cwd, dict(env), self._said))
+        self._process.start()
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; `None` while it runs."""
+        return self._process.exitcode
+
+    @property
+    def told(self) -> str:
+        """Standard output until now."""
+        return (self._said / "out").read_text()
+
+    def send_signal(self, which: signal.Signals) -> None:
+        """As `Popen` does: not where it has ended already."""
+        if self._process.pid is not None and self.poll() is None:
+            os.kill(self._process.pid, which)
+
+    def finish(self, limit_s: float) -> tuple[int, str, str]:
+        """Exit code, standard output and standard error. Raises `TimeoutError` when it takes longer."""
+        self._process.join(limit_s)
+        code = self.poll()
+        if code is None:
+            self._process.kill()
+            raise TimeoutError(f"it runs after {limit_s} s")
+        return code, (self._said / "out").read_text(), (self._said / "err").read_text()
+
+
+def _begin(arguments: tuple[str, ...], folder: Path, env: Mapping[str, str], said: Path) -> None:
+    from ndld_flow.cli import main
+
+    for stream, name in ((sys.stdout, "out"), (sys.stderr, "err")):
+        stream.flush()
+        with (said / name).open("wb") as file:
+            os.dup2(file.fileno(), 1 if name == "out" else 2)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w") for number in (1, 2))
+    os.chdir(folder)
+    os.environ.update(env)
+    sys.argv = ["ndld-flow", *arguments]
+    main()

@@ -1,0 +1,110 @@
+"""A space's points have numbers, in the order of a grid; what is excluded has none."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from ndld_flow.sweep_search.axis_values import values_of
+from ndld_flow.sweep_search.numbered_space import NumberedSpace
+from ndld_flow.sweep_search.space import Choices, Numbers, Space
+from ndld_flow.sweep_search.space_size import count_points, excluded_count
+from tests.support.search_spaces import STEPPED, identities, points_of, spaces
+
+
+@settings(deadline=None, max_examples=40)
+@given(space=spaces())
+def test_numbers_are_those_of_a_grid_without_what_is_excluded(space: Space) -> None:
+    numbered = NumberedSpace(space)
+    places = [numbered.place(number) for number in range(numbered.count)]
+    assert identities(map(numbered.point, places)) == identities(points_of(space))
+    assert [numbered.number(place) for place in places] == list(range(numbered.count))
+
+
+@settings(deadline=None, max_examples=40)
+@given(space=spaces())
+def test_what_is_excluded_has_no_number(space: Space) -> None:
+    numbered, whole = NumberedSpace(space), NumberedSpace(Space(space.axes))
+    numbers = [numbered.number(whole.place(number)) for number in range(whole.count)]
+    assert [number for number in numbers if number is not None] == list(range(numbered.count))
+    assert (count_points(space), excluded_count(space)) == (numbered.count, numbers.count(None))
+
+
+def test_a_space_too_large_to_list_is_counted() -> None:
+    axes = tuple(Numbers(f"a{n}", 1, 1000, integer=True) for n in range(6))
+    some = tuple(range(1, 501))
+    space = Space(axes, ({"a0": (1,), "a5": (1000,)}, {"a0": some, "a1": some}, {"a5": (7.0, 0, 1001, True)}))
+    first, second, third = 1000**4, 500 * 500 * 1000**4, 1000**5
+    first_and_second, second_and_third = 500 * 1000**3, 500 * 500 * 1000**3
+    assert excluded_count(space) == first + second + third - first_and_second - second_and_third
+    assert NumberedSpace(space).number(NumberedSpace(space).place(10**17)) == 10**17
+
+
+def test_any_number_between_two_bounds_is_no_count() -> None:
+    space = Space((Choices("a", (1, 2)), Numbers("b", 0, 1)), ({"a": (1,)},))
+    assert (count_points(space), excluded_count(space)) == (None, None)
+    nothing = Space(space.axes, ({"a": (1, 2)},))
+    assert (count_points(nothing), excluded_count(nothing)) == (0, None)
+    a_number = NumberedSpace(Space(space.axes, ({"b": (0.5,)},)))
+    assert a_number.number((0, 0.5)) is None
+    assert a_number.number((0, 0.25)) == 0
+
+
+@pytest.mark.parametrize(("axis", "expected"), STEPPED)
+def test_steps_are_what_people_write(axis: Numbers, expected: tuple[float, ...]) -> None:
+    values = values_of(axis)
+    shown = [values.value(position) for position in range(values.count or 0)]
+    assert shown == list(expected)
+    assert [type(value) for value in shown] == [type(value) for value in expected] or axis == Numbers("", 2, 2)
+    assert [values.position(value) for value in shown] == list(range(len(shown)))
+    assert [values.nearest(values.share(position)) for position in range(len(shown))] == list(range(len(shown)))
+
+
+def test_a_value_that_is_not_on_the_axis_has_no_position() -> None:
+    stepped, between, listed = (
+        values_of(Numbers("a", 10, 30, step=10)),
+        values_of(Numbers("a", 1, 2)),
+        Choices("a", (1,)),
+    )
+    assert [stepped.position(value) for value in (10, 20.0, 25, 0, 40, True, "10", None)] == [0, 1, *[None] * 6]
+    assert [between.position(value) for value in (1, 1.5, 2, 2.5, True, "1")] == [1, 1.5, 2, None, None, None]
+    assert [values_of(listed).position(value) for value in (1, 1.0, True, "1")] == [0, 0, None, None]
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_numbers_between_bounds_have_few_digits_and_stay_inside(log: bool) -> None:
+    axis = values_of(Numbers("a", 0.123456789, 12.3456789, log=log))
+    shares = [n / 200 for n in range(201)]
+    numbers = [float(axis.nearest(share)) for share in shares]
+    assert all(0.123456789 <= number <= 12.3456789 for number in numbers)
+    assert max(len(repr(number)) for number in numbers[1:-1]) <= 8
+    assert [axis.share(number) for number in numbers] == pytest.approx(shares, abs=1e-4)
+
+
+def test_an_exclusion_that_names_no_axis_leaves_nothing() -> None:
+    assert count_points(Space((Choices("a", (1, 2)),), ({},))) == 0
+
+
+def test_a_value_listed_twice_is_one_value() -> None:
+    assert count_points(Space((Choices("a", (1, 2, 1, True, [1], [1.0])),))) == 4
+
+
+@pytest.mark.parametrize(
+    ("space", "told"),
+    [
+        (Space((Choices("a", ()),)), "a: it has no values to try."),
+        (Space((Numbers("a", 2, 1),)), "a: goes from 2 to 1; give the smaller number first."),
+        (Space((Numbers("a", 0, float("inf")),)), "a: goes from 0 to inf; give the smaller number first."),
+        (Space((Numbers("a", 0, 1, log=True),)), "a: begins at 0, and a logarithmic axis begins above 0."),
+        (Space((Numbers("a", 0, 1, step=0),)), "a: its step is 0; a step is a number above 0."),
+        (Space((Numbers("a\x1b", 0.5, 3, integer=True),)), "a␛: whole numbers begin at a whole number"),
+        (
+            Space((Choices("threads", (1,)),), ({"thread": (1,)},)),
+            'thread is excluded, and it is not swept; did you mean "threads"?',
+        ),
+    ],
+)
+def test_what_makes_no_space_is_told(space: Space, told: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        count_points(space)
+    assert str(refused.value).startswith(told)
