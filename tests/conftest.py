@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -44,7 +45,13 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs a cluster comes first: workers take tests from each other's ends, and one cluster is enough."""
+    """Sort the tests that need a cluster to the front, and give the slow ones an hour.
+
+    Workers take tests from each other's ends, and one cluster is enough.
+    """
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(3600))
     items.sort(key=lambda item: "cluster" not in getattr(item, "fixturenames", ()))
 
 
@@ -70,6 +77,13 @@ def tally(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Tally]]:
 
     yield begin
     request.node.user_properties += [one.as_property() for one in tallies]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interrupts() -> None:
+    """Restore Ctrl-C, which shells let programs in the background ignore: the processes of tests would inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

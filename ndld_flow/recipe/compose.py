@@ -171,17 +171,29 @@ def _compose(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) 
 
     check_used_files(file.values, overrides, folders)
     search = ",".join(_quote(f"file://{folder}") for folder in folders)
+    followed = [*overrides, f"hydra.searchpath=[{search}]", *_without_hydra_settings()]
     with temporary_folder() as aside:
         (aside / f"{PRIMARY}.yaml").write_text(file.text, encoding="utf-8")
         try:
             with bounded_resolution(), _quiet(), initialize_config_dir(config_dir=str(aside), version_base="1.3"):
-                config = compose(PRIMARY, overrides=[*overrides, f"hydra.searchpath=[{search}]"])
+                config = compose(PRIMARY, overrides=followed)
                 both = [OmegaConf.to_container(config, resolve=resolve) for resolve in (True, False)]
         except Exception as error:  # Hydra lets through whatever goes wrong in it; the recipe is all that differs
             raise RecipeError([explain_trouble(file, overrides, error)]) from None
         finally:
             GlobalHydra.instance().clear()
     return [{str(key): value for key, value in values.items()} for values in both if isinstance(values, dict)]
+
+
+def _without_hydra_settings() -> list[str]:
+    """Return overrides that leave out Hydra's settings of its own logs, help and launchers.
+
+    Nothing here uses them, and reading their files takes a third of the time of a composition.
+    """
+    from hydra.conf import HydraConf
+
+    groups = [group for default in HydraConf().defaults for group, name in default.items() if name is not None]
+    return [f"~hydra/{group}" for group in groups]
 
 
 @contextlib.contextmanager
