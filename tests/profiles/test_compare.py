@@ -7,7 +7,6 @@ import random
 import statistics
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,9 +24,9 @@ from ndld_flow.records.comparison import Circumstance, Comparison, Subject, Verd
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.noise import Noise, NoiseSample
 from ndld_flow.records.profile import Profile, ProfileRun
+from tests.support.a100_exports import a100_exports
 from tests.support.compare_samples import MACHINE, comparison_of, layer, profile_of, steady, tensor, verdict_on
 
-A100 = Path(__file__).parent.parent.parent.parent / "shared" / "data" / "trtexec-resnet-a100"
 TIMES = st.floats(1e-3, 1e4)
 RUNS = st.lists(TIMES, min_size=1, max_size=20)
 OPPOSITE: dict[Verdict, Verdict] = {"improved": "regressed", "regressed": "improved"}
@@ -669,9 +668,8 @@ def test_nothing_to_compare() -> None:
     assert compare([], {}, Rules()).verdict == "inconclusive"
 
 
-@pytest.mark.skipif(not A100.is_dir(), reason="../shared/data holds no trtexec exports")
 def test_real_exports_of_an_a100() -> None:
-    fp32, fp16 = (read_profile(A100 / name) for name in ("fp32", "fp16"))
+    fp32, fp16 = (read_profile(a100_exports() / name) for name in ("fp32", "fp16"))
     unknown = frozenset(["unknown"])
     faster = compared(fp32, fp16, gates=["latency.median <= -50 %"], allow=unknown)
     slower = compared(fp16, fp32, allow=unknown)

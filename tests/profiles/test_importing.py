@@ -19,9 +19,7 @@ from ndld_flow.profiles.read.tolerant_json import parse_tolerantly
 from ndld_flow.records.machine import Machine
 from ndld_flow.records.profile import Layer, Profile, ProfileRun
 from tests.support import trtexec_exports as trt
-
-A100 = Path(__file__).parents[3] / "shared" / "data" / "trtexec-resnet-a100"
-needs_a100 = pytest.mark.skipif(not A100.is_dir(), reason="the A100 exports are not beside this repository")
+from tests.support.a100_exports import a100_exports
 
 HOSTILE = (
     'a "quoted" name',
@@ -42,11 +40,11 @@ def printed(value: float) -> str:
     return f"{value:.6g}"
 
 
-@needs_a100
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_the_a100s_summary_is_trtexecs_own(precision: str) -> None:
-    profile = read_profile(A100 / precision)
-    told = json.loads(next((A100 / precision).glob("*.profile.metadata.json")).read_text())["performance_summary"]
+    profile = read_profile(a100_exports() / precision)
+    metadata = next((a100_exports() / precision).glob("*.profile.metadata.json"))
+    told = json.loads(metadata.read_text())["performance_summary"]
     run, summary = profile.runs[0], profile.latency
     ours = [summary.min_ms, summary.max_ms, summary.mean_ms, summary.median_ms, summary.p99_ms]
     assert [printed(value) for value in ours] == [printed(value) for value in told["Latency"]]
@@ -63,10 +61,9 @@ def test_the_a100s_summary_is_trtexecs_own(precision: str) -> None:
     assert f"an enqueue took {told['Enqueue Time'][3]:g} ms (median), by trtexec's own summary" in profile.notes
 
 
-@needs_a100
 @pytest.mark.parametrize(("precision", "layers", "warmup"), [("fp32", 32, 100), ("fp16", 36, 230)])
 def test_the_a100s_layers_are_all_there(precision: str, layers: int, warmup: int) -> None:
-    folder = A100 / precision
+    folder = a100_exports() / precision
     profile = read_profile(folder)
     rows = json.loads(next(folder.glob("*.engine.profile.json")).read_text())[1:]
     assert recognise(folder) == "trex"
@@ -91,10 +88,9 @@ def test_the_a100s_layers_are_all_there(precision: str, layers: int, warmup: int
     )
 
 
-@needs_a100
 def test_one_file_stands_for_its_folder() -> None:
-    whole = read_profile(A100 / "fp16")
-    for file in sorted((A100 / "fp16").iterdir()):
+    whole = read_profile(a100_exports() / "fp16")
+    for file in sorted((a100_exports() / "fp16").iterdir()):
         profile = read_profile(file)
         assert profile.label == "resnet"
         assert profile.model_copy(update={"label": whole.label}) == whole

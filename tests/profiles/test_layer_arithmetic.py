@@ -16,9 +16,8 @@ from ndld_flow.records.kernel_names import read_kernel_name
 from ndld_flow.records.layer_arithmetic import QUANTIZING_TYPES, LayerFacts, MultiplyUnit, Operand, conclude
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
 from tests.support import trtexec_exports as trt
+from tests.support.a100_exports import a100_exports
 
-A100 = Path(__file__).parent.parent.parent.parent / "shared" / "data" / "trtexec-resnet-a100"
-needs_a100 = pytest.mark.skipif(not A100.is_dir(), reason="no ../shared/data beside the checkout")
 XMMA = "sm80_xmma_fprop_implicit_gemm"
 
 
@@ -188,10 +187,9 @@ def test_any_layer_has_a_conclusion(facts: LayerFacts) -> None:
 # --- files ---
 
 
-@needs_a100
 def test_a_quantized_engine_computes_in_int8_whatever_its_layers_write() -> None:
     """Every convolution has Int8 weights; only nine of the twenty-one write INT8."""
-    profile = read_profile(A100 / "qat")
+    profile = read_profile(a100_exports() / "qat")
     convolutions = [layer for layer in profile.layers if layer.type == "CaskConvolution"]
     assert Counter(layer.precision for layer in convolutions) == {"int8": 21}
     assert Counter(layer.output_precision for layer in convolutions) == {"float16": 11, "int8": 8, "float32": 2}
@@ -203,12 +201,11 @@ def test_a_quantized_engine_computes_in_int8_whatever_its_layers_write() -> None
     }  # fmt: skip
 
 
-@needs_a100
 @pytest.mark.parametrize(("folder", "precision", "units"), [
     ("fp32", "float32", {"tensor core TF32": 20, "FP32 FMA": 1}), ("fp16", "float16", {"tensor core FP16": 21}),
 ])  # fmt: skip
 def test_the_other_exports_of_that_network(folder: str, precision: str, units: dict[str, int]) -> None:
-    convolutions = [layer for layer in read_profile(A100 / folder).layers if layer.type == "CaskConvolution"]
+    convolutions = [layer for layer in read_profile(a100_exports() / folder).layers if layer.type == "CaskConvolution"]
     assert {layer.precision for layer in convolutions} == {precision}
     assert Counter(layer.unit for layer in convolutions) == units
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +17,8 @@ from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.machine import Machine
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
+from tests.support.a100_exports import a100_exports
 
-A100 = Path(__file__).parent.parent.parent.parent / "shared" / "data" / "trtexec-resnet-a100"
-needs_a100 = pytest.mark.skipif(not A100.is_dir(), reason="no ../shared/data beside the checkout")
 INT8_TENSOR_CORE = "sm80_xmma_fprop_implicit_gemm_interleaved_i8f16_i8i32_f32_nchw_tensor16x8x32"
 FP16_TENSOR_CORE = "ampere_h16816cudnn_128x64_ldg8_relu_small_nhwc_tn_v1"
 DP4A = "ampere_fp32_icudnn_int8x4_128x64_relu_medium_nn_v1"
@@ -336,10 +334,9 @@ def test_channels_that_are_as_they_must_be(layers: list[Layer]) -> None:
 # --- real exports ---
 
 
-@needs_a100
 def test_the_quantised_export_is_told_what_to_do() -> None:
     """Nothing of it computes in float but the pools, so that `block` of `convert_fp16` is none of its business."""
-    insights = {one.title.partition(":")[0]: one for one in diagnose(read_profile(A100 / "qat"))}
+    insights = {one.title.partition(":")[0]: one for one in diagnose(read_profile(a100_exports() / "qat"))}
     residual = insights["8 layers adding an unquantised residual in FP16 to a quantised convolution"]
     assert len(residual.layers) == 16 and residual.score == pytest.approx(0.15, abs=0.01)
     assert insights["1 layer multiplying on CUDA cores instead of tensor cores (INT8 DP4A)"].layers == (1,)
@@ -348,10 +345,9 @@ def test_the_quantised_export_is_told_what_to_do() -> None:
     assert not any("in float32" in title for title in insights)
 
 
-@needs_a100
 @pytest.mark.parametrize("folder", ["fp32", "fp16"])
 def test_the_others_are_told_nothing_about_quantising(folder: str) -> None:
-    words = " ".join(f"{one.title} {one.next_step}" for one in diagnose(read_profile(A100 / folder)))
+    words = " ".join(f"{one.title} {one.next_step}" for one in diagnose(read_profile(a100_exports() / folder)))
     assert "quanti" not in words.replace("`op_types` and `exclude` of `quantize`", "")
 
 

@@ -13,13 +13,13 @@ import pytest
 from ndld_flow.profiles.compare.match_layers import match_layers
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.profile import Layer, LayerWeight, Profile
+from tests.support.a100_exports import a100_exports
 from tests.support.compare_samples import comparison_of, layer, profile_of, tensor
 from tests.support.layer_pairs import EDITS, NAMINGS, VIEWS, Sample, Traced, judge, recall, run, trace
 from tests.support.models import GraphBuilder, rename_output, tfm_model
 from tests.support.models import tensor as declared
 from tests.support.trex_matching import beam_search, matched_share
 
-A100 = Path(__file__).parents[3] / "shared" / "data" / "trtexec-resnet-a100"
 IDS = {"ids": (1, 12), "mask": (1, 12)}
 
 
@@ -189,9 +189,8 @@ def test_layers_of_a_doubtful_match_are_not_called_slower() -> None:
 # The baseline
 
 
-@pytest.mark.skipif(not A100.is_dir(), reason="the exports of trtexec are not here")
 def test_more_time_is_matched_than_by_trex() -> None:
-    profiles = {name: read_profile(A100 / name) for name in ("fp32", "fp16", "qat")}
+    profiles = {name: read_profile(a100_exports() / name) for name in ("fp32", "fp16", "qat")}
     for one, other in permutations(profiles.values(), 2):
         rows = match_layers([one, other])
         ours = matched_share(one.layers, [at for row in rows if row.layers[1] for at in row.layers[0]])

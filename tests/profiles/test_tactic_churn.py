@@ -20,10 +20,10 @@ from ndld_flow.records.sweep import PointStep, SweepAxis, SweepPoint, SweepRecor
 from ndld_flow.records.tactic_churn import TacticChurn
 from ndld_flow.report.render import environment
 from ndld_flow.report.sweep.collect_churn import ChurnView, collect_churn
+from tests.support.a100_exports import a100_exports
 from tests.support.engine_samples import BUILT_AT, build, detector, tensor, write_engine_run
 from tests.support.run_fixtures import MACHINE, digest_of
 
-A100 = Path(__file__).parents[3] / "shared" / "data" / "trtexec-resnet-a100"
 LAYERS = detector(4)
 CONVOLUTIONS = [place for place, layer in enumerate(LAYERS) if layer.type == "CaskConvolution"]
 
@@ -155,9 +155,8 @@ def test_only_attempts_of_the_same_are_compared() -> None:
     assert asked != asked_alike(with_options().model_copy(update={"machine": gpu}))
 
 
-@pytest.mark.skipif(not A100.is_dir(), reason="the exports of an A100 are not here")
 def test_real_layers_of_an_a100() -> None:
-    single, half = (read_profile(A100 / precision) for precision in ("fp32", "fp16"))
+    single, half = (read_profile(a100_exports() / precision) for precision in ("fp32", "fp16"))
     assert not find_churn([measured(single), measured(single)]).changed
     layers = single.layers
     chosen = [place for place, layer in enumerate(layers) if layer.tactic and layer.role == "compute"][3:9:2]

@@ -30,6 +30,7 @@ from ndld_flow.report.comparison.section import collect_comparisons
 from ndld_flow.report.render import EARLY_SCRIPT, RUN_REPORT, environment
 from tests.report.test_report import Tags
 from tests.support import comparison_fixtures as made
+from tests.support.a100_exports import a100_exports
 from tests.support.comparison_fixtures import Compared
 from tests.support.run_fixtures import HOSTILE_NAMES
 
@@ -163,16 +164,12 @@ def test_a_profile_too_few_is_refused() -> None:
         collect_comparison(made.pair().comparison, [])
 
 
-A100 = Path(__file__).parents[3] / "shared" / "data" / "trtexec-resnet-a100"
-
-
 UNKNOWN = Rules(allow=frozenset(["unknown"]))
 """Exports leave out the driver and more."""
 
 
-@pytest.mark.skipif(not A100.exists(), reason="the A100 exports are not beside this checkout")
 def test_real_exports_make_a_page_that_says_improved(tmp_path: Path) -> None:
-    profiles = {place: read_profile(A100 / name) for place, name in enumerate(("fp32", "fp16"))}
+    profiles = {place: read_profile(a100_exports() / name) for place, name in enumerate(("fp32", "fp16"))}
     compared = made.compared([made.subject("fp32"), made.subject("fp16", 1)], {"resnet": profiles}, UNKNOWN)
     page = page_of(compared)
     assert page.verdict == "improved"
