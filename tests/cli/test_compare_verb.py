@@ -23,6 +23,7 @@ from ndld_flow.report.draw import draw_report
 from ndld_flow.runner import learn_noise
 from ndld_flow.runner.learn_noise import find_noise
 from ndld_flow.runner.runs import Outputs
+from tests.support.a100_exports import a100_exports
 from tests.support.models import make_cnn, make_tfm
 
 RECIPE = """
@@ -35,7 +36,6 @@ steps:
   speed: {step: profile, from: sanitize, runs: 2, passes: 4, warmup: 0, duration: 0, layer_passes: 2, stable: 0 %}
 """
 QUICK = ("runs=2", "passes=4", "duration=0", "warmup=0", "layer_passes=2", "stable=0 %")
-TRTEXEC = Path(__file__).parent.parent.parent.parent / "shared" / "data" / "trtexec-resnet-a100"
 
 
 @pytest.fixture(scope="module")
@@ -122,21 +122,21 @@ def test_files_and_folders_are_compared_too(standing: Path) -> None:
     assert {subject.kind for subject in comparison.subjects} == {"profile"}
 
 
-@pytest.mark.skipif(not TRTEXEC.is_dir(), reason="the exports of the A100 are not beside this checkout")
 def test_the_exports_of_the_a100_are_improved(standing: Path) -> None:
     rules = Rules(allow=frozenset(["unknown"]))
-    comparison = api.compare([str(TRTEXEC / "fp32"), str(TRTEXEC / "fp16")], rules=rules).comparison
+    fp32, fp16 = (str(a100_exports() / precision) for precision in ("fp32", "fp16"))
+    comparison = api.compare([fp32, fp16], rules=rules).comparison
     assert comparison.verdict == "improved"
     (profile,) = comparison.profiles
     assert profile.coverage[1] is not None
     assert profile.coverage[1].matched_share >= 0.91
-    back = api.compare([str(TRTEXEC / "fp16"), str(TRTEXEC / "fp32")], rules=rules).comparison
+    back = api.compare([fp16, fp32], rules=rules).comparison
     assert back.verdict == "regressed"
     assert back.profiles[0].coverage[1] is not None
     assert back.profiles[0].coverage[1].matched_share >= 0.975
-    assert code("compare", str(TRTEXEC / "fp32"), str(TRTEXEC / "fp16")) == 2
-    assert code("compare", str(TRTEXEC / "fp32"), str(TRTEXEC / "fp16"), "--allow", "unknown") == 0
-    assert code("compare", str(TRTEXEC / "fp16"), str(TRTEXEC / "fp32"), "--allow", "unknown") == 1
+    assert code("compare", fp32, fp16) == 2
+    assert code("compare", fp32, fp16, "--allow", "unknown") == 0
+    assert code("compare", fp16, fp32, "--allow", "unknown") == 1
 
 
 @pytest.mark.parametrize(

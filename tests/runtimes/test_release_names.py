@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +11,8 @@ import pytest
 from ndld_flow.base.errors import RequestError
 from ndld_flow.records.build import EngineBackend
 from ndld_flow.runtimes.tensorrt.release_names import known_releases, names_of_bindings, names_of_release, releases_with
-from tests.support.tensorrt_standin.write_release_names import SHIPPED, shipped_form
+from tests.support.tensorrt_standin.write_release_names import SHIPPED, read_names, shipped_form
 
-SOURCE = Path(__file__).parents[3] / "shared/data/tensorrt-api.json"
 CLASSES_WE_USE = (
     "Builder", "BuilderFlag", "ComputeCapability", "DataType", "EngineInspector", "HardwareCompatibilityLevel",
     "IBuilderConfig", "ICudaEngine", "IExecutionContext", "ILayer", "INetworkDefinition", "IOptimizationProfile",
@@ -24,16 +22,12 @@ CLASSES_WE_USE = (
     "TilingOptimizationLevel",
 )  # fmt: skip
 
-needs_source = pytest.mark.skipif(not SOURCE.is_file(), reason="../shared/data holds no list of TensorRT's names")
-
 
 @pytest.fixture(scope="module")
 def source() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(SOURCE.read_text())
-    return document
+    return read_names()
 
 
-@needs_source
 def test_what_is_shipped_says_what_the_source_says(source: dict[str, Any]) -> None:
     releases = source["releases"]
     assert len(releases) == 15
@@ -49,7 +43,6 @@ def test_what_is_shipped_says_what_the_source_says(source: dict[str, Any]) -> No
         }
 
 
-@needs_source
 def test_the_shipped_file_is_what_its_script_writes(source: dict[str, Any]) -> None:
     assert json.loads(SHIPPED.read_text()) == shipped_form(source)
     assert SHIPPED.stat().st_size < 60_000

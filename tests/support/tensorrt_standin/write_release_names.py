@@ -1,12 +1,12 @@
-"""Write `ndld_flow/runtimes/tensorrt/release_names.json` from the list of names that was read off the releases.
+"""Write `ndld_flow/runtimes/tensorrt/release_names.json` from the names that the releases have.
 
-Run in the repository: `python -m tests.support.tensorrt_standin.write_release_names ../shared/data/tensorrt-api.json`
+Run in the repository: `python -m tests.support.tensorrt_standin.write_release_names`
 """
 
 from __future__ import annotations
 
 import json
-import sys
+import lzma
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -14,6 +14,13 @@ from pathlib import Path
 from typing import Any
 
 SHIPPED = Path(__file__).parents[3] / "ndld_flow/runtimes/tensorrt/release_names.json"
+_NAMES = Path(__file__).parents[2] / "golden/tensorrt-api.json.xz"
+
+
+def read_names() -> dict[str, Any]:
+    """Return the classes of each release of TensorRT with their attributes, as they were read off the packages."""
+    document: dict[str, Any] = json.loads(lzma.decompress(_NAMES.read_bytes()))
+    return document
 
 
 def shipped_form(source: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,4 +62,4 @@ def _text(document: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    SHIPPED.write_text(_text(shipped_form(json.loads(Path(sys.argv[1]).read_text()))))
+    SHIPPED.write_text(_text(shipped_form(read_names())))
