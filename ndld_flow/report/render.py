@@ -6,10 +6,10 @@ import base64
 import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
 from typing import TYPE_CHECKING
 
 from ndld_flow.base import quantities
+from ndld_flow.report.bundle import bundle, static_files
 from ndld_flow.report.collect_profiles import profiler_words
 
 if TYPE_CHECKING:
@@ -18,112 +18,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PageParts:
-    """What one kind of page is put together from; names of files in `templates` and `static`."""
+    """The files that one kind of page is built from, in the folders `templates` and `static`."""
 
     template: str
     styles: tuple[str, ...]
     """In the order of the cascade."""
-    scripts: tuple[str, ...]
-    """One scope, in this order: a later file may use what an earlier one declares."""
+    entry: str
+    """The module that starts the page."""
 
 
 EARLY_SCRIPT = "theme.js"
 """Of every page. Runs before the first paint, so that a chosen theme does not flash."""
-
-WIDGETS = (
-    "payload.js",
-    "quantities.js",
-    "elements.js",
-    "csv.js",
-    "table_model.js",
-    "table_view.js",
-    "switches.js",
-    "selection_summary.js",
-    "axis.js",
-    "tooltip.js",
-    "pictures.js",
-    "latency_distribution.js",
-)
-"""What every page is made of, before what is its own."""
-
-TIMELINE = (
-    "timeline_data.js",
-    "timeline_sight.js",
-    "timeline_paint.js",
-    "timeline_mouse.js",
-    "timeline_keys.js",
-    "timeline.js",
-)
-"""A timeline, of one report or of several."""
-
-GRAPH = (
-    "graph_data.js",
-    "graph_colours.js",
-    "graph_paint.js",
-    "graph_map.js",
-    "graph_search.js",
-    "graph_mouse.js",
-    "graph_keys.js",
-    "graph_view.js",
-)
-"""The view of a graph, however it is coloured."""
-
-DIVERGENCE = ("divergence_data.js", "divergence_panels.js", "divergence_chart.js", "divergence_table.js")
-"""Errors of two models layer by layer."""
-
-DIFF_TABLE = ("diff_table.js",)
-"""What is different between two models, as a table."""
 
 _STYLES = ("tokens.css", "page.css", "flow.css", "charts.css", "tables.css", "profile.css", "graph.css")
 
 RUN_REPORT = PageParts(
     template="report.html.j2",
     styles=(*_STYLES, "compare.css", "diff.css", "precision.css", "print.css"),
-    scripts=(
-        *WIDGETS,
-        "latency_samples.js",
-        "latency_passes.js",
-        "findings.js",
-        *DIFF_TABLE,
-        "layer_data.js",
-        "heat.js",
-        "layer_columns.js",
-        "layer_details.js",
-        *TIMELINE,
-        "type_chart.js",
-        "nested_pie.js",
-        "roofline.js",
-        "exports.js",
-        *GRAPH,
-        "layers.js",
-        "sweep_spots.js",
-        *DIVERGENCE,
-        "search_trials.js",
-        "keys.js",
-        "conveniences.js",
-        "page.js",
-    ),
+    entry="report/page.js",
 )
 
-PROFILE_REPORT = PageParts(template="profile.html.j2", styles=(*_STYLES, "print.css"), scripts=RUN_REPORT.scripts)
+PROFILE_REPORT = PageParts(template="profile.html.j2", styles=(*_STYLES, "print.css"), entry=RUN_REPORT.entry)
 
 MODEL_PAGE = PageParts(
     template="model_graph.html.j2",
     styles=("tokens.css", "page.css", "graph.css", "model_graph.css", "print.css"),
-    scripts=(
-        "payload.js",
-        "quantities.js",
-        "elements.js",
-        "tooltip.js",
-        *GRAPH,
-        "model_data.js",
-        "model_links.js",
-        "model_tensor.js",
-        "model_panel.js",
-        "model_search.js",
-        "keys.js",
-        "model_page.js",
-    ),
+    entry="model/page.js",
 )
 """A model's graph with all that is in it."""
 
@@ -139,7 +59,7 @@ def render(parts: PageParts, page: object, **also: object) -> str:
 @lru_cache
 def _equal_in_all(parts: PageParts) -> dict[str, object]:
     """What every page of a kind has: the many points of a sweep are drawn by one process."""
-    early, late = _static_text(EARLY_SCRIPT), "\n".join(map(_static_text, parts.scripts))
+    early, late = _static_text(EARLY_SCRIPT), _closing_no_tag(parts.entry, bundle(parts.entry))
     return {
         "style": "\n".join(map(_static_text, parts.styles)),
         "early_script": early,
@@ -156,9 +76,12 @@ def _csp_hash(script: str) -> str:
 
 @lru_cache
 def _static_text(name: str) -> str:
-    text = resources.files("ndld_flow.report").joinpath("static", name).read_text("utf-8")
+    return _closing_no_tag(name, static_files().joinpath(name).read_text("utf-8"))
+
+
+def _closing_no_tag(name: str, text: str) -> str:
     if "</" in text:
-        raise ValueError(f"{name} holds `</`, which could close the element it is put into")
+        raise ValueError(f"{name} holds `</`, which could close the element that it is put into")
     return text
 
 

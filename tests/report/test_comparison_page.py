@@ -7,7 +7,6 @@ import gzip
 import json
 import math
 from collections.abc import Callable
-from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,11 @@ from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.comparison import MetricVerdict
 from ndld_flow.report.comparison.collect_aligned import collect_aligned
 from ndld_flow.report.comparison.collect_differences import collect_differences
-from ndld_flow.report.comparison.draw import COMPARISON_PAGE, draw_comparison
+from ndld_flow.report.comparison.draw import draw_comparison
 from ndld_flow.report.comparison.interval_scale import IntervalScale
 from ndld_flow.report.comparison.page import ComparisonPage, collect_comparison
 from ndld_flow.report.comparison.section import collect_comparisons
-from ndld_flow.report.render import EARLY_SCRIPT, RUN_REPORT, environment
+from ndld_flow.report.render import environment
 from tests.report.test_report import Tags
 from tests.support import comparison_fixtures as made
 from tests.support.a100_exports import a100_exports
@@ -300,12 +299,3 @@ def test_the_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(OutputsError, match="ndld-flow compare"):
         draw_comparison(compared.comparison, compared.profiles, taken)
     assert [path.name for path in tmp_path.iterdir()] == ["compare.html"]
-
-
-def test_every_file_of_the_page_is_there_and_asked_for_once() -> None:
-    folder = resources.files("ndld_flow.report").joinpath("static")
-    asked = (*COMPARISON_PAGE.styles, *COMPARISON_PAGE.scripts)
-    assert len(asked) == len(set(asked))
-    there = {file.name for file in folder.iterdir()}
-    assert set(asked) | {EARLY_SCRIPT} <= there
-    assert {name for name in there if name.startswith("compare")} <= set(asked) | set(RUN_REPORT.styles)

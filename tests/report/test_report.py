@@ -11,7 +11,6 @@ import sys
 from dataclasses import replace
 from datetime import timedelta
 from html.parser import HTMLParser
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from ndld_flow.records.machine import Machine
 from ndld_flow.records.profile import BatchPoint, ProfileRun, TensorInfo
 from ndld_flow.records.run_record import GateResult, RunRecord
 from ndld_flow.report.activations.draw import ACTIVATIONS_PAGE
+from ndld_flow.report.bundle import modules_of, static_files
 from ndld_flow.report.collect_accuracy import collect_accuracy
 from ndld_flow.report.collect_flow import lay_out
 from ndld_flow.report.collect_footprint import collect_footprint
@@ -505,11 +505,13 @@ def test_a_sample_that_is_no_number_does_not_stop_a_report(tmp_path: Path) -> No
 
 
 def test_every_static_file_is_in_a_page() -> None:
-    folder = resources.files("ndld_flow.report").joinpath("static")
-    parts = (RUN_REPORT, PROFILE_REPORT, COMPARISON_PAGE, MODEL_PAGE, DIFF_PAGE, SWEEP_PAGE, ACTIVATIONS_PAGE)
-    used = {EARLY_SCRIPT, *(name for page in parts for name in (*page.styles, *page.scripts))}
-    assert used == {file.name for file in folder.iterdir()}
-    assert all(len(set(names)) == len(names) for page in parts for names in (page.styles, page.scripts))
+    static = static_files()
+    pages = (RUN_REPORT, PROFILE_REPORT, COMPARISON_PAGE, MODEL_PAGE, DIFF_PAGE, SWEEP_PAGE, ACTIVATIONS_PAGE)
+    scripts = {module.path for page in pages for module in modules_of(page.entry, static)}
+    used = {EARLY_SCRIPT, *scripts, *(name for page in pages for name in page.styles)}
+    folder = Path(str(static))
+    assert used == {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert all(len(set(page.styles)) == len(page.styles) for page in pages)
 
 
 def test_a_document_that_cannot_be_opened_is_told(tmp_path: Path) -> None:

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, TensorInfo
+from ndld_flow.report.bundle import bundle, static_files
 from ndld_flow.report.collect_graph import collect_graph, graph_payload
-from ndld_flow.report.render import GRAPH
 from tests.support.run_fixtures import MACHINE
 
 STYLES = ("tokens.css", "page.css", "charts.css", "tables.css", "graph.css")
-SCRIPTS = (
-    "quantities.js",
-    "elements.js",
-    "tooltip.js",
-    *GRAPH,
-)
+_REPOSITORY = Path(__file__).parents[2]
 
 _TYPES = ("Conv", "Relu", "Add", "MatMul", "Reshape", "MaxPool", "LayerNormalization", "Cast")
 
@@ -77,9 +71,8 @@ def write_graph_page(profile: Profile, folder: Path, script: str = "") -> Path:
         for one in profile.layers
     ]
     data = json.dumps({"graph": graph_payload(picture), "layers": layers}).replace("<", "\\u003c")
-    static = resources.files("ndld_flow.report").joinpath("static")
-    styles = "\n".join(static.joinpath(name).read_text("utf-8") for name in STYLES)
-    scripts = "\n".join(static.joinpath(name).read_text("utf-8") for name in SCRIPTS)
+    styles = "\n".join(static_files().joinpath(name).read_text("utf-8") for name in STYLES)
+    scripts = bundle("tests/javascript/graph_page.js", _REPOSITORY)
     page = folder / "report.html"
     page.write_text(_PAGE % (styles, data, scripts, script), encoding="utf-8")
     return page
@@ -89,21 +82,6 @@ _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>graph</ti
 <body><div class="tooltip" hidden></div><main><div id="host"></div></main>
 <script type="application/json" id="data">%s</script>
 <script>%s
-const { graph, layers } = JSON.parse(document.getElementById("data").textContent);
-globalThis.picked = [];
-const kinds = (key) => kindsMode({ key, title: key, of: (layer) => layers[layer][key], layers: layers.length });
-const ratio = (layer) => [null, 1, 2, 0.5][layer %% 4];
-globalThis.view = new GraphView(document.getElementById("host"), graph, {
-  label: "test",
-  name: (layer) => layers[layer].name,
-  type: (layer) => layers[layer].type,
-  about: (layer) => `${layers[layer].name}\\n${milliseconds(layers[layer].ms)}`,
-  pick: (layer) => picked.push(layer),
-  modes: [
-    heatMode({ value: (layer) => layers[layer].ms, layers: layers.length }),
-    familyMode(graph), kinds("precision"), kinds("role"), deltaMode({ ratio }),
-  ],
-});
 %s
 requestAnimationFrame(() => requestAnimationFrame(() => { document.documentElement.dataset.ready = "1"; }));
 </script></html>

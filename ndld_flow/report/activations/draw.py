@@ -8,7 +8,7 @@ from ndld_flow.report.activations.pack_maps import pack_maps
 from ndld_flow.report.activations.page import collect_page
 from ndld_flow.report.activations.read import ACTIVATIONS_RECORD, read_activations
 from ndld_flow.report.collector_at_rest import collector_at_rest
-from ndld_flow.report.render import WIDGETS, PageParts, render
+from ndld_flow.report.render import PageParts, render
 from ndld_flow.report.run_folder import STORED
 from ndld_flow.report.write_page import write_page
 
@@ -18,27 +18,7 @@ PAGE = "activations.html"
 ACTIVATIONS_PAGE = PageParts(
     template="activations.html.j2",
     styles=("tokens.css", "page.css", "charts.css", "tables.css", "activations.css", "print.css"),
-    scripts=(
-        *WIDGETS,
-        "activations_data.js",
-        "activations_colours.js",
-        "activations_blend.js",
-        "activations_state.js",
-        "activations_words.js",
-        "activations_list.js",
-        "activations_depth.js",
-        "activations_histogram.js",
-        "activations_controls.js",
-        "activations_grid.js",
-        "activations_plane.js",
-        "activations_zoom.js",
-        "activations_table.js",
-        "activations_about.js",
-        "activations_print.js",
-        "keys.js",
-        "conveniences.js",
-        "activations_page.js",
-    ),
+    entry="activations/page.js",
 )
 
 

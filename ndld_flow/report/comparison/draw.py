@@ -9,7 +9,7 @@ from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collector_at_rest import collector_at_rest
 from ndld_flow.report.comparison.page import collect_comparison
-from ndld_flow.report.render import GRAPH, TIMELINE, WIDGETS, PageParts, render
+from ndld_flow.report.render import PageParts, render
 from ndld_flow.report.write_page import write_page
 
 COMPARISON_PAGE = PageParts(
@@ -24,31 +24,7 @@ COMPARISON_PAGE = PageParts(
         "compare.css",
         "print.css",
     ),
-    scripts=(
-        *WIDGETS,
-        "heat.js",
-        *TIMELINE,
-        "type_chart.js",
-        *GRAPH,
-        "compare_state.js",
-        "compare_reports.js",
-        "compare_intervals.js",
-        "compare_decision.js",
-        "compare_metrics.js",
-        "compare_process_runs.js",
-        "compare_rows.js",
-        "compare_waterfall.js",
-        "compare_deltas.js",
-        "compare_coverage.js",
-        "compare_layer_columns.js",
-        "compare_layer_selection.js",
-        "compare_layers.js",
-        "compare_timelines.js",
-        "compare_graph.js",
-        "keys.js",
-        "conveniences.js",
-        "compare_page.js",
-    ),
+    entry="comparison/page.js",
 )
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from ndld_flow.records.model_diff import ModelDiff
 from ndld_flow.report.diff.page import collect_page
-from ndld_flow.report.render import DIFF_TABLE, WIDGETS, PageParts, render
+from ndld_flow.report.render import PageParts, render
 from ndld_flow.report.write_page import write_page
 
 DIFF_PAGE = PageParts(
     template="diff.html.j2",
     styles=("tokens.css", "page.css", "charts.css", "tables.css", "diff.css", "print.css"),
-    scripts=(*WIDGETS, *DIFF_TABLE, "keys.js", "conveniences.js", "diff_page.js"),
+    entry="diff/page.js",
 )
 
 

@@ -1,6 +1,9 @@
-// What every page does for its reader: copy, tell how long ago, open what was asked for, print all of it.
+// Behaviour that every page has: copy buttons, ages of times, links that open their target, printing in full.
 
-async function copy(button) {
+import { drawAllPictures, redrawPictures } from "./charts.js";
+import { listenForFilterKey } from "./widgets.js";
+
+export async function copy(button) {
   const text = document.getElementById(button.dataset.copy).textContent;
   try {
     await navigator.clipboard.writeText(text);
@@ -14,14 +17,14 @@ async function copy(button) {
 
 function ago(time) {
   const seconds = (Date.parse(time.dateTime) - Date.now()) / 1000;
-  const [unit, size] = [["day", 86400], ["hour", 3600], ["minute", 60]].find(([, size]) => Math.abs(seconds) >= size) ?? ["second", 1];
+  const [unit, size] = [["day", 86400], ["hour", 3600], ["minute", 60]].find(([, least]) => Math.abs(seconds) >= least) ?? ["second", 1];
   const words = new Intl.RelativeTimeFormat("en", { numeric: "auto" }).format(Math.round(seconds / size), unit);
   time.append(` (${words})`);
 }
 
 // What else has to be done for paper, and undone.
-const beforePrinting = [];
-const afterPrinting = [];
+export const beforePrinting = [];
+export const afterPrinting = [];
 
 // Paper cannot be clicked and is white: open everything, draw it in the light, then put it back.
 function preparePrinting() {
@@ -62,10 +65,11 @@ function openTarget() {
   if (inside) inside.open = true;
 }
 
-function startConveniences() {
+export function startConveniences() {
   for (const time of document.querySelectorAll("[data-ago]")) ago(time);
   for (const button of document.querySelectorAll("[data-copy]")) button.addEventListener("click", () => copy(button));
   preparePrinting();
+  listenForFilterKey();
   addEventListener("hashchange", openTarget);
   openTarget();
 }

@@ -1,5 +1,9 @@
 // What is different between two models as a table: what came, what went, what changed.
 
+import { make } from "./elements.js";
+import { count } from "./quantities.js";
+import { TableModel, TableView } from "./table.js";
+
 const SIGN_WORDS = { "+": "added", "-": "removed", "~": "changed" };
 
 // Rows of the payload's columns, texts in place of their positions.
@@ -94,7 +98,7 @@ function describeDifference(model, rows) {
 }
 
 // Tables of differences are made when they are first seen: most stand in what is folded.
-function diffTables(payload) {
+export function diffTables(payload) {
   for (const host of document.querySelectorAll('[data-live="diff"]')) {
     const place = Number(host.dataset.diff);
     const draw = () => host.firstChild || diffTable(host, payload.diffs[place], payload.texts, host.dataset.file);

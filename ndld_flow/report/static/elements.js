@@ -10,14 +10,14 @@ function fill(element, properties, children) {
   return element;
 }
 
-const make = (tag, properties = {}, ...children) =>
+export const make = (tag, properties = {}, ...children) =>
   fill(document.createElement(tag), properties, children);
 
-const draw = (tag, properties = {}, ...children) =>
+export const draw = (tag, properties = {}, ...children) =>
   fill(document.createElementNS("http://www.w3.org/2000/svg", tag), properties, children);
 
 // Both ends of a long name tell something; its middle can wait for the detail below.
-function shortened(text, limit) {
+export function shortened(text, limit) {
   if (text.length <= limit) return text;
   const tail = Math.floor(limit / 3);
   return `${text.slice(0, limit - tail - 1)}…${text.slice(-tail)}`;

@@ -1,5 +1,10 @@
 // How the latencies of each profile are spread: a density and a box, all on one axis and one scale.
 
+import { axisUnit, commonRange, drawAtWidth, scale, SERIES, ticks, tickText } from "./charts.js";
+import { draw, make, shortened } from "./elements.js";
+import { milliseconds, share } from "./quantities.js";
+import { tooltip } from "./widgets.js";
+
 const DISTRIBUTION_ROW = 78;
 const DENSITY_BINS = 240;
 const NARROWEST_KERNEL = 1.2; // bins, about the width of a line
@@ -105,6 +110,6 @@ function drawDistribution(host, profiles, width) {
     make("figcaption", { class: "quiet small" }, "Densities on one scale: equal areas are equal shares of the passes. The box holds the middle half; the line ends at p95.")));
 }
 
-function latencyDistribution(host, profiles) {
+export function latencyDistribution(host, profiles) {
   drawAtWidth(host, (width) => drawDistribution(host, profiles, width));
 }

@@ -1,6 +1,6 @@
 // Numbers as people read them; the same rules as quantities.py.
 
-function threeDigits(value) {
+export function threeDigits(value) {
   const magnitude = Math.abs(value);
   if (magnitude >= 99.95) return Math.round(value).toLocaleString("en-US");
   if (magnitude >= 9.995) return value.toFixed(1);
@@ -8,23 +8,23 @@ function threeDigits(value) {
   return String(Number(value.toPrecision(3)));
 }
 
-function milliseconds(value) {
+export function milliseconds(value) {
   const magnitude = Math.abs(value);
   if (magnitude > 0 && magnitude < 0.9995) return `${threeDigits(value * 1000)} µs`;
   return magnitude < 10000 ? `${threeDigits(value)} ms` : `${(value / 1000).toFixed(1)} s`;
 }
 
-const share = (fraction) => `${(fraction * 100).toFixed(1)} %`;
+export const share = (fraction) => `${(fraction * 100).toFixed(1)} %`;
 
-const count = (value) => value.toLocaleString("en-US");
+export const count = (value) => value.toLocaleString("en-US");
 
-function signedShare(fraction) {
+export function signedShare(fraction) {
   const percent = Math.abs(fraction * 100).toFixed(1);
   return `${fraction < 0 ? "−" : "+"}${percent} %`;
 }
 
 // Bytes in the binary unit that fits.
-function size(value) {
+export function size(value) {
   let power = 0;
   while (Math.abs(value) >= 1024 && power < 4) {
     value /= 1024;
@@ -34,7 +34,7 @@ function size(value) {
 }
 
 // A count of operations: `1.20 G`, `340 M`.
-function amount(value) {
+export function amount(value) {
   for (const [factor, sign] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
     if (Math.abs(value) >= factor) return `${threeDigits(value / factor)} ${sign}`;
   }
@@ -42,7 +42,7 @@ function amount(value) {
 }
 
 // A duration given in s: `12 ms`, `8.2 s`, `1 min 12 s`, `2 h 05 min`, `3 days`.
-function seconds(value) {
+export function seconds(value) {
   if (value < 0.95) return `${(value * 1000).toFixed(0)} ms`;
   if (value < 59.95) return `${value.toFixed(1)} s`;
   const whole = Math.round(value);
@@ -53,7 +53,7 @@ function seconds(value) {
 }
 
 // A bare number: as many nines as it has (0.9999998 is not 1), scientific when tiny or huge.
-function plainNumber(value) {
+export function plainNumber(value) {
   const magnitude = Math.abs(value);
   if (Number.isInteger(value) && magnitude < 1e15) return count(value);
   if (value > 0.999 && value < 1) {
@@ -65,7 +65,7 @@ function plainNumber(value) {
 }
 
 // What a metric is worth with its unit.
-function quantityText(value, unit) {
+export function quantityText(value, unit) {
   if (value === null || value === undefined) return "–";
   const scaled = { ms: milliseconds, bytes: size, s: seconds }[unit];
   if (scaled) return scaled(value);
@@ -73,12 +73,12 @@ function quantityText(value, unit) {
   return `${plainNumber(value)} ${unit}`.trim();
 }
 
-function ratioText(ratio) {
+export function ratioText(ratio) {
   if (ratio === null || ratio === undefined) return "–";
   return `${ratio >= 0.9 && ratio <= 1.1 ? ratio.toFixed(3) : threeDigits(ratio)}×`;
 }
 
-function changeText(ratio) {
+export function changeText(ratio) {
   if (ratio === null || ratio === undefined) return "";
   const percent = (ratio - 1) * 100;
   if (Math.abs(percent) < 0.05) return "±0 %";

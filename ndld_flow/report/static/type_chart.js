@@ -1,11 +1,19 @@
 // Time by type: in all or for each layer, in ms or as a share, against a grid; several reports side by side in their colours.
 
+import { axisUnit, ticks, tickText } from "./charts.js";
+import { make, shortened } from "./elements.js";
+import { count, milliseconds, share } from "./quantities.js";
+import { makeSwitch } from "./widgets.js";
+
 const TYPES_IN_CHART = 14;
 
-class TypeChart {
+export class TypeChart {
   // A report is {label, series, types: [{type, count, ms}], wholeMs}; `pick(type)` hears which type was clicked.
   constructor(host, reports, { pick = () => {} } = {}) {
-    Object.assign(this, { reports, pick, amount: "total", unit: "ms" });
+    this.reports = reports;
+    this.pick = pick;
+    this.amount = "total";
+    this.unit = "ms";
     this.types = this.longest();
     this.table = make("table", { class: "bars type-chart" });
     host.replaceChildren(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.collector_at_rest import collector_at_rest
-from ndld_flow.report.render import WIDGETS, PageParts, render
+from ndld_flow.report.render import PageParts, render
 from ndld_flow.report.sweep.collect_churn import Objects, collect_churn
 from ndld_flow.report.sweep.page import collect_page
 from ndld_flow.report.write_page import write_page
@@ -24,21 +24,7 @@ SWEEP_PAGE = PageParts(
         "sweep_churn.css",
         "print.css",
     ),
-    scripts=(
-        *WIDGETS,
-        "sweep_data.js",
-        "sweep_copy.js",
-        "sweep_spots.js",
-        "sweep_scatter.js",
-        "sweep_brush.js",
-        "sweep_parallel.js",
-        "sweep_curves.js",
-        "sweep_columns.js",
-        "sweep_table.js",
-        "keys.js",
-        "conveniences.js",
-        "sweep_page.js",
-    ),
+    entry="sweep/page.js",
 )
 
 

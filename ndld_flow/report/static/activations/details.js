@@ -1,0 +1,139 @@
+// Facts about a tensor, and the table of its channels.
+
+import { make, shortened } from "../elements.js";
+import { count, plainNumber } from "../quantities.js";
+import { TableModel, TableView } from "../table.js";
+import { selectionSummary } from "../widgets.js";
+import { chunkText } from "./data.js";
+import { decibels, makeBadges, smallShare, valueText } from "./values.js";
+
+// What stands around the maps: of which tensor they are, what was fed, and how exact they are.
+
+export function tensorHead(data, tensor) {
+  const place = tensor.position < 0 ? "an input of the model" : `node ${tensor.position} in order of execution`;
+  const facts = [tensor.op, tensor.node && tensor.node !== tensor.name ? shortened(tensor.node, 60) : "", place];
+  const dtype = tensor.reference_dtype && tensor.reference_dtype !== tensor.dtype ? `${tensor.dtype} (reference ${tensor.reference_dtype})` : tensor.dtype;
+  return [
+    make("h3", { class: "mono" }, make("bdi", {}, shortened(tensor.name, 120))),
+    make("p", { class: "small" }, make("bdi", {}, `${dtype} ${tensor.shape} ${tensor.layout}`), make("span", { class: "quiet" }, " · ", make("bdi", {}, facts.filter(Boolean).join(" · "))), " ", ...makeBadges(tensor)),
+  ];
+}
+
+export function tensorAbout(data, state, choose) {
+  return [samplePart(data, state, choose), tensorFacts(data, state.tensor), ...arrayLinks(data, data.tensors[state.tensor], state.sample)];
+}
+
+// The sample that was fed, and the way to others.
+function samplePart(data, state, choose) {
+  const sample = data.samples[state.sample];
+  const figure = make("figure", { class: "fed" });
+  if (sample?.picture >= 0) figure.append(make("img", { src: `data:image/png;base64,${chunkText(sample.picture)}`, alt: `What was fed: ${sample.label}` }));
+  const samples = data.samplesOf(state.tensor);
+  const label = make("bdi", {}, sample?.label ?? "");
+  if (samples.length > 1) {
+    const select = make("select", { "aria-label": "Sample", title: "The next one: n", onchange: () => choose(Number(select.value)) },
+      ...samples.map((one) => make("option", { value: one, selected: one === state.sample }, shortened(data.samples[one]?.label ?? String(one), 40))));
+    figure.append(make("figcaption", {}, select, make("span", { class: "quiet small" }, ` ${samples.indexOf(state.sample) + 1} of ${samples.length}`)));
+  } else figure.append(make("figcaption", { class: "small" }, label));
+  const inputs = sample?.inputs.map(([name, how]) => make("p", { class: "quiet small" }, make("bdi", { class: "mono" }, name), " ", make("bdi", {}, how))) ?? [];
+  figure.append(...inputs);
+  return figure;
+}
+
+function tensorFacts(data, place) {
+  const tensor = data.tensors[place];
+  const { range, reference_range: reference } = tensor;
+  const sides = reference ? [reference, range] : [range];
+  const names = reference ? [data.reference, data.model] : [data.model];
+  const row = (label, of) => make("tr", {}, make("th", { scope: "row" }, label), ...sides.map((one) => make("td", { class: "n" }, of(one))));
+  const format = tensor.format.name;
+  const rows = [row("Least", (one) => valueText(one.low, 5)), row("Most", (one) => valueText(one.high, 5)), row("RMS", (one) => valueText(one.rms, 5)), row("Nearest to 0", (one) => (one.smallest ? valueText(one.smallest, 3) : "–"))];
+  const optional = [["NaN", "nan", count], ["Infinite", "inf", count], [`Beyond ${format}`, "beyond", smallShare], ["Fewer bits", "subnormal", smallShare], ["Rounded to 0", "vanishing", smallShare]];
+  for (const [label, key, text] of optional) if (sides.some((one) => one[key] > 0)) rows.push(row(label, (one) => (one[key] > 0 ? text(one[key]) : "0")));
+  const table = make("table", { class: "dense tensor-facts" },
+    make("thead", {}, make("tr", {}, make("th", {}), ...names.map((name) => make("th", { scope: "col", class: "n" }, make("bdi", {}, shortened(name, 14)))))), make("tbody", {}, ...rows));
+  const metrics = Object.entries(tensor.divergence?.metrics ?? {}).map(([name, value]) => `${name.replaceAll("_", " ")} ${name === "snr_db" ? decibels(Number(value)) : plainMetric(Number(value))}`);
+  return make("div", {}, table, metrics.length ? make("p", { class: "small quiet" }, make("bdi", {}, `Against the reference: ${metrics.join(", ")}`)) : "");
+}
+
+// As many nines as it has, for what is nearly 1.
+const plainMetric = (value) => (value > 0.999 && value < 1 ? plainNumber(value) : valueText(value, 4));
+
+// All values at full precision, beside the page.
+function arrayLinks(data, tensor, sample) {
+  const held = tensor.maps.filter((one) => one.sample === sample && one.array);
+  return held.map((one) => make("p", { class: "small" }, make("a", { href: `./${one.array.split("/").map(encodeURIComponent).join("/")}` }, data.two ? `All values of the ${one.side}, .npy` : "All values, .npy")));
+}
+
+export function mapsNote(data, maps, place, look) {
+  if (!maps) return "This page holds no map of this tensor.";
+  const said = [];
+  const { about } = maps;
+  if (about.scale > 1) said.push(`Each element is the largest by size of ${about.scale} × ${about.scale}, NaN and infinity first.`);
+  if (look.mode === "difference" && maps.reference && maps.candidate) {
+    const most = maps.largestDifference(maps.count > 1 ? place : -1);
+    said.push(most > 0 ? `The largest difference shown is ${valueText(most, 3)}; steps of ${valueText(maps.resolution, 2)} are as fine as this page's maps are.` : "Where both are finite, they are the same as far as this page's maps tell.");
+  } else if (data.two && !(maps.reference && maps.candidate)) {
+    said.push(`Only the ${maps.candidate ? "candidate" : "reference"} has this tensor.`);
+  }
+  return said.join(" ");
+}
+
+// Statistics of a tensor's channels: sorted, filtered, saved; a row opens its channel.
+
+const CHANNEL_NUMBERS = [
+  ["minimum", "Least"], ["maximum", "Most"], ["mean", "Mean"], ["rms", "RMS"], ["difference", "RMS difference"],
+];
+
+export function channelColumns({ channels }) {
+  const tones = { nonfinite: "bad" };
+  const most = (name) => Math.max(...channels[name].filter(Number.isFinite).map(Math.abs), 0);
+  const measured = CHANNEL_NUMBERS.filter(([name]) => channels[name].some((value) => value !== null)).map(([key, label]) => {
+    const top = most(key);
+    const heat = ["rms", "difference"].includes(key) && top > 0 ? (row) => (Number.isFinite(channels[key][row]) ? channels[key][row] / top : 0) : undefined;
+    return { key, label, width: key === "difference" ? "minmax(132px, 1fr)" : "minmax(104px, 1fr)", numeric: true, right: true, heat, measure: "mean", value: (row) => channels[key][row], format: (value) => (value === null ? "–" : valueText(value, 5)), csv: (row) => channels[key][row] ?? "" };
+  });
+  const counted = [["nonfinite", "Not finite"], ["saturated", "Saturated"]].map(([key, label]) => ({
+    key, label, width: "minmax(96px, 0.8fr)", numeric: true, right: true, measure: "sum", value: (row) => channels[key][row], format: count, tone: (row) => (channels[key][row] ? tones[key] : ""),
+  }));
+  return [{ key: "channel", label: "Channel", width: "96px", numeric: true, position: true, right: true, value: (row) => channels.number[row] }, ...measured, ...counted];
+}
+
+export class ChannelTable {
+  // `pick(channel)` hears of a row that was chosen here.
+  constructor(host, pick) {
+    this.host = host;
+    this.pick = pick;
+  }
+
+  show(tensor) {
+    if (this.tensor === tensor) return;
+    this.tensor = tensor;
+    this.table = null;
+    const { number } = tensor.channels;
+    if (!number.length) {
+      this.host.replaceChildren(make("p", { class: "quiet small" }, "This tensor has no channels to tell apart."));
+      return;
+    }
+    const model = new TableModel(channelColumns(tensor), number.length);
+    const file = `${tensor.name.replace(/[^\w.-]+/g, "-").slice(0, 80) || "tensor"}-channels.csv`;
+    this.table = new TableView(this.host, model, {
+      label: "channels", file, describe: () => (model.selected.size > 1 ? selectionSummary(model) : []),
+      selected: (rows) => !this.following && rows.length === 1 && this.pick(number[rows[0]]),
+    });
+  }
+
+  // A channel was opened elsewhere; -1 for none.
+  follow(channel) {
+    if (!this.table) return;
+    const row = this.tensor.channels.number.indexOf(channel);
+    const { selected } = this.table.model;
+    if (row < 0 ? selected.size !== 1 : selected.size === 1 && selected.has(row)) return;
+    this.following = true;
+    if (row < 0) {
+      this.table.model.clear();
+      this.table.refresh();
+    } else this.table.choose([row]);
+    this.following = false;
+  }
+}

@@ -1,0 +1,102 @@
+// How values of both sides are spread, with the limits of their format and of the colours.
+
+import { clamp, drawAtWidth, scale, ticks } from "../charts.js";
+import { draw, make, shortened } from "../elements.js";
+import { count } from "../quantities.js";
+import { makeSwitch, tooltip } from "../widgets.js";
+import { formatOf, rangeText, valueText } from "./values.js";
+
+const HISTOGRAM = { height: 170, left: 4, right: 4, top: 8, bottom: 22 };
+
+export class Histograms {
+  constructor(host, data) {
+    this.data = data;
+    this.log = true;
+    this.room = make("figure", { class: "picture spread" });
+    this.about = make("p", { class: "small quiet" });
+    const tools = make("div", { class: "tools" }, makeSwitch("Counts", { log: "log", linear: "linear" }, "log", (kind) => { this.log = kind === "log"; this.picture.again(); }));
+    host.replaceChildren(tools, this.room, this.about);
+    this.picture = drawAtWidth(this.room, (width) => this.draw(width));
+  }
+
+  show(tensor, look) {
+    this.tensor = tensor;
+    this.look = look;
+    this.picture.again();
+  }
+
+  draw(width) {
+    if (!this.tensor) return;
+    const { histogram, reference_histogram: reference } = this.tensor;
+    const found = [histogram, reference].filter(Boolean);
+    const [low, high] = [Math.min(...found.map((one) => Number(one.low))), Math.max(...found.map((one) => Number(one.high)))];
+    if (!found.length || !(high > low)) {
+      this.room.replaceChildren(make("p", { class: "quiet small" }, found.length ? `All finite values are ${valueText(low)}.` : "No finite value."));
+      this.about.textContent = "";
+      return;
+    }
+    const x = scale(low, high, HISTOGRAM.left, width - HISTOGRAM.right);
+    const bottom = HISTOGRAM.height - HISTOGRAM.bottom;
+    const most = Math.max(...found.flatMap(({ counts }) => counts));
+    const y = (value) => bottom - (bottom - HISTOGRAM.top) * (this.log ? Math.log1p(value) / Math.log1p(most) : value / most);
+    const step = ticks(low, high, Math.max(3, width / 70));
+    const svg = draw("svg", {
+      height: HISTOGRAM.height, viewBox: `0 0 ${width} ${HISTOGRAM.height}`, role: "img", "aria-label": `Values of ${shortened(this.tensor.name, 60)}: ${rangeText(this.tensor.range)}`,
+    }, ...this.window(x, bottom, width),
+    draw("path", { class: "spread-area", d: `${steps(histogram, x, y)}L${x(Number(histogram.high))} ${bottom}L${x(Number(histogram.low))} ${bottom}Z` }),
+    ...(reference ? [draw("path", { class: "spread-line", d: steps(reference, x, y) })] : []),
+    ...this.limits(x, low, high, bottom), draw("line", { class: "grid", x1: 0, x2: width, y1: bottom, y2: bottom }),
+    ...step.map((value) => tickLabel(x(value), width, valueText(Math.abs(value) < 1e-12 * (high - low) ? 0 : value, 3))));
+    this.hover(svg, found, low, high);
+    this.room.replaceChildren(svg);
+    this.tell();
+  }
+
+  // Where the colours do not yet end.
+  window(x, bottom, width) {
+    const [from, to] = [-1, 1].map((end) => clamp(x(end / this.look.scale - this.look.shift), 0, width));
+    return [draw("rect", { class: "spread-window", x: from, width: Math.max(0, to - from), y: 0, height: bottom })];
+  }
+
+  limits(x, low, high, bottom) {
+    const format = formatOf(this.tensor);
+    const ends = [format.low ?? -format.largest, format.largest].filter((one) => one >= low && one <= high);
+    const last = ends.at(-1);
+    return [
+      ...ends.map((one) => draw("line", { class: "spread-limit", x1: x(one), x2: x(one), y1: 0, y2: bottom })),
+      ...(ends.length ? [draw("text", { class: "limit-name", ...(x(last) < x(high) - 90 ? { x: x(last) + 4 } : { x: x(last) - 4, "text-anchor": "end" }), y: 16 }, `${format.name} ${ends.length > 1 && !format.low ? "±" : ""}${valueText(last, 5)}`)] : [])];
+  }
+
+  hover(svg, found, low, high) {
+    svg.addEventListener("pointermove", (event) => {
+      const box = svg.getBoundingClientRect();
+      const bins = found[0].counts.length;
+      const place = clamp(Math.floor(((event.clientX - box.left - HISTOGRAM.left) / (box.width - HISTOGRAM.left - HISTOGRAM.right)) * bins), 0, bins - 1);
+      const edge = (one) => valueText(low + ((high - low) * one) / bins, 4);
+      const names = found.length > 1 ? [this.data.model, this.data.reference] : [this.data.model];
+      tooltip.show(event.clientX, event.clientY, [`${edge(place)} to ${edge(place + 1)}`, ...found.map((one, side) => `${names[side]}: ${count(one.counts[place] ?? 0)} values`)].join("\n"));
+    });
+    svg.addEventListener("pointerleave", () => tooltip.hide());
+  }
+
+  tell() {
+    const { tensor } = this;
+    const reference = tensor.reference_histogram ? "the line is the reference," : "";
+    const said = [`${count(tensor.range.elements)} values of ${this.data.samples.length} sample${this.data.samples.length === 1 ? "" : "s"}; ${reference} grey behind: what the colours span`];
+    if (tensor.range.nan + tensor.range.inf) said.push(`${count(tensor.range.nan)} NaN and ${count(tensor.range.inf)} infinite are not in it`);
+    if (tensor.saturated || tensor.reference_saturated) said.push(`${count(tensor.saturated)} saturated${this.data.two ? ` (reference ${count(tensor.reference_saturated)})` : ""}`);
+    this.about.textContent = `${said.join("; ")}.`;
+  }
+}
+
+// Numbers at the ends stay in the picture.
+function tickLabel(x, width, text) {
+  const half = 3.6 * text.length;
+  return draw("text", { x: clamp(x, half, width - half), y: HISTOGRAM.height - 6, "text-anchor": "middle" }, text);
+}
+
+function steps({ low, high, counts }, x, y) {
+  const wide = (Number(high) - Number(low)) / counts.length;
+  const parts = counts.map((value, place) => `${place ? "V" : `M${x(Number(low)).toFixed(1)} `}${y(value).toFixed(1)}H${x(Number(low) + wide * (place + 1)).toFixed(1)}`);
+  return parts.join("");
+}

@@ -1,0 +1,404 @@
+// Maps of a tensor: all channels side by side, or one of them enlarged.
+
+import { clamp } from "../charts.js";
+import { make } from "../elements.js";
+import { tooltip } from "../widgets.js";
+import { paintCanvas } from "./colours.js";
+import { MODES } from "./state.js";
+import { valueText } from "./values.js";
+
+// All channels of a tensor side by side. Each is a canvas as large as its map; the page makes it larger.
+
+const CELL = { narrowest: 70, widest: 240, high: 640, below: 22 }; // pixels
+
+export class ChannelGrid {
+  // `pick(channel)` hears which was opened; channels are the tensor's numbers.
+  constructor(host, pick) {
+    this.pick = pick;
+    this.room = make("div", { class: "channel-grid", role: "listbox", "aria-label": "Channels", tabindex: 0, onkeydown: (event) => this.key(event), onclick: (event) => this.click(event) });
+    host.replaceChildren(this.room);
+    new ResizeObserver(() => this.layOut()).observe(this.room);
+    this.active = 0; // position on screen
+  }
+
+  // `order`: positions in the maps as they are to stand.
+  show(maps, order, sides, describe) {
+    if (this.maps?.about !== maps.about) this.active = 0;
+    this.maps = maps;
+    this.order = order;
+    this.sides = sides;
+    this.describe = describe;
+    this.cells = order.map((place, position) => this.cell(place, position));
+    this.room.replaceChildren(...this.cells.map(({ element }) => element));
+    this.active = Math.min(this.active, order.length - 1);
+    this.mark();
+    this.layOut();
+  }
+
+  // As large as lets all channels be seen at once, clamp reason.
+  layOut() {
+    const wide = this.room.clientWidth;
+    if (!wide || !this.maps) return;
+    const aspect = (this.maps.width / this.maps.height) * this.sides.length;
+    const heightOf = (columns) => Math.ceil(this.order.length / columns) * (Math.min(wide / columns, CELL.widest * this.sides.length) / aspect + CELL.below);
+    const least = clamp(CELL.narrowest * Math.sqrt(aspect), CELL.narrowest, wide);
+    const most = Math.max(1, Math.floor(wide / least));
+    let columns = Math.max(1, Math.ceil(wide / (CELL.widest * this.sides.length)));
+    while (columns < most && heightOf(columns) > CELL.high) columns += 1;
+    this.room.style.setProperty("--columns", columns);
+  }
+
+  cell(place, position) {
+    const canvases = this.sides.map((side) => ({ side, canvas: make("canvas", { "aria-hidden": "true", style: `aspect-ratio:${this.maps.width}/${this.maps.height}` }) }));
+    const number = this.maps.numbers[place];
+    const cut = make("i", { class: "cut", hidden: true });
+    const element = make("div", { role: "option", id: `channel-${position}`, "data-position": position, "aria-label": `channel ${number}`, "aria-selected": "false" },
+      make("span", { class: "pictures" }, ...canvases.map(({ canvas }) => canvas), cut), make("span", { class: "channel-name" }, String(number)));
+    element.addEventListener("pointerenter", (event) => tooltip.show(event.clientX, event.clientY, this.describe(place)));
+    element.addEventListener("pointerleave", () => tooltip.hide());
+    return { element, canvases, place, cut };
+  }
+
+  paint(look) {
+    const { maps } = this;
+    for (const { canvases, place, cut } of this.cells) {
+      for (const { canvas, side } of canvases) {
+        paintCanvas(canvas, maps, place, look, side);
+        canvas.classList.toggle("smooth", maps.width > 200);
+      }
+      cut.hidden = look.mode !== "split" || !maps.reference || !maps.candidate;
+      cut.style.left = `${(Math.round(look.split * maps.width) / maps.width) * 100}%`;
+    }
+  }
+
+  click(event) {
+    const cell = event.target.closest("[role=option]");
+    if (!cell) return;
+    tooltip.hide();
+    this.active = Number(cell.dataset.position);
+    this.pick(this.maps.numbers[this.order[this.active]]);
+  }
+
+  key(event) {
+    const last = this.order.length - 1;
+    const across = this.cells.filter(({ element }) => element.offsetTop === this.cells[0].element.offsetTop).length;
+    const by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -across, ArrowDown: across, Home: -last, End: last }[event.key];
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (by) this.active = clamp(this.active + by, 0, last);
+    else if (event.key === "Enter" || event.key === " ") this.pick(this.maps.numbers[this.order[this.active]]);
+    else return;
+    event.preventDefault();
+    this.mark();
+    this.cells[this.active]?.element.scrollIntoView({ block: "nearest" });
+  }
+
+  mark() {
+    this.cells.forEach(({ element }, position) => element.setAttribute("aria-selected", String(position === this.active)));
+    this.room.setAttribute("aria-activedescendant", `channel-${this.active}`);
+  }
+}
+
+// One channel, or a matrix, large: as a picture that is moved and zoomed, with the numbers where there is room.
+
+const NUMBERS_FROM = 46; // pixels of an element
+
+class Plane {
+  // `view`: {x, y, zoom} shared by both sides, in elements of the map; `hear` is told of what a person does here.
+  constructor(side, view, hear) {
+    this.side = side;
+    this.view = view;
+    this.hear = hear;
+    this.canvas = make("canvas", { class: "plane", role: "img", tabindex: 0 });
+    this.source = document.createElement("canvas");
+    this.listen();
+  }
+
+  listen() {
+    const { canvas, hear } = this;
+    canvas.addEventListener("pointerdown", (event) => this.press(event));
+    canvas.addEventListener("pointermove", (event) => event.buttons === 0 && hear.point(...this.element(event)));
+    canvas.addEventListener("dblclick", (event) => hear.zoom(2, event.offsetX, event.offsetY));
+    canvas.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey && !event.metaKey && document.activeElement !== canvas) return;
+      event.preventDefault();
+      hear.zoom(Math.exp(-clamp(event.deltaY * (event.deltaMode === 1 ? 16 : 1), -240, 240) / 400), event.offsetX, event.offsetY);
+    }, { passive: false });
+    canvas.addEventListener("keydown", (event) => hear.key(event));
+  }
+
+  press(event) {
+    if (event.button !== 0) return;
+    let last = [event.clientX, event.clientY];
+    this.canvas.setPointerCapture(event.pointerId);
+    this.hear.point(...this.element(event));
+    const move = (now) => {
+      this.hear.pan(now.clientX - last[0], now.clientY - last[1]);
+      last = [now.clientX, now.clientY];
+    };
+    const end = () => this.canvas.removeEventListener("pointermove", move);
+    this.canvas.addEventListener("pointermove", move);
+    this.canvas.addEventListener("pointerup", end, { once: true });
+    this.canvas.addEventListener("pointercancel", end, { once: true });
+  }
+
+  // Which element of the map lies under the pointer.
+  element(event) {
+    return [this.view.x + event.offsetX / this.view.across, this.view.y + event.offsetY / this.view.down].map(Math.floor);
+  }
+
+  paint(maps, channel, look) {
+    paintCanvas(this.source, maps, channel, look, this.side);
+    this.maps = maps;
+    this.channel = channel;
+    this.look = look;
+    this.draw();
+  }
+
+  draw() {
+    const { canvas, source, view } = this;
+    const dots = devicePixelRatio;
+    canvas.width = Math.round(view.width * dots);
+    canvas.height = Math.round(view.height * dots);
+    canvas.style.width = `${view.width}px`;
+    canvas.style.height = `${view.height}px`;
+    const context = canvas.getContext("2d");
+    context.scale(dots, dots);
+    context.imageSmoothingEnabled = Math.min(view.across, view.down) * dots < 1;
+    context.drawImage(source, -view.x * view.across, -view.y * view.down, source.width * view.across, source.height * view.down);
+    if (view.across >= NUMBERS_FROM && view.down >= 16 && this.look.mode !== "mix") this.drawNumbers(context);
+    this.drawCursor(context);
+  }
+
+  drawNumbers(context) {
+    const { view, maps, look } = this;
+    context.font = "11px ui-monospace, monospace";
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    context.lineWidth = 3;
+    context.strokeStyle = "#0009";
+    context.fillStyle = "#fff";
+    for (let y = Math.max(0, Math.floor(view.y)); y < Math.min(maps.height, view.y + view.height / view.down); y++) {
+      for (let x = Math.max(0, Math.floor(view.x)); x < Math.min(maps.width, view.x + view.width / view.across); x++) {
+        const text = valueText(shownValue(maps, this.channel, x, y, look, this.side), 3);
+        const at = [(x + 0.5 - view.x) * view.across, (y + 0.5 - view.y) * view.down];
+        context.strokeText(text, ...at);
+        context.fillText(text, ...at);
+      }
+    }
+  }
+
+  drawCursor(context) {
+    const { view, maps } = this;
+    if (view.cursor === null) return;
+    const [x, y] = view.cursor;
+    if (x >= maps.width || y >= maps.height) return;
+    const box = [(x - view.x) * view.across, (y - view.y) * view.down, view.across, view.down];
+    for (const [colour, room] of [["#000", 1.5], ["#fff", 0.5]]) {
+      context.strokeStyle = colour;
+      context.lineWidth = 1;
+      context.strokeRect(box[0] - room, box[1] - room, box[2] + 2 * room, box[3] + 2 * room);
+    }
+  }
+}
+
+// What a mode shows of an element.
+function shownValue(maps, channel, x, y, look, side) {
+  const place = channel * maps.size + y * maps.width + x;
+  if (look.mode === "difference") return maps.candidate.value(place) - maps.reference.value(place);
+  if (look.mode === "split") return (x < Math.round(look.split * maps.width) ? maps.reference : maps.candidate).value(place);
+  return maps[side].value(place);
+}
+
+// One channel or matrix in large: one picture, or both models' beside each other, moved together and read element by element.
+
+const PLANE = { most: 560, least: 64, zoomMost: 96 };
+
+export class LargeView {
+  // `hear`: {leave(), step(by), split(fraction), splitBy(fraction)}
+  constructor(host, hear) {
+    this.hear = hear;
+    this.view = { x: 0, y: 0, across: 1, down: 1, width: 1, height: 1, cursor: null };
+    this.title = make("h4", {});
+    this.readout = make("output", { class: "readout mono", "aria-live": "polite" });
+    this.divider = make("div", { class: "divider", role: "slider", tabindex: 0, "aria-label": "Split between reference and candidate", "aria-valuemin": 0, "aria-valuemax": 100 });
+    this.stage = make("div", { class: "planes" });
+    const button = (text, label, onclick) => make("button", { type: "button", "aria-label": label, title: label, onclick }, text);
+    this.back = make("span", { class: "buttons" }, button("‹ All channels", "All channels (Esc)", () => hear.leave()),
+      button("↑", "Previous channel (PageUp)", () => hear.step(-1)), button("↓", "Next channel (PageDown)", () => hear.step(1)));
+    const zooms = make("span", { class: "buttons" }, button("−", "Smaller (-)", () => this.zoom(0.5)), button("+", "Larger (+)", () => this.zoom(2)), button("Whole", "All of it (0)", () => this.whole()));
+    this.element = make("div", { class: "large-view" }, make("div", { class: "tools" }, this.back, this.title, zooms), this.stage, this.readout);
+    host.replaceChildren(this.element);
+    this.listenDivider();
+    new ResizeObserver(() => this.maps && this.layOut()).observe(this.stage);
+  }
+
+  show(maps, channel, { sides, title, alone, spotted }) {
+    const same = this.maps === maps;
+    this.maps = maps;
+    this.channel = channel;
+    this.names = spotted;
+    this.title.textContent = title;
+    this.back.hidden = alone;
+    if (!same) this.view.cursor = null;
+    if (!same || this.sides?.join() !== sides.join()) {
+      this.sides = sides;
+      this.planes = sides.map((side) => new Plane(side, this.view, {
+        point: (x, y) => this.point(x, y), pan: (x, y) => this.pan(x, y), zoom: (...by) => this.zoom(...by), key: (event) => this.key(event),
+      }));
+      this.stage.replaceChildren(...this.planes.map(({ canvas, side }) => make("figure", {}, canvas, sides.length > 1 ? make("figcaption", {}, spotted[side]) : "")), this.divider);
+      this.layWidth = 0;
+      this.layOut();
+    }
+  }
+
+  paint(look) {
+    this.look = look;
+    for (const plane of this.planes) {
+      plane.paint(this.maps, this.channel, look);
+      plane.canvas.setAttribute("aria-label", `${this.title.textContent}, ${MODES[look.mode]}. Arrow keys read elements, + and - zoom.`);
+    }
+    this.placeDivider();
+    this.tell();
+  }
+
+  // As large as there is room; what is thinner than a finger is stretched.
+  layOut() {
+    const { maps, view, stage } = this;
+    const room = Math.floor((stage.clientWidth - 10 * (this.planes.length - 1)) / this.planes.length);
+    if (room < 1 || room === this.layWidth) return;
+    this.layWidth = room;
+    const zoom = Math.min(room / maps.width, PLANE.most / maps.height);
+    view.fit = { across: Math.max(zoom, Math.min(PLANE.least / maps.width, room / maps.width)), down: Math.max(zoom, PLANE.least / maps.height) };
+    Object.assign(view, { width: Math.round(view.fit.across * maps.width), height: Math.round(view.fit.down * maps.height) });
+    this.whole();
+  }
+
+  whole() {
+    Object.assign(this.view, { x: 0, y: 0, ...this.view.fit });
+    this.redraw();
+  }
+
+  redraw() {
+    if (!this.look) return;
+    for (const plane of this.planes) if (plane.maps) plane.draw();
+    this.placeDivider();
+  }
+
+  zoom(by, x = this.view.width / 2, y = this.view.height / 2) {
+    const { view, maps } = this;
+    const most = Math.max(1, PLANE.zoomMost / view.fit.across);
+    const factor = clamp((view.across / view.fit.across) * by, 1, most) / (view.across / view.fit.across);
+    view.x += x / view.across - x / (view.across * factor);
+    view.y += y / view.down - y / (view.down * factor);
+    view.across *= factor;
+    view.down *= factor;
+    this.keepInside(maps);
+    this.redraw();
+  }
+
+  pan(x, y) {
+    this.view.x -= x / this.view.across;
+    this.view.y -= y / this.view.down;
+    this.keepInside(this.maps);
+    this.redraw();
+  }
+
+  keepInside(maps) {
+    const { view } = this;
+    view.x = clamp(view.x, 0, Math.max(0, maps.width - view.width / view.across));
+    view.y = clamp(view.y, 0, Math.max(0, maps.height - view.height / view.down));
+  }
+
+  point(x, y) {
+    this.view.cursor = [clamp(x, 0, this.maps.width - 1), clamp(y, 0, this.maps.height - 1)];
+    this.redraw();
+    this.tell();
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const by = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+    if (by) this.move(...by.map((step) => step * (event.shiftKey ? 10 : 1)));
+    else if (event.key === "+" || event.key === "=") this.zoom(1.5, ...this.cursorPlace());
+    else if (event.key === "-") this.zoom(1 / 1.5, ...this.cursorPlace());
+    else if (event.key === "0") this.whole();
+    else if (event.key === "PageUp" || event.key === "PageDown") this.hear.step(event.key === "PageUp" ? -1 : 1);
+    else return;
+    event.preventDefault();
+  }
+
+  // The next element, moved into sight.
+  move(across, down) {
+    const { view } = this;
+    const [x, y] = view.cursor ?? [-across, -down];
+    view.cursor = [clamp(x + across, 0, this.maps.width - 1), clamp(y + down, 0, this.maps.height - 1)];
+    const [atX, atY] = view.cursor;
+    view.x = clamp(view.x, atX + 1 - view.width / view.across, atX);
+    view.y = clamp(view.y, atY + 1 - view.height / view.down, atY);
+    this.redraw();
+    this.tell();
+  }
+
+  cursorPlace() {
+    const { view } = this;
+    return view.cursor ? [(view.cursor[0] + 0.5 - view.x) * view.across, (view.cursor[1] + 0.5 - view.y) * view.down] : [];
+  }
+
+  tell() {
+    const { maps, view, channel } = this;
+    if (view.cursor === null) {
+      this.readout.textContent = "Point at an element, or press an arrow key in the picture, to read it.";
+      return;
+    }
+    const [x, y] = view.cursor;
+    const place = channel * maps.size + y * maps.width + x;
+    const [reference, candidate] = [maps.reference?.value(place), maps.candidate?.value(place)];
+    const said = [maps.isStrip ? `channel ${maps.numbers[x]}` : elementText(maps.about, x, y)];
+    if (reference !== undefined) said.push(`${this.names.reference} ${valueText(reference)}`);
+    if (candidate !== undefined) said.push(`${this.names.candidate} ${valueText(candidate)}`);
+    if (reference !== undefined && candidate !== undefined) said.push(`difference ${valueText(candidate - reference, 4)}`);
+    this.readout.textContent = said.join("   ");
+  }
+
+  // The divider of the split mode: dragged, or moved with the arrow keys.
+  listenDivider() {
+    const { divider } = this;
+    divider.addEventListener("pointerdown", (event) => {
+      event.preventDefault();
+      divider.focus();
+      divider.setPointerCapture(event.pointerId);
+      const move = (now) => {
+        const left = now.clientX - this.planes[0].canvas.getBoundingClientRect().left;
+        this.hear.split(clamp((this.view.x + left / this.view.across) / this.maps.width, 0, 1));
+      };
+      const end = () => divider.removeEventListener("pointermove", move);
+      divider.addEventListener("pointermove", move);
+      divider.addEventListener("pointerup", end, { once: true });
+      divider.addEventListener("pointercancel", end, { once: true });
+    });
+    divider.addEventListener("keydown", (event) => {
+      const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -10, PageUp: 10, Home: -100, End: 100 }[event.key];
+      if (!by || event.ctrlKey || event.metaKey || event.altKey) return;
+      event.preventDefault();
+      this.hear.splitBy(by / 100); // what was painted last may be older than the last key
+    });
+  }
+
+  placeDivider() {
+    const { maps, view, look, divider } = this;
+    divider.hidden = look.mode !== "split" || !maps.reference || !maps.candidate;
+    if (divider.hidden) return;
+    const at = (Math.round(look.split * maps.width) - view.x) * view.across;
+    divider.style.left = `${this.planes[0].canvas.offsetLeft + clamp(at, 0, view.width)}px`;
+    divider.style.height = `${view.height}px`;
+    divider.setAttribute("aria-valuenow", Math.round(look.split * 100));
+    divider.setAttribute("aria-valuetext", `reference left of ${Math.round(look.split * 100)} %`);
+  }
+}
+
+// Where an element of a map is in the tensor; of a smaller map, which elements it stands for.
+function elementText({ scale: step, full }, x, y) {
+  if (step === 1) return `x ${x}, y ${y}`;
+  const end = (place, most) => (most > 0 ? Math.min((place + 1) * step, most) : (place + 1) * step) - 1;
+  return `largest of x ${x * step} to ${end(x, full[1])}, y ${y * step} to ${end(y, full[0])}`;
+}

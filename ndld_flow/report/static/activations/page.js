@@ -1,0 +1,278 @@
+// The page of activations: the list, the strip and the view of one tensor follow one state, kept in the address.
+
+import { clamp } from "../charts.js";
+import { afterPrinting, beforePrinting, startConveniences } from "../conveniences.js";
+import { make, shortened } from "../elements.js";
+import { readPayload } from "../page_data.js";
+import { count } from "../quantities.js";
+import { fittingLook, shownSides } from "./colours.js";
+import { Controls } from "./controls.js";
+import { ActivationsData } from "./data.js";
+import { channelColumns, ChannelTable, mapsNote, tensorAbout, tensorHead } from "./details.js";
+import { Histograms } from "./histogram.js";
+import { ChannelGrid, LargeView } from "./maps.js";
+import { GAIN, MODES, ORDERS, readState, writeState } from "./state.js";
+import { DepthStrip, TensorList } from "./tensors.js";
+import { namedFormat, reviveTensor, valueText } from "./values.js";
+
+// On paper: the statistics of the tensor that is looked at, as a plain table.
+
+const CHANNELS_ON_PAPER = 64;
+
+function channelsOnPaper(tensor) {
+  const { channels } = tensor;
+  const columns = channelColumns(tensor);
+  const rows = [...channels.number.keys()].slice(0, CHANNELS_ON_PAPER);
+  const text = (column, row) => String(column.format ? column.format(column.value(row), row) : column.value(row));
+  return [
+    make("h3", {}, `Channels${channels.number.length > CHANNELS_ON_PAPER ? `, the first ${CHANNELS_ON_PAPER} of ${channels.number.length}` : ""}`),
+    make("table", { class: "dense" }, make("thead", {}, make("tr", {}, ...columns.map(({ label }) => make("th", { class: "n", scope: "col" }, label)))),
+      make("tbody", {}, ...rows.map((row) => make("tr", {}, ...columns.map((column) => make("td", { class: "n" }, text(column, row))))))),
+  ];
+}
+
+function preparePaper(host, tensorNow) {
+  beforePrinting.push(() => host.replaceChildren(...(tensorNow().channels.number.length ? channelsOnPaper(tensorNow()) : [])));
+  afterPrinting.push(() => host.replaceChildren());
+}
+
+// Bring the page of activations to life: a list, a strip and a view of one tensor follow one state, which the address keeps.
+
+class Inspector {
+  constructor(data) {
+    this.data = data;
+    this.maps = null;
+    const live = (name) => document.querySelector(`[data-live="${name}"]`);
+    const pick = (tensor) => this.set({ tensor }, true);
+    this.list = new TensorList(live("list"), data, pick);
+    this.depth = new DepthStrip(live("depth"), data, pick);
+    this.build(live("tensor"));
+    this.state = readState(location.hash, data);
+    addEventListener("hashchange", () => this.arrive());
+    document.addEventListener("keydown", (event) => this.key(event));
+    document.addEventListener("click", (event) => this.followLink(event));
+  }
+
+  build(host) {
+    const part = (name) => make("div", { class: name });
+    this.head = part("tensor-head");
+    this.about = part("tensor-about");
+    const [controls, pictures, spread, table, paper] = [part("controls only-screen"), part("maps"), part("histograms"), part("channel-table only-screen"), part("on-paper")];
+    paper.hidden = true;
+    this.orderTools = part("tools order-tools");
+    this.gridHost = part("");
+    this.largeHost = part("");
+    this.note = make("p", { class: "small quiet" });
+    pictures.append(this.orderTools, this.gridHost, this.largeHost, this.note);
+    const beside = make("aside", { class: "beside", "aria-label": "About this tensor" }, this.about, spread);
+    host.replaceChildren(this.head, controls, make("div", { class: "looking" }, pictures, beside), table, paper);
+    const open = (channel) => this.set({ channel }, true);
+    this.controls = new Controls(controls, this);
+    this.grid = new ChannelGrid(this.gridHost, open);
+    this.large = new LargeView(this.largeHost, { leave: () => this.leave(), step: (by) => this.stepChannel(by), split: (split) => this.set({ split }), splitBy: (by) => this.set({ split: clamp(this.state.split + by, 0, 1) }) });
+    this.histograms = new Histograms(spread, this.data);
+    this.table = new ChannelTable(table, open);
+    this.order = make("select", { "aria-label": "Order of channels", onchange: () => this.set({ order: this.order.value }) }, ...Object.entries(ORDERS).map(([value, text]) => make("option", { value }, `by ${text}`)));
+    preparePaper(paper, () => this.tensor);
+  }
+
+  get tensor() {
+    return this.data.tensors[this.state.tensor];
+  }
+
+  // Position in the maps of the channel that is open; -1 for all of them.
+  get place() {
+    if (!this.maps) return -1;
+    return this.maps.count === 1 ? 0 : this.maps.numbers.indexOf(this.state.channel);
+  }
+
+  // What is painted with: what was chosen, or else what fits.
+  get look() {
+    const { state, maps } = this;
+    const fits = fittingLook(state.colours, maps ? [maps.low, maps.high] : [-1, 1]);
+    const scale = state.scale ?? fits.scale;
+    return { ...state, shift: state.shift ?? fits.shift, scale, gain: state.gain ?? this.autoGain(scale) };
+  }
+
+  autoGain(scale) {
+    if (this.state.mode !== "difference" || !this.maps) return GAIN.least;
+    this.maps.most ??= this.maps.largestDifference();
+    return this.maps.most > 0 ? clamp(1 / (this.maps.most * scale), GAIN.least, GAIN.most) : GAIN.least;
+  }
+
+  // Another tensor is fitted anew, unless a person keeps what was chosen.
+  async set(changes, isPlace = false) {
+    const before = this.state;
+    const next = { ...before, ...changes };
+    if (next.tensor !== before.tensor) {
+      if (changes.channel === undefined) next.channel = -1;
+      const samples = this.data.samplesOf(next.tensor);
+      if (!samples.includes(next.sample)) next.sample = samples[0] ?? 0;
+      if (!next.hold) Object.assign(next, { shift: null, scale: null, gain: null });
+    }
+    this.state = next;
+    const hash = writeState(next, this.data);
+    const moved = isPlace && (next.tensor !== before.tensor || next.channel !== before.channel);
+    if (hash !== location.hash) history[moved ? "pushState" : "replaceState"](null, "", hash);
+    await this.follow();
+  }
+
+  async arrive() {
+    if (!location.hash.includes("tensor=")) return; // to a section
+    this.state = readState(location.hash, this.data);
+    this.comeIntoSight();
+    await this.follow();
+  }
+
+  // A tensor that the page speaks of: it is looked at as the one before was.
+  followLink(event) {
+    const link = event.target.closest?.('a[href^="#tensor="]');
+    const tensor = link ? this.data.named(new URLSearchParams(link.hash.slice(1)).get("tensor")) : -1;
+    if (tensor < 0 || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    this.set({ tensor }, true);
+    this.comeIntoSight();
+  }
+
+  comeIntoSight() {
+    const inspect = document.getElementById("inspect");
+    const { top, bottom } = inspect.getBoundingClientRect();
+    if (top > innerHeight / 2 || bottom < innerHeight / 3) inspect.scrollIntoView();
+  }
+
+  async follow() {
+    const { tensor, sample } = this.state;
+    this.list.choose(tensor);
+    this.depth.choose(tensor);
+    const maps = await this.data.maps(tensor, sample);
+    if (tensor !== this.state.tensor || sample !== this.state.sample) return; // somebody was faster
+    if (this.maps !== maps || this.shown !== this.tensor) {
+      this.maps = maps;
+      this.shown = this.tensor;
+      this.arranged = "";
+      this.tellTensor();
+    }
+    this.arrange();
+    this.paint();
+  }
+
+  // Only what depends on which channels of which sides are shown; painting is another matter.
+  arrange() {
+    const { maps, state } = this;
+    const sides = maps ? shownSides(maps, state.mode) : [];
+    const arranged = [sides, this.place, state.order].join();
+    if (arranged === this.arranged) return;
+    this.arranged = arranged;
+    const isLarge = this.place >= 0;
+    this.gridHost.hidden = isLarge || !maps;
+    this.largeHost.hidden = !isLarge;
+    this.orderTools.hidden = isLarge || !maps;
+    if (isLarge) this.large.show(maps, this.place, { sides, title: this.titleOfPlace(), alone: maps.count === 1, spotted: this.names() });
+    else if (maps) this.grid.show(maps, this.channelOrder(), sides, (place) => this.describe(place));
+    this.table.show(this.tensor);
+    this.table.follow(isLarge && maps.count > 1 ? state.channel : -1);
+  }
+
+  paint() {
+    cancelAnimationFrame(this.frame);
+    this.frame = requestAnimationFrame(() => this.paintNow());
+  }
+
+  paintNow() {
+    const { look, maps } = this;
+    this.controls.show();
+    if (maps) (this.place >= 0 ? this.large : this.grid).paint(look);
+    this.histograms.show(this.tensor, look);
+    this.note.textContent = mapsNote(this.data, maps, this.place, look);
+  }
+
+  fit(part) {
+    if (!this.maps) return;
+    const { colours } = this.state;
+    if (part === 1 && this.place < 0) this.set({ shift: null, scale: null });
+    else this.set(fittingLook(colours, this.maps.bounds(part, this.maps.count > 1 ? this.place : -1)));
+  }
+
+  leave() {
+    if (this.place < 0 || this.maps.count === 1) return;
+    this.set({ channel: -1 }, true).then(() => this.grid.room.focus({ preventScroll: true }));
+  }
+
+  stepChannel(by) {
+    const order = this.channelOrder();
+    const at = order.indexOf(this.place);
+    if (this.maps.count > 1) this.set({ channel: this.maps.numbers[order[clamp(at + by, 0, order.length - 1)]] }, true);
+  }
+
+  // Positions in the maps, by what a person wants first.
+  channelOrder() {
+    const { maps, state, tensor } = this;
+    const all = [...Array(maps.count).keys()];
+    const values = tensor.channels[state.order];
+    if (state.order === "number" || !values) return all;
+    const of = (place) => values[tensor.channels.number.indexOf(maps.numbers[place])] ?? -1;
+    return all.sort((a, b) => of(b) - of(a) || a - b);
+  }
+
+  names() {
+    return { reference: shortened(this.data.reference, 24), candidate: shortened(this.data.model, 24) };
+  }
+
+  titleOfPlace() {
+    const { maps, tensor } = this;
+    if (maps.isStrip) return `${maps.numbers.length} channels of one value each`;
+    if (maps.count === 1) return `${tensor.layout} ${tensor.shape}`;
+    return `Channel ${maps.numbers[this.place]} of ${maps.about.total}`;
+  }
+
+  describe(place) {
+    const { maps, tensor } = this;
+    const row = tensor.channels.number.indexOf(maps.numbers[place]);
+    const found = tensor.channels;
+    const lines = [`channel ${maps.numbers[place]}`];
+    if (row >= 0) lines.push(`${valueText(found.minimum[row], 4)} to ${valueText(found.maximum[row], 4)}, RMS ${valueText(found.rms[row], 4)}`);
+    if (found.nonfinite[row]) lines.push(`${count(found.nonfinite[row])} not finite`);
+    if (Number.isFinite(found.difference[row]) && found.difference[row] !== null) lines.push(`RMS difference ${valueText(found.difference[row], 3)}`);
+    return lines.join("\n");
+  }
+
+  tellTensor() {
+    this.head.replaceChildren(...tensorHead(this.data, this.tensor));
+    this.about.replaceChildren(...tensorAbout(this.data, this.state, (sample) => this.set({ sample })));
+    const { channels } = this.tensor;
+    for (const option of this.order.options) option.hidden = option.value === "difference" && !channels.difference.some((value) => value !== null);
+    this.order.value = this.state.order;
+    const shown = this.maps?.count ?? 0;
+    const total = this.maps?.about.total ?? 0;
+    const by = this.data.two ? ", those that differ most" : ", those with the largest RMS";
+    this.orderTools.replaceChildren(make("span", { class: "quiet small" }, shown < total ? `${count(shown)} of ${count(total)} channels${by}` : `${count(total)} channels`), this.order);
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input:not([type=range], [type=checkbox]), textarea, select")) return;
+    const samples = this.data.samplesOf(this.state.tensor);
+    const modes = Object.keys(MODES);
+    const acts = {
+      j: () => this.list.step(1), k: () => this.list.step(-1), f: () => this.fit(1), Escape: () => this.leave(),
+      n: () => this.set({ sample: samples[(samples.indexOf(this.state.sample) + 1) % samples.length] ?? 0 }),
+      m: () => this.data.two && this.set({ mode: modes[(modes.indexOf(this.state.mode) + 1) % modes.length] }),
+    };
+    if (!Object.hasOwn(acts, event.key)) return;
+    acts[event.key]();
+  }
+}
+
+export async function start() {
+  startConveniences();
+  const data = new ActivationsData(await readPayload());
+  if (data.tensors.length) {
+    const format = namedFormat(data.format);
+    for (const tensor of data.tensors) reviveTensor(tensor, format);
+    const inspector = new Inspector(data);
+    Object.assign(globalThis, { inspector }); // for a look from the console
+    await inspector.follow();
+    inspector.paintNow();
+    if (location.hash.includes("tensor=")) inspector.comeIntoSight();
+  }
+  document.documentElement.dataset.ready = performance.now().toFixed(0);
+}

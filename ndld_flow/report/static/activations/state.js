@@ -1,0 +1,53 @@
+// What is looked at and how: kept in the page's address, so that a link opens the same view again.
+
+import { clamp } from "../charts.js";
+import { COLOUR_STOPS } from "./colours.js";
+
+export const MODES = {
+  reference: "Reference", candidate: "Candidate", side: "Side by side", split: "Split", mix: "Mix", difference: "Difference",
+};
+const LOOK_DEFAULTS = { mode: "side", colours: "red", shift: null, scale: null, split: 0.5, mix: 0.5, gain: null, hold: false, order: "number" };
+export const ORDERS = { number: "number", difference: "difference", rms: "RMS", nonfinite: "not finite" };
+export const GAIN = { least: 1, most: 1e6 };
+
+function readNumber(text, least, most) {
+  const value = text === null || text === "" ? NaN : Number(text);
+  return Number.isFinite(value) ? clamp(value, least, most) : null;
+}
+
+// From an address that anybody may have written: what is not known is left as it is by default.
+export function readState(hash, data) {
+  const asked = new URLSearchParams(hash.replace(/^#/, ""));
+  const among = (name, choices) => (Object.hasOwn(choices, asked.get(name)) ? asked.get(name) : LOOK_DEFAULTS[name]);
+  const named = data.named(asked.get("tensor"));
+  const tensor = named < 0 ? data.opening : named;
+  const samples = data.samplesOf(tensor);
+  const sample = Number(asked.get("sample"));
+  const channel = asked.get("channel");
+  return {
+    tensor,
+    sample: samples.includes(sample) ? sample : samples[0] ?? 0,
+    channel: channel !== null && /^\d+$/.test(channel) ? Number(channel) : -1, // of the tensor
+    mode: among("mode", MODES),
+    colours: among("colours", COLOUR_STOPS),
+    shift: readNumber(asked.get("shift"), -1e300, 1e300),
+    scale: readNumber(asked.get("scale"), 1e-300, 1e300),
+    split: readNumber(asked.get("split"), 0, 1) ?? LOOK_DEFAULTS.split,
+    mix: readNumber(asked.get("mix"), 0, 1) ?? LOOK_DEFAULTS.mix,
+    gain: readNumber(asked.get("gain"), GAIN.least, GAIN.most),
+    hold: asked.get("hold") === "1",
+    order: among("order", ORDERS),
+  };
+}
+
+export function writeState(state, data) {
+  const said = new URLSearchParams({ tensor: data.tensors[state.tensor].name });
+  if (state.sample !== (data.samplesOf(state.tensor)[0] ?? 0)) said.set("sample", state.sample);
+  if (state.channel >= 0) said.set("channel", state.channel);
+  for (const [name, usual] of Object.entries(LOOK_DEFAULTS)) {
+    const value = state[name];
+    if (value === usual || value === null) continue;
+    said.set(name, typeof value === "number" ? Number(value.toPrecision(6)) : value === true ? "1" : value);
+  }
+  return `#${said}`;
+}

@@ -1,0 +1,279 @@
+// The list of captured tensors, and the strip that shows their errors over the depth of the model.
+
+import { clamp, drawAtWidth, scale, ticks } from "../charts.js";
+import { draw, make, shortened } from "../elements.js";
+import { count } from "../quantities.js";
+import { makeSwitch, tooltip } from "../widgets.js";
+import {
+  decibels,
+  formatOf,
+  largestOf,
+  makeBadges,
+  metricOf,
+  rangeBar,
+  rangeText,
+  SIZE_AXIS,
+  tensorBadges,
+  valueText,
+} from "./values.js";
+
+// The captured tensors: found by words, ordered, chosen with the arrow keys.
+
+const BY_NAME = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
+const notFinite = ({ range }) => range.nan + range.inf;
+const orNone = (value, none) => (Number.isNaN(value) ? none : value);
+const TENSOR_ORDERS = {
+  execution: ["Order of execution", null],
+  noise: ["Lowest signal to noise", (a, b) => orNone(metricOf(a, "snr_db"), 1e9) - orNone(metricOf(b, "snr_db"), 1e9)],
+  largest: ["Largest values", (a, b) => largestOf(b.range) - largestOf(a.range)],
+  broken: ["Not finite", (a, b) => notFinite(b) - notFinite(a)],
+  saturated: ["Saturated", (a, b) => b.saturated / b.range.elements - a.saturated / a.range.elements],
+  name: ["Name", (a, b) => BY_NAME.compare(a.name, b.name)],
+};
+
+export class TensorList {
+  // `pick(tensor)` hears which was chosen here.
+  constructor(host, data, pick) {
+    this.data = data;
+    this.pick = pick;
+    this.order = "execution";
+    this.chosen = -1;
+    this.field = make("input", {
+      type: "search", placeholder: "Find tensors", "aria-label": "Find tensors", spellcheck: "false", autocomplete: "off",
+      title: "All words must occur in name, node, operator, type or what is wrong: relu nan",
+      oninput: () => this.arrange(), onkeydown: (event) => this.keyInField(event),
+    });
+    const orders = Object.entries(TENSOR_ORDERS).filter(([name]) => data.two || name !== "noise");
+    this.select = make("select", { "aria-label": "Order of the list", onchange: () => { this.order = this.select.value; this.arrange(); } },
+      ...orders.map(([name, [label]]) => make("option", { value: name }, label)));
+    this.count = make("output", { "aria-live": "polite" });
+    this.box = make("div", { class: "tensor-list", role: "listbox", tabindex: 0, "aria-label": "Captured tensors", onkeydown: (event) => this.key(event), onclick: (event) => this.click(event) });
+    this.rows = data.tensors.map((tensor, place) => this.row(tensor, place));
+    this.haystacks = data.tensors.map((one) => [one.name, one.node, one.op, one.dtype, one.layout, one.shape, ...tensorBadges(one).map(([word]) => word)].join("\n").toLowerCase());
+    host.replaceChildren(make("div", { class: "tools list-tools" }, this.field, this.select, this.count), this.box);
+    this.arrange();
+  }
+
+  row(tensor, place) {
+    const { two } = this.data;
+    const snr = two ? make("span", { class: "snr", title: "Signal to noise against the reference" }, tensor.divergence ? decibels(metricOf(tensor, "snr_db")) : "–") : "";
+    return make("div", { role: "option", id: `tensor-${place}`, "aria-selected": "false", "data-place": place },
+      make("span", { class: "tensor-name mono", title: shortened(tensor.name, 400) }, make("bdi", {}, shortened(tensor.name, 60))), snr,
+      make("span", { class: "tensor-kind" }, make("bdi", {}, `${tensor.op} ${tensor.shape}`), " ", ...makeBadges(tensor)),
+      rangeBar(tensor));
+  }
+
+  arrange() {
+    const words = this.field.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const { tensors } = this.data;
+    this.shown = [...tensors.keys()].filter((place) => words.every((word) => this.haystacks[place].includes(word)));
+    const compare = TENSOR_ORDERS[this.order][1];
+    if (compare) this.shown.sort((a, b) => compare(tensors[a], tensors[b]) || a - b);
+    this.box.replaceChildren(...(this.shown.length ? this.shown.map((place) => this.rows[place]) : [make("p", { class: "grid-empty" }, "No tensor matches.")]));
+    this.count.textContent = this.shown.length === tensors.length ? count(tensors.length) : `${count(this.shown.length)} of ${count(tensors.length)}`;
+    this.reveal();
+  }
+
+  choose(place) {
+    this.rows[this.chosen]?.setAttribute("aria-selected", "false");
+    this.rows[place].setAttribute("aria-selected", "true");
+    this.chosen = place;
+    this.box.setAttribute("aria-activedescendant", `tensor-${place}`);
+    this.reveal();
+  }
+
+  // Within the list only: the page stays where it is.
+  reveal() {
+    const row = this.rows[this.chosen];
+    if (!row?.isConnected) return;
+    const [top, bottom] = [row.offsetTop, row.offsetTop + row.offsetHeight];
+    if (top < this.box.scrollTop) this.box.scrollTop = top;
+    else if (bottom > this.box.scrollTop + this.box.clientHeight) this.box.scrollTop = bottom - this.box.clientHeight;
+  }
+
+  // The next of those shown, from the chosen one.
+  step(by) {
+    if (!this.shown.length) return;
+    const at = this.shown.indexOf(this.chosen);
+    this.pick(this.shown[at < 0 ? 0 : clamp(at + by, 0, this.shown.length - 1)]);
+  }
+
+  click(event) {
+    const row = event.target.closest("[role=option]");
+    if (row) this.pick(Number(row.dataset.place));
+  }
+
+  key(event) {
+    const all = this.shown.length;
+    const by = { ArrowDown: 1, ArrowUp: -1, PageDown: 8, PageUp: -8, Home: -all, End: all }[event.key];
+    if (!by || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    this.step(by);
+  }
+
+  keyInField(event) {
+    if (event.key === "Escape" && this.field.value) this.field.value = "";
+    else if (event.key === "Escape") this.field.blur();
+    else if (event.key === "ArrowDown" || event.key === "Enter") this.box.focus();
+    else return;
+    event.preventDefault();
+    this.arrange();
+    if (event.key === "Enter" && this.shown.length && !this.shown.includes(this.chosen)) this.pick(this.shown[0]);
+  }
+}
+
+// Every captured tensor in a strip, in order of execution: how far it is off, and how large its values are.
+
+const DEPTH = { height: 210, left: 58, right: 8, top: 12, bottom: 24 };
+const DEPTH_VIEWS = {
+  snr_db: { label: "Signal to noise", value: (tensor) => metricOf(tensor, "snr_db"), unit: "dB", better: "↑" },
+  slice_rms: { label: "Worst slice", value: (tensor) => metricOf(tensor, "slice_rms"), log: true, better: "↓" },
+  relative_rms: { label: "Relative RMS", value: (tensor) => metricOf(tensor, "relative_rms"), log: true, better: "↓" },
+  cosine: { label: "1 − cosine", value: (tensor) => Math.max(0, 1 - metricOf(tensor, "cosine")), log: true, better: "↓" },
+  sizes: { label: "Sizes of values", log: true },
+};
+
+export class DepthStrip {
+  constructor(host, data, pick) {
+    this.data = data;
+    this.pick = pick;
+    this.chosen = -1;
+    const views = Object.entries(DEPTH_VIEWS).filter(([name]) => name === "sizes" || data.tensors.some((one) => one.divergence?.metrics[name] !== undefined));
+    this.view = views[0][0];
+    const tools = make("div", { class: "tools" });
+    if (views.length > 1) {
+      tools.append(makeSwitch("Show", Object.fromEntries(views.map(([name, { label }]) => [name, label])), this.view, (view) => { this.view = view; this.picture.again(); }));
+    }
+    this.room = make("figure", { class: "picture depth" });
+    host.replaceChildren(...(views.length > 1 ? [tools] : []), this.room);
+    this.picture = drawAtWidth(this.room, (width) => this.draw(width));
+  }
+
+  choose(place) {
+    this.chosen = place;
+    this.mark();
+  }
+
+  draw(width) {
+    const { tensors } = this.data;
+    const across = (width - DEPTH.left - DEPTH.right) / tensors.length;
+    this.across = across;
+    const x = (place) => DEPTH.left + (place + 0.5) * across;
+    const kind = DEPTH_VIEWS[this.view];
+    const axis = this.axis(kind);
+    this.band = draw("rect", { class: "chosen-band", y: DEPTH.top - 6, height: DEPTH.height - DEPTH.top - DEPTH.bottom + 12, rx: 3 });
+    this.hint = draw("rect", { class: "hint-band", y: DEPTH.top, height: DEPTH.height - DEPTH.top - DEPTH.bottom, visibility: "hidden" });
+    const svg = draw("svg", {
+      height: DEPTH.height, viewBox: `0 0 ${width} ${DEPTH.height}`, tabindex: 0, role: "slider", "aria-label": `${kind.label} of captured tensors, in order of execution`,
+      "aria-valuemin": 1, "aria-valuemax": tensors.length,
+    }, this.band, this.hint, ...axis.marks.flatMap(({ value, text }) => [
+      draw("line", { class: "grid", x1: DEPTH.left, x2: width - DEPTH.right, y1: axis.y(value), y2: axis.y(value) }),
+      draw("text", { x: DEPTH.left - 8, y: axis.y(value) + 4, "text-anchor": "end" }, text)]),
+    draw("text", { x: DEPTH.left, y: DEPTH.height - 6 }, shortened(tensors[0].name, Math.floor(width / 20))),
+    draw("text", { x: width - DEPTH.right, y: DEPTH.height - 6, "text-anchor": "end" }, shortened(tensors.at(-1).name, Math.floor(width / 20))),
+    ...(this.view === "sizes" ? this.sizes(x, axis, width) : this.line(x, axis, kind)));
+    this.listen(svg);
+    this.svg = svg;
+    this.room.replaceChildren(svg);
+    this.mark();
+  }
+
+  axis({ value, log, unit }) {
+    const [top, bottom] = [DEPTH.top, DEPTH.height - DEPTH.bottom];
+    if (this.view === "sizes") return logAxis(SIZE_AXIS.low, SIZE_AXIS.high, bottom, top);
+    const values = this.data.tensors.map(value).filter((one) => Number.isFinite(one) && Math.abs(one) < 300 && (!log || one > 0));
+    if (log) {
+      const powers = values.map(Math.log10);
+      return logAxis(Math.floor(Math.min(-4, ...powers)), Math.ceil(Math.max(0, ...powers)), bottom, top);
+    }
+    const [low, high] = [Math.min(0, ...values), Math.max(60, ...values)];
+    const y = scale(low, high, bottom, top);
+    return { y: (one) => clamp(y(one), top, bottom), marks: ticks(low, high, 5).map((one) => ({ value: one, text: `${valueText(one)} ${unit}` })) };
+  }
+
+  line(x, axis, { value, log }) {
+    const { tensors } = this.data;
+    // What is equal on both sides has no noise: it stands at the best end, on a log scale too.
+    const spots = tensors.map((tensor, place) => ({ tensor, x: x(place), at: value(tensor) })).filter(({ at }) => !Number.isNaN(at));
+    const y = ({ at }) => axis.y(log && at <= 0 ? 1e-300 : at);
+    const path = spots.map((spot, place) => `${place ? "L" : "M"}${spot.x.toFixed(1)} ${y(spot).toFixed(1)}`).join("");
+    const radius = clamp(this.across * 0.35, 1.5, 5);
+    const marks = spots.map((spot) => {
+      if (!notFinite(spot.tensor)) return draw("circle", { class: "spot", cx: spot.x, cy: y(spot), r: radius });
+      const r = radius + 1;
+      return draw("path", { class: "spot-bad", d: `M${spot.x - r} ${y(spot) - r}l${2 * r} ${2 * r}m0 ${-2 * r}l${-2 * r} ${2 * r}` });
+    });
+    return [draw("path", { class: "depth-line", d: path }), ...marks];
+  }
+
+  sizes(x, axis, width) {
+    const wide = clamp(this.across * 0.3, 1, 14);
+    const { format } = this.data.tensors[0];
+    const isOnAxis = (value) => value >= 10 ** SIZE_AXIS.low && value <= 10 ** SIZE_AXIS.high;
+    const limit = (value, name, dy) => !isOnAxis(value) ? [] : [
+      draw("line", { class: "border", x1: DEPTH.left, x2: width - DEPTH.right, y1: axis.y(value), y2: axis.y(value) }),
+      draw("text", { class: "limit-name", x: width - DEPTH.right, y: axis.y(value) + dy, "text-anchor": "end" }, name)];
+    const bar = (tensor, range, place, kind, shift) => {
+      const most = range.inf ? 1e300 : largestOf(range);
+      if (!(most > 0)) return [];
+      const [top, bottom] = [axis.y(most), axis.y(range.smallest || 1e-300)];
+      const beyond = most > formatOf(tensor).largest ? " beyond" : "";
+      return [draw("rect", { class: `${kind}${beyond}`, x: x(place) + shift * wide - wide / 2, width: wide, y: top, height: Math.max(1, bottom - top) }),
+        ...(range.rms > 0 ? [draw("rect", { class: "rms", x: x(place) + shift * wide - wide / 2, width: wide, y: axis.y(range.rms) - 1, height: 2 })] : [])];
+    };
+    return [
+      ...this.data.tensors.flatMap((one, place) => (one.reference_range
+        ? [...bar(one, one.reference_range, place, "of-reference", -0.55), ...bar(one, one.range, place, "of-candidate", 0.55)]
+        : bar(one, one.range, place, "of-candidate", 0))),
+      ...limit(format.largest, `${format.name}'s largest`, -4), ...limit(format.normal, `${format.name}'s smallest in full`, -4), ...limit(format.smallest, `${format.name}'s smallest`, 13),
+    ];
+  }
+
+  listen(svg) {
+    const { tensors } = this.data;
+    const at = (event) => clamp(Math.floor((event.clientX - svg.getBoundingClientRect().left - DEPTH.left) / this.across), 0, tensors.length - 1);
+    svg.addEventListener("pointermove", (event) => {
+      const place = at(event);
+      this.place(this.hint, place);
+      tooltip.show(event.clientX, event.clientY, this.tell(tensors[place]));
+    });
+    svg.addEventListener("pointerleave", () => {
+      this.hint.setAttribute("visibility", "hidden");
+      tooltip.hide();
+    });
+    svg.addEventListener("click", (event) => this.pick(at(event)));
+    svg.addEventListener("keydown", (event) => {
+      const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, Home: -tensors.length, End: tensors.length }[event.key];
+      if (!by || event.ctrlKey || event.metaKey || event.altKey) return;
+      event.preventDefault();
+      this.pick(clamp(this.chosen + by, 0, tensors.length - 1));
+    });
+  }
+
+  tell(tensor) {
+    const metrics = ["snr_db", "relative_rms", "cosine"].filter((name) => tensor.divergence?.metrics[name] !== undefined)
+      .map((name) => `${name}: ${name === "snr_db" ? decibels(metricOf(tensor, name)) : valueText(metricOf(tensor, name), 4)}`);
+    return [shortened(tensor.name, 80), `${tensor.op} ${tensor.shape}`, rangeText(tensor.range), ...metrics, ...tensorBadges(tensor).map(([word]) => word)].join("\n");
+  }
+
+  place(band, place) {
+    const wide = Math.max(this.across, 6);
+    for (const [name, value] of [["x", DEPTH.left + (place + 0.5) * this.across - wide / 2], ["width", wide], ["visibility", "visible"]]) band.setAttribute(name, value);
+  }
+
+  mark() {
+    if (!this.svg || this.chosen < 0) return;
+    this.place(this.band, this.chosen);
+    this.svg.setAttribute("aria-valuenow", this.chosen + 1);
+    this.svg.setAttribute("aria-valuetext", this.tell(this.data.tensors[this.chosen]).replaceAll("\n", ", "));
+  }
+}
+
+// Powers of ten from bottom to top; what lies beyond stands at the end.
+function logAxis(low, high, bottom, top) {
+  const place = scale(low, high, bottom, top);
+  const step = Math.max(1, Math.ceil((high - low) / 7));
+  const marks = [];
+  for (let power = low; power <= high; power += step) marks.push({ value: 10 ** power, text: `1e${power}`.replace("-", "−") });
+  return { y: (value) => clamp(place(Math.log10(value)), top, bottom), marks };
+}

@@ -1,0 +1,92 @@
+// What is said of tensors and values.
+
+import { clamp } from "../charts.js";
+import { make } from "../elements.js";
+import { count, share } from "../quantities.js";
+
+const FORMATS = {
+  fp16: { largest: 65504, normal: 2 ** -14, smallest: 2 ** -24 },
+  bf16: { largest: 3.38953139e38, normal: 2 ** -126, smallest: 2 ** -133 },
+  fp32: { largest: 3.40282347e38, normal: 2 ** -126, smallest: 2 ** -149 },
+  fp8e4m3: { largest: 448, normal: 2 ** -6, smallest: 2 ** -9 },
+  fp8e5m2: { largest: 57344, normal: 2 ** -14, smallest: 2 ** -16 },
+};
+const INTEGERS = {
+  int8: { name: "int8", low: -128, largest: 127 },
+  uint8: { name: "uint8", low: 0, largest: 255 },
+};
+
+// What all ranges of a document were held against; one that nobody knows has no ends.
+export const namedFormat = (name) => ({ name, ...(Object.hasOwn(FORMATS, name) ? FORMATS[name] : { largest: Infinity, normal: 0, smallest: 0 }) });
+
+// Where a tensor's values end: those of 8 bits have ends of their own.
+export const formatOf = (tensor) => (Object.hasOwn(INTEGERS, tensor.dtype) ? INTEGERS[tensor.dtype] : tensor.format);
+
+export function valueText(value, digits = 6) {
+  if (Number.isNaN(value)) return "NaN";
+  if (!Number.isFinite(value)) return value > 0 ? "+∞" : "−∞";
+  const magnitude = Math.abs(value);
+  if (value !== 0 && (magnitude < 1e-4 || magnitude >= 1e7)) return value.toExponential(digits - 1).replace(/\.?0+e/, "e").replace("-", "−");
+  return String(Number(value.toPrecision(digits))).replace("-", "−");
+}
+
+export const decibels = (value) => (Number.isNaN(value) ? "–" : value >= 300 ? "equal" : value <= -300 ? "−∞ dB" : `${value.toFixed(1).replace("-", "−")} dB`);
+
+export const smallShare = (fraction) => (fraction >= 0.0005 ? share(fraction) : "< 0.1 %");
+
+export const metricOf = (tensor, name) => Number(tensor.divergence?.metrics[name] ?? NaN);
+
+// [word, what it means, how bad]
+export function tensorBadges(tensor) {
+  const { range, saturated } = tensor;
+  const { name } = tensor.format;
+  const found = [];
+  if (range.nan) found.push([`${count(range.nan)} NaN`, `${count(range.nan)} of ${count(range.elements)} values are NaN`, "bad"]);
+  if (range.inf) found.push([`${count(range.inf)} inf`, `${count(range.inf)} of ${count(range.elements)} values are infinite`, "bad"]);
+  if (range.beyond) found.push([`${smallShare(range.beyond)} beyond`, `larger than ${name} can hold`, "bad"]);
+  if (saturated) found.push([`${smallShare(saturated / Math.max(1, range.elements))} saturated`, "at the largest or smallest value of the type, or of the activation's bounds", "warn"]);
+  if (range.vanishing) found.push([`${smallShare(range.vanishing)} to 0`, `not 0, but rounded to it in ${name}`, "warn"]);
+  return found;
+}
+
+export const makeBadges = (tensor) => tensorBadges(tensor).map(([word, meaning, tone]) => make("span", { class: `badge ${tone}`, title: meaning }, word));
+
+// Sizes of values on a log scale that all tensors share, against what the format can hold.
+export const SIZE_AXIS = { low: -10, high: 8 };
+
+function sizePlace(value) {
+  const at = (Math.log10(value) - SIZE_AXIS.low) / (SIZE_AXIS.high - SIZE_AXIS.low);
+  return 100 * clamp(at, 0, 1);
+}
+
+export const largestOf = (range) => Math.max(Math.abs(range.low), Math.abs(range.high));
+
+export function rangeText(range) {
+  return `${valueText(range.low, 4)} to ${valueText(range.high, 4)}, RMS ${valueText(range.rms, 4)}`;
+}
+
+export function rangeBar(tensor) {
+  const { range, reference_range: reference } = tensor;
+  const format = formatOf(tensor);
+  const normal = format.normal || 1e-300;
+  const bar = make("span", { class: "sizes", role: "img", "aria-label": `${rangeText(range)}; ${format.name} holds up to ${valueText(format.largest, 5)}`, title: `Sizes of values, 1e${SIZE_AXIS.low} to 1e${SIZE_AXIS.high}: ${rangeText(range)}${reference ? `; the reference ${rangeText(reference)}` : ""}. Shaded: what ${format.name} holds in full` },
+    make("u", { style: `left:${sizePlace(normal)}%;right:${100 - sizePlace(format.largest)}%` }));
+  const mark = (tag, found, name = "") => {
+    const most = found.inf ? Infinity : largestOf(found);
+    if (most > 0) bar.append(make(tag, { class: `${name}${most > format.largest ? " beyond" : ""}`, style: `left:${sizePlace(found.smallest || 1e-300)}%;right:${100 - sizePlace(most)}%` }));
+  };
+  if (reference) mark("s", reference);
+  mark("i", range);
+  if (range.rms > 0) bar.append(make("b", { style: `left:${sizePlace(range.rms)}%` }));
+  return bar;
+}
+
+// The numbers that JSON has as texts, because they are not finite, and what they are held against.
+export function reviveTensor(tensor, format) {
+  tensor.format = format;
+  for (const range of [tensor.range, tensor.reference_range].filter(Boolean)) {
+    for (const [name, value] of Object.entries(range)) range[name] = Number(value);
+  }
+  for (const name of ["minimum", "maximum", "mean", "rms"]) tensor.channels[name] = tensor.channels[name].map(Number);
+  tensor.channels.difference = tensor.channels.difference.map((value) => (value === null ? null : Number(value)));
+}

@@ -1,0 +1,131 @@
+// Axes, scales and colours of charts, and drawing them when they come near the screen.
+
+import { make } from "./elements.js";
+
+// Round numbers for an axis, and a scale from values to pixels.
+
+function roundStep(span, most) {
+  const rough = span / Math.max(most, 1);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= rough);
+}
+
+export function ticks(low, high, most) {
+  const step = roundStep(high - low, most);
+  const first = Math.ceil(low / step - 1e-9) + 0; // not -0
+  const found = [];
+  for (let place = first; place * step <= high * (1 + 1e-12); place++) found.push(place * step);
+  return found;
+}
+
+export const scale = (low, high, from, to) => (value) => from + ((value - low) / (high - low)) * (to - from);
+
+export const clamp = (value, least, most) => Math.min(most, Math.max(least, value));
+
+// Latencies of all profiles on one axis. A few outliers must not flatten the rest: the axis ends
+// six times the middle half's width above it, and never before a p90. What lies beyond is counted, not hidden.
+export function commonRange(profiles) {
+  const low = Math.min(...profiles.map((profile) => profile.latency.min_ms));
+  const top = Math.max(...profiles.map((profile) => profile.latency.max_ms));
+  const usual = Math.max(...profiles.map(({ latency, quartiles_ms: [q1, q3] }) => Math.max(q3 + 6 * (q3 - q1), latency.p90_ms)));
+  const margin = Math.max((usual - low) * 0.06, usual * 0.005, 1e-6);
+  return { low: Math.max(0, low - margin), high: Math.min(top, usual) + margin };
+}
+
+// One unit for a whole axis, so that its numbers can be compared at a glance.
+export function axisUnit(high) {
+  if (high < 1) return { unit: "µs", factor: 1000 };
+  return high < 10000 ? { unit: "ms", factor: 1 } : { unit: "s", factor: 0.001 };
+}
+
+export function tickText(value, step, factor) {
+  const digits = Math.max(0, -Math.floor(Math.log10(step * factor) + 1e-9));
+  return (value * factor).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+}
+
+// Colours of series in tokens.css; one more starts again.
+export const SERIES = 10;
+
+// Pictures are drawn when they come near the screen, or when the browser has nothing else to do, and all before printing.
+
+const pictures = new Set();
+
+// Calls `drawing(width)` when the host is near, and again whenever its width or the theme changes.
+class Picture {
+  constructor(host, drawing) {
+    this.host = host;
+    this.drawing = drawing;
+    this.width = 0;
+    this.wanted = false;
+    new ResizeObserver(() => this.wanted && this.draw()).observe(host);
+    const sight = new IntersectionObserver((seen) => {
+      if (!seen.some((one) => one.isIntersecting)) return;
+      sight.disconnect();
+      this.want();
+    }, { rootMargin: "400px" });
+    sight.observe(host);
+    pictures.add(this);
+    pictureQueue();
+  }
+
+  want() {
+    this.wanted = true;
+    this.draw();
+  }
+
+  draw() {
+    const width = Math.round(this.host.clientWidth);
+    if (width === 0 || width === this.width) return;
+    this.width = width;
+    this.drawing(width);
+  }
+
+  again() {
+    if (!this.wanted) return;
+    this.width = 0;
+    this.draw();
+  }
+}
+
+let pictureTurn = 0;
+
+function pictureQueue() {
+  const later = globalThis.requestIdleCallback ?? ((act) => setTimeout(act, 200));
+  if (!pictureTurn) pictureTurn = later(drawOneWaiting, { timeout: 5000 });
+}
+
+// One at a time, so that scrolling never waits for more. What is hidden waits until it is shown.
+function drawOneWaiting() {
+  pictureTurn = 0;
+  const waiting = [...pictures].find((picture) => !picture.wanted && picture.host.clientWidth);
+  if (!waiting) return;
+  waiting.want();
+  pictureQueue();
+}
+
+export const drawAtWidth = (host, drawing) => new Picture(host, drawing);
+
+export function drawAllPictures() {
+  for (const picture of pictures) picture.want();
+}
+
+// A canvas holds colours, not names of colours.
+export function redrawPictures() {
+  for (const picture of pictures) picture.again();
+}
+
+new MutationObserver(redrawPictures).observe(document.documentElement, { attributeFilter: ["data-theme"] });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawPictures);
+
+// The colours of this place, as a canvas takes them.
+export function colorsAt(host, names) {
+  const probe = make("span", { hidden: true });
+  host.append(probe);
+  const found = {};
+  for (const name of names) {
+    probe.style.color = `var(--${name})`;
+    found[name] = getComputedStyle(probe).color;
+  }
+  probe.remove();
+  return found;
+}

@@ -1,0 +1,322 @@
+// State and data of a comparison's page: the chosen profile, base and candidate, and the matched rows.
+
+import { make, shortened } from "../elements.js";
+import { milliseconds } from "../quantities.js";
+
+// What is looked at: which profile, which report is the base, which one is held against it. Kept in the address.
+
+export const WORST_FIRST = ["incomparable", "regressed", "inconclusive", "improved", "unchanged"];
+
+export class Choice {
+  constructor(payload) {
+    this.payload = payload;
+    this.profile = 0;
+    this.base = 0;
+    this.candidate = Math.min(1, payload.subjects.length - 1);
+    this.followers = [];
+  }
+
+  follow(follower) {
+    this.followers.push(follower);
+  }
+
+  // Base and candidate are never the same: who takes the other's place gives up its own.
+  set({ profile = this.profile, base = this.base, candidate = this.candidate }) {
+    if (base === candidate) {
+      if (base !== this.base) candidate = this.base;
+      else base = this.candidate;
+    }
+    this.profile = profile;
+    this.base = base;
+    this.candidate = candidate;
+    this.remember();
+    this.tell();
+  }
+
+  tell() {
+    for (const follower of this.followers) follower(this);
+  }
+
+  nextBase(by) {
+    const { length } = this.payload.subjects;
+    this.set({ base: (this.base + by + length) % length });
+  }
+
+  // The address: `#layers&base=B&against=C&profile=2`, what goes without saying left out.
+  remember() {
+    const { subjects } = this.payload;
+    const section = location.hash.slice(1).split("&").find((part) => !part.includes("="));
+    const usual = this.base === 0 && this.candidate === 1 && this.profile === 0;
+    const parts = [section, !usual && `base=${subjects[this.base].letter}`,
+      !usual && subjects.length > 2 && `against=${subjects[this.candidate].letter}`,
+      this.profile > 0 && `profile=${this.profile + 1}`];
+    try {
+      const fragment = parts.filter(Boolean).join("&");
+      history.replaceState(null, "", fragment ? `#${fragment}` : location.href.split("#")[0]);
+    } catch { /* an address that may not change forgets */ }
+  }
+
+  recall() {
+    const given = new Map(location.hash.slice(1).split("&").map((part) => part.split("=")));
+    const { subjects, profiles } = this.payload;
+    const place = (key, usual) => {
+      const found = subjects.findIndex((subject) => subject.letter === given.get(key));
+      return found < 0 ? usual : found;
+    };
+    const base = place("base", 0);
+    const profile = Math.min(Math.max(Number(given.get("profile") ?? 1) - 1 || 0, 0), Math.max(profiles.length - 1, 0));
+    this.set({ profile, base, candidate: place("against", base === 0 ? 1 : 0) });
+    const section = [...given.keys()].find((key) => key && given.get(key) === undefined);
+    if (section && given.size > 1) document.getElementById(section)?.scrollIntoView();
+  }
+}
+
+// One profile as it is looked at. Positions count within the profile, which may lack some of the reports.
+export class View {
+  constructor(choice) {
+    const { payload } = choice;
+    this.payload = payload;
+    this.texts = payload.texts;
+    this.profile = payload.profiles[choice.profile];
+    const at = (subject) => this.profile.subjects.indexOf(subject);
+    this.base = Math.max(at(choice.base), 0);
+    const wanted = at(choice.candidate);
+    this.candidate = wanted < 0 || wanted === this.base ? Number(this.base === 0) : wanted;
+    this.candidates = this.profile.subjects.map((_, place) => place).filter((place) => place !== this.base);
+    this.first = this.base === 0; // the base that the comparison was made against
+  }
+
+  subject(place) {
+    return this.payload.subjects[this.profile.subjects[place]];
+  }
+
+  report(place) {
+    return this.profile.reports[place];
+  }
+
+  get deciding() {
+    return this.profile.metrics.findIndex((metric) => metric.key === this.profile.decided_by);
+  }
+
+  verdict(metric, candidate) {
+    return verdictOf(this.profile, this.texts, metric, this.base, candidate);
+  }
+}
+
+const verdictPlaces = new WeakMap();
+
+// One of the verdicts of a profile, found by metric, base and candidate; undefined where there is none.
+export function verdictOf(profile, texts, metric, base, candidate) {
+  const columns = profile.verdicts;
+  if (!verdictPlaces.has(profile)) {
+    verdictPlaces.set(profile, new Map(columns.base.map((_, row) =>
+      [`${columns.metric[row]}/${columns.base[row]}/${columns.candidate[row]}`, row])));
+  }
+  const row = verdictPlaces.get(profile).get(`${metric}/${base}/${candidate}`);
+  if (row === undefined) return undefined;
+  const numbers = Object.fromEntries(["base_value", "candidate_value", "ratio", "low", "high", "threshold"].map((key) => [key, columns[key][row]]));
+  return {
+    ...numbers,
+    verdict: texts[columns.verdict[row]],
+    why: texts[columns.why[row]].replaceAll("->", "→"),
+  };
+}
+
+// Rows of layers that do the same work: what each took in each report, and what changed from the base to the candidate.
+
+export const layerPlaces = (cell) => (Array.isArray(cell) ? cell : [cell]);
+
+class ComparedRows {
+  constructor(profile, texts, methods) {
+    this.profile = profile;
+    this.texts = texts;
+    this.methods = methods;
+    this.length = profile.rows.layers[0].length;
+    this.times = profile.reports.map((report, place) => this.timesOf(report, place));
+    this.sums = this.times.map((times) => times.reduce((sum, ms) => sum + (ms ?? 0), 0));
+    this.verdicts = this.verdictsByRow();
+  }
+
+  // Milliseconds of each row; null where the report has no layer in it.
+  timesOf({ layers }, place) {
+    return this.profile.rows.layers[place].map((cell) => {
+      const places = layerPlaces(cell);
+      return places.length ? places.reduce((sum, layer) => sum + layers.ms[layer], 0) : null;
+    });
+  }
+
+  // For each candidate a column of positions among the layer verdicts, which are against the first base.
+  verdictsByRow() {
+    const { row, candidate } = this.profile.layer_verdicts;
+    const found = new Map();
+    row.forEach((one, position) => {
+      if (!found.has(candidate[position])) found.set(candidate[position], new Map());
+      found.get(candidate[position]).set(one, position);
+    });
+    return found;
+  }
+
+  // The row that a layer of one report is in.
+  rowOf(place, layer) {
+    this.homes ??= this.profile.rows.layers.map((cells) => new Map(cells.flatMap((cell, row) => layerPlaces(cell).map((one) => [one, row]))));
+    return this.homes[place].get(layer) ?? -1;
+  }
+
+  has(place, row) {
+    return this.times[place][row] !== null;
+  }
+
+  // The texts of a row's layers in one report, each once.
+  said(key, place, row) {
+    const column = this.profile.reports[place].layers[key];
+    const found = layerPlaces(this.profile.rows.layers[place][row]).map((layer) => this.texts[column[layer]]);
+    return [...new Set(found)].join(" + ");
+  }
+
+  onnxNodes(place, row) {
+    const { onnx } = this.profile.reports[place].layers;
+    return [...new Set(layerPlaces(this.profile.rows.layers[place][row]).flatMap((layer) => onnx[layer]))].map((text) => this.texts[text]);
+  }
+}
+
+// The rows as one report is held against another.
+class RowPair {
+  constructor(rows, base, candidate) {
+    this.rows = rows;
+    this.base = base;
+    this.candidate = candidate;
+    this.length = rows.length;
+  }
+
+  from(row) {
+    return this.rows.times[this.base][row];
+  }
+
+  to(row) {
+    return this.rows.times[this.candidate][row];
+  }
+
+  both(row) {
+    return this.rows.has(this.base, row) && this.rows.has(this.candidate, row);
+  }
+
+  either(row) {
+    return this.rows.has(this.base, row) || this.rows.has(this.candidate, row);
+  }
+
+  delta(row) {
+    return (this.to(row) ?? 0) - (this.from(row) ?? 0);
+  }
+
+  // Infinity for what is new, 0 for what is gone.
+  ratio(row) {
+    if (!this.both(row)) return this.rows.has(this.candidate, row) ? Infinity : 0;
+    return this.to(row) / this.from(row);
+  }
+
+  // Of whichever of the two has the row, the base first.
+  said(key, row) {
+    return this.rows.said(key, this.rows.has(this.base, row) ? this.base : this.candidate, row);
+  }
+
+  change(key, row) {
+    if (!this.both(row)) return this.said(key, row);
+    const [before, after] = [this.rows.said(key, this.base, row), this.rows.said(key, this.candidate, row)];
+    return before === after ? before : `${before || "–"} → ${after || "–"}`;
+  }
+
+  // What one of the two does not record may be the same in both.
+  changed(key, row) {
+    if (!this.both(row)) return false;
+    const [before, after] = [this.rows.said(key, this.base, row), this.rows.said(key, this.candidate, row)];
+    return before !== after && ![before, after].includes("unknown");
+  }
+
+  // The weaker of the two ways in which both came into the row; who is not in it came in by none.
+  method(row) {
+    const { methods, profile } = this.rows;
+    return methods[Math.max(profile.rows.methods[this.base][row], profile.rows.methods[this.candidate][row])];
+  }
+
+  // Each report's confidence is that of its match with the row's first report.
+  confidence(row) {
+    const { confidences } = this.rows.profile.rows;
+    return Math.min(confidences[this.base][row], confidences[this.candidate][row]);
+  }
+
+  // Worked out against the first base only; undefined otherwise.
+  verdict(row) {
+    if (this.base !== 0) return undefined;
+    const position = this.rows.verdicts.get(this.candidate)?.get(row);
+    if (position === undefined) return undefined;
+    const { verdict, q_value, p_value } = this.rows.profile.layer_verdicts;
+    return { verdict: this.rows.texts[verdict[position]], q: q_value[position], p: p_value[position] };
+  }
+
+  // Types of one report as charts take them.
+  types(place) {
+    const { layers } = this.rows.profile.reports[place];
+    const found = new Map();
+    layers.ms.forEach((ms, layer) => {
+      const type = this.rows.texts[layers.type[layer]];
+      const one = found.get(type) ?? { type, count: 0, ms: 0 };
+      found.set(type, { type, count: one.count + 1, ms: one.ms + ms });
+    });
+    return [...found.values()];
+  }
+
+  // Layer time of one of the two by a text of its layers.
+  timeBy(key, place) {
+    const { layers } = this.rows.profile.reports[place];
+    const sums = new Map();
+    layers.ms.forEach((ms, layer) => {
+      const text = this.rows.texts[layers[key][layer]];
+      sums.set(text, (sums.get(text) ?? 0) + ms);
+    });
+    return sums;
+  }
+
+  // Largest change first: {text, before, after, delta}.
+  deltasBy(key) {
+    const [before, after] = [this.timeBy(key, this.base), this.timeBy(key, this.candidate)];
+    return [...new Set([...before.keys(), ...after.keys()])]
+      .map((text) => ({ text, before: before.get(text) ?? 0, after: after.get(text) ?? 0 }))
+      .map((one) => ({ ...one, delta: one.after - one.before }))
+      .sort((a, b) => Math.abs(b.delta) - Math.abs(a.delta));
+  }
+}
+
+const rowsOfProfile = new WeakMap();
+
+// Rows are worked out when a profile is first looked at.
+export function pairOf(view) {
+  const { profile, payload } = view;
+  if (!rowsOfProfile.has(profile)) rowsOfProfile.set(profile, new ComparedRows(profile, payload.texts, payload.methods));
+  return new RowPair(rowsOfProfile.get(profile), view.base, view.candidate);
+}
+
+// How a report is shown wherever it occurs: its letter in its colour, and its name.
+
+export const badge = (subject) =>
+  make("b", { class: `badge series series-${subject.series}`, title: subject.label }, subject.letter);
+
+export const named = (subject) =>
+  make("span", { class: "report" }, badge(subject), " ", make("bdi", {}, shortened(subject.label, 40)));
+
+export const verdictWord = (word, text = word) => make("span", { class: `outcome verdict ${word}` }, text);
+
+// Buttons of which one is chosen: arrow keys move, as in any radio group.
+export function chooser(name, label, options, choose) {
+  const inputs = options.map(({ content, value }) => {
+    const input = make("input", { type: "radio", name, value, onchange: () => choose(value) });
+    return { input, element: make("label", {}, input, content) };
+  });
+  const element = make("fieldset", { class: "choice", role: "radiogroup", "aria-label": label }, make("span", { class: "quiet" }, label),
+    ...inputs.map((one) => one.element));
+  const show = (value) => {
+    for (const { input } of inputs) input.checked = input.value === String(value);
+  };
+  return { element, show };
+}
+
+export const signedMs = (value) => (value === 0 ? "±0" : `${value < 0 ? "−" : "+"}${milliseconds(Math.abs(value))}`);

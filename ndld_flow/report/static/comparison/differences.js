@@ -1,0 +1,201 @@
+// Where the difference between two profiles comes from: a waterfall, deltas by group, and coverage of the matching.
+
+import { drawAtWidth, scale } from "../charts.js";
+import { draw, make, shortened } from "../elements.js";
+import { changeText, milliseconds, share } from "../quantities.js";
+import { makeSwitch, tooltip } from "../widgets.js";
+import { badge, named, signedMs } from "./data.js";
+
+// Where did the time go: from the base's layer sum over what each type of layer saved or cost to the candidate's.
+
+const WATERFALL_ROW = 26;
+const WATERFALL_TYPES = 10;
+
+function waterfallSteps(pair) {
+  const all = pair.deltasBy("type").filter((one) => one.delta !== 0);
+  const shown = all.slice(0, WATERFALL_TYPES);
+  const rest = all.slice(WATERFALL_TYPES);
+  if (rest.length) shown.push({ text: `${rest.length} more types`, delta: rest.reduce((sum, one) => sum + one.delta, 0), rest: true });
+  return shown;
+}
+
+// Totals begin at zero unless the changes would then be too small to see; a cut axis says so.
+function waterfallRange(start, steps) {
+  let [sum, low, high] = [start, start, start];
+  for (const { delta } of steps) {
+    sum += delta;
+    low = Math.min(low, sum);
+    high = Math.max(high, sum);
+  }
+  const cut = low > 0.75 * high;
+  return { low: cut ? Math.max(0, low - (high - low) * 0.5 - high * 0.001) : 0, high: high || 1, cut };
+}
+
+function waterfallBar(from, to, at, top, properties) {
+  const [x0, x1] = [Math.min(from, to), Math.max(from, to)];
+  return draw("rect", { x: at(x0), y: top + 5, width: Math.max(1.5, at(x1) - at(x0)), height: WATERFALL_ROW - 10, rx: 1, ...properties });
+}
+
+function drawWaterfallAt(figure, view, pair, width) {
+  const steps = waterfallSteps(pair);
+  const start = pair.rows.sums[pair.base];
+  const range = waterfallRange(start, steps);
+  const [left, right] = [Math.min(190, width * 0.34), 96];
+  const at = scale(range.low, range.high, left, width - right);
+  const height = WATERFALL_ROW * (steps.length + 2) + 4;
+  const [base, candidate] = [view.subject(view.base), view.subject(view.candidate)];
+  const svg = draw("svg", {
+    height, viewBox: `0 0 ${width} ${height}`, role: "img",
+    "aria-label": `From ${milliseconds(start)} of ${base.letter} to ${milliseconds(pair.rows.sums[pair.candidate])} of ${candidate.letter}: ${steps.map((one) => `${shortened(one.text, 40)} ${signedMs(one.delta)}`).join(", ")}`,
+  });
+  const line = (row, label, value, strong) => svg.append(
+    draw("text", { class: strong ? "strong" : null, x: left - 12, y: WATERFALL_ROW * row + 18, "text-anchor": "end" }, shortened(label, Math.max(8, Math.floor(left / 7.2)))),
+    draw("text", { class: strong ? "strong" : null, x: width, y: WATERFALL_ROW * row + 18, "text-anchor": "end" }, value));
+  const total = (row, place, subject) => {
+    const ms = pair.rows.sums[place];
+    line(row, `${subject.letter} ${subject.label}`, milliseconds(ms), true);
+    svg.append(draw("g", { class: `series series-${subject.series}` }, waterfallBar(range.low, ms, at, WATERFALL_ROW * row, { class: "total" })));
+  };
+  total(0, pair.base, base);
+  let sum = start;
+  steps.forEach((one, position) => {
+    const row = position + 1;
+    line(row, one.text || "(no type)", signedMs(one.delta));
+    svg.append(draw("line", { class: "grid", x1: at(sum), x2: at(sum), y1: WATERFALL_ROW * row - 5, y2: WATERFALL_ROW * (row + 1) - 5 }),
+      waterfallBar(sum, sum + one.delta, at, WATERFALL_ROW * row, {
+        class: one.delta < 0 ? "faster" : "slower",
+        onpointermove: one.rest ? null : (event) => tooltip.show(event.clientX, event.clientY, `${shortened(one.text, 80)}\n${milliseconds(one.before)} → ${milliseconds(one.after)}\n${signedMs(one.delta)}, ${changeText(one.before ? one.after / one.before : null)}`),
+        onpointerleave: one.rest ? null : () => tooltip.hide(),
+      }));
+    sum += one.delta;
+  });
+  svg.append(draw("line", { class: "grid", x1: at(sum), x2: at(sum), y1: WATERFALL_ROW * (steps.length + 1) - 5, y2: WATERFALL_ROW * (steps.length + 1) + 5 }));
+  total(steps.length + 1, pair.candidate, candidate);
+  figure.replaceChildren(svg);
+}
+
+export class Waterfall {
+  constructor(host) {
+    this.title = make("h4");
+    this.figure = make("figure", { class: "picture waterfall" });
+    host.replaceChildren(this.title, this.figure);
+  }
+
+  draw(view, pair) {
+    this.view = view;
+    this.pair = pair;
+    const { cut, low } = waterfallRange(pair.rows.sums[pair.base], waterfallSteps(pair));
+    this.title.replaceChildren("From ", named(view.subject(view.base)), " to ", named(view.subject(view.candidate)),
+      make("span", { class: "quiet" }, cut ? `, by type; bars begin at ${milliseconds(low)}` : ", by type"));
+    if (this.picture) this.picture.again();
+    else this.picture = drawAtWidth(this.figure, (width) => drawWaterfallAt(this.figure, this.view, this.pair, width));
+  }
+}
+
+// What changed by type of layer and by precision, to the left what became faster; in ms or in %.
+
+const DELTAS_SHOWN = 12;
+
+// In percent, what is new has no bar: it is more than any share.
+function deltaBar(one, unit, most) {
+  const relative = one.before ? one.delta / one.before : null;
+  const amount = unit === "ms" ? one.delta : relative;
+  const track = make("div", { class: "delta axis" });
+  if (amount !== null && amount !== 0) {
+    const bar = make("i", { class: amount < 0 ? "faster" : "slower" });
+    bar.style.width = `${Math.min(100, (100 * Math.abs(amount)) / most).toFixed(1)}%`;
+    track.append(bar);
+  }
+  return track;
+}
+
+function deltaText(one, unit) {
+  if (unit === "ms") return signedMs(one.delta);
+  if (one.before === 0) return "new";
+  return one.after === 0 ? "gone" : changeText(one.after / one.before);
+}
+
+function deltaRow(one, unit, most, pick) {
+  const name = make("bdi", {}, shortened(one.text, 60) || "(none)");
+  return make("tr", {},
+    make("th", { scope: "row", class: "clip" }, make("button", { type: "button", title: `Show only layers of ${shortened(one.text, 60)}`, onclick: () => pick(one.text) }, name)),
+    make("td", { class: "n quiet" }, milliseconds(one.before)), make("td", { class: "n quiet" }, milliseconds(one.after)),
+    make("td", { class: "n" }, deltaText(one, unit)), make("td", { class: "track" }, deltaBar(one, unit, most)));
+}
+
+function deltaTable(title, found, unit, view, pick) {
+  const shown = found.slice(0, DELTAS_SHOWN);
+  const amounts = shown.map((one) => (unit === "ms" ? one.delta : one.before ? one.delta / one.before : 0));
+  const most = Math.max(...amounts.map(Math.abs), 1e-12);
+  const more = found.length > shown.length ? ` (the ${shown.length} largest of ${found.length})` : "";
+  return make("div", {}, make("h4", {}, `${title}${more}`),
+    make("div", { class: "scroll" }, make("table", { class: "bars deltas" },
+      make("thead", {}, make("tr", {}, make("th"), make("th", { class: "n", scope: "col" }, badge(view.subject(view.base))),
+        make("th", { class: "n", scope: "col" }, badge(view.subject(view.candidate))), make("th", { class: "n", scope: "col" }, "Delta"), make("th"))),
+      make("tbody", {}, ...shown.map((one) => deltaRow(one, unit, most, pick))))));
+}
+
+export class Deltas {
+  constructor(host, pick) {
+    this.pick = pick;
+    this.unit = "ms";
+    this.tables = make("div", { class: "columns" });
+    const units = makeSwitch("Deltas in", { ms: "ms", "%": "%" }, this.unit, (unit) => {
+      this.unit = unit;
+      this.draw(this.view, this.pair);
+    });
+    host.replaceChildren(units, this.tables);
+  }
+
+  draw(view, pair) {
+    this.view = view;
+    this.pair = pair;
+    this.tables.replaceChildren(...[["type", "By type"], ["precision", "By precision"]].map(([key, title]) =>
+      deltaTable(title, pair.deltasBy(key), this.unit, view, (text) => this.pick(key, text))));
+  }
+}
+
+// How much of the layer time of both has a partner in the other, and how it was found.
+
+function coverageOf(pair, place) {
+  const sums = new Map([...pair.rows.methods].map((method) => [method, 0]));
+  for (let row = 0; row < pair.length; row++) {
+    const ms = pair.rows.times[place][row];
+    if (ms !== null) sums.set(pair.method(row), sums.get(pair.method(row)) + ms);
+  }
+  return sums;
+}
+
+function coverageBar(view, pair, place, pick) {
+  const sums = coverageOf(pair, place);
+  const total = pair.rows.sums[place] || 1;
+  const bar = make("div", { class: "coverage-bar" });
+  for (const [number, method] of pair.rows.methods.entries()) {
+    const part = sums.get(method) / total;
+    if (part === 0) continue;
+    const text = `${method}: ${share(part)}, ${milliseconds(sums.get(method))}`;
+    const piece = make("button", {
+      type: "button", class: `method-${number}`, "aria-label": `Show ${text}`, onclick: () => pick(method),
+      onpointermove: (event) => tooltip.show(event.clientX, event.clientY, text), onpointerleave: () => tooltip.hide(),
+    }, part > 0.16 ? `${method} ${share(part)}` : "");
+    piece.style.flexGrow = part.toFixed(5);
+    bar.append(piece);
+  }
+  const matched = 1 - sums.get("unmatched") / total;
+  return make("tr", {}, make("th", { scope: "row" }, named(view.subject(place))),
+    make("td", { class: "n" }, share(matched)), make("td", { class: "track" }, bar));
+}
+
+function coverageKeys(pair) {
+  const [base, candidate] = [coverageOf(pair, pair.base), coverageOf(pair, pair.candidate)];
+  const keys = [...pair.rows.methods.entries()].filter(([, method]) => base.get(method) || candidate.get(method));
+  return make("p", { class: "small quiet coverage-keys" }, ...keys.map(([number, method]) =>
+    make("span", { class: `method-${number}` }, method === "unmatched" ? method : `matched by ${method}`)));
+}
+
+export function drawCoverage(host, view, pair, pick) {
+  host.replaceChildren(make("h4", {}, "Layer time that has a partner in the other"),
+    make("table", { class: "bars coverage" }, make("tbody", {},
+      coverageBar(view, pair, view.base, pick), coverageBar(view, pair, view.candidate, pick))),
+    coverageKeys(pair));
+}

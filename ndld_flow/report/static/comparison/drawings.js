@@ -1,0 +1,178 @@
+// Timelines and graphs of both subjects of a comparison.
+
+import { drawAtWidth } from "../charts.js";
+import { make, shortened } from "../elements.js";
+import { deltaMode, familyMode, heatMode, kindsMode } from "../graph/colours.js";
+import { GraphView } from "../graph/view.js";
+import { changeText, milliseconds } from "../quantities.js";
+import { TimelineData } from "../timeline/data.js";
+import { Timeline } from "../timeline/view.js";
+import { TypeChart } from "../type_chart.js";
+import { makeSwitch } from "../widgets.js";
+import { layerPlaces, named } from "./data.js";
+
+// One pass of each report, one above the other on one scale: what is shown of one is shown of all.
+
+class LinkedTimeline extends Timeline {
+  show(from, to) {
+    super.show(from, to);
+    for (const peer of this.peers ?? []) if (peer !== this) Timeline.prototype.show.call(peer, from, to);
+  }
+}
+
+export class Timelines {
+  // `choose(row)` hears the row of the layer that was clicked.
+  constructor(host, choose) {
+    this.host = host;
+    this.choose = choose;
+    this.lines = new Map();
+  }
+
+  // Nothing here depends on the base. All is made when somebody comes near, of the profile that is shown by then.
+  draw(view, pair) {
+    const same = this.view?.profile === view.profile;
+    this.view = view;
+    this.pair = pair;
+    if (same) return;
+    this.lines = new Map();
+    if (this.picture) this.picture.again();
+    else this.picture = drawAtWidth(this.host, () => this.lines.size === 0 && this.build());
+  }
+
+  build() {
+    const { view } = this;
+    const told = view.profile.reports.map((report, place) => ({ report, place })).filter(({ report }) => report.timeline);
+    const rooms = told.map(() => make("div", { "data-live": "timeline" }));
+    this.host.replaceChildren(...told.flatMap(({ place }, number) => [make("h4", {}, named(view.subject(place))), rooms[number]]));
+    if (told.length === 0) this.host.replaceChildren(make("p", { class: "quiet" }, "These profiles have no timeline."));
+    const spans = told.map(({ report }) => new TimelineData(report.timeline, this.layersOf(report), view.texts));
+    const total = Math.max(...spans.map((one) => one.total));
+    const peers = told.map(({ place }, number) => {
+      spans[number].total = total;
+      const subject = view.subject(place);
+      const line = new LinkedTimeline(rooms[number], spans[number], {
+        label: `${subject.letter} ${subject.label}`, series: subject.series,
+        pick: (layer) => this.choose(this.pair.rows.rowOf(place, layer)),
+      });
+      this.lines.set(place, line);
+      return line;
+    });
+    for (const line of peers) line.peers = peers;
+  }
+
+  layersOf({ layers }) {
+    const texts = (key) => layers[key].map((place) => this.view.texts[place]);
+    return { role: texts("role"), name: texts("name") };
+  }
+
+  mark(rows) {
+    for (const [place, line] of this.lines) {
+      const { layers } = this.view.profile.rows;
+      line.mark(rows.flatMap((row) => layerPlaces(layers[place][row])));
+    }
+  }
+}
+
+// The graph of the base or of the candidate, its layers coloured by what changed between the two.
+
+export class ComparedGraph {
+  // `choose(row)` hears the row of the layer that was picked.
+  constructor(host, choose) {
+    this.choose = choose;
+    this.side = "base";
+    this.shown = new Map();
+    const sides = makeSwitch("Layers of", { base: "base", candidate: "candidate" }, this.side, (side) => {
+      this.side = side;
+      this.show();
+    });
+    this.about = make("span", { class: "quiet small" });
+    this.rooms = make("div", { class: "graph-room" });
+    host.replaceChildren(make("div", { class: "tools" }, sides, this.about), this.rooms);
+  }
+
+  draw(view, pair) {
+    if (this.view && this.view.profile !== view.profile) this.shown.clear();
+    this.view = view;
+    this.pair = pair;
+    if (this.picture) this.picture.again();
+    else this.picture = drawAtWidth(this.rooms, () => this.show());
+  }
+
+  graphOf(place) {
+    const { payload, profile } = this.view;
+    const before = payload.profiles.slice(0, payload.profiles.indexOf(profile)).reduce((sum, one) => sum + one.reports.length, 0);
+    return payload.graphs[payload.graph_of[before + place]];
+  }
+
+  // Of the other one where this one has none.
+  show() {
+    const wanted = this.side === "base" ? [this.view.base, this.view.candidate] : [this.view.candidate, this.view.base];
+    const place = wanted.find((one) => this.graphOf(one));
+    if (place === undefined) {
+      this.rooms.replaceChildren(make("p", { class: "quiet" }, "These profiles have no graph, or too large a one."));
+      return;
+    }
+    this.about.replaceChildren(named(this.view.subject(place)), ", coloured by ", named(this.view.subject(this.view.candidate)), " against ", named(this.view.subject(this.view.base)));
+    this.place = place;
+    if (!this.shown.has(place)) this.build(place);
+    this.rooms.replaceChildren(this.shown.get(place).room);
+    this.shown.get(place).graph.setModes(this.modes(place));
+  }
+
+  build(place) {
+    const { layers } = this.view.profile.reports[place];
+    const { texts } = this.view;
+    const said = (key, layer) => texts[layers[key][layer]];
+    const subject = this.view.subject(place);
+    const room = make("div");
+    this.rooms.replaceChildren(room);
+    const graph = new GraphView(room, this.graphOf(place), {
+      label: `layers of ${subject.letter} ${shortened(subject.label, 40)}`,
+      name: (layer) => said("name", layer),
+      type: (layer) => said("type", layer),
+      about: (layer) => this.tell(place, layer, said),
+      modes: this.modes(place),
+      pick: (layer) => this.choose(layer < 0 ? -1 : this.pair.rows.rowOf(place, layer)),
+    });
+    this.shown.set(place, { room, graph });
+  }
+
+  tell(place, layer, said) {
+    const { pair } = this;
+    const row = pair.rows.rowOf(place, layer);
+    const change = pair.both(row)
+      ? `${milliseconds(pair.from(row))} → ${milliseconds(pair.to(row))}, ${changeText(pair.ratio(row))}` : "no pair";
+    return `${shortened(said("name", layer), 120)}\n${shortened(said("type", layer), 60)} ${said("dims", layer)} ${shortened(pair.change("precision", row), 60)}\n${change}`;
+  }
+
+  modes(place) {
+    const { pair, view } = this;
+    const { layers } = view.profile.reports[place];
+    const length = layers.ms.length;
+    const row = (layer) => pair.rows.rowOf(place, layer);
+    return [
+      deltaMode({ ratio: (layer) => (pair.both(row(layer)) ? pair.ratio(row(layer)) : null), format: changeText }),
+      heatMode({ value: (layer) => layers.ms[layer], layers: length }),
+      kindsMode({ key: "precision", title: "Precision", of: (layer) => view.texts[layers.precision[layer]], layers: length }),
+      familyMode(this.graphOf(place), (layer) => view.texts[layers.type[layer]]),
+    ];
+  }
+
+  mark(rows) {
+    const layers = this.view?.profile.rows.layers[this.place];
+    if (layers) this.shown.get(this.place)?.graph.mark(rows.flatMap((row) => layerPlaces(layers[row])));
+  }
+}
+
+// Time by type of as many reports as a line of numbers can hold, in their colours.
+export function drawTypes(host, view, pair, pick) {
+  const places = view.profile.subjects.length <= 3 ? [...view.profile.subjects.keys()] : [view.base, view.candidate];
+  const reports = places.map((place) => ({
+    label: view.subject(place).label, series: view.subject(place).series,
+    types: pair.types(place), wholeMs: pair.rows.sums[place],
+  }));
+  const title = make("h4", {}, "Time by type, ", ...places.flatMap((place, number) => [number ? ", " : "", named(view.subject(place))]));
+  const inner = make("div");
+  host.replaceChildren(title, inner);
+  return new TypeChart(inner, reports, { pick });
+}

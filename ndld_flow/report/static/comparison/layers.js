@@ -1,0 +1,288 @@
+// The table of matched layers: columns, selection, filters.
+
+import { make, shortened } from "../elements.js";
+import { changeText, milliseconds, share, threeDigits } from "../quantities.js";
+import { exactWord, Heat, TableModel, TableView } from "../table.js";
+import { makeSwitch, selectionSummary } from "../widgets.js";
+import { badge, named, signedMs, verdictWord } from "./data.js";
+
+// The columns of the layer table: each report's time, and what changed from the base to the candidate.
+
+const finite = (value, otherwise) => (Number.isFinite(value) ? value : otherwise);
+
+// Shares are shown where two reports leave room for them; a file holds them always.
+function timeColumns(view, pair) {
+  return view.profile.subjects.flatMap((_, place) => {
+    const { letter, label } = view.subject(place);
+    const { [place]: times } = pair.rows.times;
+    const sum = pair.rows.sums[place] || 1;
+    const part = (row) => (times[row] === null ? null : times[row] / sum);
+    const key = letter.toLowerCase();
+    const long = `${letter} ${shortened(label, 30)}`;
+    return [
+      {
+        key, label: badge(view.subject(place)), longLabel: `${long}, ms`, summaryLabel: long, csvLabel: `${letter} ${label} ms`,
+        width: "80px", numeric: true, right: true, measure: "sum",
+        value: (row) => times[row], format: (value) => (value === null ? "–" : milliseconds(value)), csv: (row) => times[row] ?? "",
+      },
+      {
+        key: `${key}_share`, label: "%", longLabel: `${long}, %`, csvLabel: `${letter} ${label} percent of layer sum`,
+        width: "68px", numeric: true, right: true, hidden: view.profile.subjects.length > 2,
+        value: part, format: (value) => (value === null ? "–" : share(value)),
+        csv: (row) => (times[row] === null ? "" : Number((part(row) * 100).toPrecision(5))),
+      },
+    ];
+  });
+}
+
+function changeColumns(pair, heat) {
+  const size = (row) => Math.abs(pair.delta(row));
+  const sizes = Array.from({ length: pair.length }, (_, row) => size(row));
+  const direction = (row) => (pair.delta(row) < 0 ? "faster" : "slower");
+  const word = (row) => (pair.rows.has(pair.candidate, row) ? "new" : "gone");
+  return [
+    {
+      key: "delta", label: "Delta", csvLabel: "delta ms", width: "86px", numeric: true, right: true, measure: "sum",
+      value: (row) => pair.delta(row), format: signedMs,
+      heat: (row) => heat.of("delta", sizes)(size(row)), tone: direction,
+      csv: (row) => Number(pair.delta(row).toPrecision(5)),
+    },
+    {
+      key: "size", label: "Size of delta", csvLabel: "absolute delta ms", width: "92px", numeric: true, right: true, hidden: true,
+      value: size, format: milliseconds, csv: (row) => Number(size(row).toPrecision(5)),
+    },
+    {
+      key: "percent", label: "%", csvLabel: "delta percent", width: "80px", numeric: true, right: true,
+      value: (row) => (pair.either(row) ? finite(pair.ratio(row), 1e9) : null), format: (value, row) => (pair.both(row) ? changeText(pair.ratio(row)) : pair.either(row) ? word(row) : "–"),
+      csv: (row) => (pair.both(row) ? Number(((pair.ratio(row) - 1) * 100).toPrecision(5)) : pair.either(row) ? word(row) : ""),
+    },
+    {
+      key: "speedup", label: "Speed-up", width: "80px", numeric: true, right: true,
+      value: (row) => (pair.both(row) ? finite(1 / pair.ratio(row), null) : null), format: (value) => (value === null ? "–" : `${threeDigits(value)}×`),
+      csv: (row) => (pair.both(row) && pair.to(row) ? Number((1 / pair.ratio(row)).toPrecision(5)) : ""),
+    },
+  ];
+}
+
+const LAYER_VERDICTS = ["incomparable", "unchanged", "inconclusive", "improved", "regressed"];
+
+function verdictColumns(pair) {
+  const q = (row) => pair.verdict(row)?.q ?? null;
+  const qText = (value) => (value === null ? "" : value < 0.001 ? "< 0.001" : value.toFixed(3));
+  return [
+    {
+      key: "verdict", label: "Verdict", width: "122px", numeric: true,
+      value: (row) => (pair.verdict(row) ? LAYER_VERDICTS.indexOf(pair.verdict(row).verdict) : null),
+      csv: (row) => pair.verdict(row)?.verdict ?? "",
+      format: (value) => (value === null ? "–" : LAYER_VERDICTS[value]),
+      element: (value) => (value === null ? "–" : verdictWord(LAYER_VERDICTS[value])),
+    },
+    {
+      key: "q", label: "q", width: "70px", numeric: true, right: true, hidden: !pair.rows.profile.layer_verdicts.q_value.some((one) => one !== null),
+      value: q, format: (value) => (value === null ? "–" : qText(value)), csv: (row) => q(row) ?? "",
+    },
+  ];
+}
+
+function confidenceColumns(pair) {
+  return [
+    { key: "precision", label: "Precision", width: "140px", tally: true, value: (row) => pair.change("precision", row) },
+    {
+      key: "tactic", label: "Tactic", width: "minmax(96px, 0.7fr)", hidden: true, value: (row) => pair.change("tactic", row),
+      format: (value, row) => (pair.changed("tactic", row) ? `changed: ${shortened(value, 140)}` : shortened(value, 160)),
+    },
+    {
+      key: "matched", label: "Matched by", width: "138px", tally: true, value: (row) => (pair.either(row) ? pair.method(row) : ""),
+      format: (value, row) => (pair.both(row) ? `${value}, ${pair.confidence(row).toFixed(2)}` : value),
+    },
+    {
+      key: "confidence", label: "Confidence", width: "92px", numeric: true, right: true, hidden: true,
+      value: (row) => (pair.both(row) ? pair.confidence(row) : null), format: (value) => (value === null ? "–" : value.toFixed(2)),
+      csv: (row) => (pair.both(row) ? pair.confidence(row) : ""),
+    },
+  ];
+}
+
+function comparedColumns(view, pair, heat) {
+  return [
+    { key: "row", label: "#", width: "46px", numeric: true, position: true, right: true, value: (row) => row, format: (value) => String(value + 1), csv: (row) => row + 1 },
+    { key: "name", label: "Name", width: "minmax(170px, 2.4fr)", mono: true, value: (row) => pair.said("name", row) },
+    { key: "type", label: "Type", width: "minmax(88px, 0.8fr)", tally: true, value: (row) => pair.said("type", row) },
+    { key: "dims", label: "Dims", width: "128px", hidden: true, value: (row) => pair.change("dims", row) },
+    ...timeColumns(view, pair),
+    ...changeColumns(pair, heat),
+    ...confidenceColumns(pair),
+    ...verdictColumns(pair),
+  ];
+}
+
+// What is told about the rows that are selected: one in full, several added up.
+
+function describeRow(view, pair, row) {
+  const list = make("dl");
+  const both = pair.both(row)
+    ? `${milliseconds(pair.from(row))} → ${milliseconds(pair.to(row))}: ${signedMs(pair.delta(row))}, ${changeText(pair.ratio(row))}, speed-up ${threeDigits(1 / pair.ratio(row))}×`
+    : pair.either(row) ? `${pair.rows.has(pair.base, row) ? "only in the base" : "only in the candidate"}: ${signedMs(pair.delta(row))}` : "in neither of the two";
+  const lines = [["Change", both]];
+  for (const place of view.profile.subjects.keys()) {
+    if (!pair.rows.has(place, row)) continue;
+    const said = ["name", "type", "dims", "precision", "tactic", "provider"].map((key) => pair.rows.said(key, place, row)).filter(Boolean);
+    lines.push([badge(view.subject(place)), `${said.join(" · ")} · ${milliseconds(pair.rows.times[place][row])}`]);
+    const nodes = pair.rows.onnxNodes(place, row);
+    if (nodes.length && place === pair.base) lines.push(["ONNX nodes", nodes.join(", ")]);
+  }
+  if (pair.both(row)) lines.push(["Matched by", `${pair.method(row)}, confidence ${pair.confidence(row).toFixed(2)}`]);
+  const verdict = pair.verdict(row);
+  if (verdict) lines.push(["Verdict", `${verdict.verdict}${verdict.p === null ? "" : `, p ${threeDigits(verdict.p)}, q ${threeDigits(verdict.q)} over all rows`}: it advises and does not gate`]);
+  for (const [label, text] of lines) list.append(make("dt", {}, label), make("dd", {}, make("bdi", {}, text)));
+  return [list];
+}
+
+// Of two sums, so that a fused layer counts with those it stands for.
+function describeRows(view, pair, model) {
+  const rows = [...model.selected];
+  const sum = (time) => rows.reduce((total, row) => total + (time(row) ?? 0), 0);
+  const [before, after] = [sum((row) => pair.from(row)), sum((row) => pair.to(row))];
+  const change = make("p", {}, make("b", {}, `${milliseconds(before)} → ${milliseconds(after)}`), `: ${signedMs(after - before)}`,
+    before ? `, ${changeText(after / before)}` : "", after ? `, speed-up ${threeDigits(before / after)}×` : "");
+  return [change, ...selectionSummary(model)];
+}
+
+function describeCompared(view, pair, model) {
+  if (model.selected.size === 1) return describeRow(view, pair, [...model.selected][0]);
+  if (model.selected.size > 1) return describeRows(view, pair, model);
+  const advice = [make("p", {}, "Select rows to add them up: click, Shift or Ctrl and click, or the arrow keys and Space. ",
+    make("kbd", {}, "1"), " to ", make("kbd", {}, "9"), " sort by a column, ", make("kbd", {}, "b"), " makes the next report the base.")];
+  if (!view.first) advice.push(make("p", {}, "Verdicts of layers were worked out against ", named(view.subject(0)), ": make it the base to see them."));
+  return advice;
+}
+
+// Layers of all reports on common rows: the table, and the choices of which rows it shows.
+
+const LAYER_CHOICES = {
+  precision: { label: "precision changed", keep: (pair) => (row) => pair.changed("precision", row) },
+  tactic: { label: "tactic changed", keep: (pair) => (row) => pair.changed("tactic", row) },
+  slower: { label: "slower", keep: (pair, limit) => (row) => pair.delta(row) > 0 && pair.ratio(row) > 1 + limit },
+  faster: { label: "faster", keep: (pair, limit) => (row) => pair.delta(row) < 0 && pair.ratio(row) < 1 / (1 + limit) },
+  unmatched: { label: "unmatched", keep: (pair) => (row) => pair.either(row) && !pair.both(row) },
+};
+
+export class ComparedLayers {
+  // `selected(rows)` hears which rows are selected.
+  constructor(host, selected) {
+    this.selected = selected;
+    this.chosen = new Set();
+    this.method = "";
+    this.scale = "linear";
+    this.buttons = Object.entries(LAYER_CHOICES).map(([key, { label }]) => make("button", {
+      type: "button", "aria-pressed": "false", "data-choice": key, onclick: () => this.toggle(key),
+    }, label));
+    this.methods = make("select", { "aria-label": "Matched by", onchange: () => this.showMethod(this.methods.value) });
+    this.choices = make("div", { class: "layer-choices", role: "group", "aria-label": "Show only" },
+      make("span", { class: "quiet" }, "Only"), ...this.buttons, this.methods);
+    this.about = make("p", { class: "quiet small" });
+    this.inner = make("div", { "data-live": "compared-layers" });
+    host.replaceChildren(this.choices, this.about, this.inner);
+  }
+
+  draw(view, pair) {
+    const sameProfile = this.view?.profile === view.profile;
+    this.view = view;
+    this.pair = pair;
+    // What counts as slower or faster is what counts for the whole.
+    this.limit = view.verdict(view.deciding, view.candidate)?.threshold ?? 0.03;
+    this.sayPair();
+    this.offerMethods();
+    this.heat = new Heat(this.scale);
+    const columns = comparedColumns(view, pair, this.heat);
+    if (!sameProfile) this.begin(columns);
+    else this.follow(columns);
+    this.keep();
+    this.show();
+  }
+
+  begin(columns) {
+    this.model = new TableModel(columns, this.pair.length);
+    this.model.sorting = { key: "size", descending: true };
+    this.text = "";
+    this.top = 0;
+  }
+
+  // Another base: the same rows, selection, order and filter; columns that a person hid stay hidden.
+  follow(columns) {
+    const hidden = new Map(this.model.columns.map((column) => [column.key, column.hidden]));
+    for (const column of columns) if ("hidden" in column) column.hidden = hidden.get(column.key);
+    this.model.columns = columns;
+    this.model.haystacks.clear();
+    this.text = this.table.field.value;
+    this.top = this.table.box.scrollTop;
+  }
+
+  show() {
+    const { subjects, name } = this.view.profile;
+    this.table = new TableView(this.inner, this.model, {
+      label: "layers",
+      file: `layers-${name.replaceAll(/[^\w.-]+/g, "_").slice(0, 60)}-${this.view.subject(this.pair.candidate).letter}-against-${this.view.subject(this.pair.base).letter}.csv`,
+      describe: (model) => describeCompared(this.view, this.pair, model),
+      selected: (rows) => this.selected(rows),
+      tools: [makeSwitch("Heat", { linear: "linear", log: "log", rank: "rank", none: "off" }, this.scale, (scale) => this.warm(scale))],
+    });
+    this.table.filter(this.text);
+    this.table.box.scrollTop = this.top;
+    this.table.box.dataset.reports = subjects.length;
+  }
+
+  warm(scale) {
+    this.scale = scale;
+    this.heat.use(scale);
+    this.table.paint();
+  }
+
+  sayPair() {
+    this.about.replaceChildren("Delta, %, speed-up and changes: ", named(this.view.subject(this.pair.candidate)), " against ", named(this.view.subject(this.pair.base)),
+      this.view.first ? "; the largest change comes first." : "; the largest change comes first. Verdicts were worked out against another base.");
+  }
+
+  offerMethods() {
+    const present = this.pair.rows.methods.filter((method) => method !== "unmatched");
+    this.methods.replaceChildren(make("option", { value: "" }, "matched in any way"),
+      ...present.map((method) => make("option", { value: method }, `matched by ${method}`)));
+    this.methods.value = this.method;
+    const tactics = Array.from({ length: this.pair.length }, (_, row) => row).some((row) => this.pair.changed("tactic", row));
+    this.buttons.find((one) => one.dataset.choice === "tactic").hidden = !tactics && !this.chosen.has("tactic");
+  }
+
+  // Slower and faster exclude each other; all other choices narrow what the rest leaves.
+  toggle(key) {
+    if (!this.chosen.delete(key)) this.chosen.add(key);
+    if (this.chosen.has(key) && key === "slower") this.chosen.delete("faster");
+    if (this.chosen.has(key) && key === "faster") this.chosen.delete("slower");
+    this.apply();
+  }
+
+  showMethod(method) {
+    this.chosen.delete("unmatched");
+    this.method = method === "unmatched" ? "" : method;
+    if (method === "unmatched") this.chosen.add("unmatched");
+    this.methods.value = this.method;
+    this.apply();
+  }
+
+  // The type or the precision that was picked elsewhere; picked again, it goes away.
+  pick(key, text) {
+    const word = exactWord(key, text);
+    this.table.filter(this.table.field.value === word ? "" : word);
+  }
+
+  apply() {
+    this.keep();
+    this.table.filter(this.table.field.value);
+  }
+
+  keep() {
+    for (const button of this.buttons) button.setAttribute("aria-pressed", String(this.chosen.has(button.dataset.choice)));
+    const tests = [...this.chosen].map((key) => LAYER_CHOICES[key].keep(this.pair, this.limit));
+    const byMethod = this.method;
+    this.model.keep = (row) => tests.every((test) => test(row)) && (!byMethod || this.pair.method(row) === byMethod);
+  }
+}

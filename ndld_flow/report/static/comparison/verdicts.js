@@ -1,0 +1,202 @@
+// Verdicts of a comparison: intervals, the decision, and the table of metrics.
+
+import { make } from "../elements.js";
+import { changeText, quantityText, ratioText, threeDigits } from "../quantities.js";
+import { tooltip } from "../widgets.js";
+import { named, verdictOf, verdictWord, WORST_FIRST } from "./data.js";
+
+// A ratio with its interval against the band of its threshold: the picture that tells why a verdict is what it is.
+
+const RATIO_TICKS = [0.001, 0.01, 0.1, 0.2, 0.25, 1 / 3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1];
+
+// Logarithmic, so that twice and half are equally far from one; the same rules as interval_scale.py.
+class RatioScale {
+  constructor(verdicts) {
+    const ends = [1];
+    for (const { low, high, ratio, threshold } of verdicts) {
+      ends.push(1 + 2 * threshold, 1 / (1 + 2 * threshold), ...[low, high, ratio].filter((one) => one > 0));
+    }
+    const held = ends.map((one) => Math.min(Math.max(one, 1e-3), 1e3));
+    const [least, most] = [Math.min(...held), Math.max(...held)];
+    const margin = (most / least) ** 0.06;
+    this.low = least / margin;
+    this.high = most * margin;
+  }
+
+  // 0 to 100
+  place(ratio) {
+    if (this.high <= this.low) return 50;
+    const held = Math.min(Math.max(ratio, this.low), this.high);
+    return (100 * Math.log(held / this.low)) / Math.log(this.high / this.low);
+  }
+
+  ticks(apart) {
+    const both = [...new Set([...RATIO_TICKS, ...RATIO_TICKS.map((tick) => 1 / tick)])];
+    const kept = [1];
+    for (const tick of both.sort((a, b) => Math.abs(Math.log(a)) - Math.abs(Math.log(b)))) {
+      const inside = this.place(tick) > 3 && this.place(tick) < 96 && tick > this.low && tick < this.high;
+      if (inside && kept.every((other) => Math.abs(this.place(tick) - this.place(other)) >= apart)) kept.push(tick);
+    }
+    return kept.sort((a, b) => a - b);
+  }
+}
+
+function intervalBar(verdict, ratios) {
+  const { ratio, low, high, threshold } = verdict;
+  if (!(ratio > 0)) return "";
+  const at = (value) => `${ratios.place(value).toFixed(2)}%`;
+  const until = (value) => `${(100 - ratios.place(value)).toFixed(2)}%`;
+  const piece = (tag, left, right) => {
+    const one = make(tag);
+    one.style.left = at(left);
+    if (right !== undefined) one.style.right = until(right);
+    return one;
+  };
+  const spread = low === high || low === null ? ratioText(ratio) : `${ratioText(ratio)}, ${ratioText(low)} to ${ratioText(high)}`;
+  return make("div", {
+    class: `interval ${verdict.verdict}`,
+    role: "img",
+    "aria-label": `${spread}, against a threshold of ±${threeDigits(threshold * 100)} %`,
+    onpointermove: (event) => tooltip.show(event.clientX, event.clientY,
+      `${spread}\nthreshold ±${threeDigits(threshold * 100)} %\n${verdict.verdict}`),
+    onpointerleave: () => tooltip.hide(),
+  }, piece("u", 1 / (1 + threshold), 1 + threshold), piece("b", 1), piece("i", low ?? ratio, high ?? ratio), piece("em", ratio));
+}
+
+function intervalAxis(ratios) {
+  const axis = make("div", { class: "interval-axis", "aria-hidden": "true" });
+  for (const tick of ratios.ticks(13)) {
+    const mark = make("span", {}, tick === 1 ? "same" : changeText(tick));
+    mark.style.left = `${ratios.place(tick).toFixed(2)}%`;
+    axis.append(mark);
+  }
+  return axis;
+}
+
+// The verdict in words, and for every profile and candidate the interval that led to it, against the chosen base.
+
+function deciding(choice) {
+  const { payload } = choice;
+  return payload.profiles.flatMap((profile) => {
+    const base = profile.subjects.indexOf(choice.base);
+    const metric = profile.metrics.findIndex((one) => one.key === profile.decided_by);
+    if (base < 0) return [];
+    return profile.subjects.flatMap((subject, candidate) => {
+      const verdict = verdictOf(profile, payload.texts, metric, base, candidate);
+      return verdict ? [{ ...verdict, profile: profile.name, subject: payload.subjects[subject] }] : [];
+    });
+  });
+}
+
+const worstOf = (decisions) => WORST_FIRST.find((word) => decisions.some((one) => one.verdict === word));
+
+// `half and tuned against main`, as the page was called, whichever report is the base.
+function comparedTitle(choice) {
+  const { subjects } = choice.payload;
+  const others = subjects.filter((_, place) => place !== choice.base).map((one) => one.label);
+  const listed = others.length > 3 ? `${others.length} reports` : others.length > 1 ? `${others.slice(0, -1).join(", ")} and ${others.at(-1)}` : others.join("");
+  return `${listed} against ${subjects[choice.base].label}`;
+}
+
+export function drawHeadline(host, choice) {
+  const { payload } = choice;
+  document.querySelector(".compared-head h1 bdi").textContent = comparedTitle(choice);
+  const capital = (word) => word[0].toUpperCase() + word.slice(1);
+  if (choice.base === 0) {
+    const why = payload.why.replaceAll("->", "→");
+    host.replaceChildren(verdictWord(payload.verdict, capital(payload.verdict)), " ", make("span", { class: "said" }, make("bdi", {}, why)));
+    return;
+  }
+  const decisions = deciding(choice);
+  const word = worstOf(decisions) ?? "incomparable";
+  const why = decisions.length === 1 ? decisions[0].why : `the worst of ${decisions.length} verdicts`;
+  host.replaceChildren(verdictWord(word, capital(word)), " ",
+    make("span", { class: "said" }, make("bdi", {}, why)),
+    make("span", { class: "quiet decided" }, "Looked at against ", named(payload.subjects[choice.base]),
+      "; it was decided against ", named(payload.subjects[0]), ": ", verdictWord(payload.verdict), "."));
+}
+
+export function drawDecision(host, choice) {
+  const decisions = deciding(choice);
+  const several = choice.payload.profiles.length > 1;
+  const ratios = new RatioScale(decisions);
+  const heads = [several && make("th", { scope: "col" }, "Profile"), make("th", { scope: "col" }, "Against ", named(choice.payload.subjects[choice.base])),
+    make("th", { scope: "col" }, "Verdict"), make("th", { scope: "col", class: "n" }, "Ratio"), make("th", { scope: "col", class: "n" }, "Change"),
+    make("th", { scope: "col", class: "plot" }, intervalAxis(ratios))];
+  const rows = decisions.flatMap((one) => [
+    make("tr", {}, ...[
+      several && make("th", { scope: "row", class: "clip" }, make("bdi", {}, one.profile)),
+      make("td", {}, named(one.subject)), make("td", {}, verdictWord(one.verdict)),
+      make("td", { class: "n" }, make("b", {}, ratioText(one.ratio))), make("td", { class: "n" }, changeText(one.ratio)),
+      make("td", { class: "plot" }, intervalBar(one, ratios)),
+    ].filter(Boolean)),
+    make("tr", { class: "why" }, make("td", { colspan: several ? 6 : 5 }, make("bdi", {}, one.why))),
+  ]);
+  host.replaceChildren(make("div", { class: "scroll" }, make("table", { class: "decisions" },
+    make("thead", {}, make("tr", {}, ...heads.filter(Boolean))), make("tbody", {}, ...rows))));
+}
+
+// Metrics side by side, each against the base: the change, the verdict and its interval, all on one axis.
+
+const valueOf = (metric, place) => make("span", { class: "value" }, quantityText(metric.values[place], metric.unit));
+
+// The value that the verdict's ratio was taken from: of runs in pairs, the median of each side has another ratio.
+const pairedValue = (view, metric, verdict, place) => {
+  const value = verdict?.[place === view.base ? "base_value" : "candidate_value"];
+  return make("span", { class: "value" }, quantityText(value ?? metric.values[place], metric.unit));
+};
+
+const agrees = (view, metric, verdict, place) => {
+  const medians = metric.values[place] / metric.values[view.base] / verdict.ratio;
+  return !Number.isFinite(medians) || Math.abs(medians - 1) <= Math.max(verdict.threshold / 10, 1e-4);
+};
+
+// Several reports share the base's value, so that the runs of a pair are named where the medians contradict its ratio.
+const pairFigures = (view, metric, verdict, place) => verdict.base_value == null || agrees(view, metric, verdict, place) ? ""
+  : make("div", { class: "quiet small" }, `in pairs ${quantityText(verdict.base_value, metric.unit)} → ${quantityText(verdict.candidate_value, metric.unit)}`);
+
+const changeOf = (verdict) => verdictWord(verdict.verdict, changeText(verdict.ratio) || verdict.verdict);
+
+// Two reports leave room for the interval beside the values.
+function pairCells(view, metric, verdict, ratios) {
+  return [
+    ...view.profile.subjects.map((_, place) => make("td", { class: "n" }, pairedValue(view, metric, verdict, place))),
+    make("td", { class: "n", title: verdict?.why }, verdict ? changeOf(verdict) : ""),
+    make("td", {}, verdict ? make("span", { class: "quiet" }, verdict.verdict) : ""),
+    make("td", { class: "plot" }, verdict ? intervalBar(verdict, ratios) : ""),
+  ];
+}
+
+function severalCells(view, metric, number, ratios) {
+  return view.profile.subjects.map((_, place) => {
+    const verdict = place === view.base ? undefined : view.verdict(number, place);
+    if (!verdict) return make("td", { class: "n" }, valueOf(metric, place));
+    return make("td", { class: "n", title: verdict.why },
+      make("div", { class: "several" }, valueOf(metric, place), changeOf(verdict), intervalBar(verdict, ratios), pairFigures(view, metric, verdict, place)));
+  });
+}
+
+function metricRow(view, metric, ratios) {
+  const number = view.profile.metrics.indexOf(metric);
+  const verdicts = view.candidates.map((place) => view.verdict(number, place)).filter(Boolean);
+  const differs = verdicts.some((one) => one.verdict !== "unchanged");
+  const decides = number === view.deciding;
+  const cells = view.candidates.length === 1
+    ? pairCells(view, metric, verdicts[0], ratios) : severalCells(view, metric, number, ratios);
+  return make("tr", { class: [decides && "decides", differs && "differs"].filter(Boolean).join(" ") || null },
+    make("th", { scope: "row" }, make("bdi", {}, metric.metric), decides ? make("span", { class: "quiet small" }, " decides") : ""), ...cells);
+}
+
+export function drawMetrics(host, about, view) {
+  const { metrics, subjects, decided_by } = view.profile;
+  about.replaceChildren("each against ", named(view.subject(view.base)));
+  const ordered = [...metrics].sort((a, b) => (b.key === decided_by) - (a.key === decided_by));
+  const verdicts = metrics.flatMap((_, number) => view.candidates.map((place) => view.verdict(number, place))).filter(Boolean);
+  const ratios = new RatioScale(verdicts);
+  const single = view.candidates.length === 1;
+  const head = (place) => make("th", { scope: "col", class: "n" }, named(view.subject(place)), place === view.base ? make("span", { class: "quiet" }, " base") : "");
+  host.replaceChildren(make("div", { class: "scroll" }, make("table", { class: "compared-metrics" },
+    make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Metric"), ...subjects.map((_, place) => head(place)),
+      ...(single ? [make("th", { scope: "col", class: "n" }, "Change"), make("th", { scope: "col" }, "Verdict"), make("th", { scope: "col", class: "plot" }, intervalAxis(ratios))] : []))),
+    make("tbody", {}, ...ordered.map((metric) => metricRow(view, metric, ratios))))));
+}

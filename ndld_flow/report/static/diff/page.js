@@ -1,0 +1,11 @@
+// Bring the page of a diff to life.
+
+import { startConveniences } from "../conveniences.js";
+import { diffTables } from "../diff_table.js";
+import { readPayload } from "../page_data.js";
+
+export async function start() {
+  startConveniences();
+  diffTables(await readPayload());
+  document.documentElement.dataset.ready = performance.now().toFixed(0);
+}

@@ -1,0 +1,117 @@
+// What the nodes of a graph can be coloured by. A mode is
+//
+//   { key, title, colour(layer) -> a colour, text(layer) -> a node's second line, legend() -> elements }
+//
+// and these functions make the usual ones. Colours are tokens of graph.css, read anew when the theme changes.
+
+import { make, shortened } from "../elements.js";
+import { count, milliseconds, signedShare } from "../quantities.js";
+
+export class GraphPalette {
+  constructor(host) {
+    this.probe = make("i", { hidden: true });
+    host.append(this.probe);
+    this.known = new Map();
+  }
+
+  // A token as `rgb(r, g, b)` or `rgba(r, g, b, a)`, in the theme that is shown.
+  css(token) {
+    if (!this.known.has(token)) {
+      this.probe.style.color = `var(${token})`;
+      this.known.set(token, getComputedStyle(this.probe).color);
+    }
+    return this.known.get(token);
+  }
+
+  rgb(token) {
+    return this.css(token).match(/[\d.]+/g).slice(0, 3).map(Number);
+  }
+
+  // 0 to 1 along --name-0 ... --name-4.
+  along(name, part) {
+    const at = Math.min(1, Math.max(0, part)) * 4;
+    const low = Math.min(3, Math.floor(at));
+    const from = this.rgb(`--${name}-${low}`);
+    const to = this.rgb(`--${name}-${low + 1}`);
+    return `rgb(${from.map((value, place) => Math.round(value + (to[place] - value) * (at - low))).join(" ")})`;
+  }
+
+  forget() {
+    this.known.clear();
+  }
+}
+
+const legendSwatch = (token, text) =>
+  make("span", { class: "graph-key" }, make("i", { style: `background:var(${token})` }), text);
+
+const legendScale = (name, low, high, middle = "") =>
+  make("span", { class: "graph-key" }, low, make("i", { class: `graph-scale ${name}` }), middle, high);
+
+// Sequential: value(layer) >= 0, format(value) its text. Most layers are quick: the root spreads them.
+export function heatMode({ key = "latency", title = "Latency", value, format = milliseconds, layers }) {
+  let most = 1e-12;
+  for (let layer = 0; layer < layers; layer++) most = Math.max(most, value(layer));
+  return {
+    key,
+    title,
+    colour: (layer, palette) => palette.along("graph-heat", Math.sqrt(value(layer) / most)),
+    text: (layer) => format(value(layer)),
+    legend: () => [legendScale("graph-heat", format(0), format(most))],
+  };
+}
+
+// Diverging: ratio(layer) of candidate over base, null where there is no pair. Twice and half are the ends.
+export function deltaMode({ key = "delta", title = "Change", ratio, format = (value) => signedShare(value - 1), end = 2 }) {
+  const known = (layer) => Number.isFinite(ratio(layer)) && ratio(layer) > 0;
+  return {
+    key,
+    title,
+    colour: (layer, palette) => known(layer)
+      ? palette.along("graph-delta", 0.5 + Math.log(ratio(layer)) / Math.log(end) / 2) : palette.css("--graph-none"),
+    text: (layer) => (known(layer) ? format(ratio(layer)) : "no pair"),
+    legend: () => [
+      legendScale("graph-delta", `quicker: ${format(1 / end)}`, `slower: ${format(end)}`),
+      legendSwatch("--graph-none", "no pair"),
+    ],
+  };
+}
+
+// Kinds: of(layer) is a text; the most frequent nine get a colour each, the others share one with what is not told.
+export function kindsMode({ key, title, of, layers }) {
+  const counts = new Map();
+  for (let layer = 0; layer < layers; layer++) counts.set(of(layer), (counts.get(of(layer)) ?? 0) + 1);
+  const untold = counts.get("") ?? 0;
+  counts.delete("");
+  const kinds = [...counts].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
+  const tokens = new Map(kinds.slice(0, 9).map(([kind], place) => [kind, `--graph-kind-${place}`]));
+  const rest = kinds.slice(9).reduce((sum, [, times]) => sum + times, 0);
+  const shown = kinds.slice(0, 9).map(([kind, times]) =>
+    [tokens.get(kind), `${shortened(kind, 24)} ${count(times)}`]);
+  if (rest) shown.push(["--graph-none", `others ${count(rest)}`]);
+  if (untold) shown.push(["--graph-none", `not told ${count(untold)}`]);
+  return {
+    key,
+    title,
+    colour: (layer, palette) => palette.css(tokens.get(of(layer)) ?? "--graph-none"),
+    text: of,
+    legend: () => shown.map(([token, text]) => legendSwatch(token, text)),
+  };
+}
+
+const FAMILY_TITLES = [
+  "Convolution", "Matrix product", "Activation", "Normalisation", "Elementwise", "Shape and layout",
+  "Pooling, reduction", "Control flow", "Quantisation, casts", "Other",
+];
+
+// Families of operators, as collect_graph.py found them.
+export function familyMode(graph, text = () => "") {
+  const used = [...new Set(graph.family)].sort((a, b) => a - b);
+  const token = (family) => (family === 9 ? "--graph-none" : `--graph-kind-${family}`);
+  return {
+    key: "family",
+    title: "Type",
+    colour: (layer, palette) => palette.css(token(graph.family[layer])),
+    text,
+    legend: () => used.map((family) => legendSwatch(token(family), FAMILY_TITLES[family])),
+  };
+}

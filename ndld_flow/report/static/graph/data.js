@@ -1,0 +1,117 @@
+// A laid out graph as `graph_payload` in collect_graph.py wrote it: boxes, ways of edges, who reads whom.
+//
+// Nodes 0 to layers - 1 are layers by position; inputs and outputs of the model follow.
+
+export const summed = (steps) => {
+  let sum = 0;
+  return Int32Array.from(steps, (step) => (sum += step));
+};
+
+export class GraphData {
+  constructor(graph) {
+    this.width = graph.width;
+    this.height = graph.height;
+    [this.nodeWidth, this.nodeHeight] = graph.node;
+    this.x = summed(graph.x);
+    this.y = summed(graph.y);
+    this.family = graph.family;
+    this.layers = graph.family.length;
+    this.terminals = [...graph.inputs, ...graph.outputs];
+    this.inputs = graph.inputs.length;
+    this.source = summed(graph.source);
+    this.target = summed(graph.target);
+    this.far = new Set(graph.far);
+    this.back = new Set(graph.back);
+    this.byOrder = graph.by_order;
+    this.composite = new Set(graph.composite ?? []); // there is a graph inside
+    this.constant = new Set(graph.constant ?? []);
+    this.cornerX = summed(graph.corner_x);
+    this.cornerY = summed(graph.corner_y);
+    this.firstCorner = summed([0, ...graph.corners]);
+    this.buildNeighbours();
+    this.buildCells();
+  }
+
+  get length() {
+    return this.x.length;
+  }
+
+  buildNeighbours() {
+    this.entering = Array.from(this.x, () => []);
+    this.leaving = Array.from(this.x, () => []);
+    this.source.forEach((source, edge) => {
+      this.leaving[source].push(edge);
+      this.entering[this.target[edge]].push(edge);
+    });
+  }
+
+  // A coarse grid says which nodes are near a point.
+  buildCells() {
+    this.cells = new Map();
+    for (let node = 0; node < this.length; node++) {
+      const key = this.cellKey(this.x[node], this.y[node]);
+      if (!this.cells.has(key)) this.cells.set(key, []);
+      this.cells.get(key).push(node);
+    }
+  }
+
+  cellKey(x, y) {
+    return `${Math.floor(x / 256)},${Math.floor(y / 256)}`;
+  }
+
+  nodeAt(x, y) {
+    for (const dx of [0, -1]) {
+      for (const dy of [0, -1]) {
+        for (const node of this.cells.get(this.cellKey(x + dx * 256, y + dy * 256)) ?? []) {
+          const [right, down] = [x - this.x[node], y - this.y[node]];
+          if (right >= 0 && down >= 0 && right <= this.nodeWidth && down <= this.nodeHeight) return node;
+        }
+      }
+    }
+    return -1;
+  }
+
+  centre(node) {
+    return [this.x[node] + this.nodeWidth / 2, this.y[node] + this.nodeHeight / 2];
+  }
+
+  // What is nearest in one direction; sideways counts three times.
+  nearest(node, dx, dy) {
+    const [x, y] = this.centre(node);
+    let best = node;
+    let least = Infinity;
+    for (let other = 0; other < this.length; other++) {
+      const [ox, oy] = this.centre(other);
+      const along = (ox - x) * dx + (oy - y) * dy;
+      const aside = Math.abs((ox - x) * dy) + Math.abs((oy - y) * dx);
+      if (along > 1 && along + 3 * aside < least) [least, best] = [along + 3 * aside, other];
+    }
+    return best;
+  }
+
+  // The way of one edge into a Path2D: curves where two corners differ in x and y, else lines.
+  trace(path, edge) {
+    const first = this.firstCorner[edge];
+    const end = this.firstCorner[edge + 1];
+    if (end - first < 2) return;
+    path.moveTo(this.cornerX[first], this.cornerY[first]);
+    for (let place = first + 1; place < end; place++) {
+      const [x, y] = [this.cornerX[place], this.cornerY[place]];
+      const [fromX, fromY] = [this.cornerX[place - 1], this.cornerY[place - 1]];
+      if (x === fromX || y === fromY) path.lineTo(x, y);
+      else path.bezierCurveTo(fromX, (fromY + y) / 2, x, (fromY + y) / 2, x, y);
+    }
+  }
+
+  traceArrow(path, edge) {
+    const last = this.firstCorner[edge + 1] - 1;
+    if (last <= this.firstCorner[edge]) return;
+    const [x, y] = [this.cornerX[last], this.cornerY[last]];
+    const [dx, dy] = [Math.sign(x - this.cornerX[last - 1]), Math.sign(y - this.cornerY[last - 1])];
+    const [ax, ay] = dy === 0 ? [dx, 0] : [0, dy];
+    path.moveTo(x, y);
+    path.lineTo(x - 6 * ax - 3 * ay, y - 6 * ay + 3 * ax);
+    path.lineTo(x - 6 * ax + 3 * ay, y - 6 * ay - 3 * ax);
+    path.closePath();
+  }
+}

@@ -1,0 +1,212 @@
+// Painting of a graph onto its canvas, and of the small map beside it.
+
+import { shortened } from "../elements.js";
+
+// Paints a graph on a canvas: what is in sight, with as much text as the scale can hold.
+
+export class GraphPainter {
+  constructor(canvas, data, palette) {
+    this.canvas = canvas;
+    this.data = data;
+    this.palette = palette;
+    this.context = canvas.getContext("2d");
+    this.lines = new Path2D();
+    this.faint = new Path2D();
+    this.arrows = new Path2D();
+    for (let edge = 0; edge < data.source.length; edge++) {
+      data.trace(data.far.has(edge) || data.back.has(edge) ? this.faint : this.lines, edge);
+      data.traceArrow(this.arrows, edge);
+    }
+  }
+
+  // view: { x, y, scale } of the upper left corner; state: { mode, words, hover, active, marked, found }
+  paint(view, state) {
+    const { context, canvas } = this;
+    const ratio = devicePixelRatio || 1;
+    const [width, height] = [canvas.clientWidth, canvas.clientHeight];
+    if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+      canvas.width = Math.round(width * ratio);
+      canvas.height = Math.round(height * ratio);
+    }
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.clearRect(0, 0, canvas.width, canvas.height);
+    const scale = view.scale * ratio;
+    context.setTransform(scale, 0, 0, scale, -view.x * scale, -view.y * scale);
+    this.edges(view.scale, state);
+    const sight = { left: view.x, top: view.y, right: view.x + width / view.scale, bottom: view.y + height / view.scale };
+    this.nodes(view.scale, state, sight);
+  }
+
+  edges(scale, state) {
+    const { context, palette } = this;
+    const bright = state.hover >= 0 || state.active >= 0 || state.marked.size > 0;
+    context.lineWidth = Math.max(1.3, 0.6 / scale);
+    context.strokeStyle = palette.css("--graph-edge");
+    context.stroke(this.lines);
+    context.setLineDash([5, 4]);
+    context.stroke(this.faint);
+    context.setLineDash([]);
+    if (scale > 0.3) {
+      context.fillStyle = palette.css("--graph-edge");
+      context.fill(this.arrows);
+    }
+    if (bright) this.brightEdges(scale, state);
+  }
+
+  brightEdges(scale, state) {
+    const { context, data, palette } = this;
+    const path = new Path2D();
+    const node = state.hover >= 0 ? state.hover : state.active;
+    if (node < 0) return;
+    for (const edge of [...data.entering[node], ...data.leaving[node]]) data.trace(path, edge);
+    context.lineWidth = Math.max(2.2, 1.4 / scale);
+    context.strokeStyle = palette.css("--accent");
+    context.stroke(path);
+  }
+
+  nodes(scale, state, sight) {
+    const { data, context, palette } = this;
+    const [wide, high] = [data.nodeWidth, data.nodeHeight];
+    const dimmed = state.found !== null;
+    for (let node = 0; node < data.length; node++) {
+      const [x, y] = [data.x[node], data.y[node]];
+      if (x > sight.right || y > sight.bottom || x + wide < sight.left || y + high < sight.top) continue;
+      const layer = node < data.layers;
+      context.globalAlpha = dimmed && !state.found.has(node) ? 0.28 : 1;
+      const colour = layer ? state.mode.colour(node, palette) : palette.css("--paper");
+      context.fillStyle = colour;
+      context.strokeStyle = palette.css("--graph-border");
+      context.lineWidth = 1;
+      if (data.composite.has(node)) this.sheet(x, y, scale);
+      if (data.constant.has(node)) context.setLineDash([3, 2]);
+      context.beginPath();
+      if (scale < 0.16) context.rect(x, y, wide, Math.max(high, 2 / scale));
+      else context.roundRect(x, y, wide, high, layer ? 6 : high / 2);
+      context.fill();
+      if (scale > 0.16) context.stroke();
+      context.setLineDash([]);
+      this.outline(node, state, scale);
+      if (scale > 0.34) this.words(node, state, colour, scale);
+    }
+    context.globalAlpha = 1;
+  }
+
+  // A second sheet behind a node: there is more inside.
+  sheet(x, y, scale) {
+    const { context, data } = this;
+    context.beginPath();
+    context.roundRect(x + 4, y + 4, data.nodeWidth, data.nodeHeight, 6);
+    context.fill();
+    if (scale > 0.16) context.stroke();
+  }
+
+  outline(node, state, scale) {
+    const { context, palette } = this;
+    const strong = node === state.active;
+    if (!strong && node !== state.hover && !state.marked.has(node)) return;
+    context.strokeStyle = palette.css(strong ? "--ink" : "--accent");
+    context.lineWidth = Math.max(strong ? 3 : 2.5, 2 / scale);
+    context.stroke();
+  }
+
+  words(node, state, colour, scale) {
+    const { context, data, palette } = this;
+    const [x, y] = data.centre(node);
+    const [first, second] = state.words(node);
+    context.fillStyle = inkOn(colour);
+    if (node >= data.layers) context.fillStyle = palette.css("--ink");
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    if (state.below && scale > 0.6) this.below(node, x, state);
+    const room = data.nodeWidth - 10;
+    const both = second && scale > 0.5;
+    context.font = "600 12px system-ui, sans-serif";
+    context.fillText(this.cut(first, room), x, both ? y - 7 : y + 0.5);
+    if (!both) return;
+    context.font = "11px system-ui, sans-serif";
+    context.fillText(this.cut(second, room), x, y + 8);
+  }
+
+  below(node, x, state) {
+    const { context, data, palette } = this;
+    const ink = context.fillStyle;
+    context.font = "10px system-ui, sans-serif";
+    context.fillStyle = palette.css("--quiet");
+    const y = data.y[node] + data.nodeHeight + (data.composite.has(node) ? 13 : 9);
+    context.fillText(this.cut(state.below(node), data.nodeWidth + 20), x, y);
+    context.fillStyle = ink;
+  }
+
+  cut(text, room) {
+    const short = shortened(text, 40);
+    if (this.context.measureText(short).width <= room) return short;
+    let length = short.length;
+    while (length > 3 && this.context.measureText(shortened(text, length)).width > room) length--;
+    return shortened(text, length);
+  }
+}
+
+// Black or white, whichever is easier to read on a colour as a palette gives it.
+function inkOn(colour) {
+  const [red, green, blue] = colour.match(/[\d.]+/g).map((value) => (value / 255) ** 2.2);
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.2 ? "#15171a" : "#f4f5f6";
+}
+
+// A small picture of the whole graph with a frame around what is in sight. There only while something is out of sight.
+
+const GRAPH_MAP_WIDTH = 180;
+const GRAPH_MAP_HEIGHT = 110;
+
+export class GraphMap {
+  constructor(canvas, data, palette, go) {
+    this.canvas = canvas;
+    this.data = data;
+    this.palette = palette;
+    this.scale = Math.min(GRAPH_MAP_WIDTH / data.width, GRAPH_MAP_HEIGHT / data.height);
+    canvas.style.width = `${Math.ceil(data.width * this.scale)}px`;
+    canvas.style.height = `${Math.ceil(data.height * this.scale)}px`;
+    const move = (event) => event.buttons & 1 && go(event.offsetX / this.scale, event.offsetY / this.scale);
+    canvas.addEventListener("pointerdown", (event) => {
+      canvas.setPointerCapture(event.pointerId);
+      move(event);
+    });
+    canvas.addEventListener("pointermove", move);
+  }
+
+  // The nodes are painted once and kept until the colours change.
+  forget() {
+    this.whole = null;
+  }
+
+  picture(mode) {
+    const { data, palette } = this;
+    const ratio = devicePixelRatio || 1;
+    const whole = document.createElement("canvas");
+    whole.width = Math.max(1, Math.ceil(data.width * this.scale * ratio));
+    whole.height = Math.max(1, Math.ceil(data.height * this.scale * ratio));
+    const context = whole.getContext("2d");
+    context.scale(this.scale * ratio, this.scale * ratio);
+    for (let node = 0; node < data.layers; node++) {
+      context.fillStyle = mode.colour(node, palette);
+      context.fillRect(data.x[node], data.y[node], data.nodeWidth, Math.max(data.nodeHeight, 1 / this.scale));
+    }
+    return whole;
+  }
+
+  paint(view, { width, height }, mode) {
+    const [wide, high] = [width / view.scale, height / view.scale];
+    const all = view.x <= 0 && view.y <= 0 && view.x + wide >= this.data.width && view.y + high >= this.data.height;
+    this.canvas.hidden = all;
+    if (all) return;
+    this.whole ??= this.picture(mode);
+    const ratio = devicePixelRatio || 1;
+    this.canvas.width = this.whole.width;
+    this.canvas.height = this.whole.height;
+    const context = this.canvas.getContext("2d");
+    context.drawImage(this.whole, 0, 0);
+    const scale = this.scale * ratio;
+    context.strokeStyle = this.palette.css("--accent");
+    context.lineWidth = 2 * ratio;
+    context.strokeRect(view.x * scale, view.y * scale, wide * scale, high * scale);
+  }
+}

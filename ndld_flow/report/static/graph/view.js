@@ -1,0 +1,396 @@
+// The view of a graph: search, mouse, keyboard and colour modes around one canvas.
+
+import { make, shortened } from "../elements.js";
+import { count } from "../quantities.js";
+import { tooltip } from "../widgets.js";
+import { GraphPalette } from "./colours.js";
+import { GraphData } from "./data.js";
+import { GraphMap, GraphPainter } from "./paint.js";
+
+// The search field of a graph: what is found stays bright, Enter goes from one to the next.
+
+class GraphSearch {
+  // `view` is a GraphView: it is told what was found and where to go.
+  constructor(view) {
+    this.view = view;
+    this.hits = [];
+    this.hit = -1;
+    this.field = make("input", {
+      type: "search", placeholder: "Find in graph", "aria-label": `Find in graph of ${view.options.label}`, spellcheck: "false",
+      oninput: () => this.find(this.field.value), onkeydown: (event) => this.keyInField(event),
+    });
+  }
+
+  find(text) {
+    const { view } = this;
+    const { data, state, options } = view;
+    const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+    state.found = words.length ? new Set() : null;
+    this.hits = [];
+    for (let node = 0; words.length && node < data.length; node++) {
+      const hay = (node < data.layers ? options.search(node) : data.terminals[node - data.layers]).toLowerCase();
+      if (words.every((word) => hay.includes(word))) this.hits.push(node);
+    }
+    for (const hit of this.hits) state.found.add(hit);
+    this.hit = -1;
+    view.told.textContent = words.length ? `${count(this.hits.length)} found` : "";
+    view.map.forget();
+    view.repaint();
+  }
+
+  nextHit(by) {
+    const { view } = this;
+    if (!this.hits.length) return;
+    this.hit = (this.hit + by + this.hits.length) % this.hits.length;
+    if (this.hit < 0) this.hit = 0;
+    view.view.scale = Math.max(view.view.scale, 0.7);
+    view.moved = true;
+    const node = this.hits[this.hit];
+    view.centreOn(...view.data.centre(node));
+    view.activate(node, false);
+    view.told.textContent = `${count(this.hit + 1)} of ${count(this.hits.length)}`;
+  }
+
+  keyInField(event) {
+    if (event.key === "Enter") this.nextHit(event.shiftKey ? -1 : 1);
+    else if (event.key === "Escape" && this.field.value) this.find((this.field.value = ""));
+    else if (event.key === "Escape") this.field.blur();
+    else if (event.key === "ArrowDown") this.view.canvas.focus();
+    else return;
+    event.preventDefault();
+  }
+}
+
+// Mouse, wheel and touch on a graph: drag to move, hover, click a node, zoom.
+
+class GraphMouse {
+  // `view` is a GraphView: it is told what to show and which node was chosen.
+  constructor(view) {
+    const { canvas } = view;
+    this.view = view;
+    this.canvas = canvas;
+    this.dragging = false;
+    canvas.addEventListener("pointerdown", (event) => this.press(event));
+    canvas.addEventListener("pointermove", (event) => this.hover(event));
+    canvas.addEventListener("pointerleave", () => this.leave());
+    canvas.addEventListener("dblclick", (event) => this.clickTwice(event));
+    canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+  }
+
+  press(event) {
+    if (event.button !== 0) return;
+    const start = [event.clientX, event.clientY];
+    let last = start;
+    let dragged = false;
+    this.canvas.setPointerCapture(event.pointerId);
+    this.dragging = true;
+    const move = (now) => {
+      dragged ||= Math.hypot(now.clientX - start[0], now.clientY - start[1]) > 4;
+      if (dragged) this.view.panBy(now.clientX - last[0], now.clientY - last[1]);
+      last = [now.clientX, now.clientY];
+    };
+    const end = (now) => {
+      this.canvas.removeEventListener("pointermove", move);
+      this.dragging = false;
+      if (!dragged && now.type === "pointerup") this.click(now);
+    };
+    this.canvas.addEventListener("pointermove", move);
+    this.canvas.addEventListener("pointerup", end, { once: true });
+    this.canvas.addEventListener("pointercancel", end, { once: true });
+  }
+
+  click(event) {
+    const node = this.view.data.nodeAt(...this.view.world(event.offsetX, event.offsetY));
+    if (node < 0 && this.view.state.active < 0) return;
+    this.view.activate(node, true);
+  }
+
+  clickTwice(event) {
+    const node = this.view.data.nodeAt(...this.view.world(event.offsetX, event.offsetY));
+    if (node < 0 || !this.view.options.open(node)) this.view.zoomBy(1.8, event.offsetX, event.offsetY);
+  }
+
+  hover(event) {
+    if (this.dragging) {
+      tooltip.hide();
+      return;
+    }
+    const node = this.view.data.nodeAt(...this.view.world(event.offsetX, event.offsetY));
+    this.canvas.style.cursor = node >= 0 ? "pointer" : "";
+    if (node >= 0) tooltip.show(event.clientX, event.clientY, this.view.about(node));
+    else tooltip.hide();
+    if (node === this.view.state.hover) return;
+    this.view.state.hover = node;
+    this.view.repaint();
+  }
+
+  leave() {
+    this.view.state.hover = -1;
+    tooltip.hide();
+    this.view.repaint();
+  }
+
+  wheel(event) {
+    if (!this.view.options.wheelZooms && !event.ctrlKey && !event.metaKey && document.activeElement !== this.canvas) return;
+    event.preventDefault();
+    const lines = event.deltaMode === 1 ? 16 : 1;
+    this.view.zoomBy(Math.exp(-Math.max(-240, Math.min(240, event.deltaY * lines)) / 400), event.offsetX, event.offsetY);
+  }
+}
+
+// The keyboard on a graph: from node to node along the edges, zoom, move, choose.
+
+class GraphKeys {
+  // `view` is a GraphView; its `state.active` is the node where the keyboard is.
+  constructor(view) {
+    this.view = view;
+    view.canvas.addEventListener("keydown", (event) => this.key(event));
+    view.canvas.addEventListener("blur", () => tooltip.hide());
+  }
+
+  key(event) {
+    const { view } = this;
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const arrows = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+    const arrow = arrows[event.key];
+    const acts = {
+      "+": () => view.zoomBy(1.4), "=": () => view.zoomBy(1.4), "-": () => view.zoomBy(1 / 1.4), 0: () => view.fit(), f: () => view.fit(),
+      Home: () => view.activate(0, false), End: () => view.activate(view.data.layers - 1, false),
+      Enter: () => view.options.open(view.state.active) || view.activate(view.state.active, true), " ": () => view.activate(view.state.active, true),
+      Escape: () => view.activate(-1, true),
+    };
+    if (arrow && event.shiftKey) view.panBy(-60 * arrow[0], -60 * arrow[1]);
+    else if (arrow) this.step(...arrow);
+    else if (acts[event.key]) acts[event.key]();
+    else return;
+    event.preventDefault();
+  }
+
+  // Up and down along the edges, else to what is nearest on that side.
+  step(dx, dy) {
+    const { view } = this;
+    const { data, state } = view;
+    if (state.active < 0) {
+      view.activate(state.marked.size ? Math.min(...state.marked) : 0, false);
+      return;
+    }
+    const edges = dy < 0 ? data.entering[state.active] : dy > 0 ? data.leaving[state.active] : [];
+    const next = edges.map((edge) => (dy < 0 ? data.source[edge] : data.target[edge])).find((node) => node !== state.active);
+    view.activate(next ?? data.nearest(state.active, dx, dy), false);
+  }
+}
+
+// The graph of a profile's layers on a canvas: pan, zoom, fit, search, keyboard, colour modes, legend, minimap.
+//
+// Needs, in this order: quantities.js, elements.js, tooltip.js, graph_data.js, graph_colours.js, graph_paint.js,
+// graph_map.js, graph_search.js, graph_mouse.js, graph_keys.js, graph_view.js; and graph.css.
+//
+//   const view = new GraphView(host, graph, {
+//     label: "layers of fp16",              // for the search field and for those who cannot see the canvas
+//     name: (layer) => "conv1",             // layer is the position in Profile.layers
+//     type: (layer) => "Conv",
+//     about: (layer) => "conv1\n1.2 ms",    // the tooltip's lines
+//     search: (layer) => "conv1 Conv ...",  // what the search looks through; default: name and type
+//     modes: [heatMode({...}), familyMode(graph), ...],  // graph_colours.js; the first is shown first
+//     pick: (layer) => {},                  // a click or Enter on a layer; -1 when the choice is taken back
+//     pickTerminal: (terminal) => {},       // the same on an input or an output
+//     open: (node) => false,                // a double click or Enter: true where that opened something
+//     below: (node) => "",                  // what stands below a node, when there is room
+//     finds: true, wheelZooms: false,       // a search field of its own; the wheel zooms without a click before
+//   });
+//   view.mark([3, 4]);                      // outline these layers; what is out of sight is moved into sight
+//   view.setMode("delta");                  // by a mode's key
+//   view.setModes([...]);                   // other modes (another base); the current key is kept if it is there
+//   view.fit();
+//
+// `graph` is what graph_payload (collect_graph.py) gave. An element of no width (a closed tab) is drawn when it opens.
+
+const GRAPH_LARGEST = 4;
+
+export class GraphView {
+  constructor(host, graph, options) {
+    this.data = new GraphData(graph);
+    this.options = { search: (layer) => `${options.name(layer)} ${options.type(layer)}`, about: options.name, pick: () => {}, pickTerminal: () => {}, open: () => false, finds: true, ...options };
+    this.view = { x: 0, y: 0, scale: 1 };
+    this.state = { mode: options.modes[0], hover: -1, active: -1, marked: new Set(), found: null, words: (node) => this.words(node), below: this.options.below };
+    this.moved = false;
+    this.build(host);
+    this.palette = new GraphPalette(this.element);
+    this.painter = new GraphPainter(this.canvas, this.data, this.palette);
+    this.map = new GraphMap(this.minimap, this.data, this.palette, (x, y) => this.centreOn(x, y));
+    this.listen();
+    this.setModes(options.modes);
+    let width = 0;
+    new ResizeObserver(() => {
+      if (this.stage.clientWidth === 0 || this.stage.clientWidth === width) return;
+      width = this.stage.clientWidth;
+      this.resize();
+    }).observe(this.stage);
+  }
+
+  build(host) {
+    const { data } = this;
+    const field = this.options.finds ? new GraphSearch(this).field : "";
+    this.told = make("output", { "aria-live": "polite" });
+    this.choice = make("div", { class: "graph-modes", role: "group", "aria-label": "Colour by" });
+    const button = (text, label, act) => make("button", { type: "button", "aria-label": label, title: label, onclick: act }, text);
+    const zoom = make("div", { class: "graph-zoom" },
+      button("+", "Zoom in", () => this.zoomBy(1.4)), button("−", "Zoom out", () => this.zoomBy(1 / 1.4)),
+      button("Fit", "Show all", () => this.fit()), button("Full screen", "Full screen", () => this.fullScreen()));
+    this.canvas = make("canvas", {
+      tabindex: 0, role: "application", "aria-roledescription": "graph",
+      "aria-label": `Graph of ${this.options.label}: ${count(data.layers)} nodes. Arrow keys follow the edges, Shift and arrow keys move the picture, plus and minus zoom, 0 shows all, Enter picks.`,
+    });
+    this.minimap = make("canvas", { class: "graph-map", "aria-hidden": "true" });
+    this.hint = make("p", { class: "graph-hint" }, this.options.wheelZooms ? "" : "Drag to move, Ctrl and wheel to zoom; after a click the wheel alone zooms.");
+    this.stage = make("div", { class: "graph-stage" }, this.canvas, this.minimap);
+    this.legend = make("div", { class: "graph-legend" });
+    this.element = make("div", { class: "graph" },
+      make("div", { class: "tools graph-tools" }, field, this.told, this.choice, zoom), this.stage, this.legend, this.hint);
+    if (data.byOrder) this.hint.append(" This profile does not tell which tensors its layers read: they are joined in the order they ran.");
+    host.replaceChildren(this.element);
+  }
+
+  listen() {
+    new GraphMouse(this);
+    new GraphKeys(this);
+    const recolour = () => {
+      this.palette.forget();
+      this.map.forget();
+      this.repaint();
+    };
+    new MutationObserver(recolour).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
+    document.addEventListener("fullscreenchange", () => this.changeScreen());
+    new ResizeObserver(() => this.repaint()).observe(this.canvas);
+  }
+
+  // What the page may call
+
+  mark(layers) {
+    this.state.marked = new Set(layers);
+    const first = layers[0];
+    if (layers.length && !layers.some((layer) => this.inSight(layer))) this.centreOn(...this.data.centre(first));
+    this.repaint();
+  }
+
+  setMode(key) {
+    const mode = this.modes.find((one) => one.key === key);
+    if (!mode) return;
+    this.state.mode = mode;
+    for (const button of this.choice.children) button.setAttribute("aria-pressed", String(button.dataset.mode === key));
+    this.legend.replaceChildren(...mode.legend());
+    this.element.dataset.mode = key;
+    this.map.forget();
+    this.repaint();
+  }
+
+  setModes(modes) {
+    this.modes = modes;
+    this.choice.replaceChildren(...modes.map((mode) =>
+      make("button", { type: "button", "data-mode": mode.key, onclick: () => this.setMode(mode.key) }, mode.title)));
+    this.choice.hidden = modes.length < 2;
+    this.setMode(modes.some((mode) => mode.key === this.state.mode.key) ? this.state.mode.key : modes[0].key);
+  }
+
+  fit() {
+    const { width, height } = this.size();
+    const margin = 16;
+    const scale = Math.min((width - 2 * margin) / this.data.width, (height - 2 * margin) / this.data.height, 1.25);
+    this.moved = false;
+    this.view.scale = Math.max(scale, 1e-4);
+    this.centreOn(this.data.width / 2, this.data.height / 2);
+  }
+
+  // The view
+
+  size() {
+    return { width: this.canvas.clientWidth, height: this.canvas.clientHeight };
+  }
+
+  resize() {
+    const wide = this.stage.clientWidth;
+    const full = document.fullscreenElement === this.element;
+    const high = Math.min(Math.max(220, (wide / this.data.width) * this.data.height + 32), Math.max(320, innerHeight * 0.72), this.data.height * 1.25 + 32);
+    this.stage.style.height = full ? "" : `${Math.round(Math.max(high, 160))}px`;
+    if (this.moved) this.repaint();
+    else this.fit();
+  }
+
+  fullScreen() {
+    if (document.fullscreenElement) document.exitFullscreen();
+    else this.element.requestFullscreen?.().catch(() => {});
+  }
+
+  // Only what is inside a full-screen element is seen: the tooltip comes along.
+  changeScreen() {
+    (document.fullscreenElement ?? document.body).append(tooltip.element);
+    this.resize();
+  }
+
+  centreOn(x, y) {
+    const { width, height } = this.size();
+    this.view.x = x - width / 2 / this.view.scale;
+    this.view.y = y - height / 2 / this.view.scale;
+    this.repaint();
+  }
+
+  panBy(dx, dy) {
+    this.moved = true;
+    this.view.x -= dx / this.view.scale;
+    this.view.y -= dy / this.view.scale;
+    this.repaint();
+  }
+
+  // Around a point of the canvas, its middle unless told.
+  zoomBy(factor, px = this.size().width / 2, py = this.size().height / 2) {
+    this.moved = true;
+    const [x, y] = this.world(px, py);
+    const { width, height } = this.size();
+    const least = 0.5 * Math.min(width / this.data.width, height / this.data.height, 1);
+    this.view.scale = Math.min(GRAPH_LARGEST, Math.max(least, this.view.scale * factor));
+    this.view.x = x - px / this.view.scale;
+    this.view.y = y - py / this.view.scale;
+    this.repaint();
+  }
+
+  world(px, py) {
+    return [this.view.x + px / this.view.scale, this.view.y + py / this.view.scale];
+  }
+
+  inSight(node) {
+    const { width, height } = this.size();
+    const [x, y] = this.data.centre(node);
+    const [px, py] = [(x - this.view.x) * this.view.scale, (y - this.view.y) * this.view.scale];
+    return px > 0 && py > 0 && px < width && py < height;
+  }
+
+  repaint() {
+    if (this.waiting) return;
+    this.waiting = requestAnimationFrame(() => {
+      this.waiting = 0;
+      if (!this.canvas.clientWidth) return;
+      this.painter.paint(this.view, this.state);
+      this.map.paint(this.view, this.size(), this.state.mode);
+    });
+  }
+
+  words(node) {
+    const { data } = this;
+    if (node < data.layers) return [this.options.type(node), this.state.mode.text(node)];
+    return [data.terminals[node - data.layers], node - data.layers < data.inputs ? "input" : "output"];
+  }
+
+  about(node) {
+    return node < this.data.layers ? shortened(this.options.about(node), 600) : this.words(node).map((text) => shortened(text, 200)).join("\n");
+  }
+
+  activate(node, pick) {
+    this.state.active = node;
+    if (node >= 0 && !this.inSight(node)) this.centreOn(...this.data.centre(node));
+    if (node >= 0) this.told.textContent = this.words(node).filter(Boolean).map((text) => shortened(text, 60)).join(", ");
+    if (pick && node < this.data.layers) this.options.pick(node);
+    else if (pick) this.options.pickTerminal(node - this.data.layers);
+    this.repaint();
+  }
+}

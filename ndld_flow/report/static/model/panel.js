@@ -1,0 +1,212 @@
+// The panel about a node, a tensor or a scope of a model, with links between them.
+
+import { draw, make, shortened } from "../elements.js";
+import { count, share, size } from "../quantities.js";
+
+// Links from one part of a model to another: real ones, so that they can be copied and opened beside.
+
+export class ModelLinks {
+  constructor(data, places) {
+    this.data = data;
+    this.places = places;
+    this.scope = 0; // scope: the one that is shown
+  }
+
+  to(place, text, title = "") {
+    return make("a", { href: this.places.write(place), title: title || null }, make("bdi", {}, shortened(text, 80)));
+  }
+
+  node(node) {
+    const { data } = this;
+    const scope = data.scopeOf[node];
+    const link = this.to({ scope, node }, data.nameOf(node), data.nameOf(node));
+    const where = scope === this.scope ? [] : [" in ", make("bdi", {}, shortened(data.scopes[scope].address || "the model", 60))];
+    return make("span", {}, link, " ", make("span", { class: "quiet" }, make("bdi", {}, data.nodes.operator[node]), ...where));
+  }
+
+  tensor(tensor) {
+    const { data } = this;
+    const link = this.to({ scope: this.scope, tensor }, data.tensors.name[tensor] || "(no name)", data.tensors.name[tensor]);
+    return make("span", {}, link, " ", make("span", { class: "quiet" }, make("bdi", {}, data.tensorText(tensor))));
+  }
+
+  scopeLink(scope, text = this.data.scopes[scope].address || "model") {
+    return this.to({ scope }, text);
+  }
+
+  // At most so many at once, the rest on demand.
+  list(items, item, most = 12) {
+    const list = make("ul", {}, ...items.slice(0, most).map((one) => make("li", {}, item(one))));
+    if (items.length <= most) return list;
+    const more = make("button", { type: "button", onclick: () => {
+      more.remove();
+      list.append(...items.slice(most, 2000).map((one) => make("li", {}, item(one))));
+    } }, `${count(items.length - most)} more`);
+    return make("div", {}, list, more);
+  }
+}
+
+const factRow = (name, ...value) => make("tr", {}, make("th", { scope: "row" }, make("bdi", {}, name)), make("td", {}, ...value));
+
+const factTable = (...rows) => make("table", { class: "facts" }, make("tbody", {}, ...rows));
+
+// All of a long text when it is asked for.
+function longText(text, limit = 140) {
+  if (text.length <= limit) return make("bdi", {}, text);
+  const shown = make("bdi", {}, `${text.slice(0, limit)}…`);
+  const more = make("button", { type: "button", onclick: () => {
+    shown.textContent = text;
+    more.remove();
+  } }, "all of it");
+  return make("span", {}, shown, " ", more);
+}
+
+// What is told of one tensor: who makes and reads it, and what it holds.
+
+const TENSOR_KINDS = ["computed", "input", "initializer", "constant"];
+
+function significant(value) {
+  if (value === null || value === undefined) return "–";
+  return Number.isInteger(value) ? count(value) : String(Number(value.toPrecision(6)));
+}
+
+function histogram(held) {
+  const counts = held.histogram;
+  if (!counts || counts.length < 2) return null;
+  const [low, high] = held.range;
+  const most = Math.max(...counts);
+  const wide = 10;
+  const bars = counts.map((times, place) => {
+    const from = low + ((high - low) * place) / counts.length;
+    const to = low + ((high - low) * (place + 1)) / counts.length;
+    const height = times ? Math.max(1, (60 * times) / most) : 0;
+    return draw("rect", { x: place * wide + 0.5, y: 60 - height, width: wide - 1, height }, draw("title", {}, `${significant(from)} to ${significant(to)}: ${count(times)}`));
+  });
+  const text = `Histogram from ${significant(low)} to ${significant(high)}, the fullest of ${counts.length} bars holds ${count(most)} elements`;
+  return make("figure", { class: "histogram" },
+    draw("svg", { viewBox: `0 0 ${counts.length * wide} 61`, role: "img", "aria-label": text, preserveAspectRatio: "none" },
+      ...bars, draw("line", { x1: 0, x2: counts.length * wide, y1: 60.5, y2: 60.5 })),
+    make("figcaption", {}, make("span", {}, significant(low)), make("span", {}, significant(high))));
+}
+
+// `held` is one of the payload's: dtype, dims, size, statistics, first elements.
+function heldRows(held) {
+  const rows = [
+    factRow("Elements", count(held.elements)),
+    factRow("Bytes", held.bytes < 1024 ? count(held.bytes) : `${count(held.bytes)} (${size(held.bytes)})`),
+  ];
+  if (held.where) rows.push(factRow("Stored in", make("bdi", {}, held.where)));
+  if (held.unread) rows.push(factRow("Statistics", `none: ${held.unread}`));
+  if (!held.range || !held.elements) return rows;
+  const [low, high, mean, deviation] = held.range;
+  const [nans, infinities, zeros] = held.counts;
+  if (held.elements > 1) {
+    rows.push(factRow("Range", `${significant(low)} to ${significant(high)}`), factRow("Mean, deviation", `${significant(mean)}, ${significant(deviation)}`));
+    rows.push(factRow("Zeros", zeros ? `${count(zeros)} (${share(zeros / held.elements)})` : "0"));
+  }
+  if (nans) rows.push(factRow("NaN", make("b", { class: "bad" }, count(nans))));
+  if (infinities) rows.push(factRow("Infinite", make("b", { class: "bad" }, count(infinities))));
+  return rows;
+}
+
+function heldParts(held, ...rows) {
+  const parts = [factTable(...rows, ...heldRows(held))];
+  const bars = histogram(held);
+  if (bars) parts.push(bars);
+  if (held.first.length) {
+    const all = held.first.length === held.elements;
+    parts.push(make("h3", {}, all ? "Values" : `The first ${count(held.first.length)} values`));
+    parts.push(make("pre", { class: "values" }, held.first.join(" ") + (all ? "" : " …")));
+  }
+  return parts;
+}
+
+export function tensorPanel(data, links, tensor) {
+  const { tensors } = data;
+  const held = data.held[tensors.held[tensor]];
+  const producer = data.producer[tensor];
+  const kind = TENSOR_KINDS[tensors.kind[tensor]];
+  const parts = [
+    make("p", { class: "kind" }, kind === "computed" ? "tensor" : kind),
+    make("h1", {}, make("bdi", {}, tensors.name[tensor] || "(no name)")),
+  ];
+  const rows = [
+    factRow("Dtype", make("bdi", {}, tensors.dtype[tensor] || "not known")),
+    factRow("Shape", make("bdi", {}, tensors.dims[tensor] || "not known")),
+  ];
+  parts.push(...(held ? heldParts(held, ...rows) : [factTable(...rows)]));
+  if (producer >= 0) parts.push(make("h2", {}, "Made by"), links.list([producer], (node) => links.node(node)));
+  const readers = data.consumers[tensor];
+  parts.push(make("h2", {}, `Read by ${count(readers.length)}`), links.list(readers, (node) => links.node(node)));
+  const results = data.scopes.flatMap((scope, place) => scope.terminals.slice(scope.graph.inputs.length).includes(tensor) ? [place] : []);
+  if (results.length) parts.push(make("h2", {}, "Output of"), links.list(results, (scope) => links.scopeLink(scope)));
+  return parts;
+}
+
+// What is told of one node, and of the graph that is shown.
+
+function attributeRows(data, node) {
+  const told = data.attributes(node).filter(({ type }) => type !== "graph" && type !== "graphs"); // these are links to the bodies
+  return told.map(({ name, type, text, isDefault, held }) => {
+    const value = held >= 0 ? make("details", {}, make("summary", {}, make("bdi", {}, text)), ...heldParts(data.held[held])) : longText(text);
+    const title = isDefault ? "not given: the operator's default" : type;
+    return make("tr", { class: isDefault ? "default" : null, title }, make("th", { scope: "row" }, make("bdi", {}, name)),
+      make("td", {}, value, isDefault ? " (default)" : ""));
+  });
+}
+
+function portList(data, links, tensors, empty) {
+  if (!tensors.length) return make("p", { class: "quiet" }, empty);
+  return make("ol", { class: "ports" }, ...tensors.map((tensor) => {
+    if (tensor < 0) return make("li", { class: "quiet" }, "not given");
+    const held = data.held[data.tensors.held[tensor]];
+    const value = held?.elements === 1 && held.first.length ? [make("span", { class: "quiet" }, " = ", make("bdi", {}, held.first[0]))] : [];
+    return make("li", {}, make("span", {}, links.tensor(tensor), ...value));
+  }));
+}
+
+function neighbours(data, node) {
+  const before = new Set([...data.nodes.inputs[node], ...data.nodes.outside[node]].filter((tensor) => tensor >= 0).map((tensor) => data.producer[tensor]));
+  const after = new Set(data.nodes.outputs[node].flatMap((tensor) => data.consumers[tensor]));
+  before.delete(-1);
+  return [[...before], [...after]];
+}
+
+export function nodePanel(data, links, node) {
+  const { nodes } = data;
+  const [before, after] = neighbours(data, node);
+  const attributes = attributeRows(data, node);
+  const metadata = data.metadata(node);
+  const parts = [
+    make("p", { class: "kind" }, make("bdi", {}, nodes.operator[node])),
+    make("h1", {}, make("bdi", {}, nodes.name[node] || "(no name)")),
+  ];
+  const summary = document.querySelector(`[data-operator="${CSS.escape(nodes.operator[node])}"]`)?.title;
+  if (summary) parts.push(make("p", { class: "quiet small" }, summary));
+  if (nodes.precision[node]) parts.push(factTable(factRow("Asked precision", make("b", {}, nodes.precision[node]))));
+  if (nodes.bodies[node].length) parts.push(make("h2", {}, "Inside"), links.list(nodes.bodies[node], (scope) => links.scopeLink(scope, data.bodyName(scope))));
+  if (attributes.length) parts.push(make("h2", {}, "Attributes"), factTable(...attributes));
+  parts.push(make("h2", {}, "Inputs"), portList(data, links, nodes.inputs[node], "none"));
+  if (nodes.outside[node].length) parts.push(make("h2", {}, "Read by its bodies"), portList(data, links, nodes.outside[node], ""));
+  parts.push(make("h2", {}, "Outputs"), portList(data, links, nodes.outputs[node], "none"));
+  if (before.length) parts.push(make("h2", {}, `Before it: ${count(before.length)}`), links.list(before, (one) => links.node(one)));
+  if (after.length) parts.push(make("h2", {}, `After it: ${count(after.length)}`), links.list(after, (one) => links.node(one)));
+  if (nodes.doc[node]) parts.push(make("h2", {}, "Doc"), longText(nodes.doc[node], 400));
+  if (metadata.length) parts.push(make("h2", {}, "Metadata"), factTable(...metadata.map(([name, value]) => factRow(name, longText(value)))));
+  return parts;
+}
+
+// A body or a function: what goes in and out, and who calls it.
+export function scopePanel(data, links, scope) {
+  const { terminals, graph, doc, address, length } = data.scopes[scope];
+  const parts = [
+    make("p", { class: "kind" }, data.scopes[scope].parent < 0 ? "function" : "body"),
+    make("h1", {}, make("bdi", {}, address)),
+    make("p", { class: "quiet" }, `${count(length)} node${length === 1 ? "" : "s"}`),
+    make("h2", {}, "Inputs, and what it reads from outside"), portList(data, links, terminals.slice(0, graph.inputs.length), "none"),
+    make("h2", {}, "Outputs"), portList(data, links, terminals.slice(graph.inputs.length), "none"),
+    make("h2", {}, `Opened from ${count(data.callers[scope].length)}`), links.list(data.callers[scope], (node) => links.node(node)),
+  ];
+  if (doc) parts.push(make("h2", {}, "Doc"), longText(doc, 400));
+  return parts;
+}

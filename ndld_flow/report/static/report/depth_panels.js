@@ -1,0 +1,249 @@
+// Data of the errors layer by layer, and the panels that a chart over depth is built from.
+
+import { scale } from "../charts.js";
+import { draw, shortened } from "../elements.js";
+import { count, plainNumber, share } from "../quantities.js";
+import { fromSteps } from "./layer_data.js";
+
+// Layers with their errors on each curve, in the order of execution. A row is a layer's place in that order.
+
+export const NOT_FINITE = -1; // stands for an error that is NaN or infinite
+
+// What a curve can be drawn by. `distance` is 1 - cosine.
+export const ERROR_SCALES = {
+  error: { title: "relative error", of: "error", text: plainNumber },
+  snr: { title: "SNR", of: "error", text: (value) => `${(-20 * Math.log10(value)).toFixed(1)} dB` },
+  distance: { title: "1 − cosine", of: "distance", text: plainNumber },
+};
+
+export class DepthData {
+  constructor(packed, texts) {
+    Object.assign(this, packed, { length: packed.node.length, kept: new Set(packed.kept), keptRows: packed.kept });
+    for (const key of ["node", "op_type", "tensor", "dims"]) this[key] = packed[key].map((place) => texts[place]);
+    this.position = fromSteps(packed.position);
+  }
+
+  // Which scales there is anything to draw for.
+  scales() {
+    const there = (of) => this[of].some((curve) => curve.some((value) => value !== null));
+    return Object.entries(ERROR_SCALES).filter(([, { of }]) => there(of)).map(([key]) => key);
+  }
+
+  called(row) {
+    return `${this.op_type[row]} ${this.node[row] || this.tensor[row]}`.trim();
+  }
+
+  // How a range stands to the format: `over` what it can hold, `under` it by more than one value in a hundred.
+  rangeKind(row) {
+    const { ranges, limits } = this;
+    if (!ranges || ranges.largest_abs[row] === null) return "";
+    if (ranges.nonfinite[row]) return "over";
+    if (!limits) return "within";
+    if (ranges.beyond_share[row] > 0 || ranges.largest_abs[row] > limits[2]) return "over";
+    return ranges.vanishing_share[row] >= 0.01 || (ranges.largest_abs[row] > 0 && ranges.largest_abs[row] < limits[1]) ? "under" : "within";
+  }
+
+  rangeWords(row) {
+    const { ranges } = this;
+    if (!ranges || ranges.largest_abs[row] === null) return "";
+    const parts = [`|values| ${plainNumber(ranges.smallest_abs[row])} to ${plainNumber(ranges.largest_abs[row])}`];
+    for (const [key, words] of [["beyond_share", `beyond ${this.precision}'s largest`], ["vanishing_share", "become 0"], ["subnormal_share", "subnormal"]]) {
+      const part = ranges[key][row];
+      if (part > 0) parts.push(`${part < 0.001 ? "< 0.1 %" : share(part)} ${words}`);
+    }
+    if (ranges.nonfinite[row]) parts.push(`${count(ranges.nonfinite[row])} NaN or infinite`);
+    return parts.join(", ");
+  }
+
+  errorWords(curve, row, measure = "error") {
+    const value = this[ERROR_SCALES[measure].of][curve][row];
+    if (value === null) return "not measured";
+    if (value !== NOT_FINITE) return value === 0 ? "equal" : ERROR_SCALES[measure].text(value);
+    const elements = this.nonfinite?.[curve][row];
+    return elements ? `${count(elements)} NaN or infinite` : "not finite";
+  }
+
+  about(row, measure) {
+    const lines = this.curves.map((label, curve) => `${label}: ${this.errorWords(curve, row, measure)}`);
+    const marks = [this.kept.has(row) ? "kept at higher precision" : "", row === this.first ? "divergence starts here" : ""].filter(Boolean);
+    return [`#${this.position[row]} ${shortened(this.called(row), 100)}`, this.dims[row], ...lines, this.rangeWords(row), marks.join(", ")].filter(Boolean).join("\n");
+  }
+}
+
+// The two pictures above each other: errors of each curve, and the range of values against the format's limits.
+
+export const DEPTH = { left: 74, right: 14, errors: 270, ranges: 170, gap: 34, axis: 30, top: 38 };
+
+// Powers of ten for an axis, not more than there is room for.
+export function decades(low, high, most) {
+  const step = Math.max(1, Math.ceil((high - low) / most));
+  const found = [];
+  for (let power = Math.ceil(low / step) * step; power <= high + 1e-9; power += step) found.push(power);
+  return found;
+}
+
+export const powerText = (power) => (power >= -3 && power <= 4 ? plainNumber(10 ** power) : `1e${power}`);
+
+// One panel: log10 of something over rows. Rows in sight are `sight.from` to `sight.to`, `sight.x(row)` is where they are.
+class DepthPanel {
+  constructor(data, sight, top, height) {
+    this.data = data;
+    this.sight = sight;
+    this.top = top;
+    this.height = height;
+  }
+
+  setScale(low, high) {
+    this.low = low;
+    this.high = high > low ? high : low + 1;
+    this.y = scale(this.low, this.high, this.top + this.height, this.top);
+  }
+
+  grid(text = powerText) {
+    const { left, right } = DEPTH;
+    return decades(this.low, this.high, Math.floor(this.height / 32)).flatMap((power) => [
+      draw("line", { class: "grid", x1: left, x2: this.sight.width - right, y1: this.y(power), y2: this.y(power) }),
+      draw("text", { x: left - 8, y: this.y(power) + 4, "text-anchor": "end" }, text(power)),
+    ]);
+  }
+
+  line(power, kind, words) {
+    const y = this.y(power);
+    const { width } = this.sight;
+    return [draw("line", { class: `bound ${kind}`, x1: DEPTH.left, x2: width - DEPTH.right, y1: y, y2: y }),
+      draw("text", { class: "bound-text", x: width - DEPTH.right, y: y - 5, "text-anchor": "end" }, words)];
+  }
+
+  // Least and most of the values in each column of pixels: 5,000 layers are drawn as what can be seen of them.
+  columns(values) {
+    const { sight } = this;
+    const found = new Map();
+    for (let row = sight.from; row <= sight.to; row++) {
+      const value = values(row);
+      if (value === null) continue;
+      const x = sight.crowded ? Math.round(sight.x(row)) : sight.x(row);
+      const [low, high] = Array.isArray(value) ? value : [value, value];
+      const before = found.get(x);
+      found.set(x, before ? [Math.min(before[0], low), Math.max(before[1], high)] : [low, high]);
+    }
+    return found;
+  }
+}
+
+export class ErrorPanel extends DepthPanel {
+  constructor(data, sight, scaleName, top) {
+    super(data, sight, top, DEPTH.errors);
+    this.name = scaleName;
+    this.values = data[ERROR_SCALES[scaleName].of];
+    this.bound = data.bound && (scaleName === "distance" ? 1 - 1 / Math.sqrt(1 + data.bound.error ** 2) : data.bound.error);
+    const powers = this.values.flat().filter((value) => value > 0).map(Math.log10);
+    const known = this.bound > 0 ? [...powers, Math.log10(this.bound)] : powers;
+    const least = known.reduce((a, b) => Math.min(a, b), Infinity);
+    const most = known.reduce((a, b) => Math.max(a, b), -Infinity);
+    this.setScale(known.length ? Math.floor(least - 0.05) : -6, known.length ? Math.ceil(most + 0.05) : 0);
+  }
+
+  get edge() {
+    return this.top - 11;
+  }
+
+  parts() {
+    const text = this.name === "snr" ? (power) => `${-20 * power} dB` : powerText;
+    const title = this.name === "snr" ? "↓ SNR" : `↑ ${ERROR_SCALES[this.name].title}`;
+    return [
+      draw("text", { x: 0, y: 12 }, title),
+      ...this.grid(text), ...this.keptMarks(),
+      ...this.values.map((values, curve) => this.curve(values, curve)),
+      ...(this.bound > 0 ? this.line(Math.log10(this.bound), "limit-line", `bound: ${this.data.bound.words}`) : []),
+      ...this.firstMark(),
+    ];
+  }
+
+  // Equal values have no logarithm: they lie at the bottom.
+  power(value) {
+    return value === 0 ? this.low : Math.log10(value);
+  }
+
+  curve(values, curve) {
+    const { sight } = this;
+    const columns = this.columns((row) => (values[row] === null || values[row] === NOT_FINITE ? null : this.power(values[row])));
+    let last = -Infinity;
+    const path = [...columns].map(([x, [low, high]]) => {
+      const isNext = x - last < 1.5 * Math.max(1, sight.pitch); // a line leads over no gap
+      last = x;
+      const at = `${isNext ? "L" : "M"}${x.toFixed(1)} ${this.y(high).toFixed(1)}`;
+      return low === high ? `${at}${isNext ? "" : "h.01"}` : `${at}V${this.y(low).toFixed(1)}`;
+    }).join("");
+    const group = draw("g", { class: `series series-${curve} depth-curve` }, draw("path", { class: "drift", d: path }));
+    if (!sight.crowded && sight.to - sight.from < sight.width / 6) {
+      group.append(draw("path", { class: "dots", d: [...columns].map(([x, [, high]]) => `M${x.toFixed(1)} ${this.y(high).toFixed(1)}h.01`).join("") }));
+    }
+    const broken = [...this.columns((row) => (values[row] === NOT_FINITE ? 0 : null)).keys()];
+    if (broken.length) group.append(this.brokenMarks(broken, curve));
+    return group;
+  }
+
+  // Values that are no numbers are above every number: crosses at the top edge.
+  brokenMarks(places, curve) {
+    const y = this.edge + 6 * curve;
+    const path = places.map((x) => `M${(x - 2.5).toFixed(1)} ${y - 2.5}l5 5m0 -5l-5 5`).join("");
+    return draw("g", { class: "broken" }, draw("path", { d: path }), draw("text", { x: DEPTH.left - 8, y: this.edge + 4, "text-anchor": "end" }, "NaN, inf"));
+  }
+
+  keptMarks() {
+    const { data, sight } = this;
+    const bottom = this.top + this.height;
+    const rows = data.keptRows.filter((row) => row >= sight.from && row <= sight.to);
+    if (!rows.length) return [];
+    const isSparse = rows.length < sight.width / 14; // more lines than that hide the curves
+    const lines = isSparse ? rows.map((row) => `M${sight.x(row).toFixed(1)} ${this.top}V${bottom}`).join("") : "";
+    const marks = rows.map((row) => `M${sight.x(row).toFixed(1)} ${bottom - 5}l5 5l-5 5l-5 -5z`).join("");
+    return [draw("path", { class: "kept-line", d: lines }), draw("path", { class: "kept-mark", d: marks })];
+  }
+
+  firstMark() {
+    const { data, sight } = this;
+    const row = data.first;
+    if (row === null || row < sight.from || row > sight.to) return [];
+    const x = sight.x(row);
+    const right = x < sight.width * 0.6;
+    const room = Math.floor((right ? sight.width - x : x - DEPTH.left) / 7.2) - 14;
+    return [draw("line", { class: "first-line", x1: x, x2: x, y1: this.top - 4, y2: this.top + this.height }),
+      draw("text", { class: "first-text", x: x + (right ? 7 : -7), y: this.top + 12, "text-anchor": right ? "start" : "end" },
+        `starts here: ${shortened(data.called(row), Math.max(12, room))}`)];
+  }
+}
+
+export class RangePanel extends DepthPanel {
+  constructor(data, sight, top) {
+    super(data, sight, top, DEPTH.ranges);
+    const { largest_abs: largest, smallest_abs: smallest } = data.ranges;
+    const powers = [...largest, ...smallest, ...(data.limits ?? [])].filter((value) => value > 0).map(Math.log10);
+    const most = powers.reduce((a, b) => Math.max(a, b), -Infinity);
+    // A single value near 0 must not flatten all others: what is far below the format, or the largest, is cut off.
+    const floor = data.limits ? Math.log10(data.limits[0]) - 3 : most - 16;
+    const least = powers.reduce((a, b) => Math.min(a, Math.max(b, floor)), Infinity);
+    this.setScale(powers.length ? Math.floor(least - 0.3) : -1, powers.length ? Math.ceil(most + 0.3) : 1);
+  }
+
+  parts() {
+    const { data } = this;
+    const bars = ["within", "under", "over"].map((kind) => this.bars(kind));
+    const names = [["smallest", `${data.precision} subnormal from`], ["normal", "normal from"], ["largest", "largest"]];
+    const lines = (data.limits ?? []).flatMap((limit, place) => this.line(Math.log10(limit), `format-${names[place][0]}`, `${names[place][1]} ${plainNumber(limit)}`));
+    return [draw("text", { x: 0, y: this.top - 9 }, "↑ |values|, smallest to largest"), ...this.grid(), ...bars, ...lines];
+  }
+
+  bars(kind) {
+    const { data } = this;
+    const { largest_abs: largest, smallest_abs: smallest } = data.ranges;
+    const columns = this.columns((row) => {
+      if (data.rangeKind(row) !== kind || !(largest[row] > 0)) return null;
+      const ends = [smallest[row] > 0 ? smallest[row] : largest[row], largest[row]];
+      return ends.map((value) => Math.max(this.low, Math.log10(value)));
+    });
+    const path = [...columns].map(([x, [low, high]]) => `M${x.toFixed(1)} ${(this.y(low) + 0.5).toFixed(1)}V${(this.y(high) - 0.5).toFixed(1)}`).join("");
+    const wide = Math.max(1, Math.min(7, this.sight.pitch * 0.6));
+    return draw("path", { class: `range-bar range-${kind}`, d: path, "stroke-width": wide });
+  }
+}

@@ -1,0 +1,134 @@
+// Layers of one profile as the page's parts read them: texts in place, times in ms, tensors by position.
+// A row is a layer's position in execution order.
+
+// Positions are kept as steps from one to the next.
+export function fromSteps(steps) {
+  let at = 0;
+  return steps.map((step) => (at += step));
+}
+
+export class TensorTable {
+  constructor({ name, dtype, dims, format }, texts) {
+    this.names = fromSteps(name);
+    this.dtypes = dtype;
+    this.dims = dims;
+    this.formats = format;
+    this.texts = texts;
+  }
+
+  name(place) {
+    return this.texts[this.names[place]];
+  }
+
+  format(place) {
+    return this.formats ? this.texts[this.formats[place]] : "";
+  }
+
+  text(place) {
+    return [this.name(place), this.texts[this.dtypes[place]], this.texts[this.dims[place]], this.format(place)].join(" ").trim();
+  }
+}
+
+const LAYER_TEXTS = ["type", "dims", "provider", "precision", "role", "tactic", "input_precision", "output_precision", "precision_basis", "channels"];
+const LAYER_NUMBERS = ["depth", "stream", "macs", "read_bytes", "written_bytes", "weight_bytes"];
+
+export class LayerData {
+  constructor({ step, label, sum_ms, pass_ms, columns, roofs, missed }, texts, tensors) {
+    this.length = columns.name.length;
+    // Layers of an engine that nobody ran have no times.
+    this.step = step;
+    this.label = label;
+    this.roofs = roofs;
+    this.tensors = tensors;
+    this.isTimed = sum_ms !== undefined;
+    this.sumMs = sum_ms ?? 0;
+    this.passMs = pass_ms ?? 0;
+    const absent = (fallback) => new Array(this.length).fill(fallback);
+    const milliseconds = (values) => values.map((value) => value / 1e6);
+    const median = columns.median_ns ?? absent(0);
+    const apart = (values, sign) => milliseconds(median.map((value, row) => value + sign * (values?.[row] ?? 0)));
+    this.index = columns.index ? fromSteps(columns.index) : absent(0);
+    this.median = milliseconds(median);
+    this.min = apart(columns.below_ns, -1);
+    this.max = apart(columns.above_ns, 1);
+    this.name = fromSteps(columns.name).map((place) => texts[place]);
+    for (const key of LAYER_TEXTS) this[key] = columns[key]?.map((place) => texts[place]) ?? absent(texts[0] ?? "");
+    // Precisions that were asked for, and the rows that did not get theirs.
+    this.asked = columns.asked?.map((place) => texts[place]) ?? absent("");
+    this.missed = new Set(missed);
+    // Empty for profiles that reveal the multiply unit of no layer.
+    this.unit = columns.unit?.map((place) => texts[place]) ?? absent("");
+    for (const key of LAYER_NUMBERS) this[key] = columns[key] ?? absent(key === "macs" || key === "stream" ? null : 0);
+    this.inputs = this.lists(columns.inputs);
+    this.outputs = this.lists(columns.outputs);
+    this.onnxNodes = this.lists(columns.onnx_nodes).map((places) => places.map((place) => texts[place]));
+  }
+
+  lists({ counts, places }) {
+    const all = fromSteps(places);
+    let at = 0;
+    return counts.map((many) => all.slice(at, (at += many)));
+  }
+
+  // `int8 + float16 → float16`; empty where both are the type that the layer computes in.
+  types(row) {
+    const ends = [this.input_precision[row], this.output_precision[row]];
+    return ends.every((end) => !end || end === this.precision[row]) ? "" : ends.map((end) => end || "unknown").join(" → ");
+  }
+
+  // Of its first output.
+  format(row) {
+    return this.outputs[row].length ? this.tensors.format(this.outputs[row][0]) : "";
+  }
+
+  bytes(row) {
+    return this.read_bytes[row] + this.written_bytes[row];
+  }
+
+  // Multiply-accumulate operations in a second, in units of 10^9; null where they are not known.
+  gmacs(row) {
+    return this.macs[row] === null || !this.median[row] ? null : this.macs[row] / this.median[row] / 1e6;
+  }
+
+  share(row) {
+    return this.sumMs ? this.median[row] / this.sumMs : 0;
+  }
+
+  // Layers before and after this one, by the tensors that lead from one to the other.
+  neighbours(row, side) {
+    this.ends ??= { producers: this.byTensor(this.outputs), consumers: this.byTensor(this.inputs) };
+    const own = side === "producers" ? this.inputs[row] : this.outputs[row];
+    const found = new Set(own.flatMap((tensor) => this.ends[side].get(this.tensors.name(tensor)) ?? []));
+    found.delete(row);
+    return [...found];
+  }
+
+  byTensor(lists) {
+    const found = new Map();
+    lists.forEach((tensors, row) => {
+      for (const tensor of tensors) {
+        const name = this.tensors.name(tensor);
+        if (found.has(name)) found.get(name).push(row);
+        else found.set(name, [row]);
+      }
+    });
+    return found;
+  }
+
+  // Time, layers and precisions by type, the longest first.
+  byType() {
+    const groups = new Map();
+    for (let row = 0; row < this.length; row++) {
+      const type = this.type[row];
+      if (!groups.has(type)) groups.set(type, { type, count: 0, ms: 0, precisions: new Map() });
+      const group = groups.get(type);
+      const part = group.precisions.get(this.precision[row]) ?? { precision: this.precision[row], count: 0, ms: 0 };
+      for (const one of [group, part]) {
+        one.count += 1;
+        one.ms += this.median[row];
+      }
+      group.precisions.set(this.precision[row], part);
+    }
+    return [...groups.values()].sort((a, b) => b.ms - a.ms);
+  }
+}

@@ -1,0 +1,12 @@
+// The report of a run or of one profile: each panel fills the places that the template left for it.
+
+import { startConveniences } from "../conveniences.js";
+import { readPayload } from "../page_data.js";
+
+// A panel is a module in the folder `panels` that exports `show(payload)`.
+export async function start(panels) {
+  startConveniences();
+  const payload = await readPayload();
+  for (const panel of panels) panel.show(payload);
+  document.documentElement.dataset.ready = performance.now().toFixed(0);
+}

@@ -1,0 +1,62 @@
+// Findings of the lint steps as a table.
+
+import { make } from "../../elements.js";
+import { count } from "../../quantities.js";
+import { TableModel, TableView } from "../../table.js";
+
+const SEVERITIES = ["error", "warning", "info"];
+
+function findingsTable(host, findings, texts) {
+  const text = (key) => (row) => texts[findings[key][row]];
+  const columns = [
+    {
+      key: "severity", label: "Severity", width: "110px", numeric: true,
+      value: (row) => SEVERITIES.length - SEVERITIES.indexOf(text("severity")(row)),
+      csv: text("severity"),
+      element: (value) => {
+        const word = SEVERITIES[SEVERITIES.length - value];
+        return make("span", { class: `outcome ${word}` }, word);
+      },
+    },
+    { key: "check", label: "Check", width: "150px", value: text("check") },
+    { key: "node", label: "Node", width: "minmax(140px, 1fr)", mono: true, value: text("node") },
+    { key: "type", label: "Type", width: "140px", value: text("op_type") },
+    { key: "message", label: "Message", width: "minmax(240px, 2.4fr)", value: text("message") },
+  ];
+  const severityWord = { key: "level", label: "Level", value: text("severity") };
+  const model = new TableModel(columns, findings.severity.length);
+  // The word is searched though the column sorts by rank.
+  model.haystack = function haystack(key) {
+    if (!this.haystacks.has(key)) {
+      const searched = key === "severity" ? [severityWord] : key ? [this.column(key)] : [severityWord, ...columns.slice(1)];
+      this.haystacks.set(key, Array.from({ length: this.length }, (_, row) =>
+        searched.map((column) => column.value(row)).join("\n").toLowerCase()));
+    }
+    return this.haystacks.get(key);
+  };
+  return new TableView(host, model, {
+    label: "findings",
+    file: "findings.csv",
+    least: 780,
+    describe: (table) => describeFindings(table, text),
+  });
+}
+
+function describeFindings(table, text) {
+  if (table.selected.size !== 1) {
+    const hint = table.selected.size ? `${count(table.selected.size)} findings selected.` : "Select a finding to read all of it.";
+    return [make("p", {}, hint)];
+  }
+  const [row] = table.selected;
+  const list = make("dl");
+  for (const [label, key] of [["Message", "message"], ["Node", "node"], ["Type", "op_type"], ["Check", "check"], ["Step", "step"]]) {
+    const value = text(key)(row);
+    if (value) list.append(make("dt", {}, label), make("dd", {}, make("bdi", {}, value)));
+  }
+  return [list];
+}
+
+export function show({ findings, texts }) {
+  const host = document.querySelector('[data-live="findings"]');
+  if (findings?.severity.length) findingsTable(host, findings, texts);
+}

@@ -1,0 +1,273 @@
+// Layers of a profile or an engine on the page: table, graph, and what leads from one to the other.
+
+import { drawAtWidth } from "../../charts.js";
+import { afterPrinting, beforePrinting } from "../../conveniences.js";
+import { download } from "../../downloads.js";
+import { make, shortened } from "../../elements.js";
+import { familyMode, heatMode, kindsMode } from "../../graph/colours.js";
+import { GraphView } from "../../graph/view.js";
+import { count, milliseconds, share } from "../../quantities.js";
+import { exactWord, Heat, TableModel, TableView } from "../../table.js";
+import { chromeTrace, TimelineData } from "../../timeline/data.js";
+import { Timeline } from "../../timeline/view.js";
+import { TypeChart } from "../../type_chart.js";
+import { makeSwitch } from "../../widgets.js";
+import { NestedPie, Roofline } from "../layer_charts.js";
+import { LayerData, TensorTable } from "../layer_data.js";
+import { fileName, layersJson, layersMarkdown } from "../layer_exports.js";
+import { describeLayers, layerColumns, shareLabel, untimedColumns } from "../layer_table.js";
+
+class LayersPart {
+  constructor(section, packed, { texts, tensors, graph }) {
+    this.section = section;
+    this.packed = packed;
+    this.texts = texts;
+    this.graph = graph;
+    this.data = new LayerData(packed, texts, tensors);
+    this.heat = new Heat("linear");
+    this.build();
+    this.buildGraph();
+    this.buildLinks();
+    this.buildExports();
+  }
+
+  live(name) {
+    return this.section.querySelector(`[data-live="${name}"]`);
+  }
+
+  buildTable(columns, sorting, tools) {
+    const model = new TableModel(columns, this.data.length);
+    model.sortBy(sorting);
+    this.table = new TableView(this.live("layers"), model, {
+      label: "layers",
+      file: `layers-${fileName(this.data.step)}.csv`,
+      tools,
+      describe: (table) => describeLayers(table, this.data, (rows) => this.choose(rows)),
+      selected: (rows) => {
+        this.timeline?.mark(rows, !this.fromTimeline);
+        this.graphView?.mark(rows);
+      },
+    });
+  }
+
+  // A graph of thousands of nodes is read when somebody comes near it.
+  buildGraph() {
+    const host = this.live("graph");
+    if (!this.graph) return;
+    const { data } = this;
+    host.previousElementSibling.hidden = false;
+    host.classList.add("graph-room");
+    drawAtWidth(host, () => {
+      this.graphView ??= new GraphView(host, this.graph, {
+        label: `layers of ${shortened(data.label, 60)}`,
+        name: (row) => data.name[row],
+        type: (row) => layerWord(data.type[row], data.name[row]),
+        about: (row) => `${shortened(data.name[row], 120)}\n${shortened(data.type[row], 60)} ${data.dims[row]} ${shortened(data.precision[row], 40)} ${shortened(data.types(row), 60)} ${data.unit[row]}\n${this.tell(row)}`.trim(),
+        search: (row) => `${data.name[row]} ${data.type[row]} ${data.onnxNodes[row].join(" ")}`,
+        modes: this.modes(),
+        pick: (row) => this.table.choose(row < 0 ? [] : [row]),
+      });
+    });
+  }
+
+  // Findings and roll-ups are in the page already; their buttons lead to the layers they speak of.
+  buildLinks() {
+    for (const button of this.section.querySelectorAll("[data-rows]")) {
+      const rows = button.dataset.rows.split(",").map(Number).filter((row) => row >= 0 && row < this.data.length);
+      button.addEventListener("click", () => this.choose(rows));
+    }
+    for (const button of this.section.querySelectorAll("[data-pick]")) {
+      button.addEventListener("click", () => this.only({ [button.dataset.pick]: button.dataset.value }));
+    }
+  }
+
+  buildExports() {
+    const name = fileName(this.data.step);
+    const button = (text, file, type, make_) => make("button", { type: "button", onclick: () => download(file, type, make_()) }, text);
+    const buttons = [
+      button("JSON", `${name}.json`, "application/json", () => layersJson(this.data, this.spans)),
+      button("Markdown", `${name}.md`, "text/markdown;charset=utf-8", () => layersMarkdown(this.data)),
+    ];
+    if (this.spans) buttons.push(button("Chrome trace", `${name}-trace.json`, "application/json", () => chromeTrace(this.spans, this.data.label)));
+    this.live("exports").replaceChildren(make("span", { class: "quiet small" }, "Save as"), ...buttons);
+  }
+
+  kinds(key, title) {
+    return kindsMode({ key, title, of: (row) => this.data[key][row], layers: this.data.length });
+  }
+
+  choose(rows) {
+    this.table.choose(rows);
+    this.toTable();
+  }
+
+  // Only the layers that have these values; the same click again shows all.
+  only(wanted) {
+    const words = Object.entries(wanted).map(([key, value]) => exactWord(key, value)).join(" ");
+    this.table.filter(this.table.field.value === words ? "" : words);
+    this.toTable();
+  }
+
+  toTable() {
+    this.table.tools.scrollIntoView({ block: "nearest" });
+  }
+}
+
+// A profile, with its times: timeline and charts too.
+class ProfilePart extends LayersPart {
+  build() {
+    this.basis = { of: "sum" };
+    this.buildTable(layerColumns(this.data, this.basis, this.heat), "ms", this.tableTools());
+    if (this.packed.only_compute) this.table.filter(exactWord("role", "compute"));
+    this.buildTimeline();
+    this.buildCharts();
+  }
+
+  tableTools() {
+    const heat = makeSwitch("Heat", { linear: "linear", log: "log", rank: "rank", none: "off" }, "linear", (scale) => {
+      this.heat.use(scale);
+      this.table.paint();
+    });
+    if (!this.data.passMs) return [heat];
+    return [makeSwitch("% of", { sum: "layer sum", pass: "pass" }, "sum", (of) => {
+      this.basis.of = of;
+      this.table.model.column("share").csvLabel = shareLabel(this.basis);
+      this.table.refresh();
+    }), heat];
+  }
+
+  buildTimeline() {
+    const host = this.live("timeline");
+    if (!host || !this.packed.timeline) return;
+    this.spans = new TimelineData(this.packed.timeline, this.data, this.texts);
+    this.timeline = new Timeline(host, this.spans, {
+      label: this.data.label,
+      pick: (row) => {
+        this.fromTimeline = true;
+        this.table.choose([row]);
+        this.fromTimeline = false;
+      },
+    });
+  }
+
+  buildCharts() {
+    const types = this.data.byType();
+    const report = { label: this.data.label, series: 0, types, wholeMs: this.data.sumMs };
+    new TypeChart(this.live("types"), [report], { pick: (type) => this.only({ type }) });
+    new NestedPie(this.live("pie"), types, { label: this.data.label, pick: (wanted) => this.only(wanted) });
+    const roofline = this.live("roofline");
+    if (roofline) new Roofline(roofline, [{ label: this.data.label, layers: this.data }], { pick: (row) => this.choose([row]) });
+  }
+
+  tell(row) {
+    return `${milliseconds(this.data.median[row])}, ${share(this.data.share(row))} of the layer sum`;
+  }
+
+  modes() {
+    const { data } = this;
+    return [
+      heatMode({ value: (row) => data.median[row], layers: data.length }),
+      this.kinds("precision", "Precision"),
+      ...(data.unit.some(Boolean) ? [this.kinds("unit", "Multiply unit")] : []),
+      familyMode(this.graph, (row) => data.type[row]),
+    ];
+  }
+}
+
+// Myelin's kernels are called by what was fused into them, as their types say little; layers without a type by name.
+const layerWord = (type, name) => /^__myl_(\w+?)_myl\d+_\d+$/.exec(name)?.[1] ?? (type === "unknown" ? name : type);
+
+// An engine that nobody ran: what its layers are.
+class EnginePart extends LayersPart {
+  build() {
+    this.buildTable(untimedColumns(this.data, this.heat), "index", []);
+  }
+
+  tell(row) {
+    const nodes = this.data.onnxNodes[row];
+    return nodes.length ? `${nodes.length === 1 ? "ONNX node" : `${count(nodes.length)} ONNX nodes:`} ${shortened(nodes.join(", "), 160)}` : "";
+  }
+
+  modes() {
+    return [this.kinds("precision", "Precision"), this.kinds("role", "Role"), familyMode(this.graph, (row) => this.data.type[row])];
+  }
+}
+
+// A part is built when its tab is first opened: ten of 5,000 layers cost no more than one. Returns what shows a layer.
+function layerTabs(payload, whole, Part) {
+  const sections = [...whole.querySelectorAll("[data-layers]")];
+  const tensors = new TensorTable(payload.tensors, payload.texts);
+  const parts = new Map();
+  const places = sections.map((section) => Number(section.dataset.layers));
+  const build = (number) => {
+    // Of an engine it may be known how it was built, and of no layer.
+    if (parts.has(number) || payload.layers[places[number]].columns.name.length === 0) return;
+    const graph = payload.graphs[payload.graph_of[places[number]]] ?? null;
+    parts.set(number, new Part(sections[number], payload.layers[places[number]], { texts: payload.texts, tensors, graph }));
+  };
+  const tabs = sections.map((section, number) => make("button", {
+    type: "button",
+    role: "tab",
+    id: `tab-${places[number]}`,
+    "aria-controls": section.id,
+  }, shortened(payload.layers[places[number]].label, 40)));
+  const open = (place) => {
+    tabs.forEach((tab, other) => {
+      tab.setAttribute("aria-selected", String(other === place));
+      tab.tabIndex = other === place ? 0 : -1;
+      sections[other].hidden = other !== place;
+    });
+    build(place);
+  };
+  tabs.forEach((tab, place) => {
+    sections[place].setAttribute("role", "tabpanel");
+    sections[place].setAttribute("aria-labelledby", tab.id);
+    tab.addEventListener("click", () => open(place));
+    tab.addEventListener("keydown", (event) => {
+      const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (!by) return;
+      const next = (place + by + tabs.length) % tabs.length;
+      open(next);
+      tabs[next].focus();
+    });
+  });
+  const bar = whole.querySelector(".tabs");
+  if (tabs.length > 1) bar.replaceChildren(...tabs);
+  else bar.remove();
+  open(0);
+  printAll(sections, build);
+  return (place, row) => {
+    const number = places.indexOf(place);
+    if (number < 0) return;
+    open(number);
+    parts.get(number)?.choose([row]);
+  };
+}
+
+// On paper all profiles are there.
+function printAll(sections, build) {
+  let hidden = [];
+  beforePrinting.push(() => {
+    hidden = sections.filter((section) => section.hidden);
+    sections.forEach((section, place) => {
+      section.hidden = false;
+      build(place);
+    });
+  });
+  afterPrinting.push(() => {
+    for (const section of hidden) section.hidden = true;
+  });
+}
+
+// A layer named elsewhere on the page is shown in the profiles where there are any, otherwise in the engines.
+export function show(payload) {
+  let showLayer;
+  for (const [id, Part] of [["engines", EnginePart], ["layers", ProfilePart]]) {
+    const whole = document.getElementById(id);
+    if (whole) showLayer = layerTabs(payload, whole, Part);
+  }
+  for (const button of document.querySelectorAll("[data-layer]")) {
+    const [place, row] = button.dataset.layer.split(",").map(Number);
+    button.addEventListener("click", () => showLayer?.(place, row));
+  }
+}

@@ -1,0 +1,148 @@
+// Points of a sweep and everything they differ in: axes, objectives, metrics. Knows nothing of the page.
+
+import { ticks } from "../charts.js";
+import { shortened } from "../elements.js";
+import { quantityText } from "../quantities.js";
+
+// One column over all points: numbers, or places among the texts of an axis.
+class Dimension {
+  constructor(column, texts) {
+    Object.assign(this, column);
+    this.isText = this.numbers === null;
+    if (this.kind === "axis") this.texts = this.texts.map((place) => texts[place]);
+    this.short = this.label;
+    const known = this.isText ? [] : this.numbers.filter((number) => number !== null);
+    this.low = known.reduce((a, b) => Math.min(a, b), Infinity);
+    this.high = known.reduce((a, b) => Math.max(a, b), -Infinity);
+    this.isLog = this.log && !this.isText && this.low > 0;
+  }
+
+  value(row) {
+    return this.isText ? this.levels[row] : this.numbers[row];
+  }
+
+  text(row) {
+    return this.kind === "axis" ? this.texts[this.levels[row]] : quantityText(this.numbers[row], this.unit);
+  }
+
+  // 0 to 1 from the lowest value to the highest, null for what is not known. What is the same everywhere is in the middle.
+  fraction(row) {
+    const value = this.value(row);
+    return value === null ? null : this.fractionOf(value);
+  }
+
+  fractionOf(value) {
+    const [low, high] = this.isText ? [0, this.texts.length - 1] : [this.low, this.high];
+    if (high === low) return 0.5;
+    if (this.isLog) return (Math.log(value) - Math.log(low)) / (Math.log(high) - Math.log(low));
+    if (Number.isFinite(high - low)) return (value - low) / (high - low);
+    return (value / 2 - low / 2) / (high / 2 - low / 2); // further apart than a number can be
+  }
+
+  // The value at a place between 0 and 1, in words.
+  at(fraction) {
+    if (this.isText) return this.texts[Math.round(fraction * (this.texts.length - 1))];
+    const value = this.isLog ? this.low * (this.high / this.low) ** fraction : this.low + fraction * (this.high - this.low);
+    return quantityText(this.kind === "axis" ? Number(value.toPrecision(3)) : value, this.unit);
+  }
+
+  // Values worth a mark: all of a few, else round ones.
+  marks(most) {
+    if (this.isText) return this.texts.map((text, place) => ({ value: place, text }));
+    if (this.low > this.high) return [];
+    const own = [...new Set(this.numbers)].filter((number) => number !== null);
+    const values = this.kind === "axis" && own.length <= most ? own : roundMarks(this, most);
+    const texts = values.map((value) => quantityText(value, this.unit));
+    const told = new Set(texts).size === texts.length ? texts : values.map((value) => exactText(value, this.unit));
+    return values.map((value, place) => ({ value, text: shortened(told[place], 14) }));
+  }
+}
+
+export function binaryUnit(value) {
+  const power = Math.min(4, Math.max(0, Math.floor(Math.log2(Math.max(Math.abs(value), 1)) / 10)));
+  return { factor: 1024 ** power, name: ["B", "KiB", "MiB", "GiB", "TiB"][power] };
+}
+
+// Where three digits cannot tell neighbours apart.
+function exactText(value, unit) {
+  const { factor, name } = unit === "bytes" ? binaryUnit(value) : { factor: 1, name: { "1/s": "/s" }[unit] ?? unit };
+  return `${(value / factor).toLocaleString("en-US", { maximumSignificantDigits: 7 })} ${name}`.trim();
+}
+
+// Bytes are round in their binary unit.
+function roundMarks({ low, high, isLog, unit }, most) {
+  if (low === high) return [low];
+  if (!(high - low > 1e-300 && high - low < 1e300)) return [low, high];
+  const inside = (value) => value >= low * (1 - 1e-9) && value <= high * (1 + 1e-9);
+  if (isLog) {
+    const found = [];
+    for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
+      found.push(...(high / low > 10 ** most ? [1] : high / low > 200 ? [1, 3] : [1, 2, 5]).map((digit) => digit * 10 ** power));
+    }
+    const kept = found.filter(inside);
+    return kept.length > 1 ? kept.filter((_, place) => place % Math.ceil(kept.length / most) === 0) : [low, high];
+  }
+  const factor = unit === "bytes" ? binaryUnit(high).factor : 1;
+  return ticks(low / factor, high / factor, most).map((value) => value * factor);
+}
+
+export class SweepData {
+  constructor(payload) {
+    Object.assign(this, payload);
+    this.length = this.number.length;
+    this.dimensions = payload.dimensions.map((column) => new Dimension(column, payload.texts));
+    this.shorten();
+  }
+
+  said(key, row) {
+    return this.texts[this[key][row]];
+  }
+
+  of(kind) {
+    return this.dimensions.filter((one) => one.kind === kind);
+  }
+
+  byKey(key) {
+    return this.dimensions.find((one) => one.key === key);
+  }
+
+  // `speed.threads` is `threads` where nothing else is.
+  shorten() {
+    const tail = (label) => label.split(".").slice(1).join(".") || label;
+    const times = new Map();
+    for (const one of this.dimensions) times.set(tail(one.label), (times.get(tail(one.label)) ?? 0) + 1);
+    for (const one of this.dimensions) one.short = times.get(tail(one.label)) === 1 ? tail(one.label) : one.label;
+  }
+
+  passed(row) {
+    return this.said("outcome", row) === "passed";
+  }
+
+  // `point 17: best`
+  title(row) {
+    const mark = this.said("mark", row) || (this.passed(row) ? "" : this.said("outcome", row));
+    return `point ${this.number[row]}${mark ? `: ${mark === "front" ? "on the front" : mark}` : ""}`;
+  }
+
+  // `measured again: latency.min 899 µs`, of what was.
+  againWords(row) {
+    const again = this.again[row];
+    return again ? [`measured again: ${this.of("objective").map((one, place) => `${one.short} ${quantityText(again.objectives[place], one.unit)}`).join(", ")}`] : [];
+  }
+
+  settings(row) {
+    return this.of("axis").filter((one) => one.texts.length > 1).map((one) => `${one.short} ${shortened(one.text(row), 30)}`).join(", ");
+  }
+}
+
+// Rows that no other row beats: better in one and not worse in the other. Each axis is minimised or maximised.
+export function paretoFront(points, [xSign, ySign]) {
+  const ordered = [...points].sort((a, b) => xSign * (a.x - b.x) || ySign * (a.y - b.y));
+  const front = [];
+  for (const point of ordered) {
+    const last = front.at(-1);
+    const beats = !last || ySign * (last.y - point.y) > 0;
+    if (beats || (last.x === point.x && last.y === point.y)) front.push(point);
+  }
+  return front;
+}

@@ -1,0 +1,215 @@
+// Any two quantities against each other, with the front of what nothing beats in both.
+
+import { drawAtWidth } from "../charts.js";
+import { draw, make, shortened } from "../elements.js";
+import { count } from "../quantities.js";
+import { Spots } from "../scatter_points.js";
+import { paretoFront } from "./data.js";
+
+const SCATTER = { height: 400, left: 74, right: 26, top: 18, bottom: 46 };
+
+// What was looked for against the first of what it is usually paid with; where there are two objectives, these. An axis
+// is chosen by whoever swept: it may stand across, but of two axes nothing is the front.
+function scatterChoice(data) {
+  const numeric = data.dimensions.filter((one) => !one.isText && one.low < one.high);
+  const objectives = numeric.filter((one) => one.kind === "objective");
+  const metrics = numeric.filter((one) => one.kind === "metric");
+  const paid = [/(^|\.)(cosine|top1|accuracy|snr_db)$/, /engine_bytes$/, /build_s$/, /initializer_bytes$/, /peak_bytes$/];
+  const found = paid.map((end) => metrics.find((one) => end.test(one.label))).find(Boolean) ?? metrics.find((one) => one.telling) ?? metrics[0];
+  const [y, x] = objectives.length > 1 ? objectives : [objectives[0] ?? metrics.find((one) => one !== found) ?? found, found];
+  const across = x && x !== y ? x : numeric.find((one) => one.kind === "axis");
+  return y && across ? { x: across, y } : null;
+}
+
+export class Scatter {
+  constructor(host, data, pick) {
+    this.data = data;
+    this.pick = pick;
+    this.selected = new Set();
+    this.alive = () => true;
+    const choice = scatterChoice(data);
+    if (!choice) {
+      host.replaceChildren(make("p", { class: "quiet" }, "Nothing that was measured differs."));
+      return;
+    }
+    this.axes = Object.fromEntries(Object.entries(choice).map(([side, one]) => [side, { one, sign: one.direction === "maximize" ? -1 : 1 }]));
+    this.room = make("div");
+    this.about = make("p", { class: "quiet small", "aria-live": "polite" });
+    host.replaceChildren(
+      make("div", { class: "tools scatter-tools" }, this.choice("y", "Up"), this.choice("x", "Across")),
+      make("figure", { class: "picture scatter" }, this.room), scatterLegend(data), this.about);
+    this.picture = drawAtWidth(this.room, (width) => this.draw(width));
+  }
+
+  choice(side, label) {
+    const options = this.data.dimensions.filter((one) => !one.isText && one.low <= one.high);
+    const select = make("select", {
+      "aria-label": `${label}: quantity`,
+      onchange: () => {
+        const one = this.data.byKey(select.value);
+        this.axes[side] = { one, sign: one.direction === "maximize" ? -1 : 1 };
+        sign.value = String(this.axes[side].sign);
+        this.again();
+      },
+    }, ...options.map((one) => make("option", { value: one.key, selected: one === this.axes[side].one }, shortened(one.label, 48))));
+    const sign = make("select", {
+      "aria-label": `${label}: which way is better`,
+      onchange: () => {
+        this.axes[side].sign = Number(sign.value);
+        this.again();
+      },
+    }, make("option", { value: "1" }, "less is better"), make("option", { value: "-1" }, "more is better"));
+    sign.value = String(this.axes[side].sign);
+    return make("span", { class: "scatter-choice" }, make("span", { class: "quiet" }, label), select, sign);
+  }
+
+  again() {
+    this.picture?.again();
+  }
+
+  // Points that are dimmed, and points that are selected, come from the table.
+  follow(alive, selected) {
+    this.alive = alive;
+    this.selected = new Set(selected);
+    if (this.marks) this.paint();
+  }
+
+  points() {
+    const { x, y } = this.axes;
+    const found = [];
+    for (let row = 0; row < this.data.length; row++) {
+      const [a, b] = [x.one.numbers[row], y.one.numbers[row]];
+      if (a !== null && b !== null) found.push({ row, x: a, y: b });
+    }
+    return found;
+  }
+
+  draw(width) {
+    const points = this.points();
+    const { x, y } = this.axes;
+    const at = { x: spread(x.one, SCATTER.left, width - SCATTER.right), y: spread(y.one, SCATTER.height - SCATTER.bottom, SCATTER.top) };
+    const placed = points.map((point) => ({ ...point, left: at.x(point.x), top: at.y(point.y) }));
+    const front = paretoFront(placed.filter(({ row }) => this.data.passed(row)), [x.sign, y.sign]);
+    const svg = draw("svg", {
+      height: SCATTER.height, viewBox: `0 0 ${width} ${SCATTER.height}`, role: "application", "aria-roledescription": "scatter plot", tabindex: 0,
+      "aria-label": `${y.one.label} against ${x.one.label}, ${count(points.length)} points, ${count(front.length)} on the front: ${front.slice(0, 12).map(({ row }) => this.data.number[row]).join(", ")}. Arrow keys move through points, Enter selects.`,
+    });
+    this.marks = draw("g");
+    this.placed = placed;
+    this.front = front;
+    this.width = width;
+    svg.append(...this.grid(width, at), frontPath(front, width, [x.sign, y.sign]), this.marks);
+    this.paint();
+    const ordered = [...placed].sort((a, b) => a.left - b.left);
+    new Spots(svg, ordered.map((point) => ({ x: point.left, y: point.top, row: point.row, text: this.tell(point.row) })), {
+      start: Math.max(0, ordered.findIndex(({ row }) => row === front[0]?.row)), pick: this.pick,
+    });
+    this.room.replaceChildren(svg);
+    const numbers = front.map(({ row }) => this.data.number[row]);
+    this.about.textContent = front.length
+      ? `${front.length === 1 ? "Point" : "Points"} ${numbers.slice(0, 20).join(", ")}${numbers.length > 20 ? ` and ${numbers.length - 20} more` : ""} ${front.length === 1 ? "is" : "are"} on the front: of the points that passed, none is better in one of these two and not worse in the other.`
+      : "No point that passed has both.";
+  }
+
+  // What follows the table; the picture itself stays, and with it the keyboard's place in it.
+  paint() {
+    const { placed, front, width } = this;
+    this.marks.replaceChildren(...this.dots(placed, new Set(front.map(({ row }) => row))), ...this.labels(placed, front, width));
+  }
+
+  tell(row) {
+    const { x, y } = this.axes;
+    return [this.data.title(row), this.data.settings(row), `${y.one.short} ${y.one.text(row)}`, `${x.one.short} ${x.one.text(row)}`, ...this.data.againWords(row)].join("\n");
+  }
+
+  grid(width, at) {
+    const bottom = SCATTER.height - SCATTER.bottom;
+    const { x, y } = this.axes;
+    const better = (sign, less, more) => (sign > 0 ? less : more);
+    return [
+      ...x.one.marks(Math.max(2, Math.floor(width / 130))).flatMap(({ value, text }) => [
+        draw("line", { class: "grid", x1: at.x(value), x2: at.x(value), y1: SCATTER.top, y2: bottom }),
+        draw("text", { x: at.x(value), y: bottom + 18, "text-anchor": "middle" }, text)]),
+      ...y.one.marks(6).flatMap(({ value, text }) => [
+        draw("line", { class: "grid", x1: SCATTER.left, x2: width - SCATTER.right, y1: at.y(value), y2: at.y(value) }),
+        draw("text", { x: SCATTER.left - 8, y: at.y(value) + 4, "text-anchor": "end" }, text)]),
+      draw("text", { class: "strong", x: width - SCATTER.right, y: SCATTER.height - 8, "text-anchor": "end" }, `${better(x.sign, "← ", "")}${shortened(x.one.label, 44)}${better(x.sign, "", " →")}`),
+      draw("text", { class: "strong", x: 0, y: 10 }, `${better(y.sign, "↓", "↑")} ${shortened(y.one.label, 44)}`),
+    ];
+  }
+
+  // One path for each kind of mark, however many there are.
+  dots(placed, front) {
+    const paths = new Map();
+    for (const { row, left, top } of placed) {
+      const dim = this.alive(row) ? "" : " dim";
+      const kind = this.kind(row, front);
+      paths.set(kind + dim, `${paths.get(kind + dim) ?? ""}${MARKS[kind](left, top)}`);
+    }
+    const order = ["failed", "refused", "inconclusive", "plain", "front", "tie", "best"];
+    const drawn = [...paths].sort(([a], [b]) => order.indexOf(a.split(" ")[0]) - order.indexOf(b.split(" ")[0]));
+    const chosen = placed.filter(({ row }) => this.selected.has(row));
+    return [...drawn.map(([kind, d]) => draw("path", { class: `mark mark-${kind}`, d })),
+      ...chosen.slice(0, 200).map(({ left, top }) => draw("circle", { class: "chosen", cx: left, cy: top, r: 9 }))];
+  }
+
+  kind(row, front) {
+    const mark = this.data.said("mark", row);
+    if (mark === "best" || mark === "tie") return mark;
+    if (!this.data.passed(row)) return this.data.said("outcome", row);
+    return front.has(row) ? "front" : "plain";
+  }
+
+  // Numbers of the points that matter, where there is room.
+  labels(placed, front, width) {
+    const named = placed.filter(({ row }) => ["best", "tie"].includes(this.data.said("mark", row)) || this.selected.has(row));
+    const taken = [];
+    const texts = [];
+    named.sort((a, b) => (this.data.rank[a.row] ?? Infinity) - (this.data.rank[b.row] ?? Infinity));
+    for (const { row, left, top } of [...named, ...front]) {
+      const text = String(this.data.number[row]);
+      const wide = 8 * text.length;
+      const x = left + 10 + wide > width ? left - 10 - wide : left + 10;
+      if (taken.some((one) => Math.abs(one.y - top) < 13 && x < one.x + one.wide + 4 && one.x < x + wide + 4)) continue;
+      taken.push({ x, y: top, wide });
+      texts.push(draw("text", { class: "point-number", x, y: top - 5 }, text));
+    }
+    return texts;
+  }
+}
+
+// Shapes tell as much as colours do.
+const MARKS = {
+  plain: (x, y) => `M${x.toFixed(1)} ${y.toFixed(1)}h.01`,
+  front: (x, y) => `M${x.toFixed(1)} ${y.toFixed(1)}h.01`,
+  refused: (x, y) => `M${(x - 3.5).toFixed(1)} ${y.toFixed(1)}a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0`,
+  inconclusive: (x, y) => `M${(x - 3.5).toFixed(1)} ${y.toFixed(1)}a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0`,
+  failed: (x, y) => `M${(x - 3.5).toFixed(1)} ${(y - 3.5).toFixed(1)}l7 7m0 -7l-7 7`,
+  tie: (x, y) => `M${x.toFixed(1)} ${(y - 6).toFixed(1)}l6 6l-6 6l-6 -6z`,
+  best: (x, y) => `M${x.toFixed(1)} ${(y - 8).toFixed(1)}l8 8l-8 8l-8 -8z`,
+};
+
+const MARK_KEYS = { best: "best", tie: "tie: inside the noise", front: "on the front", plain: "passed", refused: "refused", inconclusive: "inconclusive", failed: "failed" };
+
+// Of what the points of this sweep are.
+function scatterLegend(data) {
+  const there = new Set(data.number.flatMap((_, row) => [data.said("mark", row), data.passed(row) ? "plain" : data.said("outcome", row)]).concat("front"));
+  const key = ([kind, text]) => make("span", {}, draw("svg", { width: 20, height: 20, viewBox: "0 0 20 20", "aria-hidden": "true" }, draw("path", { class: `mark mark-${kind}`, d: MARKS[kind](10, 10) })), text);
+  return make("p", { class: "small quiet mark-keys" }, ...Object.entries(MARK_KEYS).filter(([kind]) => there.has(kind)).map(key));
+}
+
+// From values to pixels, with room at both ends.
+function spread(one, from, to) {
+  const room = 0.05;
+  return (value) => from + (to - from) * (room + (1 - 2 * room) * one.fractionOf(value));
+}
+
+// Steps: what lies behind them is beaten by a point on them.
+function frontPath(front, width, [xSign, ySign]) {
+  if (front.length === 0) return draw("g");
+  const [first, last] = [front[0], front.at(-1)];
+  const steps = front.slice(1).map(({ left, top }) => `H${left.toFixed(1)}V${top.toFixed(1)}`).join("");
+  const begin = ySign > 0 ? SCATTER.top : SCATTER.height - SCATTER.bottom;
+  const end = xSign > 0 ? width - SCATTER.right : SCATTER.left;
+  return draw("path", { class: "front-line", d: `M${first.left.toFixed(1)} ${begin}V${first.top.toFixed(1)}${steps}M${last.left.toFixed(1)} ${last.top.toFixed(1)}H${end}` });
+}

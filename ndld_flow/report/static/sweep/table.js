@@ -1,0 +1,202 @@
+// The table of a sweep's points, and copying the recipe lines of a point.
+
+import { copy } from "../conveniences.js";
+import { make, shortened } from "../elements.js";
+import { changeText, quantityText, ratioText, share } from "../quantities.js";
+import { TableModel, TableView } from "../table.js";
+import { selectionSummary } from "../widgets.js";
+
+// Columns of the table of points, from SweepData.
+
+// A column shows all of its name, and the arrow of its order.
+const wideEnough = (label) => Math.max(88, Math.round(36 + 6.7 * label.length));
+
+function dimensionColumn(one, hidden) {
+  const label = shortened(one.short, 26);
+  // Of its values too, where they are texts: up to so many letters.
+  const longest = one.isText ? one.texts.reduce((most, text) => (text.length > most.length ? text : most), "").slice(0, 22) : "";
+  const wide = `minmax(${Math.max(wideEnough(label), wideEnough(longest))}px, ${one.isText ? 1 : 0.8}fr)`;
+  const spread = /\.latency\.(spread|cov)$/.test(one.label);
+  const format = (_, row) => (spread && one.numbers[row] !== null ? share(one.numbers[row]) : shortened(one.text(row), 60));
+  const shared = { key: one.key, label, longLabel: shortened(one.label, 60), csvLabel: one.unit ? `${one.label} ${one.unit}` : one.label, width: wide, hidden };
+  if (one.kind === "axis" && one.isText) {
+    return { ...shared, tally: true, value: (row) => one.text(row), format: (value) => shortened(value, 60) };
+  }
+  const csv = (row) => (one.kind === "axis" ? one.text(row) : one.numbers[row] ?? "");
+  return {
+    ...shared, numeric: true, right: true, position: one.direction === "minimize" || one.kind === "axis",
+    measure: one.kind === "axis" ? undefined : "mean", value: (row) => one.numbers[row], format, csv,
+    summaryLabel: shortened(one.short, 40),
+  };
+}
+
+// What was measured again, beside what was measured at first.
+function againColumns(data) {
+  if (!data.again.some(Boolean)) return [];
+  const columns = data.of("objective").map((one, place) => ({
+    key: `again_${place}`, label: `${shortened(one.short, 20)} again`, longLabel: `${shortened(one.label, 50)} again`, csvLabel: `${one.label} again${one.unit ? ` ${one.unit}` : ""}`,
+    width: `minmax(${wideEnough(`${shortened(one.short, 20)} again`)}px, 0.8fr)`, numeric: true, right: true, position: one.direction === "minimize", hidden: place > 0,
+    value: (row) => data.again[row]?.objectives[place] ?? null,
+    format: (value) => (value === null ? "" : quantityText(value, one.unit)), csv: (row) => data.again[row]?.objectives[place] ?? "",
+  }));
+  const interval = (row) => data.again[row]?.ratio ?? [null, null, null];
+  const said = (row) => {
+    const [ratio, low, high] = interval(row);
+    return ratio === null ? "" : low === null ? ratioText(ratio) : `${ratioText(low)} to ${ratioText(high)}`;
+  };
+  columns.push({
+    key: "interval", label: "To the best", longLabel: "Ratio to the best, 95 % interval", width: "minmax(142px, 0.7fr)", hidden: false, right: true,
+    value: (row) => said(row),
+  });
+  return columns;
+}
+
+function constraintColumn(data) {
+  const broken = (row) => data.constraints[row].filter(([, holds]) => !holds).map(([gate]) => data.texts[gate]);
+  const value = (row) => {
+    const { length } = data.constraints[row];
+    return length === 0 ? "" : broken(row).length ? `broken: ${broken(row).join("; ")}` : "hold";
+  };
+  return { key: "constraints", label: "Constraints", width: "minmax(92px, 0.7fr)", value, tone: (row) => (broken(row).length ? "bad" : ""), hidden: !data.constraints.some((one) => one.length) };
+}
+
+const MARK_WORDS = { best: "best", tie: "tie", front: "front", "": "" };
+
+function pointColumns(data) {
+  const varies = (one) => (one.isText ? new Set(one.levels).size > 1 : one.low < one.high);
+  const axes = data.of("axis").map((one) => dimensionColumn(one, data.length > 1 && !varies(one)));
+  const goals = data.of("objective").map((one) => dimensionColumn(one, false));
+  const metrics = data.of("metric").map((one) => dimensionColumn(one, !(one.telling || /\.latency\.spread$/.test(one.label))));
+  const ranked = data.rank.some((rank) => rank !== null);
+  const number = {
+    key: "number", label: "#", width: "62px", numeric: true, position: true, right: true, hidden: false, value: (row) => data.number[row],
+    element: (value, row) => (data.said("report", row) ? make("a", { href: data.said("report", row), title: "This point's own report" }, String(value)) : String(value)),
+  };
+  return [
+    number,
+    { key: "rank", label: "Rank", width: "68px", numeric: true, position: true, right: true, hidden: !ranked, value: (row) => data.rank[row], format: (value) => value ?? "–", csv: (row) => data.rank[row] ?? "" },
+    { key: "mark", label: "Mark", width: "70px", hidden: !ranked, tally: true, value: (row) => MARK_WORDS[data.said("mark", row)], element: (value) => make("span", { class: `point-mark ${value}` }, value) },
+    ...axes, ...goals, ...againColumns(data), constraintColumn(data),
+    {
+      key: "outcome", label: "Outcome", width: "100px", hidden: false, tally: true, value: (row) => data.said("outcome", row),
+      element: (value) => make("span", { class: `outcome ${value}` }, value),
+    },
+    { key: "reason", label: "Reason", width: "minmax(150px, 1.6fr)", hidden: !data.reason.some((place) => data.texts[place]), value: (row) => data.said("reason", row), tone: () => "aside" },
+    ...metrics,
+  ];
+}
+
+// Lines to copy, made where they are needed.
+
+let copyBoxes = 0;
+
+function copyBox(text) {
+  const id = `copied-${copyBoxes++}`;
+  const button = make("button", { type: "button", "data-copy": id, onclick: () => copy(button) }, "Copy");
+  return make("div", { class: "with-copy" }, make("pre", { id }, make("bdi", {}, text)), button);
+}
+
+// As a POSIX shell takes it for one word.
+const shellWord = (text) => (/^[\w@%+=:,./-]+(#\d+)?$/.test(text) ? text : `'${text.replaceAll("'", "'\"'\"'")}'`);
+
+// The table of points: sorted, filtered, brushed, selected; one in full, two compared.
+
+export class PointsTable extends TableView {
+  // `shown(rows)` hears which rows are left, whenever that may have changed.
+  constructor(host, data, { keep, changed }) {
+    const model = new TableModel(pointColumns(data), data.length);
+    model.keep = keep;
+    super(host, model, {
+      label: "points", file: `${data.name.replace(/[^\w.-]+/g, "-") || "sweep"}-points.csv`, describe: () => describePoints(model, data), selected: () => changed(),
+    });
+    this.changed = changed;
+    if (data.rank.some((rank) => rank !== null)) this.sort("rank");
+    model.active = -1;
+    this.box.scrollTop = 0;
+    this.refresh();
+  }
+
+  refresh() {
+    super.refresh();
+    if (this.model.shown === this.toldShown) return;
+    this.toldShown = this.model.shown;
+    this.inSight = null;
+    this.changed?.();
+  }
+
+  // Brushes on the axes have changed.
+  again() {
+    this.model.arrange();
+    this.box.scrollTop = 0;
+    this.refresh();
+  }
+
+  isShown(row) {
+    this.inSight ??= new Set(this.model.shown);
+    return this.inSight.has(row);
+  }
+
+  // From a picture: this one, or this one too.
+  pick(row, more) {
+    if (!more) this.choose([row]);
+    else this.choose(this.model.selected.has(row) ? [...this.model.selected].filter((one) => one !== row) : [...this.model.selected, row]);
+  }
+}
+
+function describePoints(model, data) {
+  const rows = [...model.selected];
+  if (rows.length === 0) {
+    return [make("p", {}, "Select a point for all of it, two for the command that compares them: click, Ctrl-click or Shift-click; by keyboard arrows and Space. Columns has every metric.")];
+  }
+  if (rows.length === 1) return describePoint(rows[0], data);
+  return rows.length === 2 ? describeTwo(rows, data) : selectionSummary(model);
+}
+
+const reference = (data, row) => shellWord(`${data.id}#${data.number[row]}`);
+
+function pointHead(row, data) {
+  const report = data.said("report", row);
+  return make("h4", { class: "point-head" }, make("span", { class: "strong" }, `Point ${data.number[row]} `),
+    make("span", { class: `outcome ${data.said("outcome", row)}` }, data.said("outcome", row)),
+    data.rank[row] ? ` rank ${data.rank[row]} of ${data.rank.filter(Boolean).length} ` : " ", report ? make("a", { href: report }, "its own report") : "");
+}
+
+function stepsList(row, data) {
+  const steps = data.steps[row];
+  const list = make("table", { class: "dense" });
+  for (let place = 0; place < steps.length; place += 3) {
+    const [name, outcome, reason] = steps.slice(place, place + 3).map((text) => data.texts[text]);
+    list.append(make("tr", {}, make("th", { scope: "row" }, make("bdi", {}, name)), make("td", {}, make("span", { class: `outcome ${outcome}` }, outcome)), make("td", { class: "quiet" }, make("bdi", {}, reason))));
+  }
+  return list;
+}
+
+function describePoint(row, data) {
+  const list = make("dl");
+  const add = (label, text) => list.append(make("dt", {}, make("bdi", {}, label)), make("dd", {}, make("bdi", {}, text)));
+  if (data.said("reason", row)) add(data.said("failed_step", row) || "reason", data.said("reason", row));
+  for (const [gate, holds, measured] of data.constraints[row]) add(data.texts[gate], `${holds ? "passed" : "failed"}: ${data.texts[measured]}`);
+  for (const one of data.dimensions.filter(({ kind }) => kind !== "metric")) add(one.label, one.text(row));
+  const again = data.again[row];
+  if (again) data.of("objective").forEach((one, place) => add(`${one.label} again`, quantityText(again.objectives[place], one.unit)));
+  const metrics = make("dl");
+  for (const one of data.of("metric").filter((metric) => metric.numbers[row] !== null)) {
+    metrics.append(make("dt", {}, make("bdi", {}, one.label)), make("dd", {}, one.text(row)));
+  }
+  return [pointHead(row, data), make("div", { class: "summary point-detail" },
+    make("div", {}, list, data.steps[row].length ? make("div", { class: "scroll" }, stepsList(row, data)) : ""),
+    make("div", {}, make("h4", {}, "For the recipe"), copyBox(data.said("lines", row)),
+      make("details", { class: "plain" }, make("summary", {}, `All metrics`), metrics)))];
+}
+
+// The command, and where the two differ.
+function describeTwo([first, second], data) {
+  const told = data.dimensions.filter((one) => (one.kind !== "metric" || one.telling) && one.text(first) !== one.text(second));
+  const change = (one) => (one.kind !== "axis" && one.numbers[first] > 0 && one.numbers[second] !== null ? changeText(one.numbers[second] / one.numbers[first]) : "");
+  const table = make("table", { class: "dense" },
+    make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "What differs"), ...[first, second].map((row) => make("th", { scope: "col", class: "n" }, `Point ${data.number[row]}`)), make("th", { class: "n", scope: "col" }, "Change"))),
+    make("tbody", {}, ...told.map((one) => make("tr", {}, make("th", { scope: "row" }, make("bdi", {}, one.label)),
+      ...[first, second].map((row) => make("td", { class: "n" }, make("bdi", {}, shortened(one.text(row), 40)))), make("td", { class: "n" }, change(one))))));
+  return [make("h4", {}, `Compare point ${data.number[first]}, the base, with point ${data.number[second]}`),
+    copyBox(`ndld-flow compare ${reference(data, first)} ${reference(data, second)}`), make("div", { class: "scroll" }, table)];
+}

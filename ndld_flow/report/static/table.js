@@ -1,0 +1,432 @@
+// A table of any length: its model, its view, and the heat of its numbers.
+
+import { csvText, download } from "./downloads.js";
+import { make, shortened } from "./elements.js";
+import { count } from "./quantities.js";
+
+// Which rows of a table are shown, in which order, and which are selected. Knows nothing of the page.
+//
+// A column is {key, label, value(row) -> number or text}; a row is its number, 0 to length - 1.
+
+const FILTER_WORD = /(?:([a-z_]+)([:=]))?(?:"((?:[^"]|"")*)"|(\S+))/g;
+
+// A word of the filter that wants exactly this value in one column.
+export function exactWord(key, value) {
+  const text = value.toLowerCase();
+  return /^[^\s"]+$/.test(text) ? `${key}=${text}` : `${key}="${text.replaceAll('"', '""')}"`;
+}
+
+export class TableModel {
+  constructor(columns, length) {
+    this.columns = columns;
+    this.length = length;
+    this.shown = Array.from({ length }, (_, row) => row);
+    this.selected = new Set();
+    this.sorting = { key: null, descending: false };
+    this.words = [];
+    this.keep = () => true; // a choice besides the words
+    this.active = -1; // position in `shown`
+    this.anchor = -1; // where a range starts
+    this.haystacks = new Map();
+  }
+
+  column(key) {
+    return this.columns.find((column) => column.key === key);
+  }
+
+  // Amounts start with the largest, texts with A, positions with the first; once more turns it round.
+  sortBy(key) {
+    const { numeric, position } = this.column(key);
+    const again = this.sorting.key === key;
+    this.sorting = { key, descending: again ? !this.sorting.descending : Boolean(numeric && !position) };
+    this.arrange();
+  }
+
+  // All words must occur, in any case; `type:conv` looks into one column, `type=conv` wants all of it to be so.
+  // Quotes hold words together: `type="a b"`; a quote within is doubled.
+  filter(text) {
+    this.words = [...text.toLowerCase().matchAll(FILTER_WORD)].map(([whole, key, sign, quoted, plain]) => {
+      const known = key !== undefined && this.columns.some((column) => column.key === key);
+      if (!known) return { key: "", word: quoted === undefined ? whole : quoted.replaceAll('""', '"') };
+      return { key, exact: sign === "=", word: quoted?.replaceAll('""', '"') ?? plain };
+    });
+    this.arrange();
+  }
+
+  arrange() {
+    const kept = this.active >= 0 ? this.shown[this.active] : -1;
+    const rows = Array.from({ length: this.length }, (_, row) => row);
+    this.shown = rows.filter((row) => this.keep(row) && this.matches(row));
+    if (this.sorting.key) this.order();
+    this.active = kept < 0 ? -1 : this.shown.indexOf(kept);
+    this.anchor = this.active;
+  }
+
+  order() {
+    const column = this.column(this.sorting.key);
+    const sign = this.sorting.descending ? -1 : 1;
+    // What is not known comes after what is, whichever way.
+    const values = Array.from({ length: this.length }, (_, row) => column.value(row) ?? sign * Infinity);
+    const texts = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
+    const compare = column.numeric
+      ? (a, b) => (values[a] === values[b] ? 0 : values[a] - values[b])
+      : (a, b) => texts.compare(values[a], values[b]);
+    this.shown.sort((a, b) => sign * compare(a, b) || a - b);
+  }
+
+  haystack(key) {
+    if (!this.haystacks.has(key)) {
+      const columns = key ? [this.column(key)] : this.columns.filter((column) => !column.numeric);
+      const texts = Array.from({ length: this.length }, (_, row) =>
+        columns.map((column) => column.value(row)).join("\n").toLowerCase());
+      this.haystacks.set(key, texts);
+    }
+    return this.haystacks.get(key);
+  }
+
+  matches(row) {
+    return this.words.every(({ key, word, exact }) =>
+      (exact ? this.haystack(key)[row] === word : this.haystack(key)[row].includes(word)));
+  }
+
+  // Positions are those in `shown`, so that a selection is what a person sees.
+  selectOnly(position) {
+    this.selected = new Set([this.shown[position]]);
+    this.active = this.anchor = position;
+  }
+
+  toggle(position) {
+    const row = this.shown[position];
+    this.selected = new Set(this.selected);
+    if (!this.selected.delete(row)) this.selected.add(row);
+    this.active = this.anchor = position;
+  }
+
+  selectTo(position) {
+    const start = Math.max(this.anchor, 0);
+    const [low, high] = start < position ? [start, position] : [position, start];
+    this.selected = new Set(this.shown.slice(low, high + 1));
+    this.active = position;
+    this.anchor = start;
+  }
+
+  selectShown() {
+    this.selected = new Set(this.shown);
+  }
+
+  // Rows by their numbers; the first of them that is shown becomes the active one.
+  selectRows(rows) {
+    this.selected = new Set(rows);
+    this.active = this.anchor = this.shown.findIndex((row) => this.selected.has(row));
+  }
+
+  clear() {
+    this.selected = new Set();
+  }
+
+  // What leaves as CSV: the selection if there is one, else all that is shown, as ordered on screen.
+  exported() {
+    if (this.selected.size === 0) return this.shown;
+    return this.shown.filter((row) => this.selected.has(row));
+  }
+}
+
+// A table of any length: only the rows in sight exist. Mouse, keyboard and CSV work on the model.
+//
+// A column here also has: width (grid track), format(value, row), right, mono, heat(row) -> 0 to 1,
+// tone(row) -> a class: which way the heat goes, or that something is bad; csv(row), hidden (until a person chooses it).
+
+const ROW_HEIGHT = 30;
+const ROWS_BEYOND = 8;
+const MONO_LETTER = 7.3; // pixels: both ends of a name are shown, its middle gives way
+let tableCount = 0;
+
+// The least that a grid of these tracks needs, in pixels: `84px` and `minmax(170px, 2fr)` both begin with it.
+const leastWidth = (columns) => columns.reduce((sum, { width }) => sum + Number(width.match(/\d+/)[0]), 0);
+
+export class TableView {
+  // `tools` are elements beside the filter; `selected(rows)` hears of every change of the selection.
+  constructor(host, model, { label, file, least, describe, tools = [], selected = () => {} }) {
+    this.model = model;
+    this.label = label;
+    this.file = file;
+    this.describe = describe;
+    this.selected = selected;
+    this.told = model.selected;
+    this.least = least;
+    this.id = `table-${tableCount++}`;
+    this.build(tools);
+    host.replaceChildren(this.tools, this.box, this.detail);
+    this.refresh();
+  }
+
+  get columns() {
+    return this.model.columns.filter((column) => !column.hidden);
+  }
+
+  build(tools) {
+    this.field = make("input", {
+      type: "search",
+      placeholder: `Filter ${this.label}`,
+      "aria-label": `Filter ${this.label}`,
+      title: "All words must occur; type:conv looks into one column, type=conv for exactly this",
+      spellcheck: "false",
+      oninput: () => this.filter(this.field.value),
+      onkeydown: (event) => this.keyInField(event),
+    });
+    this.count = make("output", { "aria-live": "polite" });
+    this.csv = make("button", { type: "button", onclick: () => this.save() });
+    const chooser = this.model.columns.some((column) => "hidden" in column) ? [this.chooser()] : [];
+    this.tools = make("div", { class: "tools" }, this.field, this.count, ...tools, ...chooser, this.csv);
+    this.header = make("div", { class: "grid-head", role: "row", "aria-rowindex": 1 });
+    this.body = make("div", { class: "grid-body", role: "rowgroup" });
+    this.box = make("div", {
+      class: "grid-box",
+      role: "grid",
+      tabindex: 0,
+      "aria-label": this.label,
+      "aria-multiselectable": "true",
+      onkeydown: (event) => this.key(event),
+      onmousedown: (event) => event.shiftKey && event.preventDefault(),
+      onclick: (event) => this.click(event),
+    }, this.header, this.body);
+    this.box.addEventListener("scroll", () => this.paint(), { passive: true });
+    this.arrangeColumns();
+    this.detail = make("div", { class: "detail", "aria-live": "polite" });
+    new ResizeObserver(() => this.paint()).observe(this.box);
+  }
+
+  arrangeColumns() {
+    const { columns } = this;
+    this.heads = columns.map((column) => this.head(column));
+    this.header.replaceChildren(...this.heads);
+    this.box.setAttribute("aria-colcount", columns.length);
+    this.box.style.setProperty("--columns", columns.map((column) => column.width).join(" "));
+    this.box.style.setProperty("--least", `${this.least ?? leastWidth(columns)}px`);
+  }
+
+  // Which columns are on screen; a file holds them all.
+  chooser() {
+    const choices = this.model.columns.map((column) => {
+      const box = make("input", { type: "checkbox", checked: !column.hidden });
+      box.addEventListener("change", () => {
+        column.hidden = !box.checked;
+        this.arrangeColumns();
+        this.refresh();
+      });
+      return make("label", {}, box, column.longLabel ?? column.label);
+    });
+    const panel = make("details", { class: "chooser" }, make("summary", {}, "Columns"), make("div", {}, ...choices));
+    panel.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape" || !panel.open) return;
+      panel.open = false;
+      panel.firstChild.focus();
+    });
+    document.addEventListener("pointerdown", (event) => {
+      if (panel.open && !panel.contains(event.target)) panel.open = false;
+    });
+    return panel;
+  }
+
+  head(column) {
+    const button = make("button", { type: "button", tabindex: -1 }, column.label);
+    button.addEventListener("click", () => this.sort(column.key));
+    return make("div", { role: "columnheader", class: column.right ? "right" : "" }, button);
+  }
+
+  // Actions
+
+  filter(text) {
+    if (this.field.value !== text) this.field.value = text;
+    this.model.filter(text);
+    this.box.scrollTop = 0;
+    this.refresh();
+  }
+
+  sort(key) {
+    this.model.sortBy(key);
+    this.refresh();
+    this.reveal();
+  }
+
+  // Select these rows from elsewhere on the page; what the filter hides is shown again.
+  choose(rows) {
+    const hidden = rows.some((row) => !this.model.shown.includes(row));
+    if (hidden) {
+      this.field.value = "";
+      this.model.filter("");
+    }
+    this.model.selectRows(rows);
+    this.refresh();
+    this.reveal();
+  }
+
+  save() {
+    const { columns } = this.model;
+    const head = columns.map((column) => column.csvLabel ?? column.label);
+    const rows = this.model.exported().map((row) =>
+      columns.map((column) => (column.csv ?? column.value)(row)));
+    download(this.file, "text/csv;charset=utf-8", csvText([head, ...rows]));
+  }
+
+  click(event) {
+    const line = event.target.closest(".grid-row");
+    if (!line) return;
+    const position = Number(line.dataset.position);
+    if (event.shiftKey) this.model.selectTo(position);
+    else if (event.ctrlKey || event.metaKey) this.model.toggle(position);
+    else this.model.selectOnly(position);
+    this.refresh();
+  }
+
+  keyInField(event) {
+    if (event.key === "Escape" && this.field.value) this.filter("");
+    else if (event.key === "Escape") this.field.blur();
+    else if (event.key === "Enter" || event.key === "ArrowDown") this.box.focus();
+    else return;
+    event.preventDefault();
+  }
+
+  key(event) {
+    if (event.target !== this.box) return;
+    const last = this.model.shown.length - 1;
+    const page = Math.max(1, Math.floor(this.box.clientHeight / ROW_HEIGHT) - 2);
+    const { active } = this.model;
+    const targets = {
+      ArrowDown: active + 1, ArrowUp: active - 1, PageDown: active + page, PageUp: active - page, Home: 0, End: last,
+    };
+    if (event.key in targets && last >= 0) this.move(targets[event.key], last, event.shiftKey);
+    else if (event.key === " " && this.model.active >= 0) this.model.toggle(this.model.active);
+    else if (event.key === "Escape") this.model.clear();
+    else if (event.key === "a" && (event.ctrlKey || event.metaKey)) this.model.selectShown();
+    else if (/^[1-9]$/.test(event.key) && this.columns[event.key - 1]) this.model.sortBy(this.columns[event.key - 1].key);
+    else return;
+    event.preventDefault();
+    this.refresh();
+    this.reveal();
+  }
+
+  move(target, last, extend) {
+    const to = Math.min(last, Math.max(0, target));
+    if (extend) this.model.selectTo(to);
+    else this.model.selectOnly(to);
+  }
+
+  // Painting
+
+  refresh() {
+    const { model } = this;
+    const rows = model.shown.length;
+    this.box.style.setProperty("--rows", Math.max(model.length, 1));
+    this.box.setAttribute("aria-rowcount", rows + 1);
+    this.body.style.height = `${rows * ROW_HEIGHT}px`;
+    this.count.textContent = rows === model.length
+      ? `${count(rows)} rows` : `${count(rows)} of ${count(model.length)} rows`;
+    const chosen = model.exported().length;
+    this.csv.textContent = model.selected.size && chosen ? `CSV of ${count(chosen)} selected` : `CSV of ${count(rows)} rows`;
+    this.columns.forEach((column, place) => {
+      const sorted = model.sorting.key === column.key;
+      if (sorted) this.heads[place].setAttribute("aria-sort", model.sorting.descending ? "descending" : "ascending");
+      else this.heads[place].removeAttribute("aria-sort");
+    });
+    this.detail.replaceChildren(...this.describe(model));
+    this.paint();
+    if (this.told === model.selected) return;
+    this.told = model.selected;
+    this.selected([...model.selected]);
+  }
+
+  paint() {
+    const { shown } = this.model;
+    if (shown.length === 0) {
+      this.body.replaceChildren(make("div", { class: "grid-empty" }, "No row matches."));
+      return;
+    }
+    const first = Math.max(0, Math.floor(this.box.scrollTop / ROW_HEIGHT) - ROWS_BEYOND);
+    const inSight = Math.ceil(this.box.clientHeight / ROW_HEIGHT) + 2 * ROWS_BEYOND;
+    const lines = [];
+    this.onScreen = this.columns;
+    for (const [place, column] of this.onScreen.entries()) {
+      column.letters = column.mono ? Math.max(10, Math.floor((this.heads[place].offsetWidth - 20) / MONO_LETTER)) : 160;
+    }
+    for (let position = first; position < Math.min(shown.length, first + inSight); position++) {
+      lines.push(this.line(position));
+    }
+    this.body.replaceChildren(...lines);
+    const active = this.model.active;
+    if (active >= 0) this.box.setAttribute("aria-activedescendant", `${this.id}-${active}`);
+    else this.box.removeAttribute("aria-activedescendant");
+  }
+
+  line(position) {
+    const row = this.model.shown[position];
+    const line = make("div", {
+      id: `${this.id}-${position}`,
+      class: `grid-row${position % 2 ? " odd" : ""}${position === this.model.active ? " active" : ""}`,
+      role: "row",
+      "aria-rowindex": position + 2,
+      "aria-selected": this.model.selected.has(row) ? "true" : "false",
+      "data-position": position,
+    }, ...this.onScreen.map((column) => this.cell(column, row)));
+    line.style.top = `${position * ROW_HEIGHT}px`;
+    return line;
+  }
+
+  cell(column, row) {
+    const value = column.value(row);
+    const text = column.format ? column.format(value, row) : shortened(String(value), Math.max(10, column.letters - 2 * (column.indent?.(row) ?? 0)));
+    const classes = [...["right", "mono", "heat"].filter((name) => column[name]), column.tone?.(row)].filter(Boolean).join(" ");
+    const cell = make("div", { role: "gridcell", class: classes || null, title: column.about?.(row) || (text.length > 16 || column.mono ? shortened(String(value), 400) : null) }, column.element ? column.element(value, row) : text);
+    if (column.indent) cell.style.paddingLeft = `${10 + 14 * column.indent(row)}px`;
+    if (column.heat) cell.style.setProperty("--hot", column.heat(row).toFixed(3));
+    return cell;
+  }
+
+  reveal() {
+    const top = this.model.active * ROW_HEIGHT;
+    if (top < 0) return;
+    const room = this.box.clientHeight - this.header.offsetHeight - ROW_HEIGHT;
+    if (top < this.box.scrollTop) this.box.scrollTop = top;
+    else if (top > this.box.scrollTop + room) this.box.scrollTop = top - room;
+  }
+}
+
+// How hot a number is among its column's: 0 to 1, on a scale that a person chooses.
+
+const HEAT_SCALES = {
+  linear: (values) => {
+    const most = values.reduce((a, b) => Math.max(a, b ?? 0), 0) || 1;
+    return (value) => value / most;
+  },
+  log: (values) => {
+    const known = values.filter((value) => value > 0);
+    const most = known.reduce((a, b) => Math.max(a, b), 0);
+    const least = Math.max(known.reduce((a, b) => Math.min(a, b), Infinity), most / 1e4);
+    const span = Math.log(most / least) || 1;
+    return (value) => (value > 0 ? Math.max(0, Math.log(value / least) / span) : 0);
+  },
+  rank: (values) => {
+    const known = [...new Set(values.filter((value) => value !== null))].sort((a, b) => a - b);
+    const places = new Map(known.map((value, place) => [value, place / Math.max(known.length - 1, 1)]));
+    return (value) => places.get(value) ?? 0;
+  },
+  none: () => () => 0,
+};
+
+// One for each column, made when it is first painted.
+export class Heat {
+  constructor(scale = "linear") {
+    this.scale = scale;
+    this.made = new Map();
+  }
+
+  use(scale) {
+    this.scale = scale;
+    this.made.clear();
+  }
+
+  of(key, values) {
+    if (!this.made.has(key)) this.made.set(key, HEAT_SCALES[this.scale](values));
+    return this.made.get(key);
+  }
+}

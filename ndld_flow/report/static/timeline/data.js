@@ -1,0 +1,179 @@
+// Spans of a timeline, and the part of it that is in sight.
+
+// One pass as spans: when each began, how long it took, in which lane, and which layer it was.
+
+const SPAN_KINDS = ["layer", "overhead", "transfer", "pass"];
+const MOVING_ROLES = new Set(["reformat", "cast", "quantize", "copy"]);
+
+export class TimelineData {
+  constructor(packed, layers, texts) {
+    this.length = packed.lane.length;
+    this.basis = packed.basis;
+    this.lanes = packed.lanes.map((place) => texts[place]);
+    this.lane = packed.lane;
+    this.depth = packed.depth;
+    this.duration = packed.duration_ns.map((value) => Math.max(0, value / 1e6));
+    this.start = this.starts(packed);
+    this.layer = this.layersOf(packed.layer);
+    this.total = this.start.reduce((most, start, span) => Math.max(most, start + this.duration[span]), 0) || 1;
+    this.kind = packed.kind.map((kind, span) => this.kindOf(kind, layers.role[this.layer[span]]));
+    this.name = packed.name.map((place, span) => texts[place] || layers.name[this.layer[span]] || "");
+    this.ofLayer = new Map();
+    this.layer.forEach((row, span) => {
+      if (row < 0) return;
+      if (this.ofLayer.has(row)) this.ofLayer.get(row).push(span);
+      else this.ofLayer.set(row, [span]);
+    });
+  }
+
+  starts({ gap_ns, duration_ns }) {
+    let end = 0;
+    return gap_ns.map((gap, span) => {
+      const start = end + gap;
+      end = start + duration_ns[span];
+      return start / 1e6;
+    });
+  }
+
+  // Kept as the way from the layer expected next: 0 where one layer follows another. -1 is none.
+  layersOf(steps) {
+    let expected = 0;
+    return steps.map((step) => {
+      if (step === null) return -1;
+      const row = expected + step;
+      expected = row + 1;
+      return row;
+    });
+  }
+
+  kindOf(kind, role) {
+    return SPAN_KINDS[kind] === "layer" && MOVING_ROLES.has(role) ? "moving" : SPAN_KINDS[kind];
+  }
+
+  end(span) {
+    return this.start[span] + this.duration[span];
+  }
+
+  // One row on the screen for each depth of each lane, spans in order of start.
+  rows() {
+    const found = new Map();
+    for (let span = 0; span < this.length; span++) {
+      const key = `${this.lane[span]} ${this.depth[span]}`;
+      if (!found.has(key)) found.set(key, { lane: this.lane[span], depth: this.depth[span], spans: [], longest: 0 });
+      const row = found.get(key);
+      row.spans.push(span);
+      row.longest = Math.max(row.longest, this.duration[span]);
+    }
+    const rows = [...found.values()].sort((a, b) => a.lane - b.lane || a.depth - b.depth);
+    for (const row of rows) row.spans.sort((a, b) => this.start[a] - this.start[b]);
+    return rows;
+  }
+}
+
+// First position in `spans` that starts at `time` or later.
+export function firstFrom(spans, start, time) {
+  let [low, high] = [0, spans.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (start[spans[middle]] < time) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+// The same pass for chrome://tracing and Perfetto: complete events in µs, one thread for each lane.
+// Format: Trace Event Format, "Complete Events" and "Metadata Events".
+export function chromeTrace(data, label) {
+  const threads = data.lanes.map((name, lane) => ({ ph: "M", name: "thread_name", pid: 1, tid: lane + 1, args: { name } }));
+  const events = data.start.map((start, span) => ({
+    ph: "X",
+    name: data.name[span],
+    cat: data.kind[span],
+    pid: 1,
+    tid: data.lane[span] + 1,
+    ts: Number((start * 1000).toFixed(3)),
+    dur: Number((data.duration[span] * 1000).toFixed(3)),
+  }));
+  const process = { ph: "M", name: "process_name", pid: 1, args: { name: label } };
+  return JSON.stringify({ displayTimeUnit: "ms", traceEvents: [process, ...threads, ...events] });
+}
+
+// Which part of a pass is on the screen, and where: times to pixels and back, spans by row, without a canvas.
+
+export const SPAN_ROW = 24;
+export const RULER = 26;
+export const OVERVIEW = 12;
+const MOST_ROWS = 48;
+
+export class TimelineSight {
+  // `data` is a TimelineData. The whole of it is in sight first; there are no pixels before `resize`.
+  constructor(data) {
+    this.data = data;
+    this.from = 0;
+    this.to = data.total;
+    this.rows = data.rows().slice(0, MOST_ROWS);
+    this.rowOf = new Map(this.rows.flatMap((row, place) => row.spans.map((span) => [span, place])));
+    this.height = RULER + this.rows.length * SPAN_ROW + OVERVIEW;
+  }
+
+  resize(width) {
+    this.left = width < 560 ? 58 : 92;
+    this.width = width;
+  }
+
+  x(time) {
+    return this.left + ((time - this.from) / (this.to - this.from)) * (this.width - this.left);
+  }
+
+  time(x) {
+    return this.from + ((x - this.left) / (this.width - this.left)) * (this.to - this.from);
+  }
+
+  top(span) {
+    return RULER + (this.rowOf.get(span) ?? 0) * SPAN_ROW;
+  }
+
+  set(from, to) {
+    const least = this.data.total / 2e6;
+    const span = Math.min(Math.max(to - from, least), this.data.total);
+    this.from = Math.min(Math.max(0, (from + to - span) / 2), this.data.total - span);
+    this.to = this.from + span;
+  }
+
+  // What would be in sight after a zoom around a time.
+  zoomed(factor, center = (this.from + this.to) / 2) {
+    const from = center - (center - this.from) * factor;
+    return [from, from + (this.to - this.from) * factor];
+  }
+
+  // What would be in sight after a move by a part of the width.
+  moved(by) {
+    const span = this.to - this.from;
+    const from = Math.min(Math.max(0, this.from + by * span), this.data.total - span);
+    return [from, from + span];
+  }
+
+  spanAt(x, y) {
+    const row = this.rows[Math.floor((y - RULER) / SPAN_ROW)];
+    if (!row || x < this.left) return -1;
+    const { start } = this.data;
+    const reach = ((this.to - this.from) / (this.width - this.left)) * 3;
+    const time = this.time(x);
+    let best = -1;
+    for (let place = firstFrom(row.spans, start, time - row.longest - reach); place < row.spans.length; place++) {
+      const span = row.spans[place];
+      if (start[span] > time + reach) break;
+      if (start[span] <= time && this.data.end(span) >= time) best = span;
+      else if (best < 0 && this.data.end(span) + reach >= time) best = span;
+    }
+    return best;
+  }
+
+  // The edge of a span that is near enough to be meant.
+  snapped(x, y) {
+    const span = this.spanAt(x, y);
+    const edges = span < 0 ? [] : [this.data.start[span], this.data.end(span)];
+    const near = edges.find((edge) => Math.abs(this.x(edge) - x) < 5);
+    return Math.min(this.data.total, Math.max(0, near ?? this.time(x)));
+  }
+}

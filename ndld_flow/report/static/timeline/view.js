@@ -1,0 +1,338 @@
+// A timeline on a canvas, moved and read by mouse and keyboard.
+
+import { drawAtWidth } from "../charts.js";
+import { make, shortened } from "../elements.js";
+import { count, milliseconds, share } from "../quantities.js";
+import { tooltip } from "../widgets.js";
+import { firstFrom, SPAN_ROW, TimelineSight } from "./data.js";
+import { SPAN_TONES, TimelinePainter } from "./paint.js";
+
+// Mouse, wheel and touch on a timeline: drag to measure or to move, hover, click a span, zoom.
+
+class TimelineMouse {
+  // `timeline` is a Timeline: it is told what to show, choose, measure and say.
+  constructor(timeline) {
+    this.timeline = timeline;
+    this.canvas = timeline.canvas;
+    this.data = timeline.data;
+    this.sight = timeline.sight;
+    this.drag = null;
+    this.listen();
+  }
+
+  listen() {
+    const { canvas } = this;
+    const place = (event) => {
+      const box = canvas.getBoundingClientRect();
+      return [event.clientX - box.left, event.clientY - box.top];
+    };
+    canvas.addEventListener("pointerdown", (event) => {
+      if (event.button !== 0) return;
+      const [x, y] = place(event);
+      this.drag = { x, y, last: x, moving: event.shiftKey || event.pointerType === "touch", moved: false };
+      canvas.setPointerCapture(event.pointerId);
+    });
+    canvas.addEventListener("pointermove", (event) => {
+      const [x, y] = place(event);
+      if (this.drag) this.dragTo(x, y);
+      else this.hover(event, x, y);
+    });
+    canvas.addEventListener("pointerup", () => {
+      const { drag } = this;
+      this.drag = null;
+      if (drag && !drag.moved) this.click(drag.x, drag.y);
+    });
+    canvas.addEventListener("pointerleave", () => tooltip.hide());
+    canvas.addEventListener("dblclick", (event) => {
+      const span = this.sight.spanAt(...place(event));
+      if (span < 0) return;
+      const aside = this.data.duration[span] * 0.2;
+      this.timeline.glide(this.data.start[span] - aside, this.data.end(span) + aside);
+    });
+    canvas.addEventListener("wheel", (event) => this.wheel(event, place(event)[0]), { passive: false });
+  }
+
+  dragTo(x, y) {
+    const { drag, sight, timeline } = this;
+    if (!drag.moved && Math.abs(x - drag.x) < 4) return;
+    tooltip.hide();
+    if (!drag.moved && !drag.moving) timeline.ruler = [sight.snapped(drag.x, drag.y), 0];
+    drag.moved = true;
+    if (drag.moving) timeline.move((drag.last - x) / (sight.width - sight.left));
+    else timeline.ruler[1] = sight.snapped(x, y);
+    drag.last = x;
+    timeline.say();
+    timeline.repaint();
+  }
+
+  hover(event, x, y) {
+    const span = this.sight.spanAt(x, y);
+    this.canvas.style.cursor = span >= 0 && this.data.layer[span] >= 0 ? "pointer" : "crosshair";
+    if (span < 0) tooltip.hide();
+    else tooltip.show(event.clientX, event.clientY, this.timeline.describe(span));
+  }
+
+  click(x, y) {
+    const span = this.sight.spanAt(x, y);
+    if (span >= 0) this.timeline.choose(span);
+  }
+
+  // A page that scrolls must not stop at a timeline: the wheel zooms with Ctrl, or once the timeline was chosen.
+  wheel(event, x) {
+    const sideways = Math.abs(event.deltaX) > Math.abs(event.deltaY) || event.shiftKey;
+    const meant = event.ctrlKey || event.metaKey || document.activeElement === this.canvas;
+    if (!meant) return;
+    event.preventDefault();
+    const by = (sideways && event.deltaX) || event.deltaY;
+    if (sideways) this.timeline.move(by / 1000);
+    else this.timeline.zoom(Math.exp(Math.max(-120, Math.min(120, by)) / 300), this.sight.time(Math.max(x, this.sight.left)));
+  }
+}
+
+// The keyboard on a timeline: from span to span, zoom, move, choose, and measure from one span to another.
+
+class TimelineKeys {
+  // `timeline` is a Timeline; its `cursor` is the span where the keyboard is.
+  constructor(timeline) {
+    this.timeline = timeline;
+    this.data = timeline.data;
+    this.sight = timeline.sight;
+    this.measuring = undefined;
+    timeline.canvas.addEventListener("keydown", (event) => this.key(event));
+    timeline.canvas.addEventListener("focus", () => timeline.repaint());
+    timeline.canvas.addEventListener("blur", () => {
+      tooltip.hide();
+      timeline.repaint();
+    });
+  }
+
+  key(event) {
+    const { timeline } = this;
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const sideways = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    const across = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+    const acts = {
+      "+": () => timeline.zoom(0.5, this.here()), "=": () => timeline.zoom(0.5, this.here()), "-": () => timeline.zoom(2, this.here()),
+      0: () => timeline.show(0, this.data.total),
+      Home: () => this.step(-Infinity), End: () => this.step(Infinity),
+      Enter: () => timeline.cursor >= 0 && timeline.choose(timeline.cursor), " ": () => timeline.cursor >= 0 && timeline.choose(timeline.cursor),
+      m: () => this.measureHere(), Escape: () => this.clear(),
+    };
+    if (sideways && event.shiftKey) timeline.move(sideways * 0.2);
+    else if (sideways) this.step(sideways);
+    else if (across) this.changeRow(across);
+    else if (acts[event.key]) acts[event.key]();
+    else return;
+    event.preventDefault();
+  }
+
+  here() {
+    const { timeline, sight, data } = this;
+    const inSight = timeline.cursor >= 0 && data.start[timeline.cursor] < sight.to && data.end(timeline.cursor) > sight.from;
+    return inSight ? data.start[timeline.cursor] + data.duration[timeline.cursor] / 2 : (sight.from + sight.to) / 2;
+  }
+
+  step(by) {
+    const { timeline, sight } = this;
+    const row = sight.rows[sight.rowOf.get(timeline.cursor) ?? 0];
+    const now = row.spans.indexOf(timeline.cursor);
+    const next = Math.min(row.spans.length - 1, Math.max(0, now < 0 ? 0 : now + by));
+    this.point(row.spans[next]);
+  }
+
+  changeRow(by) {
+    const { timeline, sight, data } = this;
+    const now = sight.rowOf.get(timeline.cursor) ?? -by;
+    const row = sight.rows[Math.min(sight.rows.length - 1, Math.max(0, now + by))];
+    const at = firstFrom(row.spans, data.start, timeline.cursor < 0 ? 0 : data.start[timeline.cursor]);
+    this.point(row.spans[Math.min(at, row.spans.length - 1)]);
+  }
+
+  // The keyboard's place: outlined, told, and brought into sight.
+  point(span) {
+    const { timeline, sight, data } = this;
+    timeline.cursor = span;
+    const { start } = data;
+    if (start[span] < sight.from || data.end(span) > sight.to) {
+      const wide = sight.to - sight.from;
+      const from = Math.max(0, start[span] + data.duration[span] / 2 - wide / 2);
+      timeline.show(from, from + wide);
+    }
+    if (this.measuring !== undefined) timeline.ruler = [this.measuring, data.end(span)];
+    timeline.say(timeline.ruler ? undefined : timeline.describe(span).replaceAll("\n", ", "));
+    const box = timeline.canvas.getBoundingClientRect();
+    tooltip.show(box.left + Math.min(sight.width - 20, Math.max(sight.left, sight.x(start[span]))), box.top + sight.top(span) + SPAN_ROW / 2, timeline.describe(span));
+    timeline.repaint();
+  }
+
+  // The first time from the start of this span, the second time to the end of that one.
+  measureHere() {
+    const { timeline, data } = this;
+    if (timeline.cursor < 0) return;
+    if (this.measuring === undefined) {
+      this.measuring = data.start[timeline.cursor];
+      timeline.ruler = [this.measuring, data.end(timeline.cursor)];
+    } else {
+      this.measuring = undefined;
+    }
+    timeline.say();
+    timeline.repaint();
+  }
+
+  clear() {
+    const { timeline } = this;
+    timeline.ruler = null;
+    this.measuring = undefined;
+    tooltip.hide();
+    timeline.say();
+    timeline.repaint();
+  }
+}
+
+// One pass on a canvas: lanes, zoom, pan, a ruler to drag, and spans that lead to their layers and back.
+//
+// Needs, in this order: quantities.js, elements.js, axis.js, tooltip.js, pictures.js, timeline_data.js, timeline_sight.js,
+// timeline_paint.js, timeline_mouse.js, timeline_keys.js.
+
+const SPAN_WORDS = { layer: "layer", moving: "reformat, quantize, cast or copy", overhead: "overhead", transfer: "transfer", pass: "whole pass" };
+
+export class Timeline {
+  // `data` is a TimelineData; `pick(row)` hears which layer was clicked; `series` gives the report its colour.
+  constructor(host, data, { label, series = 0, pick = () => {} }) {
+    this.data = data;
+    this.label = label;
+    this.series = series;
+    this.pick = pick;
+    this.marked = [];
+    this.cursor = -1;
+    this.ruler = null;
+    this.sight = new TimelineSight(data);
+    this.build(host);
+    this.painter = new TimelinePainter(this.canvas, data, this.sight, series);
+    new TimelineMouse(this);
+    new TimelineKeys(this);
+    this.picture = drawAtWidth(this.canvas.parentElement, (width) => this.resize(width));
+    this.say();
+  }
+
+  build(host) {
+    const help = `keys-${Math.random().toString(36).slice(2)}`;
+    this.canvas = make("canvas", {
+      tabindex: 0,
+      role: "application",
+      "aria-roledescription": "timeline",
+      "aria-label": `Timeline of ${shortened(this.label, 60)}: ${count(this.data.length)} spans in ${milliseconds(this.data.total)}`,
+      "aria-describedby": help,
+    });
+    this.output = make("output", { class: "small", "aria-live": "polite" });
+    const button = (text, title, act) => make("button", { type: "button", title, "aria-label": title, onclick: act }, text);
+    this.tools = make("div", { class: "tools" },
+      this.legend(),
+      this.output,
+      button("−", "Zoom out", () => this.zoom(2)),
+      button("+", "Zoom in", () => this.zoom(0.5)),
+      button("Whole pass", "Show the whole pass", () => this.show(0, this.data.total)));
+    host.replaceChildren(this.tools,
+      make("div", { class: "timeline" }, this.canvas),
+      make("div", { class: "timeline-help quiet small", id: help },
+        make("p", {}, "Drag to measure, click a span for its layer, Shift and drag to move, Ctrl and wheel to zoom; after a click the wheel alone zooms."),
+        make("p", {}, "Arrows go from span to span, + and − zoom, Shift and arrows move, Enter picks, M measures from here, Escape clears, 0 shows all.")));
+  }
+
+  legend() {
+    const kinds = Object.keys(SPAN_WORDS).filter((kind) => this.data.kind.includes(kind));
+    return make("span", { class: "keys" }, ...kinds.map((kind) =>
+      make("span", { class: `key key-${SPAN_TONES[kind]} series-${this.series}` }, SPAN_WORDS[kind])));
+  }
+
+  resize(width) {
+    this.sight.resize(width);
+    this.painter.resize();
+    this.painter.paint(this);
+  }
+
+  // Whatever changes what is in sight comes through here.
+  show(from, to) {
+    this.sight.set(from, to);
+    this.repaint();
+    this.say();
+  }
+
+  zoom(factor, center) {
+    this.show(...this.sight.zoomed(factor, center));
+  }
+
+  move(by) {
+    this.show(...this.sight.moved(by));
+  }
+
+  // A short move shows where one got to; those who asked for less motion get there at once.
+  glide(from, to) {
+    const begin = { from: this.sight.from, to: this.sight.to, at: performance.now() };
+    if (matchMedia("(prefers-reduced-motion: reduce)").matches) return this.show(from, to);
+    const step = (now) => {
+      const part = Math.min(1, (now - begin.at) / 160);
+      const eased = 1 - (1 - part) ** 3;
+      this.show(begin.from + (from - begin.from) * eased, begin.to + (to - begin.to) * eased);
+      if (part < 1) requestAnimationFrame(step);
+    };
+    return requestAnimationFrame(step);
+  }
+
+  reveal(span) {
+    const long = this.data.duration[span];
+    const { from, to, width } = this.sight;
+    const wide = (long / (to - from)) * (width || 1000);
+    const middle = this.data.start[span] + long / 2;
+    if (wide > 12 && middle > from && middle < to) return;
+    this.glide(middle - Math.max(long, this.data.total / 1e5) * 8, middle + Math.max(long, this.data.total / 1e5) * 8);
+  }
+
+  // Once for each frame, however many wheel events there were.
+  repaint() {
+    if (!this.sight.width || this.frame) return;
+    this.frame = requestAnimationFrame(() => {
+      this.frame = 0;
+      this.painter.paint(this);
+    });
+  }
+
+  // Rows of the table that are selected: their spans are outlined, and one that is alone is brought into sight.
+  mark(rows, reveal = false) {
+    this.marked = rows.flatMap((row) => this.data.ofLayer.get(row) ?? []);
+    const [first] = this.marked;
+    if (reveal && rows.length === 1 && first !== undefined) this.reveal(first);
+    this.repaint();
+  }
+
+  choose(span) {
+    this.cursor = span;
+    this.marked = [span];
+    this.say();
+    this.repaint();
+    if (this.data.layer[span] >= 0) this.pick(this.data.layer[span]);
+  }
+
+  // The two times of the ruler in order, or null.
+  get measured() {
+    return this.ruler && [Math.min(...this.ruler), Math.max(...this.ruler)];
+  }
+
+  say(text) {
+    if (text === undefined && this.ruler) {
+      const [low, high] = this.measured;
+      text = `${milliseconds(low)} to ${milliseconds(high)}: ${milliseconds(high - low)}`;
+    }
+    const { from, to } = this.sight;
+    const whole = to - from >= this.data.total * 0.999999;
+    this.output.textContent = text ?? (whole ? `${milliseconds(this.data.total)} in all` : `${milliseconds(from)} to ${milliseconds(to)} of ${milliseconds(this.data.total)}`);
+  }
+
+  describe(span) {
+    const { data } = this;
+    const lines = [shortened(data.name[span], 120) || "(no name)",
+      `${SPAN_WORDS[data.kind[span]]}, ${data.lanes[data.lane[span]]}`,
+      `${milliseconds(data.duration[span])} from ${milliseconds(data.start[span])}, ${share(data.duration[span] / data.total)} of the pass`];
+    return lines.join("\n");
+  }
+}

@@ -1,0 +1,108 @@
+// Small parts of every page: switches, the tooltip, the key of the filters, summaries of selected rows.
+
+import { make, shortened } from "./elements.js";
+import { count } from "./quantities.js";
+
+// A choice of a few, all in sight: buttons of which one is pressed.
+
+export function makeSwitch(label, choices, chosen, changed) {
+  const buttons = Object.entries(choices).map(([value, text]) => make("button", {
+    type: "button",
+    "aria-pressed": String(value === chosen),
+    onclick: () => {
+      for (const [place, key] of Object.keys(choices).entries()) buttons[place].setAttribute("aria-pressed", String(key === value));
+      changed(value);
+    },
+  }, text));
+  return make("span", { class: "switch", role: "group", "aria-label": label }, make("span", { class: "quiet", "aria-hidden": "true" }, label), ...buttons);
+}
+
+// One small note beside the pointer, or beside what the keyboard points at.
+
+export const tooltip = {
+  element: document.querySelector(".tooltip"),
+
+  show(x, y, text) {
+    const { element } = this;
+    element.textContent = text;
+    element.hidden = false;
+    const { width, height } = element.getBoundingClientRect();
+    const left = x + 14 + width > innerWidth ? x - width - 14 : x + 14;
+    const top = Math.min(Math.max(4, y - height / 2), innerHeight - height - 4);
+    element.style.transform = `translate(${Math.max(4, left)}px, ${top}px)`;
+  },
+
+  hide() {
+    this.element.hidden = true;
+  },
+};
+
+// The search field nearest to a third of the window's height.
+function nearestFilter() {
+  const fields = [...document.querySelectorAll(".tools input[type=search]")].filter((field) => field.offsetParent);
+  const far = (field) => Math.abs(field.getBoundingClientRect().top - innerHeight / 3);
+  return fields.sort((a, b) => far(a) - far(b))[0];
+}
+
+// `/` moves the focus to the nearest filter.
+export function listenForFilterKey() {
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.closest?.("input, textarea, select")) return;
+    const field = nearestFilter();
+    if (!field) return;
+    event.preventDefault();
+    field.focus();
+    field.select();
+  });
+}
+
+// What selected rows have in common: texts by how often they occur, numbers as least, most, sum and mean.
+// A column takes part by `tally` (a discrete one) or `measure` (a numeric one; "sum" where adding up means something).
+
+const TALLIES_SHOWN = 6;
+
+function tally(rows, column) {
+  const times = new Map();
+  for (const row of rows) {
+    const value = String(column.value(row));
+    times.set(value, (times.get(value) ?? 0) + 1);
+  }
+  return [...times].sort((a, b) => b[1] - a[1]);
+}
+
+function measure(rows, column) {
+  const values = rows.map((row) => column.value(row)).filter((value) => value !== null && Number.isFinite(value));
+  if (values.length === 0) return null;
+  const total = values.reduce((a, b) => a + b, 0);
+  return {
+    min: values.reduce((a, b) => Math.min(a, b)),
+    max: values.reduce((a, b) => Math.max(a, b)),
+    total: column.measure === "sum" ? total : null,
+    mean: total / values.length,
+  };
+}
+
+function tallyText(found) {
+  const shown = found.slice(0, TALLIES_SHOWN).map(([value, times]) => `${shortened(value, 40) || "none"}\u00a0(${count(times)})`);
+  const rest = found.length - TALLIES_SHOWN;
+  return rest > 0 ? `${shown.join(", ")}, ${count(rest)} more` : shown.join(", ");
+}
+
+export function selectionSummary(model) {
+  const rows = [...model.selected];
+  const list = make("dl", {}, make("dt", {}, "Selected"), make("dd", {}, `${count(rows.length)} of ${count(model.length)} rows`));
+  for (const column of model.columns.filter((one) => one.tally)) {
+    const found = tally(rows, column);
+    if (found.length === 1 && found[0][0] === "") continue;
+    list.append(make("dt", {}, column.label), make("dd", {}, make("bdi", {}, tallyText(found))));
+  }
+  const lines = model.columns.filter((one) => one.measure).map((column) => [column, measure(rows, column)]).filter(([, found]) => found);
+  const cell = (column, value) => make("td", { class: "n" }, value === null ? "–" : column.format(value));
+  const table = make("table", { class: "dense" },
+    make("thead", {}, make("tr", {}, make("th", { scope: "col" }), ...["Min", "Max", "Total", "Mean"].map((head) => make("th", { scope: "col", class: "n" }, head)))),
+    make("tbody", {}, ...lines.map(([column, { min, max, total, mean }]) => make("tr", {},
+      make("th", { scope: "row" }, column.summaryLabel ?? column.label),
+      ...[min, max, total, mean].map((value) => cell(column, value))))));
+  return [make("div", { class: "summary" }, list, make("div", { class: "scroll" }, table))];
+}
