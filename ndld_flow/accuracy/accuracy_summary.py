@@ -7,8 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from ndld_flow.accuracy.tolerance import SLICE_BOUNDS
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import number, percent
+from ndld_flow.base.text import short_name
 from ndld_flow.records.accuracy import SAME_DB, Accuracy, OutputAgreement, higher_is_better
 from ndld_flow.records.metric import Metric
 

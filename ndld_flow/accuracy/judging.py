@@ -10,7 +10,7 @@ from ndld_flow.accuracy.measuring import Measuring
 from ndld_flow.accuracy.tolerance import Tolerance, outside
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.records.accuracy import OutputAgreement
 
 _MOST_UNSEEN = 1000
@@ -38,10 +38,10 @@ class Asked:
         """Raises `RequestError` for an output that is not there."""
         for name in self.by_output:
             if name not in outputs:
-                raise RequestError(f'output_tolerance: the model has no output "{name}"; {say_nearest(name, outputs)}')
+                raise RequestError(f'output_tolerance: the model has no output "{name}"; {suggest(name, outputs)}')
         for pattern in self.logits:
             if not any(map(name_matcher(pattern), outputs)):
-                raise RequestError(f'softmax: "{pattern}" fits no output; {say_nearest(pattern, outputs)}')
+                raise RequestError(f'softmax: "{pattern}" fits no output; {suggest(pattern, outputs)}')
 
     def judge(self, output: ComparedOutput) -> OutputAgreement:
         """The output's record, with a sentence for everything that is too far off."""

@@ -12,8 +12,7 @@ from ndld_flow.accuracy.metric_tolerance import MetricTolerance
 from ndld_flow.accuracy.model_comparison import Comparison
 from ndld_flow.accuracy.user_metric import LabelledSet, Scores, UserMetric, load_metric
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
-from ndld_flow.base.plain_text import shortened
+from ndld_flow.base.text import shortened, suggest
 from ndld_flow.records.accuracy import LabelledMetric
 
 _LABEL_LENGTH = 80
@@ -64,7 +63,7 @@ class LabelledComparison:
         for name in self.tolerance:
             if name not in names:
                 raise RequestError(
-                    f'metric_tolerance: {self.metric.kind}() returns no "{name}"; {say_nearest(name, names)}'
+                    f'metric_tolerance: {self.metric.kind}() returns no "{name}"; {suggest(name, names)}'
                 )
 
     def _judged(self, name: str, reference: float, candidate: float) -> LabelledMetric:

@@ -11,7 +11,7 @@ from ndld_flow.accuracy.model_comparison import ModelPair, Progress
 from ndld_flow.accuracy.reduced_precision import reduced_precision
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import is_plain, name_matcher
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.models.tensors import Array
 from ndld_flow.records.divergence import LayerDivergence
 from ndld_flow.samples.sample_feeds import Samples
@@ -65,7 +65,7 @@ def choose_tensors(pair: ModelPair, patterns: Sequence[str]) -> list[str]:
         found = [place.name for place in places if fits(place.name) or (place.node and fits(place.node))]
         if not found:
             known = [place.name for place in places]
-            nearest = f"; {say_nearest(pattern, known)}" if is_plain(pattern) else ""
+            nearest = f"; {suggest(pattern, known)}" if is_plain(pattern) else ""
             raise RequestError(f'layers: "{pattern}" fits no tensor or node of {pair.reference.label}{nearest}')
         chosen.update(found)
     return [place.name for place in places if place.name in chosen]

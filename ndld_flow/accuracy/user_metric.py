@@ -17,9 +17,9 @@ import numpy as np
 from ndld_flow.accuracy.kept_outputs import KeptOutputs
 from ndld_flow.accuracy.labels import Label
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
+from ndld_flow.base.user_code import load_user_module, locating_errors
 from ndld_flow.models.tensors import Array
-from ndld_flow.models.user_code import load_user_module, told_with_place
 
 PLAIN = "metric"
 """What a metric that is a plain number is called."""
@@ -66,7 +66,7 @@ class UserMetric:
         each: list[dict[str, float]] = []
         for sample, label, kept in zip(labelled.samples, labelled.labels, labelled.outputs, strict=True):
             where = f"sample {short_name(sample)}, model {short_name(labelled.model)}"
-            with _told_where(where), told_with_place(self.path):
+            with _told_where(where), locating_errors(self.path):
                 each.append(self._numbers(self.function(_own_arrays(kept), label)))
                 if each[-1].keys() != each[0].keys():
                     raise RequestError(
@@ -79,7 +79,7 @@ class UserMetric:
     def _over_set(self, labelled: LabelledSet) -> Scores:
         predictions = _Predictions(labelled)
         where = f"model {short_name(labelled.model)}"
-        with _told_where(where), told_with_place(self.path):
+        with _told_where(where), locating_errors(self.path):
             values = self._numbers(self.function(predictions))
             if predictions.taken < len(predictions):
                 raise RequestError(

@@ -1,4 +1,4 @@
-"""The metrics that a step returns, declared beside its class, so that gates are checked before anything runs.
+"""The metrics that a step returns, declared with its class, so that gates are checked before anything runs.
 
 ::
 
@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 
 _WORD = re.compile(r"\{(\w+)\}")
 
@@ -30,30 +30,31 @@ class Returns:
     unit: str = ""
     """`ms`, `s`, `bytes`, `1/s`, `dB`; empty for a count or a ratio."""
     given: Callable[..., bool] | None = None
-    """`given(step, *words)`: whether these settings return it, with these words in the placeholders; None: all do."""
+    """`given(step, *words)` is true if a step with these settings returns the metric, with these words in the
+    placeholders; None if all settings return it."""
     when: str = ""
-    """The condition for people: of `given`, or one that only the run decides (what the model or the machine has).
-    Empty: it is always returned."""
+    """The condition in words: that of `given`, or one that only the run decides, such as a property of the model or the
+    machine. Empty if the metric is always returned."""
 
     def words_of(self, name: str) -> tuple[str, ...] | None:
-        """Return the words that a name has in the placeholders; None where it is not of this family."""
+        """Return the words that a name has in the placeholders; None if the name is not of this family."""
         found = re.fullmatch(_WORD.sub(r"(\\w+)", re.escape(self.name).replace(r"\{", "{").replace(r"\}", "}")), name)
         return found.groups() if found else None
 
     def is_given(self, step: object, words: Sequence[str]) -> bool:
-        """Return whether a step with its settings returns it."""
+        """Return whether this step, with its settings, returns the metric."""
         return self.given is None or self.given(step, *words)
 
     @property
     def is_certain(self) -> bool:
-        """Whether a step that is done has returned it, whatever its settings."""
+        """Whether every finished step has returned it, whatever its settings."""
         return self.given is None and not self.when and "{" not in self.name
 
 
 def metrics(
     *names: str, unit: str = "", given: Callable[..., bool] | None = None, when: str = ""
 ) -> tuple[Returns, ...]:
-    """Return declarations of several metrics that are alike."""
+    """Return the declarations of several metrics with the same unit and condition."""
     return tuple(Returns(name, unit, given, when) for name in names)
 
 
@@ -66,9 +67,9 @@ class Wrong:
 
 
 def find_metric(name: str, step: object, declared: Iterable[Returns], *, settled: bool = True) -> Returns | Wrong:
-    """Return the declaration that a metric's name has, or what is wrong with the name.
+    """Return the declaration of a metric, or the reason why the step does not return it.
 
-    `settled`: the step's settings are known, and none of them varies.
+    `settled` is true if the step's settings are known and none of them varies.
     """
     declared = list(declared)
     of_family = [(each, words) for each in declared if (words := each.words_of(name)) is not None]
@@ -77,21 +78,21 @@ def find_metric(name: str, step: object, declared: Iterable[Returns], *, settled
             return each
     known = [each.name for each in declared if not settled or "{" in each.name or each.is_given(step, ())]
     if of_family:
-        nearest = say_nearest(name, known)
+        nearest = suggest(name, known)
         meant = f"{nearest} It is " if nearest.startswith("did you mean") else ""
         return Wrong(f"with these settings it returns no `{name}`", f"{meant}returned when {of_family[0][0].when}")
     if not known:
         return Wrong(f"it returns no `{name}`, and no other metric")
-    return Wrong(f"it returns no `{name}`", say_nearest(name, known))
+    return Wrong(f"it returns no `{name}`", suggest(name, known))
 
 
 # --- units ---
 
 DURATIONS = ("ms", "s")
 ANY = None
-"""Of a plain number: it takes the unit of what it is compared with, or added to."""
+"""The unit of a plain number, which takes the unit of the other operand."""
 UNKNOWN = "?"
-"""Of a metric whose step declares none, and of products of units."""
+"""The unit of a metric whose step declares none, and of products of units."""
 
 
 def mixed(left: str | None, right: str | None) -> bool:

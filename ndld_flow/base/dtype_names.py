@@ -1,4 +1,4 @@
-"""What runtimes call element types, in numpy's and ml_dtypes' names."""
+"""Element types: the names that runtimes use, translated to those of numpy and ml_dtypes."""
 
 from __future__ import annotations
 
@@ -53,21 +53,24 @@ _BYTE_WIDE = re.compile(r"u?int8|bool|float8_\w+")
 
 
 def dtype_of_ort_element(element: str) -> str:
-    """`float` -> `float32`, `bfloat16` -> `bfloat16`."""
+    """Return the numpy name of an ONNX Runtime element type: `float` -> `float32`, `bfloat16` -> `bfloat16`."""
     return _ORT_DTYPES.get(element, element)
 
 
 def dtype_of_tensorrt(text: str) -> str:
-    """`Channel major FP16 format where channel % 8 == 0` -> `float16`, `Half` -> `float16`; empty for no known type."""
+    """Return the element type in a TensorRT format, empty if it has none.
+
+    `Channel major FP16 format where channel % 8 == 0` -> `float16`; `Half` -> `float16`.
+    """
     found = _TENSORRT_WORD.search(text.lower())
     return _TENSORRT_DTYPES[found[1]] if found else ""
 
 
 def without_dtype(text: str) -> str:
-    """Lower-case words of a format without those that are types."""
+    """Return the words of a TensorRT format in lower case, without element types."""
     return " ".join(_TENSORRT_WORD.sub("", text).split())
 
 
 def bits_of_dtype(dtype: str) -> int | None:
-    """Bits of one element; None for strings and what is not known."""
+    """Return the bits of one element; None for strings and unknown types."""
     return 8 if _BYTE_WIDE.fullmatch(dtype) else _BITS.get(dtype)

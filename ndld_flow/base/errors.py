@@ -1,19 +1,19 @@
-"""What can go wrong, as one tree. Each error ends the program with its own exit code.
+"""The tree of errors. Each ends the program with its own exit code.
 
 ::
 
     NdldFlowError
-    ├── RequestError        2   the request is wrong
+    ├── RequestError        2   the request cannot be carried out
     │   ├── RecipeError         the recipe, with every problem located
     │   ├── ModelError          a model is missing, broken or not ONNX
     │   ├── SourceError         a model could not be fetched, or its digest differs
     │   ├── BackendError        a library, execution provider or device is missing
     │   ├── NewerFormatError    a document or a store was written by a later version
     │   └── OutputsError        the outputs folder cannot be written, or the disk is full
-    └── KilledError         5   a process that did the work was killed: by a signal, or for want of memory
+    └── KilledError         5   a worker process was killed by a signal, or ran out of memory
 
-A check, gate or step that fails is no error: it is a result, and exit code 1 (`records/outcome.py` has all codes).
-A message is one short paragraph: what, where, what to do. Anything else that is raised is a bug (exit code 3).
+A check, gate or step that fails is a result, not an error; the exit code is 1 (all codes: `records/outcome.py`).
+A message is one short paragraph: what, where, what to do. Every other exception is a bug (exit code 3).
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ndld_flow import __version__
-from ndld_flow.base.plain_text import short_name, shortened, visible_text
+from ndld_flow.base.text import short_name, shortened, visible_text
 
 NOT_UTF8 = "a name is not UTF-8, which records and pages cannot hold; rename the file or folder"
 MAX_MESSAGE = 50_000
-"""Characters of a message. Only a recipe with many mistakes comes near."""
-MAX_TOLD = 50
-"""Mistakes of a recipe that its message tells."""
+"""Characters of a message. Only a recipe with many problems comes near."""
+MAX_PROBLEMS = 50
+"""Problems of a recipe that its message lists."""
 
 
 class NdldFlowError(Exception):
-    """An error a person can understand and act on."""
+    """An error that a person can understand and act on."""
 
     exit_code = 3
 
     @classmethod
     def with_text(cls, text: str) -> NdldFlowError:
-        """Return an error of this class that has nothing but a text, whatever its constructor asks for."""
+        """Return an error of this class with this text, without calling its constructor."""
         error = cls.__new__(cls)
         Exception.__init__(error, text)
         return error
 
     def __str__(self) -> str:
-        # What is told came from recipes and models: it may be anything, and as long as they like.
+        # The text quotes recipes and models, which strangers wrote: it may hold any character and be of any length.
         return shortened(visible_text(super().__str__()), MAX_MESSAGE)
 
 
 class RequestError(NdldFlowError):
-    """What was asked for cannot be done as asked."""
+    """The request cannot be carried out as it is."""
 
     exit_code = 2
 
@@ -60,31 +60,31 @@ class ModelError(RequestError):
 
 
 class SourceError(RequestError):
-    """A model could not be fetched, or what was fetched is not what was promised."""
+    """A model could not be fetched, or its digest differs from the expected one."""
 
 
 class BackendError(RequestError):
-    """A library, execution provider or device that was asked for is not there."""
+    """A library, execution provider or device that the recipe requires is missing."""
 
 
 class KilledError(NdldFlowError):
-    """A process that did the work was killed: by the kernel for its memory, by a crash in native code, by a person."""
+    """A worker process was killed: by the kernel for its memory, by a crash in native code, or by a person."""
 
     exit_code = 5
 
 
 class NewerFormatError(RequestError):
-    """A file that a later version of ndld_flow wrote. It is left as it is."""
+    """A file was written by a later version of ndld_flow. It is left unchanged."""
 
     def __init__(self, where: str, found: int, known: int) -> None:
         self.found, self.known = found, known
         super().__init__(
-            f"{where} was made by a newer ndld-flow: it has format version {found}, and {__version__} reads up to "
+            f"{where} was written by a newer ndld-flow: it has format version {found}, and {__version__} reads up to "
             f"{known}. Upgrade: pip install -U ndld-flow."
         )
 
     def at(self, where: object) -> NewerFormatError:
-        """The same of a file that is named."""
+        """Return the same error for a named file."""
         return NewerFormatError(str(where), self.found, self.known)
 
 
@@ -93,7 +93,7 @@ class OutputsError(RequestError):
 
 
 def require_utf8(path: str | Path) -> None:
-    """Raise RequestError for a path, below the current directory or absolute, that records and pages cannot hold."""
+    """Raise RequestError for a path that is not UTF-8, which records and pages cannot hold."""
     try:
         str(Path(path).absolute()).encode()
     except UnicodeEncodeError:
@@ -102,7 +102,7 @@ def require_utf8(path: str | Path) -> None:
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake in a recipe, with the place where it stands."""
+    """One problem of a recipe, with its location."""
 
     where: str
     """`file:line` or `override "a=b"`."""
@@ -119,12 +119,12 @@ class Problem:
 
 
 class RecipeError(RequestError):
-    """A recipe with mistakes. All of them are told at once."""
+    """A recipe has problems. The message lists all of them."""
 
     problems: tuple[Problem, ...] = ()
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
-        told = [str(problem) for problem in self.problems[:MAX_TOLD]]
-        more = len(self.problems) - len(told)
-        super().__init__("\n".join([*told, *([f"... and {more:,} more"] if more else [])]))
+        listed = [str(problem) for problem in self.problems[:MAX_PROBLEMS]]
+        more = len(self.problems) - len(listed)
+        super().__init__("\n".join([*listed, *([f"... and {more:,} more"] if more else [])]))

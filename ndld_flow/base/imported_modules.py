@@ -1,8 +1,8 @@
-"""Modules that a person's Python file imports from where it lies: found without running it, loaded as they were read.
+"""The modules that a person's Python file imports from its own folders: found without running it, loaded as read.
 
-A file may import what lies beside it, also late (inside a function), by package or relatively. Its own folder comes
-first, then the folders that it adds to `sys.path` by a path built from `__file__`, then Python's own search. Modules of
-the standard library and of installed distributions are not followed: these have versions.
+A file may import from its own folder, also lazily inside a function, by package or relatively. Its own folder is
+searched first, then the folders that it adds to `sys.path` by a path built from `__file__`, then Python's own path.
+Modules of the standard library and of installed distributions are not followed: these have versions.
 """
 
 from __future__ import annotations
@@ -28,54 +28,54 @@ _LIBRARIES = frozenset(
         *("pandas", "polygraphy", "pydantic", "pydantic_core", "ray", "re2", "rich", "yaml"),
     )
 )
-"""What ndld_flow itself imports, also late: a file of that name beside a step does not take its place."""
+"""Libraries that ndld_flow itself imports, also lazily: a file of that name in a step's folder does not shadow them."""
 _MOST_MODULES = 2000
-"""More are no helpers of a step."""
+"""The limit on modules that are followed from one file."""
 
 
 @dataclass(frozen=True)
 class ImportedModule:
-    """A module as it was when it was read."""
+    """A module with the contents that it had when it was read."""
 
     name: str
     path: Path | None
     """None for a package without a file of its own."""
     source: bytes
     folders: tuple[str, ...] = ()
-    """Where modules inside it are looked for; empty for what is no package."""
+    """Folders that are searched for its submodules; empty if it is not a package."""
 
     @cached_property
     def digest(self) -> str:
-        """blake3 of its contents."""
+        """The blake3 digest of its contents."""
         return blake3(self.source).hexdigest()
 
 
 @dataclass(frozen=True)
 class ImportedCode:
-    """What a file imports and reads, and what those modules do."""
+    """The modules and files that a file imports and reads, directly or through its modules."""
 
     modules: Mapping[str, ImportedModule] = field(default_factory=dict)
-    """By dotted name, as Python will know them."""
+    """Modules by dotted name."""
     installed: tuple[str, ...] = ()
     """Top-level modules of installed distributions."""
     files: Mapping[str, Path] = field(default_factory=dict)
-    """Other files that it reads by paths built from `__file__`, by their path from the file's folder."""
+    """Other files that it reads by paths built from `__file__`, keyed by their path relative to the file's folder."""
     missing: frozenset[str] = frozenset()
-    """Names that it imports and that are no module, or none that is followed."""
+    """Imported names that are not modules, or not followed."""
 
     @property
     def digests(self) -> dict[str, str]:
-        """Name -> digest, of modules that have contents."""
+        """Digests of the modules that have contents, by name."""
         return {name: module.digest for name, module in sorted(self.modules.items()) if module.path is not None}
 
     def conflict_with(self, other: ImportedCode) -> str:
-        """Return the name of a module that is not the same here and there; empty where none is."""
+        """Return the name of a module that differs between the two; empty if none does."""
         both = self.modules.keys() & other.modules.keys()
         return next((name for name in sorted(both) if self.modules[name].path != other.modules[name].path), "")
 
 
 def files_of(code: ImportedCode) -> dict[str, Path]:
-    """Return the files of modules, and those that they read, by the places that they need beside a copy of the file."""
+    """Return the files of modules and those that they read, by the relative paths that a copy of the file needs."""
     found = {name: path for name, path in code.files.items() if not name.startswith("..")}
     for name, module in code.modules.items():
         if module.path is not None:
@@ -85,12 +85,12 @@ def files_of(code: ImportedCode) -> dict[str, Path]:
 
 
 def _suffix(path: Path) -> str:
-    """`.py`, or all of `.cpython-311-x86_64-linux-gnu.so`."""
+    """Return the full suffix: `.py`, or `.cpython-311-x86_64-linux-gnu.so`."""
     return path.name[path.name.index(".") :]
 
 
 def find_imported_by(module: ModuleType) -> ImportedCode | None:
-    """Return what an imported module's file imports; None for a module of an installed distribution."""
+    """Return the imports of a module's file; None for a module of an installed distribution."""
     path = getattr(module, "__file__", None)
     if path is None or _is_installed(path):
         return None
@@ -99,7 +99,7 @@ def find_imported_by(module: ModuleType) -> ImportedCode | None:
 
 
 def find_imported(path: Path, source: bytes) -> ImportedCode:
-    """Return what a file imports and reads, directly and through its modules, as far as their text shows it."""
+    """Return the imports and files of a file, directly and through its modules, as far as their source shows them."""
     return _Search(path.absolute()).run(source)
 
 
@@ -110,22 +110,22 @@ class _Search:
         self._path = path
         self._folders = [str(path.parent)]
         self._modules: dict[str, ImportedModule | None] = {}
-        """None: there is no such module, or it is not followed."""
+        """None if there is no such module, or it is not followed."""
         self._installed: dict[str, None] = {}
         self._files: dict[str, Path] = {}
         self._waiting: list[tuple[Path, bytes, str]] = []
-        """Path, source and package of what is still to be looked through."""
+        """Path, source and package of files still to be read."""
 
     def run(self, source: bytes) -> ImportedCode:
-        importlib.invalidate_caches()  # a file that came within a tick of the clock would not be seen
+        importlib.invalidate_caches()  # a file created within one tick of the clock would be missed
         self._waiting.append((self._path, source, ""))
         while self._waiting and len(self._modules) < _MOST_MODULES:
-            self._look_through(*self._waiting.pop(0))
+            self._read_source(*self._waiting.pop(0))
         modules = {name: module for name, module in self._modules.items() if module is not None}
         missing = frozenset(self._modules.keys() - modules.keys())
         return ImportedCode(modules, tuple(sorted(self._installed)), dict(sorted(self._files.items())), missing)
 
-    def _look_through(self, path: Path, source: bytes, package: str) -> None:
+    def _read_source(self, path: Path, source: bytes, package: str) -> None:
         from ndld_flow.base.source_imports import read_imports
 
         asked = read_imports(source, path)
@@ -145,7 +145,7 @@ class _Search:
             self._waiting.append((path, path.read_bytes(), ""))
 
     def _add_module(self, name: str) -> bool:
-        """Look for a module, its packages first; return whether it is one to follow."""
+        """Find a module, its packages first; return whether it is followed."""
         if not name or not all(word.isidentifier() for word in name.split(".")):
             return False
         if name not in self._modules:
@@ -178,7 +178,7 @@ class _Search:
         try:
             module = ImportedModule(name, place.file, place.file.read_bytes(), place.folders)
         except OSError:
-            return None  # importing it will tell
+            return None  # the import itself will report it
         if place.file.suffix == ".py":
             package = name if place.folders else name.rpartition(".")[0]
             self._waiting.append((place.file, module.source, package))
@@ -187,7 +187,7 @@ class _Search:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a module lies."""
+    """The location of a module."""
 
     file: Path | None
     folders: tuple[str, ...] = ()
@@ -201,7 +201,7 @@ _INSTALLED = _Place(None, ("installed",))
 
 
 def _locate(word: str, folders: Sequence[str]) -> _Place | None:
-    """Find a module in folders as Python does: a package before a module, a folder without `__init__.py` at last."""
+    """Find a module in folders as Python does: a package, then a module, then a folder without `__init__.py`."""
     portions = []
     for folder in folders:
         package = Path(folder, word)
@@ -217,7 +217,7 @@ def _locate(word: str, folders: Sequence[str]) -> _Place | None:
 
 
 def _locate_installed(name: str) -> _Place | None:
-    """Find a top-level module as Python would in a process of its own; `_INSTALLED` where it has a version."""
+    """Find a top-level module as a fresh Python process would; `_INSTALLED` if it belongs to a distribution."""
     for finder in sys.meta_path:
         if finder is _FINDER:
             continue
@@ -256,10 +256,10 @@ def _relative(path: Path, folder: Path) -> str:
 
 
 def use_modules(code: ImportedCode, *, alone: bool = False) -> None:
-    """Have imports find these modules, as they were read, from now on; those of other contents are forgotten.
+    """Make imports find these modules, with the contents that were read; modules with other contents are unloaded.
 
-    Python's own loader would run compiled code of before where a file was changed quickly, and a process that lasts
-    would go on with what it imported first. `alone`: what other files import is forgotten too.
+    Python's own loader would run outdated bytecode of a file that has just changed, and a long-lived process would keep
+    its first import. With `alone`, the imports of other files are forgotten too.
     """
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)
@@ -267,13 +267,14 @@ def use_modules(code: ImportedCode, *, alone: bool = False) -> None:
     kept = {} if alone else {name: module for name, module in before.items() if name not in code.missing}
     _FINDER.modules = {**kept, **code.modules}
     if before.keys() - _FINDER.modules.keys() or any(map(_is_other, _FINDER.modules.values())):
-        for name in {**before, **_FINDER.modules}:  # whatever imported one of them holds its old contents
+        for name in {**before, **_FINDER.modules}:  # each importer of a changed module holds its old contents
             sys.modules.pop(name, None)
 
 
 def unseen_modules(before: Collection[str], code: Iterable[ImportedCode]) -> list[str]:
-    """Return the modules that were imported since then from where no distribution is installed, and that no text shows:
-    by a name that was computed. Nothing notices a change in them.
+    """Return the modules, imported since `before` and not from a distribution, that no source names.
+
+    Their names were computed, so that a change in them goes unnoticed.
     """
     seen = {str(path) for each in code for path in (*files_of(each).values(), *each.files.values())}
     new = {name: getattr(module, "__file__", None) for name, module in sys.modules.items() if name not in before}
@@ -290,7 +291,7 @@ def _is_other(module: ImportedModule) -> bool:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the modules in use."""
+    """Find the modules in use."""
 
     def __init__(self) -> None:
         self.modules: dict[str, ImportedModule] = {}
@@ -308,7 +309,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             compiled = module.path.suffix != ".py"
             loader = None if compiled else _Loader(module)
             found = importlib.util.spec_from_file_location(fullname, module.path, loader=loader)
-            assert found is not None  # it ends as Python files do
+            assert found is not None  # it has a suffix of Python
             spec = found
         if module.folders:
             spec.submodule_search_locations = list(module.folders)
@@ -317,7 +318,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """Runs a module's source as it was read."""
+    """Run a module's source as it was read."""
 
     def __init__(self, module: ImportedModule) -> None:
         self._module = module

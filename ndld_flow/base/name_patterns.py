@@ -1,7 +1,7 @@
-"""How a recipe says which names it means: a name, a glob, or a regular expression between slashes.
+"""Patterns of names in recipes: a name, a glob, or a regular expression between slashes.
 
-Patterns come from recipes and names from models, both maybe from strangers: the regular expressions are those of RE2
-(https://github.com/google/re2/wiki/Syntax), whose time grows with the length of a name and no faster.
+Recipes and models may come from strangers, so regular expressions are those of RE2
+(https://github.com/google/re2/wiki/Syntax), which searches in time linear in the length of a name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import AfterValidator
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.plain_text import shortened
+from ndld_flow.base.text import shortened
 
 if TYPE_CHECKING:
     import re2
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 MAX_PATTERN = 1000
 """Characters of a pattern."""
 MAX_MEMORY = 2**18
-"""Bytes that RE2 may use for one: this bounds its time too, to some milliseconds for the worst in any usual name."""
+"""Bytes that RE2 may use for a pattern. This also bounds its time to some milliseconds for names of usual length."""
 
 
 def is_regex(pattern: str) -> bool:
-    """Whether a pattern is written as `/.../`."""
+    """Return whether a pattern is a regular expression, `/.../`."""
     return len(pattern) > 2 and pattern.startswith("/") and pattern.endswith("/")
 
 
 def is_plain(pattern: str) -> bool:
-    """Whether a pattern is a name and nothing else."""
+    """Return whether a pattern is a plain name, without wildcards."""
     return not is_regex(pattern) and not any(wild in pattern for wild in "*?[")
 
 
 def name_matcher(pattern: str) -> Callable[[str], bool]:
-    """Says which names a pattern fits. `*` and `?` are wild; `/.../` is a regex, searched in the name.
+    """Return the predicate that a pattern stands for. `*` and `?` are wildcards; `/.../` is searched in the name.
 
     Raises RequestError for a regex that RE2 refuses.
     """
@@ -47,7 +47,7 @@ def name_matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def groups_found(pattern: str, name: str) -> tuple[str, ...] | None:
-    """What the regex of a `/.../` finds in a name, then what each of its groups does; None where it finds nothing.
+    """Return the match of a `/.../` in a name, followed by the match of each group; None if there is no match.
 
     Raises RequestError as `name_matcher` does.
     """
@@ -56,7 +56,7 @@ def groups_found(pattern: str, name: str) -> tuple[str, ...] | None:
 
 
 def _encode(name: str) -> bytes:
-    """RE2 reads bytes; of text it would count all characters anew, to tell places that nobody asks for."""
+    """Encode a name for RE2, which works on bytes; given text it would count characters to report unused offsets."""
     return name.encode("utf-8", "surrogatepass")
 
 
@@ -79,7 +79,7 @@ def _compile(pattern: str) -> re2._Regexp:
         raise ValueError(f"it has {len(pattern):,} characters, and at most {MAX_PATTERN:,} are allowed")
     options = re2.Options()
     options.max_mem = MAX_MEMORY
-    options.log_errors = False  # on stderr; they are raised all the same
+    options.log_errors = False  # RE2 would print them; they are raised anyway
     try:
         return re2.compile(pattern, options)
     except re2.error as error:
@@ -102,4 +102,4 @@ def _check(pattern: str) -> str:
 
 
 NamePattern = Annotated[str, AfterValidator(_check)]
-"""A setting that is such a pattern; a broken regular expression is told before anything runs."""
+"""A setting that is a pattern; an invalid regular expression is a problem of the recipe."""

@@ -1,4 +1,4 @@
-"""Numbers as people read them: three digits that matter and the unit that fits."""
+"""Numbers for people: three significant digits and a fitting unit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def three_digits(value: float) -> str:
-    """`1234.5` -> `1,234`, `12.34` -> `12.3`, `0.1234` -> `0.123`."""
+    """Format a number with three significant digits: `1234.5` -> `1,234`, `12.34` -> `12.3`, `0.1234` -> `0.123`."""
     if not math.isfinite(value):
         return str(value)
     magnitude = abs(value)
@@ -23,7 +23,7 @@ def three_digits(value: float) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """A duration given in ms: `870 µs`, `12.1 ms`, `1.24 s`."""
+    """Format a duration in ms: `870 µs`, `12.1 ms`, `1.24 s`."""
     magnitude = abs(value)
     if 0 < magnitude < 0.9995:
         return f"{three_digits(value * 1000)} µs"
@@ -31,7 +31,7 @@ def milliseconds(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """A duration given in s: `12 ms`, `8.2 s`, `1 min 12 s`, `2 h 05 min`, `3 days`."""
+    """Format a duration in s: `12 ms`, `8.2 s`, `1 min 12 s`, `2 h 05 min`, `3 days`."""
     if not math.isfinite(value):
         return str(value)
     if value < 0.95:
@@ -47,7 +47,7 @@ def seconds(value: float) -> str:
 
 
 def binary_unit(value: float) -> tuple[float, str]:
-    """The factor and the name of the binary unit that fits so many bytes."""
+    """Return the factor and the name of the binary unit that fits this number of bytes."""
     power = 0
     while abs(value) >= 1024 and power < len(_BINARY_UNITS) - 1:
         value /= 1024
@@ -56,13 +56,13 @@ def binary_unit(value: float) -> tuple[float, str]:
 
 
 def size(value: float) -> str:
-    """Bytes: `512 B`, `4.49 MiB`."""
+    """Format a number of bytes: `512 B`, `4.49 MiB`."""
     factor, unit = binary_unit(value)
     return f"{value:,.0f} B" if unit == "B" else f"{three_digits(value / factor)} {unit}"
 
 
 def size_change(before: float, after: float) -> str:
-    """`4.49 -> 2.36 MiB`, in the unit of the larger one unless the other would vanish in it."""
+    """Format a change of size, `4.49 -> 2.36 MiB`, in the unit of the larger unless the smaller would round to 0."""
     factor, unit = binary_unit(max(before, after))
     if min(before, after) < 0.01 * factor or unit == "B":
         return f"{size(before)} -> {size(after)}"
@@ -72,14 +72,14 @@ def size_change(before: float, after: float) -> str:
 
 
 _MOST_DIGITS = 17
-"""A float has no more."""
+"""Significant digits of a float."""
 
 
 def apart(values: Sequence[float], unit: str) -> tuple[str, ...]:
-    """Metrics with their unit, with as many digits as show that they differ: `1 -> 1` is no change."""
-    told = tuple(quantity(value, unit) for value in values)
-    if len(set(told)) == len(set(values)) or not all(map(math.isfinite, values)):
-        return told
+    """Format metrics with enough digits to show that they differ: `1 -> 1` would look unchanged."""
+    texts = tuple(quantity(value, unit) for value in values)
+    if len(set(texts)) == len(set(values)) or not all(map(math.isfinite, values)):
+        return texts
     digits = 4
     while digits < _MOST_DIGITS and len({f"{value:.{digits}g}" for value in values}) < len(set(values)):
         digits += 1
@@ -87,33 +87,33 @@ def apart(values: Sequence[float], unit: str) -> tuple[str, ...]:
 
 
 def _decimals(value: float, digits: int) -> int:
-    """Return how many digits after the point are significant, if so many are in all."""
+    """Return the number of decimals that leaves `digits` significant digits."""
     return max(0, digits - 1 - math.floor(math.log10(abs(value)))) if value else digits
 
 
 def count(value: float) -> str:
-    """`4,712,345`."""
+    """Format a count: `4,712,345`."""
     return f"{value:,.0f}"
 
 
 def signed(value: float) -> str:
-    """`+3`, or a real minus sign: `-12`; zero has none."""
+    """Format a difference with its sign, `+3`, using a real minus sign; zero has none."""
     return "0" if value == 0 else f"{'+' if value > 0 else MINUS}{abs(value):,.0f}"
 
 
 def share(fraction: float) -> str:
-    """`0.1234` -> `12.3 %`."""
+    """Format a fraction with one decimal: `0.1234` -> `12.3 %`."""
     return f"{fraction * 100:.1f} %"
 
 
 def percent(fraction: float) -> str:
-    """Return two digits, or all before the point: `0.0049` -> `0.49 %`, `1.44` -> `144 %`."""
+    """Format a fraction with two digits, or all before the point: `0.0049` -> `0.49 %`, `1.44` -> `144 %`."""
     value = 100 * fraction
     return f"{value:.2g} %" if value < 99.5 else f"{value:,.0f} %"
 
 
 def change(before: float, after: float) -> str:
-    """Relative change: `-52 %`; empty when there is nothing to relate to."""
+    """Format a relative change: `-52 %`; empty if the base is 0."""
     if before == 0:
         return ""
     percent = (after / before - 1) * 100
@@ -123,26 +123,26 @@ def change(before: float, after: float) -> str:
     return f"{'+' if percent > 0 else MINUS}{text} %"
 
 
-def slower_words(ratio: float) -> str:
-    """Time over another time: `27 % slower`, `29 % faster` (of the time, 29 % are gone), `as fast`."""
+def relative_speed(ratio: float) -> str:
+    """Describe a ratio of times: `27 % slower`, `29 % faster` (takes 29 % less time), `as fast`."""
     text = change(1, ratio)
     return "as fast" if text == "±0 %" else f"{text[1:]} {'slower' if ratio > 1 else 'faster'}"
 
 
-def change_words(before: float, after: float) -> str:
-    """Relative change for a sentence: `-50 %`, or `as before`."""
+def relative_change(before: float, after: float) -> str:
+    """Describe a relative change in a sentence: `-50 %`, or `as before`."""
     return "as before" if before == after else change(before, after)
 
 
 def number(value: float) -> str:
-    """A bare number: as many nines as it has (`0.9999998` is not 1), scientific when tiny or huge."""
+    """Format a number without a unit: `0.9999998` keeps its nines, tiny and huge numbers are scientific."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else str(value)
     if value == int(value) and abs(value) < 1e15:
         return f"{value:,.0f}"
     if 0.999 < value < 1:
         nines = math.ceil(-math.log10(1 - value))
-        return f"{value:.{nines + 1}f}" if nines < 9 else "1"  # what is left is rounding in the last bits
+        return f"{value:.{nines + 1}f}" if nines < 9 else "1"  # the rest is rounding in the last bits
     magnitude = abs(value)
     if magnitude < 1e-3 or magnitude >= 1e6:
         return f"{value:.2g}"
@@ -150,7 +150,7 @@ def number(value: float) -> str:
 
 
 def quantity(value: float, unit: str) -> str:
-    """A metric with its unit, scaled where the unit allows it."""
+    """Format a metric with its unit, scaled if the unit allows it."""
     scaled = {"ms": milliseconds, "bytes": size, "s": seconds}.get(unit)
     if scaled is not None:
         return scaled(value)

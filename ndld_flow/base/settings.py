@@ -1,7 +1,7 @@
-"""The base of all settings: frozen and strict, each field explained by the docstring below it.
+"""The base class of settings: frozen, strict, each field documented by the docstring below it.
 
-The docstrings are for help, schema and messages alone, and are read from the source when one of these asks: pydantic's
-`use_attribute_docstrings` reads them whenever a class is made, which took a third of a run that reuses everything.
+Only help, schema and messages need the docstrings, which are read from the source on demand. pydantic's
+`use_attribute_docstrings` reads them whenever a class is defined: a third of the time of a run that reuses everything.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic_core import CoreSchema
 
 
 class Settings(BaseModel):
-    """Values that a person writes. Unknown keys are refused; nothing is converted silently."""
+    """Settings that a person writes. Unknown keys are refused; nothing is converted silently."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
@@ -33,19 +33,19 @@ class Settings(BaseModel):
 
 @cache
 def describe_settings(model: type[BaseModel]) -> dict[str, str]:
-    """Fields of a model -> what they are for, where it is said."""
-    told: dict[str, str] = {}
+    """Return the documentation of each field of a model that has one."""
+    documented: dict[str, str] = {}
     for cls in reversed(model.__mro__):
         if issubclass(cls, Settings):
             for name in inspect.get_annotations(cls):
-                told.pop(name, None)  # what is declared anew is described anew
-            told |= _read_docstrings(cls)
-    described = {name: info.description or told.get(name, "") for name, info in model.model_fields.items()}
+                documented.pop(name, None)  # a redeclared field does not inherit its documentation
+            documented |= _read_docstrings(cls)
+    described = {name: info.description or documented.get(name, "") for name, info in model.model_fields.items()}
     return {name: text for name, text in described.items() if text}
 
 
 def _read_docstrings(cls: type) -> dict[str, str]:
-    """Names that a class annotates -> the text literal right below; of a class without source, nothing."""
+    """Return the string literal below each annotated name of a class; empty for a class without source."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     except (OSError, TypeError, SyntaxError):

@@ -1,4 +1,4 @@
-"""What the source of a Python file imports and reads, as far as its text shows it. Nothing of it runs."""
+"""The imports and files that the source of a Python file names. The source does not run."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _KEEPS = {"abspath", "absolute", "expanduser", "fspath", "normpath", "Path", "Pu
 
 @dataclass(frozen=True)
 class SourceImports:
-    """What a file's text asks for."""
+    """The imports and paths in a file's source."""
 
     modules: tuple[tuple[int, str], ...]
-    """Level (0 is absolute) and dotted name of each module it may import, wherever in it; of `from a import b` both `a`
-    and `a.b`."""
+    """Level (0 is absolute) and dotted name of each module that it may import, anywhere in the file; for
+    `from a import b` both `a` and `a.b`."""
     folders: tuple[str, ...]
     """Folders that it adds to `sys.path`."""
     files: tuple[str, ...]
-    """Other paths that it builds from its own place (`Path(__file__).parent / "table.json"`), files or not."""
+    """Other paths that it builds from its own (`Path(__file__).parent / "table.json"`), whether they exist or not."""
 
 
 @lru_cache(maxsize=1000)
 def read_imports(source: bytes, path: Path) -> SourceImports:
-    """Return what a source asks for; nothing of one that is not Python, whose import will report that."""
+    """Return the imports of a source; none if it is not Python, which the import itself will report."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
@@ -55,7 +55,7 @@ def _imported(node: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def _added_to_path(node: ast.AST) -> ast.expr | None:
-    """Return what `sys.path.insert(0, ...)` or `.append(...)` adds."""
+    """Return the argument of `sys.path.insert(0, ...)` or `.append(...)`."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
         return None
     held = node.func.value
@@ -64,7 +64,7 @@ def _added_to_path(node: ast.AST) -> ast.expr | None:
 
 
 def _constants(tree: ast.Module) -> dict[str, ast.expr]:
-    """Return the names that a module gives a value at its top."""
+    """Return the values assigned to names at the top level of a module."""
     found: dict[str, ast.expr] = {}
     for node in tree.body:
         if isinstance(node, ast.Assign):
@@ -82,12 +82,12 @@ class _Paths:
     constants: Mapping[str, ast.expr]
 
     def evaluate(self, node: ast.expr) -> str:
-        """Return the path that an expression is; empty where that is not known, or not built from `__file__`."""
+        """Return the path that an expression evaluates to; empty if unknown, or not built from `__file__`."""
         found, from_file = self._evaluate(node, 20)
         return os.path.normpath(found) if found and from_file else ""
 
     def _evaluate(self, node: ast.expr, depth: int) -> tuple[str, bool]:
-        """Return the text, empty where it is not known, and whether it is built from `__file__`."""
+        """Return the text, empty if unknown, and whether it is built from `__file__`."""
         if depth == 0:
             return "", False
         if isinstance(node, ast.Constant):
@@ -123,7 +123,7 @@ class _Paths:
         return "", False
 
     def _subscript(self, node: ast.Subscript, depth: int) -> tuple[str, bool]:
-        """`Path(__file__).parents[1]`."""
+        """Evaluate `Path(__file__).parents[1]`."""
         held, index = node.value, node.slice
         if isinstance(held, ast.Attribute) and held.attr == "parents" and isinstance(index, ast.Constant):
             return self._parent(held.value, index.value + 1, depth) if isinstance(index.value, int) else ("", False)
@@ -132,7 +132,7 @@ class _Paths:
     def _parent(self, node: ast.expr, count: int, depth: int) -> tuple[str, bool]:
         text, from_file = self._evaluate(node, depth - 1)
         for _ in range(min(count, 50)):
-            text = os.path.dirname(text)  # noqa: PTH120 - a text, as the code has it
+            text = os.path.dirname(text)  # noqa: PTH120 - text, as in the source
         return text, from_file
 
     def _join(self, nodes: list[ast.expr], depth: int) -> tuple[str, bool]:

@@ -1,7 +1,7 @@
-"""Quantities as people write them: `64 MiB`, `200 ms`, `5 %`.
+"""Quantities with units in settings: `64 MiB`, `200 ms`, `5 %`.
 
-`Bytes`, `Milliseconds` and `Fraction` are types for settings: they take such strings and plain numbers, also in strict
-models, hold a plain number, and are described in the JSON schema.
+`Bytes`, `Milliseconds` and `Fraction` are types for settings. They accept such strings and plain numbers, also in
+strict models, hold a plain number, and are described in the JSON schema.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _FRACTION = {"": 1.0, "%": 0.01}
 
 
 def parse_bytes(text: str) -> int:
-    """`64 MiB` -> 67108864, `1.5 GB` -> 1500000000; without a unit bytes are meant. Raises ValueError."""
+    """Parse a size: `64 MiB` -> 67108864, `1.5 GB` -> 1500000000, bytes if there is no unit. Raises ValueError."""
     return round(_parse(text, _BYTES, "64 MiB", ("B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB")))
 
 
 def parse_duration_ms(text: str) -> float:
-    """`200 ms` -> 200.0, `2 min` -> 120000.0; without a unit milliseconds are meant. Raises ValueError."""
+    """Parse a duration: `200 ms` -> 200.0, `2 min` -> 120000.0, in ms if there is no unit. Raises ValueError."""
     return _parse(text, _MILLISECONDS, "200 ms", ("ns", "us", "ms", "s", "min", "h"))
 
 
 def parse_percent(text: str) -> float:
-    """`5 %` -> 0.05; without a unit a fraction is meant: `0.05` -> 0.05. Raises ValueError."""
+    """Parse a fraction: `5 %` -> 0.05, `0.05` -> 0.05. Raises ValueError."""
     return _parse(text, _FRACTION, "5 %", ("%",))
 
 
-def say_setting(value: float, quantity: str) -> str:
-    """A setting as people write it in recipes: `1 h`, `64 MiB`, `5 %`; `quantity` is what its JSON schema says."""
-    parse, units = _SAID[quantity]
+def format_setting(value: float, quantity: str) -> str:
+    """Format a setting as a recipe writes it: `1 h`, `64 MiB`, `5 %`; `quantity` is the one in its JSON schema."""
+    parse, units = _QUANTITIES[quantity]
     texts = [f"{value:g} {units[0]}"]
     for unit in units:
         scale = parse(f"1 {unit}")
@@ -57,7 +57,7 @@ def _parse(text: str, units: Mapping[str, float], example: str, names: tuple[str
     if match is None or scale is None:
         raise ValueError(f"{text!r} is not a quantity such as `{example}` (units: {', '.join(names)})")
     value = float(match[1])
-    # Dividing keeps decimals exact where multiplying by 0.01 would not: 7 % is 0.07, not 0.07000000000000001.
+    # Division keeps decimals exact where multiplication by 0.01 does not: 7 % is 0.07, not 0.07000000000000001.
     value = value * scale if scale >= 1 else value / round(1 / scale)
     if value < 0 or not math.isfinite(value):
         raise ValueError(f"{text!r} must be zero or more, and finite")
@@ -65,17 +65,17 @@ def _parse(text: str, units: Mapping[str, float], example: str, names: tuple[str
 
 
 def _reads(parse: Callable[[str], float]) -> BeforeValidator:
-    """Strings are parsed; numbers and everything else go on to the type's own check."""
+    """Return a validator that parses strings and passes everything else to the type's own check."""
     return BeforeValidator(lambda given: parse(given) if isinstance(given, str) else given)
 
 
-_SAID: dict[str, tuple[Callable[[str], float], tuple[str, ...]]] = {
+_QUANTITIES: dict[str, tuple[Callable[[str], float], tuple[str, ...]]] = {
     "size": (parse_bytes, ("B", "KiB", "MiB", "GiB", "TiB", "kB", "MB", "GB", "TB")),
     "duration": (parse_duration_ms, ("ms", "s", "min", "h")),
     "share": (parse_percent, ("%",)),
 }
 QUANTITY = "x-quantity"
-"""Key of a JSON schema that says which quantity a setting is: `size`, `duration` or `share`."""
+"""Key of a JSON schema for the quantity of a setting: `size`, `duration` or `share`."""
 
 
 def _schema(number: str, quantity: str, description: str, example: str) -> WithJsonSchema:
@@ -105,4 +105,4 @@ Fraction = Annotated[
     _reads(parse_percent),
     _schema("number", "share", "A fraction: a number, or text such as `5 %`.", "5 %"),
 ]
-"""A setting that is a part of one: `5 %` or `0.05`."""
+"""A setting that is a fraction: `5 %` or `0.05`."""

@@ -20,7 +20,7 @@ import click
 
 from ndld_flow import __version__
 from ndld_flow.base.errors import NOT_UTF8, NdldFlowError, OutputsError, RecipeError
-from ndld_flow.base.plain_text import shortened, visible_text
+from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.cli.guarded_output import ReaderGoneError, guarded_output, open_missing_streams
 from ndld_flow.cli.watch import watch_verb
 
@@ -82,9 +82,9 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            from ndld_flow.base.nearest import say_nearest
+            from ndld_flow.base.text import suggest
 
-            ctx.fail(f"there is no verb {args[0]!r}; {say_nearest(args[0], VERBS)}")
+            ctx.fail(f"there is no verb {args[0]!r}; {suggest(args[0], VERBS)}")
         return super().resolve_command(ctx, args)
 
 

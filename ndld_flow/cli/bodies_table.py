@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import count
+from ndld_flow.base.text import short_name
 
 _MOST_ROWS = 16
 _NAME = 60

@@ -9,7 +9,7 @@ import tempfile
 import time
 import traceback
 
-from ndld_flow.base.plain_text import visible_text
+from ndld_flow.base.text import visible_text
 from ndld_flow.machine.versions import read_version
 from ndld_flow.store.hidden_credentials import hide_credentials
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, get_args
 import click
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
-from ndld_flow.base.plain_text import escaped_json
+from ndld_flow.base.text import escaped_json, suggest
 from ndld_flow.base.units import parse_percent
 from ndld_flow.cli.options import json_option, outputs_option, rules_options
 
@@ -97,7 +96,7 @@ def _make_rules(allow: tuple[str, ...], metric: str | None, threshold: str | Non
     known: tuple[Allowance, ...] = (*get_args(Circumstance), "unknown")
     wrong = [word for word in allow if word not in known]
     if wrong:
-        raise RequestError(f"--allow {wrong[0]}: {say_nearest(wrong[0], known)}")
+        raise RequestError(f"--allow {wrong[0]}: {suggest(wrong[0], known)}")
     try:
         share = Rules.threshold if threshold is None else parse_percent(threshold)
     except ValueError as error:

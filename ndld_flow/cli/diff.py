@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
-from ndld_flow.base.plain_text import escaped_json
+from ndld_flow.base.text import escaped_json, suggest
 from ndld_flow.cli.options import NamedPath, json_option, outputs_option
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def _parts(only: str) -> list[Part]:
     words = [word.strip() for word in only.split(",") if word.strip()]
     for word in words:
         if word not in PARTS:
-            raise RequestError(f"--only {word}: {say_nearest(word, PARTS)}")
+            raise RequestError(f"--only {word}: {suggest(word, PARTS)}")
     if not words:
         raise RequestError(f"--only: name one part or several of {', '.join(PARTS)}.")
     return [part for part in PARTS if part in words]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 from ndld_flow.cli.triage_table import wide_console
 from ndld_flow.records.model_diff import ModelDiff
 from ndld_flow.report.diff.collect_diff import DiffLine, DiffPart, DiffRow, collect_diff

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from ndld_flow.base.plain_text import visible_name
 from ndld_flow.base.quantities import count
+from ndld_flow.base.text import visible_name
 from ndld_flow.drawing.families import TITLES
 from ndld_flow.models.op_bodies import body_of
 from ndld_flow.models.op_changes import history_of, types_text

@@ -12,7 +12,7 @@ import click
 from pydantic import BaseModel
 
 from ndld_flow.base.declared_metrics import Returns
-from ndld_flow.base.units import QUANTITY, say_setting
+from ndld_flow.base.units import QUANTITY, format_setting
 from ndld_flow.graph.edit.operation import About, Operation
 from ndld_flow.recipe.step_types import StepType
 
@@ -135,7 +135,7 @@ def _say_default(schema: dict[str, Any]) -> str:
         return "required"
     default = schema["default"]
     if QUANTITY in schema:
-        return say_setting(default, schema[QUANTITY])
+        return format_setting(default, schema[QUANTITY])
     said = json.dumps(default)
     return said if len(said) <= LONGEST_DEFAULT else "{...}"
 

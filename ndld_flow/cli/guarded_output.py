@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 from ndld_flow.base.errors import OutputsError
-from ndld_flow.base.plain_text import visible_text
+from ndld_flow.base.text import visible_text
 
 _STDOUT, _STDERR = 1, 2
 _OURS = re.compile(r"\x1b\[(?:[0-9;]*[mABCDEFGHJK]|\?25[lh])|\r(?!\n)")

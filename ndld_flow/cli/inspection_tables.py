@@ -9,8 +9,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import count, number, size
+from ndld_flow.base.text import short_name
 from ndld_flow.cli.bodies_table import bodies_table
 from ndld_flow.cli.triage_table import wide_console
 from ndld_flow.records.inspection import (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ndld_flow.base.plain_text import escaped_json
+from ndld_flow.base.text import escaped_json
 from ndld_flow.cli.options import json_option, outputs_option
 
 HELP = """Learn which differences mean nothing on this machine.

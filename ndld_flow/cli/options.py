@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ndld_flow.base.plain_text import escaped_json
+from ndld_flow.base.text import escaped_json
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-from ndld_flow.base.plain_text import escaped_json
+from ndld_flow.base.text import escaped_json
 from ndld_flow.runner.events import Event, Listener, RunFinished
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ndld_flow import api
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.cli.options import files_option, json_option, print_json
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ def _find(name: str, types: Sequence[StepType]) -> tuple[StepType, type[BaseMode
     found = next((found for found in types if found.name == word), None)
     if found is None:
         owners = [owner.name for owner in types if name in owner.cls.parts()]
-        hint = f"did you mean {owners[0]}.{name}?" if owners else say_nearest(name, [found.name for found in types])
+        hint = f"did you mean {owners[0]}.{name}?" if owners else suggest(name, [found.name for found in types])
         raise click.UsageError(f"there is no step {name!r}; {hint}")
     parts = found.cls.parts()
     if part and part not in parts:
-        raise click.UsageError(f"{word} has no {part!r}; {say_nearest(part, parts) or 'its settings name nothing'}")
+        raise click.UsageError(f"{word} has no {part!r}; {suggest(part, parts) or 'its settings name nothing'}")
     return found, parts[part] if part else None

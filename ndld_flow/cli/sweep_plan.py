@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ndld_flow.base.plain_text import shortened, visible_text
+from ndld_flow.base.text import shortened, visible_text
 
 if TYPE_CHECKING:
     from ndld_flow.runner.sweep.plan_sweep import PlannedPoint, SweepPlan

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ndld_flow.base.plain_text import shortened, visible_text
 from ndld_flow.base.quantities import quantity
+from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.runner.events import PointFinished, SweepFinished
 
 MARKS = {

@@ -9,8 +9,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import count, milliseconds, share, size
+from ndld_flow.base.text import short_name
 from ndld_flow.profiles.diagnose.insight import Insight
 from ndld_flow.profiles.diagnose.triage import LayerGroup, TopLayer, Triage
 from ndld_flow.records.profile import Profile

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import TIMES, count
+from ndld_flow.base.text import short_name
 from ndld_flow.drawing.families import family_of_layer, layer_word
 from ndld_flow.drawing.graph import DrawnEdge, DrawnGraph, DrawnNode
 from ndld_flow.drawing.layer_edges import edges_of

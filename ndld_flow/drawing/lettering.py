@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from functools import lru_cache
 
-from ndld_flow.base.plain_text import shortened
+from ndld_flow.base.text import shortened
 
 _NARROW = frozenset("iljtfrI.,:;|!'`()[]{}/\\ 1-")
 _WIDE = frozenset("mwMW@%&")

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.drawing.families import FAMILIES
 
 _NEUTRAL = "#c9cdd2"
@@ -84,7 +84,7 @@ class Colours:
 def colours_for(background: str, palette: str) -> Colours:
     """Colours on `white`, `dark`, `transparent` or `#rrggbb`. Raises `RequestError` for what is none of them."""
     if palette not in PALETTES:
-        raise RequestError(f"there is no palette {palette!r}: {say_nearest(palette, PALETTES)}")
+        raise RequestError(f"there is no palette {palette!r}: {suggest(palette, PALETTES)}")
     paper = _background(background)
     fills = PALETTES[palette]
     if _lightness(paper or "#ffffff") > 0.3:

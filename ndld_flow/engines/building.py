@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ndld_flow.base import errors
 from ndld_flow.base.errors import BackendError, KilledError, NdldFlowError, RequestError
-from ndld_flow.base.plain_text import short_name, shortened, visible_text
+from ndld_flow.base.text import short_name, shortened, visible_text
 from ndld_flow.engines.build_request import BuildAnswer, BuildRequest
 from ndld_flow.engines.chosen_library import choose_library, tell_missing
 from ndld_flow.processes.parent import Ended, run_child

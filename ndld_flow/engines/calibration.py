@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 from ndld_flow.engines.network import ParsedNetwork
 from ndld_flow.engines.optimization_profiles import make_profile
 from ndld_flow.records.build import BuiltProfile

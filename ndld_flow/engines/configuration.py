@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name, suggest
 from ndld_flow.engines.build_settings import AdvancedSettings, BuildSettings, TensorFormatSetting
 from ndld_flow.engines.needed_names import WEIGHTS_FLAGS
 from ndld_flow.engines.network import ParsedNetwork
@@ -173,7 +172,7 @@ def _set_tensor_formats(trt: Bindings, parsed: ParsedNetwork, formats: Mapping[s
         if name not in tensors:
             raise RequestError(
                 f'advanced.io_formats: "{short_name(name)}" is no input or output of the model; '
-                f"{say_nearest(name, tensors)}"
+                f"{suggest(name, tensors)}"
             )
         if wanted.dtype:
             tensors[name].dtype = getattr(trt.DataType, DATA_TYPES[wanted.dtype])
@@ -188,7 +187,7 @@ def _format_mask(trt: Bindings, name: str, formats: tuple[str, ...]) -> int:
         if member is None:
             known = [each.lower() for each in trt.TensorFormat.__members__]
             raise RequestError(
-                f'advanced.io_formats.{short_name(name)}: "{short_name(word)}" is no format; {say_nearest(word, known)}'
+                f'advanced.io_formats.{short_name(name)}: "{short_name(word)}" is no format; {suggest(word, known)}'
             )
         mask |= 1 << int(member)
     return mask

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ndld_flow.base.errors import BackendError, RequestError
-from ndld_flow.base.plain_text import shortened
+from ndld_flow.base.text import shortened
 from ndld_flow.engines.build_request import BuildRequest
 from ndld_flow.engines.calibration import calibrate_from_cache, make_up_ranges
 from ndld_flow.engines.configuration import configure

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ndld_flow.base.errors import BackendError, RequestError
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.engines.chosen_library import choose_library, is_of_release, tell_missing
 from ndld_flow.engines.refusals import refuse_settings

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ndld_flow.base.dtype_names import dtype_of_tensorrt
 from ndld_flow.base.errors import ModelError
-from ndld_flow.base.plain_text import short_name, shortened
+from ndld_flow.base.text import short_name, shortened
 from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.records.build import EngineBackend
 from ndld_flow.records.profile import TensorInfo

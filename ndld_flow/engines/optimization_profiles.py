@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ndld_flow.base.errors import BackendError, RequestError
-from ndld_flow.base.nearest import say_nearest
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name, suggest
 from ndld_flow.engines.build_settings import BatchSetting, BuildSettings, ShapeSetting
 from ndld_flow.inputs import InputSpec, Shape
 from ndld_flow.records.build import BuiltProfile, ShapeRange
@@ -124,7 +123,7 @@ def _refuse_unknown(names: Iterable[str], inputs: Sequence[NetworkInput], where:
     known = [given.name for given in inputs]
     for name in names:
         if name not in known:
-            raise RequestError(f'{where}: "{short_name(name)}" is no input of the model; {say_nearest(name, known)}')
+            raise RequestError(f'{where}: "{short_name(name)}" is no input of the model; {suggest(name, known)}')
 
 
 def _said_range(given: NetworkInput, said: ShapeSetting | None, where: str) -> ShapeRange:

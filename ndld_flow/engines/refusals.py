@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ndld_flow.base.nearest import say_nearest
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name, suggest
 from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.engines.contradictions import list_contradictions
 from ndld_flow.engines.needed_names import Need, list_needs
@@ -46,7 +45,7 @@ def _when(need: Need, names: Names) -> str:
 def _instead(need: Need, names: Names) -> str:
     """Names that no release has are misspelt."""
     if need.own_word and not when_there(names.backend, need.owner, need.name):
-        return say_nearest(need.name, members(names, need.owner)) or need.instead
+        return suggest(need.name, members(names, need.owner)) or need.instead
     return need.instead
 
 

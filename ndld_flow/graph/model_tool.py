@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ndld_flow.base.errors import ModelError, RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.declared_inputs import model_inputs
 from ndld_flow.models.external_files import external_files
@@ -91,7 +91,7 @@ def write_input(model: Path, name: str, inputs: Mapping[str, InputSpec], folder:
     """The values of an input, as the recipe's `inputs:` say, in a `.npy` file. Raises `RequestError`."""
     feeds = make_feeds(model_inputs(model), inputs)
     if name not in feeds:
-        raise RequestError(f"the model has no input {name!r}; {say_nearest(name, feeds)}")
+        raise RequestError(f"the model has no input {name!r}; {suggest(name, feeds)}")
     path = folder / f"input_{list(feeds).index(name)}.npy"
     np.save(path, feeds[name].values, allow_pickle=False)
     return path

@@ -10,8 +10,8 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
 from ndld_flow.base.quantities import count
+from ndld_flow.base.text import suggest
 from ndld_flow.drawing.choices import Reading
 from ndld_flow.drawing.families import family_of
 from ndld_flow.drawing.graph import DrawnEdge, DrawnGraph, DrawnNode, NodeKind
@@ -52,7 +52,7 @@ def chosen_body(model: ir.Model, wanted: str) -> tuple[str, ir.Graph]:
     fitting = [wanted] if wanted in bodies else [address for address in bodies if _ends_with(address, wanted)]
     if not fitting:
         raise RequestError(
-            f"--subgraph {wanted!r}: the model has no such body. {say_nearest(wanted, bodies)}"
+            f"--subgraph {wanted!r}: the model has no such body. {suggest(wanted, bodies)}"
             if bodies
             else f"--subgraph {wanted!r}: the model has no control flow and no local functions, so it has no bodies."
         )

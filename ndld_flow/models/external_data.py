@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError, OutputsError
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 from ndld_flow.models.derived_tensors import StreamedTensor, pieces_of
 from ndld_flow.models.element_types import held_tensor
 from ndld_flow.models.external_files import external_size

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ndld_flow.base.errors import ModelError
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 
 # Message -> field number -> message found there (onnx.proto). What is not listed is skipped.
 _FIELDS: dict[str, dict[int, str]] = {

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
 
 from ndld_flow.base.errors import ModelError, OutputsError
-from ndld_flow.base.plain_text import shortened
+from ndld_flow.base.text import one_paragraph
 from ndld_flow.models.element_types import held_tensor
 from ndld_flow.models.external_data import moved_out, place_tensors
 from ndld_flow.models.external_files import external_files, open_regular
@@ -34,8 +34,6 @@ _MIN_IR_VERSION = 3
 _DEFAULT_DOMAIN = "ai.onnx"
 _MOST_BYTES = 2**31 - 1
 """Of a protobuf message."""
-_MOST_LETTERS = 600
-"""Of a library's message: it may hold whole nodes and names."""
 
 logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # what it warns of, the checker refuses
 
@@ -48,7 +46,6 @@ __all__ = [
     "external_files",
     "load_model",
     "load_without_nodes",
-    "one_paragraph",
     "proto_in_place",
     "read_proto",
     "save_model",
@@ -253,11 +250,6 @@ def _stored_bytes(tensor: ir.TensorProtocol) -> int:
     if tensor.dtype == ir.DataType.STRING:
         return sum(len(text) for text in tensor.numpy().flat)
     return tensor.nbytes
-
-
-def one_paragraph(error: BaseException | str) -> str:
-    """A library's message on one line, without its traceback-like layout, and no longer than people read."""
-    return shortened(" ".join(str(error).replace("==>", ";").split()).replace(" ;", ";"), _MOST_LETTERS)
 
 
 def _innermost(error: BaseException) -> str:

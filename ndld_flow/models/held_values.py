@@ -6,8 +6,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
-from ndld_flow.base.plain_text import shortened
 from ndld_flow.base.quantities import size
+from ndld_flow.base.text import shortened
 from ndld_flow.drawing.model_document import HeldNumbers, HeldTensor
 from ndld_flow.models.attribute_text import scalar_text
 from ndld_flow.models.node_details import dims_text, dtype_text

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError, RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.models.files import all_graphs, check_model, load_model, save_model, summarize_model
 from ndld_flow.models.shape_inference import drop_made_up_names, infer_shapes
 from ndld_flow.records.graph_change import GraphChange
@@ -27,7 +27,7 @@ def check_shapes(model: ir.Model, shapes: FreeShapes, where: str) -> None:
     inputs = {value.name or "": value for value in real_inputs(model)}
     for name, shape in shapes.items():
         if name not in inputs:
-            raise RequestError(f"{where}: the model has no input {name!r}; {say_nearest(name, inputs)}")
+            raise RequestError(f"{where}: the model has no input {name!r}; {suggest(name, inputs)}")
         own = inputs[name].shape
         if own is not None and len(own) != len(shape):
             raise RequestError(
@@ -47,7 +47,7 @@ def check_dims(model: ir.Model, dims: Mapping[str, int], where: str) -> None:
     known = dim_names(model)
     for name in dims:
         if name not in known:
-            told = say_nearest(name, known) or "its inputs have no named dimensions"
+            told = suggest(name, known) or "its inputs have no named dimensions"
             raise RequestError(f"{where}: the model has no dimension {name!r}; {told}")
 
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.models.op_signatures import is_known_op, known_op_types
 
 
@@ -28,7 +28,7 @@ def nodes_of_types(model: ir.Model, op_types: Sequence[str], setting: str) -> di
     for op_type in op_types:
         domain, _, name = op_type.rpartition("::")
         if op_type not in nodes and not is_known_op(name, domain):
-            near = say_nearest(op_type, [*nodes, *known_op_types()])
+            near = suggest(op_type, [*nodes, *known_op_types()])
             raise RequestError(f"`{setting}`: there is no operator {op_type!r}: {near}")
     return {op_type: nodes.get(op_type, []) for op_type in op_types}
 
@@ -47,6 +47,6 @@ def nodes_named(model: ir.Model, patterns: Sequence[str], setting: str) -> dict[
         fits = name_matcher(pattern)
         found[pattern] = [node for name, nodes in names.items() if fits(name) for node in nodes]
         if not found[pattern]:
-            near = say_nearest(pattern, names)
+            near = suggest(pattern, names)
             raise RequestError(f"`{setting}`: no node of this model has a name like {pattern!r}: {near}")
     return found

@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.drawing.families import FAMILIES, Family, family_of
 from ndld_flow.models.files import load_model
 from ndld_flow.models.op_reference import DEFAULT_DOMAIN, Operator, OperatorVersion, operators
@@ -131,10 +131,10 @@ def _words_of(one: ListedOperator) -> str:
 def _check(query: OpQuery, domain: str | None, listed: list[ListedOperator]) -> None:
     """Raises `RequestError` for what cannot fit anything."""
     if query.category and query.category not in FAMILIES:
-        raise RequestError(f"--category {query.category}: {say_nearest(query.category, FAMILIES)}")
+        raise RequestError(f"--category {query.category}: {suggest(query.category, FAMILIES)}")
     domains = {one.domain or DEFAULT_DOMAIN for one in listed}
     if domain is not None and (domain or DEFAULT_DOMAIN) not in domains:
-        raise RequestError(f"--domain {query.domain}: {say_nearest(query.domain or '', domains)}")
+        raise RequestError(f"--domain {query.domain}: {suggest(query.domain or '', domains)}")
     if query.name:
         _check_name(query, domain, listed)
 
@@ -144,7 +144,7 @@ def _check_name(query: OpQuery, domain: str | None, listed: list[ListedOperator]
     if not named:
         names = [one.name for one in listed if domain in (None, one.domain)]
         where = "the model has no operator" if query.model else "there is no operator"
-        raise RequestError(f"{where} {query.name!r}; {say_nearest(query.name.rpartition('::')[2], names)}")
+        raise RequestError(f"{where} {query.name!r}; {suggest(query.name.rpartition('::')[2], names)}")
     if query.model is None and not any(one.version for one in named):
         first = min(one.operator.versions[0].since_version for one in named if one.operator)
         raise RequestError(f"{named[0].name} exists since opset {first}: at opset {query.opset} there is none.")

@@ -9,7 +9,8 @@ import onnx
 import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
-from ndld_flow.models.files import MAX_IR_VERSION, one_paragraph
+from ndld_flow.base.text import one_paragraph
+from ndld_flow.models.files import MAX_IR_VERSION
 from ndld_flow.models.propagated_data import is_little
 
 _READ_BYTES = 1024

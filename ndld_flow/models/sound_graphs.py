@@ -10,8 +10,8 @@ import onnx
 import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import count
+from ndld_flow.base.text import short_name
 
 MOST_NODES = 1_000_000
 """Of a model whose local functions are put where they are called: runtimes do that, and a few that call each other

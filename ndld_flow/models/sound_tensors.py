@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 _COPIED_BYTES = 2**16

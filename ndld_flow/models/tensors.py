@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ndld_flow.base.dtype_names import dtype_of_ort_element
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 
 Array = npt.NDArray[Any]
 
@@ -65,7 +65,7 @@ def fix_dimensions(inputs: Sequence[TensorSpec], sizes: Mapping[str, int]) -> tu
     known = {dim for spec in inputs for dim in spec.shape or () if isinstance(dim, str)}
     for name in sizes:
         if name not in known:
-            raise RequestError(f'free_dimensions: no input has a dimension "{name}"; {say_nearest(name, known)}')
+            raise RequestError(f'free_dimensions: no input has a dimension "{name}"; {suggest(name, known)}')
     return tuple(
         spec if spec.shape is None else replace(spec, shape=tuple(_size(dim, sizes) for dim in spec.shape))
         for spec in inputs

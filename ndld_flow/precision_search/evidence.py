@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from ndld_flow.accuracy.inside.local_error import LocalError
 from ndld_flow.accuracy.inside.ranges import FORMAT_LIMITS, FormatLimits
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import count, number
+from ndld_flow.base.text import short_name
 from ndld_flow.models.float_tensors import Loss
 from ndld_flow.precision.fp16.hazards import scale_in_half
 from ndld_flow.records.divergence import TensorRange

@@ -10,8 +10,8 @@ from typing import Protocol, runtime_checkable
 
 import onnx_ir as ir
 
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import number
+from ndld_flow.base.text import short_name
 from ndld_flow.models.tensors import Array
 from ndld_flow.precision_search.evidence import percent
 from ndld_flow.records.divergence import LayerDivergence, TensorRange

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from ndld_flow.base.errors import BackendError, KilledError, RequestError
-from ndld_flow.base.plain_text import shortened, visible_text
+from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.processes.parent import end_group
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")

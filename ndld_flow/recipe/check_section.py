@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.recipe.sweep_axes import SweptAxis
 from ndld_flow.recipe.sweep_section import SweepSection, sentences
 from ndld_flow.recipe.validate import Mistakes
@@ -35,7 +35,7 @@ class Axes:
         """As `find`; a name that is none is a mistake at this place."""
         axis = self.find(name)
         if axis is None and name not in self.named:
-            mistakes.add(place, f"there is no axis `{name}`", say_nearest(name, self.named))
+            mistakes.add(place, f"there is no axis `{name}`", suggest(name, self.named))
         return axis
 
 
@@ -90,7 +90,7 @@ def _check_counting(section: SweepSection, axes: Axes, mistakes: Mistakes) -> No
 def _check_steps(place: str, named: Iterable[str], steps: Sequence[str], mistakes: Mistakes) -> None:
     for name in named:
         if name not in steps:
-            mistakes.add(f"{place}.{name}", f"there is no step `{name}`", say_nearest(name, steps))
+            mistakes.add(f"{place}.{name}", f"there is no step `{name}`", suggest(name, steps))
 
 
 def _read_exclusion(
@@ -115,4 +115,4 @@ def _read_exclusion(
 def _say_values(axis: SweptAxis, value: JsonValue) -> str:
     if not isinstance(axis.axis, Choices):
         return ""
-    return say_nearest(str(value), [str(known) for known in axis.axis.values])
+    return suggest(str(value), [str(known) for known in axis.axis.values])

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from ndld_flow.base.errors import Problem
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.recipe.environment import READS_ENVIRONMENT, explain_reading
 from ndld_flow.recipe.resolution import TOO_MUCH
 from ndld_flow.recipe.yaml_file import YamlFile
@@ -55,4 +55,4 @@ def _hint(text: str, file: YamlFile) -> str:
     if "nterpolation" not in text or TOO_MUCH in text:
         return ""
     names = re.findall(r"[Ii]nterpolation key '([^']+)'", text)
-    return say_nearest(names[0], file.lines) if names else "write ${steps.NAME.SETTING} for another value"
+    return suggest(names[0], file.lines) if names else "write ${steps.NAME.SETTING} for another value"

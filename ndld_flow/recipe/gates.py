@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ndld_flow.base.declared_metrics import ANY, DURATIONS, UNKNOWN, mixed
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.base.units import parse_bytes, parse_duration_ms
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.run_record import GateResult
@@ -204,7 +204,7 @@ def _evaluate(node: ast.expr, metrics: Mapping[str, Metric]) -> tuple[float, str
     dotted = _dotted(node)
     if dotted is not None:
         if dotted not in metrics:
-            raise GateError(f"there is no metric `{dotted}`; {say_nearest(dotted, metrics)}")
+            raise GateError(f"there is no metric `{dotted}`; {suggest(dotted, metrics)}")
         return metrics[dotted].value, metrics[dotted].unit
     if isinstance(node, ast.BinOp):
         sides = _evaluate(node.left, metrics), _evaluate(node.right, metrics)

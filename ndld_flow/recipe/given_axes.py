@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import Problem, RecipeError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.recipe.compose import Composed
 from ndld_flow.recipe.override_grammar import AxisError, find_axis, read_axis, read_one_value
 from ndld_flow.recipe.places import change_value, find_value, split_key
@@ -132,7 +132,7 @@ def _with_part(axis: GivenAxis, over: dict[str, Any], values: Mapping[str, Any])
     found = _find_name(axis.key, over, values)
     if axis.form is None:
         if found is None:
-            raise AxisError(f"there is no axis `{axis.key}`", say_nearest(axis.key, over))
+            raise AxisError(f"there is no axis `{axis.key}`", suggest(axis.key, over))
         return found, {name: form for name, form in over.items() if name != found}
     return found or axis.key, {**over, found or axis.key: axis.form}
 
@@ -143,9 +143,9 @@ def _choose_variants(axis: GivenAxis, name: str, variants: Mapping[str, JsonValu
     chosen = [str(value) for value in read.values] if isinstance(read, Choices) else []
     for one in chosen:
         if one not in variants:
-            raise AxisError(f"`{name}` has no variant `{one}`", say_nearest(one, variants))
+            raise AxisError(f"`{name}` has no variant `{one}`", suggest(one, variants))
     if not chosen:
-        raise AxisError(f"`{name}` has variants with names", say_nearest("", variants))
+        raise AxisError(f"`{name}` has variants with names", suggest("", variants))
     return {one: variants[one] for one in chosen}
 
 

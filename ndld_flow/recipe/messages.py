@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from ndld_flow.base.nearest import say_nearest
 from ndld_flow.base.settings import describe_settings
+from ndld_flow.base.text import suggest
 
 EXPECTED = {
     "int_type": "a whole number",
@@ -74,7 +74,7 @@ def _explain(detail: Mapping[str, Any], location: Location, model: type[BaseMode
     if kind == "extra_forbidden":
         fields = _model_at(model, location[:-1]).model_fields
         known = [info.alias or name for name, info in fields.items()]
-        return f"there is no setting `{location[-1]}`", say_nearest(str(location[-1]), known)
+        return f"there is no setting `{location[-1]}`", suggest(str(location[-1]), known)
     if kind == "missing":
         is_item = isinstance(location[-1], int)
         return (f"needs {location[-1] + 1} values or more" if is_item else f"`{location[-1]}` is missing"), ""  # type: ignore[operator]
@@ -111,7 +111,7 @@ def _show(value: object) -> str:
 
 def _near_literal(found: object, allowed: str) -> str:
     names = [name.strip().strip("'") for name in allowed.replace(" or ", ", ").split(",")]
-    hint = say_nearest(str(found), names)
+    hint = suggest(str(found), names)
     return hint if hint.startswith("did you mean") else ""
 
 

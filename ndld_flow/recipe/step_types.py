@@ -18,9 +18,8 @@ from blake3 import blake3
 
 from ndld_flow import steps
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.failing_line import failing_line
 from ndld_flow.base.imported_modules import ImportedCode, find_imported, find_imported_by, use_modules
-from ndld_flow.base.source_module import new_module, run_source
+from ndld_flow.base.user_code import failing_line, new_module, run_source
 from ndld_flow.step import Step
 
 ENTRY_POINTS = "ndld_flow.steps"

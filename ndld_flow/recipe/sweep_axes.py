@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.recipe.override_grammar import AxisError, read_axis
 from ndld_flow.recipe.sweep_section import AxisForm, NumberRange
 from ndld_flow.recipe.validate import Mistakes
@@ -75,7 +75,7 @@ def find_root_key(key: str, values: Mapping[str, Any]) -> str:
     if head == "steps":
         name = rest.partition(".")[0]
         if name not in steps:
-            raise AxisError(f"there is no step `{name}`", say_nearest(name, steps))
+            raise AxisError(f"there is no step `{name}`", suggest(name, steps))
         return key
     if head in ROOTS:
         return key
@@ -84,7 +84,7 @@ def find_root_key(key: str, values: Mapping[str, Any]) -> str:
     if head in FIXED:
         raise AxisError(f"`{head}` cannot vary", f"a sweep varies {', '.join(ROOTS)}")
     form = "" if rest else "a key is STEP.SETTING, such as `speed.threads`; "
-    raise AxisError(f"there is no step `{head}`", form + say_nearest(head, [*steps, *ROOTS]))
+    raise AxisError(f"there is no step `{head}`", form + suggest(head, [*steps, *ROOTS]))
 
 
 def _read_axis(name: str, form: AxisForm, values: Mapping[str, Any], mistakes: Mistakes) -> SweptAxis | None:

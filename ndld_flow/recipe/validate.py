@@ -13,8 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from ndld_flow.base.declared_metrics import UNKNOWN, Returns, Wrong, find_metric
 from ndld_flow.base.errors import Problem, RecipeError, RequestError
-from ndld_flow.base.nearest import say_nearest
-from ndld_flow.base.plain_text import visible_name
+from ndld_flow.base.text import suggest, visible_name
 from ndld_flow.recipe.compose import Composed
 from ndld_flow.recipe.gates import Expression, Gate, GateError, parse_gate
 from ndld_flow.recipe.messages import explain_mistakes
@@ -269,9 +268,9 @@ def _find_type(name: str, entry: Mapping[str, Any], types: StepTypes, mistakes: 
     if found is None:
         known = types.names()
         if "step" in entry:
-            mistakes.add(f"steps.{name}.step", f"there is no step type {word!r}", say_nearest(str(word), known))
+            mistakes.add(f"steps.{name}.step", f"there is no step type {word!r}", suggest(str(word), known))
         else:
-            hint = say_nearest(name, known).replace("known:", "say `step: TYPE`, one of:")
+            hint = suggest(name, known).replace("known:", "say `step: TYPE`, one of:")
             mistakes.add(f"steps.{name}", f"`{name}` is no step type and there is no `step:`", hint)
     return found
 
@@ -315,11 +314,11 @@ def _check_read(
     if not isinstance(name, str):
         return f"expected the name of a step, found {name!r}", ""
     if name not in made:
-        return f"there is no step `{name}` before this one", say_nearest(name, made)
+        return f"there is no step `{name}` before this one", suggest(name, made)
     makes = made[name]
     if makes is not None and not issubclass(makes, kind):
         fitting = [step for step, made_kind in made.items() if made_kind is not None and issubclass(made_kind, kind)]
-        return f"`{name}` makes {makes.kind}, but {kind.kind} is read here", say_nearest("", fitting)
+        return f"`{name}` makes {makes.kind}, but {kind.kind} is read here", suggest("", fitting)
     return None
 
 
@@ -361,7 +360,7 @@ def check_sentence(
     for name in dict.fromkeys(sentence.names):
         step, _, metric = name.partition(".")
         if step not in steps:
-            mistakes.add(dotted, f"{text!r}: there is no step `{step}`", say_nearest(step, steps))
+            mistakes.add(dotted, f"{text!r}: there is no step `{step}`", suggest(step, steps))
             continue
         found = _find_metric(metric, steps[step], settled=step not in varying)
         if isinstance(found, Wrong):

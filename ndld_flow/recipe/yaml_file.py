@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from ndld_flow.base.errors import Problem, RecipeError, require_utf8
-from ndld_flow.base.plain_text import visible_name
+from ndld_flow.base.text import visible_name
 from ndld_flow.recipe.yaml_bounds import MAX_BYTES, ExcessError, check_depth, check_size, key_trouble, value_trouble
 
 
@@ -110,9 +110,9 @@ def _near_files(path: Path) -> str:
     folder = path.parent
     if not folder.is_dir():
         return f"there is no folder {folder} either" if str(folder) != "." else ""
-    from ndld_flow.base.nearest import say_nearest
+    from ndld_flow.base.text import suggest
 
-    return say_nearest(path.name, [p.name for p in folder.glob("*.y*ml")])
+    return suggest(path.name, [p.name for p in folder.glob("*.y*ml")])
 
 
 @dataclass

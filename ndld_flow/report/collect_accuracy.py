@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import number
+from ndld_flow.base.text import short_name
 from ndld_flow.records.accuracy import Accuracy, LabelledMetric, OutputAgreement, higher_is_better
 from ndld_flow.report.collect_divergence import DepthView, bound_of, collect_depth
 from ndld_flow.report.collect_samples import SamplesView, collect_samples

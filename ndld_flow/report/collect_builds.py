@@ -9,8 +9,8 @@ from datetime import datetime
 
 from pydantic import JsonValue
 
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import count, size
+from ndld_flow.base.text import short_name
 from ndld_flow.records.build import Build, BuildMemory, BuiltProfile, Constraint, ShapeRange, TimingCacheUse
 from ndld_flow.records.profile import TensorInfo
 from ndld_flow.report.collect_profiles import machine_settings

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ndld_flow.base.plain_text import short_name, visible_name
 from ndld_flow.base.quantities import count, number
+from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.divergence import LayerDivergence, TensorRange
 from ndld_flow.report.json_values import Json
 from ndld_flow.report.shape_words import shape_text

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ndld_flow.base.plain_text import short_name, shortened, visible_name
+from ndld_flow.base.text import short_name, shortened, visible_name
 from ndld_flow.profiles.diagnose.asked_precision import missed_precisions
 from ndld_flow.profiles.diagnose.diagnose_engine import insights_of_engine
 from ndld_flow.profiles.diagnose.engine_subject import EngineSubject

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import apart
+from ndld_flow.base.text import short_name
 from ndld_flow.records.run_record import GateResult, RunRecord
 
 _RELATION = re.compile(r"<=|>=|==|!=|<|>")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ndld_flow.base.plain_text import visible_name
+from ndld_flow.base.text import visible_name
 from ndld_flow.records.profile import Layer
 
 

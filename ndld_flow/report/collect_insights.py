@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ndld_flow.base.plain_text import visible_text
+from ndld_flow.base.text import visible_text
 from ndld_flow.profiles.diagnose.bound import bound_of
 from ndld_flow.profiles.diagnose.diagnose import insights_of
 from ndld_flow.profiles.diagnose.insight import Insight

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ndld_flow.base.plain_text import short_name
-from ndld_flow.base.quantities import milliseconds, seconds, slower_words
+from ndld_flow.base.quantities import milliseconds, relative_speed, seconds
+from ndld_flow.base.text import short_name
 from ndld_flow.profiles.compare.differences import PairCircumstances, circumstances_of
 from ndld_flow.profiles.compare.measured import Measured, Rules
 from ndld_flow.profiles.compare.metric_verdicts import Bounds, judge
@@ -70,7 +70,7 @@ class LatencyOutcome:
         """`27 % slower`, `29 % faster`, `not comparable`; empty without a base."""
         if self.verdict is None:
             return ""
-        return "not comparable" if self.ratio is None else slower_words(self.ratio)
+        return "not comparable" if self.ratio is None else relative_speed(self.ratio)
 
     @property
     def figures_ms(self) -> tuple[float, float]:
@@ -141,7 +141,7 @@ class LatencyOutcome:
 def _between(low: float, high: float) -> str:
     """`13 % to 17 % faster`, `2.0 % faster to 3.0 % slower`: the 95 % interval."""
     ends = sorted((low, high), key=lambda ratio: abs(ratio - 1)) if (low - 1) * (high - 1) > 0 else (low, high)
-    first, second = map(slower_words, ends)
+    first, second = map(relative_speed, ends)
     if first == second:
         return first
     return f"{first.rpartition(' ')[0] if first.split()[-1] == second.split()[-1] else first} to {second}"

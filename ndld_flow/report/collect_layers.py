@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ndld_flow.base.plain_text import short_name, visible_name
 from ndld_flow.base.quantities import milliseconds, share
+from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.profiles.diagnose.asked_precision import missed_precisions
 from ndld_flow.profiles.diagnose.channels import channels_of
 from ndld_flow.profiles.diagnose.lint_subject import is_product

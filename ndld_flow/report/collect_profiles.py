@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import size
+from ndld_flow.base.text import short_name
 from ndld_flow.records.latency import LatencySummary, percentile
 from ndld_flow.records.machine import Machine
 from ndld_flow.records.profile import BatchPoint, Profile, ProfileRun, TensorInfo

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import number
+from ndld_flow.base.text import short_name
 from ndld_flow.records.accuracy import Accuracy, SampleAgreement, higher_is_better
 
 _ROWS_SHOWN = 40

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import number
+from ndld_flow.base.text import short_name
 from ndld_flow.profiles.diagnose.rules_precision import SearchSubject, insights_of_search
 from ndld_flow.records.divergence import LayerDivergence
 from ndld_flow.records.precision_search import KeptNode, PrecisionSearch, Trial

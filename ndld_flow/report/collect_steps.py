@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from ndld_flow.base.plain_text import short_name, visible_text
 from ndld_flow.base.quantities import quantity, seconds
+from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.records.graph_change import GraphChange
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import RunStep, StepRecord

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from operator import attrgetter
 
-from ndld_flow.base.plain_text import visible_name, visible_text
+from ndld_flow.base.text import visible_name, visible_text
 from ndld_flow.records.profile import Layer, Profile, Roofs
 from ndld_flow.report.collect_engines import EngineView
 from ndld_flow.report.collect_layers import UNKNOWN, LayersView, LayerTimes, channels_text, knows_units

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from ndld_flow.base.plain_text import short_name, visible_name, visible_text
+from ndld_flow.base.text import short_name, visible_name, visible_text
 from ndld_flow.drawing.families import FAMILIES
 from ndld_flow.drawing.layer_edges import LayerEdge, Terminal
 from ndld_flow.drawing.layout import Extent, lay_out

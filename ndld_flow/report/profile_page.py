@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 from ndld_flow.records.build import Build
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_engines import EngineView, collect_engines, collect_untimed

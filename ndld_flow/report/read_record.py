@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 from ndld_flow.records.read_document import AnyDocument, read_document
 
 

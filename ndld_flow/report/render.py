@@ -109,12 +109,12 @@ def environment() -> Environment:
         "number",
         "percent",
         "three_digits",
-        "slower_words",
+        "relative_speed",
     )
     made.filters |= {name: getattr(quantities, name) for name in names}
     made.filters["profiler_words"] = profiler_words
     made.globals |= {
         "size_change": lambda before, after: quantities.size_change(before, after).replace("->", "→"),
-        "change_words": quantities.change_words,
+        "relative_change": quantities.relative_change,
     }
     return made

@@ -11,7 +11,7 @@ from typing import Protocol
 from pydantic import ValidationError
 
 from ndld_flow.base.errors import NewerFormatError
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 from ndld_flow.profiles.diagnose.believable import believable
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.activations import Activations

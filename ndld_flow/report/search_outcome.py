@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import count, number
+from ndld_flow.base.text import short_name
 from ndld_flow.records.accuracy import higher_is_better
 from ndld_flow.records.precision_search import PrecisionSearch
 

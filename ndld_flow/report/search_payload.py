@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from ndld_flow.base.plain_text import visible_name
+from ndld_flow.base.text import visible_name
 from ndld_flow.records.accuracy import higher_is_better
 from ndld_flow.records.precision_search import Trial
 from ndld_flow.report.collect_accuracy import AccuracyView

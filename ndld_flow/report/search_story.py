@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import count, number
+from ndld_flow.base.text import short_name
 from ndld_flow.records.precision_search import KeptNode, PrecisionSearch
 from ndld_flow.report.search_outcome import SearchOutcome, is_outside, nodes_word
 

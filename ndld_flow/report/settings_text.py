@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 
 
 @dataclass(frozen=True)

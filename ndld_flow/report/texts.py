@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ndld_flow.base.plain_text import visible_name
+from ndld_flow.base.text import visible_name
 from ndld_flow.records.profile import TensorInfo
 from ndld_flow.report.json_values import Json
 from ndld_flow.report.shape_words import shape_text

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.base import Record
 from ndld_flow.store.store import Store

@@ -26,7 +26,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ndld_flow.base.one_process import is_one_process
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 from ndld_flow.records.base import Record
 from ndld_flow.runner.disk import name_user
 from ndld_flow.runner.events import WAITS

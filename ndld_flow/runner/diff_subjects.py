@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.records.model_diff import PARTS, ModelDiff, Part
 from ndld_flow.records.run_record import RunRecord, SourceRecord
 from ndld_flow.records.step_record import ArtifactRecord, RunStep
@@ -52,7 +52,7 @@ def find_model(reference: str, outputs: Outputs) -> Path:
     chosen = step or _last_made(run)
     if chosen not in models:
         said = f"{reference}: run {run.recipe_name}/{run.id} made no model `{chosen}`"
-        raise RequestError(f"{said}; {say_nearest(chosen, models)}")
+        raise RequestError(f"{said}; {suggest(chosen, models)}")
     made = models[chosen]
     if isinstance(made, SourceRecord):
         return _unchanged(reference, made, outputs)

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.imported_modules import ImportedCode
-from ndld_flow.base.plain_text import visible_name
+from ndld_flow.base.text import visible_name
 from ndld_flow.inputs import Data, InputSpec, names_one_file, patterns_of, without_names
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.host import computing_variables, deciding_variables, describe_circumstances, visible_kinds

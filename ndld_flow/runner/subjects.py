@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.outcome import is_complete
 from ndld_flow.records.profile import Profile
@@ -136,7 +136,7 @@ def _read_step(reference: str, step: str, folder: Path) -> FoundSubject:
     if made and step not in made:
         run = documents.run
         said = f"{reference}: run {run.recipe_name}/{run.id} has no profile `{step}`"
-        raise RequestError(f"{said}; {say_nearest(step, made)}")
+        raise RequestError(f"{said}; {suggest(step, made)}")
     return _subject_of_run(reference, documents, {name: made[name] for name in made if name == step})
 
 

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterator
 
 from ndld_flow.base.errors import NdldFlowError
-from ndld_flow.base.plain_text import shortened, visible_name, visible_text
+from ndld_flow.base.text import shortened, visible_name, visible_text
 from ndld_flow.records.outcome import ENDINGS, RunOutcome, outcome_of_code
 from ndld_flow.records.run_record import RunFailure, RunRecord
 from ndld_flow.records.step_record import Outcome, RunStep

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.plain_text import short_name, shortened
 from ndld_flow.base.quantities import size
+from ndld_flow.base.text import short_name, shortened
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.description import memory_size
 from ndld_flow.models.tensors import TensorSpec, shape_text

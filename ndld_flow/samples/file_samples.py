@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.plain_text import visible_name
+from ndld_flow.base.text import visible_name
 from ndld_flow.models.tensors import Array, shape_text
 from ndld_flow.samples.images import PictureInput, count_frames, image_frames
 from ndld_flow.samples.value_files import StoredArray, cast_to_model, check_family, open_array

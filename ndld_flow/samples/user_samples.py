@@ -10,10 +10,9 @@ import numpy as np
 from blake3 import blake3
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
-from ndld_flow.base.plain_text import short_name, visible_name
+from ndld_flow.base.text import short_name, suggest, visible_name
+from ndld_flow.base.user_code import load_user_module, locating_errors
 from ndld_flow.models.tensors import shape_text
-from ndld_flow.models.user_code import load_user_module, told_with_place
 from ndld_flow.samples.value_files import cast_to_model
 from ndld_flow.samples.wanted_inputs import Feed, WantedInput, check_names
 
@@ -33,7 +32,7 @@ class UserSamples:
         module = load_user_module(path)
         known = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
         if FUNCTION not in known:
-            raise RequestError(f"{path}: there is no function {FUNCTION!r} in it; {say_nearest(FUNCTION, known)}")
+            raise RequestError(f"{path}: there is no function {FUNCTION!r} in it; {suggest(FUNCTION, known)}")
         self._function: Callable[[], Any] = getattr(module, FUNCTION)
         self._count = asked if asked is not None else self._own_count()
         self._digests: dict[int, str] = {}
@@ -49,17 +48,17 @@ class UserSamples:
 
     def feeds(self) -> Iterator[tuple[str, dict[str, Feed]]]:
         """Label and values of each sample, no more than were asked for."""
-        with told_with_place(self._path):
+        with locating_errors(self._path):
             items = iter(self._function())
         for place in range(self._count):
-            with told_with_place(self._path):
+            with locating_errors(self._path):
                 item = next(items, _END)
             if item is _END:
                 raise RequestError(f"{self._path}: {FUNCTION}() ended after {place} samples of {self._count}.")
             yield self._checked(place, item)
 
     def _own_count(self) -> int:
-        with told_with_place(self._path):
+        with locating_errors(self._path):
             made = self._function()
         if not hasattr(made, "__len__"):
             raise RequestError(
@@ -89,7 +88,7 @@ class UserSamples:
         return label, feeds
 
     def _feed(self, one: WantedInput, array: object, origin: str) -> Feed:
-        with told_with_place(self._path):
+        with locating_errors(self._path):
             values = np.array(array)  # a copy: the code may use its buffer again
         how = origin if values.dtype == one.dtype else f"{origin} cast"
         values = cast_to_model(values, one.dtype, one.name, origin)

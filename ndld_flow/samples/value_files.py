@@ -17,8 +17,8 @@ from google.protobuf.message import DecodeError
 from onnx import numpy_helper
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import size
+from ndld_flow.base.text import short_name
 from ndld_flow.models.tensors import Array
 from ndld_flow.samples.generated_values import is_float, is_integer
 

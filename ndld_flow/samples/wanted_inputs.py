@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype, shape_text
 
@@ -80,7 +80,7 @@ def check_names(named: Mapping[str, object], inputs: Sequence[TensorSpec], where
     known = [spec.name for spec in inputs]
     for name in named:
         if name not in known:
-            raise RequestError(f'{where}: "{name}" is no input of {model}; {say_nearest(name, known)}')
+            raise RequestError(f'{where}: "{name}" is no input of {model}; {suggest(name, known)}')
 
 
 def with_batch(wanted: Sequence[WantedInput], batch: int, model: str) -> list[WantedInput]:

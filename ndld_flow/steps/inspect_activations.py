@@ -9,9 +9,9 @@ from pydantic import Field, model_validator
 from ndld_flow.accuracy.accuracy_summary import UNITS
 from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.base.name_patterns import NamePattern
-from ndld_flow.base.plain_text import short_name, visible_name
 from ndld_flow.base.quantities import number
 from ndld_flow.base.settings import Settings
+from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.base.units import Bytes, Fraction
 from ndld_flow.records.accuracy import higher_is_better
 from ndld_flow.records.activations import Activations, CapturedTensor

@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from ndld_flow.base.imported_modules import find_imported
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.base.units import Milliseconds
 from ndld_flow.inputs import InputSpec
 from ndld_flow.records.metric import Metric
@@ -74,12 +74,12 @@ class RunTool(Step[Onnx, Onnx]):
         used = set(self._placeholders())
         for word, name in used:
             if word not in (_NAMED if name is not None else _WORDS):
-                told = say_nearest(word, [*_WORDS, *(f"{word}{{NAME}}" for word in _NAMED)])
+                told = suggest(word, [*_WORDS, *(f"{word}{{NAME}}" for word in _NAMED)])
                 raise ValueError(f"there is no ${word}; {told} (`$$` is a dollar sign)")
             if word == "File" and [path.name for path in self.files].count(name or "") > 1:
                 raise ValueError(f"`files` has several {name!r}: files of one name cannot be told apart")
             if word == "File" and name not in self._files_by_name:
-                told = say_nearest(name or "", self._files_by_name) or "it is empty"
+                told = suggest(name or "", self._files_by_name) or "it is empty"
                 raise ValueError(f"`files` has no {name!r}; {told}")
         if (("Output", None) in used) == self.in_place:
             told = "with `in_place` there is no $Output" if self.in_place else "say where it writes its model: $Output"

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path, PurePath
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.plain_text import visible_name
+from ndld_flow.base.text import visible_name
 
 VALUE_SUFFIXES = (".npy", ".npz", ".pb")
 ANIMATION_SUFFIXES = (".gif", ".webp")

@@ -20,7 +20,7 @@ from typing import Any
 from uuid import uuid4
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.base.plain_text import visible_name
+from ndld_flow.base.text import visible_name
 from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord, StepRecord
 from ndld_flow.store.digest import describe_files, digest_json
 from ndld_flow.store.hidden_credentials import Credentials

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from ndld_flow.base.plain_text import visible_name
+from ndld_flow.base.text import visible_name
 from ndld_flow.sweep_search.space import Axis, Choices, Numbers
 
 Position = int | float

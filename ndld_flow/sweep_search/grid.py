@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ndld_flow.base.plain_text import visible_name
+from ndld_flow.base.text import visible_name
 from ndld_flow.sweep_search.numbered_space import NumberedSpace
 from ndld_flow.sweep_search.search import Trial
 from ndld_flow.sweep_search.space import Assignment, Numbers, Space

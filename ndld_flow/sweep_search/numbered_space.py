@@ -12,8 +12,7 @@ from itertools import pairwise
 
 from pydantic import JsonValue
 
-from ndld_flow.base.nearest import say_nearest
-from ndld_flow.base.plain_text import visible_name
+from ndld_flow.base.text import suggest, visible_name
 from ndld_flow.sweep_search.axis_values import AxisValues, Position, values_of
 from ndld_flow.sweep_search.space import Assignment, Space
 
@@ -113,9 +112,7 @@ class NumberedSpace:
     def _exclusion(self, named: Mapping[str, tuple[JsonValue, ...]]) -> _Exclusion:
         for name in named:
             if name not in self.names:
-                raise ValueError(
-                    f"{visible_name(name)} is excluded, and it is not swept; {say_nearest(name, self.names)}"
-                )
+                raise ValueError(f"{visible_name(name)} is excluded, and it is not swept; {suggest(name, self.names)}")
         depths = {name: depth for depth, name in enumerate(self.names)}
         return {
             depths[name]: {at for value in values if (at := self.axes[depths[name]].position(value)) is not None}

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
-from ndld_flow.base.nearest import say_nearest
-from ndld_flow.base.plain_text import visible_name
+from ndld_flow.base.text import suggest, visible_name
 from ndld_flow.sweep_search.axis_values import values_of
 from ndld_flow.sweep_search.numbered_space import NumberedSpace
 from ndld_flow.sweep_search.quality import Quality, quality_of
@@ -160,7 +159,7 @@ def without_axis(space: Space, name: str) -> Space:
 def _values_along(space: Space, name: str) -> list[JsonValue]:
     axis = next((axis for axis in space.axes if axis.name == name), None)
     if axis is None:
-        nearest = say_nearest(name, (axis.name for axis in space.axes))
+        nearest = suggest(name, (axis.name for axis in space.axes))
         raise ValueError(f"saturation goes along {visible_name(name)}, which is not swept; {nearest}")
     values = values_of(axis)
     if values.count is None:

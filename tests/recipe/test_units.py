@@ -16,10 +16,10 @@ from ndld_flow.base.units import (
     Bytes,
     Fraction,
     Milliseconds,
+    format_setting,
     parse_bytes,
     parse_duration_ms,
     parse_percent,
-    say_setting,
 )
 
 
@@ -140,11 +140,11 @@ def test_the_schema_tells_both_ways() -> None:
     ],
 )
 def test_settings_are_said_as_recipes_write_them(value: float, quantity: str, said: str) -> None:
-    assert say_setting(value, quantity) == said
+    assert format_setting(value, quantity) == said
 
 
 @given(st.sampled_from([("size", parse_bytes), ("duration", parse_duration_ms), ("share", parse_percent)]), st.data())
 def test_what_is_said_of_a_setting_reads_back(one: tuple[str, Callable[[str], float]], data: st.DataObject) -> None:
     quantity, parse = one
     value = data.draw(st.integers(0, 2**50) if quantity == "size" else st.floats(0, 1e12))
-    assert parse(say_setting(value, quantity)) == value
+    assert parse(format_setting(value, quantity)) == value

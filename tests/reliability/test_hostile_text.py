@@ -17,7 +17,7 @@ from playwright.sync_api import Browser
 from pydantic import BaseModel
 
 from ndld_flow import api
-from ndld_flow.base.plain_text import escaped_json
+from ndld_flow.base.text import escaped_json
 from ndld_flow.cli.guarded_output import for_coloured_file, for_file, for_terminal
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.activations.draw import draw_activations

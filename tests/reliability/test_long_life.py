@@ -232,7 +232,7 @@ def test_what_a_newer_version_wrote_is_refused_and_stays(
     for verb in verbs:
         ran = ndld_flow(*(word.replace("{path}", str(next(iter(newer)))) for word in verb), cwd=folder)
         assert ran.returncode == 2, (verb, ran.stdout, ran.stderr)
-        assert "was made by a newer ndld-flow" in ran.stderr
+        assert "was written by a newer ndld-flow" in ran.stderr
         assert "pip install -U ndld-flow" in ran.stderr
         assert any(str(path.relative_to(folder)) in ran.stderr for path in newer), ran.stderr
         assert {path: path.read_bytes() for path in newer} == newer
@@ -244,7 +244,7 @@ def test_a_newer_document_in_a_run_is_told_and_the_rest_is_drawn(open_copy: Call
     (path,) = folder.glob("outputs/runs/golden/2*/agree/accuracy.json")
     newer = by_a_newer_version(path)
     assert ndld_flow("report", "golden", cwd=folder).returncode == 0
-    assert "was made by a newer ndld-flow" in (path.parent.parent / "report.html").read_text("utf-8")
+    assert "was written by a newer ndld-flow" in (path.parent.parent / "report.html").read_text("utf-8")
     assert path.read_bytes() == newer
 
 
@@ -260,7 +260,7 @@ def test_a_store_of_a_newer_format_is_refused(
     before = contents(folder / "outputs")
     ran = ndld_flow(*verb, cwd=folder)
     assert (ran.returncode, contents(folder / "outputs")) == (2, before), ran.stderr
-    assert "store was made by a newer ndld-flow: it has format version 2" in ran.stderr
+    assert "store was written by a newer ndld-flow: it has format version 2" in ran.stderr
     tally(ATTACK).refused += 1
 
 
@@ -305,7 +305,7 @@ def test_an_older_store_is_upgraded_once(tmp_path: Path, monkeypatch: pytest.Mon
         outputs.prepare()
     assert upgraded == ["2", "3"]
     monkeypatch.setattr(store_format, "FORMAT", 2)
-    with pytest.raises(NewerFormatError, match="store was made by a newer ndld-flow: it has format version 3"):
+    with pytest.raises(NewerFormatError, match="store was written by a newer ndld-flow: it has format version 3"):
         _ = outputs.store
 
 

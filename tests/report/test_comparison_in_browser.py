@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from ndld_flow.base.plain_text import visible_name
 from ndld_flow.base.quantities import MINUS
+from ndld_flow.base.text import visible_name
 from ndld_flow.report.comparison.draw import draw_comparison
 from tests.support import comparison_fixtures as made
 from tests.support.report_browser import SharedPages

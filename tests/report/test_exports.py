@@ -234,7 +234,7 @@ def test_no_name_breaks_a_table(name: str) -> None:
 @settings(max_examples=50)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
 def test_any_name_is_read_as_it_is(name: str) -> None:
-    from ndld_flow.base.plain_text import visible_name
+    from ndld_flow.base.text import visible_name
 
     rows = cells_of(table(["a"], [[f"x{code(name)}x"]]))
     shown = rows[1][0]

@@ -21,7 +21,7 @@ from pydantic import JsonValue
 
 from ndld_flow.base import quantities
 from ndld_flow.base.errors import OutputsError, RequestError
-from ndld_flow.base.plain_text import short_name, visible_name, visible_text
+from ndld_flow.base.text import short_name, visible_name, visible_text
 from ndld_flow.profiles.compare.comparison import compare
 from ndld_flow.profiles.compare.measured import Measured, Rules
 from ndld_flow.records.accuracy import Accuracy

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from ndld_flow.base.plain_text import visible_name
 from ndld_flow.base.quantities import TIMES
+from ndld_flow.base.text import visible_name
 from ndld_flow.records.profile import ProfileRun
 from ndld_flow.report.draw import draw_report
 from tests.support.report_browser import SharedPages, rows_of

@@ -9,7 +9,7 @@ from itertools import pairwise
 from ndld_flow.accuracy.inside.capture import TensorPlace
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import is_plain, name_matcher
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 
 MOST_BY_DEFAULT = 32
 _HEAVY = {
@@ -100,14 +100,14 @@ def _fitting(choice: Choice, pattern: str) -> set[str]:
         why = "constants" if not made else "inside bodies of If, Loop or Scan, where tensors have no one value"
         raise RequestError(f'tensors: what "{pattern}" fits is {why} ({fitting[0].name}). Name what reads it.')
     names = [name for place in choice.places for name in (place.name, place.node) if name]
-    near = say_nearest(pattern, [*choice.inputs, *names])
+    near = suggest(pattern, [*choice.inputs, *names])
     raise RequestError(f'tensors: nothing in the model is called "{pattern}", no tensor and no node; {near}')
 
 
 def _of_type(places: Sequence[TensorPlace], op_type: str) -> set[str]:
     found = {place.name for place in places if place.op_type == op_type and not place.in_body}
     if not found:
-        near = say_nearest(op_type, [place.op_type for place in places])
+        near = suggest(op_type, [place.op_type for place in places])
         raise RequestError(f'op_types: the model has no node of type "{op_type}"; {near}')
     return found
 

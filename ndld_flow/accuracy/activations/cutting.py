@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.models.files import load_model, save_model
 
 
@@ -39,7 +39,7 @@ def _found(graph: ir.Graph, until: str) -> tuple[ir.Node, list[ir.Value]]:
     for node in graph:
         if node.name == until:
             return node, [value for value in node.outputs if value.name]
-    raise RequestError(f'until: the model has no tensor and no node "{until}"; {say_nearest(until, _names(graph))}')
+    raise RequestError(f'until: the model has no tensor and no node "{until}"; {suggest(until, _names(graph))}')
 
 
 def _behind(graph: ir.Graph, last: ir.Node) -> list[ir.Node]:

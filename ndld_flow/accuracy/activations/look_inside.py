@@ -26,7 +26,7 @@ from ndld_flow.accuracy.activations.opened_side import (
 from ndld_flow.accuracy.activations.tensor_meter import Looked, TensorMeter
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.declared_inputs import model_inputs
 from ndld_flow.models.float_tensors import Format
@@ -138,7 +138,7 @@ def _layouts(names: Sequence[str], view: ModelView, asked: Mapping[str, Layout])
         fits = name_matcher(pattern)
         fitting = [name for name in names if fits(name) or (name in view.places and fits(view.places[name].node))]
         if not fitting:
-            raise RequestError(f'layout: no captured tensor is called "{pattern}"; {say_nearest(pattern, names)}')
+            raise RequestError(f'layout: no captured tensor is called "{pattern}"; {suggest(pattern, names)}')
         for name in fitting:
             found.setdefault(name, layout)
     return found

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype
 from ndld_flow.samples.feeds import Feed
 from ndld_flow.samples.generated_values import is_float, random_stream
@@ -48,7 +48,7 @@ def noisy_inputs(noise: Noise, inputs: Sequence[TensorSpec]) -> frozenset[str]:
             continue
         if any(spec.name == name for spec in inputs):
             raise RequestError(f'noise: input "{name}" is not of floats, so no noise can be added to it. Leave it out.')
-        near = say_nearest(name, [spec.name for spec in inputs])
+        near = suggest(name, [spec.name for spec in inputs])
         raise RequestError(f'noise: "{name}" is no input of the model; {near}')
     if not floats:
         raise RequestError("noise: the model has no input of floats to add it to. Leave `noise` out.")

@@ -12,7 +12,7 @@ import numpy as np
 from ndld_flow.accuracy.inside.inside import open_inside
 from ndld_flow.accuracy.inside.tensor_places import TensorPlace, in_parts, tensor_bytes, tensors_of
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.models.tensors import Array
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 
@@ -52,7 +52,7 @@ def chosen_places(path: Path, tensors: Sequence[str] | None) -> tuple[TensorPlac
     known = {place.name for place in places}
     for name in tensors or ():
         if name not in known:
-            raise RequestError(f'no node of {path} makes a tensor "{name}"; {say_nearest(name, known)}')
+            raise RequestError(f'no node of {path} makes a tensor "{name}"; {suggest(name, known)}')
     wanted = {place.name for place in places if place.op_type != "Constant"} if tensors is None else set(tensors)
     return tuple(place for place in places if place.name in wanted and place.can_be_captured)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ndld_flow.base.plain_text import shortened
+from ndld_flow.base.text import shortened
 from ndld_flow.graph.diff.contents import digest_of, shape_of, values_text
 from ndld_flow.models.element_types import held_tensor
 from ndld_flow.models.node_details import dtype_text

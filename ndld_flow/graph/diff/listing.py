@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 import onnx_ir as ir
 
-from ndld_flow.base.plain_text import shortened
+from ndld_flow.base.text import shortened
 from ndld_flow.models.element_types import type_name
 from ndld_flow.models.node_details import dtype_text
 from ndld_flow.records.model_diff import Aspect, Change, Counted, TensorItem

@@ -8,7 +8,7 @@ from itertools import zip_longest
 import onnx_ir as ir
 from blake3 import blake3
 
-from ndld_flow.base.plain_text import shortened
+from ndld_flow.base.text import shortened
 from ndld_flow.graph.diff.attributes import attribute_key, attribute_text
 from ndld_flow.graph.diff.listing import changed_text, counts_of, first, text_changes, weightiest
 from ndld_flow.graph.diff.pairs import Pair

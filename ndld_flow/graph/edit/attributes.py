@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import is_plain, name_matcher
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.attribute_making import Given, make_attributes
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.schemas import Schemas, declared_attribute
@@ -59,7 +59,7 @@ def delete_attributes(edited: EditedModel, nodes: Sequence[ir.Node], patterns: S
     found = [(node, name) for node in nodes for name in node.attributes if any(fit(name) for fit in fits)]
     if not found and not allow_empty:
         known = {name for node in nodes for name in node.attributes}
-        told = say_nearest(patterns[0], known) or "they have none"
+        told = suggest(patterns[0], known) or "they have none"
         raise RequestError(f"none of these nodes has an attribute like {patterns[0]!r}; {told}")
     for node, name in found:
         with told_of(node):

@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import one_paragraph, suggest
 from ndld_flow.graph.edit.body_arity import check_body
 from ndld_flow.graph.edit.cloning import Renaming, captured_by, copy_graph, copy_value
 from ndld_flow.graph.edit.dims_joining import join_dims
@@ -22,7 +22,6 @@ from ndld_flow.graph.edit.nesting import Nesting
 from ndld_flow.graph.edit.node_pieces import deep_nodes, read_in_nodes
 from ndld_flow.graph.edit.pruning import prune_values
 from ndld_flow.graph.edit.tensor_types import types_by_signatures
-from ndld_flow.models.files import one_paragraph
 from ndld_flow.models.scopes import node_label, own_subgraphs
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
@@ -40,7 +39,7 @@ def find_body(edited: EditedModel, scope: str) -> tuple[ir.Node, str]:
         for node in graph:
             if f"{address}/{node_label(node)}".lstrip("/") == outer:
                 return node, attribute
-    told = say_nearest(scope, [address for address in known if "/" in address]) or "it has no bodies"
+    told = suggest(scope, [address for address in known if "/" in address]) or "it has no bodies"
     raise RequestError(f"there is no body {scope!r} in this model; {told}")
 
 
@@ -120,7 +119,7 @@ def body_from_scope(edited: EditedModel, node: ir.Node, scope: str, connect: Map
     outer = {value.name or "": value for value in captured_by(graph)}
     for name in connect:
         if name not in outer:
-            raise RequestError(f"{scope!r} reads no outer tensor {name!r}; {say_nearest(name, outer)}")
+            raise RequestError(f"{scope!r} reads no outer tensor {name!r}; {suggest(name, outer)}")
     nesting = Nesting(edited.model)
     read = {outer[own]: nesting.value(name, node.graph) for own, name in connect.items()}
     missing = [value for value in outer.values() if not nesting.sees(node.graph, value) and value not in read]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.cloning import Renaming, captured_values
 from ndld_flow.graph.edit.constant_nodes import ConstantNodes
 from ndld_flow.graph.edit.discarding import drop_nodes
@@ -197,7 +197,7 @@ def _otherwise(
     names = [value.name or "" for value in outputs]
     for name in given:
         if name not in names:
-            raise RequestError(f"`otherwise`: the nodes give no {name!r}; {say_nearest(name, names)}")
+            raise RequestError(f"`otherwise`: the nodes give no {name!r}; {suggest(name, names)}")
     constants = ConstantNodes(edited.model)
     fed = [v for v in captured_values(nodes) if not v.is_initializer() and not constants.makes(v)]
     if not given and len(fed) == len(outputs) == 1:

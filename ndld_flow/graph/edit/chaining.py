@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.function_making import make_function
 from ndld_flow.graph.edit.function_names import new_function_name
@@ -55,7 +55,7 @@ def prepend_model(
     found = connect or _paired(list(own), list(guest.outputs), name)
     for ours in found:
         if ours not in own:
-            raise RequestError(f"this model has no input {ours!r}; {say_nearest(ours, own)}")
+            raise RequestError(f"this model has no input {ours!r}; {suggest(ours, own)}")
     fed = {own[ours]: guest.output(theirs) for ours, theirs in found.items()}
     inputs = {} if connect else guest.inputs
     shared = {inputs[ours]: value for ours, value in own.items() if ours not in found and ours in inputs}
@@ -78,7 +78,7 @@ def merge_model(edited: EditedModel, name: str, share_inputs: Collection[str], p
     own = {value.name or "": value for value in real_inputs(edited.model)}
     for shared in share_inputs:
         if shared not in own:
-            raise RequestError(f"this model has no input {shared!r}; {say_nearest(shared, own)}")
+            raise RequestError(f"this model has no input {shared!r}; {suggest(shared, own)}")
     joined = join(edited, guest, {guest.input(shared): own[shared] for shared in share_inputs}, prefix)
     edited.model.graph.inputs.extend([*joined.inputs.values(), *joined.defaults])
     edited.model.graph.outputs.extend(joined.outputs.values())

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError, RequestError
-from ndld_flow.base.nearest import say_nearest
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name, suggest
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.sanitize.edits import is_standard
 from ndld_flow.models.files import all_graphs
@@ -231,7 +230,7 @@ def rename_dims(model: ir.Model, names: Mapping[str, str]) -> int:
     known = {str(dim.value) for value in shaped for dim in value.shape or () if not isinstance(dim, int) and dim.value}
     for name in names:
         if name not in known:
-            told = say_nearest(name, known) or "it has no named dimensions"
+            told = suggest(name, known) or "it has no named dimensions"
             raise RequestError(f"the model has no dimension {short_name(name)!r}; {told}")
     renaming = _Renaming(names)
     changed = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 
 _SHORT = {
     "fp64": ir.DataType.DOUBLE,
@@ -24,7 +24,7 @@ def dtype_of_word(word: str) -> ir.DataType:
     """
     known = _words()
     if word.lower() not in known:
-        raise RequestError(f"there is no element type {word!r}; {say_nearest(word, known)}")
+        raise RequestError(f"there is no element type {word!r}; {suggest(word, known)}")
     return known[word.lower()]
 
 

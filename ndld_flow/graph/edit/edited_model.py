@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.names_in_use import NamesInUse, values_of
 from ndld_flow.graph.edit.node_selecting import fitting_nodes
 from ndld_flow.graph.edit.selection_criteria import NodeCriteria
@@ -61,7 +61,7 @@ class EditedModel:
         """The graph at an address. Raises `RequestError` with the nearest address."""
         known = self.scopes()
         if scope not in known:
-            told = say_nearest(scope, [address for address in known if address])
+            told = suggest(scope, [address for address in known if address])
             raise RequestError(
                 f"there is no graph {scope!r} in this model; {told or 'it has no subgraphs or functions'}"
             )
@@ -80,7 +80,7 @@ class EditedModel:
         found = [node for node in nodes if node.name == name]
         found = found or [node for node in nodes if any(value.name == name for value in node.outputs)]
         if not found:
-            raise RequestError(f"there is no node {name!r}; {say_nearest(name, map(node_label, nodes))}")
+            raise RequestError(f"there is no node {name!r}; {suggest(name, map(node_label, nodes))}")
         if len(found) > 1:
             raise RequestError(f"{len(found)} nodes are called {name!r}; rename them first, or select by `scope`")
         return found[0]
@@ -93,7 +93,7 @@ class EditedModel:
         known = {value.name or "": value for value in values_of(self.graph(scope))}
         if name not in known:
             where = f" in {scope!r}" if scope else ""
-            raise RequestError(f"there is no tensor {name!r}{where}; {say_nearest(name, filter(None, known))}")
+            raise RequestError(f"there is no tensor {name!r}{where}; {suggest(name, filter(None, known))}")
         return known[name]
 
     def select_values(
@@ -111,7 +111,7 @@ class EditedModel:
             found = [value for value in values if fits(value.name or "")]
             if not found and not allow_empty:
                 names = [value.name or "" for value in values]
-                raise RequestError(f"no tensor has a name like {pattern!r}; {say_nearest(pattern, names)}")
+                raise RequestError(f"no tensor has a name like {pattern!r}; {suggest(pattern, names)}")
             chosen.update(found)
         return [value for value in values if value in chosen]
 

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.catalogue import find_operation, operation_words
 from ndld_flow.graph.edit.operation import Operation
 
@@ -59,7 +59,7 @@ def _read_entry(value: object) -> OperationEntry:
         raise ValueError("an operation is a mapping with one key, its name: `- remove_nodes: {...}`")
     word = str(next(iter(entry)))
     if word not in operation_words():
-        raise ValueError(f"there is no operation `{word}`; {say_nearest(word, operation_words())}")
+        raise ValueError(f"there is no operation `{word}`; {suggest(word, operation_words())}")
     settings = {word: {} if entry[word] is None else entry[word]}
     # JSON, because strict validation of JSON takes a list for a tuple and still refuses "10" for 10
     return entry_type(word).model_validate_json(json.dumps(settings, default=str))

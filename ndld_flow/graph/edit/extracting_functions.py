@@ -8,7 +8,7 @@ import onnx_ir as ir
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.cloning import copy_graph
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.extracting import make_main
@@ -49,7 +49,7 @@ def _call_of(edited: EditedModel, function: ir.Function, wanted: str | None) -> 
         return next(iter(calls), None)
     found = next((node for node in calls if wanted == node_label(node)), None)
     if found is None:
-        told = say_nearest(wanted, map(node_label, calls)) or "nothing calls it"
+        told = suggest(wanted, map(node_label, calls)) or "nothing calls it"
         raise RequestError(f"no node {wanted!r} calls {function_address(function)}; {told}")
     return found
 
@@ -64,7 +64,7 @@ def _attributes(function: ir.Function, site: ir.Node | None, given: Mapping[str,
     }
     for name in given:
         if name not in function.attributes:
-            told = say_nearest(name, function.attributes) or "it has none"
+            told = suggest(name, function.attributes) or "it has none"
             raise RequestError(f"`attributes`: {function_address(function)} has no attribute {name!r}; {told}")
     found: dict[str, ir.Attr] = {}
     for name, default in function.attributes.items():

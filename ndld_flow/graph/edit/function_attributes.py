@@ -10,7 +10,7 @@ import onnx_ir as ir
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.function_names import IR_OF_DEFAULTS, need_ir_version
 from ndld_flow.graph.edit.node_pieces import deep_nodes
@@ -111,7 +111,7 @@ def _refer(function: ir.Function, node: ir.Node, name: str, wanted: str, kind: i
 def _node_in(function: ir.Function, label: str) -> ir.Node:
     nodes = {node_label(node): node for node in deep_nodes(function.graph)}
     if label not in nodes:
-        told = say_nearest(label, nodes) or "it has no nodes"
+        told = suggest(label, nodes) or "it has no nodes"
         raise RequestError(f"there is no node {label!r} in {function_address(function)}; {told}")
     return nodes[label]
 
@@ -126,7 +126,7 @@ def _type_at(function: ir.Function, node: ir.Node, name: str) -> ir.AttributeTyp
     except onnx.defs.SchemaError:
         return None
     if name not in schema.attributes:
-        told = say_nearest(name, schema.attributes) or "it has none"
+        told = suggest(name, schema.attributes) or "it has none"
         raise RequestError(f"{node.op_type} has no attribute {name!r}; {told}")
     return _SCHEMA_TYPES.get(schema.attributes[name].type)
 

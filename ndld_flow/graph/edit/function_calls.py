@@ -9,7 +9,7 @@ import onnx_ir as ir
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.function_attributes import attribute_types, typed_attribute
 from ndld_flow.graph.edit.function_names import Imports, drop_unused_domains, new_function_name
@@ -148,6 +148,6 @@ def _attributes(function: ir.Function, given: Mapping[str, JsonValue]) -> Iterat
     types = attribute_types(function)
     for name, value in given.items():
         if name not in function.attributes:
-            told = say_nearest(name, function.attributes) or "it has none"
+            told = suggest(name, function.attributes) or "it has none"
             raise RequestError(f"{function_address(function)} has no attribute {name!r}; {told}")
         yield typed_attribute(name, value, types.get(name))

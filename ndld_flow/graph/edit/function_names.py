@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.names_in_use import values_of
 from ndld_flow.models.files import all_graphs
@@ -61,7 +61,7 @@ def find_functions(model: ir.Model, patterns: Sequence[str], allow_empty: bool =
         fits = name_matcher(pattern)
         found = {key for key, address in addresses.items() if fits(address) or fits(key[1])}
         if not found and not allow_empty:
-            told = say_nearest(pattern, addresses.values()) or "this model has none"
+            told = suggest(pattern, addresses.values()) or "this model has none"
             raise RequestError(f"there is no local function {pattern!r}; {told}")
         chosen |= found
     return [function for key, function in model.functions.items() if key in chosen]

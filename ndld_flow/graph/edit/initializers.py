@@ -8,7 +8,7 @@ from typing import Protocol
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.format_version import FREE_INITIALIZERS, raise_ir_version
 from ndld_flow.graph.edit.schemas import Schemas, port_at
@@ -81,7 +81,7 @@ def replace_value(edited: EditedModel, said: ReplacementSettings) -> ConstantTen
     graph = edited.graph(said.scope)
     every = {one.name: one for one in constant_tensors(edited.model) if one.graph is graph}
     if said.name not in every:
-        known = say_nearest(said.name, every) or "this graph has none"
+        known = suggest(said.name, every) or "this graph has none"
         raise RequestError(f"there is no initializer {said.name!r}; {known}")
     held = every[said.name]
     shape = tuple(int(dim) for dim in held.tensor.shape.numpy())

@@ -9,8 +9,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
-from ndld_flow.base.nearest import say_nearest
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name, suggest
 from ndld_flow.graph.edit.dtype_words import dtype_of_word
 from ndld_flow.graph.edit.edited_model import EditedModel, values_of
 from ndld_flow.graph.edit.format_version import FREE_INITIALIZERS, raise_ir_version
@@ -55,7 +54,7 @@ def pick(values: Iterable[ir.Value], patterns: Sequence[str], what: str, allow_e
     for pattern in patterns:
         found = set(filter(name_matcher(pattern), known))
         if not found and not allow_empty:
-            told = say_nearest(pattern, known) or f"it has no {what}s"
+            told = suggest(pattern, known) or f"it has no {what}s"
             raise RequestError(f"the model has no {what} {short_name(pattern)!r}; {told}")
         chosen |= found
     return [value for name, value in known.items() if name in chosen]
@@ -158,7 +157,7 @@ def _why_no_output(edited: EditedModel, pattern: str) -> str:
                 "has one value of each output. Let the subgraph hand it out first, or move the nodes out of it"
             )
     names = [value.name or "" for value in values_of(edited.model.graph)]
-    return f"no tensor has a name like {short_name(pattern)!r}; {say_nearest(pattern, names)}"
+    return f"no tensor has a name like {short_name(pattern)!r}; {suggest(pattern, names)}"
 
 
 def _declare(model: ir.Model, values: Sequence[ir.Value], unknown: Declared) -> None:
@@ -210,7 +209,7 @@ def rename(edited: EditedModel, values: Sequence[ir.Value], names: Mapping[str, 
     known = {value.name or "": value for value in values}
     for old in names:
         if old not in known:
-            raise RequestError(f"the model has no {what} {short_name(old)!r}; {say_nearest(old, known)}")
+            raise RequestError(f"the model has no {what} {short_name(old)!r}; {suggest(old, known)}")
     if len(set(names.values())) < len(names):
         raise RequestError("two of them would get one name")
     others = _tensor_names(edited.model) - set(names)
@@ -236,7 +235,7 @@ def reorder(values: MutableSequence[ir.Value], order: Sequence[str], what: str) 
     known = {value.name or "": value for value in values}
     for name in order:
         if name != REST and name not in known:
-            raise RequestError(f"the model has no {what} {short_name(name)!r}; {say_nearest(name, known)}")
+            raise RequestError(f"the model has no {what} {short_name(name)!r}; {suggest(name, known)}")
         if order.count(name) > 1:
             raise RequestError(f"{name!r} comes twice in the order")
     if len(known) < len(values):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.cloning import Renaming
 from ndld_flow.graph.edit.dims_joining import join_dims
 from ndld_flow.graph.edit.dtype_words import word_of_dtype
@@ -117,7 +117,7 @@ def hand_out(model: ir.Model, value: ir.Value, name: str) -> None:
 
 def _found(kind: str, name: str, known: Mapping[str, ir.Value], model: str) -> ir.Value:
     if name not in known:
-        raise RequestError(f"model {model!r} has no {kind} {name!r}; {say_nearest(name, known) or 'it has none'}")
+        raise RequestError(f"model {model!r} has no {kind} {name!r}; {suggest(name, known) or 'it has none'}")
     return known[name]
 
 

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import groups_found, is_regex
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 
 _PART = re.compile(r"\{\{|\}\}|\{(?P<word>[^{}:]*)(?::0?(?P<width>[1-9]))?\}|[{}]")
 WORDS = ("name", "stem", "op_type", "index", "output")
@@ -51,7 +51,7 @@ def _check(template: str) -> str:
         if word is None and part[0] not in ("{{", "}}"):
             raise ValueError(f"{template!r} has a single `{part[0]}`; write `{part[0] * 2}` for the character itself")
         if word is not None and word not in WORDS and not word.isdecimal():
-            raise ValueError(f"{template!r}: there is no {{{word}}}; {say_nearest(word, WORDS)}")
+            raise ValueError(f"{template!r}: there is no {{{word}}}; {suggest(word, WORDS)}")
     return template
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.names_in_use import values_of
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.scopes import own_subgraphs, scopes_of
@@ -55,7 +55,7 @@ class Nesting:
                 where = address or "the main graph"
                 raise RequestError(f"the tensor {name!r} stands in {where}, which cannot be read from {here}")
         known = [each for around in self.seen_from(graph) for each in self._values(around)]
-        raise RequestError(f"there is no tensor {name!r} that {here} can read; {say_nearest(name, known)}")
+        raise RequestError(f"there is no tensor {name!r} that {here} can read; {suggest(name, known)}")
 
     def _values(self, graph: ir.Graph) -> dict[str, ir.Value]:
         if graph not in self._named:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.attribute_making import Given, make_attributes
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.nesting import Nesting
@@ -173,5 +173,5 @@ def _declare(outputs: Sequence[ir.Value], types: Mapping[str, str]) -> None:
     known = {value.name or "": value for value in outputs}
     for name, text in types.items():
         if name not in known:
-            raise RequestError(f"`types`: the node does not make {name!r}; {say_nearest(name, known)}")
+            raise RequestError(f"`types`: the node does not make {name!r}; {suggest(name, known)}")
         known[name].type, known[name].shape = parse_tensor_type(text)

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import is_plain, name_matcher
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.dtype_words import dtype_of_word
 from ndld_flow.graph.edit.names_in_use import values_of
 from ndld_flow.graph.edit.neighbourhood import Neighbourhood
@@ -160,7 +160,7 @@ def _anchor(searched: Sequence[_Scopes], name: str) -> ir.Node | ir.Value:
             return found[0]
     graphs = searched[-1].values()
     known = [holder.name for graph in graphs for holder in (*graph, *values_of(graph)) if holder.name]
-    raise RequestError(f"there is no node or tensor {name!r}; {say_nearest(name, known)}")
+    raise RequestError(f"there is no node or tensor {name!r}; {suggest(name, known)}")
 
 
 def _at_position(found: list[ir.Node], position: str | int | None) -> list[ir.Node]:
@@ -185,5 +185,5 @@ def _nothing(scopes: _Scopes, select: NodeCriteria) -> str:
     for setting, names in known.items():
         for pattern in getattr(select, setting) or ():
             if not any(map(name_matcher(pattern), names)):
-                return f"no node has the {setting} {pattern!r}; {say_nearest(pattern, filter(None, names))}"
+                return f"no node has the {setting} {pattern!r}; {suggest(pattern, filter(None, names))}"
     return "no node fits all that `select` says; `ndld-flow inspect MODEL` lists nodes by the same words"

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
+from ndld_flow.base.text import one_paragraph
 from ndld_flow.graph.edit.opset_steps import CannotConvertError, convert_proto
 from ndld_flow.graph.sanitize.edits import is_standard
 from ndld_flow.models.element_types import type_name
-from ndld_flow.models.files import one_paragraph
 from ndld_flow.models.op_signatures import signature_of
 from ndld_flow.models.sparse_tensors import SparseInitializer
 

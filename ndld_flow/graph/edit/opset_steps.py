@@ -14,7 +14,7 @@ import onnx
 from onnx import numpy_helper
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.models.files import one_paragraph
+from ndld_flow.base.text import one_paragraph
 
 _LIKE_NOW = 7
 """Before this opset operators did not broadcast as they do now: only the converter knows the way from there."""

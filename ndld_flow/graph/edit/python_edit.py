@@ -9,10 +9,9 @@ import onnx_ir as ir
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name, suggest
+from ndld_flow.base.user_code import load_user_module, locating_errors
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.models.user_code import load_user_module, told_with_place
 
 
 def run_edit(edited: EditedModel, path: Path, function: str, arguments: Mapping[str, JsonValue]) -> str:
@@ -24,8 +23,8 @@ def run_edit(edited: EditedModel, path: Path, function: str, arguments: Mapping[
     module = load_user_module(path)
     known = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
     if function not in known:
-        raise RequestError(f"{path}: there is no function {function!r} in it; {say_nearest(function, known)}")
-    with told_with_place(path):
+        raise RequestError(f"{path}: there is no function {function!r} in it; {suggest(function, known)}")
+    with locating_errors(path):
         returned = getattr(module, function)(edited.model, **arguments)
     if isinstance(returned, ir.Model):
         edited.model = returned

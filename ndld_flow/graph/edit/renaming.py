@@ -8,7 +8,7 @@ from typing import TypeVar
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.names_in_use import values_of
 from ndld_flow.models.scopes import inner_graphs, node_label
 from ndld_flow.models.unique_names import identifier
@@ -131,7 +131,7 @@ def _as_told(what: str, families: Sequence[Sequence[Named]], names: Mapping[str,
         found.setdefault(holder.name or "", []).append(holder)
     for old in names:
         if old not in found:
-            raise RequestError(f"there is no {what} {old!r}; {say_nearest(old, filter(None, found))}")
+            raise RequestError(f"there is no {what} {old!r}; {suggest(old, filter(None, found))}")
         if len(found[old]) > 1:
             raise RequestError(f"{len(found[old])} {what}s are called {old!r}; say which by `select` and `scope`")
     wishes = {found[old][0]: new for old, new in names.items()}

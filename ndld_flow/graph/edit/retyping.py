@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name, suggest
 from ndld_flow.graph.edit.dimensions import Snapshot
 from ndld_flow.graph.edit.dtype_words import dtype_of_word, word_of_dtype
 from ndld_flow.graph.edit.edited_model import EditedModel
@@ -26,7 +25,7 @@ def find_edges(edited: EditedModel, names: Sequence[str]) -> list[ir.Value]:
     for name in names:
         value = known.get(name)
         if value is None:
-            raise RequestError(f"the model has no input or output {short_name(name)!r}; {say_nearest(name, known)}")
+            raise RequestError(f"the model has no input or output {short_name(name)!r}; {suggest(name, known)}")
         if value.is_graph_input() and value.is_graph_output():
             raise RequestError(f"{name!r} is an input and an output at once; put an Identity between them first")
         if not isinstance(value.type, ir.TensorType):

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.dtype_words import dtype_of_word
 from ndld_flow.graph.edit.function_attributes import typed_attribute
 from ndld_flow.graph.edit.pattern_matching import Match
@@ -58,7 +58,7 @@ class Conditions:
         variables = pattern.variables()
         for name in self.attributes:
             if name not in variables:
-                told = say_nearest(name, variables) or "it has none"
+                told = suggest(name, variables) or "it has none"
                 raise RequestError(f"`where`: ${name} is no attribute of the pattern; {told}")
 
     def hold_for(self, name: str, value: ir.Value) -> bool:

@@ -13,9 +13,8 @@ import onnx
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import one_paragraph, suggest
 from ndld_flow.graph.edit.tensor_selecting import constant_of
-from ndld_flow.models.files import one_paragraph
 from ndld_flow.models.node_details import is_constant
 from ndld_flow.models.scopes import own_subgraphs
 
@@ -38,7 +37,7 @@ class RuleText:
         """The input of a name. Raises `RequestError` with the nearest one."""
         known = {value.name or "": value for value in self.inputs}
         if name not in known:
-            raise RequestError(f"`{setting}`: {name!r} is no input of the pattern; {say_nearest(name, known)}")
+            raise RequestError(f"`{setting}`: {name!r} is no input of the pattern; {suggest(name, known)}")
         return known[name]
 
     def variables(self) -> dict[str, list[tuple[ir.Node, str]]]:
@@ -94,7 +93,7 @@ def parse_replacement(text: str, pattern: RuleText) -> RuleText:
     known = pattern.variables()
     for name in side.variables():
         if name not in known:
-            told = say_nearest(name, known) or "it has no such variables"
+            told = suggest(name, known) or "it has no such variables"
             raise RequestError(f"`replacement`: ${name} is not in the pattern; {told}")
     return side
 
@@ -136,7 +135,7 @@ def _check_names(proto: onnx.FunctionProto, setting: str) -> None:
 def _check_known(names: Iterable[str], known: set[str], setting: str) -> None:
     for name in names:
         if name and name not in known:
-            raise RequestError(f"`{setting}`: {name!r} is neither an input nor made before; {say_nearest(name, known)}")
+            raise RequestError(f"`{setting}`: {name!r} is neither an input nor made before; {suggest(name, known)}")
 
 
 def _reason(error: Exception) -> str:

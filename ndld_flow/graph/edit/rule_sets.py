@@ -12,13 +12,13 @@ import onnx
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.user_code import load_user_module, locating_errors
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.function_names import Imports
 from ndld_flow.graph.edit.surgeries.rewriting import known_shapes
 from ndld_flow.graph.sanitize.edits import is_standard
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.node_precision import precision_of
-from ndld_flow.models.user_code import load_user_module, told_with_place
 
 _ROUNDS = 10
 """A rule may make a place for another one; rules that undo each other end here."""
@@ -48,7 +48,7 @@ def rules_in_file(path: Path) -> Rules:
     from onnxscript.rewriter.pattern import RewriteRule
 
     given = getattr(load_user_module(path), "rules", None)
-    with told_with_place(path):
+    with locating_errors(path):
         rules = [] if given is None else _listed(given)
     if not rules or not all(isinstance(rule, RewriteRule) for rule in rules):
         raise RequestError(f"{path}: it must have `rules`: onnxscript's RewriteRuleSet, or a list of RewriteRule")
@@ -70,7 +70,7 @@ def apply_rules(edited: EditedModel, rules: Rules, path: Path | None = None) -> 
     old_names = {node: node.name for graph in all_graphs(edited.model) for node in graph}
     progress = _Progress(edited, Imports(edited.model))
     guarded = [_Guarded(rule, name, progress) for name, some in rules.items() for rule in some]
-    with known_shapes(edited.model), told_with_place(path or Path("onnxscript")):
+    with known_shapes(edited.model), locating_errors(path or Path("onnxscript")):
         for _ in range(_ROUNDS):
             before = progress.done.total()
             progress.new.clear()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.models.element_types import type_name
 from ndld_flow.models.files import MAX_OPSET
 from ndld_flow.models.op_reference import AttributeReference, OperatorVersion, Port, PortKind, operators
@@ -68,7 +68,7 @@ class Schemas:
             if not names and domain not in _OF_ONNX:
                 return None
             other = [found.full_name for (_, name), found in operators().items() if name == op_type]
-            told = f"there is {', '.join(other)}" if other else say_nearest(op_type, names)
+            told = f"there is {', '.join(other)}" if other else suggest(op_type, names)
             raise RequestError(f"there is no operator {op_type!r} in the domain {domain or 'ai.onnx'!r}; {told}")
         opset = self.opset(graph, domain)
         version = known.at(opset)
@@ -102,7 +102,7 @@ def declared_attribute(operator: OperatorVersion, name: str) -> AttributeReferen
     """An operator's attribute. Raises `RequestError` with the nearest."""
     known = {attribute.name: attribute for attribute in operator.attributes}
     if name not in known:
-        told = say_nearest(name, known) or "it has none"
+        told = suggest(name, known) or "it has none"
         raise RequestError(f"{operator.name} has no attribute {name!r}; {told}")
     return known[name]
 
@@ -130,7 +130,7 @@ def port_index(operator: OperatorVersion | None, which: int | str, count: int) -
         raise RequestError(f"nobody knows how the inputs of this operator are called; give {which!r} as a number")
     names = [port.name for port in operator.inputs]
     if which not in names:
-        raise RequestError(f"{operator.name} has no input {which!r}; {say_nearest(which, names)}")
+        raise RequestError(f"{operator.name} has no input {which!r}; {suggest(which, names)}")
     index = names.index(which)
     return max(index, count) if operator.inputs[index].kind == "variadic" else index
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.dtype_words import dtype_of_word, word_of_dtype
 from ndld_flow.graph.edit.node_selecting import fitting_nodes
 from ndld_flow.graph.edit.tensor_criteria import TensorCriteria
@@ -151,7 +151,7 @@ def _nothing(every: list[ConstantTensor], select: TensorCriteria) -> str:
     names = [one.name for one in every]
     for pattern in select.name:
         if not any(map(name_matcher(pattern), names)):
-            return f"no {kind} has a name like {pattern!r}; {say_nearest(pattern, names)}"
+            return f"no {kind} has a name like {pattern!r}; {suggest(pattern, names)}"
     dtypes = sorted({word_of_dtype(one.tensor.dtype) for one in every})
     for word in select.dtype:
         if word_of_dtype(dtype_of_word(word)) not in dtypes:

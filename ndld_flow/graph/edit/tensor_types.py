@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError, RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.dtype_words import dtype_of_word, word_of_dtype
 from ndld_flow.graph.edit.surgeries.rewriting import known_shapes
 from ndld_flow.models.element_types import Types, dtype_of, infer_types
@@ -38,7 +38,7 @@ def type_edges(model: ir.Model, edges: Iterable[ir.Value], given: Mapping[str, s
     known = {value.name or "" for value in edges}
     for name in given:
         if name not in known:
-            raise RequestError(f"`{where}`: {name!r} becomes neither input nor output; {say_nearest(name, known)}")
+            raise RequestError(f"`{where}`: {name!r} becomes neither input nor output; {suggest(name, known)}")
     for value in edges:
         if value.name in given:
             value.type, value.shape = parse_tensor_type(given[value.name or ""])

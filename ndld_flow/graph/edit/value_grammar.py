@@ -16,7 +16,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 from ndld_flow.graph.edit.dtype_words import word_of_dtype
 
 Value: TypeAlias = "bool | int | float | str | list[Value]"

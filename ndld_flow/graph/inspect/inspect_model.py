@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import OutputsError, RequestError
 from ndld_flow.base.name_patterns import name_matcher
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.node_selecting import fitting_nodes
 from ndld_flow.graph.edit.selection_criteria import NodeCriteria
 from ndld_flow.graph.edit.tensor_criteria import TensorCriteria
@@ -125,7 +125,7 @@ def _nodes_named(model: ir.Model, views: Views, name: str) -> tuple[InspectedNod
     found = [node for node in nodes if node.name == name]
     found = found or [node for node in nodes if any(value.name == name for value in node.outputs)]
     if not found:
-        raise RequestError(f"there is no node {name!r}; {say_nearest(name, (n.name for n in nodes if n.name))}")
+        raise RequestError(f"there is no node {name!r}; {suggest(name, (n.name for n in nodes if n.name))}")
     return tuple(map(views.node, found))
 
 
@@ -133,7 +133,7 @@ def _tensors_named(views: Views, name: str) -> list[ir.Value]:
     values = list(views.values())
     found = [value for value in values if value.name == name]
     if not found:
-        raise RequestError(f"there is no tensor {name!r}; {say_nearest(name, (v.name for v in values if v.name))}")
+        raise RequestError(f"there is no tensor {name!r}; {suggest(name, (v.name for v in values if v.name))}")
     return found
 
 
@@ -142,7 +142,7 @@ def _fitting(views: Views, patterns: Sequence[str]) -> tuple[InspectedTensor, ..
     values = [value for value in views.values() if value.name]
     found = [value for value in values if any(fits(value.name or "") for fits in matchers)]
     if not found:
-        near = say_nearest(patterns[0], (value.name or "" for value in values))
+        near = suggest(patterns[0], (value.name or "" for value in values))
         raise RequestError(f"no tensor has a name like {patterns[0]!r}; {near}")
     return tuple(map(views.tensor, found))
 

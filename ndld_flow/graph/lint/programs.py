@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from ndld_flow.accuracy.slices import channel_magnitudes
+from ndld_flow.base.text import one_paragraph
 from ndld_flow.graph.lint.subject import Subject, about
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.declared_inputs import model_inputs
-from ndld_flow.models.files import one_paragraph
 from ndld_flow.records.finding import Finding, Severity
 from ndld_flow.samples.sample_feeds import make_samples
 from ndld_flow.samples.sample_settings import SampleSettings

@@ -10,8 +10,8 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import count
+from ndld_flow.base.text import short_name
 from ndld_flow.models.files import check_model, load_model, save_model, summarize_model
 from ndld_flow.models.node_precision import constraints_of, precision_of
 from ndld_flow.models.node_selection import op_name

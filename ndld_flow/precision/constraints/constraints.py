@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 
 from ndld_flow.base.errors import ModelError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.models.files import read_proto
 from ndld_flow.records.precision import PRECISION_KEY, PRECISIONS
 
@@ -32,7 +32,7 @@ def check_precision(precision: str, node: str) -> None:
     if precision not in PRECISIONS:
         raise ModelError(
             f"node {node!r} asks for precision {precision!r} in its metadata {PRECISION_KEY!r}; "
-            f"{say_nearest(precision, PRECISIONS)}"
+            f"{suggest(precision, PRECISIONS)}"
         )
 
 

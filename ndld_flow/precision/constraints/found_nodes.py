@@ -9,8 +9,7 @@ import onnx_ir as ir
 from pydantic import ValidationError
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name, suggest
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.records.precision_search import KeptNode, PrecisionSearch
 from ndld_flow.records.read_document import read_document
@@ -89,7 +88,7 @@ def _key_output(kept: KeptNode) -> str:
 
 
 def _missing(same_type: Sequence[ir.Node], search: PrecisionSearch, kept: KeptNode) -> str:
-    near = say_nearest(kept.node, [node.name for node in same_type if node.name])
+    near = suggest(kept.node, [node.name for node in same_type if node.name])
     here = near.replace("known:", "this one has", 1) if same_type else f"this one has no {kept.op_type}"
     name = short_name(kept.node or _key_output(kept))
     return (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.records.precision import PRECISIONS
 
 _COMMENT = re.compile(r"(^|\s)#.*")
@@ -60,5 +60,5 @@ def _problem(entry: ListedPrecision) -> str:
     if not entry.name:
         return f"{entry.precision!r} is not `name:precision`"
     if entry.precision not in _KNOWN:
-        return f"{entry.name!r} has no precision {entry.precision!r}; {say_nearest(entry.precision, _KNOWN)}"
+        return f"{entry.name!r} has no precision {entry.precision!r}; {suggest(entry.precision, _KNOWN)}"
     return ""

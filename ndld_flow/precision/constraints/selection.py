@@ -13,7 +13,7 @@ from typing import Literal
 import onnx_ir as ir
 
 from ndld_flow.base.name_patterns import name_matcher
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.models.element_types import element_of, infer_types
 from ndld_flow.models.node_precision import FLOATING, INTEGERS
 from ndld_flow.models.node_selection import op_name
@@ -83,12 +83,12 @@ class Selection:
 
     def _unknown(self, rule: Rule) -> str:
         if rule.by == "name":
-            near = say_nearest(rule.pattern, (node.name or "" for node in self._nodes))
+            near = suggest(rule.pattern, (node.name or "" for node in self._nodes))
             return f"no node of this model has a name like {rule.pattern!r}: {near}"
         domain, _, name = rule.pattern.rpartition("::")
         if is_known_op(name, domain):
             return f"this model has no {rule.pattern}"
-        near = say_nearest(rule.pattern, [*map(op_name, self._nodes), *known_op_types()])
+        near = suggest(rule.pattern, [*map(op_name, self._nodes), *known_op_types()])
         return f"there is no operator {rule.pattern!r}: {near}"
 
     def _obstacles_of(self, precision: str) -> dict[ir.Node, str]:

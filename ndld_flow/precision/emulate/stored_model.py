@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 from ndld_flow.models.element_types import Types, dtype_of, element_of, infer_types
 from ndld_flow.models.files import check_model, load_model, save_model
 from ndld_flow.models.op_signatures import is_op

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
 from ndld_flow.base.quantities import MINUS, apart, quantity
+from ndld_flow.base.text import suggest
 from ndld_flow.base.units import parse_bytes, parse_duration_ms
 from ndld_flow.profiles.compare.intervals import median_interval
 from ndld_flow.profiles.compare.measured import FEW_RUNS
@@ -88,9 +88,7 @@ def check_names(gates: Sequence[ParsedGate], deciding: str, profiles: Sequence[P
     units = {metric.metric: metric.unit for profile in profiles for metric in profile.metrics}
     if deciding not in units and units:
         raise RequestError(
-            "\n".join(
-                [f"no profile has the metric `{deciding}`; {say_nearest(deciding, units)}", *_unknown(gates, units)]
-            )
+            "\n".join([f"no profile has the metric `{deciding}`; {suggest(deciding, units)}", *_unknown(gates, units)])
         )
     check_known(gates, units)
 
@@ -107,7 +105,7 @@ def _unknown(gates: Sequence[ParsedGate], units: Mapping[str, str]) -> list[str]
     for gate in gates:
         if gate.metric not in units:
             wrong.append(
-                f"gate `{gate.text}`: no profile has the metric `{gate.metric}`; {say_nearest(gate.metric, units)}"
+                f"gate `{gate.text}`: no profile has the metric `{gate.metric}`; {suggest(gate.metric, units)}"
             )
         elif gate.unit and gate.unit != units[gate.metric]:
             wrong.append(

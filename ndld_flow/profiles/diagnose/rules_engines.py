@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import count, share
+from ndld_flow.base.text import short_name
 from ndld_flow.profiles.diagnose.asked_precision import ignored_nodes, missed_precisions
 from ndld_flow.profiles.diagnose.engine_subject import EngineSubject
 from ndld_flow.profiles.diagnose.insight import Insight

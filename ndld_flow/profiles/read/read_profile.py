@@ -8,7 +8,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.plain_text import visible_name
+from ndld_flow.base.text import visible_name
 from ndld_flow.profiles.read.onnxruntime_profile import profile_of_onnxruntime
 from ndld_flow.profiles.read.sources import Kind, Source, find_source
 from ndld_flow.profiles.read.tensorrt_profile import profile_of_tensorrt

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from ndld_flow.base.plain_text import short_name, visible_name
 from ndld_flow.base.quantities import MINUS, count, number, share
+from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.activations import Activations, CapturedTensor
 from ndld_flow.records.divergence import LayerDivergence
 from ndld_flow.report.shape_words import shape_text

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 from ndld_flow.records.activations import ActivationMap, Activations, CapturedTensor
 from ndld_flow.report.activations.read import read_map, read_picture
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import count
+from ndld_flow.base.text import short_name
 from ndld_flow.records.activations import Activations, CapturedTensor
 from ndld_flow.report.activations.collect_tensors import TensorRow, collect_tensors, link_to, snr_db, snr_words
 from ndld_flow.report.activations.pack_maps import PackedMaps

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from ndld_flow.base.plain_text import short_name, visible_name
+from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.activations import Activations, CapturedTensor, ChannelStatistics, Histogram, SampleShown
 from ndld_flow.records.divergence import LayerDivergence, TensorRange
 from ndld_flow.report.activations.pack_maps import PackedMap, PackedMaps

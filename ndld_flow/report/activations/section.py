@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 from ndld_flow.records.activations import Activations
 from ndld_flow.report.activations.draw import PAGE
 from ndld_flow.report.activations.page import Figure, figures, not_finite, said, title

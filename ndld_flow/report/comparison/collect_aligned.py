@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from ndld_flow.base.plain_text import short_name, visible_name
 from ndld_flow.base.quantities import MINUS, change, milliseconds
+from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.comparison import LayerRow, ProfileComparison
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.collect_layers import UNKNOWN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 from ndld_flow.records.comparison import Comparison, ComparisonGate
 
 _WORST_FIRST = ("failed", "incomparable", "inconclusive", "passed")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import seconds
+from ndld_flow.base.text import short_name
 from ndld_flow.profiles.compare.metric_verdicts import say_change
 from ndld_flow.profiles.compare.rounds import CLOCK_NAMES, estimated_ratio, say_interval
 from ndld_flow.records.comparison import Comparison, ProfileComparison

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from string import ascii_uppercase
 
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 from ndld_flow.records.comparison import Subject
 
 SERIES = 10

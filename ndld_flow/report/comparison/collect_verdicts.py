@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import TIMES, change, quantity, three_digits
+from ndld_flow.base.text import short_name
 from ndld_flow.records.comparison import ComparedMetric, Comparison, MetricVerdict, ProfileComparison
 from ndld_flow.report.comparison.interval_scale import IntervalPlot, IntervalScale
 from ndld_flow.report.comparison.values import ABSENT, agrees, values_beside

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import change
+from ndld_flow.base.text import short_name
 from ndld_flow.records.comparison import Comparison, ProfileComparison
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.comparison.collect_aligned import (

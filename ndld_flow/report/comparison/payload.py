@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import get_args
 
-from ndld_flow.base.plain_text import short_name, visible_name
+from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.comparison import ComparedMetric, Comparison, MatchMethod, ProfileComparison
 from ndld_flow.records.latency import LatencySummary, percentile
 from ndld_flow.records.profile import Layer, Profile

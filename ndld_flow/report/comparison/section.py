@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.report.comparison.collect_differences import DifferenceView, collect_differences
 from ndld_flow.report.comparison.collect_gates import GateView, collect_gates

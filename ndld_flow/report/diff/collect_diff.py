@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import size, three_digits
+from ndld_flow.base.text import short_name
 from ndld_flow.records.model_diff import (
     NOUNS,
     PARTS,

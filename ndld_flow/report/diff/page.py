@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 from ndld_flow.records.model_diff import ModelDiff
 from ndld_flow.report.diff.collect_diff import DiffView, collect_diff
 from ndld_flow.report.diff.payload import diff_payload

@@ -10,8 +10,8 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import quantity
+from ndld_flow.base.text import short_name
 from ndld_flow.records.comparison import ComparedMetric, Comparison, ProfileComparison
 from ndld_flow.records.profile import Profile
 

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 from ndld_flow.records.profile import Layer, Profile, Span
 from ndld_flow.report.json_values import Json
 from ndld_flow.report.shape_words import shape_text

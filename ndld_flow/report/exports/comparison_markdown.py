@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import MINUS, TIMES, change, milliseconds, share, three_digits
+from ndld_flow.base.text import short_name
 from ndld_flow.records.comparison import (
     NOT_RECORDED,
     Comparison,

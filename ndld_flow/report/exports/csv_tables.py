@@ -13,7 +13,7 @@ import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
-from ndld_flow.base.plain_text import visible_name
+from ndld_flow.base.text import visible_name
 from ndld_flow.records.comparison import Comparison, LayerRow, ProfileComparison
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.exports.layer_changes import LayerChange, layer_changes, median_ms

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 
 _SPECIAL = re.compile(
     r"[\\`*\[\]<#!|~&@$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:(?=[\w/\u200b])|\bwww(?=\.)", re.IGNORECASE

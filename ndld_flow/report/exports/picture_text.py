@@ -6,7 +6,7 @@ import unicodedata
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ndld_flow.base.plain_text import short_name, shortened
+from ndld_flow.base.text import short_name, shortened
 
 if TYPE_CHECKING:
     from matplotlib.ft2font import FT2Font

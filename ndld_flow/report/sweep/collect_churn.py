@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.plain_text import short_name, shortened
 from ndld_flow.base.quantities import count, quantity, share
+from ndld_flow.base.text import short_name, shortened
 from ndld_flow.profiles.compare.tactic_churn import Rebuild, asked_alike, find_churn
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.records.tactic_churn import ChangedLayer, Spread, TacticChurn

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import share
+from ndld_flow.base.text import short_name
 from ndld_flow.profiles.compare.intervals import median_interval
 from ndld_flow.records.sweep import SweepObjective, SweepRecord
 from ndld_flow.report.sweep.point_words import objective_words, value_words

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import seconds
+from ndld_flow.base.text import short_name
 from ndld_flow.records.sweep import Sitting, SweepRecord
 from ndld_flow.report.sweep.point_words import points_words
 

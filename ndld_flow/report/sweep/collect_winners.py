@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 from ndld_flow.records.sweep import SweepObjective, SweepPoint, SweepRecord
 from ndld_flow.report.comparison.collect_verdicts import ratio_text
 from ndld_flow.report.comparison.interval_scale import IntervalPlot, IntervalScale

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from ndld_flow.base.plain_text import short_name, shortened
+from ndld_flow.base.text import short_name, shortened
 from ndld_flow.profiles.compare.metrics import which_is_better
 from ndld_flow.records.sweep import SweepAxis, SweepPoint, SweepRecord
 from ndld_flow.report.json_values import rounded

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.sweep.collect_churn import ChurnView
 from ndld_flow.report.sweep.collect_curves import Curve, collect_curves

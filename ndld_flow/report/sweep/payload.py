@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import apart
+from ndld_flow.base.text import short_name
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.json_values import Json, packed, rounded
 from ndld_flow.report.sweep.collect_curves import Curve

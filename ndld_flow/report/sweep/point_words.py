@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import quantity
+from ndld_flow.base.text import short_name
 from ndld_flow.records.sweep import SweepObjective, SweepPoint
 from ndld_flow.report.settings_text import value_text
 

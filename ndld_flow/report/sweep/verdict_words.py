@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import get_args
 
-from ndld_flow.base.plain_text import short_name
 from ndld_flow.base.quantities import change
+from ndld_flow.base.text import short_name
 from ndld_flow.records.sweep import MeasuredAgain, PointOutcome, SweepObjective, SweepPoint, SweepRecord
 from ndld_flow.report.comparison.collect_verdicts import ratio_text
 from ndld_flow.report.sweep.point_words import final, objective_words, objectives_words, points_words, values_words

@@ -20,7 +20,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.base.plain_text import shortened, visible_name
+from ndld_flow.base.text import shortened, visible_name
 from ndld_flow.processes.parent import end_group
 from ndld_flow.records.base import Record
 

@@ -9,8 +9,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.base.nearest import say_nearest
-from ndld_flow.base.plain_text import shortened, visible_name
+from ndld_flow.base.text import shortened, suggest, visible_name
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.sweep_section import Needs
 from ndld_flow.runner.executors.ray_words import NodeAnswer
@@ -137,7 +136,7 @@ def _device_of(demand: Demand, node: Node) -> str:
 def explain_lack(demand: Demand, nodes: Sequence[Node], address: str) -> BackendError:
     """Why no node fits, and which there are."""
     known = sorted({name for node in nodes for name in node.devices})
-    nearest = f" ({say_nearest(demand.device, known)})" if known else ""
+    nearest = f" ({suggest(demand.device, known)})" if known else ""
     wanted = [f"{demand.gpus:g} GPUs"] if demand.gpus else []
     wanted += [f"{demand.cpus:g} CPUs"] if demand.cpus else []
     wanted += [f"the device {demand.device!r}{nearest}"] if demand.device else []

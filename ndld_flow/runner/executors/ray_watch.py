@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.base.plain_text import shortened, visible_name
 from ndld_flow.base.quantities import seconds
+from ndld_flow.base.text import shortened, visible_name
 from ndld_flow.records.step_record import StepRecord
 from ndld_flow.runner.executors.executor import StepTimeoutError, Task
 from ndld_flow.runner.executors.line import Logged, Progressed, Waits

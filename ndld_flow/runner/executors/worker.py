@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from ndld_flow.base import errors
 from ndld_flow.base.errors import NdldFlowError, RecipeError, RequestError
-from ndld_flow.base.plain_text import shortened
+from ndld_flow.base.text import shortened
 from ndld_flow.processes.child import Tell, claim_output, seldom
 from ndld_flow.processes.keeper import ORPHANED, keep_together
 from ndld_flow.runner.disk import explaining_disk

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from ndld_flow.base.plain_text import shortened, visible_text
+from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.processes.parent import end_group, name_signal
 from ndld_flow.runner.executors.line import (
     Answer,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import onnxruntime as ort
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 
 CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"
@@ -31,7 +31,7 @@ def full_name(provider: str) -> str:
     if found is None:
         raise BackendError(
             f'"{provider}" is no execution provider of ONNX Runtime {ort.__version__}; '
-            f"{say_nearest(provider, [short_name(name) for name in ort.get_available_providers()])}"
+            f"{suggest(provider, [short_name(name) for name in ort.get_available_providers()])}"
         )
     available = list(ort.get_available_providers())
     if found not in available:

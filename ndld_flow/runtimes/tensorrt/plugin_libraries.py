@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 from ndld_flow.runtimes.tensorrt.untyped import Bindings, Bound
 
 _ENTRY_POINTS = ("getCreators", "getPluginCreators")

@@ -9,7 +9,7 @@ from pydantic import model_validator
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.library_rules import LIBRARY_RULES
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.selection import Patterns
@@ -52,7 +52,7 @@ class ApplyRules(Operation):
             raise ValueError("say which `rules`, or a `file` that has some")
         for pattern in (*self.rules, *self.omit):
             if not any(map(name_matcher(pattern), LIBRARY_RULES)):
-                raise ValueError(f"there is no rule {pattern!r}; {say_nearest(pattern, LIBRARY_RULES)}")
+                raise ValueError(f"there is no rule {pattern!r}; {suggest(pattern, LIBRARY_RULES)}")
         return self
 
     def apply(self, edited: EditedModel) -> str:

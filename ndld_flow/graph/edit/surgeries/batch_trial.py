@@ -12,11 +12,12 @@ import numpy as np
 import onnxruntime as ort
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.text import one_paragraph
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.surgeries.batch_axes import Batch
 from ndld_flow.models.declared_inputs import model_inputs
 from ndld_flow.models.external_data import INLINE_LIMIT_BYTES, tensors_of
-from ndld_flow.models.files import one_paragraph, save_model
+from ndld_flow.models.files import save_model
 from ndld_flow.models.tensors import Array, TensorSpec
 from ndld_flow.samples.feeds import make_feeds
 

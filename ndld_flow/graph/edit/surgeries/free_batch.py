@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.surgeries.batch_axes import Batch, BatchAxes, axis_after_reshape, outer_counts, shapes_with
 from ndld_flow.graph.edit.surgeries.rewriting import Rewriting, graph_of, known_shapes, label, some_of
@@ -67,7 +67,7 @@ def _batch(model: ir.Model, patterns: Sequence[str], axes: Mapping[str, int], na
     known = {value.name or "": value for value in real_inputs(model)}
     for one in (*patterns, *axes):
         if not any(map(name_matcher(one), known)):
-            raise RequestError(f"the model has no input {one!r}; {say_nearest(one, known)}")
+            raise RequestError(f"the model has no input {one!r}; {suggest(one, known)}")
     chosen = [one for one in known if one in axes or not patterns or any(name_matcher(p)(one) for p in patterns)]
     sizes = {one: _size(known[one], axes.get(one, 0)) for one in chosen}
     first = next((size for size in sizes.values() if size is not None), None)

@@ -9,10 +9,10 @@ import onnx
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.text import one_paragraph
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.surgeries.rewriting import Rewriting, graph_of, known_shapes, label
 from ndld_flow.graph.sanitize.edits import is_standard
-from ndld_flow.models.files import one_paragraph
 from ndld_flow.models.node_precision import precision_metadata
 
 _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.surgeries.rewriting import Rewriting, read_instead
 from ndld_flow.graph.edit.surgeries.transposes import push_transposes
@@ -93,7 +93,7 @@ def _chosen(kind: str, values: Sequence[ir.Value], patterns: Sequence[str]) -> l
         fitting = [value for value in values if fits(value.name or "")]
         if not fitting:
             names = [value.name or "" for value in values]
-            raise RequestError(f"the model has no {kind} {pattern!r}; {say_nearest(pattern, names)}")
+            raise RequestError(f"the model has no {kind} {pattern!r}; {suggest(pattern, names)}")
         found.update(dict.fromkeys(fitting))
     return list(found)
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.dtype_words import dtype_of_word, word_of_dtype
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.surgeries.rewriting import Rewriting
@@ -60,7 +60,7 @@ def _output(model: ir.Model, name: str | None) -> ir.Value:
     if name is None:
         raise RequestError(f"say which `output`: the model has {len(outputs)} ({', '.join(outputs)})")
     if name not in outputs:
-        raise RequestError(f"the model has no output {name!r}; {say_nearest(name, outputs)}")
+        raise RequestError(f"the model has no output {name!r}; {suggest(name, outputs)}")
     return outputs[name]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.nearest import say_nearest
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.dtype_words import dtype_of_word
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.surgeries.layouts import order, permuted
@@ -101,7 +101,7 @@ def _image_input(model: ir.Model, name: str | None) -> ir.Value:
             raise RequestError(f"say which `input`: the model has {len(images)} of 4 dimensions ({known or 'none'})")
         return images[0]
     if name not in inputs:
-        raise RequestError(f"the model has no input {name!r}; {say_nearest(name, inputs)}")
+        raise RequestError(f"the model has no input {name!r}; {suggest(name, inputs)}")
     if inputs[name] not in images:
         raise RequestError(f"input {name} is no image of 4 dimensions: its shape is {show_shape(inputs[name].shape)}")
     return inputs[name]

@@ -11,7 +11,7 @@ import numpy as np
 
 from ndld_flow.base.dtype_names import bits_of_dtype, dtype_of_tensorrt
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype, shape_text
 
 _FLOATS = ("float32", "float16", "bfloat16")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.base.plain_text import short_name
+from ndld_flow.base.text import short_name
 from ndld_flow.models.tensors import Array
 from ndld_flow.runtimes.onnxruntime.device_facts import DeviceTimes
 from ndld_flow.runtimes.tensorrt.engine.cuda_runtime import TO_DEVICE, TO_HOST, CudaRuntime

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ndld_flow.base.errors import BackendError, ModelError
-from ndld_flow.base.plain_text import short_name, shortened, visible_text
+from ndld_flow.base.text import short_name, shortened, visible_text
 from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession
 from ndld_flow.runtimes.tensorrt.library import SPOKEN
 from ndld_flow.runtimes.tensorrt.plugin_libraries import load_plugins

@@ -1,0 +1,75 @@
+"""Text from models, logs and recipes, made visible and short before it reaches a page, a terminal or a message."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+# Terminal colours and cursor moves: a log may hold them, a page has no use for them.
+_ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+
+# NUL and its like become their pictures; what UTF-8 cannot carry becomes the replacement character.
+_VISIBLE: dict[int, int] = {code: 0x2400 + code for code in range(0x20) if code not in (0x09, 0x0A)}
+_VISIBLE |= {0x7F: 0x2421}
+_VISIBLE |= dict.fromkeys((*range(0x80, 0xA0), *range(0xD800, 0xE000)), 0xFFFD)
+# Bidirectional marks would reorder the text around a name; some of these characters end lines.
+_VISIBLE |= dict.fromkeys((0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)), 0xFFFD)
+_VISIBLE_IN_NAME = _VISIBLE | {0x09: 0x2409, 0x0A: 0x240A}
+
+
+# These occur only inside strings, where JSON has an escape for each; `##[` begins a command of CI systems.
+_NOT_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]|(?<=#)#")
+
+
+def visible_name(text: str) -> str:
+    """Return a name on one line, with control characters replaced by their pictures."""
+    # Nearly every name is printable, and translating is thirty times slower than the test.
+    return text if text.isprintable() else text.translate(_VISIBLE_IN_NAME)
+
+
+def visible_text(text: str) -> str:
+    """Return text of any number of lines, without terminal escapes."""
+    return _ANSI.sub("", text.replace("\r\n", "\n")).translate(_VISIBLE)
+
+
+def escaped_json(text: str) -> str:
+    """Return equivalent JSON in which neither a terminal nor a CI system finds a command."""
+    return _NOT_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def shortened(text: str, limit: int) -> str:
+    """Return at most `limit` characters. The middle is left out, since both ends of a name are informative."""
+    if len(text) <= limit:
+        return text
+    tail = limit // 3
+    return f"{text[: limit - tail - 1]}…{text[-tail:]}"
+
+
+def short_name(text: str, limit: int = 160) -> str:
+    """Return a visible name of at most `limit` characters, for places that do not need all of it."""
+    return shortened(visible_name(text), limit)
+
+
+def suggest(name: str, known: Iterable[str], limit: int = 12) -> str:
+    """Return `did you mean "passes"?`, or a list of known names if none is close; empty if there are none.
+
+    Names are shortened to one line, since a model may contain any name.
+    """
+    names = list(dict.fromkeys(known))
+    lowered = {candidate.lower(): candidate for candidate in names}
+    close = get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
+    if close:
+        return f'did you mean "{short_name(lowered[close[0]])}"?'
+    if not names:
+        return ""
+    shown = ", ".join(map(short_name, sorted(names)[:limit]))
+    return f"known: {shown}" + (", ..." if len(names) > limit else "")
+
+
+def one_paragraph(error: BaseException | str) -> str:
+    """Return a library's message on one line, without its layout, at most 600 characters long.
+
+    The message may quote whole nodes.
+    """
+    return shortened(" ".join(str(error).replace("==>", ";").split()).replace(" ;", ";"), 600)
