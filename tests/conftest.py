@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from ndld_flow.base.errors import SourceError
 from ndld_flow.base.one_process import IN_PROCESS
+from ndld_flow.machine.host import deciding_variables
 from ndld_flow.runner.device_locks import FOLDER_VARIABLE
 from tests.support.samples import fetch_sample
 from tests.support.tally import Tally, format_tallies
@@ -33,6 +34,8 @@ def pytest_configure() -> None:
     anything, and nobody has to wait for it.
     """
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    for name in deciding_variables():  # the keys of measurements hold them; tests set those that they are about
+        del os.environ[name]
     sys.dont_write_bytecode = False
     # How long an example takes says more of the machine than of the code.
     settings.register_profile("any_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
