@@ -115,7 +115,7 @@ def report(run: str, *, outputs: str | Path = DEFAULT_OUTPUTS, to: str | Path | 
 
     A profile file or a folder of exports gets a page of its own: at `to`, or beside where you stand.
     """
-    from ndld_flow.runner.draw_reports import draw_any
+    from ndld_flow.runner.draw import draw_any
 
     return draw_any(run, Path(outputs), Path(to) if to is not None else None)
 
@@ -165,8 +165,8 @@ def diff(
     page is written.
     """
     from ndld_flow.report.diff.draw import draw_diff
-    from ndld_flow.runner.diff_subjects import diff_subjects
-    from ndld_flow.runner.runs import Outputs
+    from ndld_flow.runner.outputs import Outputs
+    from ndld_flow.runner.references import diff_subjects
 
     names = str(before), str(after)
     found = diff_subjects(*names, Outputs(Path(outputs)), parts=parts, compare_values=compare_values)
@@ -195,8 +195,8 @@ def layers(subject: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> pandas.Dat
     Raises RequestError where it names several profiles.
     """
     from ndld_flow.report.exports.layers_frame import layers_frame
-    from ndld_flow.runner.runs import Outputs
-    from ndld_flow.runner.subjects import find_profile
+    from ndld_flow.runner.outputs import Outputs
+    from ndld_flow.runner.references import find_profile
 
     return layers_frame(find_profile(subject, Outputs(Path(outputs))))
 
@@ -230,8 +230,8 @@ def inspect(
     of the tensor that the query names.
     """
     from ndld_flow.graph.inspect.inspect_model import Query, export_tensor, inspect_model
-    from ndld_flow.runner.diff_subjects import find_model
-    from ndld_flow.runner.runs import Outputs
+    from ndld_flow.runner.outputs import Outputs
+    from ndld_flow.runner.references import find_model
 
     path, asked = find_model(str(model), Outputs(Path(outputs))), query or Query()
     found = inspect_model(path, asked)
@@ -252,8 +252,7 @@ def draw(
     """
     from ndld_flow.drawing.choices import Look, Reading
     from ndld_flow.drawing.draw import check_look, picture_bytes
-    from ndld_flow.runner.drawn_file import read_drawn
-    from ndld_flow.runner.drawn_page import SUFFIXES, draw_page
+    from ndld_flow.runner.draw import SUFFIXES, draw_page, read_drawn
     from ndld_flow.store.files import write_bytes_atomically
 
     path = Path(target) if target is not None else Path(f"{Path(model).stem}.svg")
@@ -271,14 +270,14 @@ def draw(
 def runs(recipe: str = "*", *, outputs: str | Path = DEFAULT_OUTPUTS) -> list[RunSummary]:
     """Finished runs and sweeps, newest first."""
     from ndld_flow.runner.list_runs import list_runs
-    from ndld_flow.runner.runs import Outputs
+    from ndld_flow.runner.outputs import Outputs
 
     return list_runs(Outputs(Path(outputs)), recipe)
 
 
 def tag(run: str, name: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> Path:
     """Give a run, a sweep or a sweep's point a lasting name; `gc` never removes it then. Returns its folder."""
-    from ndld_flow.runner.runs import Outputs
+    from ndld_flow.runner.outputs import Outputs
 
     kept = Outputs(Path(outputs))
     folder = kept.find_any(run)
@@ -288,7 +287,7 @@ def tag(run: str, name: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> Path:
 
 def untag(name: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> None:
     """Forget a name. The run stays."""
-    from ndld_flow.runner.runs import Outputs
+    from ndld_flow.runner.outputs import Outputs
 
     Outputs(Path(outputs)).remove_tag(name)
 
@@ -331,7 +330,7 @@ def verify(
     *, outputs: str | Path = DEFAULT_OUTPUTS, progress: Callable[[int, int, str], None] = lambda *_: None
 ) -> Verified:
     """Hash every stored artifact anew; what is damaged is set aside."""
-    from ndld_flow.runner.runs import Outputs
+    from ndld_flow.runner.outputs import Outputs
     from ndld_flow.runner.verify import verify_outputs
 
     return verify_outputs(Outputs(Path(outputs)), progress)
@@ -349,7 +348,7 @@ def gc(
     What runs at work use is left. `tell` hears why it waits.
     """
     from ndld_flow.runner.collect_garbage import collect_garbage
-    from ndld_flow.runner.runs import Outputs
+    from ndld_flow.runner.outputs import Outputs
 
     return collect_garbage(Outputs(Path(outputs)), keep, dry_run=dry_run, tell=tell)
 

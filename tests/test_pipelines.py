@@ -19,9 +19,9 @@ from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.activations import Activations
 from ndld_flow.records.build import Build
 from ndld_flow.records.precision_search import PrecisionSearch
+from ndld_flow.records.run_folder import read_sweep_record
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.sweep.collect_churn import collect_churn
-from ndld_flow.report.sweep.read import read_sweep_record
 from ndld_flow.runner.events import RunFinished
 from ndld_flow.sweep_search.make_search import make_search
 

@@ -28,6 +28,6 @@ def command(run: str, name: str | None, delete: bool, outputs: Path) -> None:
     if name is None:
         raise click.UsageError("say the NAME to give, or --delete to forget the tag RUN")
     folder = api.tag(run, name, outputs=outputs)
-    from ndld_flow.runner.runs import name_folder
+    from ndld_flow.runner.outputs import name_folder
 
     click.echo(f"{name} -> {name_folder(folder)}")

@@ -32,7 +32,7 @@ def watch_verb(arguments: Sequence[str]) -> None:
     watcher, child = os.getpid(), os.fork()
     if child:
         sys.exit(_wait(verb, child))
-    from ndld_flow.processes.keeper import end_with_parent
+    from ndld_flow.processes.watchdog import end_with_parent
 
     end_with_parent(watcher)
 
@@ -51,7 +51,7 @@ def _wait(verb: str, child: int) -> int:
     if code >= 0:
         return code
     from ndld_flow.base.errors import KilledError
-    from ndld_flow.processes.parent import name_signal
+    from ndld_flow.processes.launch import name_signal
 
     click.echo(
         f"error: {verb}: the process that read the model was killed by {name_signal(-code) or -code}. A library "

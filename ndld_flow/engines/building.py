@@ -14,7 +14,7 @@ from ndld_flow.base.errors import BackendError, KilledError, NdldFlowError, Requ
 from ndld_flow.base.text import short_name, shortened, visible_text
 from ndld_flow.engines.build_request import BuildAnswer, BuildRequest
 from ndld_flow.engines.chosen_library import choose_library, tell_missing
-from ndld_flow.processes.parent import Ended, run_child
+from ndld_flow.processes.launch import Ended, run_child
 from ndld_flow.records.build import Build
 from ndld_flow.runtimes.tensorrt.library import SPOKEN, Library
 from ndld_flow.store.kinds import Engine

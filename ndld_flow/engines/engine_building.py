@@ -27,8 +27,7 @@ from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.versions import read_version
 from ndld_flow.precision.constraints.asked import asked_precisions, put_beside
 from ndld_flow.precision.constraints.ignored import tell_ignored
-from ndld_flow.processes.child import Tell
-from ndld_flow.processes.peak_memory import peak_memory_bytes
+from ndld_flow.processes.worker import Tell, peak_memory_bytes
 from ndld_flow.profiles.read.engine_layers import read_engine_info
 from ndld_flow.profiles.read.tensorrt_layers import join_layers
 from ndld_flow.records.build import Build, BuiltProfile, Constraint, TimingCacheUse

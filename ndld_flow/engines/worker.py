@@ -14,7 +14,7 @@ from pathlib import Path
 from ndld_flow.base.errors import RequestError
 from ndld_flow.engines.build_request import BuildAnswer, BuildRequest
 from ndld_flow.engines.engine_building import build
-from ndld_flow.processes import child
+from ndld_flow.processes import worker as child
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from ndld_flow.measure.opened import import_library
 from ndld_flow.measure.turns import Opening, Turn
 from ndld_flow.measure.worker import JOB, count_threads
 from ndld_flow.measure.worker_job import Answer, Job, read_feeds
-from ndld_flow.processes import child
+from ndld_flow.processes import worker as child
 
 
 def main() -> None:

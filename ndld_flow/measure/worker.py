@@ -21,8 +21,8 @@ from ndld_flow.measure.process_memory import PeakMemory
 from ndld_flow.measure.recording_plan import RecordingPlan
 from ndld_flow.measure.timing_pass import Copies, Timing, TimingPlan, time_passes
 from ndld_flow.measure.worker_job import Answer, Job, Part, read_feeds
-from ndld_flow.processes import child
-from ndld_flow.processes.child import Tell
+from ndld_flow.processes import worker as child
+from ndld_flow.processes.worker import Tell
 
 JOB = "job.json"
 

@@ -9,7 +9,7 @@ from ndld_flow.base import errors
 from ndld_flow.base.errors import KilledError
 from ndld_flow.measure import worker
 from ndld_flow.measure.worker_job import Answer, Job
-from ndld_flow.processes.parent import Ended, run_child
+from ndld_flow.processes.launch import Ended, run_child
 from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession
 
 

@@ -1,8 +1,9 @@
-"""Runs any program without a shell: its lines are heard as they come, and nothing it started is left behind."""
+"""Runs programs without a shell: passes on their output line by line and ends everything that they started."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import queue
 import re
@@ -11,14 +12,14 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from ndld_flow.base.errors import BackendError, KilledError, RequestError
 from ndld_flow.base.text import shortened, visible_text
-from ndld_flow.processes.parent import end_group
+from ndld_flow.processes.launch import end_group
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _LONGEST_LINE = 2000
@@ -166,3 +167,31 @@ def _code(code: int) -> str:
         return f"code {code}"
     known = [one.name for one in signal.Signals if one == -code]
     return f"signal {known[0] if known else -code}"
+
+
+_PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "SYSTEMROOT")
+"""Of our environment, what a program needs to run at all."""
+_MOST_LINES = 10_000
+"""A log is kept with the record of the run."""
+
+
+def little_environment(scratch: Path, passed: Iterable[str] = ()) -> dict[str, str]:
+    """Of our environment what any program needs, and the variables in `passed`; temporary files go to `scratch`."""
+    ours = {name: os.environ[name] for name in (*_PASSED, *passed) if name in os.environ}
+    return {**ours, "TMPDIR": str(scratch)}
+
+
+def log_to(log: logging.Logger, progress: Callable[[int, int, str], None]) -> Callable[[str], None]:
+    """Writes lines to the step's log, up to a limit, and shows the last one."""
+    count = 0
+
+    def hear(line: str) -> None:
+        nonlocal count
+        count += 1
+        if count <= _MOST_LINES:
+            log.info("%s", line)
+        elif count == _MOST_LINES + 1:
+            log.info("further lines are not kept")
+        progress(0, 0, line)
+
+    return hear

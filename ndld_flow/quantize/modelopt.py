@@ -21,8 +21,7 @@ from ndld_flow.models.tensors import Array
 from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.precision.constraints.found_nodes import first_output
 from ndld_flow.precision.fp16.convert import prepare
-from ndld_flow.processes.program import Program, run_program
-from ndld_flow.processes.program_log import little_environment
+from ndld_flow.processes.program import Program, little_environment, run_program
 from ndld_flow.quantize.modelopt_environment import find_interpreter
 from ndld_flow.quantize.modelopt_settings import ModelOpt
 from ndld_flow.quantize.prepared_model import QuantizableNode, excluded_outputs

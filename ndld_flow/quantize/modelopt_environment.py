@@ -9,8 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ndld_flow.base.errors import NdldFlowError
-from ndld_flow.processes.program import Program, run_program
-from ndld_flow.processes.program_log import little_environment
+from ndld_flow.processes.program import Program, little_environment, run_program
 from ndld_flow.step import Foresight
 
 _LIBRARIES = {"modelopt": "nvidia-modelopt", "modelopt's onnx": "onnx", "modelopt's onnxruntime": "onnxruntime-gpu"}

@@ -20,9 +20,9 @@ from ndld_flow.recipe.sweep_axes import read_axes
 from ndld_flow.recipe.sweep_section import Sentences, SweepSection
 from ndld_flow.recipe.validate import Checker, Known, Mistakes, check_sentence, known_steps
 from ndld_flow.recipe.variations import Variations, open_variations
+from ndld_flow.sweep_search.numbered_space import count_points
 from ndld_flow.sweep_search.search import Direction, Saturation, SearchOptions
 from ndld_flow.sweep_search.space import Assignment, Space
-from ndld_flow.sweep_search.space_size import count_points
 
 
 def make_sweep(composed: Composed, given: Sequence[GivenAxis], trust: bool) -> Sweep:

@@ -9,9 +9,9 @@ from ndld_flow.base.quantities import count, milliseconds, share
 from ndld_flow.base.text import short_name
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.profile import Profile
+from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import StepRecord
-from ndld_flow.report.run_folder import RunDocuments
 
 FOUND_BY = "found_by"
 """The input by which a step reads a search."""

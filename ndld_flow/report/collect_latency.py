@@ -17,9 +17,9 @@ from ndld_flow.profiles.compare.rounds import CLOCK_NAMES
 from ndld_flow.records.comparison import MetricVerdict
 from ndld_flow.records.latency import LatencySummary
 from ndld_flow.records.profile import Profile, TensorCoreShares
+from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.profile_titles import profile_titles
-from ndld_flow.report.run_folder import RunDocuments
 
 _SAME_SITTING = timedelta(minutes=30)
 """Profiles made one after the other start within minutes; further apart, a machine may have drifted."""

@@ -12,12 +12,12 @@ from ndld_flow.profiles.diagnose.rules_precision import SearchSubject, insights_
 from ndld_flow.records.divergence import LayerDivergence
 from ndld_flow.records.precision_search import KeptNode, PrecisionSearch, Trial
 from ndld_flow.records.profile import Profile
+from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.collect_accuracy import bound_text
 from ndld_flow.report.collect_cost import Cost, collect_cost, cost_words
 from ndld_flow.report.collect_divergence import DepthView, bound_of, collect_depth
 from ndld_flow.report.collect_insights import InsightView, Passage, insight_view, passages
 from ndld_flow.report.collect_layers import has_timed_layers
-from ndld_flow.report.run_folder import RunDocuments
 from ndld_flow.report.search_outcome import SearchOutcome, search_outcome
 from ndld_flow.report.search_story import search_story
 from ndld_flow.report.settings_text import Setting, settings_of

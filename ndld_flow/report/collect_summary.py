@@ -13,12 +13,12 @@ from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.build import Build
 from ndld_flow.records.graph_change import GraphSummary
 from ndld_flow.records.outcome import ENDINGS, RunOutcome, is_complete
+from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.records.run_record import RunFailure, RunRecord
 from ndld_flow.records.step_record import RunStep, StepRecord
 from ndld_flow.report.collect_builds import library_name
 from ndld_flow.report.collect_gates import collect_gates
 from ndld_flow.report.collect_latency import LatencyOutcome, collect_latency
-from ndld_flow.report.run_folder import RunDocuments
 from ndld_flow.report.search_outcome import SearchOutcome, outcomes_of
 
 # Of the log of a step that failed; the run's folder has some more.

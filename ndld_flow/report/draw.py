@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from ndld_flow.records.outcome import RunOutcome
+from ndld_flow.records.run_folder import COMPARISON_PAGE, RunDocuments, read_run
 from ndld_flow.report import verdict
 from ndld_flow.report.activations.draw import draw_activations
 from ndld_flow.report.collector_at_rest import collector_at_rest
 from ndld_flow.report.page import collect_page
 from ndld_flow.report.render import RUN_REPORT, render
-from ndld_flow.report.run_folder import COMPARISON_PAGE, RunDocuments, read_run
 from ndld_flow.report.write_page import write_page
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from ndld_flow.records.run_folder import COMPARISON_PAGE, RunDocuments
 from ndld_flow.report.activations.section import ActivationsCard, collect_activations
 from ndld_flow.report.collect_accuracy import AccuracyView, collect_accuracy
 from ndld_flow.report.collect_engines import EngineView, collect_engines, collect_untimed
@@ -21,7 +22,6 @@ from ndld_flow.report.collect_steps import StepView, collect_steps
 from ndld_flow.report.collect_summary import Summary, collect_summary
 from ndld_flow.report.comparison.section import ComparisonSection, collect_comparisons
 from ndld_flow.report.payload import page_payload
-from ndld_flow.report.run_folder import COMPARISON_PAGE, RunDocuments
 from ndld_flow.report.settings_text import Setting
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ndld_flow.base.quantities import count, number, percent, seconds, size, size_change
 from ndld_flow.records.outcome import ENDINGS
+from ndld_flow.records.run_folder import read_documents
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.collect_latency import LatencyOutcome
 from ndld_flow.report.collect_summary import (
@@ -16,7 +17,6 @@ from ndld_flow.report.collect_summary import (
     collect_summary,
 )
 from ndld_flow.report.collector_at_rest import collector_at_rest
-from ndld_flow.report.run_folder import read_documents
 from ndld_flow.report.search_outcome import search_words
 
 

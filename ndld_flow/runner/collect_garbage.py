@@ -11,12 +11,11 @@ from pathlib import Path
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.records.base import Record
+from ndld_flow.records.run_folder import RUN_RECORD, read_run_record, read_sweep_record
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.sweep import SweepRecord
-from ndld_flow.report.run_folder import RUN_RECORD, read_run_record
-from ndld_flow.report.sweep.read import read_sweep_record
 from ndld_flow.runner.disk import explaining_disk
-from ndld_flow.runner.runs import POINTS, Outputs, name_folder
+from ndld_flow.runner.outputs import POINTS, Outputs, name_folder
 from ndld_flow.store.files import find_leftovers, move_aside, remove_any, remove_folder
 from ndld_flow.store.store import Store
 

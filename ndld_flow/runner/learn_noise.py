@@ -17,11 +17,11 @@ from ndld_flow.profiles.compare.rounds import spread_of
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.read_document import read_document
-from ndld_flow.report.run_folder import read_run
+from ndld_flow.records.run_folder import read_run
 from ndld_flow.runner.events import Listener, ignore
+from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.profile_model import override_profile
 from ndld_flow.runner.run import run_recipe
-from ndld_flow.runner.runs import Outputs
 from ndld_flow.runner.state import Request
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import temporary_folder, write_text_atomically

@@ -11,9 +11,8 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.records.base import Record
 from ndld_flow.records.outcome import RunOutcome
 from ndld_flow.records.read_document import read_tree
-from ndld_flow.report.run_folder import RUN_RECORD
-from ndld_flow.report.sweep.read import SWEEP_RECORD
-from ndld_flow.runner.runs import POINTS, Outputs, name_folder, outcome_in
+from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD
+from ndld_flow.runner.outputs import POINTS, Outputs, name_folder, outcome_in
 
 Tags = Mapping[Path, Sequence[str]]
 """Folder of a run or a sweep -> its tags, for people."""

@@ -14,12 +14,12 @@ from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.read_document import read_document
-from ndld_flow.report.run_folder import read_run
+from ndld_flow.records.run_folder import read_run
 from ndld_flow.runner.events import Listener, ignore
+from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runner.references import FoundSubject
 from ndld_flow.runner.run import run_recipe
-from ndld_flow.runner.runs import Outputs
 from ndld_flow.runner.state import Request
-from ndld_flow.runner.subjects import FoundSubject
 from ndld_flow.store.files import temporary_folder
 from ndld_flow.store.kinds import ComparisonDocument, Onnx
 

@@ -1,19 +1,55 @@
-"""Decide, for each step, whether its result is there already, and say why."""
+"""Decide for each step whether its stored result is reused, and why not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
+from ndld_flow.base.errors import BackendError
 from ndld_flow.machine.host import UNKNOWN_HOST
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import KeyParts, StepRecord
 from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key, join_keys, make_key
-from ndld_flow.runner.order import Unit, arrange_steps
 from ndld_flow.runner.reasons import Reason
 from ndld_flow.step import Reuse
 from ndld_flow.store.store import Store
+
+Unit = tuple[RecipeStep, ...]
+"""Steps that are done together: measuring steps that take turns, or one step by itself."""
+
+
+def arrange_steps(recipe: Recipe) -> list[Unit]:
+    """The recipe's steps in the order in which they are done.
+
+    That is the recipe's own order, but for measuring steps that take turns: they wait for the last of them, and what
+    reads them waits too.
+    """
+    place = {step.name: position for position, step in enumerate(recipe.steps)}
+    waiting = sorted(_units(recipe), key=lambda unit: place[unit[-1].name])
+    made, ordered = set(recipe.models), []
+    while waiting:
+        unit = next(unit for unit in waiting if all(made.issuperset(step.reads.values()) for step in unit))
+        waiting.remove(unit)
+        ordered.append(unit)
+        made |= {step.name for step in unit}
+    return ordered
+
+
+def _units(recipe: Recipe) -> list[Unit]:
+    """Steps by type, device and depth: one that reads, over any way, what a measuring step made is deeper than it.
+
+    So no two units wait for each other.
+    """
+    depths = dict.fromkeys(recipe.models, 0)
+    units: dict[Hashable, list[RecipeStep]] = defaultdict(list)
+    measures = {step.name: step.type.cls.takes_turns for step in recipe.steps}
+    for step in recipe.steps:
+        depths[step.name] = max(depths[name] + measures.get(name, False) for name in step.reads.values())
+        key = (step.type.name, step.step.device, depths[step.name]) if measures[step.name] else step.name
+        units[key].append(step)
+    return [tuple(unit) for unit in units.values()]
 
 
 @dataclass(frozen=True)
@@ -204,3 +240,14 @@ def _flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, object
 def _short(value: object) -> str:
     text = "nothing" if value is None else str(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def refuse_hopeless_run(recipe: Recipe, planner: Planner, digests: Mapping[str, str | None]) -> None:
+    """Raise BackendError with all that steps of the run cannot do here. What is reused needs nothing."""
+    obstacles = {step.name: step.step.foresee().of_step(step.name).obstacles for step in recipe.steps}
+    if not any(obstacles.values()):
+        return
+    needed = [decision.step.name for decision in plan_steps(planner, digests) if not decision.reused]
+    told = [f"step {name}: {obstacle}" for name in needed for obstacle in obstacles[name]]
+    if told:
+        raise BackendError("\n".join(told))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ndld_flow.base.errors import RequestError, require_utf8
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.run_folder import read_run
+from ndld_flow.records.run_folder import read_run
 from ndld_flow.runner.events import Listener, RunFinished, ignore
 from ndld_flow.runner.run import run_recipe
 from ndld_flow.runner.state import Request

@@ -1,4 +1,4 @@
-"""Run a recipe: a short loop over its steps."""
+"""Run or plan a recipe without a sweep."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.recipe.load import load_recipe
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.sources import find_models
+from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.records.step_record import RunStep, StepRecord
-from ndld_flow.report.run_folder import read_run_record
-from ndld_flow.runner.conclude import command_of, find_equal_run, finish_run, make_id
+from ndld_flow.runner.conclude import command_of, find_equal_run, finish_run, make_id, note_progress, recording_failure
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.events import (
     Listener,
@@ -25,12 +25,17 @@ from ndld_flow.runner.events import (
     ignore,
 )
 from ndld_flow.runner.executors.executor import Executor, Task
-from ndld_flow.runner.foresight import refuse_hopeless_run
-from ndld_flow.runner.order import Unit, arrange_steps
-from ndld_flow.runner.plan import Decision, Planner, plan_steps, previous_records
-from ndld_flow.runner.runs import Outputs
+from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runner.plan import (
+    Decision,
+    Planner,
+    Unit,
+    arrange_steps,
+    plan_steps,
+    previous_records,
+    refuse_hopeless_run,
+)
 from ndld_flow.runner.state import Request, RunState
-from ndld_flow.runner.unfinished import note_progress, recording_failure
 from ndld_flow.runner.unit_work import clear_damage, gather_work, place_records, skip_step, tell_end, tell_start
 from ndld_flow.store.kinds import Artifact
 

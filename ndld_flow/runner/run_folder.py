@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.records.outcome import is_complete
+from ndld_flow.records.run_folder import RUN_RECORD, STORED, RunDocuments, read_documents
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import ArtifactRecord, RunStep, StepRecord
 from ndld_flow.records.sweep import SweepRecord
@@ -22,8 +23,7 @@ from ndld_flow.report.exports.chrome_trace import chrome_trace
 from ndld_flow.report.exports.csv_tables import engine_layers_csv, layers_csv
 from ndld_flow.report.exports.precision_exports import write_precision_exports
 from ndld_flow.report.exports.profile_markdown import profile_markdown
-from ndld_flow.report.run_folder import RUN_RECORD, STORED, RunDocuments, read_documents
-from ndld_flow.runner.runs import Outputs
+from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.write_comparison import write_comparison
 from ndld_flow.store.files import (
     copy_file,

@@ -1,4 +1,4 @@
-"""Carry out, or plan, what a person asks for: a recipe once, or its sweep."""
+"""Run or plan what a request names: a recipe, or its sweep."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.events import Listener, RunFinished, SweepFinished
+from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.plan import Decision
 from ndld_flow.runner.run import plan_loaded, run_loaded
-from ndld_flow.runner.runs import Outputs
 from ndld_flow.runner.state import Placement, Request
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.sources import FoundModel
 from ndld_flow.records.step_record import RunStep
 from ndld_flow.runner.events import Listener
-from ndld_flow.runner.order import Unit
-from ndld_flow.runner.plan import Planner
-from ndld_flow.runner.runs import Outputs
+from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runner.plan import Planner, Unit
 from ndld_flow.store.kinds import Artifact
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.profile import Profile
+from ndld_flow.records.run_folder import COMPARISON_PAGE
 from ndld_flow.report.comparison.draw import draw_comparison
 from ndld_flow.report.exports.benchmark_json import comparison_benchmark_json
 from ndld_flow.report.exports.chrome_trace import chrome_trace
 from ndld_flow.report.exports.comparison_junit import comparison_junit
 from ndld_flow.report.exports.comparison_markdown import comparison_markdown
 from ndld_flow.report.exports.csv_tables import comparison_csv
-from ndld_flow.report.run_folder import COMPARISON_PAGE
 from ndld_flow.store.files import temporary_folder, write_bytes_atomically, write_text_atomically
 
 PICTURE = "comparison.png"

@@ -95,7 +95,7 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         return _result(done)
 
     def _quantize(self, source: Path, out: Path, data: Data, rooms: Rooms, context: Context) -> Quantization:
-        from ndld_flow.processes.program_log import log_to
+        from ndld_flow.processes.program import log_to
         from ndld_flow.quantize.modelopt import Settings, quantize_by_modelopt
         from ndld_flow.quantize.quantize_file import quantize_file
 

@@ -135,8 +135,7 @@ class RunTool(Step[Onnx, Onnx]):
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.graph.model_tool import copy_model, run_on_model, take_model
         from ndld_flow.models.files import describe_change
-        from ndld_flow.processes.program import Program, run_program
-        from ndld_flow.processes.program_log import log_to
+        from ndld_flow.processes.program import Program, log_to, run_program
 
         folder, scratch = context.scratch / "output", context.scratch / "scratch"
         folder.mkdir()
@@ -176,7 +175,7 @@ class RunTool(Step[Onnx, Onnx]):
         return lambda text: _PLACEHOLDER.sub(path_of, text)
 
     def _environment(self, put: Callable[[str], str], scratch: Path) -> dict[str, str]:
-        from ndld_flow.processes.program_log import little_environment
+        from ndld_flow.processes.program import little_environment
 
         passed = (name for name, value in self.environment.items() if value is None)
         said = {name: put(value) for name, value in self.environment.items() if value is not None}

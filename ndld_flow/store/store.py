@@ -2,24 +2,27 @@
 
 ::
 
+    store/FORMAT                              the number of this layout
     store/objects/ab/abcdef.../model.onnx     an artifact's files, read-only
     store/records/ab/abcdef....json           a StepRecord with a seal, by the step's key
-    store/sources/....json                    a fetched model's ArtifactRecord, by where it came from
-    store/locks/  store/building/…/            work in progress, and whose it is
-    store/caches/                             what only saves time, such as TensorRT's timing caches
-    store/salt                                random bytes, without which nobody can try passwords against a key
-    store/damaged/                            what did not match its digest or its seal, set aside
+    store/sources/....json                    a fetched model's ArtifactRecord, by its origin
+    store/locks/  store/building/.../         work in progress, and its owner
+    store/caches/                             files that only save time, such as TensorRT's timing caches
+    store/salt                                random bytes: without them nobody can try passwords against a key
+    store/damaged/                            files that did not match their digest or seal
 
-Everything is built aside, synced and renamed: a killed process leaves at most a folder in `building/`, which the next
-run removes.
+Everything is built in a temporary folder, synced and renamed: a killed process leaves at most a folder in `building/`,
+which the next run removes. A store without a `FORMAT` file is older than that file and has format 1. The form of the
+file itself never changes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -242,3 +245,48 @@ def _read_salt(path: Path) -> bytes:
             "those who share this store read it, or remove it, which costs their results."
         ) from None
     return salt if len(salt) == _SALT_BYTES else b""
+
+
+FORMAT = 1
+FORMAT_FILE = "FORMAT"
+
+_UPGRADES: Mapping[int, Callable[[Path], None]] = {}
+"""Earlier format -> what makes the next one of a store, in its place; told twice to do it, it goes on where it was."""
+# The number stands there twice: with damage to one of them, the file says nothing.
+_WRITTEN = re.compile(r"(\d{1,4})\n[^\n]* format \1 [^\n]*\n", re.ASCII)
+_LONGEST = 1_000
+
+
+def mark_store(root: Path) -> None:
+    """Say in a store that is new, or says nothing, which format it has. Raises OSError."""
+    if _read_format(root) is None:
+        _write_format(root, 1 if (root / "objects").exists() else FORMAT)
+
+
+def open_store(root: Path) -> None:
+    """Bring a store of an earlier format up to this one. Raises NewerFormatError for one of a later format."""
+    found = _read_format(root) or 1
+    if found > FORMAT:
+        raise NewerFormatError(f"the store {root}", found, FORMAT)
+    if found == FORMAT or not root.exists():
+        return
+    with Locks(root / "locks").hold("format"):
+        for number in range(_read_format(root) or 1, FORMAT):  # another process may have done it meanwhile
+            _UPGRADES[number](root)
+            _write_format(root, number + 1)
+
+
+def _read_format(root: Path) -> int | None:
+    """None where no store is, or one that says nothing that can be read."""
+    try:
+        with (root / FORMAT_FILE).open("rb") as file:
+            text = file.read(_LONGEST).decode("utf-8", "replace")
+    except OSError:
+        return None
+    written = _WRITTEN.fullmatch(text)
+    return int(written[1]) if written else None
+
+
+def _write_format(root: Path, number: int) -> None:
+    sentence = f"A store of ndld-flow, format {number} (results by digest). Leave it to ndld-flow: verify, gc, runs."
+    write_text_atomically(root / FORMAT_FILE, f"{number}\n{sentence}\n")

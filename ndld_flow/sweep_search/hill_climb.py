@@ -6,12 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 
 from ndld_flow.sweep_search.axis_values import AxisValues
-from ndld_flow.sweep_search.neighbours import neighbours_of
-from ndld_flow.sweep_search.numbered_space import NumberedSpace, Place
-from ndld_flow.sweep_search.quality import Quality, quality_of
-from ndld_flow.sweep_search.search import SearchOptions, Trial
+from ndld_flow.sweep_search.numbered_space import NumberedSpace, Place, neighbours_of
+from ndld_flow.sweep_search.search import Quality, SearchOptions, Trial, quality_of
 from ndld_flow.sweep_search.space import Assignment, Space
-from ndld_flow.sweep_search.unasked import Unasked
+from ndld_flow.sweep_search.untried import Unasked
 
 _STRIDES = tuple(2.0**-halvings for halvings in range(2, 9))
 

@@ -1,12 +1,11 @@
-"""The points of a space, numbered: how many there are, which one is the n-th, which number a point has.
+"""The points of a space, numbered: their count, the n-th point, the number of a point, its neighbours.
 
-Nothing is listed, so a space of 10^12 points costs as much as one of ten.
-"""
+Nothing is listed, so a space of 10^12 points costs as much as one of ten."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -157,3 +156,35 @@ def _runs_around(met: Mapping[int, int], count: int, elsewhere: int) -> list[_Ru
 
 def _length(axis: AxisValues) -> int:
     return 1 if axis.count is None else axis.count
+
+
+def neighbours_of(place: Place, axes: Sequence[AxisValues], stride: float = 0.0) -> Iterator[Place]:
+    """Places that differ on one axis, by a share of its length or by one value, whichever is further.
+
+    Where there is no order, every other value is near.
+    """
+    for depth, axis in enumerate(axes):
+        for position in _away(axis, place[depth], stride):
+            yield (*place[:depth], position, *place[depth + 1 :])
+
+
+def _away(axis: AxisValues, position: Position, stride: float) -> list[Position]:
+    if not axis.ordered:
+        return axis.beside(position)
+    share = axis.share(position)
+    ends = (axis.nearest(max(0.0, share - stride)), axis.nearest(min(1.0, share + stride)))
+    return [end for end in dict.fromkeys(ends) if end != position] or axis.beside(position)
+
+
+def count_points(space: Space) -> int | None:
+    """Points that are not excluded; None when an axis takes any number between two bounds.
+
+    Raises ValueError, with a sentence, for bounds that make no axis and exclusions that name none.
+    """
+    return NumberedSpace(space).size
+
+
+def excluded_count(space: Space) -> int | None:
+    """Points that are left out; None when an axis takes any number between two bounds. Raises as `count_points`."""
+    numbered = NumberedSpace(space)
+    return numbered.with_excluded - numbered.count if numbered.finite else None

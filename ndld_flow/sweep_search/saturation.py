@@ -9,8 +9,7 @@ from pydantic import JsonValue
 from ndld_flow.base.text import suggest, visible_name
 from ndld_flow.sweep_search.axis_values import values_of
 from ndld_flow.sweep_search.numbered_space import NumberedSpace
-from ndld_flow.sweep_search.quality import Quality, quality_of
-from ndld_flow.sweep_search.search import Direction, Saturation, Search, Trial
+from ndld_flow.sweep_search.search import Direction, Quality, Saturation, Search, Trial, quality_of
 from ndld_flow.sweep_search.space import Assignment, Space
 
 

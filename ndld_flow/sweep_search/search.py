@@ -1,7 +1,8 @@
-"""What every search does: it is asked for points, and told what they came to."""
+"""The protocol of searches: ask for points, then report their results."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -69,3 +70,19 @@ class Search(Protocol):
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """What the points of the last `ask` came to, in its order."""
+
+
+Quality = tuple[int, float]
+"""Less is better: what was measured and is allowed, by its objective; then what is not allowed, by how far from it;
+then what failed."""
+
+FAILED: Quality = (2, 0.0)
+
+
+def quality_of(trial: Trial, direction: Direction) -> Quality:
+    """How good it is by its first objective."""
+    if trial.violation > 0:
+        return 1, trial.violation
+    if trial.objectives is None or not math.isfinite(trial.objectives[0]):
+        return FAILED
+    return 0, trial.objectives[0] if direction == "minimize" else -trial.objectives[0]

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import BackendError
 from ndld_flow.sweep_search.axis_values import AxisValues, Position
-from ndld_flow.sweep_search.neighbours import neighbours_of
-from ndld_flow.sweep_search.numbered_space import NumberedSpace, Place
+from ndld_flow.sweep_search.numbered_space import NumberedSpace, Place, neighbours_of
 from ndld_flow.sweep_search.search import SearchOptions, Trial
 from ndld_flow.sweep_search.space import Assignment, Space
-from ndld_flow.sweep_search.unasked import Unasked
+from ndld_flow.sweep_search.untried import Unasked
 
 if TYPE_CHECKING:
     import optuna

@@ -21,7 +21,7 @@ from ndld_flow.drawing.draw import picture_bytes
 from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.models.drawn_graph import read_graph
 from ndld_flow.report.collect_graph import collect_graph, collect_graphs, graph_payload
-from ndld_flow.runner.drawn_page import draw_page
+from ndld_flow.runner.draw import draw_page
 from tests.support.graph_page import residual_profile
 from tests.support.models import GraphBuilder, rename_output, save, tensor
 

@@ -13,8 +13,8 @@ import sys
 import time
 
 from ndld_flow.sweep_search.make_search import make_search
+from ndld_flow.sweep_search.numbered_space import count_points
 from ndld_flow.sweep_search.search import Method, SearchOptions
-from ndld_flow.sweep_search.space_size import count_points
 from tests.support.search_landscapes import LANDSCAPES, Landscape, regrets
 
 METHODS: tuple[Method, ...] = ("random", "hill_climb", "tpe")

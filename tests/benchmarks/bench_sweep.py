@@ -30,7 +30,7 @@ from ndld_flow import api
 from ndld_flow.profiles.compare.intervals import paired_ratio
 from ndld_flow.profiles.compare.metrics import run_values
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.sweep.read import read_sweep_record
+from ndld_flow.records.run_folder import read_sweep_record
 from tests.support.samples import fetch_sample
 
 SHAPES = {"det": [1, 3, 320, 320], "rec": [1, 3, 48, 320]}

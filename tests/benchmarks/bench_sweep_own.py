@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from ndld_flow import api
-from ndld_flow.report.sweep.read import read_sweep_record
+from ndld_flow.records.run_folder import read_sweep_record
 from tests.support.models import make_cnn
 from tests.support.sweep_toys import DYE, GAUGE
 
@@ -54,7 +54,7 @@ PARTS = {
     "store: records": ("ndld_flow.store.store:Store.write_record", "ndld_flow.store.store:Store.read_record"),
     "store: locks and folders": ("ndld_flow.store.store:Store.hold", "ndld_flow.store.store:Store.building"),
     "graph changes": ("ndld_flow.runner.execute:_describe_change",),
-    "point reports": ("ndld_flow.runner.sweep.point_folder:draw_documents",),
+    "point reports": ("ndld_flow.runner.sweep.sweep_folder:draw_documents",),
     "point folders": ("ndld_flow.runner.sweep.sweep_folder:write_point",),
     "sweep report": ("ndld_flow.runner.sweep.sweep_folder:draw_sweep",),
     "sweep record": ("ndld_flow.runner.sweep.run_sweep:describe_sweep",),

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from ndld_flow.recipe.gates import parse_expression
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.profile import Profile, ProfileRun
-from ndld_flow.runner.sweep.standing import Aim, Finalist, Stand, compare_finalists
+from ndld_flow.runner.sweep.winners import Aim, Stand, WinnerValues, compare_winners
 from ndld_flow.sweep_search.ranking import Contender, Goal, choose_winners, find_best, rank_points
 from tests.support.run_fixtures import MACHINE
 
@@ -59,7 +59,7 @@ class Counted:
     again: list[float] = field(default_factory=list)
 
 
-def measure(truths: Sequence[float], runs: int, noise: tuple[float, float], dice: random.Random) -> list[Finalist]:
+def measure(truths: Sequence[float], runs: int, noise: tuple[float, float], dice: random.Random) -> list[WinnerValues]:
     """One sitting: all points in turns."""
     own, shared = noise
     found: list[list[ProfileRun]] = [[] for _ in truths]
@@ -71,7 +71,7 @@ def measure(truths: Sequence[float], runs: int, noise: tuple[float, float], dice
     return [_finalist(tuple(each)) for each in found]
 
 
-def _finalist(runs: tuple[ProfileRun, ...]) -> Finalist:
+def _finalist(runs: tuple[ProfileRun, ...]) -> WinnerValues:
     profile = Profile(
         label="speed",
         model_digest="",
@@ -87,7 +87,7 @@ def _finalist(runs: tuple[ProfileRun, ...]) -> Finalist:
         runs=runs,
         sitting="together",
     )
-    return Finalist({"speed.latency.min": Metric(value=profile.latency.min_ms, unit="ms")}, {"speed": profile})
+    return WinnerValues({"speed.latency.min": Metric(value=profile.latency.min_ms, unit="ms")}, {"speed": profile})
 
 
 def try_once(
@@ -109,7 +109,7 @@ def try_once(
     ]
     best = find_best(rank_points(points, _GOALS))
     assert best is not None
-    _count(truths, best, compare_finalists(finalists, best, _AIM), so_far)
+    _count(truths, best, compare_winners(finalists, best, _AIM), so_far)
     so_far.first.append(_luck(chosen[0], first, truths))
     so_far.again.append(_luck(chosen[0], again, truths))
 

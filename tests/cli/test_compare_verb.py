@@ -22,7 +22,7 @@ from ndld_flow.records.profile import Profile
 from ndld_flow.report.draw import draw_report
 from ndld_flow.runner import learn_noise
 from ndld_flow.runner.learn_noise import find_noise
-from ndld_flow.runner.runs import Outputs
+from ndld_flow.runner.outputs import Outputs
 from tests.support.a100_exports import a100_exports
 from tests.support.models import make_cnn, make_tfm
 

@@ -18,7 +18,7 @@ from ndld_flow.base.errors import BackendError, KilledError, ModelError, Request
 from ndld_flow.engines.build_settings import ShapeSetting
 from ndld_flow.engines.building import build_engine
 from ndld_flow.inputs import InputSpec
-from ndld_flow.processes import parent
+from ndld_flow.processes import launch as parent
 from ndld_flow.profiles.read.engine_layers import read_engine_info
 from ndld_flow.records.build import Build, ShapeRange
 from ndld_flow.runtimes.tensorrt.library import find_library

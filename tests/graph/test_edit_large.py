@@ -23,7 +23,7 @@ import json, re, sys
 from pathlib import Path
 from ndld_flow.graph.edit.edit_file import Entry, edit_file, open_model
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.processes.peak_memory import peak_memory_bytes
+from ndld_flow.processes.worker import peak_memory_bytes
 from ndld_flow.steps.edit import Edit
 
 source, target, operations = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]

@@ -28,7 +28,7 @@ from ndld_flow.measure.profiling_request import ProfilingRequest
 from ndld_flow.measure.stopping import MeasuringPlan, Tally
 from ndld_flow.measure.timing_pass import TimingPlan
 from ndld_flow.measure.worker_job import Answer, Job, write_feeds
-from ndld_flow.processes import parent
+from ndld_flow.processes import launch as parent
 from ndld_flow.records.profile import Profile
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
 from ndld_flow.step import Context, Turn

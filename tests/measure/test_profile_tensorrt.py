@@ -476,7 +476,7 @@ def test_engines_and_onnxruntime_take_turns(trt: Bench, tmp_path: Path) -> None:
 
 
 def test_a_crash_of_tensorrt_is_told(trt: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ndld_flow.processes import parent
+    from ndld_flow.processes import launch as parent
 
     started: list[subprocess.Popen[bytes]] = []
 

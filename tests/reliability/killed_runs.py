@@ -14,7 +14,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from uuid import uuid4
 
-from ndld_flow.report.run_folder import read_run_record
+from ndld_flow.records.run_folder import read_run_record
 from tests.support.command_line import ndld_flow
 from tests.support.process_runs import ProcessRun
 from tests.support.worker_toys import processes_with

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ndld_flow.base.one_process import IN_PROCESS
-from ndld_flow.report.run_folder import read_run_record
-from ndld_flow.report.sweep.read import read_sweep_record
-from ndld_flow.runner.runs import Outputs
+from ndld_flow.records.run_folder import read_run_record, read_sweep_record
+from ndld_flow.runner.outputs import Outputs
 from tests.reliability.attacked import Attacked, FaultServer
 from tests.reliability.fault_plan import CUT_TO_NOTHING, Fault, FaultPlan
 from tests.reliability.outputs_state import age_leftovers, find_halves, find_unfinished, list_leftovers, take_stock

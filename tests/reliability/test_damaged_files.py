@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ndld_flow.report.run_folder import read_run_record
+from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.store import digest
 from ndld_flow.store.digest import digest_file
 from ndld_flow.store.seals import BrokenSealError, read_note, seal, unseal, write_note

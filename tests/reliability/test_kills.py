@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ndld_flow.recipe.step_types import StepType
-from ndld_flow.report.sweep.read import read_sweep_record
+from ndld_flow.records.run_folder import read_sweep_record
 from ndld_flow.step import Reuse
 from tests.reliability.killed_runs import LIMIT_S, Arena, attack, die_at, digests, write_recipe
 from tests.steps.test_steps_contract import TYPES, recipe_for, required
@@ -200,9 +200,9 @@ PLACES = [
     ("ndld_flow.store.store:Store.keep", "after"),
     ("ndld_flow.store.store:Store.write_record", "after"),
     ("ndld_flow.runner.run_folder:write_texts", "after"),
-    ("ndld_flow.runner.runs:place_folder", "before"),
-    ("ndld_flow.runner.runs:place_folder", "after"),
-    ("ndld_flow.runner.runs:point_to", "after"),
+    ("ndld_flow.runner.outputs:place_folder", "before"),
+    ("ndld_flow.runner.outputs:place_folder", "after"),
+    ("ndld_flow.runner.outputs:point_to", "after"),
     ("ndld_flow.store.files:os.fsync", "after"),
 ]
 """Between the contents and the record, between the record and the run's folder, between this and `latest`."""

@@ -25,11 +25,11 @@ from ndld_flow.base.errors import NewerFormatError
 from ndld_flow.records import formats
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.base import Document, Record
+from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.records.run_record import RunRecord
-from ndld_flow.report.run_folder import read_run_record
+from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.reasons import Reason
-from ndld_flow.runner.runs import Outputs
-from ndld_flow.store import store_format
+from ndld_flow.store import store as store_format
 from ndld_flow.store.seals import unseal
 from tests.support.command_line import ndld_flow
 from tests.support.tally import Tally

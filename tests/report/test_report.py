@@ -28,6 +28,7 @@ from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.comparison import Subject
 from ndld_flow.records.machine import Machine
 from ndld_flow.records.profile import BatchPoint, ProfileRun, TensorInfo
+from ndld_flow.records.run_folder import read_run
 from ndld_flow.records.run_record import GateResult, RunRecord
 from ndld_flow.report.activations.draw import ACTIVATIONS_PAGE
 from ndld_flow.report.bundle import modules_of, static_files
@@ -43,7 +44,6 @@ from ndld_flow.report.diff.draw import DIFF_PAGE
 from ndld_flow.report.draw import draw_report
 from ndld_flow.report.page import RunPage, collect_page
 from ndld_flow.report.render import EARLY_SCRIPT, MODEL_PAGE, PROFILE_REPORT, RUN_REPORT
-from ndld_flow.report.run_folder import read_run
 from ndld_flow.report.settings_text import settings_of
 from ndld_flow.report.sweep.draw import SWEEP_PAGE
 from ndld_flow.report.verdict import summarize_run

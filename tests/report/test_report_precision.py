@@ -21,6 +21,7 @@ from ndld_flow.profiles.diagnose.rules_precision import SearchSubject, insights_
 from ndld_flow.records.accuracy import OutputAgreement
 from ndld_flow.records.divergence import LayerDivergence
 from ndld_flow.records.precision_search import PrecisionSearch
+from ndld_flow.records.run_folder import RunDocuments, read_run
 from ndld_flow.report.collect_accuracy import collect_accuracy, used_part
 from ndld_flow.report.collect_divergence import NOT_FINITE, bound_of, collect_depth, depth_payload, error_of
 from ndld_flow.report.collect_samples import collect_samples
@@ -28,7 +29,6 @@ from ndld_flow.report.collect_search import SearchView
 from ndld_flow.report.draw import draw_report
 from ndld_flow.report.exports.precision_exports import write_precision_exports
 from ndld_flow.report.page import collect_page
-from ndld_flow.report.run_folder import RunDocuments, read_run
 from ndld_flow.report.search_payload import precision_payload
 from ndld_flow.report.texts import Texts
 from ndld_flow.report.verdict import summarize_run

@@ -26,6 +26,7 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.records.metric import Metric
+from ndld_flow.records.run_folder import SWEEP_RECORD, read_sweep_record
 from ndld_flow.records.sweep import MeasuredAgain, SweepObjective, SweepPoint, SweepRecord
 from ndld_flow.report.exports.picture_file import save_picture
 from ndld_flow.report.exports.sweep_csv import points_csv
@@ -37,7 +38,6 @@ from ndld_flow.report.sweep.dimensions import collect_dimensions
 from ndld_flow.report.sweep.draw import draw_sweep
 from ndld_flow.report.sweep.page import SweepPage, collect_page
 from ndld_flow.report.sweep.point_words import points_words
-from ndld_flow.report.sweep.read import SWEEP_RECORD, read_sweep_record
 from ndld_flow.report.sweep.recipe_lines import find_own_point, recipe_lines
 from ndld_flow.report.sweep.terminal_lines import summarize_sweep
 from ndld_flow.report.sweep.verdict_words import sweep_verdict

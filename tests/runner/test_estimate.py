@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ndld_flow import api
-from ndld_flow.runner.runs import Outputs
+from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.sweep.estimate import add_up, estimate_seconds, read_own_times, read_times_of_types
 from tests.support.sweep_toys import SweepToy, make_sweep_toy
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from ndld_flow import api
-from ndld_flow.runner.history import History
-from ndld_flow.runner.runs import Outputs
+from ndld_flow.runner.outputs import History, Outputs
 from tests.support.long_history import lengthen_history
 from tests.support.toys import make_toy
 

@@ -13,13 +13,13 @@ from ndld_flow.recipe.gates import parse_expression
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.noise import Noise, NoiseSample
 from ndld_flow.records.profile import Profile
+from ndld_flow.records.run_folder import read_run
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import RunStep
 from ndld_flow.report.draw import draw_report
-from ndld_flow.report.run_folder import read_run
-from ndld_flow.runner.runs import Outputs
-from ndld_flow.runner.sweep.point_folder import write_point
-from ndld_flow.runner.sweep.standing import decide_standing
+from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runner.sweep.sweep_folder import write_point
+from ndld_flow.runner.sweep.winners import decide_standing
 from ndld_flow.store.kinds import ProfileDocument
 from ndld_flow.store.store import Store
 from tests.support.run_fixtures import MACHINE, STARTED, Sitting, StepSketch, profile, run_record

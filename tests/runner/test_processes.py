@@ -14,9 +14,9 @@ import pytest
 
 from ndld_flow.records.outcome import is_complete
 from ndld_flow.records.read_document import read_document
+from ndld_flow.records.run_folder import RUN_RECORD as RECORD
 from ndld_flow.records.run_record import RunRecord
-from ndld_flow.report.run_folder import RUN_RECORD as RECORD
-from ndld_flow.runner.runs import Outputs
+from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.verify import verify_outputs
 from ndld_flow.store.store import Store
 from tests.support.process_runs import ProcessRun

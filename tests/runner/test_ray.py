@@ -21,8 +21,8 @@ from ndld_flow.recipe.sweep_section import Needs
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.runner.events import Event, ignore
 from ndld_flow.runner.executors.executor import StepTimeoutError, Task
-from ndld_flow.runner.executors.on_ray import OnRay
-from ndld_flow.runner.executors.ray_node import find_fault
+from ndld_flow.runner.executors.ray.executor import OnRay
+from ndld_flow.runner.executors.ray.node import find_fault
 from ndld_flow.runner.executors.workers import WorkerBugError
 from ndld_flow.runner.keys import fingerprint_machine, make_key
 from ndld_flow.runner.state import Placement

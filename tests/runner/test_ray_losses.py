@@ -15,15 +15,15 @@ import pytest
 
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.runner.events import ignore
-from ndld_flow.runner.executors import on_ray, ray_node, ray_ways
-from ndld_flow.runner.executors.carried_files import carry_files
-from ndld_flow.runner.executors.compute import compute_steps
-from ndld_flow.runner.executors.line import Failed
-from ndld_flow.runner.executors.on_ray import OnRay
-from ndld_flow.runner.executors.ray_cluster import Said, Talk
-from ndld_flow.runner.executors.ray_watch import SILENCE_S, LostError, Watch
-from ndld_flow.runner.executors.ray_ways import SharedFolder
-from ndld_flow.runner.executors.ray_words import Alive, NodeOrder, read_word
+from ndld_flow.runner.executors.executor import compute_steps
+from ndld_flow.runner.executors.messages import Failed
+from ndld_flow.runner.executors.ray import executor as on_ray
+from ndld_flow.runner.executors.ray import node as ray_node
+from ndld_flow.runner.executors.ray import transport as ray_ways
+from ndld_flow.runner.executors.ray.cluster import Said, Talk
+from ndld_flow.runner.executors.ray.executor import SILENCE_S, LostError, OnRay, Watch
+from ndld_flow.runner.executors.ray.messages import Alive, NodeOrder, read_word
+from ndld_flow.runner.executors.ray.transport import SharedFolder, carry_files
 from ndld_flow.runner.executors.workers import Hearing
 from ndld_flow.store.files import remove_folder
 from tests.support.ray_toys import make_task

@@ -10,7 +10,7 @@ import pytest
 from ndld_flow.base.errors import BackendError
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.sweep_section import Needs
-from ndld_flow.runner.executors.ray_placement import (
+from ndld_flow.runner.executors.ray.cluster import (
     Node,
     explain_lack,
     find_nodes,
@@ -18,7 +18,7 @@ from ndld_flow.runner.executors.ray_placement import (
     make_options,
     only_machine,
 )
-from ndld_flow.runner.executors.ray_words import NodeAnswer
+from ndld_flow.runner.executors.ray.messages import NodeAnswer
 from ndld_flow.step import Reuse
 
 

@@ -16,7 +16,7 @@ from ndld_flow import api
 from ndld_flow.base.errors import ModelError, OutputsError, RequestError
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.runner.events import StepProgressed
-from ndld_flow.runner.runs import Outputs
+from ndld_flow.runner.outputs import Outputs
 from ndld_flow.store.store import Store
 from tests.support.models import make_ext
 from tests.support.toys import RECIPE, STAMP, make_toy, outcomes, started

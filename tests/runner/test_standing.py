@@ -11,7 +11,7 @@ from ndld_flow.recipe.gates import parse_expression
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.noise import Noise, NoiseSample
 from ndld_flow.records.profile import Profile, ProfileRun
-from ndld_flow.runner.sweep.standing import Aim, Finalist, Stand, compare_finalists
+from ndld_flow.runner.sweep.winners import Aim, Stand, WinnerValues, compare_winners
 from ndld_flow.sweep_search.search import Direction
 from tests.support.run_fixtures import MACHINE, STARTED
 
@@ -36,11 +36,11 @@ def profile_of(runs: tuple[float, ...], sitting: str = "together") -> Profile:
     )
 
 
-def finalist_of(step: str = "speed", **more: float) -> Finalist:
-    return Finalist({f"{step}.{name}": Metric(value=value) for name, value in more.items()})
+def finalist_of(step: str = "speed", **more: float) -> WinnerValues:
+    return WinnerValues({f"{step}.{name}": Metric(value=value) for name, value in more.items()})
 
 
-def measured(*runs: float, scale: float = 1.0, sitting: str = "together") -> Finalist:
+def measured(*runs: float, scale: float = 1.0, sitting: str = "together") -> WinnerValues:
     profile = profile_of(tuple(run * scale for run in runs), sitting)
     summary = profile.latency
     metrics = {
@@ -49,18 +49,18 @@ def measured(*runs: float, scale: float = 1.0, sitting: str = "together") -> Fin
         "speed.throughput.median": Metric(value=summary.throughput_per_s, unit="1/s"),
         "speed.load_ms": Metric(value=summary.median_ms * 10, unit="ms"),
     }
-    return Finalist(metrics, {"speed": profile})
+    return WinnerValues(metrics, {"speed": profile})
 
 
 def stand(
-    best: Finalist,
-    other: Finalist,
+    best: WinnerValues,
+    other: WinnerValues,
     text: str = "speed.latency.min",
     direction: Direction = "minimize",
     noise: Noise | None = None,
 ) -> Stand:
     aim = Aim(parse_expression(text), direction, Rules(noise=noise))
-    stands = compare_finalists({7: best, 3: other}, 7, aim)
+    stands = compare_winners({7: best, 3: other}, 7, aim)
     assert stands[7] == Stand("best", 1.0)
     return stands[3]
 
@@ -121,18 +121,18 @@ def test_what_runs_side_by_side_counts_in_the_throughput(name: str) -> None:
     """Streams, and the items of a batch."""
     base, other = measured(*STEADY), measured(*STEADY, scale=1.25)
     of_one, of_other = (one.metrics["speed.throughput.median"] for one in (base, other))
-    doubled = Finalist({name: Metric(value=2 * of_other.value, unit="1/s")}, other.profiles)
-    found = stand(doubled, Finalist({name: of_one}, base.profiles), name, "maximize")
+    doubled = WinnerValues({name: Metric(value=2 * of_other.value, unit="1/s")}, other.profiles)
+    found = stand(doubled, WinnerValues({name: of_one}, base.profiles), name, "maximize")
     assert found.standing == "worse"
     assert found.ratio == pytest.approx(1 / 1.6)
 
 
 def test_arithmetic_over_metrics_is_judged_run_by_run() -> None:
-    def relative(own: float) -> Finalist:
+    def relative(own: float) -> WinnerValues:
         drifting = tuple(10.0 * 1.3**place for place in range(7))
         speed, base = measured(*drifting, scale=own), measured(*drifting)
         of_base = {name.replace("speed", "base"): metric for name, metric in base.metrics.items()}
-        return Finalist({**speed.metrics, **of_base}, {**speed.profiles, "base": base.profiles["speed"]})
+        return WinnerValues({**speed.metrics, **of_base}, {**speed.profiles, "base": base.profiles["speed"]})
 
     found = stand(relative(0.5), relative(0.6), "speed.latency.min / base.latency.min")
     assert found.standing == "worse"
@@ -153,15 +153,15 @@ def test_what_is_counted_ties_only_when_it_is_equal() -> None:
 
 
 def test_a_time_that_was_taken_once_proves_only_large_differences() -> None:
-    def built(seconds: float) -> Finalist:
-        return Finalist({"speed.build_s": Metric(value=seconds, unit="s")})
+    def built(seconds: float) -> WinnerValues:
+        return WinnerValues({"speed.build_s": Metric(value=seconds, unit="s")})
 
     assert stand(built(10.0), built(12.0), "speed.build_s") == Stand("inconclusive", 1.2)
     assert stand(built(10.0), built(13.0), "speed.build_s") == Stand("worse", 1.3)
 
 
 def test_a_winner_that_lacks_the_metric_is_inconclusive() -> None:
-    assert stand(finalist_of(bytes=1), Finalist({}), "speed.bytes") == Stand("inconclusive")
+    assert stand(finalist_of(bytes=1), WinnerValues({}), "speed.bytes") == Stand("inconclusive")
 
 
 def test_a_winner_that_is_surely_better_than_the_best_is_inconclusive() -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from ndld_flow.base.errors import OutputsError
+from ndld_flow.records.run_folder import read_sweep_record
 from ndld_flow.records.step_record import StepRecord
 from ndld_flow.report.sweep.collect_sittings import collect_sittings
-from ndld_flow.report.sweep.read import read_sweep_record
 from ndld_flow.runner.executors.workers import WorkerBugError
 from ndld_flow.runner.keys import fingerprint_machine
 from ndld_flow.runner.state import Placement
@@ -157,7 +157,7 @@ def test_a_sitting_tells_its_machine_where_that_is_another(toy: SweepToy, monkey
     record, _ = toy.run()
     assert {sitting.machine for sitting in record.sittings} == {""}
     toy.outputs.rename(toy.folder / "aside")
-    monkeypatch.setattr("ndld_flow.runner.sweep.sitting.fingerprint_machine", lambda: "the driver's")
+    monkeypatch.setattr("ndld_flow.runner.sweep.session.fingerprint_machine", lambda: "the driver's")
     record, _ = toy.run()
     assert {sitting.machine for sitting in record.sittings} == {fingerprint_machine()}
     assert fingerprint_machine() in collect_sittings(record)[0].device

@@ -13,7 +13,7 @@ import pytest
 from ndld_flow import api
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.runner.list_runs import list_runs
-from ndld_flow.runner.runs import Outputs
+from ndld_flow.runner.outputs import Outputs
 from tests.support.models import make_cnn
 
 # Process runs whose interval contains the limit, on another machine: there is nothing more to measure.

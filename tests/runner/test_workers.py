@@ -21,10 +21,8 @@ from ndld_flow.base.one_process import IN_PROCESS
 from ndld_flow.cli.bug import write_bug
 from ndld_flow.runner.events import Event, StepWaits, ignore
 from ndld_flow.runner.executors.choose_executor import choose_executor
-from ndld_flow.runner.executors.executor import StepTimeoutError
-from ndld_flow.runner.executors.in_process import InProcess
-from ndld_flow.runner.executors.worker_process import COMMAND
-from ndld_flow.runner.executors.workers import WorkerBugError, Workers
+from ndld_flow.runner.executors.executor import InProcess, StepTimeoutError
+from ndld_flow.runner.executors.workers import COMMAND, WorkerBugError, Workers
 from ndld_flow.runner.keys import make_key
 from tests.support.worker_toys import Deeds, processes_with, wait_until
 

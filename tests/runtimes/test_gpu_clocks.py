@@ -21,7 +21,7 @@ from ndld_flow.measure.locked_clocks import locked_clocks
 from ndld_flow.measure.profiling_request import ProfilingRequest, Side
 from ndld_flow.measure.stopping import MeasuringPlan
 from ndld_flow.measure.timing_pass import Timing
-from ndld_flow.processes.parent import run_child
+from ndld_flow.processes.launch import run_child
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 
 SOON_S = 30.0

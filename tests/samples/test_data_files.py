@@ -13,9 +13,9 @@ from ndld_flow.base.errors import RecipeError, RequestError
 from ndld_flow.inputs import names_one_file, patterns_of
 from ndld_flow.recipe.load import load_recipe
 from ndld_flow.runner.execute import Work
-from ndld_flow.runner.executors.carried_files import carry_files
 from ndld_flow.runner.executors.executor import Task
 from ndld_flow.runner.executors.orders import read_order
+from ndld_flow.runner.executors.ray.transport import carry_files
 from ndld_flow.runner.keys import describe_key
 from ndld_flow.store import found_files
 from ndld_flow.store.digest import digest_file
@@ -278,7 +278,7 @@ def test_files_are_carried_to_machines_that_see_none_of_them(toy: Toy, monkeypat
         (step,), source = recipe.steps, Onnx(toy.folder / "model.onnx", "source", "ab" * 32)
         parts = describe_key(step, {"from": source.digest}, recipe.file.inputs, store)
         work = Work(step, parts, {"from": source}, recipe.file.inputs, lambda *_: None, recipe.name)
-        monkeypatch.setattr("ndld_flow.runner.executors.carried_files._Luggage.take_artifacts", lambda self, held: held)
+        monkeypatch.setattr("ndld_flow.runner.executors.ray.transport._Luggage.take_artifacts", lambda self, held: held)
         order, _ = carry_files(Task((work,)), store, trust=True)
         with monkeypatch.context() as moved:
             moved.chdir("/")

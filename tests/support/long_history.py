@@ -9,12 +9,11 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD, read_run_record
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import RunStep, StepRecord
-from ndld_flow.report.run_folder import RUN_RECORD, read_run_record
-from ndld_flow.report.sweep.read import SWEEP_RECORD
 from ndld_flow.runner.keys import make_key
-from ndld_flow.runner.runs import Outputs
+from ndld_flow.runner.outputs import Outputs
 from ndld_flow.store.digest import describe_folder
 from ndld_flow.store.store import Store
 

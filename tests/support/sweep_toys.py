@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ndld_flow import api
+from ndld_flow.records.run_folder import read_run_record, read_sweep_record
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import StepRecord
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
-from ndld_flow.report.run_folder import read_run_record
-from ndld_flow.report.sweep.read import read_sweep_record
 from ndld_flow.runner.events import Event, SweepFinished
 from ndld_flow.runner.run_request import plan_request, run_request
 from ndld_flow.runner.state import Placement, Request

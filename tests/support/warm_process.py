@@ -7,7 +7,7 @@ import hydra  # noqa: F401
 from ndld_flow.cli import progress, run  # noqa: F401
 from ndld_flow.models import files  # noqa: F401
 from ndld_flow.report.render import environment
-from ndld_flow.runner import run_folder, run_request  # noqa: F401
+from ndld_flow.runner import run_folder  # noqa: F401
 
 for _name in environment().list_templates(extensions=["j2"]):
     environment().get_template(_name)

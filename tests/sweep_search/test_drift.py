@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ndld_flow.sweep_search.drift import steady_sittings
-from ndld_flow.sweep_search.ranking import Contender, Goal, choose_winners
+from ndld_flow.sweep_search.ranking import Contender, Goal, choose_winners, steady_sittings
 
 GOALS = [Goal("minimize", 0.03)]
 

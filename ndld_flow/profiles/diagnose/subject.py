@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 from ndld_flow.base.quantities import count, milliseconds
-from ndld_flow.profiles.diagnose.believable import believable
 from ndld_flow.profiles.diagnose.roofline import Roofline, roofline_at
+from ndld_flow.records.impossible_values import believable
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, Roofs
 
 _CPU = "CPUExecutionProvider"

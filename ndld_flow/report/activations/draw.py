@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ndld_flow.records.run_folder import STORED
 from ndld_flow.report.activations.pack_maps import pack_maps
 from ndld_flow.report.activations.page import collect_page
 from ndld_flow.report.activations.read import ACTIVATIONS_RECORD, read_activations
 from ndld_flow.report.collector_at_rest import collector_at_rest
 from ndld_flow.report.render import PageParts, render
-from ndld_flow.report.run_folder import STORED
 from ndld_flow.report.write_page import write_page
 
 PAGE = "activations.html"

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from ndld_flow.records.activations import ActivationMap, Activations
-from ndld_flow.report.read_record import read_record
+from ndld_flow.records.run_folder import read_record
 
 ACTIVATIONS_RECORD = "activations.json"
 """The document, in its folder."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.collect_accuracy import AccuracyView, collect_accuracy
 from ndld_flow.report.collect_divergence import DepthView
 from ndld_flow.report.collect_search import SearchView, collect_searches
 from ndld_flow.report.exports.precision_csv import depth_csv, kept_csv, samples_csv, trials_csv
 from ndld_flow.report.exports.precision_markdown import accuracy_markdown, search_markdown
-from ndld_flow.report.run_folder import RunDocuments
 
 LAYERS, TRIALS, KEPT, SAMPLES = "layers.csv", "trials.csv", "kept.csv", "samples.csv"
 SEARCH_SUMMARY, ACCURACY_SUMMARY, PICTURE = "search.md", "accuracy.md", "divergence.svg"

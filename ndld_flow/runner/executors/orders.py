@@ -19,7 +19,7 @@ from ndld_flow.records.base import Record
 from ndld_flow.records.step_record import KeyParts
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Task
-from ndld_flow.runner.executors.line import Line
+from ndld_flow.runner.executors.messages import Line
 from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key
 from ndld_flow.store.kinds import Artifact
 from ndld_flow.store.store import Store

@@ -18,11 +18,11 @@ from typing import NoReturn
 from ndld_flow.base import errors
 from ndld_flow.base.errors import NdldFlowError, RecipeError, RequestError
 from ndld_flow.base.text import shortened
-from ndld_flow.processes.child import Tell, claim_output, seldom
-from ndld_flow.processes.keeper import ORPHANED, keep_together
+from ndld_flow.processes.watchdog import ORPHANED, keep_together
+from ndld_flow.processes.worker import Tell, claim_output, seldom
 from ndld_flow.runner.disk import explaining_disk
-from ndld_flow.runner.executors.compute import compute_steps
-from ndld_flow.runner.executors.line import Answer, Begins, Done, Failed, Line, Logged, Progressed, Refused, Waits
+from ndld_flow.runner.executors.executor import compute_steps
+from ndld_flow.runner.executors.messages import Answer, Begins, Done, Failed, Line, Logged, Progressed, Refused, Waits
 from ndld_flow.runner.executors.orders import TaskOrder, read_order
 from ndld_flow.store.sharing import make_folder
 from ndld_flow.store.store import Store

@@ -13,9 +13,9 @@ from ndld_flow.runner.events import StepStarted
 from ndld_flow.runner.executors.executor import Task
 from ndld_flow.runner.plan import Decision
 from ndld_flow.runner.reasons import Reason
-from ndld_flow.runner.sweep.desk import Desk
 from ndld_flow.runner.sweep.point_run import PointRun
-from ndld_flow.runner.sweep.sitting import hold_sitting
+from ndld_flow.runner.sweep.session import hold_sitting
+from ndld_flow.runner.sweep.state import Desk
 from ndld_flow.runner.unit_work import gather_work, set_damaged_aside
 
 IN_FLIGHT = 2

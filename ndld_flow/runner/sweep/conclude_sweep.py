@@ -1,10 +1,10 @@
-"""End a sweep: rank its points, write its record and its folder, or name the earlier sweep that has it all."""
+"""End a sweep: rank its points, write its record and its folder, or name the earlier sweep with the same results."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -14,22 +14,33 @@ from pydantic import JsonValue
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.recipe.gates import GateError
 from ndld_flow.recipe.points import Objective, Sweep
-from ndld_flow.records.step_record import RunStep
+from ndld_flow.records.step_record import RunStep, StepRecord
 from ndld_flow.records.sweep import MeasuredAgain, PointStep, SweepAxis, SweepObjective, SweepPoint, SweepRecord
 from ndld_flow.runner.conclude import library_versions, make_id, model_digests
 from ndld_flow.runner.reasons import Reason
-from ndld_flow.runner.sweep.busy import busy_seconds
-from ndld_flow.runner.sweep.desk import Desk
 from ndld_flow.runner.sweep.judge import Judgement
 from ndld_flow.runner.sweep.point_run import PointRun
-from ndld_flow.runner.sweep.rank import rank_tried
+from ndld_flow.runner.sweep.state import Desk
 from ndld_flow.runner.sweep.try_points import Tried
-from ndld_flow.runner.sweep.winners import Finalist
+from ndld_flow.runner.sweep.winners import Finalist, rank_tried
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.hidden_credentials import hide_all_credentials, hide_credentials
+from ndld_flow.sweep_search.numbered_space import excluded_count
 from ndld_flow.sweep_search.ranking import Place, find_best
 from ndld_flow.sweep_search.space import Axis, Numbers
-from ndld_flow.sweep_search.space_size import excluded_count
+
+
+def busy_seconds(records: Iterable[StepRecord]) -> float:
+    """Seconds in which at least one of these steps was at work: what ran side by side counts once."""
+    spans = sorted((record.started_at, record.ended_at) for record in records if record.ended_at is not None)
+    busy_s, until = 0.0, None
+    for began, ended in spans:
+        if until is None or began > until:
+            busy_s += (ended - began).total_seconds()
+        elif ended > until:
+            busy_s += (ended - until).total_seconds()
+        until = ended if until is None else max(until, ended)
+    return busy_s
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ from ndld_flow.machine.description import describe_machine
 from ndld_flow.records.base import Record
 from ndld_flow.records.machine import Machine
 from ndld_flow.records.read_document import read_tree
-from ndld_flow.report.run_folder import read_run_record
-from ndld_flow.report.sweep.read import read_sweep_record
+from ndld_flow.records.run_folder import read_run_record, read_sweep_record
 from ndld_flow.runner.keys import fingerprint_machine
-from ndld_flow.runner.runs import Outputs
+from ndld_flow.runner.outputs import Outputs
 from ndld_flow.store.store import Store
 
 _ASSUMED_SPREAD = 0.5

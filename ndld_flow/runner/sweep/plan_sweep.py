@@ -1,34 +1,112 @@
-"""Say what a sweep would do, without doing it: its points, what they share, and what is there already."""
+"""Plan a sweep without running it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+from pydantic import JsonValue
 
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.recipe.points import Sweep
+from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.step_record import StepRecord
 from ndld_flow.runner.events import Listener, Said
 from ndld_flow.runner.executors.executor import Task
+from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runner.plan import Unit, arrange_steps
 from ndld_flow.runner.run import choose_forced
-from ndld_flow.runner.runs import Outputs
 from ndld_flow.runner.state import Request
-from ndld_flow.runner.sweep.batches import ask_batches, depends_on_results
-from ndld_flow.runner.sweep.count_steps import CountedStep, count_steps
-from ndld_flow.runner.sweep.desk import Desk
 from ndld_flow.runner.sweep.estimate import Estimate, estimate_seconds
 from ndld_flow.runner.sweep.judge import Goals, describe_trial, judge_point
 from ndld_flow.runner.sweep.point_run import PointRun
-from ndld_flow.runner.sweep.rank import choose_finalists, is_measured
-from ndld_flow.runner.sweep.sitting import hold_sitting
-from ndld_flow.runner.sweep.try_points import Tried, open_point
-from ndld_flow.runner.sweep.winners import measure_again
+from ndld_flow.runner.sweep.session import hold_sitting
+from ndld_flow.runner.sweep.state import Desk
+from ndld_flow.runner.sweep.try_points import Tried, ask_batches, depends_on_results, open_point
+from ndld_flow.runner.sweep.winners import choose_finalists, is_measured, measure_again
+from ndld_flow.store.digest import digest_json
 from ndld_flow.store.hidden_credentials import hide_all_credentials
 from ndld_flow.store.store import Store
 from ndld_flow.sweep_search.make_search import make_search
+from ndld_flow.sweep_search.numbered_space import excluded_count
 from ndld_flow.sweep_search.space import Assignment
-from ndld_flow.sweep_search.space_size import excluded_count
+
+
+@dataclass
+class CountedStep:
+    """A step over all points, by what its work depends on."""
+
+    step: str
+    """Its type."""
+    uses: int = 0
+    """Points that have it."""
+    distinct: set[str] = field(default_factory=set)
+    there: set[str] = field(default_factory=set)
+
+
+@dataclass
+class _Counter:
+    """What is known of the points of one batch."""
+
+    counted: dict[str, CountedStep]
+    made: dict[tuple[int, str], str] = field(default_factory=dict)
+    """Point's number and the name of what is made -> what its work depends on, as a digest."""
+
+    def count(self, units: Sequence[tuple[PointRun, Unit]]) -> None:
+        """Count what points do at the same time: what is measured in one sitting depends on all of it."""
+        alone = {(point.number, step.name): self._digest(point, step) for point, unit in units for step in unit}
+        company = defaultdict[Hashable, set[str]](set)
+        for point, unit in units:
+            company[_sitting(unit[0])] |= {alone[point.number, step.name] for step in unit}
+        for point, unit in units:
+            together: list[JsonValue] = [*sorted(company[_sitting(unit[0])])] if _sitting(unit[0]) else []
+            for step in unit:
+                own = alone[point.number, step.name]
+                self.made[point.number, step.name] = digest_json([own, together]) if len(together) > 1 else own
+                self._note(point, step)
+
+    def _digest(self, point: PointRun, step: RecipeStep) -> str:
+        models = point.run.models
+        reads: dict[str, JsonValue] = {
+            key: models[name].record.digest if name in models else self.made[point.number, name]
+            for key, name in step.reads.items()
+        }
+        used = step.used_inputs(point.run.recipe.file.inputs)
+        inputs: dict[str, JsonValue] = {name: part.model_dump(mode="json") for name, part in used.items()}
+        return digest_json([step.type.name, step.type.version, step.settings, reads, inputs])
+
+    def _note(self, point: PointRun, step: RecipeStep) -> None:
+        done = point.run.done.get(step.name)
+        if done is not None and done.record is None:
+            return  # something said no: it will not be done
+        one = self.counted.setdefault(step.name, CountedStep(step.type.name))
+        one.uses += 1
+        one.distinct.add(self.made[point.number, step.name])
+        if done is not None:
+            one.there.add(self.made[point.number, step.name])
+
+
+def count_steps(batches: Sequence[Sequence[PointRun]]) -> Mapping[str, CountedStep]:
+    """Name of a step -> how many there are of it, as far as it can be told without doing it.
+
+    `batches`: points that are done together.
+    """
+    counted: dict[str, CountedStep] = {}
+    for batch in batches:
+        points = [point for point in batch if point.failure is None]
+        counter = _Counter(counted)
+        for units in zip_longest(*(arrange_steps(point.run.recipe) for point in points)):
+            counter.count([(point, unit) for point, unit in zip(points, units, strict=True) if unit is not None])
+    return counted
+
+
+def _sitting(step: RecipeStep) -> Hashable:
+    """What steps of a sitting have in common; empty for those that are not measured."""
+    return (step.type.name, step.step.device) if step.type.cls.takes_turns else ()
+
 
 MOST_POINTS = 2000
 """Points looked at; of more, the rest is told as a number."""

@@ -14,7 +14,7 @@ from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.run_record import GateResult
 from ndld_flow.records.step_record import RunStep
-from ndld_flow.runner.order import Unit, arrange_steps
+from ndld_flow.runner.plan import Unit, arrange_steps
 from ndld_flow.runner.state import RunState
 from ndld_flow.runner.unit_work import skip_step
 from ndld_flow.sweep_search.space import Assignment

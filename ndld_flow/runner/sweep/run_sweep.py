@@ -12,26 +12,24 @@ from datetime import UTC, datetime
 from ndld_flow.base.errors import RequestError
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.records.outcome import ENDINGS, judge
+from ndld_flow.records.run_folder import read_sweep_record
 from ndld_flow.records.sweep import SweepRecord
-from ndld_flow.report.sweep.read import read_sweep_record
 from ndld_flow.report.sweep.terminal_lines import summarize_sweep
-from ndld_flow.runner.check_folder import find_sweep_damage
-from ndld_flow.runner.conclude import make_id
+from ndld_flow.runner.conclude import make_id, recording_failure
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.events import Listener, Said, SweepFinished, SweepStarted, one_at_a_time
+from ndld_flow.runner.executors.choose_executor import open_crew
+from ndld_flow.runner.outputs import Outputs, name_folder
 from ndld_flow.runner.run import choose_forced
-from ndld_flow.runner.runs import Outputs, name_folder
 from ndld_flow.runner.state import Request
 from ndld_flow.runner.sweep.apply_best import apply_best, check_target
 from ndld_flow.runner.sweep.conclude_sweep import Ended, describe_sweep
-from ndld_flow.runner.sweep.crew import open_crew
-from ndld_flow.runner.sweep.desk import Desk
 from ndld_flow.runner.sweep.judge import Goals
-from ndld_flow.runner.sweep.rank import choose_finalists
+from ndld_flow.runner.sweep.state import Desk
 from ndld_flow.runner.sweep.sweep_folder import write_sweep_folder
 from ndld_flow.runner.sweep.try_points import Tried, try_points
-from ndld_flow.runner.sweep.winners import Finalist, measure_again
-from ndld_flow.runner.unfinished import recording_failure
+from ndld_flow.runner.sweep.winners import Finalist, choose_finalists, measure_again
+from ndld_flow.runner.verify import find_sweep_damage
 from ndld_flow.sweep_search.make_search import make_search
 
 

@@ -1,4 +1,4 @@
-"""Write a sweep's folder: built aside, renamed into place when it is whole."""
+"""Write a sweep's folder and those of its points."""
 
 from __future__ import annotations
 
@@ -6,23 +6,58 @@ from pathlib import Path
 
 from ndld_flow.recipe.compose import WITHOUT_SWEEP
 from ndld_flow.records.outcome import outcome_of_code
+from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD, read_stored_documents
 from ndld_flow.records.run_record import RunFailure, RunRecord
+from ndld_flow.records.step_record import StepRecord
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
+from ndld_flow.report.draw import draw_documents
 from ndld_flow.report.exports.sweep_exports import write_sweep_exports
 from ndld_flow.report.sweep.draw import draw_sweep
-from ndld_flow.report.sweep.read import SWEEP_RECORD
 from ndld_flow.runner.conclude import Ended as EndedRun
-from ndld_flow.runner.conclude import decide_gates, describe_ended, describe_run
-from ndld_flow.runner.run_folder import write_recipe_and_command
+from ndld_flow.runner.conclude import decide_gates, describe_ended, describe_run, log_line
+from ndld_flow.runner.run_folder import (
+    draw_inspected,
+    link_stored,
+    write_artifact,
+    write_recipe_and_command,
+    write_step_texts,
+    write_texts,
+)
 from ndld_flow.runner.sweep.conclude_sweep import Ended
 from ndld_flow.runner.sweep.judge import describe_failure
 from ndld_flow.runner.sweep.point_command import NoOverrideError, point_overrides
-from ndld_flow.runner.sweep.point_folder import write_point
 from ndld_flow.runner.sweep.point_run import PointRun
-from ndld_flow.runner.unfinished import log_line
 from ndld_flow.store.files import write_text_atomically
 from ndld_flow.store.kinds import LOG_FILE
 from ndld_flow.store.sharing import make_folder
+from ndld_flow.store.store import Store
+
+
+def write_point(run: RunRecord, built: Path, folder: Path, store: Store) -> None:
+    """Put a point's record, report, recipe and log into `built`, and each step's record with a link to its artifact in
+    the store; `folder` is where it will be in the end, which is what the links are relative to.
+
+    Raises OSError when it cannot be written.
+    """
+    built.mkdir(parents=True)
+    for step in run.steps:
+        if step.record is not None:
+            _write_step(step.record, built / step.name, folder / step.name, store)
+    write_texts(run, built, folder)
+    (built / RUN_RECORD).write_text(run.to_json(), encoding="utf-8")
+    documents = read_stored_documents(run, store.object_folder)
+    draw_documents(documents, built)
+    draw_inspected(documents, built, store)
+
+
+def _write_step(record: StepRecord, target: Path, folder: Path, store: Store) -> None:
+    target.mkdir()
+    kept = store.object_folder(record.artifact.digest)
+    try:
+        link_stored(kept, target, folder)
+    except OSError:  # a system that refuses links
+        write_artifact(record.artifact, kept, target)
+    write_step_texts(record, target)
 
 
 def write_sweep_folder(record: SweepRecord, ended: Ended) -> Path:

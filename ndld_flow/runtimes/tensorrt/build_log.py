@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ndld_flow.base.text import short_name, visible_name
-from ndld_flow.processes.child import Tell
+from ndld_flow.processes.worker import Tell
 from ndld_flow.records.build import BuildMemory
 from ndld_flow.runtimes.tensorrt.untyped import Bindings, Bound
 

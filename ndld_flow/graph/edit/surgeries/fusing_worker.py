@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ndld_flow.processes.child import begin, end
+from ndld_flow.processes.worker import begin, end
 
 SOURCE, RESULT, JOB, ERROR = "source.onnx", "result.onnx", "job.json", "error.txt"
 

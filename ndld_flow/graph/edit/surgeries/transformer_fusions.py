@@ -21,7 +21,7 @@ from ndld_flow.models.external_data import INLINE_LIMIT_BYTES, tensors_of
 from ndld_flow.models.files import all_graphs, load_model
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.sparse_tensors import SparseInitializer
-from ndld_flow.processes.parent import run_child
+from ndld_flow.processes.launch import run_child
 
 _OF_ONNX = frozenset(("LayerNormalization", "RMSNormalization", "Gelu", "RotaryEmbedding", "Attention"))
 _CONTRIB = "com.microsoft::"

@@ -5,7 +5,7 @@ when its standard input does; Ray then ends what its tasks were doing.
 
 ::
 
-    python -P -m ndld_flow.runner.executors.ray_bridge ADDRESS
+    python -P -m ndld_flow.runner.executors.ray.bridge ADDRESS
     in    {"id": 3, "ask": "compute", "text": ..., "options": {"num_cpus": 1, ...}}    also `cancel`, `look`
     out   {"id": 3, "kind": "said", "text": ...}       at last `ended`, `refused` or `lost`, with the reason
 """
@@ -20,7 +20,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from ndld_flow.runner.executors import ray_node
+from ndld_flow.runner.executors.ray import node as ray_node
 
 FIRST_WITHIN_S = 60.0
 OTHERS_WITHIN_S = 10.0

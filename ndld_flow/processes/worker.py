@@ -1,13 +1,15 @@
-"""What a working process does for the one that started it: it tells how far it is, and ends with it. Imports little."""
+"""The worker's side of a working process: reports progress and ends with the process that started it."""
 
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
-from ndld_flow.processes.keeper import ORPHANED
+from ndld_flow.processes.watchdog import ORPHANED
 
 Tell = Callable[[int, int, str], None]
 
@@ -55,3 +57,15 @@ def seldom(say: Callable[[int, int, str], object]) -> Tell:
         say(done, total, what)
 
     return tell
+
+
+_STATUS = Path("/proc/self/status")
+
+
+def peak_memory_bytes() -> int:
+    """The most that was resident at once; 0 where the system does not tell."""
+    try:
+        found = re.search(r"^VmHWM:\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
+    except OSError:
+        return 0
+    return int(found[1]) * 1024 if found else 0

@@ -1,4 +1,4 @@
-"""Read a run's folder: its record and the documents that its steps wrote."""
+"""Read the folders of runs and sweeps: their records and the documents that their steps wrote."""
 
 from __future__ import annotations
 
@@ -10,21 +10,48 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
-from ndld_flow.base.errors import NewerFormatError
+from ndld_flow.base.errors import NewerFormatError, RequestError
 from ndld_flow.base.text import short_name
-from ndld_flow.profiles.diagnose.believable import believable
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.activations import Activations
 from ndld_flow.records.base import Document
 from ndld_flow.records.build import Build
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.finding import Findings
+from ndld_flow.records.impossible_values import believable
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.read_document import AnyDocument, read_document
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import RunStep
-from ndld_flow.report.read_record import first_problem, read_record
+from ndld_flow.records.sweep import SweepRecord
+
+
+def read_record(kind: type[AnyDocument], path: Path, absent: str, give: str, unreadable: str) -> AnyDocument:
+    """Read a record from its folder.
+
+    `absent` says what a folder without it is or lacks, `give` what to name instead, `unreadable` what a damaged file
+    is. Raises a `RequestError` when there is none, it cannot be read, or a later version wrote it.
+    """
+    try:
+        return read_document(kind, path)
+    except OSError as error:
+        raise RequestError(f"{path.parent} {absent}: {path.name} cannot be read ({error.strerror}). {give}") from error
+    except ValidationError as error:
+        raise RequestError(
+            f"{path} {unreadable} this version can read: {first_problem(error)}. "
+            "It was changed by something else, or is damaged."
+        ) from error
+
+
+def first_problem(error: OSError | ValidationError) -> str:
+    """Where and what, without the value that was found."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = short_name(".".join(str(part) for part in first["loc"]))
+    return f"{place}: {first['msg']}" if place else first["msg"]
+
 
 _LONGEST_MS = 1e12  # thirty years
 
@@ -174,3 +201,21 @@ def _find_file(step_folder: Path, name: str) -> Path:
 
 def _is_file_name(name: str) -> bool:
     return name not in ("", ".", "..") and not any(sign in name for sign in "/\\\0")
+
+
+SWEEP_RECORD = "sweep.json"
+"""The sweep's record, in its folder."""
+
+
+def read_sweep_record(folder: Path) -> SweepRecord:
+    """Read `sweep.json`.
+
+    Raises a `RequestError` when the folder holds no sweep, its record cannot be read, or another version wrote it.
+    """
+    return read_record(
+        SweepRecord,
+        folder / SWEEP_RECORD,
+        absent="is not the folder of a sweep",
+        give="Give a folder below outputs/sweeps.",
+        unreadable="is not a sweep's record",
+    )

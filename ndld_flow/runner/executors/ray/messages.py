@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from ndld_flow.records.step_record import ArtifactRecord
-from ndld_flow.runner.executors.line import Done, Failed, Line, Logged, Progressed, Refused, Waits
+from ndld_flow.runner.executors.messages import Done, Failed, Line, Logged, Progressed, Refused, Waits
 
 
 class Mirror(Line):

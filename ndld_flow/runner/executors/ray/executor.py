@@ -1,8 +1,8 @@
 """The executor for many machines: Ray places tasks on its nodes, which compute them against the same store.
 
 The store is a folder that all nodes see under one path, with locks that hold across machines; or each node has a store
-of its own, and a remote store carries what they need and make. Ray only says "compute this key": an answer that is
-lost, or a task that is done twice, harms nothing, because whoever comes next looks into the store first.
+of its own, and a remote store transfers inputs and results. Ray only receives "compute this key": a lost answer, or a
+task that runs twice, harms nothing, because every attempt looks into the store first.
 """
 
 from __future__ import annotations
@@ -12,17 +12,22 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 from ndld_flow.base.errors import BackendError, KilledError
+from ndld_flow.base.quantities import seconds
+from ndld_flow.base.text import shortened, visible_name
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.sweep_section import Needs
 from ndld_flow.records.step_record import StepRecord
 from ndld_flow.runner.events import Listener
-from ndld_flow.runner.executors.executor import Task
-from ndld_flow.runner.executors.ray_cluster import RayCluster
-from ndld_flow.runner.executors.ray_placement import (
+from ndld_flow.runner.executors.executor import StepTimeoutError, Task
+from ndld_flow.runner.executors.messages import Logged, Progressed, Waits
+from ndld_flow.runner.executors.ray.cluster import (
     Demand,
     Node,
+    RayCluster,
+    Said,
     explain_lack,
     find_nodes,
     make_demand,
@@ -30,18 +35,90 @@ from ndld_flow.runner.executors.ray_placement import (
     only_machine,
     read_nodes,
 )
-from ndld_flow.runner.executors.ray_watch import (
-    LacksError,
-    LostError,
-    LostWorkerError,
-    NotBegunError,
-    Watch,
-    name_steps,
-)
-from ndld_flow.runner.executors.ray_ways import SharedFolder, ThroughRemote, Way
-from ndld_flow.runner.executors.workers import Hearing
+from ndld_flow.runner.executors.ray.messages import Alive, Died, Lacks, Last, Stopped, read_word
+from ndld_flow.runner.executors.ray.transport import SharedFolder, ThroughRemote, Way
+from ndld_flow.runner.executors.workers import Ear, Hearing, read_answer
 from ndld_flow.store.remote_store import RemoteStore
 from ndld_flow.store.store import Store
+
+SILENCE_S = 60.0
+"""A node that works says something every few seconds; one that says nothing for so long is lost."""
+
+
+class LostError(BackendError):
+    """Nobody knows what became of a task; to be tried again."""
+
+
+class LostWorkerError(LostError):
+    """The process that worked on it was killed there."""
+
+
+class NotBegunError(LostError):
+    """It was lost before any node said that it works on it: Ray gave it to one that was going away."""
+
+
+class LacksError(LostError):
+    """Its node could not read artifacts whole: those with these digests."""
+
+    def __init__(self, digests: Sequence[str]) -> None:
+        self.digests = digests
+        super().__init__("what it reads did not reach its node whole")
+
+
+@dataclass
+class Watch:
+    """Listens to one task."""
+
+    task: Task
+    ear: Ear
+    heard: float | None = None
+    """When its node said something last (monotonic seconds); None while it is queued."""
+
+    def hear(self, said: Said) -> Sequence[StepRecord] | None:
+        """The task's records; None while it is not done.
+
+        Raises the error it ended with; StepTimeoutError; BackendError when the node cannot do such tasks at all;
+        LostError when it, or the process that worked, is gone.
+        """
+        if said.kind == "refused":
+            raise BackendError(f"Ray's node cannot work: {shortened(visible_name(said.text), 300)}.")
+        if said.kind != "said":
+            lost = NotBegunError if self.heard is None else LostError
+            raise lost(said.text or "it ended without an answer")
+        self.heard = time.monotonic()
+        word = read_word(said.text)
+        if isinstance(word, Progressed):
+            self.ear.progress(word.place, word.done, word.total, word.what)
+        elif isinstance(word, Logged):
+            self.ear.logged(word.place, word.text)
+        elif isinstance(word, Waits):
+            self.ear.waits(word.name)
+        elif not isinstance(word, Alive):
+            return self._conclude(word)
+        return None
+
+    def _conclude(self, last: Last) -> Sequence[StepRecord]:
+        if isinstance(last, Died):
+            lost = LostWorkerError if last.killed else LostError
+            raise lost(f"the process that worked on it {last.text}")
+        if isinstance(last, Lacks):
+            raise LacksError(last.digests)
+        if isinstance(last, Stopped):
+            raise StepTimeoutError(
+                f"{name_steps(self.task)}: it took longer than {seconds(self.task.timeout_s or 0)} and was stopped. "
+                "Allow it more by `timeout`."
+            )
+        return read_answer(last)
+
+    def check(self) -> None:
+        """Raises LostError when the node has been silent for long."""
+        if self.heard is not None and time.monotonic() - self.heard > SILENCE_S:
+            raise LostError(f"its node has said nothing for {SILENCE_S:g} s")
+
+
+def name_steps(task: Task) -> str:
+    return f"step {' and '.join(work.step.name for work in task.works)}"
+
 
 ATTEMPTS = 3
 """How often a task is begun whose worker, node or answer is lost."""

@@ -12,13 +12,12 @@ from ndld_flow.records.step_record import KeyParts, StepRecord
 from ndld_flow.records.sweep import Sitting
 from ndld_flow.runner.events import StepStarted
 from ndld_flow.runner.execute import Work
-from ndld_flow.runner.executors.compute import find_records
-from ndld_flow.runner.executors.executor import Task
+from ndld_flow.runner.executors.executor import Task, find_records
 from ndld_flow.runner.keys import fingerprint_machine, join_keys, make_key
 from ndld_flow.runner.plan import Decision
 from ndld_flow.runner.reasons import Reason
-from ndld_flow.runner.sweep.desk import Desk
 from ndld_flow.runner.sweep.point_run import PointRun
+from ndld_flow.runner.sweep.state import Desk
 from ndld_flow.runner.unit_work import gather_work, set_damaged_aside
 from ndld_flow.step import Reuse
 

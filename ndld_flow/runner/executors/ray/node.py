@@ -22,9 +22,9 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import BackendError
 from ndld_flow.machine.host import ON_CLUSTER
-from ndld_flow.runner.executors.line import Done, Failed, Logged, Progressed, Refused, Waits
+from ndld_flow.runner.executors.messages import Done, Failed, Logged, Progressed, Refused, Waits
 from ndld_flow.runner.executors.orders import TaskOrder
-from ndld_flow.runner.executors.ray_words import (
+from ndld_flow.runner.executors.ray.messages import (
     Alive,
     Died,
     Lacks,
@@ -36,7 +36,7 @@ from ndld_flow.runner.executors.ray_words import (
     Stopped,
     Word,
 )
-from ndld_flow.runner.executors.worker_process import WorkerDiedError, WorkerProcess, WorkerStoppedError
+from ndld_flow.runner.executors.workers import WorkerDiedError, WorkerProcess, WorkerStoppedError
 from ndld_flow.runner.keys import describe_place, make_key
 from ndld_flow.step import Reuse
 from ndld_flow.store.remote_store import RemoteStore

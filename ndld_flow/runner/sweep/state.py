@@ -16,9 +16,9 @@ from ndld_flow.records.sweep import Sitting
 from ndld_flow.runner.events import Listener, PointFinished, Said, describe_progress
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Executor
+from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.plan import Decision, Planner
 from ndld_flow.runner.reasons import Reason
-from ndld_flow.runner.runs import Outputs
 from ndld_flow.runner.state import RunState
 from ndld_flow.runner.sweep.judge import Goals, judge_point
 from ndld_flow.runner.sweep.point_run import PointRun

@@ -1,0 +1,96 @@
+"""Draw reports, and the graphs of models and engines."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+from ndld_flow.base.errors import OutputsError, RequestError
+from ndld_flow.drawing.choices import Look, Reading
+from ndld_flow.drawing.engine_graph import engine_graph
+from ndld_flow.drawing.graph import DrawnGraph
+from ndld_flow.profiles.read.read_profile import read_build, read_profile, recognise
+from ndld_flow.records.run_folder import SWEEP_RECORD, read_sweep_record
+from ndld_flow.report.collector_at_rest import collector_at_rest
+from ndld_flow.report.draw import draw_report
+from ndld_flow.report.model_page import write_model_page
+from ndld_flow.report.profile_page import draw_build, draw_profile
+from ndld_flow.report.sweep.draw import draw_sweep
+from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runner.references import find_subject, is_profile_file
+from ndld_flow.store.sharing import share
+
+
+def draw_any(reference: str, outputs: Path, to: Path | None = None) -> Path:
+    """Draw the report of a run, a sweep or a sweep's point into its folder, or the page of a profile or an engine to
+    `to` (default: its name with `.html`, here).
+
+    Raises RequestError where there is nothing of that name, or `to` is said of what has a folder.
+    """
+    if not is_profile_file(reference):
+        if to is not None:
+            raise RequestError(f"{reference} is a run or a sweep: its report lies in its folder. Leave --to out.")
+        kept = Outputs(outputs)
+        folder = kept.find_any(reference, unfinished=True)
+        is_sweep = (folder / SWEEP_RECORD).is_file()
+        drawn = draw_sweep(read_sweep_record(folder), folder) if is_sweep else draw_report(folder, kept.outcome(folder))
+        share(drawn)
+        return drawn
+    subject = find_subject(reference, Outputs(outputs))
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", subject.label).strip("-.") or "profile"
+    target = (to or Path(f"{name}.html")).absolute()
+    if subject.kind == "build":
+        return draw_build(read_build(Path(reference)), subject.label, target)
+    return draw_profile(subject.profiles[0].profile, subject.label, target)
+
+
+def read_drawn(path: Path, reading: Reading) -> DrawnGraph:
+    """Read what is to be drawn.
+
+    Raises `RequestError` or `ModelError` where it is neither, or has no layers, or no such parts as `reading` asks for.
+    """
+    if not path.exists() or recognise(path) is None:
+        from ndld_flow.models.drawn_graph import read_graph
+
+        return read_graph(path, reading)
+    if reading.depth or reading.subgraph or reading.constants:
+        raise RequestError(f"{path}: layers have no bodies and no constants: leave out depth, subgraph and constants.")
+    profile = read_profile(path)
+    if not profile.layers:
+        raise RequestError(f"{path} tells of no layers, so that there is nothing to draw.")
+    return engine_graph(profile, reading.title or path.name, reading.shapes)
+
+
+SUFFIXES = (".html", ".htm")
+
+
+def draw_page(model: Path, target: Path, reading: Reading, look: Look) -> Path:
+    """Write the page of a model and return its path.
+
+    Raises `RequestError` for choices that a page does not have, and for what is no model; `ModelError` and
+    `OutputsError` where it cannot be read or written.
+    """
+    _check(reading, look)
+    if model.exists() and recognise(model) is not None:
+        raise RequestError(f"{model} holds layers: `ndld-flow report {model}` draws their page.")
+    from ndld_flow.models.model_document import read_document
+
+    with collector_at_rest():
+        document = read_document(model, reading)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputsError(f"{target}: the page cannot be written ({error.strerror}).") from None
+    return write_model_page(document, target)
+
+
+def _check(reading: Reading, look: Look) -> None:
+    """Raises `RequestError` for what only a picture has."""
+    usual = Look()
+    asked = [field.name for field in fields(Look) if getattr(look, field.name) != getattr(usual, field.name)]
+    asked += ["depth"] if reading.depth else []
+    if asked:
+        raise RequestError(
+            f"{' and '.join(asked)}: that is for pictures. A page is light or dark, zooms, and opens bodies by itself."
+        )

@@ -1,0 +1,1 @@
+"""Steps computed by the nodes of a Ray cluster."""

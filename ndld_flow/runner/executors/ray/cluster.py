@@ -1,0 +1,311 @@
+"""A Ray cluster as a sweep sees it: its nodes, the resources that tasks need, and conversations about tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import queue
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Literal
+
+from pydantic import JsonValue
+
+from ndld_flow.base.errors import BackendError
+from ndld_flow.base.text import shortened, suggest, visible_name
+from ndld_flow.processes.launch import end_group
+from ndld_flow.recipe.recipe import RecipeStep
+from ndld_flow.recipe.sweep_section import Needs
+from ndld_flow.records.base import Record
+from ndld_flow.runner.executors.ray.messages import NodeAnswer
+from ndld_flow.step import Reuse
+
+CONNECT_TIMEOUT_S = 60.0
+CLOSE_TIMEOUT_S = 8.0
+KNOCK_S = 10.0
+
+_QUIET = {
+    "PYTHONWARNINGS": "ignore",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_USAGE_STATS_PROMPT_ENABLED": "0",
+}
+
+
+class Said(Record):
+    """What the bridge says."""
+
+    id: int
+    kind: Literal["said", "ended", "refused", "lost"]
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Talk:
+    """A conversation with whoever does a task."""
+
+    lines: queue.SimpleQueue[Said]
+
+    def hear(self, timeout_s: float) -> Said | None:
+        """What is said next; None when nothing is for so long."""
+        try:
+            return self.lines.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+
+
+class RayCluster:
+    """Connects to a cluster through a process of its own (`ray_bridge`)."""
+
+    def __init__(self, address: str) -> None:
+        """Connect. Raises BackendError where Ray is missing or nothing answers at the address."""
+        if find_spec("ray") is None:
+            raise BackendError("sweeps on several machines need Ray: pip install 'ndld-flow[ray]'")
+        _check_address(address)
+        self.address = address
+        self._numbers = itertools.count(1)
+        self._talks: dict[int, Talk] = {0: Talk(queue.SimpleQueue())}
+        self._lock = threading.Lock()
+        self.gone = False
+        """Whether the connection has ended: Ray's head, or its node here, is gone."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "ndld_flow.runner.executors.ray.bridge", address],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # what Ray says of its trouble is in its own logs
+            start_new_session=True,
+            env={**_own_token(address), **os.environ, **_QUIET},
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+        self._await_connection()
+
+    def _await_connection(self) -> None:
+        try:
+            answer = self._talks[0].hear(CONNECT_TIMEOUT_S)
+        except BaseException:
+            self.close()
+            raise
+        if answer is None or answer.kind != "ended":
+            said = answer.text if answer is not None else f"no answer within {CONNECT_TIMEOUT_S:g} s"
+            self.close()
+            raise _not_reached(self.address, said)
+
+    @contextlib.contextmanager
+    def talk(self, ask: str, text: str, options: Mapping[str, JsonValue] | None = None) -> Iterator[Talk]:
+        """Ask for a task (`compute`) or for the nodes (`look`); what is not done when it is left is cancelled."""
+        number = next(self._numbers)
+        talk = Talk(queue.SimpleQueue())
+        with self._lock:
+            self._talks[number] = talk
+            if self.gone:
+                talk.lines.put(_end_of(number))
+        self._write({"id": number, "ask": ask, "text": text, "options": dict(options or {})})
+        try:
+            yield talk
+        finally:
+            with self._lock:
+                going_on = self._talks.pop(number, None) is not None
+            if going_on:
+                self._write({"id": number, "ask": "cancel"})
+
+    def close(self) -> None:
+        """Cancel what is going on, and disconnect."""
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(CLOSE_TIMEOUT_S)
+        end_group(self._process)
+
+    def _write(self, asked: Mapping[str, JsonValue]) -> None:
+        assert self._process.stdin is not None
+        # a bridge that is gone has told all talks so
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(json.dumps(asked).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def _read(self) -> None:
+        """Give each talk what is said to it; when the bridge is gone, tell all."""
+        assert self._process.stdout is not None
+        with contextlib.suppress(ValueError):  # closed
+            for text in self._process.stdout:
+                line = Said.model_validate_json(text)
+                with self._lock:
+                    talk = self._talks.get(line.id) if line.kind == "said" else self._talks.pop(line.id, None)
+                if talk is not None:
+                    talk.lines.put(line)
+        with self._lock:
+            self.gone, talks, self._talks = True, self._talks, {}
+        for number, talk in talks.items():
+            talk.lines.put(_end_of(number))
+
+
+def _end_of(number: int) -> Said:
+    return Said(id=number, kind="lost", text="the connection to Ray ended")
+
+
+def _not_reached(address: str, said: str) -> BackendError:
+    return BackendError(
+        f"Ray at {visible_name(address)}: {shortened(visible_name(said), 300).rstrip('.')}. This machine must be a "
+        "node of the cluster (`ray start --address=HOST:PORT`); where that wants a token, have it in ~/.ray/auth_token "
+        "and set RAY_AUTH_MODE=token. `local` starts a Ray of its own."
+    )
+
+
+def _own_token(address: str) -> dict[str, str]:
+    """Makes a Ray of our own close to others. Ray would leave a token in ~/.ray, and by it change what the user's own
+    clusters ask for.
+    """
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)} if address == "local" else {}
+
+
+def _check_address(address: str) -> None:
+    """Ray itself takes a minute to say that nothing is there."""
+    if address in ("auto", "local"):
+        return
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        raise BackendError(f"Ray's address {address!r}: give `auto`, `local` or `HOST:PORT`.")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), KNOCK_S).close()
+    except (OSError, OverflowError) as error:
+        raise _not_reached(address, f"nothing answers: {error}") from None
+
+
+_A_LITTLE = 0.001
+"""Of a resource that only says where: any number of tasks may take so much."""
+_OWN_RESOURCES = ("CPU", "GPU", "memory", "object_store_memory")
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of the cluster."""
+
+    id: str
+    address: str
+    resources: Mapping[str, float]
+    """All it has, taken or not."""
+    answer: NodeAnswer
+
+    def __str__(self) -> str:
+        own = [f"{self.resources.get(name, 0):g} {name}s" for name in ("CPU", "GPU")]
+        return f"{self.address} ({', '.join([*own, *map(visible_name, self.devices)])})"
+
+    @property
+    def devices(self) -> list[str]:
+        """Names of device types that whoever started the node gave it, and of the GPU that Ray found."""
+        names = (name.removeprefix("accelerator_type:") for name in self.resources if name not in _OWN_RESOURCES)
+        return sorted(name for name in names if not name.startswith("node:"))
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What steps that are done together take of a node."""
+
+    gpus: float
+    cpus: float | None
+    """None: all of the node's, so that nothing runs beside a measurement of the CPU."""
+    device: str
+    alone: bool
+    """Whether it measures, so that it takes a whole device."""
+
+
+def read_nodes(told: Sequence[Mapping[str, Any]]) -> list[Node]:
+    """The cluster's nodes, as the bridge tells them."""
+    return [Node(each["id"], each["address"], each["resources"], _read_answer(each)) for each in told]
+
+
+def _read_answer(told: Mapping[str, Any]) -> NodeAnswer:
+    if "answer" in told:
+        return NodeAnswer.from_line(told["answer"])
+    said = shortened(visible_name(str(told["refusal"])), 300)
+    return NodeAnswer(
+        machine="",
+        complaint=f"Ray's node {told['address']} cannot work: {said}. Install the same ndld-flow and Python there",
+    )
+
+
+def make_demand(steps: Sequence[RecipeStep], needs: Mapping[str, Needs]) -> Demand:
+    """What steps need, where `needs` says something by a step's name, or else by what they measure."""
+    own = [needs[name] for step in steps if (name := step.name.partition("#")[0]) in needs]
+    device = steps[0].step.device
+    gpus = max([need.gpus for need in own], default=0.0)
+    cpus = [need.cpus for need in own if "cpus" in need.model_fields_set]
+    by_default = None if device == "cpu" else 1.0
+    return Demand(
+        gpus=max(gpus, 1.0) if device.startswith("gpu") else gpus,
+        cpus=max(cpus) if cpus else by_default,
+        device=next((need.device for need in own if need.device), ""),
+        alone=bool(device),
+    )
+
+
+def find_nodes(demand: Demand, nodes: Sequence[Node]) -> list[Node]:
+    """The nodes that Ray may give a task to. Raises BackendError when one of them cannot work with this store."""
+    fitting = [node for node in nodes if _fits(demand, node)]
+    complaint = next((node.answer.complaint for node in fitting if node.answer.complaint), "")
+    if complaint:
+        raise BackendError(f"{complaint}.")
+    return fitting
+
+
+def only_machine(fitting: Sequence[Node], step: RecipeStep) -> str:
+    """Return what keys have of these nodes. Raises BackendError when they are machines of several kinds."""
+    kinds = {_describe(node.answer, step): node for node in fitting}
+    if len(kinds) > 1:
+        first, second = list(kinds.items())[:2]
+        raise BackendError(
+            f"a measuring step could run on Ray's node {first[1].address} ({first[0]}) or on {second[1].address} "
+            f"({second[0]}), and their measurements must not be mixed. Name one kind where its nodes are started, "
+            "`ray start --resources='{\"fast\": 1}'`, and in the recipe: `needs: {STEP: {device: fast}}`."
+        )
+    return next(iter(kinds))
+
+
+def _describe(answer: NodeAnswer, step: RecipeStep) -> str:
+    if step.step.reused_where() not in (Reuse.THIS_HOST, Reuse.SAME_KIND):
+        return answer.machine
+    return answer.measuring.get("gpu" if step.step.device.startswith("gpu") else "cpu", answer.machine)
+
+
+def make_options(demand: Demand, fitting: Sequence[Node]) -> dict[str, JsonValue]:
+    """What a Ray task is given, so that it goes to one of the nodes that `find_nodes` found."""
+    cpus = min(node.resources.get("CPU", 0.0) for node in fitting) if demand.cpus is None else demand.cpus
+    options: dict[str, JsonValue] = {"num_cpus": cpus, "num_gpus": demand.gpus}
+    named = {_device_of(demand, node) for node in fitting} - {""}
+    # Ray takes a name, not a choice: where nodes have the device under both names, the one that was given by people.
+    for name in sorted(named, key=len)[:1]:
+        options["resources"] = {name: 1.0 if demand.alone and not name.startswith("accelerator_type:") else _A_LITTLE}
+    return options
+
+
+def _fits(demand: Demand, node: Node) -> bool:
+    enough = node.resources.get("GPU", 0) >= demand.gpus and node.resources.get("CPU", 0) >= (demand.cpus or 0)
+    return enough and (not demand.device or bool(_device_of(demand, node)))
+
+
+def _device_of(demand: Demand, node: Node) -> str:
+    """How Ray calls the wanted device on a node; empty where it has none."""
+    names = (demand.device, f"accelerator_type:{demand.device}") if demand.device else ()
+    return next((name for name in names if node.resources.get(name, 0) > 0), "")
+
+
+def explain_lack(demand: Demand, nodes: Sequence[Node], address: str) -> BackendError:
+    """Why no node fits, and which there are."""
+    known = sorted({name for node in nodes for name in node.devices})
+    nearest = f" ({suggest(demand.device, known)})" if known else ""
+    wanted = [f"{demand.gpus:g} GPUs"] if demand.gpus else []
+    wanted += [f"{demand.cpus:g} CPUs"] if demand.cpus else []
+    wanted += [f"the device {demand.device!r}{nearest}"] if demand.device else []
+    there = "; ".join(str(node) for node in nodes[:5]) or "none that answers"
+    more = f" and {len(nodes) - 5} more" if len(nodes) > 5 else ""
+    return BackendError(
+        f"Ray at {address} has no node with {' and '.join(wanted) or 'a CPU'}. Its nodes: {there}{more}."
+    )
