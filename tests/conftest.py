@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from ndld_flow.base.one_process import IN_PROCESS
 from ndld_flow.machine.host import deciding_variables
 from ndld_flow.runner.device_locks import FOLDER_VARIABLE
 from tests.support.samples import fetch_sample
+from tests.support.started_processes import ending_processes
 from tests.support.tally import Tally, format_tallies
 
 if TYPE_CHECKING:
@@ -56,6 +57,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(3600))
     items.sort(key=lambda item: "cluster" not in getattr(item, "fixturenames", ()))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None]:
+    """Leave no process of one test to the next."""
+    with ending_processes():
+        return (yield)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -121,10 +129,18 @@ def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ndld_flow.runner.sweep.sweep_folder.write_sweep_exports", lambda record, folder: None)
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """A real Chromium; skips where there is none. Of one module: two cannot run in one process at once."""
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """Start a real Chromium for all tests of this process; skip where there is none."""
     from tests.support.report_browser import chromium  # playwright is for those who drive a browser
 
     with chromium() as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: Browser) -> Iterator[Browser]:
+    """Lend the browser to a module, and close what its tests opened."""
+    yield chromium
+    for context in chromium.contexts:
+        context.close()

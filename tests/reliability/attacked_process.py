@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.started_processes import SERVERS
+
 _ROOT = Path(__file__).parents[2]
 _SLACK_S = 20.0
 """A process begins with imports."""
@@ -106,6 +108,7 @@ class AttackedProcess:
             env=environment,
             start_new_session=True,
         )
+        SERVERS.add(self._process.pid)
         return self._process, True
 
 

@@ -16,12 +16,16 @@ from collections.abc import Mapping
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import ClassVar
 
 _ROOT = Path(__file__).parent.parent.parent
 
 
 class ProcessRun:
     """`ndld-flow` with these arguments in a folder, started."""
+
+    started: ClassVar[list[ProcessRun]] = []
+    """Those that this test started."""
 
     def __init__(self, *arguments: str, cwd: Path, env: Mapping[str, str]) -> None:
         self._said = Path(tempfile.mkdtemp(dir=cwd, prefix=".said-"))
@@ -33,6 +37,7 @@ class ProcessRun:
             forkserver.ensure_running()
         self._process: ForkServerProcess = context.Process(target=_begin, args=(arguments, cwd, dict(env), self._said))
         self._process.start()
+        self.started.append(self)
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal; `None` while it runs."""

@@ -1,0 +1,48 @@
+"""Processes that a test started and left running: the next test would meet their locks, files and load."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
+
+from tests.support.process_runs import ProcessRun
+
+SERVERS: set[int] = set()
+"""Processes that a test starts for those after it as well; their fixtures end them."""
+
+
+@contextlib.contextmanager
+def ending_processes() -> Iterator[None]:
+    """Kill what the block starts and leaves running, but for servers."""
+    before = _children()
+    try:
+        yield
+    finally:
+        for run in ProcessRun.started:
+            run.send_signal(signal.SIGKILL)
+        ProcessRun.started.clear()
+        for process in _children() - before - SERVERS - _servers_of_python():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+
+def _children() -> set[int]:
+    """Return the children of this process; none where the system has no list of them."""
+    lists = Path("/proc/self/task").glob("*/children")
+    return {int(process) for children in lists for process in _read(children).split()}
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:  # the thread has ended
+        return ""
+
+
+def _servers_of_python() -> set[int]:
+    owners = ((forkserver, "_forkserver", "_forkserver_pid"), (resource_tracker, "_resource_tracker", "_pid"))
+    return {getattr(getattr(module, owner), name) or 0 for module, owner, name in owners}
