@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ndld_flow.base.quantities import count, number
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.divergence import LayerDivergence, TensorRange
-from ndld_flow.report.json_values import Json
+from ndld_flow.report.page_data import DepthPayload, DepthRanges
 from ndld_flow.report.shape_words import shape_text
 from ndld_flow.report.texts import Texts, steps
 
@@ -209,8 +209,8 @@ def _order(error: float | None) -> float:
 # --- payload ---
 
 
-def depth_payload(view: DepthView, texts: Texts) -> dict[str, Json]:
-    """Columns, one place for each layer; `divergence_data.js` reads them."""
+def depth_payload(view: DepthView, texts: Texts) -> DepthPayload:
+    """Columns, one place for each layer; `report/depth_panels.js` reads them."""
     records = [one.layer for one in view.layers]
     nonfinite = [[one.nonfinite if one else 0 for one in curve] for curve in _by_curve(view)]
     limits = LIMITS.get(view.precision)
@@ -229,7 +229,7 @@ def depth_payload(view: DepthView, texts: Texts) -> dict[str, Json]:
         "first": view.first,
         "bound": {"error": view.bound.error, "words": view.bound.words} if view.bound else None,
         "precision": view.precision,
-        "limits": [limits.subnormal, limits.normal, limits.largest] if limits else None,
+        "limits": (limits.subnormal, limits.normal, limits.largest) if limits else None,
     }
 
 
@@ -237,13 +237,21 @@ def _by_curve(view: DepthView) -> list[list[LayerDivergence | None]]:
     return [[one.of_curves[place] for one in view.layers] for place in range(len(view.curves))]
 
 
-def _ranges(view: DepthView) -> dict[str, Json]:
+def _ranges(view: DepthView) -> DepthRanges:
     ranges = [one.range for one in view.layers]
-    columns: dict[str, Json] = {
-        name: _short(None if one is None else getattr(one, name) for one in ranges)
-        for name in ("largest_abs", "smallest_abs", "rms", "beyond_share", "subnormal_share", "vanishing_share")
+
+    def column(name: str) -> list[float | None]:
+        return _short(None if one is None else getattr(one, name) for one in ranges)
+
+    return {
+        "largest_abs": column("largest_abs"),
+        "smallest_abs": column("smallest_abs"),
+        "rms": column("rms"),
+        "beyond_share": column("beyond_share"),
+        "subnormal_share": column("subnormal_share"),
+        "vanishing_share": column("vanishing_share"),
+        "nonfinite": [one.nan_count + one.inf_count if one else 0 for one in ranges],
     }
-    return columns | {"nonfinite": [one.nan_count + one.inf_count if one else 0 for one in ranges]}
 
 
 def _short(values: Iterable[float | None]) -> list[float | None]:

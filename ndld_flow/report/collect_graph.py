@@ -7,7 +7,7 @@ For one page::
     data["graph_of"] = list(graphs.of_profile)        # for each profile its position among them, or None
 
 Profiles of one topology share a picture: ten profiles of one model cost no more than one, in time and in bytes. What a
-node is called and coloured by is not in here: the page has it by layer already. `graph_view.js` says how to show it.
+node is called and coloured by is not in here: the page has it by layer already. `graph/view.js` says how to show it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ndld_flow.drawing.graph import Layout
 from ndld_flow.drawing.layer_edges import LayerEdge, Terminal, edges_of
 from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.records.profile import Layer, Profile
-from ndld_flow.report.json_values import Json
+from ndld_flow.report.page_data import GraphPayload
 from ndld_flow.report.texts import steps
 
 NODE_WIDTH, NODE_HEIGHT = 112.0, 36.0
@@ -118,8 +118,8 @@ def _families(layers: Sequence[Layer]) -> tuple[int, ...]:
     return tuple(places[family_of_layer(layer.type, layer.name)] for layer in layers)
 
 
-def graph_payload(picture: GraphPicture) -> dict[str, Json]:
-    """One graph as columns of whole numbers; `graph_view.js` reads it."""
+def graph_payload(picture: GraphPicture) -> GraphPayload:
+    """One graph as columns of whole numbers; `graph/data.js` reads it."""
     layout, edges = picture.layout, picture.edges
     terminals = picture.terminals
     points = [route.points for route in layout.routes]
@@ -127,7 +127,7 @@ def graph_payload(picture: GraphPicture) -> dict[str, Json]:
     return {
         "width": round(layout.width),
         "height": round(layout.height),
-        "node": [round(NODE_WIDTH), round(NODE_HEIGHT)],
+        "node": (round(NODE_WIDTH), round(NODE_HEIGHT)),
         "x": steps([round(box.x) for box in layout.boxes]),
         "y": steps([round(box.y) for box in layout.boxes]),
         "family": list(picture.families),

@@ -6,14 +6,14 @@ import base64
 import gzip
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 # What json.dumps takes.
 Json: TypeAlias = "str | int | float | bool | Sequence[Json] | dict[str, Json] | None"
 
 
-def packed(data: Json) -> str:
+def packed(data: Mapping[str, object]) -> str:
     """JSON, gzip, base64: letters that can close no tag. Equal data give equal bytes."""
     plain = json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
     return base64.b64encode(gzip.compress(plain, compresslevel=4, mtime=0)).decode()

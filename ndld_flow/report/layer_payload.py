@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from operator import attrgetter
+from typing import cast
 
 from ndld_flow.base.text import visible_name, visible_text
 from ndld_flow.records.profile import Layer, Profile, Roofs
@@ -16,20 +17,21 @@ from ndld_flow.report.collect_engines import EngineView
 from ndld_flow.report.collect_layers import UNKNOWN, LayersView, LayerTimes, channels_text, knows_units
 from ndld_flow.report.collect_profiles import short_provider
 from ndld_flow.report.json_values import Json, rounded
+from ndld_flow.report.page_data import LayerColumns, LayersPayload, RoofsPayload, TimelinePayload
 from ndld_flow.report.shape_words import shape_text
 from ndld_flow.report.texts import Tensors, Texts, steps
 
 _KINDS = {"layer": 0, "overhead": 1, "transfer": 2, "pass": 3}
 
 
-def layers_payload(view: LayersView, profile: Profile, texts: Texts, tensors: Tensors) -> dict[str, Json]:
-    """Everything about one profile's layers; `layer_data.js` reads it."""
+def layers_payload(view: LayersView, profile: Profile, texts: Texts, tensors: Tensors) -> LayersPayload:
+    """Everything about one profile's layers; `report/layer_data.js` reads it."""
     return {
         "step": view.step,
         "label": view.label,
         "sum_ms": rounded(view.times.sum_ms),
         "pass_ms": rounded(view.pass_ms),
-        "columns": _columns(profile.layers, texts, tensors) | _saying_something(_times(view.times)),
+        "columns": _layer_columns(_columns(profile.layers, texts, tensors) | _times(view.times)),
         "timeline": timeline_payload(profile, texts) if profile.timeline else None,
         "roofs": _roofs(profile.roofs),
         "only_compute": view.only_compute,
@@ -37,9 +39,9 @@ def layers_payload(view: LayersView, profile: Profile, texts: Texts, tensors: Te
     }
 
 
-def engine_payload(view: EngineView, texts: Texts, tensors: Tensors) -> dict[str, Json]:
+def engine_payload(view: EngineView, texts: Texts, tensors: Tensors) -> LayersPayload:
     """The layers of an engine that nobody has timed: what `layers_payload` says, without times."""
-    columns = _columns(view.profile.layers, texts, tensors)
+    columns = _layer_columns(_columns(view.profile.layers, texts, tensors))
     return {"step": view.step, "label": view.step, "columns": columns, "missed": list(view.missed)}
 
 
@@ -75,19 +77,20 @@ def _columns(layers: Sequence[Layer], texts: Texts, tensors: Tensors) -> dict[st
         columns[side] = _lists(of_layers, tensors.places(chain.from_iterable(of_layers)))
     nodes = [layer.onnx_nodes for layer in layers]
     columns["onnx_nodes"] = _lists(nodes, texts.places(chain.from_iterable(nodes), visible_name))
-    return _saying_something(columns)
+    return columns
 
 
 _NUMBERS = ("depth", "stream", "macs", "read_bytes", "written_bytes", "weight_bytes")
 
 
-def _saying_something(columns: dict[str, Json]) -> dict[str, Json]:
-    """What says nothing at all needs no room; names tell how many layers there are."""
-    return {
+def _layer_columns(columns: dict[str, Json]) -> LayerColumns:
+    """Return the columns that hold anything, and the names, which also give the number of layers."""
+    kept = {
         name: column
         for name, column in columns.items()
         if name == "name" or not isinstance(column, list) or any(column)
     }
+    return cast(LayerColumns, kept)
 
 
 def _lists(lists: Iterable[Sequence[object]], places: Sequence[int]) -> dict[str, Json]:
@@ -105,8 +108,8 @@ def nanoseconds(values_ms: Iterable[float]) -> list[int]:
     return [round(value * 1e6) if -longest < value < longest else 0 for value in values_ms]
 
 
-def timeline_payload(profile: Profile, texts: Texts) -> dict[str, Json]:
-    """One pass; `timeline_data.js` reads it, with the texts that its names are positions in."""
+def timeline_payload(profile: Profile, texts: Texts) -> TimelinePayload:
+    """One pass; `timeline/data.js` reads it, with the texts that its names are positions in."""
     spans, layers = profile.timeline, profile.layers
     start = nanoseconds(span.start_ms for span in spans)
     duration = nanoseconds(span.duration_ms for span in spans)
@@ -147,7 +150,7 @@ def _layer_steps(places: Sequence[int | None]) -> list[int | None]:
     return found
 
 
-def _roofs(roofs: Roofs | None) -> dict[str, Json] | None:
+def _roofs(roofs: Roofs | None) -> RoofsPayload | None:
     if roofs is None or not all(map(math.isfinite, (roofs.macs_per_s, roofs.bytes_per_s))):
         return None
     return {

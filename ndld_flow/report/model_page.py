@@ -14,7 +14,8 @@ from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.drawing.model_document import HeldTensor, ModelDocument, ModelNode, ModelOperator, ModelScope
 from ndld_flow.report.collect_graph import NODE_HEIGHT, NODE_WIDTH, GraphPicture, graph_payload
 from ndld_flow.report.collector_at_rest import collector_at_rest
-from ndld_flow.report.json_values import Json, packed
+from ndld_flow.report.json_values import packed
+from ndld_flow.report.page_data import HeldPayload, ModelNodes, ModelPayload, ScopePayload
 from ndld_flow.report.render import MODEL_PAGE, render
 from ndld_flow.report.texts import Texts, steps
 from ndld_flow.report.write_page import write_page
@@ -93,9 +94,9 @@ def _operator_row(one: ModelOperator) -> OperatorRow:
     return OperatorRow(visible_name(one.name), FAMILIES.index(one.family), one.uses, one.version, one.summary)
 
 
-def _payload(document: ModelDocument) -> dict[str, Json]:
+def _payload(document: ModelDocument) -> ModelPayload:
     texts = Texts()
-    data: dict[str, Json] = {
+    return {
         "shown": document.shown,
         "scopes": [_scope(document, scope, texts) for scope in document.scopes],
         "nodes": _nodes(document.nodes, texts),
@@ -108,12 +109,11 @@ def _payload(document: ModelDocument) -> dict[str, Json]:
             "held": steps([one.held for one in document.tensors]),
         },
         "held": [_held(one) for one in document.held],
+        "texts": texts.as_list(),
     }
-    data["texts"] = texts.as_list()
-    return data
 
 
-def _nodes(nodes: Sequence[ModelNode], texts: Texts) -> dict[str, Json]:
+def _nodes(nodes: Sequence[ModelNode], texts: Texts) -> ModelNodes:
     return {
         "name": texts.places((node.name for node in nodes), visible_name),
         "operator": texts.places((node.operator for node in nodes), visible_name),
@@ -129,16 +129,16 @@ def _nodes(nodes: Sequence[ModelNode], texts: Texts) -> dict[str, Json]:
     }
 
 
-def _attributes(node: ModelNode, texts: Texts) -> Iterator[Json]:
+def _attributes(node: ModelNode, texts: Texts) -> Iterator[int]:
     """Name, type, value, whether it is a default, what it holds: one after the other."""
     for one in node.attributes:
         yield from texts.places((one.name, one.type, one.text), visible_text)
         yield from (int(one.is_default), one.held)
 
 
-def _held(one: HeldTensor) -> dict[str, Json]:
+def _held(one: HeldTensor) -> HeldPayload:
     numbers = one.numbers
-    told: dict[str, Json] = {
+    held: HeldPayload = {
         "dtype": one.dtype,
         "dims": one.dims,
         "elements": one.elements,
@@ -147,27 +147,26 @@ def _held(one: HeldTensor) -> dict[str, Json]:
         "where": visible_name(one.where),
     }
     if numbers is None:
-        return told | {"unread": one.unread}
-    return told | {
-        "range": [numbers.minimum, numbers.maximum, numbers.mean, numbers.std],
-        "counts": [numbers.nans, numbers.infinities, numbers.zeros],
-        "histogram": numbers.histogram,
-    }
+        held["unread"] = one.unread
+        return held
+    held["range"] = [numbers.minimum, numbers.maximum, numbers.mean, numbers.std]
+    held["counts"] = [numbers.nans, numbers.infinities, numbers.zeros]
+    held["histogram"] = numbers.histogram
+    return held
 
 
-def _scope(document: ModelDocument, scope: ModelScope, texts: Texts) -> dict[str, Json]:
+def _scope(document: ModelDocument, scope: ModelScope, texts: Texts) -> ScopePayload:
     nodes = [document.nodes[place] for place in scope.nodes]
+    graph = graph_payload(_picture(document, scope, nodes))
+    graph["composite"] = [place for place, node in enumerate(nodes) if node.kind == "composite"]
+    graph["constant"] = [place for place, node in enumerate(nodes) if node.kind == "constant"]
     return {
         "address": visible_name(scope.address),
         "parent": scope.parent,
         "first": scope.nodes[0] if scope.nodes else 0,
         "terminals": [*scope.inputs, *scope.outside, *scope.outputs],
         "doc": visible_text(scope.doc),
-        "graph": graph_payload(_picture(document, scope, nodes))
-        | {
-            "composite": [place for place, node in enumerate(nodes) if node.kind == "composite"],
-            "constant": [place for place, node in enumerate(nodes) if node.kind == "constant"],
-        },
+        "graph": graph,
     }
 
 

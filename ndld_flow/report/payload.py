@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 from operator import attrgetter
 
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_accuracy import AccuracyView
+from ndld_flow.report.collect_divergence import depth_payload
 from ndld_flow.report.collect_engines import EngineView
-from ndld_flow.report.collect_findings import FindingRow, FindingsView
+from ndld_flow.report.collect_findings import FindingsView
 from ndld_flow.report.collect_graph import collect_graphs, graph_payload
 from ndld_flow.report.collect_layers import LayersView
 from ndld_flow.report.collect_profiles import ProfileView
 from ndld_flow.report.collect_search import SearchView
 from ndld_flow.report.diff.collect_diff import DiffView
 from ndld_flow.report.diff.payload import diff_payload
-from ndld_flow.report.json_values import Json, packed, rounded
+from ndld_flow.report.json_values import packed, rounded
 from ndld_flow.report.layer_payload import engine_payload, layers_payload, nanoseconds
-from ndld_flow.report.search_payload import precision_payload
+from ndld_flow.report.page_data import FindingsPayload, ProfilePayload, ReportPayload
+from ndld_flow.report.search_payload import search_payload
 from ndld_flow.report.texts import Tensors, Texts
 
 
@@ -36,8 +37,10 @@ def page_payload(
     """
     texts, tensors = Texts(), Tensors()
     layers = list(layers)
+    searches, accuracies = precision
+    depths = [*(view.depth for view in searches), *(view.depth for view in accuracies)]
     graphs = collect_graphs([*(profile for _, profile in layers), *(engine.profile for engine in engines)])
-    data: dict[str, Json] = {
+    data: ReportPayload = {
         "profiles": [profile_payload(profile) for profile in profiles if profile.latency],
         "layers": [
             *(layers_payload(view, profile, texts, tensors) for view, profile in layers),
@@ -47,14 +50,15 @@ def page_payload(
         "diffs": [diff_payload(view, texts) if view else None for view in diffs],
         "graphs": [graph_payload(picture) for picture in graphs.pictures],
         "graph_of": list(graphs.of_profile),
-        **precision_payload(*precision, texts),
+        "searches": [search_payload(view, texts) for view in searches],
+        "depths": [depth_payload(depth, texts) if depth else None for depth in depths],
         "tensors": tensors.as_columns(texts),
+        "texts": texts.as_list(),
     }
-    data["texts"] = texts.as_list()
     return packed(data)
 
 
-def profile_payload(profile: ProfileView) -> dict[str, Json]:
+def profile_payload(profile: ProfileView) -> ProfilePayload:
     """The timing pass of a profile that has samples."""
     assert profile.latency is not None
     numbers = profile.latency.model_dump()
@@ -69,5 +73,15 @@ def profile_payload(profile: ProfileView) -> dict[str, Json]:
     }
 
 
-def _findings(view: FindingsView, texts: Texts) -> dict[str, Json]:
-    return {field.name: texts.places(map(attrgetter(field.name), view.rows)) for field in fields(FindingRow)}
+def _findings(view: FindingsView, texts: Texts) -> FindingsPayload:
+    def column(name: str) -> list[int]:
+        return texts.places(map(attrgetter(name), view.rows))
+
+    return {
+        "severity": column("severity"),
+        "check": column("check"),
+        "node": column("node"),
+        "op_type": column("op_type"),
+        "message": column("message"),
+        "step": column("step"),
+    }

@@ -9,29 +9,17 @@ from itertools import chain
 from ndld_flow.base.text import visible_name
 from ndld_flow.records.accuracy import higher_is_better
 from ndld_flow.records.precision_search import Trial
-from ndld_flow.report.collect_accuracy import AccuracyView
-from ndld_flow.report.collect_divergence import depth_payload
 from ndld_flow.report.collect_search import SearchView, trial_note
-from ndld_flow.report.json_values import Json, rounded
+from ndld_flow.report.json_values import rounded
+from ndld_flow.report.page_data import NumberText, SearchPayload
 from ndld_flow.report.texts import Texts
 
 _MOST_RANGES = 60
 """Of a trial's kept nodes, as ranges of positions: beyond this nobody reads them."""
 
 
-def precision_payload(
-    searches: Sequence[SearchView], accuracies: Sequence[AccuracyView], texts: Texts
-) -> dict[str, Json]:
-    """Trials of each search, and layers of each search, then of each comparison; null for those without."""
-    depths = [*(view.depth for view in searches), *(view.depth for view in accuracies)]
-    return {
-        "searches": [_trials(view, texts) for view in searches],
-        "depths": [None if depth is None else depth_payload(depth, texts) for depth in depths],
-    }
-
-
-def _trials(view: SearchView, texts: Texts) -> dict[str, Json]:
-    """The trials of one search, a column for each of their fields; `search_trials.js` reads them."""
+def search_payload(view: SearchView, texts: Texts) -> SearchPayload:
+    """Return the trials of one search, a column for each of their fields; `panels/search_trials.js` reads them."""
     trials = view.trials
     metrics = list(dict.fromkeys(metric for trial in trials for metric in trial.metrics))
     outcome = view.outcome
@@ -52,12 +40,12 @@ def _trials(view: SearchView, texts: Texts) -> dict[str, Json]:
     }
 
 
-def _values(trials: Sequence[Trial], metric: str) -> list[Json]:
+def _values(trials: Sequence[Trial], metric: str) -> list[NumberText]:
     """Nine digits, for a cosine near 1 differs in the last ones; `NaN` as a text, None where it was not measured."""
     return [_value(trial.metrics.get(metric)) for trial in trials]
 
 
-def _value(value: float | None) -> Json:
+def _value(value: float | None) -> NumberText:
     if value is None:
         return None
     return float(f"{value:.9g}") if math.isfinite(value) else str(value)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ndld_flow.base.text import visible_name
 from ndld_flow.records.profile import TensorInfo
-from ndld_flow.report.json_values import Json
+from ndld_flow.report.page_data import TensorColumns
 from ndld_flow.report.shape_words import shape_text
 
 
@@ -39,15 +39,17 @@ class Tensors:
         known = self._places
         return [known.setdefault((one.name, one.dtype, one.shape, one.format), len(known)) for one in tensors]
 
-    def as_columns(self, texts: Texts) -> dict[str, Json]:
+    def as_columns(self, texts: Texts) -> TensorColumns:
         """Their parts, as positions in a table of texts; names as steps from one to the next."""
         names, dtypes, shapes, formats = zip(*self._places, strict=True) if self._places else ((), (), (), ())
-        columns: dict[str, Json] = {
+        columns: TensorColumns = {
             "name": steps(texts.places(names, visible_name)),
             "dtype": texts.places(dtypes, visible_name),
             "dims": texts.places(map(shape_text, shapes)),
         }
-        return columns | ({"format": texts.places(formats, visible_name)} if any(formats) else {})
+        if any(formats):
+            columns["format"] = texts.places(formats, visible_name)
+        return columns
 
 
 def steps(values: Sequence[int]) -> list[int]:

@@ -29,7 +29,7 @@ from ndld_flow.report.collect_search import SearchView
 from ndld_flow.report.draw import draw_report
 from ndld_flow.report.exports.precision_exports import write_precision_exports
 from ndld_flow.report.page import collect_page
-from ndld_flow.report.search_payload import precision_payload
+from ndld_flow.report.search_payload import search_payload
 from ndld_flow.report.texts import Texts
 from ndld_flow.report.verdict import summarize_run
 from tests.support.precision_samples import (
@@ -345,8 +345,9 @@ def test_of_many_samples_the_worst_are_shown() -> None:
 @given(st.sets(st.integers(0, 30)))
 def test_what_a_trial_kept_is_told_in_ranges(kept: set[int]) -> None:
     found = search(5, kept=(), trials=(trials((), 320)[0].model_copy(update={"kept": tuple(kept)}),))
-    payload = json.loads(json.dumps(precision_payload([view_of(documents_of(found))], (), Texts())))
-    told = payload["searches"][0]["ranges"][0]
+    payload = search_payload(view_of(documents_of(found)), Texts())
+    told = payload["ranges"][0]
+    assert told is not None
     pairs = list(zip(told[::2], told[1::2], strict=True))
     assert {position for first, last in pairs for position in range(first, last + 1)} == kept
     assert all(last + 1 < first for (_, last), (first, _) in pairwise(pairs))

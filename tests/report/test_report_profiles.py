@@ -21,6 +21,7 @@ from ndld_flow.report.collect_profiles import collect_profiles
 from ndld_flow.report.collect_timeline import collect_timeline
 from ndld_flow.report.draw import draw_report
 from ndld_flow.report.layer_payload import layers_payload, nanoseconds
+from ndld_flow.report.page_data import LayerColumns
 from ndld_flow.report.texts import Tensors, Texts
 from tests.support.run_fixtures import Sitting, StepSketch, profile, run_record, write_run
 
@@ -42,6 +43,7 @@ def packed(one: Profile) -> tuple[dict[str, Any], list[str], dict[str, Any]]:
     texts, tensors = Texts(), Tensors()
     (view,) = collect_layers({"speed": one})
     data = layers_payload(view, one, texts, tensors)
+    assert data["columns"].keys() <= LayerColumns.__annotations__.keys()
     columns = tensors.as_columns(texts)
     loaded: dict[str, Any] = json.loads(json.dumps(data, allow_nan=False))
     return loaded, texts.as_list(), json.loads(json.dumps(columns))

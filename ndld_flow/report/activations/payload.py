@@ -11,7 +11,17 @@ from ndld_flow.records.activations import Activations, CapturedTensor, ChannelSt
 from ndld_flow.records.divergence import LayerDivergence, TensorRange
 from ndld_flow.report.activations.pack_maps import PackedMap, PackedMaps
 from ndld_flow.report.activations.read import is_beside
-from ndld_flow.report.json_values import Json, packed
+from ndld_flow.report.json_values import packed
+from ndld_flow.report.page_data import (
+    ActivationsPayload,
+    ChannelColumns,
+    HistogramPayload,
+    MapPayload,
+    NumberText,
+    RangePayload,
+    TensorDivergence,
+    TensorPayload,
+)
 from ndld_flow.report.shape_words import shape_text
 
 
@@ -21,28 +31,27 @@ def activations_payload(record: Activations, maps: PackedMaps, files: str) -> st
     held: defaultdict[int, list[PackedMap]] = defaultdict(list)
     for one in maps.maps:
         held[one.tensor].append(one)
-    return packed(
-        {
-            "model": short_name(record.model, 60),
-            "reference": short_name(record.reference, 60),
-            "format": short_name(record.range_format, 20),
-            "samples": [
-                {
-                    "label": short_name(sample.label, 120),
-                    "inputs": _fed(sample),
-                    "picture": maps.pictures.get(place, -1),
-                }
-                for place, sample in enumerate(record.samples)
-            ],
-            "tensors": [
-                _tensor(tensor, divergence.get(tensor.tensor)) | {"maps": [_map(one, files) for one in held[place]]}
-                for place, tensor in enumerate(record.tensors)
-            ],
-        }
-    )
+    data: ActivationsPayload = {
+        "model": short_name(record.model, 60),
+        "reference": short_name(record.reference, 60),
+        "format": short_name(record.range_format, 20),
+        "samples": [
+            {
+                "label": short_name(sample.label, 120),
+                "inputs": _fed(sample),
+                "picture": maps.pictures.get(place, -1),
+            }
+            for place, sample in enumerate(record.samples)
+        ],
+        "tensors": [
+            _tensor(tensor, divergence.get(tensor.tensor), [_map(one, files) for one in held[place]])
+            for place, tensor in enumerate(record.tensors)
+        ],
+    }
+    return packed(data)
 
 
-def told(value: float | None) -> Json:
+def told(value: float | None) -> NumberText:
     """Six digits that matter; what JSON cannot hold as a text that JavaScript's `Number` reads."""
     if value is None or isinstance(value, int):
         return value
@@ -51,10 +60,10 @@ def told(value: float | None) -> Json:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _fed(sample: SampleShown) -> list[Json]:
+def _fed(sample: SampleShown) -> list[tuple[str, str]]:
     """(input, how its values came to be), of the path of a file as much as the sample's label says."""
     return [
-        [short_name(name, 80), short_name(_short_path(how, sample.label), 200)] for name, how in sample.inputs.items()
+        (short_name(name, 80), short_name(_short_path(how, sample.label), 200)) for name, how in sample.inputs.items()
     ]
 
 
@@ -64,7 +73,7 @@ def _short_path(how: str, label: str) -> str:
     return f"{kind}{how[found[0] + 1 :]}" if found else how
 
 
-def _tensor(tensor: CapturedTensor, divergence: LayerDivergence | None) -> dict[str, Json]:
+def _tensor(tensor: CapturedTensor, divergence: LayerDivergence | None, maps: list[MapPayload]) -> TensorPayload:
     return {
         "name": visible_name(tensor.tensor),
         "node": visible_name(tensor.node),
@@ -75,7 +84,7 @@ def _tensor(tensor: CapturedTensor, divergence: LayerDivergence | None) -> dict[
         "shape": shape_text(tensor.shape),
         "layout": short_name(tensor.layout, 20),
         "range": _range(tensor.range),
-        "reference_range": _range(tensor.reference_range),
+        "reference_range": _range(tensor.reference_range) if tensor.reference_range else None,
         "histogram": _histogram(tensor.histogram),
         "reference_histogram": _histogram(tensor.reference_histogram),
         "saturated": tensor.saturated,
@@ -84,12 +93,11 @@ def _tensor(tensor: CapturedTensor, divergence: LayerDivergence | None) -> dict[
         "channels_by": short_name(tensor.channels_by, 40),
         "channels": _channels(tensor.channels),
         "divergence": _divergence(divergence),
+        "maps": maps,
     }
 
 
-def _range(found: TensorRange | None) -> Json:
-    if found is None:
-        return None
+def _range(found: TensorRange) -> RangePayload:
     return {
         "elements": found.elements,
         "low": told(found.minimum),
@@ -104,14 +112,14 @@ def _range(found: TensorRange | None) -> Json:
     }
 
 
-def _histogram(found: Histogram | None) -> Json:
+def _histogram(found: Histogram | None) -> HistogramPayload | None:
     if found is None or not found.counts:
         return None
     return {"low": told(found.low), "high": told(found.high), "counts": list(found.counts)}
 
 
-def _channels(channels: Sequence[ChannelStatistics]) -> dict[str, Json]:
-    def column(values: Iterable[float | None]) -> list[Json]:
+def _channels(channels: Sequence[ChannelStatistics]) -> ChannelColumns:
+    def column(values: Iterable[float | None]) -> list[NumberText]:
         return list(map(told, values))
 
     return {
@@ -126,14 +134,14 @@ def _channels(channels: Sequence[ChannelStatistics]) -> dict[str, Json]:
     }
 
 
-def _divergence(found: LayerDivergence | None) -> Json:
+def _divergence(found: LayerDivergence | None) -> TensorDivergence | None:
     if found is None:
         return None
     metrics = {short_name(name, 40): told(value) for name, value in found.metrics.items()}
     return {"metrics": metrics, "nonfinite": found.nonfinite}
 
 
-def _map(one: PackedMap, files: str) -> dict[str, Json]:
+def _map(one: PackedMap, files: str) -> MapPayload:
     source = one.source
     return {
         "sample": source.sample,
@@ -145,7 +153,7 @@ def _map(one: PackedMap, files: str) -> dict[str, Json]:
         "total": source.total_channels,
         "height": source.height,
         "width": source.width,
-        "full": [source.full_height, source.full_width],
+        "full": (source.full_height, source.full_width),
         "scale": source.scale,
         "low": _bound(source.low),
         "high": _bound(source.high),

@@ -16,8 +16,18 @@ from ndld_flow.report.collect_layers import UNKNOWN
 from ndld_flow.report.collect_profiles import short_provider
 from ndld_flow.report.comparison.collect_aligned import LayerTimes
 from ndld_flow.report.comparison.collect_subjects import SubjectView
-from ndld_flow.report.json_values import Json, packed
+from ndld_flow.report.json_values import packed
 from ndld_flow.report.layer_payload import timeline_payload
+from ndld_flow.report.page_data import (
+    ComparedLayers,
+    ComparedProfile,
+    ComparedReport,
+    ComparisonPayload,
+    LayerVerdictColumns,
+    MetricPayload,
+    RowColumns,
+    VerdictColumns,
+)
 from ndld_flow.report.shape_words import shape_text
 from ndld_flow.report.texts import Texts
 
@@ -38,7 +48,8 @@ def comparison_payload(
 ) -> str:
     """All that the scripts need to look at any subject as the base."""
     texts = Texts()
-    data: dict[str, Json] = {
+    graphs = collect_graphs(list(chain.from_iterable(profiles)), _GRAPH_LAYERS)
+    data: ComparisonPayload = {
         "verdict": comparison.verdict,
         "why": short_name(comparison.why, 600),
         "methods": _METHODS,
@@ -47,18 +58,17 @@ def comparison_payload(
             _compared(one, own, timed, texts)
             for one, own, timed in zip(comparison.profiles, profiles, times, strict=True)
         ],
+        "graphs": [graph_payload(picture) for picture in graphs.pictures],
+        # For the reports of all profiles, one after the other.
+        "graph_of": list(graphs.of_profile),
+        "texts": texts.as_list(),
     }
-    graphs = collect_graphs(list(chain.from_iterable(profiles)), _GRAPH_LAYERS)
-    data["graphs"] = [graph_payload(picture) for picture in graphs.pictures]
-    # For the reports of all profiles, one after the other.
-    data["graph_of"] = list(graphs.of_profile)
-    data["texts"] = texts.as_list()
     return packed(data)
 
 
 def _compared(
     comparison: ProfileComparison, profiles: Sequence[Profile], times: Sequence[LayerTimes], texts: Texts
-) -> dict[str, Json]:
+) -> ComparedProfile:
     return {
         "name": short_name(comparison.name, 80),
         "subjects": comparison.subjects,
@@ -71,7 +81,7 @@ def _compared(
     }
 
 
-def _metric(metric: ComparedMetric) -> dict[str, Json]:
+def _metric(metric: ComparedMetric) -> MetricPayload:
     return {
         "metric": short_name(metric.metric, 60),
         "key": metric.metric,
@@ -82,20 +92,30 @@ def _metric(metric: ComparedMetric) -> dict[str, Json]:
     }
 
 
-def _verdicts(comparison: ProfileComparison, texts: Texts) -> dict[str, Json]:
+def _verdicts(comparison: ProfileComparison, texts: Texts) -> VerdictColumns:
     ordered = comparison.verdicts
-    columns: dict[str, Json] = {
-        name: [_number(getattr(one, name)) for one in ordered]
-        for name in ("base", "candidate", "base_value", "candidate_value", "ratio", "low", "high", "threshold", "floor")
-    }
     places = {metric.metric: place for place, metric in enumerate(comparison.metrics)}
-    columns["metric"] = [places.get(one.metric, -1) for one in ordered]
-    columns["verdict"] = texts.places(one.verdict for one in ordered)
-    columns["why"] = texts.places(short_name(one.why, 600) for one in ordered)
-    return columns
+
+    def column(name: str) -> list[float | None]:
+        return [_number(getattr(one, name)) for one in ordered]
+
+    return {
+        "metric": [places.get(one.metric, -1) for one in ordered],
+        "base": [one.base for one in ordered],
+        "candidate": [one.candidate for one in ordered],
+        "base_value": column("base_value"),
+        "candidate_value": column("candidate_value"),
+        "ratio": column("ratio"),
+        "low": column("low"),
+        "high": column("high"),
+        "threshold": column("threshold"),
+        "floor": column("floor"),
+        "verdict": texts.places(one.verdict for one in ordered),
+        "why": texts.places(short_name(one.why, 600) for one in ordered),
+    }
 
 
-def _report(profile: Profile, times: LayerTimes, texts: Texts) -> dict[str, Json]:
+def _report(profile: Profile, times: LayerTimes, texts: Texts) -> ComparedReport:
     samples = profile.latency_ms
     return {
         "label": short_name(profile.label, 60),
@@ -110,12 +130,12 @@ def _report(profile: Profile, times: LayerTimes, texts: Texts) -> dict[str, Json
     }
 
 
-def _latency(samples: Sequence[float]) -> dict[str, Json]:
+def _latency(samples: Sequence[float]) -> dict[str, float | None]:
     numbers = LatencySummary.of(samples).model_dump() if samples else {}
     return {name: _number(value) for name, value in numbers.items()}
 
 
-def _spread(samples: Sequence[float]) -> list[Json]:
+def _spread(samples: Sequence[float]) -> list[float | None]:
     """In order of length: sorted numbers pack best, and a distribution has no other order."""
     ordered = sorted(samples)
     step = max(1.0, (len(ordered) - 1) / (_SAMPLES - 1))
@@ -123,7 +143,7 @@ def _spread(samples: Sequence[float]) -> list[Json]:
     return [_number(ordered[min(round(place * step), len(ordered) - 1)]) for place in range(count)]
 
 
-def _layers(times: LayerTimes, texts: Texts) -> dict[str, Json]:
+def _layers(times: LayerTimes, texts: Texts) -> ComparedLayers:
     layers = times.layers
     return {
         "ms": [_number(value) for value in times.medians_ms],
@@ -142,7 +162,7 @@ def _dims(layer: Layer) -> str:
     return shape_text(layer.outputs[0].shape) if layer.outputs else ""
 
 
-def _rows(comparison: ProfileComparison) -> dict[str, Json]:
+def _rows(comparison: ProfileComparison) -> RowColumns:
     """Positions of layers as a number where there is one of them, else as a list."""
     rows = comparison.rows
     return {
@@ -160,7 +180,7 @@ def _rows(comparison: ProfileComparison) -> dict[str, Json]:
     }
 
 
-def _layer_verdicts(comparison: ProfileComparison, texts: Texts) -> dict[str, Json]:
+def _layer_verdicts(comparison: ProfileComparison, texts: Texts) -> LayerVerdictColumns:
     ordered = comparison.layer_verdicts
     return {
         "row": [one.row for one in ordered],

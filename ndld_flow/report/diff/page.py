@@ -9,6 +9,7 @@ from ndld_flow.records.model_diff import ModelDiff
 from ndld_flow.report.diff.collect_diff import DiffView, collect_diff
 from ndld_flow.report.diff.payload import diff_payload
 from ndld_flow.report.json_values import packed
+from ndld_flow.report.page_data import DiffPagePayload
 from ndld_flow.report.texts import Texts
 
 
@@ -30,6 +31,6 @@ class DiffPage:
 def collect_page(diff: ModelDiff, names: tuple[str, str]) -> DiffPage:
     """Turn a record into page data."""
     view, texts = collect_diff(diff), Texts()
-    data = {"diffs": [diff_payload(view, texts)]}
+    data: DiffPagePayload = {"diffs": [diff_payload(view, texts)], "texts": texts.as_list()}
     before, after = map(short_name, names)
-    return DiffPage(before, after, view, packed({**data, "texts": texts.as_list()}))
+    return DiffPage(before, after, view, packed(data))

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from ndld_flow.base.quantities import apart
 from ndld_flow.base.text import short_name
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
-from ndld_flow.report.json_values import Json, packed, rounded
+from ndld_flow.report.json_values import packed, rounded
+from ndld_flow.report.page_data import AgainPayload, CurvePayload, DimensionPayload, SweepPayload
 from ndld_flow.report.sweep.collect_curves import Curve
 from ndld_flow.report.sweep.dimensions import Dimension
 from ndld_flow.report.sweep.point_words import link
@@ -19,7 +20,7 @@ def sweep_payload(record: SweepRecord, dimensions: Sequence[Dimension], curves: 
     """All data of the page, compressed. Rows are points, in the record's order."""
     texts = Texts()
     points = record.points
-    data: dict[str, Json] = {
+    data: SweepPayload = {
         "id": record.id,
         "name": short_name(record.recipe_name, 100),
         "objectives": len(record.objectives),
@@ -38,8 +39,8 @@ def sweep_payload(record: SweepRecord, dimensions: Sequence[Dimension], curves: 
         "again": [_again(point) for point in points],
         "dimensions": [_dimension(one, texts) for one in dimensions],
         "curves": [_curve(one, dimensions) for one in curves],
+        "texts": texts.as_list(),
     }
-    data["texts"] = texts.as_list()
     return packed(data)
 
 
@@ -49,23 +50,23 @@ def _mark(point: SweepPoint, best: int | None) -> str:
     return "tie" if point.tied else "front" if point.on_front else ""
 
 
-def _steps(point: SweepPoint, texts: Texts) -> list[Json]:
+def _steps(point: SweepPoint, texts: Texts) -> list[int]:
     """Name, outcome and why of each step, one after the other."""
     told = ((short_name(step.name, 80), step.outcome, short_name(step.reason, 160)) for step in point.steps)
-    return list(texts.places(text for step in told for text in step))
+    return texts.places(text for step in told for text in step)
 
 
-def _constraints(point: SweepPoint, texts: Texts) -> list[Json]:
+def _constraints(point: SweepPoint, texts: Texts) -> list[tuple[int, int, int]]:
     """Gate, whether it holds, measured value in words."""
-    found: list[Json] = []
+    found: list[tuple[int, int, int]] = []
     for one in point.constraints:
         measured, _ = apart((one.left, one.right), short_name(one.unit, 20))
         gate, value = texts.places([short_name(one.gate, 160), measured])
-        found.append([gate, int(one.passed), value])
+        found.append((gate, int(one.passed), value))
     return found
 
 
-def _again(point: SweepPoint) -> Json:
+def _again(point: SweepPoint) -> AgainPayload | None:
     """Objectives, standing, ratio and its interval; null where nothing was measured again."""
     if point.again is None:
         return None
@@ -77,8 +78,8 @@ def _again(point: SweepPoint) -> Json:
     }
 
 
-def _dimension(one: Dimension, texts: Texts) -> dict[str, Json]:
-    shown: dict[str, Json] = {
+def _dimension(one: Dimension, texts: Texts) -> DimensionPayload:
+    shown: DimensionPayload = {
         "key": one.key,
         "label": one.label,
         "kind": one.kind,
@@ -89,11 +90,12 @@ def _dimension(one: Dimension, texts: Texts) -> dict[str, Json]:
         "numbers": list(one.numbers) if one.numbers is not None else None,
     }
     if one.kind == "axis":
-        shown |= {"texts": texts.places(one.texts), "levels": list(one.levels)}
+        shown["texts"] = texts.places(one.texts)
+        shown["levels"] = list(one.levels)
     return shown
 
 
-def _curve(curve: Curve, dimensions: Sequence[Dimension]) -> dict[str, Json]:
+def _curve(curve: Curve, dimensions: Sequence[Dimension]) -> CurvePayload:
     return {
         "axis": curve.axis,
         "dimension": list(dimensions).index(curve.y),
@@ -106,5 +108,5 @@ def _curve(curve: Curve, dimensions: Sequence[Dimension]) -> dict[str, Json]:
     }
 
 
-def _numbers(values: Iterable[float | None]) -> list[Json]:
+def _numbers(values: Iterable[float | None]) -> list[float | None]:
     return [rounded(value) if value is not None else None for value in values]

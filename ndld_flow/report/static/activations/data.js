@@ -1,6 +1,6 @@
 // What was captured. Maps are unpacked when they are looked at: the page is ready before, however many it holds.
 
-import { unzipped } from "../page_data.js";
+import { unzipped } from "../payload.js";
 import { metricOf } from "./values.js";
 
 export const LARGEST_CODE = 65532;

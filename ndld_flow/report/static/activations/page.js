@@ -3,7 +3,7 @@
 import { clamp } from "../charts.js";
 import { afterPrinting, beforePrinting, startConveniences } from "../conveniences.js";
 import { make, shortened } from "../elements.js";
-import { readPayload } from "../page_data.js";
+import { readPayload } from "../payload.js";
 import { count } from "../quantities.js";
 import { fittingLook, shownSides } from "./colours.js";
 import { Controls } from "./controls.js";

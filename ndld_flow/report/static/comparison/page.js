@@ -2,7 +2,7 @@
 
 import { startConveniences } from "../conveniences.js";
 import { make, shortened } from "../elements.js";
-import { readPayload } from "../page_data.js";
+import { readPayload } from "../payload.js";
 import { badge, Choice, chooser, pairOf, View } from "./data.js";
 import { Deltas, drawCoverage, Waterfall } from "./differences.js";
 import { ComparedGraph, drawTypes, Timelines } from "./drawings.js";

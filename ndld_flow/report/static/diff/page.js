@@ -2,7 +2,7 @@
 
 import { startConveniences } from "../conveniences.js";
 import { diffTables } from "../diff_table.js";
-import { readPayload } from "../page_data.js";
+import { readPayload } from "../payload.js";
 
 export async function start() {
   startConveniences();

@@ -3,7 +3,7 @@
 import { make, shortened } from "../elements.js";
 import { familyMode, kindsMode } from "../graph/colours.js";
 import { GraphView } from "../graph/view.js";
-import { readPayload } from "../page_data.js";
+import { readPayload } from "../payload.js";
 import { count } from "../quantities.js";
 import { listenForFilterKey, tooltip } from "../widgets.js";
 import { ModelData, ModelPlaces } from "./data.js";

@@ -1,7 +1,7 @@
 // The report of a run or of one profile: each panel fills the places that the template left for it.
 
 import { startConveniences } from "../conveniences.js";
-import { readPayload } from "../page_data.js";
+import { readPayload } from "../payload.js";
 
 // A panel is a module in the folder `panels` that exports `show(payload)`.
 export async function start(panels) {

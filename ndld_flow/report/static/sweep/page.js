@@ -1,7 +1,7 @@
 // Bring the page of a sweep to life: pictures and table are about the same points, and follow each other.
 
 import { startConveniences } from "../conveniences.js";
-import { readPayload } from "../page_data.js";
+import { readPayload } from "../payload.js";
 import { CurvePlot } from "./curves.js";
 import { SweepData } from "./data.js";
 import { Parallel } from "./parallel.js";
