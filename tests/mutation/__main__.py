@@ -1,0 +1,126 @@
+"""`python -m tests.mutation`: plant faults in modules, run their tests, and list the faults that no test catches."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutation.mutators import Mutant, find_sites
+from tests.mutation.related_tests import RelatedTests
+from tests.mutation.trial import Copy, Outcome, copy_project
+
+ROOT = Path(__file__).parents[2]
+_QUICK = "not slow and not thorough and not browser and not gpu"
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A change of a module."""
+
+    module: Path
+    """Relative to the root."""
+    mutant: Mutant
+
+    @property
+    def place(self) -> str:
+        return f"{self.module.as_posix()}:{self.mutant.line}"
+
+
+def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
+    """Run the trials; return 1 where fewer faults are caught than required, 2 where there is nothing to change."""
+    options = _parse(arguments)
+    try:
+        modules = find_modules(root, options.modules, options.base)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    planted = choose(root, modules, options.count, options.seed)
+    survivors: list[Planted] = []
+    related = RelatedTests(root)
+    with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
+        copy = Copy(copy_project(root, Path(folder)), options.marks, options.limit)
+        for number, each in enumerate(planted, start=1):
+            outcome, detail = _try(copy, related, each, options.files)
+            print(f"{number}/{len(planted)} {outcome:10} {each.place} {each.mutant.kind}: {detail}", flush=True)
+            if outcome != "caught":
+                survivors.append(each)
+    for each in survivors:
+        print(f"\n{each.place} ({each.mutant.kind})\n{describe(root, each)}")
+    caught = len(planted) - len(survivors)
+    print(f"\ncaught {caught} of {len(planted)} (seed {options.seed}, {len(modules)} modules)")
+    return int(caught * 100 < options.require * len(planted))
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
+    parser.add_argument("modules", nargs="*", help="modules or packages, dotted or as paths [changed since --base]")
+    parser.add_argument("--seed", type=int, default=7, help="which faults are chosen [%(default)s]")
+    parser.add_argument("--count", type=int, default=100, help="faults to plant [%(default)s]")
+    parser.add_argument("--base", default="main", help="branch to compare with, for changed modules [%(default)s]")
+    parser.add_argument("--files", type=int, default=6, help="test files to run for each fault [%(default)s]")
+    parser.add_argument("--limit", type=float, default=90, help="seconds for the tests of a fault [%(default)s]")
+    parser.add_argument("--marks", default=_QUICK, help="tests to run, as pytest's -m [%(default)s]")
+    parser.add_argument("--require", type=float, default=0, help="percentage that must be caught, else exit 1")
+    return parser.parse_args(arguments)
+
+
+def find_modules(root: Path, named: Sequence[str], base: str) -> list[Path]:
+    """Return the modules to change, relative to the root: those named, or those that differ from a branch.
+
+    Raises ValueError where a name is no module or package, and where no module differs.
+    """
+    if not named:
+        command = ["git", "diff", "--name-only", "--diff-filter=d", "--merge-base", base, "--", "ndld_flow/*.py"]
+        listed = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.split()
+        if not listed:
+            raise ValueError(f"no module of ndld_flow differs from {base}: name modules, or `ndld_flow` for all")
+        return [Path(name) for name in sorted(listed)]
+    return sorted({path.relative_to(root) for name in named for path in _expand(root, name)})
+
+
+def _expand(root: Path, name: str) -> Iterable[Path]:
+    path = root / (name if "/" in name or name.endswith(".py") else name.replace(".", "/"))
+    if path.is_dir():
+        return path.rglob("*.py")
+    file = path if path.suffix == ".py" else path.with_suffix(".py")
+    if not file.is_file():
+        raise ValueError(f"{name} is no module or package of this checkout")
+    return [file]
+
+
+def choose(root: Path, modules: Sequence[Path], count: int, seed: int) -> list[Planted]:
+    """Choose places at random, each as likely as any other, and one change of each."""
+    random_numbers = random.Random(seed)
+    sites = [
+        [Planted(module, mutant) for mutant in site]
+        for module in modules
+        for site in find_sites((root / module).read_text(encoding="utf-8"))
+    ]
+    return [random_numbers.choice(site) for site in random_numbers.sample(sites, min(count, len(sites)))]
+
+
+def _try(copy: Copy, related: RelatedTests, planted: Planted, files: int) -> tuple[Outcome, str]:
+    source = (copy.root / planted.module).read_text(encoding="utf-8")
+    name = ".".join(planted.module.with_suffix("").parts).removesuffix(".__init__")
+    return copy.try_change(planted.module, planted.mutant.apply(source), related.rank(name)[:files])
+
+
+def describe(root: Path, planted: Planted) -> str:
+    """Return the change as a unified diff."""
+    source = (root / planted.module).read_text(encoding="utf-8")
+    return "\n".join(_diff_lines(source, planted.mutant.apply(source), planted.module.as_posix()))
+
+
+def _diff_lines(before: str, after: str, name: str) -> Iterator[str]:
+    return difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, n=1, lineterm="")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
