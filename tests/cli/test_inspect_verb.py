@@ -242,6 +242,36 @@ def test_two_questions_at_once_are_refused(cnn: Path) -> None:
         shown(cnn, "--tensors", "x", "--nodes", "y")
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--nodes", "--hops", "2"], "--hops needs --near"),
+        (["--export", "w.npy"], "--export needs --tensor"),
+        (["--node", "a", "--tensor", "b"], "--node and --tensor"),
+        (["--node", "a", "--initializers"], "--node and weights"),
+        (["--tensors", "--stats"], "--tensors and weights"),
+        (["--nodes", "--sort", "size"], "nodes and weights"),
+        (["--op-type", "Conv", "--constants"], "nodes and weights"),
+        (["--group-by", "dtype", "--op-type", "Conv"], "--group-by dtype counts all weights: leave out"),
+        (["--group-by", "op_type", "--tensors"], "--group-by op_type counts nodes: leave out"),
+        (["--group-by", "dtype", "--initializers"], "--group-by dtype counts all weights: leave out"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(cnn: Path, options: list[str], message: str) -> None:
+    with pytest.raises(RequestError) as error:
+        shown(cnn, *options)
+    assert message in str(error.value)
+    assert not (cnn.parent / "w.npy").exists()
+
+
+def test_a_scope_limits_weights_as_well_as_nodes(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.onnx", BRANCHES)
+    assert [one["name"] for one in asked(path, "--initializers", "--scope", "")["tensors"]] == ["w"]
+    assert asked(path, "--group-by", "op_type", "--scope", "")["groups"] == [
+        {"value": "If", "count": 1, "op_types": {"If": 1}}
+    ]
+
+
 def test_hostile_names_do_not_reach_the_terminal(tmp_path: Path) -> None:
     proto = parse("g (float[2] x) => (float[2] y) { [n] y = Relu(x) }")
     proto.graph.node[0].name = "\x1b[31mred\n\u202eevil"

@@ -159,6 +159,20 @@ def test_lines_that_need_not_cross_do_not() -> None:
     assert count_crossings(layered) == 0
 
 
+@pytest.mark.parametrize(
+    ("edges", "needs"),
+    [
+        ([(0, 2), (0, 5), (1, 3), (4, 5)], "the walk that gives the first order"),
+        ([(0, 4), (0, 6), (2, 4), (2, 5)], "a sweep down"),
+        ([(0, 5), (1, 3), (2, 5)], "a sweep up"),
+    ],
+)
+def test_small_graphs_without_crossings_are_found(edges: Edges, needs: str) -> None:
+    layered = build_layers(9, edges, list(range(len(edges))))
+    reduce_crossings(layered)
+    assert count_crossings(layered) == 0, needs
+
+
 def laid(edges: Edges, count: int | None = None, aspect: float | None = None) -> Layout:
     nodes = count or 1 + max(max(edge) for edge in edges)
     return lay_out([Extent(60, 20)] * nodes, edges, aspect=aspect)

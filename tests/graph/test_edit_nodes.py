@@ -577,6 +577,20 @@ def test_all_readers_read_another_tensor() -> None:
     assert "Sub (a, b)" in text_of(made)
 
 
+def test_of_several_nodes_those_that_read_nothing_there_are_passed_over() -> None:
+    text = """g (float[2] x, float lo) => (float[2] a, float[2] b, float[2] c)
+    { [none] a = Clip (x)  [low] b = Clip (x, lo)  [high] c = Clip (x, "", lo) }"""
+    made = edit(text, {"disconnect": {"select": {"op_type": "Clip"}, "input": "min"}})
+    assert nodes_of(made) == ["[none] a = Clip (x)", "[low] b = Clip (x)", '[high] c = Clip (x, "", lo)']
+
+
+def test_readers_that_are_not_selected_or_make_the_new_tensor_are_passed_over() -> None:
+    text = """g (float[2] x) => (float[2] b, float[2] c, float[2] d, float[2] a)
+    { [maker] a = Neg (x)  [other] b = Abs (x)  [one] c = Relu (x)  [two] d = Tanh (x) }"""
+    made = edit(text, {"rewire": {"tensor": "x", "read": "a", "readers": ["maker", "one", "two"]}})
+    assert nodes_of(made) == ["[maker] a = Neg (x)", "[other] b = Abs (x)", "[one] c = Relu (a)", "[two] d = Tanh (a)"]
+
+
 def test_outputs_are_rewired_under_their_names() -> None:
     made = edit(CHAIN, {"rewire": {"tensor": "z", "read": "w", "outputs": True}})
     assert "[mid] z = Add (y, b)" in nodes_of(made)

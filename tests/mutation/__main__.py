@@ -17,6 +17,7 @@ from tests.mutation.related_tests import RelatedTests
 from tests.mutation.trial import Copy, Outcome, copy_project
 
 ROOT = Path(__file__).parents[2]
+_PACKAGE = "ndld_flow"
 _QUICK = "not slow and not thorough and not browser and not gpu"
 
 
@@ -77,12 +78,21 @@ def find_modules(root: Path, named: Sequence[str], base: str) -> list[Path]:
     Raises ValueError where a name is no module or package, and where no module differs.
     """
     if not named:
-        command = ["git", "diff", "--name-only", "--diff-filter=d", "--merge-base", base, "--", "ndld_flow/*.py"]
-        listed = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.split()
+        commands = (["diff", "--name-only", "--diff-filter=d", "--merge-base", base], ["ls-files", "--others"])
+        listed = sorted({name for command in commands for name in _list_by_git(root, command)})
         if not listed:
-            raise ValueError(f"no module of ndld_flow differs from {base}: name modules, or `ndld_flow` for all")
-        return [Path(name) for name in sorted(listed)]
+            raise ValueError(f"no module of {_PACKAGE} differs from {base}: name modules, or `{_PACKAGE}` for all")
+        return [Path(name) for name in listed]
     return sorted({path.relative_to(root) for name in named for path in _expand(root, name)})
+
+
+def _list_by_git(root: Path, command: Sequence[str]) -> list[str]:
+    result = subprocess.run(
+        ["git", *command, "--", f"{_PACKAGE}/*.py"], cwd=root, check=False, capture_output=True, text=True
+    )
+    if result.returncode:
+        raise ValueError(f"git {command[0]}: {result.stderr.strip()}")
+    return result.stdout.split()
 
 
 def _expand(root: Path, name: str) -> Iterable[Path]:

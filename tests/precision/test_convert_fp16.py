@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Callable
@@ -378,6 +379,32 @@ def test_detection_is_destroyed_in_full_and_saved_by_its_range_block(
         assert low <= np.max(np.abs(run(path, feeds)[output] - exact[output])) <= high
     assert result.change is not None
     assert any("'p2o.Conv.61' may overflow fp16" in note for note in result.change.notes)
+
+
+def narrow_before_normalization() -> onnx.ModelProto:
+    """Two convolutions, each before a BatchNormalization with a mean so large that fp16 has little room above it."""
+    b = GraphBuilder(3)
+    h = "x"
+    for _ in range(2):
+        mean = b.initializer(np.array([100.0, 60000.0, 0.0, -1.0], np.float32))
+        variance = b.initializer(np.array([4.0, 1e6, 9.0, 1.0], np.float32))
+        h = b.op("Conv", h, b.weight(4, 4, 1, 1))
+        h = b.op("BatchNormalization", h, b.weight(4), b.weight(4), mean, variance)
+    rename_output(b, h, "y")
+    return b.model([tensor("x", [1, 4, 8, 8])], [tensor("y", [1, 4, 8, 8])])
+
+
+def test_a_layer_that_is_kept_in_fp32_is_not_reported_to_overflow(tmp_path: Path) -> None:
+    source = models.save(narrow_before_normalization(), tmp_path / "model.onnx")
+    convolutions = [node.name for node in onnx.load(source).graph.node if node.op_type == "Conv"]
+    for kept in ([], convolutions[:1], convolutions[1:], convolutions):
+        (tmp_path / str(kept)).mkdir()
+        _, result = convert(source, tmp_path / str(kept), json.dumps({"block": {"nodes": kept}}))
+        assert result.change is not None
+        notes = [note for note in result.change.notes if "may overflow fp16" in note]
+        assert len(notes) == 2 - len(kept)
+        assert all("mean 6e+04 and deviation 1000, so 65504 is 5.5 deviations away" in note for note in notes)
+        assert not any(f"{name!r}" in note for name in kept for note in notes)
 
 
 def test_recognition(sample_model: Callable[[str], Path], tmp_path: Path) -> None:

@@ -309,6 +309,16 @@ def test_one_run_of_layers_tells_only_large_differences() -> None:
     assert {one.p_value for one in found.layer_verdicts} == {None}
 
 
+def test_two_runs_of_layers_are_enough_for_a_test() -> None:
+    base, candidate = timed([1.0, 1.0], [1.0, 1.0]), timed([1.3, 1.3], [1.0, 1.0])
+    found = comparison_of(base, candidate).layer_verdicts
+    assert [one.verdict for one in found] == ["regressed", "unchanged"]
+    assert all(one.p_value is not None for one in found)
+    alone = timed([1.3], [1.0])
+    for sides in ((base, alone), (alone, base)):
+        assert {one.p_value for one in comparison_of(*sides).layer_verdicts} == {None}
+
+
 def test_equal_layers_rarely_differ() -> None:
     dice = random.Random(2)
     alarms = 0

@@ -16,6 +16,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.profiles.read.onnx_origins import nodes_of_metadata, nodes_of_name
 from ndld_flow.profiles.read.read_profile import read_profile, recognise
 from ndld_flow.profiles.read.tolerant_json import parse_tolerantly
+from ndld_flow.profiles.read.trtexec_layer_times import read_layer_times
 from ndld_flow.records.machine import Machine
 from ndld_flow.records.profile import Layer, Profile, ProfileRun
 from tests.support import trtexec_exports as trt
@@ -250,6 +251,53 @@ def test_names_repeat_and_are_joined_in_order(tmp_path: Path) -> None:
         ("third", (0.0,)),
     ]
     assert any(note.startswith("1 layers of the engine have no time") for note in profile.notes)
+
+
+def write_layer_times(tmp_path: Path, *rows: object) -> Path:
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(rows))
+    return path
+
+
+def test_rows_of_layer_times_without_a_name_or_a_time_are_counted_and_the_rest_is_read(tmp_path: Path) -> None:
+    found = read_layer_times(
+        write_layer_times(
+            tmp_path,
+            {"count": 4},
+            {"name": "median", "timeMs": 8.0, "averageMs": 2.0, "medianMs": 1.5},
+            {"name": "", "timeMs": 8.0},
+            {"timeMs": 8.0},
+            {"name": "no time"},
+            {"name": "negative", "medianMs": -0.5},
+            {"name": "text", "medianMs": "fast"},
+            {"name": "zero", "medianMs": 0.0, "averageMs": 1.0},
+            {"name": "mean", "timeMs": 8.0, "averageMs": 2.5},
+            {"name": "sum", "timeMs": 8.0},
+            {"name": "layer with a count", "timeMs": 4.0, "count": 9},
+        )
+    )
+    assert [(row.name, row.ms) for row in found.rows] == [
+        ("median", 1.5),
+        ("zero", 0.0),
+        ("mean", 2.5),
+        ("sum", 2.0),
+        ("layer with a count", 1.0),
+    ]
+    assert (found.pass_count, found.are_medians, found.unreadable) == (4, True, 5)
+
+
+@pytest.mark.parametrize("count", [0, -3, "many", None, 1e400, 1.5])
+def test_a_count_that_is_none_leaves_the_sums_as_they_are(tmp_path: Path, count: object) -> None:
+    found = read_layer_times(write_layer_times(tmp_path, {"count": count}, {"name": "a", "timeMs": 8.0}))
+    assert [row.ms for row in found.rows] == [8.0]
+    assert found.pass_count == 0
+    assert not found.are_medians
+
+
+def test_the_largest_count_of_several_holds(tmp_path: Path) -> None:
+    heads = ({"count": 2}, {"count": 8}, {"count": 4})
+    found = read_layer_times(write_layer_times(tmp_path, *heads, {"name": "a", "timeMs": 8.0}))
+    assert ([row.ms for row in found.rows], found.pass_count) == ([1.0], 8)
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))

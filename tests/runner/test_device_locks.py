@@ -162,6 +162,18 @@ def test_users_with_stores_of_their_own_exclude_each_other(open_folder: Path, mo
             assert second.says() == "holds"  # the dead one's note stays, as another user may not remove it
 
 
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_all_users_may_lock_and_read_who_holds_but_only_the_holder_writes(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        with holding("scales", Store(tmp_path / "store"), Claim("step a", print)):
+            modes = {path.suffix: path.stat().st_mode & 0o777 for path in (tmp_path / "shared").iterdir()}
+    finally:
+        os.umask(before)
+    assert modes == {".lock": 0o666, ".holder": 0o644}
+
+
 @pytest.mark.skipif(os.name != "posix", reason="files of POSIX")
 @pytest.mark.parametrize("kind", ["link", "broken link", "pipe", "folder"])
 def test_what_others_put_in_the_place_of_a_lock_does_no_harm(tmp_path: Path, kind: str) -> None:

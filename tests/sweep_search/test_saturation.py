@@ -66,6 +66,14 @@ def test_gain_and_points_are_settings() -> None:
     assert play_line(heights, Saturation(0.1, 3)) == (7, "saturated: 3 points in a row gained less than 10 %")
 
 
+def test_a_gain_of_exactly_the_least_is_enough() -> None:
+    heights = (256, 128, 64, 32, 16, 8, 4, 2, 1)
+    assert play_line(heights, Saturation(gain=0.5, points=1)) == (9, "all 9 points tried")
+    a_little_less = (256, 128.01, 1, 1, 1, 1, 1, 1, 1)
+    assert play_line(a_little_less, Saturation(gain=0.5, points=1))[0] == 2
+    assert play_line((5, 5, 1, 1, 1, 1, 1, 1, 1), Saturation(gain=0, points=1))[0] == 2
+
+
 def throughput(point: Assignment) -> Trial:
     batches = (1, 2, 4, 8, 16)
     return Trial(point, (THROUGHPUT[str(point["model"])][batches.index(int(str(point["batch"])))],))

@@ -42,7 +42,7 @@ def read_layer_times(path: Path) -> LayerTimes:
     parsed = parse_tolerantly(read_whole(path))
     entries = list(objects_in(parsed.value))
     heads = [entry for entry in entries if "count" in entry and "name" not in entry]
-    count = max((whole_of(head["count"]) or 0 for head in heads), default=0)
+    count = max([0, *(whole_of(head["count"]) or 0 for head in heads)])
     rows = [entry for entry in entries if entry not in heads]
     found = [row for row in (_row(entry, count) for entry in rows) if row is not None]
     return LayerTimes(

@@ -1,0 +1,180 @@
+"""The mutation script plants one fault at a time, in a copy, and names the faults that no test catches."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.mutation.__main__ import choose, find_modules, main
+from tests.mutation.mutators import find_sites
+from tests.mutation.related_tests import RelatedTests
+from tests.mutation.trial import Copy, copy_project
+
+MODULE = """def is_far(value: float) -> bool:
+    return value >= 10
+
+
+def first_far(values: list[float]) -> float | None:
+    for value in values:
+        if not is_far(value):
+            continue
+        return value
+    return None
+"""
+TESTS = """from far.distance import first_far, is_far
+
+
+def test_far() -> None:
+    assert is_far(11) and not is_far(9)
+
+
+def test_first() -> None:
+    assert first_far([1, 20, 30]) == 20
+"""
+
+
+def changes(source: str) -> set[tuple[str, str]]:
+    """Each change as its kind and the changed source."""
+    return {(mutant.kind, mutant.apply(source)) for site in find_sites(source) for mutant in site}
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "changed"),
+    [
+        ("a < b", "comparison", "a <= b"),
+        ("a < b <= c", "comparison", "a < b < c"),
+        ("a in b", "comparison", "a not in b"),
+        ("x = a and b or c", "and/or", "x = (a or b) or c"),
+        ("x = a and b and c", "operand removed", "x = (a and c)"),
+        ("x = a or b", "operand removed", "x = (b)"),
+        ("x = not (a or b)", "not removed", "x = (a or b)"),
+        ("x = 3", "constant", "x = (3 + 1)"),
+        ("x = 0.5", "constant", "x = (0.5 - 1)"),
+        ("x = True", "constant", "x = False"),
+        ("write(path, 0o600)", "constant", "write(path, 0o666)"),
+        ("x = min(a)", "function swapped", "x = max(a)"),
+        ("if guard:\n    raise Error", "guard removed", "if False:\n    raise Error"),
+        ("if guard:\n    raise Error", "guard removed", "if True:\n    raise Error"),
+        ("x = [a for a in b if a.c]", "filter removed", "x = [a for a in b if True]"),
+        ("for a in b:\n    continue", "continue to break", "for a in b:\n    break"),
+        ("for a in b:\n    break", "break to continue", "for a in b:\n    continue"),
+        ("a.release()\nb = 'é'\nc()", "call removed", "a.release()\nb = 'é'\npass"),
+        ("with lock:\n    a = b", "with removed", 'with __import__("contextlib").nullcontext():\n    a = b'),
+        ("def f():\n    return a, b", "return swapped", "def f():\n    return (b, a)"),
+        ("def f():\n    return a if b else c", "return swapped", "def f():\n    return c if b else a"),
+        ("x = [a, b]", "element removed", "x = [b]"),
+    ],
+)
+def test_faults(source: str, kind: str, changed: str) -> None:
+    assert (kind, changed) in changes(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""A text."""',
+        "x: Literal[1, 2] = y",
+        "x = Literal[1]",
+        "@dataclass(frozen=True)\nclass A:\n    b: int",
+        "if TYPE_CHECKING:\n    x = 1",
+        'x = f"{a + 1} {b < c}"',
+        "match x:\n    case 1:\n        y = z",
+    ],
+)
+def test_places_where_a_fault_has_no_effect_are_left_out(source: str) -> None:
+    assert changes(source) == set()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A package with tests, tracked by git."""
+    root = tmp_path / "project"
+    for name, text in {
+        "far/__init__.py": "",
+        "far/distance.py": MODULE,
+        "far/cli.py": "from far.distance import first_far\n",
+        "tests/__init__.py": "",
+        "tests/distance/test_limits.py": TESTS,
+        "tests/other/test_cli.py": "import far.cli\n\n\ndef test_nothing() -> None: ...\n",
+        "tests/other/test_nothing.py": "def test_nothing() -> None: ...\n",
+    }.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    subprocess.run(["git", "init", "-q", "-b", "main"], cwd=root, check=True)
+    return root
+
+
+def test_the_nearest_tests_come_first(project: Path) -> None:
+    names = [path.name for path in RelatedTests(project).rank("far.distance")]
+    assert names == ["test_limits.py", "test_cli.py", "test_nothing.py"]
+    assert RelatedTests(project).rank("far.cli")[0].name == "test_cli.py"
+
+
+def test_a_fault_is_caught_or_survives(project: Path, tmp_path: Path) -> None:
+    copy = Copy(copy_project(project, tmp_path / "copy"), "not slow", 60)
+    module, tests = Path("far/distance.py"), [Path("tests/distance/test_limits.py")]
+    assert copy.try_change(module, MODULE.replace("continue", "break"), tests) == (
+        "caught",
+        "tests/distance/test_limits.py::test_first",
+    )
+    assert copy.try_change(module, MODULE.replace(">=", ">"), tests) == ("survived", "")
+    assert copy.try_change(module, "syntax error", tests)[0] == "caught"
+    assert (copy.root / module).read_text() == (project / module).read_text() == MODULE
+
+
+def test_tests_that_fail_by_themselves_catch_nothing(project: Path, tmp_path: Path) -> None:
+    test = project / "tests/distance/test_limits.py"
+    test.write_text(TESTS + "\n\ndef test_broken() -> None:\n    assert False\n")
+    copy = Copy(copy_project(project, tmp_path / "copy"), "not slow", 60)
+    tests = [test.relative_to(project)]
+    assert copy.try_change(Path("far/distance.py"), MODULE.replace(">=", ">"), tests) == ("survived", "")
+    test.write_text("import nowhere\n")
+    copy = Copy(copy_project(project, tmp_path / "broken"), "not slow", 60)
+    outcome, detail = copy.try_change(Path("far/distance.py"), MODULE.replace("continue", "break"), tests)
+    assert (outcome, detail) == ("unfinished", "the tests cannot be collected without the change either")
+
+
+def test_a_run_prints_its_score_and_the_survivors(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sites = len(find_sites(MODULE))
+    assert main(["far.distance", "--seed", "1", "--require", "100"], project) == 1
+    text = capsys.readouterr().out
+    assert f"of {sites} (seed 1, 1 modules)" in text
+    survivors = text.partition("\n\n")[2]
+    assert "far/distance.py:2 (" in survivors
+    assert "-    return value >= 10" in survivors
+    assert main(["far/distance.py", "--seed", "1", "--count", "1"], project) == 0
+
+
+def test_chosen_faults_depend_on_the_seed_alone(project: Path) -> None:
+    modules = find_modules(project, ["far"], "main")
+    assert choose(project, modules, 5, 3) == choose(project, modules, 5, 3) != choose(project, modules, 5, 4)
+    assert len(choose(project, modules, 1000, 3)) == len(find_sites(MODULE))
+
+
+def test_names_of_no_module_are_refused(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["far.distant"], project) == 2
+    assert capsys.readouterr().err == "far.distant is no module or package of this checkout\n"
+
+
+def test_modules_that_differ_from_the_main_branch_are_changed_by_default(project: Path) -> None:
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], cwd=project, check=True)
+
+    package = project / "ndld_flow"
+    package.mkdir()
+    for name in ("changed.py", "kept.py", "removed.py"):
+        (package / name).write_text("x = 1\n")
+    with pytest.raises(ValueError, match=r"git diff: .*main"):
+        find_modules(project, [], "main")
+    git("add", ".")
+    git("commit", "-qm", "All")
+    with pytest.raises(ValueError, match="no module of ndld_flow differs from main"):
+        find_modules(project, [], "main")
+    git("checkout", "-qb", "branch")
+    (package / "changed.py").write_text("x = 2\n")
+    (package / "removed.py").unlink()
+    git("commit", "-qam", "Change")
+    (package / "new.py").write_text("x = 3\n")
+    assert [path.name for path in find_modules(project, [], "main")] == ["changed.py", "new.py"]

@@ -1,0 +1,118 @@
+"""Digests of files are remembered for as long as nothing about the files changes."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from pydantic import JsonValue
+
+from ndld_flow.store import digest as digests
+from ndld_flow.store.digest import DigestMemory, digest_file, digest_json
+
+LARGE = pytest.mark.parametrize("always_below", [0, 2**20], ids=["large", "small"])
+"""Large files are remembered in notes, small ones in this process."""
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> DigestMemory:
+    return DigestMemory(tmp_path / "notes")
+
+
+def write(path: Path, text: bytes, modified_ns: int = 10**18) -> None:
+    path.write_bytes(text)
+    os.utime(path, ns=(modified_ns, modified_ns))
+
+
+@pytest.fixture
+def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Files that were hashed, in order; every file counts as settled."""
+    reads: list[Path] = []
+
+    def counted(path: Path) -> str:
+        reads.append(path)
+        return digest_file(path)
+
+    monkeypatch.setattr(digests, "digest_file", counted)
+    monkeypatch.setattr(digests, "SETTLED_AFTER_S", -1.0)
+    return reads
+
+
+@LARGE
+def test_a_file_is_hashed_once(
+    memory: DigestMemory,
+    tmp_path: Path,
+    count_reads: list[Path],
+    always_below: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(digests, "ALWAYS_HASH_BELOW_BYTES", always_below)
+    write(tmp_path / "w", b"one")
+    assert memory.digest(tmp_path / "w") == memory.digest(tmp_path / "w") == digest_file(tmp_path / "w")
+    assert count_reads == [tmp_path / "w"]
+
+
+@LARGE
+def test_a_write_that_puts_the_modification_time_back_is_seen(
+    memory: DigestMemory,
+    tmp_path: Path,
+    count_reads: list[Path],
+    always_below: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(digests, "ALWAYS_HASH_BELOW_BYTES", always_below)
+    write(tmp_path / "w", b"one")
+    before = memory.digest(tmp_path / "w")
+    changed_ns = (tmp_path / "w").stat().st_ctime_ns
+    while (tmp_path / "w").stat().st_ctime_ns == changed_ns:  # a tick of the file system's clock
+        time.sleep(0.002)
+        write(tmp_path / "w", b"two")
+    assert memory.digest(tmp_path / "w") == digest_file(tmp_path / "w") != before
+    assert len(count_reads) == 2
+
+
+@pytest.mark.parametrize("changed", ["st_size", "st_mtime_ns", "st_ctime_ns", "st_ino", "st_dev"])
+def test_each_of_what_tells_files_apart_counts(changed: str) -> None:
+    """Some file systems keep whole seconds, and inodes are used again."""
+    fields = {"st_size": 3, "st_mtime_ns": 10**18, "st_ctime_ns": 10**18, "st_ino": 5, "st_dev": 7}
+
+    def stamp(values: Mapping[str, int]) -> list[int]:
+        return digests._stamp(SimpleNamespace(**values))  # type: ignore[arg-type]
+
+    assert stamp(fields) == stamp({**fields})
+    assert stamp(fields) != stamp({**fields, changed: fields[changed] + 1})
+
+
+@LARGE
+def test_a_file_written_a_moment_ago_is_not_remembered(
+    memory: DigestMemory, tmp_path: Path, always_below: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "ALWAYS_HASH_BELOW_BYTES", always_below)
+    monkeypatch.setattr(digests, "_stamp", lambda stat: [stat.st_size])  # a clock that does not tick
+    write(tmp_path / "w", b"one")
+    before = memory.digest(tmp_path / "w")
+    write(tmp_path / "w", b"two")
+    assert memory.digest(tmp_path / "w") != before
+
+
+@pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 32, 33, 40])
+def test_files_are_hashed_whole_in_windows(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    window = mmap.ALLOCATIONGRANULARITY
+    data = os.urandom(size * window // 16)
+    (tmp_path / "w").write_bytes(data)
+    monkeypatch.setattr(digests, "_WINDOW_BYTES", window)
+    monkeypatch.setattr(digests, "ALWAYS_HASH_BELOW_BYTES", 1)
+    mapped = digest_file(tmp_path / "w")
+    monkeypatch.setattr(digests, "ALWAYS_HASH_BELOW_BYTES", 2**30)
+    assert mapped == digest_file(tmp_path / "w")
+
+
+def test_equal_json_has_equal_digests_and_nothing_else_has() -> None:
+    assert digest_json({"a": 1, "b": [1, 2]}) == digest_json({"b": [1, 2], "a": 1})
+    values: tuple[JsonValue, ...] = ([1, 2], [2, 1], [[1], 2], {"a": 1}, {"a": 2}, {"a": 1.5}, "a", None, True, 1, "1")
+    assert len({digest_json(value) for value in values}) == len(values)
