@@ -1,4 +1,4 @@
-"""What a person can choose about a drawing."""
+"""The choices of a drawing: its contents and its appearance."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from ndld_flow.drawing.layout import Direction
 
 @dataclass(frozen=True)
 class Reading:
-    """What of a model is drawn."""
+    """The parts of a model that are drawn."""
 
     constants: bool = False
     """Draw constants and initializers too."""
     shapes: bool = True
     """Write dtype and shape at the edges."""
     depth: int = 0
-    """Draw the bodies of control flow and functions in their places, so many levels deep."""
+    """Levels of control flow and functions whose bodies are drawn in place."""
     subgraph: str = ""
     """Draw only the body of this node or function; `node/attribute` for one of several."""
     values: bool = True
-    """What tensors hold; without them, weights and constants are told by dtype and shape only."""
+    """Include the values of tensors; without them, weights and constants show dtype and shape only."""
     title: str = ""
-    """The model's file name where it is empty."""
+    """Title of the drawing; the model's file name if empty."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """How it is drawn."""
+    """The appearance of a drawing."""
 
     background: str = "white"
     """`white`, `dark`, `transparent`, or a colour such as `#f7f7f5`."""
@@ -35,9 +35,9 @@ class Look:
     """One of `palettes.PALETTES`."""
     direction: Direction = "down"
     columns: bool = True
-    """Set a long graph in columns; else it is one strip."""
+    """Break a long graph into columns; otherwise it is one strip."""
     grid: bool = False
     legend: bool = True
-    """Title and legend."""
+    """Draw the title and the legend."""
     scale: float = 1.0
-    """Pixels for each unit: 1 is 96 dpi."""
+    """Pixels per unit; 1 is 96 dpi."""

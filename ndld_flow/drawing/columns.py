@@ -1,4 +1,4 @@
-"""A long graph cut into columns, as a newspaper sets its text: a strip of 500 layers becomes a picture."""
+"""Break a long graph into columns, as a newspaper does with text, so that 500 layers fit a picture."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from ndld_flow.drawing.graph import Point
 from ndld_flow.drawing.layered import Layered
 
 _LANE = 9.0
-"""Between lines that run side by side from one column to the next."""
+"""Distance between parallel lines that run from one column to the next."""
 _MARGIN = 16.0
 _MOST_COLUMNS = 24
 _MOST_CARRIED = 24
-"""More lines than these are not carried over: such a graph is cut nowhere there."""
+"""Maximum number of lines carried over a cut; a graph is not cut where more would cross."""
 _SHORT = 1400.0
-"""A graph no longer than this is not cut: it can be looked at as it is."""
+"""A graph of this length or less is not cut."""
 _SPREAD = 1.05
-"""A column is about so much wider than its widest layer: layers are not centred."""
+"""Width of a column relative to its widest layer; layers are not centred, so a column is slightly wider."""
 _SEARCHED = 0.3
-"""Of a column's height: how far from its end a good place to cut is looked for."""
+"""Part of a column's height, around its end, that is searched for a good place to cut."""
 _COST_OF_A_LINE = 0.035
-"""Of a column's height: how far a cut may move to carry one line less."""
+"""Part of a column's height that a cut may move to carry one line less."""
 
 
 @dataclass(frozen=True)
 class Band:
-    """One layer before it is put into a column."""
+    """The position of one layer before it is put into a column."""
 
     top: float
     bottom: float
@@ -39,10 +39,10 @@ class Band:
 
 @dataclass(frozen=True)
 class Columns:
-    """How far each layer moves, and the way of each line that is carried from one column to the next."""
+    """The shift of each layer, and the route of each line that continues in another column."""
 
     shifts: tuple[Point, ...]
-    """By layer."""
+    """One shift per layer."""
     carried: dict[tuple[int, int], tuple[Point, ...]]
     """(upper vertex, lower vertex) -> the corners between them."""
     width: float
@@ -50,9 +50,10 @@ class Columns:
 
 
 def choose_cuts(graph: Layered, widths: Sequence[float], heights: Sequence[float], aspect: float) -> list[int]:
-    """The last layer of each column but the last, so that the whole comes near to `aspect`, width over height.
+    """Return the last layer of each column but the last, chosen so that the picture approaches `aspect` (width over
+    height).
 
-    `widths` are those of vertices, `heights` of layers with the gap after them: the graph need not be placed yet.
+    `widths` holds one value per vertex, `heights` one per layer including the gap after it. Coordinates are not needed.
     """
     ends = list(accumulate(heights))
     if ends[-1] <= _SHORT:
@@ -66,7 +67,7 @@ def choose_cuts(graph: Layered, widths: Sequence[float], heights: Sequence[float
 def _off(
     cuts: Sequence[int], ends: Sequence[float], wide: Sequence[float], lines: Sequence[int], aspect: float
 ) -> float:
-    """How far from the aspect these columns would be."""
+    """Return the distance of these columns from the requested aspect."""
     starts = [0, *(cut + 1 for cut in cuts), len(ends)]
     width = sum(_SPREAD * max(wide[start:end]) for start, end in pairwise(starts))
     width += sum(2 * _MARGIN + _LANE * lines[cut] for cut in cuts)
@@ -75,7 +76,7 @@ def _off(
 
 
 def _cuts(ends: Sequence[float], lines: Sequence[int], count: int) -> list[int]:
-    """Cuts into so many columns of about one height, where few lines must be carried."""
+    """Return cuts into `count` columns of similar height that few lines cross."""
     column = ends[-1] / count
     cuts: list[int] = []
     for number in range(1, count):
@@ -93,7 +94,7 @@ def _cuts(ends: Sequence[float], lines: Sequence[int], count: int) -> list[int]:
 
 
 def cut_apart(graph: Layered, cuts: Sequence[int]) -> Layered:
-    """The graph without the lines that go over a cut: each column is placed for itself."""
+    """Return the graph without the lines that cross a cut, so that each column is placed by itself."""
     if not cuts:
         return graph
     above, below = list(graph.above), list(graph.below)
@@ -106,7 +107,7 @@ def cut_apart(graph: Layered, cuts: Sequence[int]) -> Layered:
 
 
 def set_columns(graph: Layered, bands: Sequence[Band], across: Sequence[float], cuts: Sequence[int]) -> Columns:
-    """Put the columns side by side and lead the lines between them."""
+    """Place the columns side by side and route the lines between them."""
     starts = [0, *(cut + 1 for cut in cuts), len(bands)]
     joints = [[(upper, lower) for upper in graph.layers[cut] for lower in graph.below[upper]] for cut in cuts]
     parts = [bands[start:end] for start, end in pairwise(starts)]
@@ -132,7 +133,9 @@ def _corners(
     shifts: tuple[float, float],
     room: tuple[float, float, float],
 ) -> Iterator[tuple[tuple[int, int], tuple[Point, ...]]]:
-    """Down, under the column, up the gutter, over the next column: nested, so that lines in order do not cross."""
+    """Yield the corners of each line: down, under the column, up the gutter, over the next column; nested, so that
+    ordered lines do not cross.
+    """
     gutter, top, bottom = room
     for number, (upper, lower) in enumerate(joint):
         inner = len(joint) - 1 - number

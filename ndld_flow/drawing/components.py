@@ -1,4 +1,4 @@
-"""Parts of a graph that no edge joins."""
+"""Connected components of a graph."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ndld_flow.drawing.layering import Edge
 
 
 def components(count: int, edges: Sequence[Edge]) -> list[tuple[list[int], list[int]]]:
-    """The nodes and the edges of each connected part, by positions, in the order of their first nodes."""
+    """Return the nodes and edges of each connected component, as positions, ordered by first node."""
     neighbours: list[list[int]] = [[] for _ in range(count)]
     for source, target in edges:
         neighbours[source].append(target)
@@ -28,7 +28,7 @@ def components(count: int, edges: Sequence[Edge]) -> list[tuple[list[int], list[
 
 
 def _mark(start: int, number: int, part: list[int], neighbours: Sequence[Sequence[int]]) -> None:
-    """Give all nodes that can be reached from one the number of its part."""
+    """Assign `number` to all nodes that can be reached from `start`."""
     part[start] = number
     waiting = [start]
     while waiting:

@@ -14,11 +14,11 @@ from ndld_flow.drawing.palettes import Colours
 from ndld_flow.drawing.picture import Line, Picture, Rectangle, Text, pieces_of
 
 _LABEL, _DETAIL, _EDGE = 13.0, 10.5, 10.0
-"""Letter heights."""
+"""Font sizes."""
 _PAD_X, _PAD_Y = 12.0, 7.0
 _MARGIN = 28.0
 _BEHIND = 4.0
-"""How far the second sheet of a composite node looks out."""
+"""Offset of the second sheet behind a composite node."""
 _GRID = 24.0
 _MOST_LETTERS = 34
 _MOST_TITLE = 90
@@ -27,19 +27,19 @@ _MOST_TOOLTIP = 400
 
 @dataclass(frozen=True)
 class Style:
-    """How a picture looks."""
+    """The appearance of a picture."""
 
     colours: Colours
     direction: Direction = "down"
     aspect: float | None = 1.6
-    """Width over height that long graphs are set in columns for; None for one strip."""
+    """Target width over height for long graphs, which are broken into columns; None for one strip."""
     grid: bool = False
     legend: bool = True
-    """Title and legend."""
+    """Draw the title and the legend."""
 
 
 def compose(graph: DrawnGraph, style: Style) -> Picture:
-    """Lay a graph out and say what is to be painted where."""
+    """Lay a graph out and return the shapes to paint."""
     labels = _labels_of(graph)
     extents = [_extent(node, labels[place], style.direction) for place, node in enumerate(graph.nodes)]
     edges = [(edge.source, edge.target) for edge in graph.edges]
@@ -48,7 +48,7 @@ def compose(graph: DrawnGraph, style: Style) -> Picture:
 
 
 def _labels_of(graph: DrawnGraph) -> list[str]:
-    """What stands where edges leave a node: each label once."""
+    """Return the text at the output of each node: every distinct edge label once."""
     labels: list[dict[str, None]] = [{} for _ in graph.nodes]
     for edge in graph.edges:
         if edge.label:
@@ -93,7 +93,7 @@ class _Composer:
         return picture
 
     def _head(self) -> Iterator[Rectangle | Text]:
-        """Title, subtitle, and the families that occur; moves the graph down."""
+        """Yield title, subtitle and legend, and move the graph down to make room."""
         colours = self.colours
         if self.graph.title:
             self.top += 16
@@ -147,7 +147,7 @@ class _Composer:
         fill = colours.paper if terminal or node.kind == "constant" else colours.family(node.family)
         ink = colours.ink if terminal or node.kind == "constant" else colours.on_family
         radius = box.height / 2 if terminal else 2.0 if node.kind == "constant" else 6.0
-        if node.kind == "composite":  # a second sheet behind it: there is more inside
+        if node.kind == "composite":  # a second sheet shows that the node contains a graph
             yield Rectangle(box.x + _BEHIND, box.y + _BEHIND, box.width, box.height, radius, fill, colours.border)
         title = shown(node.id, _MOST_TOOLTIP)
         border = colours.ink if terminal else colours.border
@@ -177,7 +177,7 @@ def _title(family: Family) -> str:
 
 
 def _heading(points: tuple[Point, ...], style: Style) -> Point:
-    """Where a line points to at its end: curves arrive in the direction of the layers."""
+    """Return the direction of a line at its end; curves arrive in the direction of the layers."""
     (x0, y0), (x1, y1) = points[-2:]
     dx, dy = x1 - x0, y1 - y0
     if (dx and dy and style.direction == "down") or not dx:

@@ -1,4 +1,4 @@
-"""The layers of an engine or a profile as the graph that is drawn."""
+"""Convert the layers of an engine or a profile into a graph to draw."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ndld_flow.records.profile import Layer, Profile, TensorInfo
 
 
 def engine_graph(profile: Profile, title: str, shapes: bool) -> DrawnGraph:
-    """Each layer with its precision and the ONNX node it begins with; with `shapes`, dims beside the edges."""
+    """Return a graph of layers, each with its precision and first ONNX node; with `shapes`, edges show dimensions."""
     edges, terminals = edges_of(profile)
     layers = profile.layers
     usual = _usual_dtype(layers)
@@ -41,7 +41,7 @@ def _node(layer: Layer) -> DrawnNode:
 
 
 def _precision(layer: Layer) -> str:
-    """`float16 hwc8`, or `int8, writes float16 chw32` where it computes in another type than it writes."""
+    """Return `float16 hwc8`, or `int8, writes float16 chw32` if the layer computes and writes different types."""
     layout = layer.outputs[0].format if layer.outputs else ""
     written = layer.output_precision
     if not written or layer.precision in (written, ""):

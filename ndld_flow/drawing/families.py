@@ -1,4 +1,4 @@
-"""Families of operators: what a colour stands for."""
+"""Families of operators, each with its own colour."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ _PARTS: tuple[tuple[str, Family], ...] = (
     ("loop", "control"),
     ("conditional", "control"),
 )
-"""What a name holds that is no ONNX operator: fused ones, layers of TensorRT (`CaskConvolution`, `PointWiseV2`)."""
+"""Substrings of names that are not ONNX operators: fused operators and TensorRT layers (`CaskConvolution`)."""
 
 
 @lru_cache(maxsize=4096)
 def family_of(operator: str) -> Family:
-    """The family of an operator or of a backend's layer type; a domain before `::` or `:` does not matter."""
+    """Return the family of an operator or of a backend's layer type; a domain before `::` or `:` is ignored."""
     name = operator.rpartition(":")[2].lower()
     if name in _KNOWN:
         return _KNOWN[name]
@@ -127,13 +127,14 @@ _MYELIN_WORDS: tuple[tuple[str, Family], ...] = (
     ("Min", "elementwise"),
     ("Cast", "quantisation"),
 )
-"""What the names of fused kernels are put together from, the most telling first; the rest moves and shapes tensors."""
+"""Parts of fused kernels' names, the most specific first; the remaining ones move or reshape tensors."""
 
 
 def layer_word(layer_type: str, name: str) -> str:
-    """What a layer of an engine does: its type, or what Myelin fused: `__myl_CorrMulAdd_myl0_2` -> `CorrMulAdd`.
+    """Return a short label of a layer: its type, or the operators that Myelin fused (`__myl_CorrMulAdd_myl0_2` ->
+    `CorrMulAdd`).
 
-    Its name where there is nothing else.
+    Falls back to the layer's name.
     """
     found = _MYELIN.fullmatch(name)
     if found:
@@ -143,7 +144,7 @@ def layer_word(layer_type: str, name: str) -> str:
 
 @lru_cache(maxsize=16384)
 def family_of_layer(layer_type: str, name: str) -> Family:
-    """As `family_of`; of Myelin's kernels, whose types say little, by what was fused into them."""
+    """Return the family as `family_of` does; Myelin kernels are classified by the operators fused into them."""
     family = family_of(layer_type)
     found = _MYELIN.fullmatch(name) if family == "other" else None
     if found is None:

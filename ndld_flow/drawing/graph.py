@@ -1,4 +1,4 @@
-"""A graph that is to be drawn, and where its parts come to lie. Lengths are in pixels at scale 1."""
+"""Graphs to draw and their layouts. Lengths are in pixels at scale 1."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 NodeKind = Literal["operator", "composite", "input", "output", "constant"]
-"""`composite` stands for a graph of its own: If, Loop, Scan, a local function."""
+"""`composite` nodes contain a graph: If, Loop, Scan, a local function."""
 
 Point = tuple[float, float]
 """x to the right, y down."""
@@ -14,13 +14,13 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class DrawnNode:
-    """One node as a person sees it."""
+    """One node as it is drawn."""
 
     id: str
     """Its name in the model; need not be unique."""
     label: str
     family: str = "other"
-    """One of `families.FAMILIES`; gives the colour."""
+    """One of `families.FAMILIES`; selects the colour."""
     kind: NodeKind = "operator"
     details: tuple[str, ...] = ()
     """Short lines below the label, such as `3x3, stride 2`."""
@@ -28,14 +28,14 @@ class DrawnNode:
 
 @dataclass(frozen=True, slots=True)
 class DrawnEdge:
-    """One tensor on its way from one node to another; both are positions in `DrawnGraph.nodes`."""
+    """One tensor between two nodes, given as positions in `DrawnGraph.nodes`."""
 
     source: int
     target: int
     label: str = ""
-    """Dtype and shape, as far as they are known."""
+    """Dtype and shape, if known."""
     tensor: str = ""
-    """Edges of one node that carry the same tensor leave it together."""
+    """Name of the tensor; edges of one node with the same tensor share a trunk."""
 
 
 @dataclass(frozen=True)
@@ -60,22 +60,22 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The way of one edge, from the border of its source to the border of its target.
+    """The route of one edge, from the border of its source to the border of its target.
 
-    Two points that differ in x and in y are joined by a curve that leaves and arrives in the direction of the layers;
-    all others by a straight line.
+    Consecutive points that differ in both x and y are joined by a curve that leaves and arrives in the direction of the
+    layers, all others by a straight line.
     """
 
     points: tuple[Point, ...]
     back: bool = False
-    """True where it runs against the direction of the layers: it closes a circle."""
+    """True if the edge runs against the direction of the layers: it closes a cycle."""
     far: bool = False
-    """True where it has no way of its own and passes behind nodes: there are too many such long edges."""
+    """True if the edge has no route of its own and passes behind nodes, because there are too many long edges."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where everything lies: one box for each node, one route for each edge, in their order."""
+    """Positions of a graph: one box per node and one route per edge, in their order."""
 
     width: float
     height: float

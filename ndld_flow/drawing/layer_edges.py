@@ -1,4 +1,4 @@
-"""Who reads whom among the layers of a profile or an engine: by the names of their tensors."""
+"""Edges between the layers of a profile or an engine, by the names of their tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ndld_flow.records.profile import Layer, Profile
 
 @dataclass(frozen=True, slots=True)
 class LayerEdge:
-    """A tensor between two nodes. Nodes are layers by position; terminals are counted on after them."""
+    """A tensor between two nodes. Nodes are numbered: layers first, terminals after them."""
 
     source: int
     target: int
@@ -27,7 +27,9 @@ class Terminal:
 
 
 def edges_of(profile: Profile) -> tuple[tuple[LayerEdge, ...], tuple[Terminal, ...]]:
-    """A layer reads what the last layer before it wrote under that name; a body may write one name again and again."""
+    """Return the edges and terminals of a profile. A layer reads the last tensor written under a name; a loop body may
+    write one name repeatedly.
+    """
     layers = profile.layers
     terminals: list[Terminal] = []
     writers: dict[str, int] = {}
@@ -52,8 +54,9 @@ def edges_of(profile: Profile) -> tuple[tuple[LayerEdge, ...], tuple[Terminal, .
 
 
 def _joins_by_order(layers: Sequence[Layer], joined: bytearray) -> Iterator[LayerEdge]:
-    """Layers that do not say what they read follow the layer before them; one without inputs that says what it writes
-    reads nothing."""
+    """Yield edges to layers whose inputs are not recorded: each follows the layer before it, unless it records outputs
+    but no inputs.
+    """
     for place in range(1, len(layers)):
         tensors = layers[place].inputs or layers[place].outputs
         if not joined[place] and not any(tensor.name for tensor in tensors):

@@ -1,4 +1,4 @@
-"""Nodes in layers, with places kept free in every layer that an edge passes."""
+"""Graphs in layers, with space reserved in every layer that an edge passes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ndld_flow.drawing.layering import Edge, assign_layers, topological_order
 
 _PASSAGES_PER_NODE = 6
 _FREE_PASSAGES = 20_000
-"""More places for edges than these take longer to lay out than anybody wants to wait: the longest edges go without."""
+"""Maximum number of reserved places for edges. Beyond it the layout takes too long; the longest edges get none."""
 _WAY_PER_PLACE = 10
-"""Edges share places, but each has a way of its own: all ways together are no longer than so many times the places."""
+"""Maximum total length of all routes, as a multiple of the reserved places, which edges share."""
 
 
 @dataclass
 class Layered:
-    """Vertices 0 to `count` - 1 are nodes; later ones are places where an edge passes a layer."""
+    """A layered graph. Vertices 0 to `count` - 1 are nodes; later ones are places where an edge passes a layer."""
 
     count: int
     layers: list[list[int]]
@@ -25,9 +25,9 @@ class Layered:
     """For each vertex, its neighbours in the layer before."""
     below: list[list[int]]
     chains: list[tuple[int, ...] | None]
-    """For each edge, the vertices from its upper to its lower end; None for one that goes without places."""
+    """For each edge, the vertices from its upper to its lower end; None for an edge without places."""
     back: set[int] = field(default_factory=set)
-    """Edges that run against the layers, self-loops included."""
+    """Edges that run against the layers, including self-loops."""
 
     @property
     def layer_of(self) -> list[int]:
@@ -39,7 +39,7 @@ class Layered:
 
 
 def build_layers(count: int, edges: Sequence[Edge], bundles: Sequence[Hashable]) -> Layered:
-    """Assign layers and lay a trunk through them for each bundle: edges of one node and one bundle share it."""
+    """Assign layers and route a trunk through them for each bundle; edges of one node and bundle share it."""
     order, back = topological_order(count, edges)
     onward = [(target, source) if place in back else (source, target) for place, (source, target) in enumerate(edges)]
     layer = assign_layers(order, _constraints(onward))
@@ -57,7 +57,7 @@ def build_layers(count: int, edges: Sequence[Edge], bundles: Sequence[Hashable])
 
 
 def _constraints(edges: Sequence[Edge]) -> list[Edge]:
-    """Each pair of nodes once: the second edge between two nodes says nothing about layers."""
+    """Return each pair of connected nodes once; repeated edges add no constraint."""
     return list(dict.fromkeys(edge for edge in edges if edge[0] != edge[1]))
 
 
@@ -81,7 +81,7 @@ def _add_chains(graph: Layered, edges: Sequence[Edge], layer: Sequence[int], key
 
 
 def _longest_chain(edges: Sequence[Edge], layer: Sequence[int], keys: Sequence[Hashable]) -> int:
-    """The span up to which edges get places."""
+    """Return the longest span for which edges get places."""
     trunks: dict[Hashable, int] = {}
     spans = [layer[target] - layer[source] for source, target in edges]
     for key, span in zip(keys, spans, strict=True):

@@ -1,4 +1,4 @@
-"""Layers: every edge points to a later layer, and edges are short."""
+"""Assign nodes to layers so that every edge points to a later layer and edges are short."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 Edge = tuple[int, int]
 _ROUNDS = 12
-"""Of moving whole blocks; real models are at rest after three or four."""
+"""Maximum rounds of moving whole blocks; real models converge after three or four."""
 
 
 def topological_order(count: int, edges: Sequence[Edge]) -> tuple[list[int], set[int]]:
-    """Nodes so that edges point onward, and positions of the edges that close a circle; nodes are visited in order.
+    """Return the nodes in topological order, and the positions of edges that close a cycle.
 
-    Depth first, without recursion. A self-loop closes a circle.
+    The search is depth-first without recursion and visits nodes in the given order. A self-loop closes a cycle.
     """
     leaving: list[list[int]] = [[] for _ in range(count)]
     for place, (source, _) in enumerate(edges):
@@ -20,7 +20,7 @@ def topological_order(count: int, edges: Sequence[Edge]) -> tuple[list[int], set
     finished: list[int] = []
     back: set[int] = set()
     state = bytearray(count)  # 0 not seen, 1 on the path, 2 finished
-    # Later nodes first: what is finished first comes last, so the order stays close to the one given.
+    # Later nodes first: nodes that finish first come last, so the order stays close to the given one.
     for start in reversed(range(count)):
         if state[start]:
             continue
@@ -44,7 +44,7 @@ def topological_order(count: int, edges: Sequence[Edge]) -> tuple[list[int], set
 
 
 def assign_layers(order: Sequence[int], edges: Sequence[Edge]) -> list[int]:
-    """The layer of each node, 0 first. `edges` must point onward in `order`."""
+    """Return the layer of each node, 0 first. `edges` must point onward in `order`."""
     before: list[list[int]] = [[] for _ in order]
     after: list[list[int]] = [[] for _ in order]
     for source, target in edges:
@@ -55,7 +55,7 @@ def assign_layers(order: Sequence[int], edges: Sequence[Edge]) -> list[int]:
         if before[node]:
             layer[node] = 1 + max(layer[one] for one in before[node])
     for node in reversed(order):
-        if len(after[node]) > len(before[node]):  # every layer later shortens more edges than it lengthens
+        if len(after[node]) > len(before[node]):  # moving it to a later layer shortens more edges than it lengthens
             layer[node] = min(layer[one] for one in after[node]) - 1
     for _ in range(_ROUNDS):
         if not _move_blocks(layer, edges):
@@ -64,9 +64,10 @@ def assign_layers(order: Sequence[int], edges: Sequence[Edge]) -> list[int]:
 
 
 def _move_blocks(layer: list[int], edges: Sequence[Edge]) -> bool:
-    """Move what hangs together by shortest edges towards its readers, where that shortens edges; False at rest.
+    """Move blocks towards their readers if that shortens edges; return False when nothing moved.
 
-    A constant with all that is computed from it comes to lie above its one reader.
+    A block is a set of nodes joined by the shortest edges. A constant and the nodes computed from it end up above their
+    reader.
     """
     block = _blocks(layer, edges)
     pull = [0] * len(layer)
@@ -78,7 +79,7 @@ def _move_blocks(layer: list[int], edges: Sequence[Edge]) -> bool:
             pull[other] -= 1
             slack = layer[target] - layer[source] - 1
             room[mine] = min(room.get(mine, slack), slack)
-    # Blocks that move at once could run into each other: only those move whose readers stay.
+    # Blocks that move at the same time could collide: only blocks whose readers stay are moved.
     moved = {one: by for one, by in room.items() if pull[one] > 0 and by > 0}
     for source, target in edges:
         if block[source] != block[target] and block[target] in moved:
@@ -89,7 +90,7 @@ def _move_blocks(layer: list[int], edges: Sequence[Edge]) -> bool:
 
 
 def _blocks(layer: Sequence[int], edges: Sequence[Edge]) -> list[int]:
-    """The block of each node: nodes joined by edges to the very next layer are in one."""
+    """Return the block of each node; nodes joined by edges to the next layer share one."""
     parent = list(range(len(layer)))
 
     def root(node: int) -> int:

@@ -1,8 +1,8 @@
-"""Where nodes and edges of a graph lie: layer by layer, few crossings, straight lines, deterministic.
+"""Deterministic layered graph layout with few crossings and straight lines.
 
-The steps are those of Sugiyama, Tagawa and Toda (1981): layers, places for long edges, order, coordinates, routes.
-What differs from most programs: edges that carry one tensor share one trunk, no edge passes through a node, and a
-graph that is much too long is set in columns.
+It follows Sugiyama, Tagawa and Toda (1981): assign layers, reserve places for long edges, order, place, route. Unlike
+most implementations, edges that carry the same tensor share a trunk, no edge passes through a node, and a very long
+graph is broken into columns.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ _GAP_BETWEEN_LAYERS = 26.0
 _WIDEST_GAP = 84.0
 _GAP_OF_PARTS = 40.0
 _INSET = 9.0
-"""How far from a node's corner an edge arrives at the nearest."""
+"""Minimum distance between a node's corner and the end of an edge."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The size of a node, and what else it needs."""
+    """The size of a node, including the room for its label."""
 
     width: float
     height: float
     tail: float = 0.0
-    """Room after the node, in the direction of the layers, where its edges' label stands."""
+    """Room for the label of its edges, after the node in the direction of the layers."""
     breadth: float = 0.0
-    """Room that the label needs across the layers."""
+    """Room for the label across the layers."""
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A connected part of the graph, its upper left corner at 0, 0."""
+    """A connected component with its upper left corner at 0, 0."""
 
     nodes: Sequence[int]
     edges: Sequence[int]
@@ -67,8 +67,8 @@ def lay_out(
 ) -> Layout:
     """Lay out nodes of these sizes; edges are pairs of positions among them.
 
-    Edges of one source with equal `tensors` share a way. With `aspect`, width over height, long graphs are set in
-    columns to come near to it. Circles, self-loops, repeated edges and separate parts are all fine.
+    Edges of one source with equal `tensors` share a trunk. With `aspect` (width over height), long graphs are broken
+    into columns to approach it. Cycles, self-loops, repeated edges and separate components are allowed.
     """
     if direction == "right":
         turned = [Extent(one.height, one.width, one.tail, one.breadth) for one in extents]
@@ -82,7 +82,9 @@ def lay_out(
 
 @contextlib.contextmanager
 def _without_collecting() -> Iterator[None]:
-    """Hundreds of thousands of short lists and no circle among them: looking for circles takes a third of the time."""
+    """Disable the garbage collector. The layout creates many short lists without cycles; scanning them takes a third of
+    the time.
+    """
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -126,13 +128,15 @@ def _widths(graph: Layered, sizes: Sequence[Extent]) -> list[float]:
 
 
 def _heights(graph: Layered, sizes: Sequence[Extent]) -> list[float]:
-    """What each layer takes at least, the gap after it included."""
+    """Return the minimum height of each layer, including the gap after it."""
     nodes = [[sizes[vertex] for vertex in layer if vertex < graph.count] for layer in graph.layers]
     return [max([size.height + size.tail for size in layer], default=0.0) + _GAP_BETWEEN_LAYERS for layer in nodes]
 
 
 def _bands(graph: Layered, sizes: Sequence[Extent], across: Sequence[float]) -> list[Band]:
-    """Each layer's place; where edges go far to the side there is more room, so that they need not lie flat."""
+    """Return the position of each layer. Layers with wide edges between them are further apart, so that edges are not
+    flat.
+    """
     bands = []
     top = 0.0
     for layer, height in zip(graph.layers, _heights(graph, sizes), strict=True):
@@ -153,7 +157,7 @@ def _half(graph: Layered, sizes: Sequence[Extent], vertex: int) -> float:
 
 
 class _Router:
-    """Boxes and routes of one part, its layers where the columns put them."""
+    """Boxes and routes of one component, with layers placed in columns."""
 
     def __init__(
         self,
@@ -172,13 +176,13 @@ class _Router:
         self.bottom = [bands[layer].bottom + columns.shifts[layer][1] for layer in layer_of]
 
     def box(self, node: int) -> Box:
-        """In the middle of its layer, its label counted in."""
+        """Return the box of a node, centred in its layer including its label."""
         size = self.sizes[node]
         free = self.bottom[node] - self.top[node] - size.height - size.tail
         return Box(self.x[node] - size.width / 2, self.top[node] + free // 2, size.width, size.height)
 
     def route(self, place: int, edge: Edge) -> Route:
-        """The way of one edge, given by its place and its ends."""
+        """Return the route of one edge, given by its position and its ends."""
         back = place in self.graph.back
         if edge[0] == edge[1]:
             return Route(self._loop(edge[0]), back=True)
@@ -216,7 +220,7 @@ class _Router:
 
 
 def _without_repeats(points: Sequence[Point]) -> list[Point]:
-    """Points on one upright line need no third between them."""
+    """Return the points without those in the middle of a vertical line."""
     kept: list[Point] = []
     for point in points:
         if kept and kept[-1] == point:
@@ -229,7 +233,7 @@ def _without_repeats(points: Sequence[Point]) -> list[Point]:
 
 
 def _pack(parts: Sequence[_Part], nodes: int, edges: int, aspect: float) -> Layout:
-    """Put separate parts side by side in rows, the largest first."""
+    """Arrange separate components in rows, the largest first."""
     area = sum((part.width + _GAP_OF_PARTS) * (part.height + _GAP_OF_PARTS) for part in parts)
     limit = max([math.sqrt(area * aspect), *(part.width for part in parts)])
     boxes: list[Box] = [Box(0, 0, 0, 0)] * nodes

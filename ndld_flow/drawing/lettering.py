@@ -1,4 +1,4 @@
-"""Text in a picture: how wide it is, and what of it can be shown."""
+"""The width of text in a picture, and the part of it that can be shown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _WIDE = frozenset("mwMW@%&")
 
 @lru_cache(maxsize=65536)
 def text_width(text: str, size: float) -> float:
-    """About as wide as the wider of the usual sans-serif fonts set it, in pixels: nobody knows the font of a viewer."""
+    """Return the approximate width in pixels, based on the wider common sans-serif fonts; the viewer's font is
+    unknown."""
     return size * sum(map(_em, text))
 
 
@@ -28,9 +29,10 @@ def _em(letter: str) -> float:
 
 
 def shown(text: str, limit: int) -> str:
-    """At most `limit` letters on one line, the middle left out; what cannot be printed becomes a replacement mark.
+    """Return at most `limit` characters on one line, with the middle left out; unprintable ones become a replacement
+    mark.
 
-    Marks that turn the direction of writing are not printable: a name cannot rearrange what stands beside it.
+    Marks that change the writing direction count as unprintable, so that a name cannot reorder the text next to it.
     """
     text = shortened(text, limit)
     return text if text.isprintable() else "".join(one if one.isprintable() else "\ufffd" for one in text)

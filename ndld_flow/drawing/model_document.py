@@ -1,6 +1,6 @@
-"""A model as a page shows it: every graph with its nodes, tensors and what they hold.
+"""A model prepared for a page: every graph with its nodes, tensors and values.
 
-One part names another by its position in the document's tuple.
+Parts refer to each other by their positions in the document's tuples.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from ndld_flow.drawing.graph import NodeKind
 
 TensorKind = Literal["computed", "input", "initializer", "constant"]
 NONE = -1
-"""The position of nothing: an optional input that is not given, a tensor that no node makes."""
+"""The position of something absent: an omitted optional input, a tensor without a producer."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldNumbers:
-    """What the numbers of a tensor are like; as `Numbers` of the backend that read them."""
+    """Statistics of a tensor's values."""
 
     minimum: float | None
     maximum: float | None
@@ -32,7 +32,7 @@ class HeldNumbers:
 
 @dataclass(frozen=True, slots=True)
 class HeldTensor:
-    """A tensor that the model's file holds."""
+    """A tensor stored in the model."""
 
     dtype: str
     dims: str
@@ -40,11 +40,11 @@ class HeldTensor:
     size_bytes: int
     numbers: HeldNumbers | None
     unread: str
-    """Why there are no numbers."""
+    """Reason why there are no statistics."""
     first: tuple[str, ...]
     """The first elements, as text."""
     where: str = ""
-    """The file that its data lie in; empty for the model's own."""
+    """External file that holds the data; empty if the model's own file does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class ModelTensor:
     dtype: str
     dims: str
     label: str
-    """Its dims with short names for long dimensions."""
+    """Its dimensions, long names shortened."""
     kind: TensorKind
     held: int = NONE
     """Position in `ModelDocument.held`."""
@@ -68,11 +68,11 @@ class ModelAttribute:
     name: str
     type: str
     text: str
-    """Its value; of a long one, the beginning."""
+    """Its value; the beginning of a long one."""
     is_default: bool = False
-    """Not given in the model: this is what the operator takes then."""
+    """True if the model omits the attribute and this is the operator's default."""
     held: int = NONE
-    """Of a tensor, its position in `ModelDocument.held`."""
+    """Position in `ModelDocument.held`, if the value is a tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +85,18 @@ class ModelNode:
     family: Family
     kind: NodeKind
     scope: int
-    """The graph it stands in."""
+    """The graph that contains it."""
     details: str
-    """What matters about it in a few words: `3x3, stride 2`."""
+    """Its main attributes in a few words: `3x3, stride 2`."""
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     outside: tuple[int, ...]
-    """Tensors of graphs around it that its bodies read."""
+    """Tensors of enclosing graphs that its bodies read."""
     attributes: tuple[ModelAttribute, ...]
     bodies: tuple[int, ...]
-    """Graphs that it opens into."""
+    """Graphs that it contains."""
     precision: str = ""
-    """What it was asked to compute in."""
+    """Requested precision."""
     metadata: tuple[tuple[str, str], ...] = ()
     doc: str = ""
 
@@ -107,10 +107,10 @@ class ModelScope:
 
     address: str
     parent: int
-    """The graph that it is a body in; `NONE` for the main graph and for functions."""
+    """The enclosing graph; `NONE` for the main graph and for functions."""
     inputs: tuple[int, ...]
     outside: tuple[int, ...]
-    """Tensors of graphs around it that it reads."""
+    """Tensors of enclosing graphs that it reads."""
     outputs: tuple[int, ...]
     nodes: tuple[int, ...]
     doc: str = ""
@@ -118,23 +118,23 @@ class ModelScope:
 
 @dataclass(frozen=True, slots=True)
 class ModelOperator:
-    """What is known of an operator that the model uses."""
+    """An operator that the model uses."""
 
     name: str
     family: Family
     uses: int
     version: str
-    """`version 13`, or what else it is."""
+    """`version 13`, or another description."""
     summary: str
 
 
 @dataclass(frozen=True)
 class ModelDocument:
-    """All of a model that a page shows."""
+    """The contents of a model's page."""
 
     title: str
     facts: tuple[tuple[str, str], ...]
-    """(what, value): IR version, opsets, producer, ..."""
+    """(name, value): IR version, opsets, producer, ..."""
     scopes: tuple[ModelScope, ...]
     """The main graph first."""
     nodes: tuple[ModelNode, ...]
@@ -143,6 +143,6 @@ class ModelDocument:
     operators: tuple[ModelOperator, ...]
     """The most frequent first."""
     shown: int = 0
-    """The scope that the page opens with."""
+    """The scope shown first."""
     has_values: bool = True
     """False where values were left out."""

@@ -1,4 +1,4 @@
-"""The order within each layer, so that few edges cross (the barycentre method of Sugiyama, Tagawa and Toda, 1981)."""
+"""Order the vertices of each layer to reduce crossings: the barycentre method of Sugiyama, Tagawa and Toda (1981)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ndld_flow.drawing.layered import Layered
 _SWEEPS = 8
 _FEW_SWEEPS = 4
 _PATIENCE = 2
-"""Sweeps without fewer crossings: one down, one up."""
+"""Number of sweeps (down or up) without improvement before stopping."""
 _LARGE = 6_000
-"""Vertices from which on fewer sweeps must do."""
+"""Number of vertices above which fewer sweeps are made."""
 
 
 def reduce_crossings(graph: Layered) -> None:
@@ -37,7 +37,7 @@ def reduce_crossings(graph: Layered) -> None:
 
 
 def _first_order(graph: Layered) -> None:
-    """By a walk that follows each branch to its end; passing edges to the right of the nodes they pass."""
+    """Set the initial order by a depth-first walk; passing edges go to the right of the nodes they pass."""
     rank = [-1] * len(graph.above)
     found = 0
     for start in (vertex for layer in graph.layers for vertex in layer):
@@ -54,7 +54,9 @@ def _first_order(graph: Layered) -> None:
 
 
 def _sweep(layers: Sequence[list[int]], neighbours: Sequence[Sequence[int]]) -> None:
-    """Sort each layer by where its neighbours in the layer before it are; who has none keeps its place."""
+    """Sort each layer by the positions of its neighbours in the previous layer; vertices without neighbours keep their
+    place.
+    """
     position = [0] * len(neighbours)
     for layer in layers:
         if len(layer) > 1:
@@ -71,7 +73,7 @@ def _sweep(layers: Sequence[list[int]], neighbours: Sequence[Sequence[int]]) -> 
 
 
 def count_crossings(graph: Layered) -> int:
-    """How many pairs of edges cross between neighbouring layers."""
+    """Return the number of pairs of edges that cross between neighbouring layers."""
     crossings = 0
     position = [0] * len(graph.above)
     for upper, lower in pairwise(graph.layers):
@@ -84,7 +86,7 @@ def count_crossings(graph: Layered) -> int:
 
 
 def _crossings_below(upper: Sequence[int], below: Sequence[Sequence[int]], position: Sequence[int]) -> int:
-    """Pairs of edges in the wrong order: for each edge, how many before it end to the right of where it ends."""
+    """Return the number of crossings: for each edge, the number of earlier edges that end to the right of its end."""
     crossings = 0
     passed: list[int] = []
     for vertex in upper:

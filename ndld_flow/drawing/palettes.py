@@ -1,4 +1,4 @@
-"""Colours of a picture, as `#rrggbb`. All palettes can be told apart by colour-blind people."""
+"""Colours of a picture, as `#rrggbb`. All palettes are safe for colour-blind readers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ndld_flow.drawing.families import FAMILIES
 _NEUTRAL = "#c9cdd2"
 
 PALETTES: dict[str, tuple[str, ...]] = {
-    # Paul Tol's light scheme, made for cells with dark text in them.
+    # Paul Tol's light scheme, designed for cells with dark text.
     "tol": (
         "#77aadd",
         "#ee8866",
@@ -26,7 +26,7 @@ PALETTES: dict[str, tuple[str, ...]] = {
         "#aaaa00",
         "#e6e7e6",
     ),
-    # Okabe and Ito's, the most used one; lighter by a third where text must be read on it.
+    # Okabe and Ito's palette, the most common one, lightened by a third where text is drawn on it.
     "okabe-ito": (
         "#56b4e9",
         "#e69f00",
@@ -39,7 +39,7 @@ PALETTES: dict[str, tuple[str, ...]] = {
         "#e58a4d",
         "#e6e7e6",
     ),
-    # For print: only conspicuous families are dark.
+    # For print: only prominent families are dark.
     "grey": (
         "#9a9a9a",
         "#b2b2b2",
@@ -53,7 +53,7 @@ PALETTES: dict[str, tuple[str, ...]] = {
         "#f7f7f7",
     ),
 }
-"""Name -> a colour for each of `FAMILIES`."""
+"""Palette name -> one colour for each of `FAMILIES`."""
 
 BACKGROUNDS = {"white": "#ffffff", "dark": "#15171a", "transparent": None}
 
@@ -70,19 +70,19 @@ class Colours:
     grid: str
     border: str
     paper: str
-    """What inputs and outputs are filled with."""
+    """Fill of inputs and outputs."""
     families: tuple[str, ...]
     on_family: str
-    """Text on a family's colour."""
+    """Colour of text on a family's fill."""
 
     def family(self, name: str) -> str:
-        """The fill of a family; what is none counts as `other`."""
+        """Return the fill of a family; unknown names count as `other`."""
         places = {family: place for place, family in enumerate(FAMILIES)}
         return self.families[places.get(name, len(FAMILIES) - 1)]  # type: ignore[call-overload]
 
 
 def colours_for(background: str, palette: str) -> Colours:
-    """Colours on `white`, `dark`, `transparent` or `#rrggbb`. Raises `RequestError` for what is none of them."""
+    """Return colours on `white`, `dark`, `transparent` or `#rrggbb`. Raises `RequestError` for anything else."""
     if palette not in PALETTES:
         raise RequestError(f"there is no palette {palette!r}: {suggest(palette, PALETTES)}")
     paper = _background(background)
@@ -109,24 +109,24 @@ def _background(text: str) -> str | None:
 
 
 def parts(colour: str) -> tuple[int, int, int, int]:
-    """Red, green, blue and opacity, 0 to 255, of `#rrggbb` or `#rrggbbaa`."""
+    """Return red, green, blue and opacity, 0 to 255, of `#rrggbb` or `#rrggbbaa`."""
     red, green, blue, *rest = bytes.fromhex(colour[1:])
     return red, green, blue, rest[0] if rest else 255
 
 
 def mix(colour: str, other: str, part: float) -> str:
-    """`part` of the other colour in the first, 0 to 1."""
+    """Return the first colour mixed with a share (`part`, 0 to 1) of the other."""
     pairs = zip(parts(colour)[:3], parts(other)[:3], strict=True)
     return "#" + "".join(f"{round(one + (two - one) * part):02x}" for one, two in pairs)
 
 
 def _darkened(fill: str, paper: str) -> str:
-    """A fill mixed with a dark paper until white text on it has a contrast of 4.5, as WCAG AA asks."""
+    """Return a fill mixed with a dark background until white text on it has a contrast of 4.5, as WCAG AA requires."""
     steps = (mix(fill, paper, step / 20) for step in range(8, 20))
     return next((colour for colour in steps if 1.05 / (_lightness(colour) + 0.05) > 4.6), paper)
 
 
 def _lightness(colour: str) -> float:
-    """Relative luminance, about as WCAG counts it."""
+    """Return the approximate relative luminance as defined by WCAG."""
     weights = (0.2126, 0.7152, 0.0722)
     return sum(weight * math.pow(value / 255, 2.2) for weight, value in zip(weights, parts(colour)[:3], strict=True))

@@ -1,4 +1,4 @@
-"""A picture as shapes, before it is written as SVG or painted as pixels."""
+"""A picture as a list of shapes, before it is written as SVG or rasterised."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ndld_flow.drawing.graph import Point
 
 Anchor = Literal["start", "middle"]
 _CORNER = 7.0
-"""Radius where a line turns."""
+"""Radius of a line's corners."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rectangle:
-    """A box with round corners."""
+    """A box with rounded corners."""
 
     x: float
     y: float
@@ -26,7 +26,7 @@ class Rectangle:
     stroke: str | None = None
     dashed: bool = False
     title: str = ""
-    """What a viewer shows beside the pointer."""
+    """Tooltip text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of straight pieces and curves, with an arrowhead at its end where wanted."""
+    """A line of straight pieces and curves, with an optional arrowhead at its end."""
 
     start: Point
     pieces: tuple[Piece, ...]
@@ -52,16 +52,16 @@ class Line:
     width: float = 1.3
     dashed: bool = False
     arrow: Point | None = None
-    """The direction the arrowhead points to: one of x and y is 0, the other 1 or -1."""
+    """Direction of the arrowhead: one of x and y is 0, the other 1 or -1."""
 
 
 Piece: TypeAlias = "tuple[Point] | tuple[Point, Point, Point]"
-"""The end of a straight piece; or two handles and the end of a cubic curve."""
+"""The end of a straight piece, or two control points and the end of a cubic curve."""
 
 
 @dataclass
 class Picture:
-    """Shapes in the order they are painted."""
+    """Shapes in painting order."""
 
     width: float
     height: float
@@ -73,7 +73,7 @@ class Picture:
 
 
 def pieces_of(points: tuple[Point, ...], upright: bool) -> tuple[Piece, ...]:
-    """A route's pieces; `upright` where layers follow each other downward. Right angles are rounded."""
+    """Return the pieces of a route with rounded right angles; `upright` is True if layers run downward."""
     pieces: list[Piece] = []
     for number, ((x0, y0), (x1, y1)) in enumerate(pairwise(points)):
         if x0 != x1 and y0 != y1:
@@ -88,7 +88,7 @@ def pieces_of(points: tuple[Point, ...], upright: bool) -> tuple[Piece, ...]:
 
 
 def _turns(before: Point, corner: Point, after: Point) -> bool:
-    """Whether one straight piece meets another at a right angle."""
+    """Return whether two straight pieces meet at a right angle."""
     (x0, y0), (x, y), (x1, y1) = before, corner, after
     return (x0 == x and y1 == y and y0 != y and x1 != x) or (y0 == y and x1 == x and x0 != x and y1 != y)
 

@@ -1,7 +1,7 @@
-"""Coordinates across the layers: compact, edges as straight as they can be.
+"""Assign coordinates within layers: compact, with edges as straight as possible.
 
-After Brandes and Köpf, "Fast and Simple Horizontal Coordinate Assignment" (2001): four layouts, each aligned to one
-side, and between them the mean of the two in the middle.
+After Brandes and Köpf, "Fast and Simple Horizontal Coordinate Assignment" (2001): compute four layouts, each aligned to
+one side, and take the mean of the middle two.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from ndld_flow.drawing.settling import settle
 
 
 def place_across(graph: Layered, widths: Sequence[float], spine: Sequence[int]) -> list[float]:
-    """The centre of each vertex; `widths` includes the gap to its neighbours in the layer.
+    """Return the centre of each vertex; `widths` includes the gap to its neighbours in the layer.
 
-    `spine` tells what should be in one line, as `find_spines` does.
+    `spine` holds the vertices to keep in line, as returned by `find_spines`.
     """
     crossing = _marked_crossings(graph, spine)
     above = _straightened(graph, graph.above, graph.below, spine)
@@ -36,8 +36,9 @@ def place_across(graph: Layered, widths: Sequence[float], spine: Sequence[int]) 
 def _straightened(
     graph: Layered, neighbours: Sequence[Sequence[int]], onward: Sequence[Sequence[int]], spine: Sequence[int]
 ) -> list[list[int]]:
-    """Neighbours to be in line with: what is on one spine stays on it, and a node follows nodes rather than what
-    passes. Nobody gets in line with a vertex whose own spine goes on that way (`onward`)."""
+    """Return the neighbours to align with. Vertices of one spine stay aligned, and nodes align with nodes rather than
+    with passing edges. No vertex aligns with one whose own spine continues that way (`onward`).
+    """
     goes_on = [any(spine[one] == spine[vertex] for one in near) for vertex, near in enumerate(onward)]
     straight: list[list[int]] = []
     for vertex, near in enumerate(neighbours):
@@ -48,9 +49,10 @@ def _straightened(
 
 
 def find_spines(graph: Layered) -> list[int]:
-    """For each vertex a number that those share which should be in one line: pieces of the longest paths.
+    """Return a number for each vertex; vertices with the same number form a piece of a longest path and should be in
+    line.
 
-    Two neighbours are in one line when each is, for the other, on the longest path that way; and so is a trunk.
+    Two neighbours are in line if each is on the other's longest path in that direction; the places of a trunk are too.
     """
     depth, height = _longest(graph.layers, graph.above), _longest(graph.layers[::-1], graph.below)
     spine = list(range(len(graph.above)))
@@ -64,7 +66,7 @@ def find_spines(graph: Layered) -> list[int]:
 
 
 def _longest(layers: Sequence[Sequence[int]], neighbours: Sequence[Sequence[int]]) -> list[int]:
-    """How many vertices the longest path to each one has."""
+    """Return the number of vertices on the longest path to each vertex."""
     longest = [1] * len(neighbours)
     for layer in layers:
         for vertex in layer:
@@ -75,7 +77,8 @@ def _longest(layers: Sequence[Sequence[int]], neighbours: Sequence[Sequence[int]
 
 
 def _best(vertex: int, near: Sequence[int], longest: Sequence[int], count: int) -> int:
-    """The neighbour a vertex wants to be in line with: one of its kind, with the longest way behind it; -1 for none."""
+    """Return the preferred neighbour to align with: one of the same kind with the longest path behind it; -1 for
+    none."""
     if not near:
         return -1
     if len(near) == 1:
@@ -84,7 +87,7 @@ def _best(vertex: int, near: Sequence[int], longest: Sequence[int], count: int) 
 
 
 def _marked_crossings(graph: Layered, spine: Sequence[int]) -> set[tuple[int, int]]:
-    """Segments that cross a piece of a spine: spines stay straight, all else gives way."""
+    """Return the segments that cross a spine; spines stay straight, other segments yield."""
     marked: set[tuple[int, int]] = set()
     for upper, lower in pairwise(graph.layers):
         place = {vertex: number for number, vertex in enumerate(upper)}
@@ -105,7 +108,7 @@ def _marked_crossings(graph: Layered, spine: Sequence[int]) -> set[tuple[int, in
 def _align(
     layers: Sequence[Sequence[int]], neighbours: Sequence[Sequence[int]], crossing: set[tuple[int, int]]
 ) -> list[int]:
-    """The root of each vertex: vertices of one root get one coordinate."""
+    """Return the root of each vertex; vertices with the same root get the same coordinate."""
     root = list(range(len(neighbours)))
     place: dict[int, int] = {}
     for layer in layers:
@@ -125,7 +128,9 @@ def _align(
 
 
 def _compact(layers: Sequence[Sequence[int]], root: Sequence[int], widths: Sequence[float]) -> list[float]:
-    """The coordinate of each vertex, blocks as close to their left neighbours as they go, then pulled to the right."""
+    """Return the coordinate of each vertex, with blocks as close to their left neighbours as possible, then pulled
+    right.
+    """
     after: dict[int, list[tuple[int, float]]] = {one: [] for one in set(root)}
     waiting = dict.fromkeys(after, 0)
     for layer in layers:
@@ -147,7 +152,7 @@ def _compact(layers: Sequence[Sequence[int]], root: Sequence[int], widths: Seque
 
 
 def _between(found: Sequence[Sequence[float]], widths: Sequence[float]) -> list[float]:
-    """Shift all to the narrowest one's sides, then take the mean of the middle two; the leftmost border is 0."""
+    """Align all layouts with the narrowest one and return the mean of the middle two; the leftmost border is 0."""
     spans = [
         (
             min(x - w / 2 for x, w in zip(one, widths, strict=True)),

@@ -1,4 +1,4 @@
-"""A picture as pixels: PNG or JPEG, painted by Pillow in strips, so that a large one needs little memory."""
+"""Rasterise a picture as PNG or JPEG with Pillow, in strips, so that a large one needs little memory."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from PIL.ImageFont import FreeTypeFont
 
 MOST_PIXELS = 100_000_000
-"""About 300 MB while it is written; few programs open more."""
+"""Maximum size: about 300 MB while it is written. Few programs open larger pictures."""
 _FINER = 2
-"""Painted so many times finer and then reduced: Pillow's lines have no smooth edges."""
+"""Supersampling factor; Pillow does not antialias lines."""
 _STRIP = 512
 _CURVE_STEPS = 12
 
 
 def raster_bytes(picture: Picture, file_format: str, scale: float = 1.0) -> bytes:
-    """The file's bytes, as `PNG` or `JPEG`; `scale` pixels for each unit of the picture.
+    """Return the bytes of a `PNG` or `JPEG` file, with `scale` pixels per unit of the picture.
 
     Raises `RequestError` for a picture of more than `MOST_PIXELS`.
     """
@@ -52,7 +52,9 @@ def raster_bytes(picture: Picture, file_format: str, scale: float = 1.0) -> byte
 
 
 def _options(file_format: str, pixels: int) -> dict[str, object]:
-    """A large PNG is packed in half the time, and is a fifth larger."""
+    """Return the options of Pillow's encoder. A large PNG uses faster compression: half the time for a fifth more
+    bytes.
+    """
     if file_format == "JPEG":
         return {"quality": 92}
     return {"optimize": True} if pixels < 4_000_000 else {"compress_level": 3}
@@ -60,8 +62,8 @@ def _options(file_format: str, pixels: int) -> dict[str, object]:
 
 def _check_size(width: int, height: int) -> None:
     if width < 1 or height < 1:
-        raise RequestError("the picture would have no pixel: give a larger --scale.")
-    # JPEG cannot be longer than this, and few programs show a PNG that is.
+        raise RequestError("the picture would have no pixels: give a larger --scale.")
+    # The maximum side of a JPEG; few programs show a larger PNG.
     if width * height > MOST_PIXELS or max(width, height) > 65_000:
         fitting = min((MOST_PIXELS / width / height) ** 0.5, 65_000 / max(width, height))
         raise RequestError(
@@ -71,7 +73,7 @@ def _check_size(width: int, height: int) -> None:
 
 
 class _Painter:
-    """Paints strips of a picture. Shapes are sorted into the strips they touch by their upper and lower ends."""
+    """Paints strips of a picture. Shapes are assigned to the strips that they touch."""
 
     def __init__(self, picture: Picture, scale: float, mode: str) -> None:
         self.scale = scale
@@ -85,7 +87,7 @@ class _Painter:
 
         empty = parts(self.background)[:3] if self.background else (255, 255, 255, 0)
         image = Image.new(self.mode, (width, height), empty)
-        # In "RGBA" mode Pillow blends translucent colours instead of replacing what is below.
+        # In "RGBA" mode Pillow blends translucent colours instead of replacing the pixels below.
         draw = ImageDraw.Draw(image, "RGBA" if self.mode == "RGB" else None)
         low, high = top / self.scale, (top + height) / self.scale
         for first, last, shape in self.shapes:
@@ -105,7 +107,7 @@ class _Painter:
         return point[0] * self.scale, point[1] * self.scale - top
 
     def _line(self, draw: ImageDraw, line: Line, top: int) -> None:
-        # A line from column to column is in every strip.
+        # A line between columns crosses every strip.
         flat = self.flattened.get(id(line)) or self.flattened.setdefault(id(line), tuple(_flattened(line)))
         points = [self._at(point, top) for point in flat]
         width = max(1, round(line.width * self.scale))
@@ -140,7 +142,9 @@ class _Painter:
 
 @lru_cache(maxsize=4096)
 def _letters(text: str, size: float, bold: bool, anchor: str) -> tuple[Image, int, int]:
-    """Text as a mask, and where its upper left corner lies from the anchor: graphs write the same again and again."""
+    """Return text as a mask, with the offset of its upper left corner from the anchor. Cached: graphs repeat their
+    texts.
+    """
     from PIL import Image, ImageDraw
 
     font = _font(size, bold)
@@ -152,7 +156,7 @@ def _letters(text: str, size: float, bold: bool, anchor: str) -> tuple[Image, in
 
 @lru_cache(maxsize=32)
 def _font(size: float, bold: bool) -> FreeTypeFont:
-    """DejaVu Sans where matplotlib is installed, which brings it; else Pillow's own, which knows little but ASCII."""
+    """Return DejaVu Sans, which comes with matplotlib; otherwise Pillow's built-in font, which is mostly ASCII."""
     from PIL import ImageFont
 
     file = _font_folder() / f"DejaVuSans{'-Bold' if bold else ''}.ttf"
@@ -163,7 +167,7 @@ def _font(size: float, bold: bool) -> FreeTypeFont:
 
 @lru_cache(maxsize=1)
 def _font_folder() -> Path:
-    """Found without importing matplotlib, which takes 0.4 s."""
+    """Return the folder of matplotlib's fonts without importing it, which takes 0.4 s."""
     found = find_spec("matplotlib")
     return Path((found and found.origin) or "").parent / "mpl-data" / "fonts" / "ttf"
 
@@ -175,7 +179,7 @@ def _in_order(picture: Picture) -> Iterator[Line | Rectangle | Text]:
 
 
 def _ends(shape: Line | Rectangle | Text) -> tuple[float, float]:
-    """Upper and lower end, with a little room."""
+    """Return the upper and lower end of a shape, with a margin."""
     if isinstance(shape, Line):
         heights = [shape.start[1], *(point[1] for piece in shape.pieces for point in piece)]
         return min(heights) - 8, max(heights) + 8
@@ -208,7 +212,7 @@ def _on_curve(handles: tuple[Point, Point, Point, Point], part: float) -> Point:
 
 
 def _dashes(points: list[Point], dash: float, gap: float) -> Iterator[tuple[Point, Point]]:
-    """The dashes along a line of straight pieces."""
+    """Yield the dashes along a line of straight pieces."""
     done = 0.0
     for (x0, y0), (x1, y1) in pairwise(points):
         length = ((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5

@@ -1,4 +1,4 @@
-"""Shorten edges across the layers: pieces that are in one line move together to where their neighbours want them."""
+"""Shorten edges across the layers by moving aligned vertices together towards their neighbours."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _ROUNDS = 4
 
 
 def settle(graph: Layered, across: list[float], widths: Sequence[float], spine: Sequence[int]) -> None:
-    """Change coordinates in place; the order within layers and the room between neighbours are kept.
+    """Shorten edges by changing coordinates in place, keeping the order within layers and the minimum distances.
 
-    Each move takes the median of what a piece is joined to, as near as its neighbours allow, so no move makes edges
-    longer in sum.
+    Each move goes to the median of the connected vertices, as far as neighbours allow, so that no move lengthens the
+    edges in total.
     """
     left, right = _sides(graph)
     pieces = _pieces(graph, across, spine)
@@ -30,7 +30,7 @@ def settle(graph: Layered, across: list[float], widths: Sequence[float], spine: 
 
 
 def _sides(graph: Layered) -> tuple[list[int], list[int]]:
-    """For each vertex its neighbours in the layer, -1 where there is none."""
+    """Return the left and right neighbour of each vertex in its layer; -1 for none."""
     left, right = [-1] * len(graph.above), [-1] * len(graph.above)
     for layer in graph.layers:
         for one, other in pairwise(layer):
@@ -39,7 +39,7 @@ def _sides(graph: Layered) -> tuple[list[int], list[int]]:
 
 
 def _pieces(graph: Layered, across: Sequence[float], spine: Sequence[int]) -> list[list[int]]:
-    """Vertices of one spine that lie in one line, from layer to layer."""
+    """Return the runs of vertices of one spine that are in line, from layer to layer."""
     pieces: list[list[int]] = []
     place_of: dict[int, int] = {}
     for layer in graph.layers:
@@ -55,7 +55,7 @@ def _pieces(graph: Layered, across: Sequence[float], spine: Sequence[int]) -> li
 
 
 def _joined(graph: Layered, piece: Sequence[int]) -> list[int]:
-    """What a piece is joined to, outside of itself."""
+    """Return the vertices that a piece is connected to."""
     inside = set(piece)
     return [
         one
@@ -75,7 +75,7 @@ def _move(
 ) -> bool:
     now = across[piece[0]]
     places = sorted([across[one] for one in joined])
-    # Anywhere between the two in the middle is equally good: then the piece stays.
+    # Any position between the middle two is equally good: the piece stays.
     target = min(max(now, places[(len(places) - 1) // 2]), places[len(places) // 2])
     if target == now:
         return False

@@ -1,4 +1,4 @@
-"""A picture as SVG: one file without style sheets, scripts or references, so that every viewer shows the same."""
+"""Write a picture as a self-contained SVG without style sheets, scripts or references, which all viewers show alike."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 
 
 
 def svg_text(picture: Picture, scale: float = 1.0) -> str:
-    """The whole file. Equal pictures give equal text."""
+    """Return the text of the SVG file. Equal pictures give equal text."""
     return "\n".join(_elements(picture, scale)) + "\n"
 
 
@@ -36,7 +36,7 @@ def _elements(picture: Picture, scale: float) -> Iterator[str]:
 
 
 def _lines(lines: Sequence[Line]) -> Iterator[str]:
-    """Lines of one look are in one group, and so are their arrowheads."""
+    """Yield the lines, grouped by style, and their arrowheads."""
     for (stroke, width, dashed), group in groupby(lines, key=lambda line: (line.stroke, line.width, line.dashed)):
         members = list(group)
         dash = ' stroke-dasharray="5 4"' if dashed else ""
@@ -56,7 +56,7 @@ def _path(line: Line) -> str:
 
 
 def arrow_corners(line: Line) -> tuple[tuple[float, float], ...]:
-    """The three corners of a line's arrowhead."""
+    """Return the three corners of a line's arrowhead."""
     assert line.arrow is not None
     (x, y), (dx, dy) = line.pieces[-1][-1], line.arrow
     return (x, y), (x - 6 * dx - 3 * dy, y - 6 * dy + 3 * dx), (x - 6 * dx + 3 * dy, y - 6 * dy - 3 * dx)
@@ -83,7 +83,7 @@ def _text(text: Text) -> str:
 
 
 def _paint(name: str, colour: str) -> str:
-    """SVG 1.1 knows no `#rrggbbaa`: opacity is an attribute of its own."""
+    """Return the attributes of a colour. SVG 1.1 does not support `#rrggbbaa`; opacity is a separate attribute."""
     if len(colour) != 9:
         return f' {name}="{colour}"'
     return f' {name}="{colour[:7]}" {name}-opacity="{parts(colour)[3] / 255:.2g}"'

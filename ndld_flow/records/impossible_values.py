@@ -1,4 +1,4 @@
-"""A profile without the numbers that nothing can have measured: files come from strangers."""
+"""Remove impossible numbers from untrusted profiles."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ndld_flow.records.profile import BatchPoint, Layer, Profile, ProfileRun, Ro
 _LONGEST_MS = 1e12
 """Thirty years."""
 _MOST = 10**18
-"""Bytes or operations; what no device holds or does in a pass."""
+"""Maximum bytes or operations of a pass; larger values are impossible."""
 _LANES = ("latency_ms", "enqueue_ms", "h2d_ms", "compute_ms", "d2h_ms")
 _COUNTS = ("read_bytes", "written_bytes", "weight_bytes")
 
 
 def believable(profile: Profile) -> Profile:
-    """The profile itself where nothing is wrong with it.
+    """Return a profile without impossible values; the same object if there are none.
 
-    Samples that are negative, endless or no numbers are left out, of layers they are 0; so are sizes. Roofs of that
-    kind are not known.
+    Negative and non-finite samples of runs are removed; those of layers, and sizes, become 0. Impossible roofs become
+    unknown.
     """
     changed: dict[str, Any] = {
         "runs": tuple(map(_run, profile.runs)),
@@ -34,7 +34,7 @@ def believable(profile: Profile) -> Profile:
 
 
 def _are_same(values: object, before: object) -> bool:
-    """Tuples of the very same records need not be compared field by field."""
+    """Return whether two tuples hold the same objects, without comparing fields."""
     if isinstance(values, tuple) and isinstance(before, tuple):
         return len(values) == len(before) and all(map(operator.is_, values, before))
     return values is before
@@ -45,7 +45,7 @@ def _is_time(sample: float) -> bool:
 
 
 def _are_times(samples: Sequence[float]) -> bool:
-    """Without a loop in Python: a profile has a million samples. A sum with NaN in it is NaN, and so no time."""
+    """Return whether all samples are times. Avoids a Python loop over millions of samples: a sum with NaN is NaN."""
     if not samples or (sum(samples) <= _LONGEST_MS and min(samples) >= 0):
         return True
     return all(map(_is_time, samples))
@@ -68,7 +68,7 @@ def _batch(point: BatchPoint) -> BatchPoint:
 
 
 def _is_sound(layer: Layer) -> bool:
-    """Whether nothing is wrong with a layer, as with nearly all: said without making anything."""
+    """Return whether a layer has no impossible values, without creating objects."""
     return (
         _are_times(layer.samples_ms)
         and 0 <= (layer.macs or 0) <= _MOST

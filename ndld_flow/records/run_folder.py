@@ -194,7 +194,7 @@ def _read_all(
 
 
 def _find_file(step_folder: Path, name: str) -> Path:
-    """A file of a step's artifact, copied into its folder or behind the link there."""
+    """Return a file of a step's artifact, copied into its folder or behind the link there."""
     copied = step_folder / name
     return copied if copied.exists() else step_folder / STORED / name
 

@@ -112,7 +112,7 @@ class AccuracyView:
 
 
 def collect_accuracy(accuracies: Mapping[str, Accuracy]) -> tuple[AccuracyView, ...]:
-    """Every comparison of a run, in recipe order."""
+    """Return every comparison of a run, in recipe order."""
     return tuple(_view(step, accuracy) for step, accuracy in accuracies.items())
 
 
@@ -144,7 +144,7 @@ def _view(step: str, accuracy: Accuracy) -> AccuracyView:
 
 
 def accuracy_depth(accuracy: Accuracy) -> DepthView | None:
-    """Layer by layer; None where only outputs were compared."""
+    """Return layer by layer; None where only outputs were compared."""
     first = accuracy.first_divergent
     return collect_depth(
         {short_name(accuracy.candidate, 40): accuracy.layers},
@@ -168,7 +168,7 @@ def bound_text(metric: str, value: float) -> str:
 
 
 def _own_tolerance(bounds: Mapping[str, float]) -> str:
-    """An output's own bounds in one line; empty where the common ones hold."""
+    """Return an output's own bounds in one line; empty where the common ones hold."""
     return ", ".join(f"{short_name(metric)} {bound_text(metric, value)}" for metric, value in bounds.items())
 
 
@@ -180,7 +180,7 @@ def _metric_names(accuracy: Accuracy) -> tuple[str, ...]:
 
 
 def metric_bounds(tolerance: Mapping[str, float]) -> dict[str, float]:
-    """Metric -> bound, without `rtol` and `atol`: these two are a bound on `mismatched`, not metrics."""
+    """Return metric -> bound, without `rtol` and `atol`: these two are a bound on `mismatched`, not metrics."""
     return {metric: bound for metric, bound in tolerance.items() if metric not in ("rtol", "atol")}
 
 
@@ -246,7 +246,8 @@ def _limit(output: OutputAgreement, metric: str, bound: float) -> LimitRow:
 
 
 def used_part(metric: str, value: float, bound: float) -> float:
-    """How much of what a bound allows is used up: 1 at the bound, endless where nothing is allowed or NaN came out.
+    """Return how much of what a bound allows is used up: 1 at the bound, endless where nothing is allowed or NaN came
+    out.
 
     Of a cosine or a share of agreement that is how far it is from 1, of decibels the noise that they stand for.
     """

@@ -118,7 +118,7 @@ class BuiltView:
 
 
 def collect_build(build: Build) -> BuiltView:
-    """Everything but its layers."""
+    """Return everything but its layers."""
     chosen, usual = _settings(build.options)
     outcomes = Counter(short_name(one.outcome, 120) for one in build.constraints)
     return BuiltView(
@@ -218,7 +218,7 @@ def _cache(cache: TimingCacheUse) -> str:
 
 
 def _settings(options: dict[str, JsonValue]) -> tuple[tuple[Setting, ...], tuple[Setting, ...]]:
-    """Those that were chosen, and those that are as always. What is within `advanced` counts by itself."""
+    """Return those that were chosen, and those that are as always. What is within `advanced` counts by itself."""
     advanced = options.get("advanced")
     flat = {name: value for name, value in options.items() if name != "advanced"}
     if isinstance(advanced, dict):
@@ -228,7 +228,7 @@ def _settings(options: dict[str, JsonValue]) -> tuple[tuple[Setting, ...], tuple
 
 
 def is_usual(name: str, value: JsonValue) -> bool:
-    """Whether a setting is one that says nothing: its default, `false`, 0, or empty."""
+    """Return whether a setting is one that says nothing: its default, `false`, 0, or empty."""
     return value == USUAL[name] if name in USUAL else value in (None, False, 0, "", [], {})
 
 

@@ -51,7 +51,7 @@ class Cost:
 
 
 def collect_cost(step: str, search: PrecisionSearch, documents: RunDocuments) -> Cost:
-    """The cost of what `step` found, in the models that were made with it."""
+    """Return the cost of what `step` found, in the models that were made with it."""
     users = _users(step, documents.run)
     first = users[0] if users else None
     record = _records(documents.run).get(first) if first else None
@@ -72,7 +72,7 @@ def _users(step: str, run: RunRecord) -> list[str]:
 
 
 def _found_by(record: StepRecord) -> Collection[str]:
-    """The searches that a step read: one, or several as `found_by.0`."""
+    """Return the searches that a step read: one, or several as `found_by.0`."""
     return [whom for what, whom in record.parents.items() if what.partition(".")[0] == FOUND_BY]
 
 
@@ -100,7 +100,7 @@ def _cost_in(step: str, profile: Profile, names: Collection[str]) -> MeasuredCos
 
 
 def _ancestors(step: str, run: RunRecord) -> set[str]:
-    """The steps that a step's model went through, by what each read first."""
+    """Return the steps that a step's model went through, by what each read first."""
     records = _records(run)
     found: set[str] = set()
     name = step

@@ -210,7 +210,7 @@ def _order(error: float | None) -> float:
 
 
 def depth_payload(view: DepthView, texts: Texts) -> DepthPayload:
-    """Columns, one place for each layer; `report/depth_panels.js` reads them."""
+    """Return columns, one place for each layer; `report/depth_panels.js` reads them."""
     records = [one.layer for one in view.layers]
     nonfinite = [[one.nonfinite if one else 0 for one in curve] for curve in _by_curve(view)]
     limits = LIMITS.get(view.precision)
@@ -255,7 +255,7 @@ def _ranges(view: DepthView) -> DepthRanges:
 
 
 def _short(values: Iterable[float | None]) -> list[float | None]:
-    """Three digits: more than a pixel tells. Files of the run hold all of them."""
+    """Return three digits: more than a pixel tells. Files of the run hold all of them."""
     return [None if value is None or not math.isfinite(value) else _three_digits(value) for value in values]
 
 

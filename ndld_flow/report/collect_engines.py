@@ -101,12 +101,12 @@ class EngineView:
 
 
 def collect_engines(builds: dict[str, Build]) -> tuple[EngineView, ...]:
-    """The engines of a run, by the step that built them."""
+    """Return the engines of a run, by the step that built them."""
     return tuple(_view(step, build.as_profile(), build) for step, build in builds.items())
 
 
 def collect_untimed(profiles: dict[str, Profile]) -> tuple[EngineView, ...]:
-    """Profiles whose layers have no times, such as what TensorRT's engine inspector wrote."""
+    """Return profiles whose layers have no times, such as what TensorRT's engine inspector wrote."""
     return tuple(
         _view(step, profile, None)
         for step, profile in profiles.items()
@@ -142,7 +142,7 @@ def _view(step: str, profile: Profile, build: Build | None) -> EngineView:
 
 
 def count_layers(keys: Iterable[str]) -> tuple[LayerCount, ...]:
-    """Layers of equal keys together, the most frequent first."""
+    """Return layers of equal keys together, the most frequent first."""
     counts = Counter(keys)
     total = counts.total() or 1
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))

@@ -35,7 +35,7 @@ class FindingsView:
 
 
 def collect_findings(documents: dict[str, Findings]) -> FindingsView | None:
-    """All findings together; None when nothing was linted."""
+    """Return all findings together; None when nothing was linted."""
     if not documents:
         return None
     rows = [row for step, document in documents.items() for row in _rows(step, document)]

@@ -66,7 +66,7 @@ class FootprintView:
 
 
 def collect_footprint(profile: Profile) -> FootprintView | None:
-    """None where shapes are not known."""
+    """Return None where shapes are not known."""
     layers = profile.layers
     made = _first_written(layers)
     weight_bytes = sum(layer.weight_bytes for layer in layers)
@@ -88,7 +88,7 @@ def collect_footprint(profile: Profile) -> FootprintView | None:
 
 
 def tensor_bytes(tensor: TensorInfo) -> int:
-    """Size of a dense tensor; 0 where its type has none, such as `string`, or a dimension is free."""
+    """Return size of a dense tensor; 0 where its type has none, such as `string`, or a dimension is free."""
     return _dense_bytes(tensor.dtype, tensor.shape)
 
 
@@ -116,7 +116,7 @@ def _first_written(layers: Sequence[Layer]) -> dict[str, _Written]:
 
 
 def _alive(profile: Profile, made: dict[str, _Written]) -> list[int]:
-    """Bytes of activations that each layer finds or leaves behind for others."""
+    """Return bytes of activations that each layer finds or leaves behind for others."""
     layers = profile.layers
     last = {name: place for name, (place, _, _) in made.items()}
     for place, layer in enumerate(layers):

@@ -30,7 +30,7 @@ class GateView:
 
 
 def collect_gates(run: RunRecord) -> tuple[GateView, ...]:
-    """Gates in the recipe's order, then those that the recipe does not list."""
+    """Return gates in the recipe's order, then those that the recipe does not list."""
     results = {result.gate: result for result in run.gates}
     asked = run.recipe.get("gates")
     names = [gate for gate in asked if isinstance(gate, str)] if isinstance(asked, list) else []

@@ -74,7 +74,7 @@ def collect_graphs(profiles: Sequence[Profile], most_layers: int = MOST_LAYERS) 
 
 
 def _find_picture(key: Hashable, profile: Profile) -> GraphPicture:
-    """The picture of a topology, drawn before or now."""
+    """Return the picture of a topology, drawn before or now."""
     picture = _LAID_OUT.pop(key, None) or _lay_out(profile)
     _LAID_OUT[key] = picture
     while sum(len(kept.families) for kept in _LAID_OUT.values()) > MOST_LAYERS:
@@ -83,7 +83,7 @@ def _find_picture(key: Hashable, profile: Profile) -> GraphPicture:
 
 
 def _topology(profile: Profile) -> Hashable:
-    """Equal for profiles whose pictures are equal."""
+    """Return equal for profiles whose pictures are equal."""
     layers = profile.layers
     return (
         _families(layers),
@@ -95,7 +95,7 @@ def _topology(profile: Profile) -> Hashable:
 
 
 def collect_graph(profile: Profile) -> GraphPicture | None:
-    """The graph of one profile; None for a profile without layers. 5,000 layers take about 0.4 s."""
+    """Return the graph of one profile; None for a profile without layers. 5,000 layers take about 0.4 s."""
     return next(iter(collect_graphs([profile], len(profile.layers)).pictures), None)
 
 

@@ -25,7 +25,7 @@ class LayerGroup:
 
 
 def group_layers(layers: Sequence[Layer], medians_ms: Sequence[float], keys: Iterable[str]) -> tuple[LayerGroup, ...]:
-    """Layers of equal keys together, the longest first."""
+    """Return layers of equal keys together, the longest first."""
     members: dict[str, list[int]] = {}
     for place, key in enumerate(keys):
         members.setdefault(key, []).append(place)

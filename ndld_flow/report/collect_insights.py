@@ -49,7 +49,7 @@ def collect_diagnosis(subject: Subject) -> tuple[BoundView, tuple[InsightView, .
 
 
 def insight_view(insight: Insight) -> InsightView:
-    """An insight, visible and in bounds."""
+    """Return an insight, visible and in bounds."""
     return InsightView(
         score=insight.score,
         title=visible_text(insight.title),

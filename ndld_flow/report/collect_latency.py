@@ -200,7 +200,7 @@ def _gated(run: RunRecord) -> Iterator[tuple[str, str]]:
 
 
 def _recorded(documents: RunDocuments, base: str, candidate: str) -> MetricVerdict | None:
-    """The verdict of a comparing step on this pair."""
+    """Return the verdict of a comparing step on this pair."""
     return next(
         (
             verdict

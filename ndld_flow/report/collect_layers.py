@@ -128,13 +128,13 @@ class LayersView:
 
 
 def collect_layers(profiles: dict[str, Profile]) -> tuple[LayersView, ...]:
-    """Layers of every profile that has timed some."""
+    """Return layers of every profile that has timed some."""
     titles = profile_titles(profiles)
     return tuple(_view(step, titles[step], profile) for step, profile in profiles.items() if has_timed_layers(profile))
 
 
 def has_timed_layers(profile: Profile) -> bool:
-    """Whether some of its layers were measured; those of an engine that nobody has run were not."""
+    """Return whether some of its layers were measured; those of an engine that nobody has run were not."""
     return any(layer.samples_ms for layer in profile.layers)
 
 

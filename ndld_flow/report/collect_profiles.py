@@ -112,7 +112,7 @@ class ProfileView:
 
 
 def collect_profiles(profiles: dict[str, Profile]) -> tuple[ProfileView, ...]:
-    """Every profile of a run, in recipe order."""
+    """Return every profile of a run, in recipe order."""
     titles = profile_titles(profiles)
     with_samples = [step for step, profile in profiles.items() if profile.latency_ms]
     return tuple(
@@ -128,7 +128,7 @@ def collect_profiles(profiles: dict[str, Profile]) -> tuple[ProfileView, ...]:
 
 
 def profiler_words(views: Sequence[ProfileView]) -> str:
-    """Whether latencies were measured with a profiler attached, as far as it is known."""
+    """Return whether latencies were measured with a profiler attached, as far as it is known."""
     states = {view.profiler for view in views if view.latency}
     if len(states) > 1:
         return "some with a profiler attached, or not recorded whether: see how each was measured"
@@ -139,7 +139,7 @@ def profiler_words(views: Sequence[ProfileView]) -> str:
 
 
 def machine_settings(machine: Machine) -> tuple[Setting, ...]:
-    """A machine's fingerprint, empty fields left out."""
+    """Return a machine's fingerprint, empty fields left out."""
     named = {
         "system": machine.system,
         "architecture": machine.architecture,

@@ -52,7 +52,7 @@ class ReformatsView:
 def collect_reformats(
     layers: Sequence[Layer], inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
 ) -> ReformatsView | None:
-    """None where no layer reformats."""
+    """Return None where no layer reformats."""
     bound = {one.name: f"output {short_name(one.name, 60)}" for one in outputs if one.name}
     bound |= {one.name: f"input {short_name(one.name, 60)}" for one in inputs if one.name}
     rows = [_row(place, layer, bound) for place, layer in enumerate(layers) if layer.role == "reformat"]

@@ -68,7 +68,7 @@ def collect_repeat(run: RunRecord) -> RepeatView:
 
 
 def recipe_text(run: RunRecord) -> str:
-    """The resolved recipe: mappings in blocks, their innermost ones on one line."""
+    """Return the resolved recipe: mappings in blocks, their innermost ones on one line."""
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     dumped: str = yaml.dump(
         run.recipe, Dumper=dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100

@@ -57,7 +57,7 @@ class SamplesView:
 
 
 def collect_samples(accuracy: Accuracy) -> SamplesView | None:
-    """None for a single sample, which says what its outputs say, and where samples were not told."""
+    """Return None for a single sample, which says what its outputs say, and where samples were not told."""
     samples = accuracy.samples
     if len(samples) < 2 and not any(one.scores_candidate for one in samples):
         return None
@@ -76,7 +76,7 @@ def collect_samples(accuracy: Accuracy) -> SamplesView | None:
 
 
 def _metrics(accuracy: Accuracy) -> tuple[str, ...]:
-    """Those with a bound first."""
+    """Return those with a bound first."""
     there = dict.fromkeys(metric for one in accuracy.samples for found in one.outputs.values() for metric in found)
     bounded = [metric for metric in accuracy.tolerance if metric in there]
     usual = [metric for metric in ("cosine", "snr_db", "max_abs") if metric in there]
@@ -92,7 +92,7 @@ def worst_of(sample: SampleAgreement, metric: str) -> float | None:
 
 
 def is_broken(sample: SampleAgreement, metric: str, accuracy: Accuracy) -> bool:
-    """Whether an output is outside its own bound on this sample alone."""
+    """Return whether an output is outside its own bound on this sample alone."""
     return any(
         _is_outside(metric, metrics[metric], accuracy.output_tolerance.get(output, accuracy.tolerance))
         for output, metrics in sample.outputs.items()

@@ -107,7 +107,7 @@ class SearchView:
 
 
 def collect_searches(documents: RunDocuments) -> tuple[SearchView, ...]:
-    """Every search of a run, in recipe order."""
+    """Return every search of a run, in recipe order."""
     return tuple(_view(step, search, documents) for step, search in documents.searches.items())
 
 
@@ -155,7 +155,7 @@ def _insights(step: str, search: PrecisionSearch, cost: Cost, documents: RunDocu
 
 
 def search_depth(search: PrecisionSearch) -> DepthView | None:
-    """The search's layers, with everything reduced and with the kept nodes; None where it compared none."""
+    """Return the search's layers, with everything reduced and with the kept nodes; None where it compared none."""
     outputs = {name for node in search.kept for name in node.outputs}
     names = {node.node for node in search.kept if node.node}
 
@@ -201,7 +201,7 @@ def _kept_rows(
 
 
 def _layer_places(names: set[str], profiles: Sequence[Profile]) -> dict[str, tuple[int, int]]:
-    """Node -> the first layer on the page that holds it."""
+    """Return node -> the first layer on the page that holds it."""
     found: dict[str, tuple[int, int]] = {}
     layered = filter(has_timed_layers, profiles)
     for place, profile in enumerate(layered):

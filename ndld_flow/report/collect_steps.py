@@ -82,7 +82,7 @@ class StepView:
 
 
 def collect_steps(run: RunRecord) -> tuple[StepView, ...]:
-    """All steps in recipe order; the flow's first row, the source, is left to the page."""
+    """Return all steps in recipe order; the flow's first row, the source, is left to the page."""
     longest = max((step.wall_s for step in run.steps), default=0.0) or 1.0
     given = run.recipe.get("steps")
     recipe_steps = given if isinstance(given, dict) else {}

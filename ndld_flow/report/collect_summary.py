@@ -194,7 +194,7 @@ def _chain_to_source(name: str, records: dict[str, StepRecord]) -> list[StepReco
 
 
 def read_from(record: StepRecord) -> str:
-    """Name of the step (or `source`) whose artifact a step read first."""
+    """Return name of the step (or `source`) whose artifact a step read first."""
     return record.parents.get("from") or next(iter(record.parents.values()), "source")
 
 

@@ -35,7 +35,7 @@ class TimelineView:
 
 
 def collect_timeline(profile: Profile) -> TimelineView | None:
-    """None where the profile has none."""
+    """Return None where the profile has none."""
     if not profile.timeline:
         return None
     lanes: dict[str, list[Span]] = {}

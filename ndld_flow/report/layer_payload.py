@@ -25,7 +25,7 @@ _KINDS = {"layer": 0, "overhead": 1, "transfer": 2, "pass": 3}
 
 
 def layers_payload(view: LayersView, profile: Profile, texts: Texts, tensors: Tensors) -> LayersPayload:
-    """Everything about one profile's layers; `report/layer_data.js` reads it."""
+    """Return everything about one profile's layers; `report/layer_data.js` reads it."""
     return {
         "step": view.step,
         "label": view.label,
@@ -40,7 +40,7 @@ def layers_payload(view: LayersView, profile: Profile, texts: Texts, tensors: Te
 
 
 def engine_payload(view: EngineView, texts: Texts, tensors: Tensors) -> LayersPayload:
-    """The layers of an engine that nobody has timed: what `layers_payload` says, without times."""
+    """Return the layers of an engine that nobody has timed: what `layers_payload` says, without times."""
     columns = _layer_columns(_columns(view.profile.layers, texts, tensors))
     return {"step": view.step, "label": view.step, "columns": columns, "missed": list(view.missed)}
 
@@ -94,7 +94,7 @@ def _layer_columns(columns: dict[str, Json]) -> LayerColumns:
 
 
 def _lists(lists: Iterable[Sequence[object]], places: Sequence[int]) -> dict[str, Json]:
-    """How many each has, and the places of all of them one after the other."""
+    """Return the number of each has, and the places of all of them one after the other."""
     return {"counts": list(map(len, lists)), "places": steps(places)}
 
 
@@ -141,7 +141,7 @@ def timeline_payload(profile: Profile, texts: Texts) -> TimelinePayload:
 
 
 def _layer_steps(places: Sequence[int | None]) -> list[int | None]:
-    """How far each span's layer is from the one expected next; None for a span without."""
+    """Return how far each span's layer is from the one expected next; None for a span without."""
     found: list[int | None] = []
     expected = 0
     for place in places:

@@ -130,7 +130,7 @@ def _nodes(nodes: Sequence[ModelNode], texts: Texts) -> ModelNodes:
 
 
 def _attributes(node: ModelNode, texts: Texts) -> Iterator[int]:
-    """Name, type, value, whether it is a default, what it holds: one after the other."""
+    """Yield name, type, value, whether it is a default, what it holds: one after the other."""
     for one in node.attributes:
         yield from texts.places((one.name, one.type, one.text), visible_text)
         yield from (int(one.is_default), one.held)

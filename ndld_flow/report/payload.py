@@ -31,7 +31,7 @@ def page_payload(
     diffs: Sequence[DiffView | None] = (),
     precision: tuple[Sequence[SearchView], Sequence[AccuracyView]] = ((), ()),
 ) -> str:
-    """All data of a report; what is seen of layers comes with the profile that holds the rest.
+    """Return all data of a report; what is seen of layers comes with the profile that holds the rest.
 
     Engines follow the profiles in `layers`. `diffs` has a place for every step.
     """
@@ -59,7 +59,7 @@ def page_payload(
 
 
 def profile_payload(profile: ProfileView) -> ProfilePayload:
-    """The timing pass of a profile that has samples."""
+    """Return the timing pass of a profile that has samples."""
     assert profile.latency is not None
     numbers = profile.latency.model_dump()
     return {

@@ -10,7 +10,7 @@ from ndld_flow.records.profile import Profile
 
 
 def profile_titles(profiles: Mapping[str, Profile]) -> dict[str, str]:
-    """Step -> the label of what it profiled; with the step's name where several profiled the same."""
+    """Return step -> the label of what it profiled; with the step's name where several profiled the same."""
     times = Counter(profile.label for profile in profiles.values())
     return {
         step: short_name(profile.label if times[profile.label] == 1 else f"{profile.label} ({step})")

@@ -49,7 +49,7 @@ MODEL_PAGE = PageParts(
 
 
 def render(parts: PageParts, page: object, **also: object) -> str:
-    """A whole page as text. Equal page data give equal text.
+    """Return a whole page as text. Equal page data give equal text.
 
     The template finds the data as `page`, and whatever else it is given by its name.
     """

@@ -42,8 +42,9 @@ class SearchOutcome:
 
 
 def search_outcome(step: str, search: PrecisionSearch) -> SearchOutcome:
-    """The search by the metric that its bound is on: of several the first that is not met, with the kept nodes or else
-    with everything reduced."""
+    """Return the search by the metric that its bound is on: of several the first that is not met, with the kept nodes
+    or else with everything reduced.
+    """
     metric = _telling_metric(search)
     return SearchOutcome(
         step=short_name(step),
@@ -59,13 +60,13 @@ def search_outcome(step: str, search: PrecisionSearch) -> SearchOutcome:
 
 
 def outcomes_of(searches: Mapping[str, PrecisionSearch]) -> tuple[SearchOutcome, ...]:
-    """All searches of a run, those that failed first."""
+    """Return all searches of a run, those that failed first."""
     found = [search_outcome(step, search) for step, search in searches.items()]
     return tuple(sorted(found, key=lambda one: one.passed))
 
 
 def _bounds(tolerance: Mapping[str, float]) -> dict[str, float]:
-    """Metric -> bound: `rtol` and `atol` are a bound on `mismatched`."""
+    """Return metric -> bound: `rtol` and `atol` are a bound on `mismatched`."""
     bounds = {metric: bound for metric, bound in tolerance.items() if metric not in ("rtol", "atol")}
     return bounds if len(bounds) == len(tolerance) else {"mismatched": 0.0} | bounds
 
@@ -89,7 +90,7 @@ def _telling_metric(search: PrecisionSearch) -> str:
 
 
 def is_outside(metric: str, value: float, bound: float) -> bool:
-    """Whether a metric breaks its bound; a NaN does."""
+    """Return whether a metric breaks its bound; a NaN does."""
     if math.isnan(value):
         return True
     return value < bound if higher_is_better(metric) else value > bound

@@ -22,7 +22,7 @@ class Setting:
 
 
 def settings_of(values: JsonValue, given: JsonValue = None) -> tuple[Setting, ...]:
-    """Settings of a mapping; anything else has none."""
+    """Return settings of a mapping; anything else has none."""
     if not isinstance(values, Mapping):
         return ()
     named = given if isinstance(given, Mapping) else values
@@ -34,7 +34,9 @@ def settings_of(values: JsonValue, given: JsonValue = None) -> tuple[Setting, ..
 
 
 def _told(value: JsonValue, given: JsonValue) -> str:
-    """A list of mappings, such as operations, as the recipe gives it: a line for each item, without its defaults."""
+    """Return a list of mappings, such as operations, as the recipe gives it: a line for each item, without its
+    defaults.
+    """
     told = given if isinstance(given, list) else value
     if isinstance(told, list) and any(isinstance(item, dict) for item in told):
         return "\n".join(f"- {_item_text(item)}" for item in told)

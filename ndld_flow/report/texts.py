@@ -17,7 +17,7 @@ class Texts:
         self._places: dict[str, int] = {}
 
     def places(self, texts: Iterable[str], shown: Callable[[str], str] = str) -> list[int]:
-        """Positions of texts in the table as they are `shown`, new ones added."""
+        """Return positions of texts in the table as they are `shown`, new ones added."""
         # Columns repeat themselves: each text is looked at once, and what repeats runs in C.
         given = list(texts)
         known = self._places
@@ -35,7 +35,7 @@ class Tensors:
         self._places: dict[tuple[str, str, tuple[int, ...], str], int] = {}
 
     def places(self, tensors: Iterable[TensorInfo]) -> list[int]:
-        """Positions of tensors in the table, new ones added."""
+        """Return positions of tensors in the table, new ones added."""
         known = self._places
         return [known.setdefault((one.name, one.dtype, one.shape, one.format), len(known)) for one in tensors]
 
@@ -53,5 +53,6 @@ class Tensors:
 
 
 def steps(values: Sequence[int]) -> list[int]:
-    """Each value as the way from the one before, the first from 0: positions mostly go up by one, and pack well."""
+    """Return each value as the way from the one before, the first from 0: positions mostly go up by one, and pack
+    well."""
     return [value - before for value, before in zip(values, [0, *values], strict=False)]

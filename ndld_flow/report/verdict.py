@@ -21,8 +21,8 @@ from ndld_flow.report.search_outcome import search_words
 
 
 def summarize_run(run: RunRecord, folder: Path) -> list[str]:
-    """The verdict on a run whose documents lie in `folder`: five lines, each with its word first, and one more for
-    each engine that was built and each precision search.
+    """Return the verdict on a run whose documents lie in `folder`: five lines, each with its word first, and one more
+    for each engine that was built and each precision search.
     """
     with collector_at_rest():
         return verdict_lines(collect_summary(read_documents(run, folder)))
@@ -65,7 +65,7 @@ def outcome_line(summary: Summary) -> str:
 
 
 def who_said_no(summary: Summary) -> list[str]:
-    """The steps that did, and the gates."""
+    """Return the steps that did, and the gates."""
     failed = summary.gates.get("failed", 0)
     gates = "a gate" if failed == 1 else f"{failed} gates"
     return [*summary.said_no, gates] if failed else [*summary.said_no]
@@ -110,7 +110,7 @@ def worst_slice_words(error: float, place: str) -> str:
 
 
 def tolerance_words(accuracy: AccuracyOutcome) -> str:
-    """Whether the comparison held, and how many others did."""
+    """Return whether the comparison held, and how many others did."""
     if accuracy.passed:
         text = "within tolerance"
     else:

@@ -87,4 +87,4 @@ def test_following_the_advice_settles_it(builds: dict[str, Build]) -> None:
     assert finding in titles(builds["of_int8"])
     assert finding not in titles(builds["of_sums"])
     assert "quanti" not in titles(builds["of_half"])
-    assert "All of it computes in single precision" not in titles(builds["of_int8"])
+    assert "All layers compute in single precision" not in titles(builds["of_int8"])

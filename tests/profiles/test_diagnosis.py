@@ -198,7 +198,7 @@ FIRES: dict[str, tuple[Profile, Profile, str]] = {
     "bound_by_enqueue": (
         with_lanes(h2d_ms=0.1, compute_ms=2, d2h_ms=0.1, enqueue_ms=1.7),
         with_lanes(h2d_ms=0.1, compute_ms=2, d2h_ms=0.1, enqueue_ms=1.5),
-        "The host needs as long",
+        "The host takes as long",
     ),
     "transfers": (
         with_lanes(h2d_ms=0.4, compute_ms=1.4, d2h_ms=0.2, enqueue_ms=0.1),
@@ -225,16 +225,16 @@ FIRES: dict[str, tuple[Profile, Profile, str]] = {
         profile([at_roof(0.1), at_roof(0.9)], roofs=ROOFS), profile([at_roof(0.5), at_roof(0.9)], roofs=ROOFS),
         "1 layer reaching less than 25.0 %",
     ),
-    "padded_channels": (profile(padded(24 * 16 * 100)), profile(padded(32 * 16 * 100)), "Channels are filled up"),
+    "padded_channels": (profile(padded(24 * 16 * 100)), profile(padded(32 * 16 * 100)), "Channels are padded"),
     "elementwise_chains": (
         profile([*chain("Add", "Clip", "Mul"), *several(4)]), profile([*chain("Add", "Pool", "Mul"), *several(4)]),
-        "Elementwise layers one after another take 42.9 %",
+        "Chains of elementwise layers take 42.9 %",
     ),
     "shapes_at_run_time": (profile(shapes(3)), profile(shapes(2)), "4 layers computing shapes"),
     "normalization_not_folded": (
         profile([*chain("Conv", "BatchNormalization"), *several(4)]),
         profile([*chain("Pool", "BatchNormalization"), *several(4)]),
-        "1 layer normalizing what a convolution writes",
+        "1 layer normalizing a convolution's output",
     ),
     "factor_not_folded": (
         profile(scaled_convolution((1, 8, 1, 1))), profile(scaled_convolution((10, 10))), "1 layer scaling or shifting",
@@ -253,10 +253,10 @@ FIRES: dict[str, tuple[Profile, Profile, str]] = {
     ),
     "profiler_overhead": (
         profile(several(), layer_pass_ms=(16.0,)), profile(several(), layer_pass_ms=(8.8,)),
-        "The profiler makes the model 2 times as slow",
+        "With the profiler the model takes 2 times as long",
     ),
     "times_of_the_host": (
-        profile(several(), providers=(CUDA, CPU)), profile(several(), backend="trtexec"), "Layer times are the host's",
+        profile(several(), providers=(CUDA, CPU)), profile(several(), backend="trtexec"), "Layer times are those",
     ),
     "busy_machine": (
         profile(conditions={"before": {"load_average": [2.5, 1, 1]}}),
@@ -380,8 +380,8 @@ def test_a_grouped_convolution_is_named_as_the_reason() -> None:
         update={"inputs": (tensor("x", 1, 36, 9, 9), tensor("w", 36, 1, 3, 3)), "outputs": (tensor("y", 1, 36, 9, 9),)}
     )
     found = fired("far_from_roof", profile([slow, *several(4)], roofs=ROOFS))[0]
-    assert "each filter reads 1 of 36 channels" in found.evidence
-    assert "36 and 36 are no multiples of 8" in found.evidence
+    assert "filters read 1 of 36 channels" in found.evidence
+    assert "36 and 36 are not multiples of 8" in found.evidence
     assert "10.0 % of its compute roof" in found.evidence
 
 
@@ -424,7 +424,7 @@ def test_what_launching_takes_is_not_held_against_roofs() -> None:
     launched = [at_roof(0.1), *several(4, read_bytes=10**7, provider=CUDA)]
     made = profile(launched, latency=[100.0] * 30, layer_pass_ms=(101.0,), roofs=ROOFS, providers=(CUDA, CPU))
     assert bound_by(made).word == "unknown"
-    assert "launching the 5 layers takes" in bound_by(made).evidence
+    assert "the launch of the 5 layers" in bound_by(made).evidence
     assert fired("far_from_roof", made) == fired("time_outside_layers", made) == []
 
 
@@ -539,8 +539,8 @@ def test_real_models_are_diagnosed(sample: str, sample_model: Callable[[str], Pa
         assert found.bound.word in ("dispatch overhead", "unknown")
         assert ("most of them tiny" in titles) is (found.bound.word == "dispatch overhead")
     else:
-        assert "scaling or shifting what a convolution writes" in titles
-        assert "Elementwise layers one after another" in titles
+        assert "scaling or shifting a convolution's output" in titles
+        assert "Chains of elementwise layers" in titles
         assert "HardSwish in four layers, 24 times" in titles
 
 

@@ -99,7 +99,7 @@ def words_of(page: Path) -> str:
     ("10", ("4 layers", "3 float16", "1 float32", "float32 linear → float16 hwc8", "CaskConvolution", "sm80_xmma")),
     ("11", ("4 layers", "3 float16", "1 float32", "CaskConvolution", "1 at inputs and outputs")),
     ("rtx", ("3 layers", "float32 linear → float32 hwc", "864 B in all layers", "runtime_fusion", "2 ONNX nodes")),
-    ("names only", ("4 layers", "What was compiled is not known", "Reformatting CopyNode")),
+    ("names only", ("4 layers", "The compiled layers are not known", "Reformatting CopyNode")),
 ])  # fmt: skip
 def test_every_shape_opens_as_a_report(tmp_path: Path, shape: str, told: tuple[str, ...]) -> None:
     page = api.report(str(write(tmp_path, SHAPES[shape])), to=tmp_path / "out.html")
@@ -134,7 +134,7 @@ def test_a_build_opens_with_all_that_is_known_of_it(tmp_path: Path) -> None:
 
 def test_a_damaged_build_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, build().to_json().replace('"parse_s": 0.31', '"parse_s": "long"'), "build.json")
-    with pytest.raises(RequestError, match="is no build that this version reads: parse_s"):
+    with pytest.raises(RequestError, match="is not a build that this version reads: parse_s"):
         api.report(str(path), to=tmp_path / "out.html")
     path.write_text(build().to_json().replace('"format_version": 2', '"format_version": 3'))
     with pytest.raises(RequestError, match="format version 3"):

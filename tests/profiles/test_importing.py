@@ -230,7 +230,7 @@ def test_old_exports_hold_the_warm_up_too(tmp_path: Path, log: str | None, kept:
 
 def test_files_of_different_measurements_are_noticed(tmp_path: Path) -> None:
     profile = read_profile(trt.write_exports(tmp_path, times=trt.times([5.0] * 9), log=trt.log()))
-    assert any("are they of one measurement?" in note for note in profile.notes)
+    assert any("do they belong to one measurement?" in note for note in profile.notes)
 
 
 def test_names_repeat_and_are_joined_in_order(tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ def test_json_that_is_none(text: str, value: Any) -> None:
     ids=range(7),
 )
 def test_json_that_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"nested too deeply|no JSON"):
+    with pytest.raises(ValueError, match=r"nested too deeply|not JSON"):
         parse_tolerantly(text + "," if text.startswith('"') else text)
 
 
@@ -446,7 +446,7 @@ def test_a_cut_off_file_gives_what_is_whole(exports: Path) -> None:
     (exports / "profile.json").write_text(text[: text.index(trt.GEMM) + 40])
     profile = read_profile(exports)
     assert [layer.samples_ms[0] for layer in profile.layers] == [0.011, 0.2, 0.05, 0.0]
-    assert any("no proper JSON, and it ends early" in note for note in profile.notes)
+    assert any("not valid JSON, and it ends early" in note for note in profile.notes)
 
 
 def test_several_models_in_one_folder(tmp_path: Path) -> None:
@@ -505,7 +505,7 @@ def test_our_own_profile_when_it_is_damaged(tmp_path: Path) -> None:
         own_profile(runs=(ProfileRun(latency_ms=()),)).to_json(): "has no samples",
         own_profile().to_json().replace('"format_version": 2', '"format_version": 3'): "format version 3",
         own_profile().to_json().replace('"label": "source"', '"label": 3'): "label: Input should be a valid string",
-        own_profile().to_json()[:-40]: "is no profile that this version reads",
+        own_profile().to_json()[:-40]: "is not a profile that this version reads",
     }
     for text, words in cases.items():
         file.write_text(text)
@@ -517,9 +517,9 @@ def test_what_is_no_profile(tmp_path: Path) -> None:
     for text in ("", "hello", "{}", "[]", '{"Layers": "are words"}', '{"nodes": []}'):
         (tmp_path / "x.json").write_text(text)
         assert recognise(tmp_path / "x.json") is None
-        with pytest.raises(RequestError, match=r"no profile that is known here; what can be read: a profile\.json "):
+        with pytest.raises(RequestError, match=r"in a supported format; supported formats: a profile\.json "):
             read_profile(tmp_path / "x.json")
-    with pytest.raises(RequestError, match="holds no profile that is known here"):
+    with pytest.raises(RequestError, match="holds no profile in a supported format"):
         read_profile(tmp_path)
     with pytest.raises(RequestError, match="does not exist"):
         read_profile(tmp_path / "missing")
@@ -528,7 +528,7 @@ def test_what_is_no_profile(tmp_path: Path) -> None:
 def test_an_export_that_measured_nothing(tmp_path: Path) -> None:
     text = trt.log()
     folder = trt.write_exports(tmp_path, log=text[: text.index("Performance") + 20], times='[ { "latencyMs" : 0 } ]')
-    with pytest.raises(RequestError, match="there is no pass and no layer in it"):
+    with pytest.raises(RequestError, match="it holds no pass and no layer"):
         read_profile(folder)
 
 

@@ -150,7 +150,7 @@ def test_one_pass_alone_is_not_taken_for_a_warm_up(tmp_path: Path) -> None:
 
 def test_a_profile_without_a_whole_pass(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(document(event("session_initialization", 0, 90), node("a", 1, 2)))
-    with pytest.raises(RequestError, match="holds no whole pass"):
+    with pytest.raises(RequestError, match="holds no complete pass"):
         read_profile(tmp_path / "x.json")
 
 

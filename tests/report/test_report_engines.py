@@ -190,7 +190,7 @@ def test_where_layers_are_known_from(tmp_path: Path) -> None:
     words = words_of(page_of(tmp_path / "log", engine=rtx_build()))
     assert "as the builder's log names them" in words and "8.6 , 8.9 , 12.0" in words
     words = words_of(page_of(tmp_path / "network", engine=build(layers_basis="network as parsed")))
-    assert "before it was optimised" in words and "What was compiled is not known" in words
+    assert "before it was optimised" in words and "The compiled layers are not known" in words
 
 
 def test_several_engines_stand_side_by_side(tmp_path: Path) -> None:
@@ -388,10 +388,10 @@ def test_nothing_is_said_of_a_quiet_engine() -> None:
 
 
 def test_single_precision() -> None:
-    assert has(rtx_build(), "All of it computes in single precision")
-    assert not has(rtx_build(typing="weakly typed: TF32"), "All of it computes")
-    assert has(build(), "2 layers of 72 in single precision")
-    (one,) = [one for one in shown_of(build()) if "in single precision" in one.title]
+    assert has(rtx_build(), "All layers compute in single precision")
+    assert not has(rtx_build(typing="weakly typed: TF32"), "All layers compute")
+    assert has(build(), "2 layers of 72 in float32")
+    (one,) = [one for one in shown_of(build()) if "layers of 72 in float32" in one.title]
     assert one.layers == (69, 70)
 
 
@@ -408,18 +408,18 @@ def asked(**precisions: str) -> tuple[Layer, ...]:
 def test_precisions_that_were_asked_for_and_not_given() -> None:
     """Resize has a finding of its own: its constraint was ignored. Relu may well compute in fp32 within its layer."""
     weak = build(layers=asked(Softmax="fp16", Resize="fp16", Relu="fp32"))
-    (one,) = [one for one in shown_of(weak) if "not given" in one.title]
-    assert one.title == "1 layer asked for a precision and not given it" and one.layers == (70,)
-    assert one.evidence == "/head/Softmax (fp16 asked, computes in float32)."
+    (one,) = [one for one in shown_of(weak) if "without the requested" in one.title]
+    assert one.title == "1 layer without the requested precision" and one.layers == (70,)
+    assert one.evidence == "/head/Softmax (fp16 requested, computes in float32)."
     assert missed_precisions(weak.as_profile(), weak) == (69, 70)
 
 
 def test_what_is_given_or_not_sure_is_not_missed() -> None:
-    assert not has(build(layers=asked(Softmax="fp32", Conv="fp16", Resize="int8")), "not given")
+    assert not has(build(layers=asked(Softmax="fp32", Conv="fp16", Resize="int8")), "without the requested")
     strong = build(layers=asked(Softmax="fp16"), typing="strongly typed, constraints as Casts")
-    assert not has(strong, "not given")  # a Cast was fused into it
+    assert not has(strong, "without the requested")  # a Cast was fused into it
     both = build(layers=asked(Softmax="fp16, fp32"))
-    assert not has(both, "not given")
+    assert not has(both, "without the requested")
 
 
 def test_reformats_at_the_ends_name_them() -> None:
@@ -444,9 +444,9 @@ def test_settings_that_people_should_know_of() -> None:
     def with_options(**options: Any) -> Build:
         return build(options=BuildSettings(**options).model_dump(mode="json"))
 
-    assert has(with_options(int8=True, placeholder_ranges=True), "wrong on purpose")
+    assert has(with_options(int8=True, placeholder_ranges=True), "meaningless on purpose")
     assert has(with_options(weights="strip"), "holds no weights")
-    assert has(with_options(version_compatible=True), "Compatibility leaves out tactics")
+    assert has(with_options(version_compatible=True), "Compatibility excludes tactics")
     assert not has(with_options(), "Compatibility")
     rtx = rtx_build(options=BuildSettings(hardware_compatibility="ampere_plus").model_dump(mode="json"))
     assert not has(rtx, "Compatibility")  # TensorRT-RTX knows no such level
@@ -463,12 +463,12 @@ def test_timing_caches() -> None:
 
 
 def test_memory_for_the_largest_shapes() -> None:
-    assert has(build(), "Memory is for shapes much larger")
-    assert not has(build(memory=BuildMemory(weights_bytes=MIB)), "Memory is for")
+    assert has(build(), "Memory is allocated for shapes much larger")
+    assert not has(build(memory=BuildMemory(weights_bytes=MIB)), "Memory is allocated for")
 
 
 def test_layers_that_nobody_told_of() -> None:
-    assert has(build(layers=()), "What was compiled is not known")
+    assert has(build(layers=()), "The compiled layers are not known")
     names = tuple(layer.model_copy(update={"type": "unknown"}) for layer in detector())
-    assert has(build(layers=names), "What was compiled is not known")
-    assert not has(build(), "What was compiled")
+    assert has(build(layers=names), "The compiled layers are not known")
+    assert not has(build(), "The compiled layers")

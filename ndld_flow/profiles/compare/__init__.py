@@ -1,1 +1,1 @@
-"""Compare profiles: which layers belong together, and what a difference means."""
+"""Compare profiles: match layers and judge differences."""

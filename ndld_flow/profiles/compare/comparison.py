@@ -1,4 +1,4 @@
-"""Compare profiles, and all that subjects have in common."""
+"""Compare subjects by the profiles that they have in common."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ from ndld_flow.records.profile import Profile
 from ndld_flow.records.rounds import PairedRounds
 
 BY_WEIGHT: tuple[Verdict, ...] = ("unchanged", "improved", "inconclusive", "regressed", "incomparable")
-"""Of several verdicts the last of these is told: what needs a person comes before what does not, and among what does
-not, an improvement is news."""
+"""Verdicts by rank; the overall verdict is the highest. Those that need attention outrank the others, and an
+improvement outranks no change.
+"""
 _LISTED = 3
-"""Verdicts that are listed after the one that is explained."""
+"""Number of further verdicts listed after the explained one."""
 
 
 @dataclass(frozen=True)
 class RoundsEvidence:
-    """Rounds of the two profiles that are compared, or why there are none."""
+    """Rounds of the two compared profiles, or the reason why there are none."""
 
     rounds: PairedRounds | None = None
     missing: str = ""
@@ -96,8 +97,7 @@ def compare(
 ) -> Comparison:
     """Compare subjects profile by profile: `sections` holds, by name, the profiles that have partners.
 
-    The first profile of each section is its base. Raises RequestError for a gate or a deciding metric that is not to
-    be understood, all of them at once.
+    The first profile of each section is its base. Raises RequestError, which lists all invalid gates and metrics.
     """
     parsed = parse_comparison_gates(gates)
     profiles = tuple(compare_profiles(name, measured, rules, evidence) for name, measured in sections.items())
@@ -134,7 +134,7 @@ def _name(
     profiles: Sequence[ProfileComparison],
     subjects: Sequence[Subject],
 ) -> str:
-    """Name what the verdict is on, where there is more than one candidate."""
+    """Return the name of the judged pair, if there is more than one candidate."""
     several, labels = len(profiles) > 1, [subject.label for subject in subjects]
     if len(labels) > 2:
         candidate, base = labels[profile.subjects[verdict.candidate]], labels[profile.subjects[verdict.base]]
@@ -148,18 +148,18 @@ def _short(
     profiles: Sequence[ProfileComparison],
     subjects: Sequence[Subject],
 ) -> str:
-    """`fp16 against fp32: improved, -57 %`."""
+    """Return `fp16 against fp32: improved, -57 %`."""
     change = "" if verdict.verdict == "incomparable" else f", {say_change(verdict.ratio)}"
     return f"{_name(verdict, profile, profiles, subjects)}{verdict.verdict}{change}"
 
 
 def _size(ratio: float) -> float:
-    """How far apart two values are, whichever is larger."""
+    """Return the relative difference of two values, whichever is larger."""
     return abs(math.log(ratio)) if 0 < ratio < math.inf else math.inf
 
 
 def _second_opinion(decided: MetricVerdict, profile: ProfileComparison) -> str:
-    """What the median says for certain when the quickest pass says something else, or the other way round."""
+    """Return a clause on the median if it contradicts the fastest pass with certainty, or vice versa."""
     other = {"latency.min": "latency.median", "latency.median": "latency.min"}.get(decided.metric)
     for verdict in profile.verdicts:
         same_pair = (verdict.base, verdict.candidate) == (decided.base, decided.candidate)
@@ -170,7 +170,7 @@ def _second_opinion(decided: MetricVerdict, profile: ProfileComparison) -> str:
 
 
 def _with_remark(verdict: MetricVerdict, pairs: Mapping[tuple[int, int], Bounds], rules: Rules) -> MetricVerdict:
-    """Mark the verdict that decides with what it takes as equal."""
+    """Add the remark on differing circumstances to the deciding verdict."""
     remark = pairs[verdict.base, verdict.candidate].circumstances.remark
     if verdict.metric != rules.metric or not remark or verdict.verdict == "incomparable":
         return verdict
@@ -206,7 +206,7 @@ def _geometric_mean(profiles: Sequence[ProfileComparison], last: int) -> float |
 
 
 def _coverage(rows: Sequence[LayerRow], times: LayerTimes, number: int) -> Coverage | None:
-    """How much of a profile's layer time has a partner in the base; None for the base and without layers."""
+    """Return the part of a profile's layer time with a partner in the base; None for the base and without layers."""
     ours = [row for row in rows if row.layers[number]]
     if number == 0 or not ours:
         return None

@@ -1,7 +1,7 @@
 """The circumstances of measurements: which differ, which were not recorded, and which of them forbid a verdict.
 
-A circumstance that was not recorded is not equal to anything, another unrecorded one included: it forbids a verdict
-as a difference does, until a person allows it.
+An unrecorded circumstance is not equal to anything, including another unrecorded one: it forbids a verdict as a
+difference does, until the user allows it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ndld_flow.records.comparison import NOT_APPLICABLE, Allowance, Circumstance
 from ndld_flow.records.profile import Profile, TensorInfo
 
 _HARMLESS = ("ndld-flow", "numpy", "onnx", "onnx-ir", "pillow", "protobuf", "python", "polygraphy", "pydantic")
-"""Libraries that do not run the model: their versions are listed and change no latency."""
+"""Libraries that do not run the model: their versions are listed but do not affect the latency."""
 _RUNTIMES = {"onnxruntime": "onnxruntime", "tensorrt": "tensorrt", "tensorrt_rtx": "tensorrt-rtx"}
 """Backend -> the library that runs the model."""
 _TRTEXEC_CLOCKS = ("Memory Clock Rate", "Application Compute Clock Rate")
@@ -28,13 +28,15 @@ _PLAN = (
     "runs", "passes", "duration", "stable", "budget", "warmup_passes", "warmup", "layer_passes", "batches",
     "sample_gpu", "hide_non_compute", "engine", "engine_file", "trust_engine", "library",
 )  # fmt: skip
-"""Options that decide how long to measure, or where a file is: they change neither the artifact nor its latency."""
+"""Options for the duration of the measurement or the location of files, which affect neither the artifact nor its
+latency.
+"""
 _MOST_LISTED = 20
 _LONGEST = 200
-"""Characters of a value that are kept: it is for the eye."""
+"""Maximum length of a displayed value."""
 
 _Weight = Literal["forbids", "noted", "plan"]
-"""`forbids` a verdict, is `noted` as a choice that people compare on purpose, or belongs to the measuring `plan`."""
+"""`forbids` a verdict, is `noted` as a choice that may be compared on purpose, or belongs to the measurement `plan`."""
 
 
 @dataclass(frozen=True)
@@ -42,38 +44,42 @@ class _Fact:
     circumstance: Circumstance
     detail: str
     values: tuple[str, ...]
-    """One for each profile: empty where it was not recorded, `NOT_APPLICABLE` where the profile has no such thing."""
+    """One value per profile: empty if not recorded, `NOT_APPLICABLE` if the profile has no such value."""
     weight: _Weight = "noted"
     minor: bool = False
-    """Not listed where no profile has it."""
+    """True if it is not listed when no profile has it."""
 
 
 @dataclass(frozen=True)
 class PairCircumstances:
-    """The circumstances of one pair of profiles, in words."""
+    """The circumstances of one pair of profiles, as text."""
 
     forbidden: str = ""
-    """Why no verdict can be given, and how to get one all the same; empty where one can be given."""
+    """Reason why no verdict is possible, and how to force one; empty if one is possible."""
     caveat: str = ""
-    """What a person allowed to differ, or to be unknown."""
+    """Circumstances that the user allowed to differ or to be unknown."""
     same_artifact: str = ""
-    """`model` or `engine` where both ran the very same one."""
+    """`model` or `engine` if both ran the same one."""
     causes: tuple[str, ...] = ()
-    """The circumstances and settings that are known to differ, and that latency may depend on."""
+    """Circumstances and settings that are known to differ and may affect the latency."""
 
     @property
     def identical(self) -> bool:
-        """Whether both ran the same artifact, and no circumstance explains a difference."""
+        """True if both ran the same artifact and no circumstance explains a difference."""
         return bool(self.same_artifact) and not self.causes
 
     @property
     def noise(self) -> str:
-        """A clause for a difference between identical artifacts; empty for others."""
-        return f"both ran the same {self.same_artifact} alike: the difference is noise" if self.identical else ""
+        """Clause about a difference between identical artifacts; empty for others."""
+        return (
+            f"both ran the same {self.same_artifact} under the same conditions: the difference is noise"
+            if self.identical
+            else ""
+        )
 
     @property
     def remark(self) -> str:
-        """A clause to add to the verdict; empty where nothing needs one."""
+        """Clause to add to the verdict; empty if none is needed."""
         told = [f"allowed: {self.caveat}"] if self.caveat else []
         if self.same_artifact and self.causes:
             told.append(f"both ran the same {self.same_artifact}, with different {' and '.join(self.causes)}")
@@ -117,14 +123,14 @@ def circumstances_of(base: Profile, candidate: Profile, allow: frozenset[Allowan
 
 
 def _are_one(base: Profile, candidate: Profile) -> bool:
-    """Whether both are one measurement, read twice: even what was not recorded is equal then."""
+    """Return whether both are the same measurement, so that even unrecorded circumstances are equal."""
     if base.runs != candidate.runs or base.layers != candidate.layers:
         return False
     return base == candidate.model_copy(update={"label": base.label, "notes": base.notes})
 
 
 def _kinds(values: Sequence[str]) -> list[Literal["different", "unknown"]]:
-    """What keeps these values from being equal."""
+    """Return the reasons why these values are not equal."""
     known = [value for value in values if value != NOT_APPLICABLE]
     found: list[Literal["different", "unknown"]] = []
     if len(set(filter(None, known))) > 1:
@@ -141,11 +147,11 @@ def _allowed(fact: _Fact, kind: str, allow: frozenset[Allowance]) -> bool:
 def _say_forbidden(forbidding: Sequence[tuple[_Fact, str]]) -> str:
     words = {fact.circumstance if kind == "different" else "unknown" for fact, kind in forbidding}
     options = " ".join(f"--allow {word}" for word in sorted(words, key=lambda word: (word == "unknown", word)))
-    return f"{'; '.join(_say(forbidding))}; to compare all the same: {options}"
+    return f"{'; '.join(_say(forbidding))}; to compare anyway: {options}"
 
 
 def _say(found: Sequence[tuple[_Fact, str]]) -> Iterator[str]:
-    """Name what differs with its values, then what was not recorded, by the profile that lacks it."""
+    """Yield the differing circumstances with their values, then the unrecorded ones by profile."""
     different = [fact for fact, kind in found if kind == "different"]
     if different:
         names = " and ".join(dict.fromkeys(fact.circumstance for fact in different))
@@ -172,7 +178,7 @@ def _facts(profiles: Sequence[Profile]) -> Iterator[_Fact]:
     yield _fact(profiles, "provider", "backend", lambda profile: profile.backend)
     yield _fact(profiles, "provider", "providers", _providers)
     yield from _options(profiles)
-    # Of an engine, its own digest decides what ran.
+    # An engine is identified by its own digest.
     yield _fact(profiles, "model", "digest", lambda profile: _digest(profile.model_digest), "plan")
     yield _fact(profiles, "model", "engine", _engine)
 
@@ -190,7 +196,7 @@ def _fact(
 
 
 def _machines(profiles: Sequence[Profile]) -> Iterator[_Fact]:
-    # Where everything ran on the CPU, another GPU or driver changes nothing.
+    # If everything ran on the CPU, the GPU and its driver do not matter.
     gpu: _Weight = "forbids" if any(map(_uses_gpu, profiles)) else "noted"
     minor = gpu == "noted"
     yield _fact(profiles, "hardware", "CPU", lambda profile: profile.machine.cpu, "forbids")
@@ -223,7 +229,7 @@ def _gpus(profile: Profile) -> str:
 
 
 def _driver(profile: Profile) -> str:
-    # A machine that was looked at and has no GPU has no driver either.
+    # A machine known to have no GPU has no driver either.
     return profile.machine.driver or ("none" if profile.machine.cpu and not profile.machine.gpus else "")
 
 
@@ -234,7 +240,7 @@ def _cpu_set(profile: Profile) -> str:
 
 
 def _versions(profiles: Sequence[Profile]) -> Iterator[_Fact]:
-    """Of the libraries: one that another backend uses is none of a profile's."""
+    """Yield the versions of libraries; those of other backends do not apply to a profile."""
     told = [{_runtime(name): version for name, version in profile.versions.items()} for profile in profiles]
     runtimes = [_RUNTIMES.get(profile.backend, profile.backend) for profile in profiles]
     for name in dict.fromkeys((*runtimes, *(name for versions in told for name in versions))):
@@ -248,12 +254,12 @@ def _versions(profiles: Sequence[Profile]) -> Iterator[_Fact]:
 
 
 def _runtime(distribution: str) -> str:
-    """Return the library: `onnxruntime-gpu` and `tensorrt_cu12` are `onnxruntime` and `tensorrt`, packed otherwise."""
+    """Return the library: `onnxruntime-gpu` and `tensorrt_cu12` are packages of `onnxruntime` and `tensorrt`."""
     return re.sub(r"[-_](gpu|directml|openvino|rocm|cu\d+)$", "", distribution)
 
 
 def _clocks(profiles: Sequence[Profile]) -> Iterator[_Fact]:
-    """What bounds the clock rates; the rates themselves are never the same twice."""
+    """Yield the limits of the clock rates; the rates themselves always vary."""
     yield _fact(profiles, "clocks", "governors", lambda profile: _before(profile, "governors"), "forbids")
     yield _fact(profiles, "clocks", "turbo", lambda profile: _before(profile, "turbo"), "forbids")
     if not any(map(_uses_gpu, profiles)):
@@ -270,7 +276,7 @@ def _clocks(profiles: Sequence[Profile]) -> Iterator[_Fact]:
 
 
 def _highest_gpu_clock(profile: Profile) -> str:
-    """MHz, by nvidia-smi or by trtexec, which writes GHz."""
+    """Return MHz from nvidia-smi, or from trtexec, which writes GHz."""
     if not _uses_gpu(profile):
         return NOT_APPLICABLE
     ghz = re.match(r"[\d.]+", _text_at(profile.conditions, "device_information", "Compute Clock Rate"))
@@ -289,7 +295,7 @@ def _option(name: str) -> Callable[[Profile], str]:
 
 
 def _before(profile: Profile, name: str) -> str:
-    """Return a condition as it was before the measurement; `none` where the system was asked and has none."""
+    """Return a condition recorded before the measurement; `none` if the system has none."""
     found = profile.conditions.get("before")
     return _text(found.get(name, "none")) if isinstance(found, dict) and found else ""
 
@@ -307,7 +313,7 @@ def _text_at(conditions: Mapping[str, JsonValue], section: str, name: str) -> st
 
 
 def _timing(profiles: Sequence[Profile]) -> Iterator[_Fact]:
-    """What a latency is the time of."""
+    """Yield what the latency includes."""
     yield _fact(profiles, "profiler", "profiler", lambda profile: profile.profiler, "forbids")
     if not all(profile.backend == "onnxruntime" for profile in profiles):
         yield _fact(profiles, "timing", "copies in the latency", _copies, "forbids")
@@ -332,7 +338,7 @@ def _trtexec(profile: Profile, name: str) -> str:
 
 
 def _inputs(profiles: Sequence[Profile]) -> Iterator[_Fact]:
-    """Shapes, values and types by input name; by position where the names are not the same."""
+    """Yield shapes, values and types by input name; by position if the names differ."""
     names = {tuple(sorted(tensor.name for tensor in profile.inputs)) for profile in profiles if profile.inputs}
     if not names:
         nothing = ("",) * len(profiles)
@@ -364,12 +370,12 @@ def _of_input(profile: Profile, which: str | int, read: Callable[[Profile, Tenso
 
 
 def shape_text(tensor: TensorInfo) -> str:
-    """`1x3x224x224`, or `scalar`."""
+    """Return `1x3x224x224`, or `scalar`."""
     return "x".join(map(str, tensor.shape)) or "scalar"
 
 
 def _values_of(profile: Profile, tensor: TensorInfo) -> str:
-    """Return how values were generated, or the digest of those that came from a file, wherever that is."""
+    """Return how values were generated, or the digest of those from a file, regardless of its path."""
     digest = profile.input_digests.get(tensor.name)
     return f"file {_digest(digest)}" if digest else tensor.data.removesuffix(f", {tensor.dtype} {shape_text(tensor)}")
 
@@ -379,7 +385,7 @@ def _providers(profile: Profile) -> str:
 
 
 def _options(profiles: Sequence[Profile]) -> Iterator[_Fact]:
-    """Every setting; one that a profile's backend does not have is none of its own."""
+    """Yield every setting; settings of other backends do not apply to a profile."""
     flat = [dict(_flat(profile.options)) for profile in profiles]
     if not any(flat):
         yield _Fact("options", "settings", ("",) * len(profiles))
@@ -389,7 +395,7 @@ def _options(profiles: Sequence[Profile]) -> Iterator[_Fact]:
 
 
 def _flat(options: Mapping[str, JsonValue]) -> Iterator[tuple[str, str]]:
-    """Options by name, those in trtexec's sections as `build_options: Precision`."""
+    """Yield options by name, those in trtexec's sections as `build_options: Precision`."""
     for name, value in options.items():
         if isinstance(value, dict) and name.endswith("_options") and name != "provider_options":
             yield from ((f"{name}: {inner}", _text(told)) for inner, told in value.items())

@@ -30,13 +30,13 @@ _EXAMPLE = "write a metric, one of <= < >= >, and a limit, such as `latency.medi
 
 @dataclass(frozen=True)
 class ParsedGate:
-    """A gate as it was read."""
+    """A parsed gate."""
 
     text: str
     metric: str
     sign: Sign
     limit: float
-    """A ratio of candidate to base, a difference of both, or a value; in the metric's unit."""
+    """The ratio of candidate to base, their difference, or a value, in the metric's unit."""
     kind: Literal["ratio", "difference", "value"]
     unit: str
     """`ms`, `bytes`, or empty for a plain number."""
@@ -51,19 +51,19 @@ class ParsedGate:
 
 
 def parse_comparison_gate(text: str) -> ParsedGate:
-    """Read one gate. `+5 %` and `-10 %` relate to the base, `+0.5 ms` is a difference to it, `20 ms` is a limit by
-    itself. Raises RequestError with what is wrong.
+    """Parse one gate. `+5 %` and `-10 %` are relative to the base, `+0.5 ms` is a difference to it, `20 ms` is an
+    absolute limit. Raises RequestError with the problem.
     """
     match = _GATE.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
-        raise RequestError(f"gate `{_short(text)}` is not to be understood: {_EXAMPLE}")
+        raise RequestError(f"gate `{_short(text)}` is not valid: {_EXAMPLE}")
     metric, sign, plus_minus, amount = match.groups()
     factor = -1 if plus_minus in ("-", MINUS) else 1
     if "%" in amount:
         percent = _PERCENT.fullmatch(amount)
         if percent is None or not plus_minus:
             hint = f"`+{amount}`" if percent else "`+5 %`"
-            raise RequestError(f"gate `{text}`: a percentage relates to the base, so it has a sign: write {hint}")
+            raise RequestError(f"gate `{text}`: a percentage is relative to the base and needs a sign: write {hint}")
         ratio = 1 + factor * float(percent[1]) / 100
         return ParsedGate(text.strip(), metric, _SIGNS[sign], ratio, "ratio", "")
     value, unit = _amount(text, amount)
@@ -71,7 +71,7 @@ def parse_comparison_gate(text: str) -> ParsedGate:
 
 
 def parse_comparison_gates(texts: Sequence[str]) -> list[ParsedGate]:
-    """Read several. Raises RequestError that tells all that are wrong."""
+    """Parse several gates. Raises RequestError, which lists all invalid ones."""
     gates, wrong = [], []
     for text in texts:
         try:
@@ -84,7 +84,7 @@ def parse_comparison_gates(texts: Sequence[str]) -> list[ParsedGate]:
 
 
 def check_names(gates: Sequence[ParsedGate], deciding: str, profiles: Sequence[ProfileComparison]) -> None:
-    """Raises RequestError for metrics that no profile has, and for limits in another unit than the metric's."""
+    """Raise RequestError for unknown metrics and for limits in a different unit than the metric's."""
     units = {metric.metric: metric.unit for profile in profiles for metric in profile.metrics}
     if deciding not in units and units:
         raise RequestError(
@@ -94,7 +94,7 @@ def check_names(gates: Sequence[ParsedGate], deciding: str, profiles: Sequence[P
 
 
 def check_known(gates: Sequence[ParsedGate], units: Mapping[str, str]) -> None:
-    """Raise RequestError for gates on metrics that are not in `units`, and for limits in another unit than theirs."""
+    """Raise RequestError for gates on metrics that are not in `units`, and for limits in a different unit."""
     wrong = _unknown(gates, units)
     if wrong:
         raise RequestError("\n".join(wrong))
@@ -109,13 +109,13 @@ def _unknown(gates: Sequence[ParsedGate], units: Mapping[str, str]) -> list[str]
             )
         elif gate.unit and gate.unit != units[gate.metric]:
             wrong.append(
-                f"gate `{gate.text}`: {gate.metric} is told in {units[gate.metric] or 'no unit'}, not in {gate.unit}"
+                f"gate `{gate.text}`: {gate.metric} is in {units[gate.metric] or 'no unit'}, not in {gate.unit}"
             )
     return wrong
 
 
 def decide(gate: ParsedGate, profile: ProfileComparison) -> Iterator[ComparisonGate]:
-    """The gate for every candidate of a profile comparison; none where no profile of it has the metric."""
+    """Yield the gate's result for every candidate of a profile comparison; none if no profile has the metric."""
     metric = next((metric for metric in profile.metrics if metric.metric == gate.metric), None)
     if metric is None:
         return
@@ -146,7 +146,7 @@ def _decide(
         told = f"{_change(verdict.ratio, gate)} ({_change(verdict.low, gate)} to {_change(verdict.high, gate)})"
         return _outcome(gate, verdict.low, verdict.ratio, verdict.high), told
     base = metric.values[0]
-    assert base is not None  # there is a verdict against it
+    assert base is not None  # the verdict compares against it
     low, middle, high = (base * (ratio - 1) for ratio in (verdict.low, verdict.ratio, verdict.high))
     told = _signed(middle, gate.limit, metric.unit)
     return _outcome(gate, low, middle, high), f"{told}{_between(low, high, metric.unit)}"
@@ -158,7 +158,7 @@ def _verdict(profile: ProfileComparison, metric: ComparedMetric, candidate: int)
 
 
 def _outcome(gate: ParsedGate, low: float, value: float, high: float) -> Outcome:
-    """Decided when both ends of the interval are on the same side of the limit."""
+    """Return the outcome; it is decided if both ends of the interval are on the same side of the limit."""
     ends = {gate.holds(low), gate.holds(value), gate.holds(high)}
     if len(ends) > 1:
         return "inconclusive"
@@ -177,7 +177,7 @@ def _value_interval(metric: ComparedMetric, candidate: int, value: float) -> tup
 
 
 def _amount(text: str, amount: str) -> tuple[float, str]:
-    """A value and its unit."""
+    """Return a value and its unit."""
     if _NUMBER.fullmatch(amount) and math.isfinite(float(amount)):
         return float(amount), ""
     read, unit = (parse_bytes, "bytes") if amount.lower().rstrip("ytes").endswith("b") else (parse_duration_ms, "ms")
@@ -185,7 +185,7 @@ def _amount(text: str, amount: str) -> tuple[float, str]:
         return read(amount), unit
     except ValueError:
         raise RequestError(
-            f"gate `{text}`: `{_short(amount)}` is no limit; write it as `+5 %`, `20 ms`, `64 MiB` or a plain number"
+            f"gate `{text}`: `{_short(amount)}` is not a limit; write it as `+5 %`, `20 ms`, `64 MiB` or a plain number"
         ) from None
 
 
@@ -194,7 +194,8 @@ def _between(low: float, high: float, unit: str) -> str:
 
 
 def _change(ratio: float, gate: ParsedGate) -> str:
-    """A change with as many digits as show that it is not the limit: `+5.0 %` does not look like more than 5 %."""
+    """Return a change with enough digits to differ from the limit: `+5.04 %` rather than `+5.0 %` for a limit of
+    5 %."""
     text = say_change(ratio)
     if text != say_change(gate.limit) or ratio == gate.limit:
         return text

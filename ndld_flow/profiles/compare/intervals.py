@@ -1,4 +1,4 @@
-"""Intervals of medians and of their ratio. All are exact, so neither a seed nor thousands of resamples are needed."""
+"""Exact confidence intervals of medians and of their ratio, without a seed or resampling."""
 
 from __future__ import annotations
 
@@ -10,31 +10,30 @@ from itertools import accumulate, pairwise
 
 CONFIDENCE = 0.95
 _NEGLIGIBLE = 1e-7
-"""Chance below which a value is left out of the distribution: far from 2.5 %, and it keeps hundreds of runs quick."""
+"""Probability below which a value is left out of the distribution: far below 2.5 %, and fast for hundreds of runs."""
 
 
 @dataclass(frozen=True)
 class RatioInterval:
-    """How many times one is of the other, and between which bounds that is uncertain."""
+    """A ratio with its confidence interval."""
 
     ratio: float
     low: float
     high: float
 
     def inverted(self) -> RatioInterval:
-        """The same with the two sides swapped."""
+        """Return the interval with the two sides swapped."""
         return RatioInterval(1 / self.ratio, 1 / self.high, 1 / self.low)
 
 
 def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The interval that holds the median, whatever the values' distribution.
+    """Return the confidence interval of the median for any distribution of the values.
 
-    Between the d-th smallest and the d-th largest of n values lies the median unless fewer than d of n coin tosses
-    come out one way. Between two such d, the ends are interpolated so that the confidence is met (Hettmansperger and
-    Sheather, 1986, Confidence intervals based on interpolated order statistics). The bootstrap's percentiles jump
-    from value to value: of 7 their 95 % are 88 %, of 9 they are 96 %.
-    The range of n values covers 1 - 2^(1 - n), 94 % of 5, 75 % of 3: wait for 5 before believing it.
-    Raises ValueError for no values.
+    The median is between the d-th smallest and the d-th largest of n values unless fewer than d of n coin tosses agree.
+    Between two such d, the ends are interpolated to meet the confidence (Hettmansperger and Sheather, 1986, Confidence
+    intervals based on interpolated order statistics). The bootstrap's percentiles jump from value to value: a nominal
+    95 % is 88 % for 7 values and 96 % for 9. The range of n values covers 1 - 2^(1 - n): 94 % for 5 values, 75 % for 3.
+    Fewer than 5 are unreliable. Raises ValueError for no values.
     """
     if not values:
         raise ValueError("no values to take the median of")
@@ -49,8 +48,8 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
 
 @lru_cache(maxsize=64)
 def _order_statistics(n: int, confidence: float) -> tuple[int, float]:
-    """Which of n values, from either end, and which part of the way to the next."""
-    # Of 2^n outcomes, twice so many have fewer than `depth` heads, or tails.
+    """Return the order statistic (counted from either end) and the fraction of the way to the next one."""
+    # Of 2^n outcomes, twice this number have fewer than `depth` heads or tails.
     outcomes, outside, depth = 2**n, 2, 1
     while True:
         inside = 1 - outside / outcomes
@@ -65,9 +64,9 @@ def _order_statistics(n: int, confidence: float) -> tuple[int, float]:
 
 
 def paired_ratio(base: Sequence[float], candidate: Sequence[float], confidence: float = CONFIDENCE) -> RatioInterval:
-    """Candidate over base when run i of both happened in turn: the median of the runs' own ratios.
+    """Return candidate over base for runs measured in turns: the median of the ratios of run i of both.
 
-    What slows the machine down slows both runs of a pair, and cancels out. Values are positive and equal in number.
+    Slowdowns of the machine affect both runs of a pair and cancel out. Values are positive and equal in number.
     """
     logs = [math.log(ours / theirs) for theirs, ours in zip(base, candidate, strict=True)]
     low, high = median_interval(logs, confidence)
@@ -75,12 +74,12 @@ def paired_ratio(base: Sequence[float], candidate: Sequence[float], confidence: 
 
 
 def unpaired_ratio(base: Sequence[float], candidate: Sequence[float], confidence: float = CONFIDENCE) -> RatioInterval:
-    """Median of the candidate over median of the base, the two being measured independently. Values are positive.
+    """Return the median of the candidate over that of the base, measured independently. Values are positive.
 
-    The percentiles of the whole bootstrap distribution. Drawing n of n sorted values with replacement, the k-th
-    smallest of the draw is at most the i-th value when at least k draws fall among the first i, so with the chance that
-    a binomial variable (n trials, chance i / n) is at least k (Maritz and Jarrett, 1978, A note on estimating the
-    variance of the sample median; Efron, 1979, section 3). That is what resampling would approximate.
+    The interval holds the percentiles of the exact bootstrap distribution. When n of n sorted values are drawn with
+    replacement, the k-th smallest drawn value is at most the i-th value if at least k draws are among the first i; the
+    probability is that of a binomial variable (n trials, probability i / n) of at least k (Maritz and Jarrett, 1978, A
+    note on estimating the variance of the sample median; Efron, 1979, section 3). Resampling would approximate this.
     """
     theirs = _distribution([math.log(value) for value in base])
     ours = _distribution([math.log(value) for value in candidate])
@@ -91,16 +90,16 @@ def unpaired_ratio(base: Sequence[float], candidate: Sequence[float], confidence
 
 
 def _distribution(values: Sequence[float]) -> list[tuple[float, float]]:
-    """Sorted (value, chance that the median of a draw is it)."""
+    """Return sorted (value, probability that it is the median of a draw)."""
     chances = _median_chances(len(values))
     return [(value, chance) for value, chance in zip(sorted(values), chances, strict=True) if chance > _NEGLIGIBLE]
 
 
 @lru_cache(maxsize=64)
 def _median_chances(n: int) -> tuple[float, ...]:
-    """For each of n sorted values, the chance that a draw has it as its median.
+    """Return, for each of n sorted values, the probability that it is the median of a draw.
 
-    Of an even number, either of the two in the middle is the median with equal chance.
+    For even n, either of the middle two is the median with equal probability.
     """
     middle = ((n + 1) // 2, n // 2 + 1)
     at_most = [sum(_chance_of_at_least(k, n, i / n) for k in middle) / 2 for i in range(n + 1)]
@@ -108,7 +107,7 @@ def _median_chances(n: int) -> tuple[float, ...]:
 
 
 def _chance_of_at_least(successes: int, trials: int, chance: float) -> float:
-    """Upper tail of the binomial distribution; in logarithms, as factorials of hundreds are no floats."""
+    """Return the upper tail of the binomial distribution; uses logarithms because factorials of hundreds overflow."""
     if chance in (0.0, 1.0):
         return chance
     hit, miss = math.log(chance), math.log1p(-chance)
@@ -120,14 +119,14 @@ def _chance_of_at_least(successes: int, trials: int, chance: float) -> float:
 
 
 def _percentiles(distribution: Sequence[tuple[float, float]], confidence: float) -> tuple[float, float]:
-    """The values that cut off half of what is not confident at either end."""
+    """Return the values that cut off half of the remaining probability at either end."""
     tail = (1 - confidence) / 2
     return _first_beyond(distribution, tail), _first_beyond(reversed(distribution), tail)
 
 
 def _first_beyond(distribution: Iterable[tuple[float, float]], tail: float) -> float:
     values, chances = zip(*distribution, strict=True)
-    # The tolerance keeps the two ends mirror images of each other in spite of rounding.
+    # The tolerance keeps the two ends symmetric despite rounding.
     return float(next(value for value, sum_ in zip(values, accumulate(chances), strict=True) if sum_ > tail - 1e-9))
 
 

@@ -1,6 +1,6 @@
-"""Features of one profile's layers that do not depend on what anything is called: shapes, weights, surroundings.
+"""Features of a profile's layers that do not depend on names: shapes, weights, surroundings.
 
-Each feature is interned to a number, so that features of several profiles compare as integers.
+Each feature is interned as a number, so that features of several profiles compare as integers.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from ndld_flow.profiles.compare.layer_types import kind_of
 from ndld_flow.records.profile import Layer, Profile
 
 RADIUS = 3
-"""Steps of the data flow around a layer that identify it. Near an edit a smaller circle is still the same."""
+"""Maximum radius, in steps of the data flow, of the surroundings that identify a layer. Near an edit a smaller one
+matches.
+"""
 _OUTSIDE = -1
 _PASSING = ("reformat", "quantize", "dequantize", "cast", "copy", "sync")
-"""Kinds of layers that hand on what they read: one model has them between two layers, its re-export has not."""
+"""Kinds of layers that only pass data on; they may differ between exports of one model."""
 _COMMUTATIVE = ("add", "mul", "sum", "max", "min", "mean", "and", "or", "equal", "qlinearadd", "qlinearmul")
 
 
 class Level(IntEnum):
-    """How much of a layer has to be equal, from all that is known to the type alone."""
+    """Levels of equality of layers, from all features to the type alone."""
 
     CONTENTS = 0
-    """Shapes, window and the weights' values."""
+    """Shapes, window and values of the weights."""
     SHAPES = 1
     """Shapes of all inputs and outputs, window, sizes of weights."""
     OUTPUT = 2
@@ -35,11 +37,11 @@ class Level(IntEnum):
     FREE = 3
     """Window, size of the largest weight, rank: the same network at other shapes."""
     TYPE = 4
-    """Type alone: what is left without layer information."""
+    """Type only, as without layer information."""
 
 
 class Interner:
-    """Numbers for values: equal values have one number."""
+    """Assigns equal numbers to equal values."""
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
@@ -49,16 +51,16 @@ class Interner:
 
 
 class LayerFeatures:
-    """The layers of one profile, as far as they can be recognised without their names."""
+    """Name-independent features of the layers of one profile."""
 
     def __init__(self, profile: Profile, intern: Interner, models: frozenset[str] = frozenset()) -> None:
         self.models = models
-        """Digests of the models that such layers were measured of."""
+        """Digests of the measured models."""
         self.layers = profile.layers
         self._intern = intern
         self.kinds = [kind_of(layer) for layer in self.layers]
         self.computing = [at for at, kind in enumerate(self.kinds) if kind not in _PASSING]
-        """Positions of layers that compute; the others change a tensor's type, layout or place."""
+        """Positions of layers that compute; the others change a tensor's type, layout or device."""
         held = set(self.computing)
         self.put_in = [at for at in range(len(self.layers)) if at not in held]
         self.order = [*self.computing, *self.put_in]
@@ -72,17 +74,17 @@ class LayerFeatures:
 
     @cached_property
     def flow(self) -> Flow:
-        """Which layers read from which."""
+        """Data flow between the layers."""
         return Flow(self.layers, self.kinds)
 
     @cached_property
     def nodes(self) -> NodeSets:
-        """Layers by the ONNX nodes they came from."""
+        """Layers by their ONNX nodes."""
         return layers_by_nodes(self.layers)
 
     @cached_property
     def owners(self) -> dict[str, int]:
-        """Digest of a weight -> the only layer that reads it."""
+        """Digest of a weight -> its only reader."""
         counts: dict[str, list[int]] = defaultdict(list)
         for at, layer in enumerate(self.layers):
             for digest in {weight.digest for weight in layer.weights if weight.digest and _is_telling(weight.shape)}:
@@ -91,16 +93,16 @@ class LayerFeatures:
 
     @cached_property
     def weight_names(self) -> list[frozenset[str]]:
-        """Names of each layer's weights, without those of constants that are told apart by nothing else."""
+        """Names of each layer's weights, without constants that differ only in their names."""
         return [
             frozenset(weight.name for weight in layer.weights if weight.name and _is_telling(weight.shape))
             for layer in self.layers
         ]
 
     def keys(self, level: Level, weights: bool, windows: bool) -> list[int]:
-        """Return a number for each layer, equal for layers that are equal at this level.
+        """Return a number for each layer; layers that are equal at this level have equal numbers.
 
-        `weights` and `windows` are False where another profile has not recorded them.
+        `weights` and `windows` are False if another profile does not record them.
         """
         wanted = (level, weights, windows)
         if wanted not in self._keys:
@@ -113,7 +115,7 @@ class LayerFeatures:
     def _key(self, layer: Layer, level: Level, weights: bool, windows: bool) -> tuple[Hashable, ...]:
         if level is Level.TYPE:
             return ()
-        # Ones are the default, which some exporters write and others leave out.
+        # Ones are the default, which some exporters write and others omit.
         given = sorted(item for item in layer.attributes if set(item[1]) != {1}) if windows else []
         window = tuple(given)
         largest = max((prod(weight.shape) for weight in layer.weights), default=0) if weights else 0
@@ -127,7 +129,8 @@ class LayerFeatures:
         return window, tuple(sorted(weight.digest for weight in layer.weights)), *shapes
 
     def around(self, level: Level, weights: bool, windows: bool) -> list[list[int]]:
-        """Return, for each radius from 0, a number for each layer that is equal where all around it is equal too."""
+        """Return, for each radius from 0, a number for each layer; layers with equal surroundings have equal
+        numbers."""
         wanted = (level, weights, windows)
         if wanted not in self._around:
             rounds = [self.keys(*wanted)]
@@ -137,11 +140,11 @@ class LayerFeatures:
         return self._around[wanted]
 
     def commutes(self, at: int) -> bool:
-        """Return whether the inputs of a layer may be exchanged."""
+        """Return whether the inputs of a layer may be swapped."""
         return self.kinds[at] in _COMMUTATIVE
 
     def _refined(self, before: list[int]) -> list[int]:
-        known = [*before, _OUTSIDE]  # so that -1, which is outside, has a number too
+        known = [*before, _OUTSIDE]  # index -1, the outside, needs a number too
         reads, readers, intern = self.flow.reads, self.flow.readers, self._intern
         refined = list(before)
         for at in self.computing:
@@ -154,18 +157,17 @@ class LayerFeatures:
 
 
 class Flow:
-    """Which computing layers read what others made, through whatever the runtime put in between.
+    """Data flow between computing layers, through layers that the runtime inserted.
 
-    Without names of tensors, the order of execution takes the place of the data flow.
+    Without names of tensors, the order of execution replaces the data flow.
     """
 
     def __init__(self, layers: Sequence[Layer], kinds: Sequence[str]) -> None:
         self.is_known = any(tensor.name for layer in layers for tensor in layer.outputs)
         self.reads: list[tuple[int, ...]] = [()] * len(layers)
-        """For each layer, the makers of its inputs in their order; -1 for what comes from outside."""
+        """For each layer, the producers of its inputs in order; -1 for inputs from outside."""
         self.readers: list[list[tuple[int, int]]] = [[] for _ in layers]
-        """For each computing layer, those that read what it made, each with the place of the input, which is 0 where
-        inputs may be exchanged."""
+        """For each computing layer, its readers with the position of the input, which is 0 if inputs may be swapped."""
         passing = [kind in _PASSING for kind in kinds]
         if self.is_known:
             self._follow_tensors(layers, passing)
@@ -199,10 +201,10 @@ class Flow:
 
 
 def overlap(one: Iterable[int], other: Iterable[int]) -> int:
-    """Return how many equal pairs two collections can be put into."""
+    """Return the size of the multiset intersection of two collections."""
     return sum((Counter(one) & Counter(other)).values())
 
 
 def _is_telling(shape: tuple[int, ...]) -> bool:
-    """A single number, such as an epsilon, is the same in many networks."""
+    """Return whether a shape identifies a network; a scalar, such as an epsilon, occurs in many networks."""
     return prod(shape) > 1

@@ -1,4 +1,4 @@
-"""Layers that share the ONNX nodes they came from: a fused layer meets the several it stands for."""
+"""Group layers of two profiles by shared ONNX nodes, so that a fused layer matches its several counterparts."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Edge = tuple[int, int]
 _Item = TypeVar("_Item")
 
 _SHARED_ENOUGH = 0.5
-"""Layers belong together when they share so much of the smaller one's nodes, by weight."""
+"""Layers belong together if they share this part of the smaller one's nodes, by weight."""
 _COMMON = 32
-"""A node that so many different layers came from says nothing about which of them belong together."""
+"""A node in more layers than this is no evidence for a match."""
 
 NodeSets = Mapping[Nodes, Sequence[int]]
-"""Nodes -> the layers that came from just these."""
+"""Nodes -> the layers built from exactly these."""
 
 
 def layers_by_nodes(layers: Sequence[Layer]) -> NodeSets:
-    """Return the layers that came from some node, by their nodes."""
+    """Return the layers with known nodes, by their nodes."""
     found: dict[Nodes, list[int]] = defaultdict(list)
     for at, layer in enumerate(layers):
         if layer.onnx_nodes:
@@ -32,7 +32,7 @@ def layers_by_nodes(layers: Sequence[Layer]) -> NodeSets:
 
 
 def edges_by_nodes(ours: NodeSets, theirs: NodeSets) -> Iterator[Edge]:
-    """Yield layers of two profiles that came from the same nodes, or share most of the smaller one's."""
+    """Yield pairs of layers of two profiles with the same nodes, or that share most of the smaller one's."""
     for nodes in ours.keys() & theirs.keys():
         yield from ((one, other) for one in ours[nodes] for other in theirs[nodes])
     if ours.keys() == theirs.keys():
@@ -47,7 +47,7 @@ def edges_by_nodes(ours: NodeSets, theirs: NodeSets) -> Iterator[Edge]:
 
 
 class _Weights:
-    """How much nodes count. A constant or a shape that many layers took in must not weld them into one."""
+    """Weights of nodes. A constant or shape fused into many layers must not join them into one group."""
 
     def __init__(self, *sides: NodeSets) -> None:
         self._holders: list[dict[str, list[Nodes]]] = [defaultdict(list) for _ in sides]
@@ -57,7 +57,7 @@ class _Weights:
                     holders[node].append(nodes)
 
     def near(self, nodes: Nodes, side: int) -> set[Nodes]:
-        """Return the sets of one side that share a node which is not everywhere."""
+        """Return the node sets of one side that share a sufficiently rare node."""
         lists = [self._holders[side].get(node, []) for node in nodes]
         return {other for sets in lists if len(sets) <= _COMMON for other in sets}
 
@@ -67,7 +67,7 @@ class _Weights:
 
 
 def components(edges: Iterable[Edge]) -> list[tuple[list[int], list[int]]]:
-    """Return the connected groups of layers, each as those of the one profile and those of the other."""
+    """Return the connected groups of layers, each as the layers of either profile."""
     root: dict[tuple[int, int], tuple[int, int]] = {}
 
     def find(item: tuple[int, int]) -> tuple[int, int]:
@@ -85,13 +85,13 @@ def components(edges: Iterable[Edge]) -> list[tuple[list[int], list[int]]]:
 
 
 def shared_part(ours: Iterable[Layer], theirs: Iterable[Layer]) -> float:
-    """Return how much of all their nodes two groups of layers have in common (Jaccard); 0 without nodes."""
+    """Return the Jaccard index of the nodes of two groups of layers; 0 without nodes."""
     mine, yours = ({node for layer in layers for node in layer.onnx_nodes} for layers in (ours, theirs))
     return len(mine & yours) / len(mine | yours) if mine | yours else 0.0
 
 
 def only_ones(pairs: Iterable[tuple[_Item, _Item]]) -> dict[_Item, _Item]:
-    """Return the pairs whose both ends are in no other pair."""
+    """Return the pairs both of whose ends are in no other pair."""
     kept = list(dict.fromkeys(pairs))
     firsts, seconds = Counter(one for one, _ in kept), Counter(other for _, other in kept)
     return {one: other for one, other in kept if firsts[one] == seconds[other] == 1}

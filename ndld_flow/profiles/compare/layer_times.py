@@ -1,4 +1,4 @@
-"""What layers took in each process run."""
+"""Times of layers in each process run."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from ndld_flow.profiles.compare.measured import LARGEST
 from ndld_flow.records.profile import Layer, Profile
 
 TICK_MS = 0.001
-"""Resolution of the clock in ONNX Runtime's profiles. What took no whole tick counts as half of one: 0 has no ratio."""
+"""Resolution of the clock in ONNX Runtime's profiles. Shorter times count as half a tick, because 0 has no ratio."""
 
 
 class RunTimes(NamedTuple):
-    """What the layers of a row took, over process runs."""
+    """Time of a row's layers over process runs."""
 
     runs: int
     median_ms: float
     log_mean: float
     """Mean of the logarithms."""
     log_error: float
-    """Its squared standard error, at least that of reading a clock that ticks; 0 for one run."""
+    """Its squared standard error, at least that of the clock's resolution; 0 for one run."""
 
 
 class LayerTimes:
-    """Times of one profile's layers, each reduced once however many candidates ask."""
+    """Times of one profile's layers, each computed once and reused for all candidates."""
 
     def __init__(self, profile: Profile) -> None:
         self._cuts = list(pairwise([0, *accumulate(profile.layer_runs)]))
@@ -34,13 +34,13 @@ class LayerTimes:
         self._known: dict[tuple[int, ...], RunTimes | None] = {}
 
     def of(self, positions: tuple[int, ...]) -> RunTimes | None:
-        """Of the sum of these layers; None without layers and where one of them was not measured."""
+        """Return the times of the sum of these layers; None without layers, or if one was not measured."""
         if positions not in self._known:
             self._known[positions] = _reduce(self._sums(positions))
         return self._known[positions]
 
     def total_ms(self, positions: Sequence[int]) -> float:
-        """The sum of these layers' medians; what was not measured counts as nothing."""
+        """Return the sum of these layers' medians; unmeasured layers count as 0."""
         return math.fsum(median(self._medians_of[position]) for position in positions if self._medians_of[position])
 
     def _sums(self, positions: tuple[int, ...]) -> Sequence[float]:
@@ -58,7 +58,8 @@ class LayerTimes:
 
 
 def median(values: Sequence[float]) -> float:
-    """As `statistics.median`, in a quarter of the time: there are hundreds of thousands of them."""
+    """Return the median in a quarter of the time of `statistics.median`; it is called hundreds of thousands of
+    times."""
     ordered, middle = sorted(values), len(values) // 2
     return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 

@@ -1,4 +1,4 @@
-"""One word for what a layer does, whichever backend ran it."""
+"""Normalise layer types of all backends to common kinds."""
 
 from __future__ import annotations
 
@@ -32,9 +32,8 @@ _FAMILY = {word: family for family, words in _FAMILIES.items() for word in words
 
 
 def kind_of(layer: Layer) -> str:
-    """Equal for layers that do the same work: ONNX Runtime's `FusedConv` and TensorRT's `CaskConvolution` are `conv`.
-
-    What the runtime put in between (reformat, cast, copy) is its role.
+    """Return the kind of a layer: ONNX Runtime's `FusedConv` and TensorRT's `CaskConvolution` are `conv`. For layers
+    inserted by the runtime (reformat, cast, copy) the kind is the role.
     """
     is_named = layer.role in ("compute", "control") or layer.type in QUANTIZING_TYPES
     return _kind(layer.type) if is_named else layer.role

@@ -1,4 +1,4 @@
-"""Which layers became slower or quicker. It advises and does not gate."""
+"""Find layers that became slower or faster. The result is advice, not a gate."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from ndld_flow.profiles.compare.student_t import two_sided_p
 from ndld_flow.records.comparison import LayerRow, LayerVerdict, Verdict
 
 SIGNIFICANT = 0.05
-"""Of the rows that are called slower or quicker, about so many may be wrong (Benjamini and Hochberg, 1995)."""
+"""False discovery rate of rows reported as slower or faster (Benjamini and Hochberg, 1995)."""
 _MATCHED = 0.6
-"""Layers that are matched less surely may be different ones: their times say nothing of each other."""
+"""Minimum confidence of a match; below it the layers may be different ones, whose times are not comparable."""
 _FLOOR_MS = 2 * TICK_MS
 _SINGLE_RUN = 0.5
-"""Without repeated runs, a layer half again as slow, or in two thirds of the time, is told as a finding: single layers
-vary more than the whole, and still one that takes half the time must not read as noise."""
+"""Without repeated runs, a change by this factor is a finding. Single layers vary more than the whole, but one that
+takes half the time must not count as noise.
+"""
 
 
 class _Tested(NamedTuple):
@@ -31,7 +32,7 @@ class _Tested(NamedTuple):
 def judge_layers(
     rows: Sequence[LayerRow], times: Sequence[LayerTimes], candidate: int, bounds: Bounds
 ) -> Iterator[LayerVerdict]:
-    """A verdict for every row in which both the base and the candidate have measured layers."""
+    """Yield a verdict for every row with measured layers of both base and candidate."""
     tested = list(_tests(rows, times, candidate))
     q_values = iter(adjust([test.p_value for test in tested if test.p_value is not None]))
     for test in tested:
@@ -56,7 +57,7 @@ def _tests(rows: Sequence[LayerRow], times: Sequence[LayerTimes], candidate: int
 
 
 def adjust(p_values: Sequence[float]) -> list[float]:
-    """Benjamini and Hochberg's step-up: the share of false findings when everything as small as this is believed."""
+    """Return the q-values of Benjamini and Hochberg's step-up procedure: the false discovery rate at each p-value."""
     ranked = sorted(range(len(p_values)), key=p_values.__getitem__, reverse=True)
     adjusted, least = [0.0] * len(p_values), 1.0
     for rank, position in enumerate(ranked):
@@ -66,18 +67,18 @@ def adjust(p_values: Sequence[float]) -> list[float]:
 
 
 def _welch(base: RunTimes, candidate: RunTimes) -> float | None:
-    """Two-sided p of Welch's t-test on the logarithms, its degrees of freedom rounded down."""
+    """Return the two-sided p-value of Welch's t-test on the logarithms, with degrees of freedom rounded down."""
     if base.runs < 2 or candidate.runs < 2:
         return None
     one, other = base.log_error, candidate.log_error
     freedom = (one + other) ** 2 / (one**2 / (base.runs - 1) + other**2 / (candidate.runs - 1))
-    # The least freedom there can be is the smaller side's, which rounding must not miss.
+    # The degrees of freedom are at least the smaller side's, despite rounding.
     whole = max(int(freedom), min(base.runs, candidate.runs) - 1)
     return two_sided_p((candidate.log_mean - base.log_mean) / math.sqrt(one + other), whole)
 
 
 def _verdict(test: _Tested, q_value: float | None, bounds: Bounds, confidence: float) -> Verdict:
-    """Return a verdict only where it is likely that both sides are the same layers."""
+    """Return a verdict, inconclusive unless both sides are likely the same layers."""
     if bounds.circumstances.forbidden:
         return "incomparable"
     return _decide(test, q_value, bounds) if confidence >= _MATCHED else "inconclusive"

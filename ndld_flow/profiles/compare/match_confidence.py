@@ -1,8 +1,7 @@
-"""How likely a match is right, by the evidence for it.
+"""Confidence of matches by their evidence.
 
-The numbers are shares of right matches, measured where the truth is known: models that were edited, renamed and run
-again (`python -m tests.benchmarks.bench_matching` measures them again). A match may claim 1 only by evidence that was
-never wrong there.
+The numbers are shares of correct matches, measured with known truth on models that were edited, renamed and run again
+(`python -m tests.benchmarks.bench_matching` repeats it). Only evidence that was never wrong there has 1.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ Evidence: TypeAlias = Literal[
     "in order, ambiguous", "reads the same", "put in, in order", "anywhere",
 ]  # fmt: skip
 NAMELESS: frozenset[Evidence] = frozenset(["weights", "surroundings", "surroundings in order", "flow"])
-"""Evidence that hardly any two layers of different networks give."""
+"""Evidence that layers of different networks hardly ever have."""
 ALIKE = 0.99
-"""Of layers at the same place of two profiles that are alike in everything, without weights that prove it."""
+"""Confidence for layers at the same position of two profiles with equal features, without weights as proof."""
 
 _METHODS: dict[Evidence, MatchMethod] = {
     "weights": "weights",
@@ -32,12 +31,12 @@ _METHODS: dict[Evidence, MatchMethod] = {
 }
 _SUPPORTED, _HALF_SUPPORTED = 0.8, 0.4
 _ALIKE = 0.1
-"""Two profiles whose layers are hardly ever matched by nameless evidence may be of different networks."""
+"""Below this share of layers matched by nameless evidence, two profiles may be of different networks."""
 
 _Shares = tuple[float, float, float]
-"""Where nearly all neighbours are matched alike, about half of them, few of them."""
+"""Shares for nearly all neighbours matched consistently, about half of them, few of them."""
 _Table = dict[Evidence, tuple[_Shares, _Shares, _Shares]]
-"""Where names agree, where they do not occur on the other side, where they are those of other layers."""
+"""Shares for names that agree, names missing on the other side, names of other layers."""
 _OF_ALIKE: _Table = {
     "weights": ((1.0, 1.0, 1.0), (1.0, 1.0, 1.0), (1.0, 1.0, 1.0)),
     "weight names": ((0.97, 0.97, 0.95), (0.97, 0.97, 0.95), (0.9, 0.9, 0.8)),
@@ -69,15 +68,15 @@ _OF_UNLIKE: _Table = {
 
 
 def method_of(evidence: Evidence) -> MatchMethod:
-    """Return what people read of the evidence."""
+    """Return the displayed method of the evidence."""
     return _METHODS.get(evidence, "type and dims in order")
 
 
 def confidence_of(evidence: Evidence, support: float, names_agree: bool | None, similarity: float) -> float:
-    """Return how likely a match is right.
+    """Return the probability that a match is correct.
 
-    `support` is the part of its neighbours that are matched alike, `similarity` the part of all layers that are matched
-    by nameless evidence. `names_agree` is None where the names of one side do not occur on the other.
+    `support` is the share of neighbours matched consistently, `similarity` the share of all layers matched by nameless
+    evidence. `names_agree` is None if the names of one side do not occur on the other.
     """
     table = _OF_ALIKE if similarity >= _ALIKE else _OF_UNLIKE
     shares = table[evidence][(True, None, False).index(names_agree)]

@@ -1,8 +1,8 @@
-"""Which layers of several profiles do the same work.
+"""Match the layers of several profiles that do the same work.
 
-Every two profiles are matched on their own, so that comparing many finds what comparing two finds. The links of all
-pairs are then put together, the surest first; one that contradicts a surer one is dropped. Profiles are taken in an
-order of their own, so that the rows do not depend on which of them is the base.
+Each pair of profiles is matched independently, so that comparing many gives the same result as comparing two. The links
+of all pairs are then merged by descending confidence; a link that contradicts an earlier one is dropped. Profiles are
+processed in a canonical order, so that the rows do not depend on the choice of the base.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _Dims = tuple[tuple[int, ...], ...]
 _Looks = tuple[str, str, str, tuple[str, ...], _Dims, _Dims, tuple[str, ...]]
 _Identity = tuple[int, tuple[_Looks, ...]]
 _QUICK = 60_000
-"""Layers of all pairs that are matched in about two seconds: every two profiles, from the beginning."""
+"""Total number of layers up to which every pair of profiles is matched from scratch, about two seconds."""
 _SURE = 0.9
-"""Links that are at least so sure are known to all other pairs, where there are many."""
+"""Confidence from which links are reused for other pairs, if there are many profiles."""
 _Found = tuple[MatchMethod, float]
 METHODS: tuple[MatchMethod, ...] = get_args(MatchMethod)
-"""From the surest to none."""
+"""From the most certain to none."""
 
 
 def match_layers(profiles: Sequence[Profile]) -> tuple[LayerRow, ...]:
     """Return rows of layers that do the same work, in the first profile's order of execution.
 
-    Every layer is in exactly one row; layers of the other profiles are placed where they ran.
+    Every layer is in exactly one row; layers of other profiles are placed by their execution order.
     """
     alike: dict[_Identity, list[int]] = defaultdict(list)
     for number, profile in enumerate(profiles):
@@ -54,7 +54,7 @@ def match_layers(profiles: Sequence[Profile]) -> tuple[LayerRow, ...]:
 
 
 def _identity(profile: Profile) -> _Identity:
-    """Return what is equal only for profiles that are alike in all that layers are matched by."""
+    """Return a key that is equal for profiles with equal features of all layers."""
     layers = tuple(
         (
             layer.name,
@@ -71,10 +71,9 @@ def _identity(profile: Profile) -> _Identity:
 
 
 def _grouped(features: Sequence[LayerFeatures]) -> _Groups:
-    """Match every two profiles, and put together what was found.
+    """Match each pair of profiles and merge the links.
 
-    Of many profiles neighbours come first; what is sure of these is known to the other pairs, and need not be found
-    again by each of them.
+    With many profiles, neighbours are matched first; their certain links are reused for the other pairs.
     """
     groups = _Groups(features)
     pairs = list(combinations(range(len(features)), 2))
@@ -97,13 +96,13 @@ class _Group:
     layers: dict[int, list[int]]
     """Profile -> positions in its layers."""
     links: list[tuple[int, int, MatchMethod, float]] = field(default_factory=list)
-    """Which profiles' layers were found to belong together, how, and how surely: a tree over the profiles."""
+    """(profile, profile, method, confidence) of the links: a tree over the profiles."""
     ceilings: dict[int, float] = field(default_factory=dict)
-    """Profile -> how sure it is that all of its layers here belong together."""
+    """Profile -> confidence that all its layers in this group belong together."""
 
 
 class _Groups:
-    """The groups that the layers of all profiles are in."""
+    """A partition of the layers of all profiles into groups."""
 
     def __init__(self, features: Sequence[LayerFeatures]) -> None:
         self._of = [[_Group({number: [at]}) for at in range(len(one.layers))] for number, one in enumerate(features)]
@@ -113,12 +112,14 @@ class _Groups:
         return list({id(group): group for groups in self._of for group in groups}.values())
 
     def known(self, one: int, other: int) -> list[tuple[list[int], list[int]]]:
-        """Return what is known of two profiles."""
+        """Return the known matches of two profiles."""
         groups = {id(group): group.layers for group in self._of[one] if other in group.layers}
         return [(layers[one], layers[other]) for layers in groups.values()]
 
     def take_all(self, links: Iterable[tuple[int, int, Link]]) -> None:
-        """Join groups by links, the surest first; those of one profile alone come together by links of several."""
+        """Join groups by links, the most certain first; layers of one profile are joined only by links of several
+        layers.
+        """
         for one, other, link in sorted(links, key=lambda found: -found[2].confidence):
             groups = {id(group): group for group in self._linked(one, other, link)}
             if len(groups) > 1 and self._may_join(list(groups.values()), len(link.ours) + len(link.theirs) > 2):
@@ -129,7 +130,7 @@ class _Groups:
         yield from (self._of[other][at] for at in link.theirs)
 
     def _may_join(self, groups: Sequence[_Group], is_of_several: bool) -> bool:
-        """Return whether no profile would come to have layers in one group that nothing puts together."""
+        """Return whether joining would not combine unrelated layers of one profile in a group."""
         held = [number for group in groups for number in group.layers]
         return is_of_several or len(held) == len(set(held))
 
@@ -152,14 +153,14 @@ class _Groups:
 
 @dataclass(eq=False)
 class _Row:
-    """A group in the making of a row, with the profiles numbered as they were given."""
+    """A group being converted to a row, with the profiles in their given order."""
 
     layers: dict[int, list[int]]
     methods: dict[int, MatchMethod]
     confidences: dict[int, float]
 
     def as_record(self, count: int) -> LayerRow:
-        """Return the row for so many profiles."""
+        """Return the row for `count` profiles."""
         return LayerRow(
             layers=tuple(tuple(self.layers.get(number, ())) for number in range(count)),
             methods=tuple(self.methods.get(number, "unmatched") for number in range(count)),
@@ -169,7 +170,7 @@ class _Row:
 
 
 def _numbered(group: _Group, twins: Sequence[Sequence[int]], profiles: Sequence[Profile]) -> _Row:
-    """Return a group with the profiles as they were given; those that are alike follow the one that stood for them."""
+    """Return a group for the given profiles; profiles with equal features share the layers of their representative."""
     layers = {twin: positions for number, positions in group.layers.items() for twin in twins[number]}
     row = _Row(layers, {}, {})
     if len(layers) == 1:
@@ -190,7 +191,7 @@ def _numbered(group: _Group, twins: Sequence[Sequence[int]], profiles: Sequence[
 
 
 def _likeness(twins: Sequence[Profile], at: int) -> _Found:
-    """Return how a layer is matched with that of a profile that is alike in everything."""
+    """Return how a layer is matched with that of a profile with equal features."""
     layer: Layer = twins[0].layers[at]
     by_name: MatchMethod = "name and type" if layer.name else "type and dims in order"
     digests = {profile.model_digest for profile in twins}
@@ -199,7 +200,7 @@ def _likeness(twins: Sequence[Profile], at: int) -> _Found:
 
 
 def _reached(group: _Group, reference: int) -> dict[int, _Found]:
-    """Return for each other profile how it is linked with the reference: the weakest link of the best way."""
+    """Return for each other profile its link with the reference: the weakest link of the best path."""
     found: dict[int, _Found] = {reference: (METHODS[0], 1.0)}
     links = sorted(group.links, key=lambda link: -link[3])
     while len(found) < len(group.layers):
@@ -219,7 +220,7 @@ def _in_execution_order(rows: Sequence[_Row], count: int) -> list[list[_Row]]:
 
 
 def _insert_own(merged: list[_Row], sequence: list[_Row]) -> list[_Row]:
-    """Put the sequence's own rows after their neighbours."""
+    """Insert rows that occur only in this sequence after their neighbours."""
     known = {id(row) for row in merged}
     following: dict[int | None, list[_Row]] = defaultdict(list)
     neighbour: int | None = None

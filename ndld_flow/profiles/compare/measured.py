@@ -1,4 +1,4 @@
-"""What goes into a comparison: measured profiles, and the rules by which differences count."""
+"""The input of a comparison: measured profiles and the rules for judging differences."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
 
 FEW_RUNS = 5
-"""With fewer process runs a side, their spread says too little and an assumed one is used."""
+"""Minimum process runs per side; with fewer, an assumed spread is used."""
 
 SMALLEST, LARGEST = 1e-12, 1e15
-"""No time in ms, size or rate that was measured lies outside; a broken export holds anything."""
+"""Range of plausible times in ms, sizes and rates; damaged exports may contain others."""
 
 
 @dataclass(frozen=True)
@@ -24,23 +24,23 @@ class Measured:
     subject: int
     """Position among the subjects of the comparison."""
     step: str
-    """The step it came from; empty for a file."""
+    """The step that produced it; empty for a file."""
     profile: Profile
     metrics: Mapping[str, Metric] = field(default_factory=dict)
-    """More of the same run that is exact: `model.bytes`, `model.nodes`, `accuracy.cosine`."""
+    """Exact metrics of the same run: `model.bytes`, `model.nodes`, `accuracy.cosine`."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Which differences count."""
+    """Rules for judging differences."""
 
     threshold: float = 0.03
-    """Relative difference that counts; learned noise can only raise it."""
+    """Minimum relevant relative difference; learned noise can only raise it."""
     floor_ms: float = 0.002
-    """Absolute difference of a latency that counts: below it, the clock and the call itself are what is seen."""
+    """Minimum relevant absolute difference of a latency; smaller ones are due to the clock and call overhead."""
     metric: str = "latency.min"
     """The metric that decides."""
     noise: Noise | None = None
-    """What `ndld-flow noise` learned; it is used where machine, backend and provider are its own."""
+    """Noise learned by `ndld-flow noise`, used for the same machine, backend and provider."""
     allow: frozenset[Allowance] = frozenset()
-    """Circumstances that may differ, or be unknown, although they forbid a verdict."""
+    """Circumstances that may differ or be unknown although they would forbid a verdict."""

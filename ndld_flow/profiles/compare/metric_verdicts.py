@@ -1,4 +1,4 @@
-"""What a metric's difference between two profiles means."""
+"""Judge the difference of a metric between two profiles."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ from ndld_flow.records.comparison import Better, ComparedMetric, MetricVerdict, 
 from ndld_flow.records.profile import Profile
 
 ASSUMED_SINGLE_RUN = 0.25
-"""How far single runs of the same thing may lie apart where no noise was learned: on shared machines a quarter is
-common."""
+"""Assumed relative difference of single runs of the same model without learned noise; 25 % is common on shared
+machines.
+"""
 _EQUAL = PairCircumstances()
 _Item = TypeVar("_Item")
 _BYTES_FLOOR = 1 << 20
-"""Memory that allocators take or leave as they please."""
+"""Difference in memory that is due to allocators."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What counts for one pair of profiles."""
+    """Thresholds for one pair of profiles."""
 
     threshold: float
     rounds_threshold: float
-    """The same for rounds, which hold more evidence of what the machine makes by itself than learned noise does."""
+    """Threshold for rounds, which are better evidence of the machine's variation than learned noise."""
     floor_ms: float
     single_run_threshold: float
     paired: bool
-    """They were measured in turns: run i of both belong together."""
+    """True if they were measured in turns, so that run i of both form a pair."""
     same: bool
-    """They are the very same measurement."""
+    """True if both are the same measurement."""
     circumstances: PairCircumstances
 
     @classmethod
@@ -48,7 +49,7 @@ class Bounds:
         candidate: Sequence[Profile],
         circumstances: PairCircumstances = _EQUAL,
     ) -> Bounds:
-        """What rules say of values that come from these profiles, one each mostly."""
+        """Return the thresholds of `rules` for values from these profiles, usually one each."""
         profiles = [*base, *candidate]
         noise = rules.noise if rules.noise and all(applies(rules.noise, profile) for profile in profiles) else None
         sittings = {profile.sitting for profile in profiles}
@@ -64,7 +65,7 @@ class Bounds:
 
 
 def judge(metric: ComparedMetric, base: int, candidate: int, bounds: Bounds) -> MetricVerdict | None:
-    """The verdict on one metric; None where one of the two does not have it."""
+    """Return the verdict on one metric; None if one of the two does not have it."""
     before, after = metric.values[base], metric.values[candidate]
     if before is None or after is None:
         return None
@@ -98,7 +99,7 @@ def judge(metric: ComparedMetric, base: int, candidate: int, bounds: Bounds) -> 
 def _judge_exact(
     metric: ComparedMetric, pair: tuple[int, int], values: tuple[float, float], bounds: Bounds
 ) -> MetricVerdict:
-    """Of what is counted and not measured, every difference is one."""
+    """Return the verdict on an exact metric, for which every difference counts."""
     before, after = values
     ratio = after / before if before else 1.0 if after == before else math.inf
     verdict = _decide_exact(before, after, metric.better)
@@ -129,7 +130,7 @@ def _decide_exact(before: float, after: float, better: Better) -> Verdict:
 
 
 def ratio_of_runs(base: Sequence[float], candidate: Sequence[float], bounds: Bounds) -> RatioInterval:
-    """Candidate over base with its 95 % interval, from the value of each process run."""
+    """Return candidate over base with its 95 % interval, from the value of each process run."""
     if bounds.same:
         return RatioInterval(1.0, 1.0, 1.0)
     fewest = min(len(base), len(candidate))
@@ -141,8 +142,8 @@ def ratio_of_runs(base: Sequence[float], candidate: Sequence[float], bounds: Bou
 
 
 def _assumed_spread(base: Sequence[float], candidate: Sequence[float], single_run: float) -> RatioInterval:
-    """So few runs do not tell their own spread: what single runs may lie apart is taken from learned noise or assumed,
-    and shrinks with the root of the number of runs. It is never narrower than what the runs themselves show.
+    """Return the interval for runs too few to show their own spread. The difference of single runs is learned or
+    assumed and shrinks with the root of the number of runs. The interval is never narrower than the range of the runs.
     """
     seen = unpaired_ratio(base, candidate)
     half = math.log1p(single_run) * math.sqrt((1 / len(base) + 1 / len(candidate)) / 2)
@@ -152,14 +153,14 @@ def _assumed_spread(base: Sequence[float], candidate: Sequence[float], single_ru
 
 
 def _floor(unit: str, bounds: Bounds, before: float, after: float) -> float:
-    """The absolute difference that counts, in the metric's unit."""
+    """Return the minimum relevant absolute difference, in the metric's unit."""
     if unit == "1/s":
-        return bounds.floor_ms / 1e3 * before * after  # what the floor of the latency makes of its inverse
+        return bounds.floor_ms / 1e3 * before * after  # the floor of the latency, converted to its inverse
     return {"ms": bounds.floor_ms, "bytes": _BYTES_FLOOR}.get(unit, 0.0)
 
 
 def decide_ratio(interval: RatioInterval, threshold: float, better: Better) -> Verdict:
-    """Return what an interval of candidate over base means for a metric of which less, or more, is better."""
+    """Return the verdict of an interval of candidate over base; `better` states whether less or more is better."""
     # 1 / (1 + t) and not 1 - t: swapping base and candidate must swap the verdict.
     upper, lower = 1 + threshold, 1 / (1 + threshold)
     if lower <= interval.low and interval.high <= upper:
@@ -181,8 +182,8 @@ def _meaning(verdict: Verdict, threshold: float) -> str:
 def figures_of_ratio(base: Sequence[float], candidate: Sequence[float], bounds: Bounds) -> tuple[float, float]:
     """Return the two values whose quotient is the ratio of `ratio_of_runs`.
 
-    The medians of each side are not: where the machine drifts, they come from different times, and their quotient can
-    contradict that of the pairs.
+    The medians of each side do not have this ratio: if the machine drifts, they come from different times, and their
+    quotient may contradict that of the pairs.
     """
     if not _in_pairs(base, candidate, bounds):
         return statistics.geometric_mean(_middle(sorted(base))), statistics.geometric_mean(_middle(sorted(candidate)))
@@ -191,7 +192,7 @@ def figures_of_ratio(base: Sequence[float], candidate: Sequence[float], bounds: 
 
 
 def _middle(values: Sequence[_Item]) -> Sequence[_Item]:
-    """Return the value in the middle, or the two of an even number."""
+    """Return the middle value, or the middle two of an even number."""
     return values[(len(values) - 1) // 2 : len(values) // 2 + 1]
 
 
@@ -208,7 +209,7 @@ def _say(
     meaning: str,
 ) -> str:
     if bounds.same:
-        return f"{quantity(figures[1], unit)}: the very same measurement"
+        return f"{quantity(figures[1], unit)}: the same measurement"
     change = f"{say_change(interval.ratio)} ({say_change(interval.low)} to {say_change(interval.high)})"
     told = f"{' -> '.join(apart(figures, unit))}: {change} over {_counted(*counts, paired=bounds.paired)}"
     return f"{told}, {bounds.circumstances.noise or meaning}"
@@ -223,7 +224,7 @@ def _counted(base: int, candidate: int, *, paired: bool) -> str:
 
 
 def say_change(ratio: float) -> str:
-    """A ratio as a change: `+4.2 %`, `-50 %`, `±0 %`."""
+    """Return a ratio as a change: `+4.2 %`, `-50 %` or `±0 %`."""
     if not math.isfinite(ratio):
         return "from nothing"
     percent = (ratio - 1) * 100
@@ -234,7 +235,7 @@ def say_change(ratio: float) -> str:
 
 
 def geometric_mean(ratios: Sequence[float]) -> float | None:
-    """None for fewer than two, and where one has no logarithm."""
+    """Return the geometric mean; None for fewer than two ratios or if one has no logarithm."""
     if len(ratios) < 2 or not all(0 < ratio < math.inf for ratio in ratios):
         return None
     return math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))

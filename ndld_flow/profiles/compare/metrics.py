@@ -1,4 +1,4 @@
-"""The metrics of profiles, as a comparison names them."""
+"""The metrics of profiles and their names in comparisons."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ERRORS = ("max_abs", "mean_abs", "max_rel", "rmse", "relative_rms", "mismatched
 
 
 def unit_of_runs(metric: str) -> str:
-    """Return the unit of a metric that process runs have."""
+    """Return the unit of a metric of process runs."""
     return {"throughput": "1/s", "memory.peak": "bytes"}.get(metric, "ms")
 
 
@@ -45,11 +45,11 @@ _RUN_METRICS = (
     "layers.sum",
 )
 PROFILE_METRICS = {**{name: unit_of_runs(name) for name in _RUN_METRICS}, **dict.fromkeys(_TENSOR_CORES, "")}
-"""Metrics that profiles can have, by themselves -> unit."""
+"""Metric of a single profile -> unit."""
 
 
 def compare_metrics(measured: Sequence[Measured]) -> tuple[ComparedMetric, ...]:
-    """Every metric that at least one of the profiles has: the measured ones first, then the exact ones."""
+    """Return every metric that at least one profile has, the measured ones before the exact ones."""
     found = [_run_metrics(one.profile) for one in measured]
     names = list(dict.fromkeys(name for metrics in found for name in metrics))
     taken = set(names)
@@ -62,13 +62,13 @@ def compare_metrics(measured: Sequence[Measured]) -> tuple[ComparedMetric, ...]:
 
 
 def _exact_metrics(measured: Measured) -> dict[str, Metric]:
-    """What is counted rather than measured: of the model, and of the layers' kernels."""
+    """Return the exact metrics, of the model and of the layers' kernels."""
     shares = measured.profile.tensor_cores
     return {**measured.metrics, **(shares.metrics if shares is not None else {})}
 
 
 def run_values(profile: Profile, metric: str) -> tuple[float, ...]:
-    """A metric's value in each process run; empty where the profile does not tell it."""
+    """Return a metric's value in each process run; empty if the profile does not record it."""
     return _run_metrics(profile).get(metric, ())
 
 
@@ -89,9 +89,9 @@ def _exact(name: str, metrics: Sequence[Metric | None]) -> ComparedMetric:
 
 
 def which_is_better(name: str, unit: str) -> Better:
-    """Whether less or more of a metric is better, by the last part of its name and by its unit."""
+    """Return whether less or more of a metric is better, by the last part of its name and its unit."""
     rest, _, last = name.rpartition(".")
-    if rest.rpartition(".")[2] == "drop":  # of a metric of the user's own: nobody says which way is better
+    if rest.rpartition(".")[2] == "drop":  # a user's metric: its direction is unknown
         return "neither"
     if last in _HIGHER_IS_BETTER or higher_is_better(last) or unit == "1/s":
         return "higher"
@@ -99,7 +99,7 @@ def which_is_better(name: str, unit: str) -> Better:
 
 
 def _run_metrics(profile: Profile) -> dict[str, tuple[float, ...]]:
-    """Metric -> its value in each process run, for those the profile tells."""
+    """Return metric -> its value in each process run, for those the profile tells."""
     latencies = [_usable(run.latency_ms) for run in profile.runs]
     found = {f"latency.{word}": _each(latencies, reduce) for word, reduce in _OF_SAMPLES.items()}
     found["throughput"] = tuple(1e3 / median for median in found["latency.median"])
@@ -123,12 +123,12 @@ def _each(runs: Iterable[Samples], reduce: Callable[[Samples], float]) -> tuple[
 
 
 def _usable(values: Iterable[float]) -> tuple[float, ...]:
-    """Without what cannot have been measured: a broken export holds zeros, NaN or negative times."""
+    """Return plausible values only; a damaged export may contain zeros, NaN or negative times."""
     return tuple(value for value in values if SMALLEST < value < LARGEST)
 
 
 def _layer_sums(profile: Profile) -> tuple[float, ...]:
-    """Per process run, the median over its layer passes of what all layers took."""
+    """Return for each process run the median over its layer passes of the sum of all layers."""
     samples = [layer.samples_ms for layer in profile.layers if layer.samples_ms]
     passes = list(map(sum, zip(*samples, strict=False)))
     ends = [0, *accumulate(profile.layer_runs or (len(passes),))]

@@ -1,6 +1,6 @@
-"""Where two profiles mean the same by a name.
+"""Decide where names of two profiles can be trusted.
 
-Pairs that are certain without names show it: around them, names agree or point elsewhere.
+The evidence is pairs that are certain without names: around them, names agree or contradict.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ Names = frozenset[str]
 
 
 def names_of(layers: Sequence[Layer], by_nodes: bool) -> list[Names]:
-    """Return what each layer is called: the ONNX nodes it came from, or its own name where those are not compared."""
+    """Return the names of each layer: its ONNX nodes, or its own name if nodes are not compared."""
     if by_nodes:
         return [frozenset(layer.onnx_nodes) for layer in layers]
     return [frozenset(filter(None, (layer.name,))) for layer in layers]
 
 
 def agree(ours: Names, theirs: Names) -> bool:
-    """Return whether two layers are called alike: the same, more than half the same, or one a part of the other.
+    """Return whether the names of two layers agree: equal, more than half equal, or one a subset of the other.
 
-    Of fused layers, numbers that are shifted by one still have some names in common.
+    The names of fused layers overlap partly even if their numbers are shifted by one.
     """
     shared = len(ours & theirs)
     return shared > 0 and (2 * shared > len(ours | theirs) or shared in (len(ours), len(theirs)))
@@ -38,26 +38,26 @@ class NameTrust:
         self._theirs: dict[int, bool] = {}
         for one, other in certain.items():
             agrees = agree(ours[one], theirs[other])
-            # Names that the other side does not have at all neither agree nor point elsewhere.
+            # Names missing on the other side neither agree nor contradict.
             if agrees or not (ours[one].isdisjoint(known[1]) and theirs[other].isdisjoint(known[0])):
                 self._ours[one] = self._theirs[other] = agrees
         self._order = sorted(self._ours), sorted(self._theirs)
 
     @property
     def share(self) -> float | None:
-        """The part of the certain pairs whose names agree; None where none can be judged."""
+        """The share of certain pairs whose names agree; None if none can be judged."""
         return sum(self._ours.values()) / len(self._ours) if self._ours else None
 
     def agrees(self, one: int) -> bool | None:
-        """Return whether the name of one of our layers is that of its certain partner; None where unknown."""
+        """Return whether the name of one of our layers agrees with that of its certain partner; None if unknown."""
         return self._ours.get(one)
 
     def forbids(self, one: int, other: int) -> bool:
-        """Return whether one of two layers has a certain partner of another name."""
+        """Return whether one of two layers has a certain partner with another name."""
         return self._ours.get(one) is False or self._theirs.get(other) is False
 
     def around(self, one: int, other: int) -> float | None:
-        """Return the part of the nearest judged layers, before and after on both sides, whose names agree."""
+        """Return the share of the nearest judged layers, before and after on both sides, whose names agree."""
         votes = [*self._nearest(self._ours, self._order[0], one), *self._nearest(self._theirs, self._order[1], other)]
         return sum(votes) / len(votes) if votes else None
 

@@ -1,4 +1,4 @@
-"""Learn from A/A runs how far two measurements of the very same thing lie apart."""
+"""Learn from A/A runs the difference between two measurements of the same model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NINETEEN_OF_TWENTY = 0.95
 
 @dataclass(frozen=True)
 class LearnedThresholds:
-    """The numbers of a `records.noise.Noise`."""
+    """Thresholds for a `records.noise.Noise`."""
 
     threshold: float
     run_cov: float
@@ -27,9 +27,9 @@ class LearnedThresholds:
 
 
 def noise_samples(a: Profile, b: Profile, runs: int, metric: str = Rules.metric) -> list[NoiseSample]:
-    """Two profiles of the same model, measured in turns, cut into A/A comparisons of so many process runs a side.
+    """Split two profiles of the same model, measured in turns, into A/A comparisons with `runs` process runs per side.
 
-    They are compared by the metric that decides; what does not fill a comparison is left out.
+    They are compared by the deciding metric; incomplete comparisons are left out.
     """
     sides = [run_values(profile, metric) for profile in (a, b)]
     starts = range(0, min(map(len, sides)) - runs + 1, runs)
@@ -37,16 +37,16 @@ def noise_samples(a: Profile, b: Profile, runs: int, metric: str = Rules.metric)
 
 
 def learn_thresholds(samples: Sequence[NoiseSample]) -> LearnedThresholds:
-    """What comparisons on this machine are held against. Raises ValueError for no samples.
+    """Return the thresholds for comparisons on this machine. Raises ValueError without samples.
 
-    `threshold` is the least at which none of these A/A comparisons would have been called different: how far the
-    interval farthest from 1 keeps away from it. A comparison's own interval tells the scatter of its runs; this tells
-    what that interval does not see, such as where in memory things came to lie. The next A/A comparison exceeds the
-    largest of n with a chance of at most 1 / (n + 1), whatever their distribution (Wilks, 1941, Determination of sample
-    sizes for setting tolerance limits). It is no less than what half of the comparisons were apart.
+    `threshold` is the smallest at which none of these A/A comparisons would have shown a difference: the distance from
+    1 of the farthest interval. A comparison's own interval covers the scatter of its runs; this covers other effects,
+    such as the placement in memory. The next A/A comparison exceeds the largest of n with a probability of at most 1 /
+    (n + 1) for any distribution (Wilks, 1941, Determination of sample sizes for setting tolerance limits). It is at
+    least the median difference of the comparisons.
 
-    `single_run_threshold` is what 19 of 20 pairs of single process runs stay below, of all pairs there are: runs that
-    are compared alone were rarely made one after the other, so drift belongs to it.
+    `single_run_threshold` is the 95th percentile of the differences between single process runs, over all pairs: runs
+    that are compared singly are rarely consecutive, so drift is included.
     """
     if not samples:
         raise ValueError("no A/A samples to learn from")
@@ -61,14 +61,14 @@ def learn_thresholds(samples: Sequence[NoiseSample]) -> LearnedThresholds:
 
 
 def applies(noise: Noise, profile: Profile) -> bool:
-    """Whether what was learned holds for this profile: same machine, backend and provider."""
+    """Return whether the noise applies to this profile: same machine, backend and provider."""
     here, there = profile.machine, noise.machine
     same_machine = (here.cpu, here.cpu_count, here.gpus) == (there.cpu, there.cpu_count, there.gpus)
     return same_machine and profile.backend == noise.backend and noise.provider in profile.providers[:1]
 
 
 def say_noise(noise: Noise) -> str:
-    """What was learned, in words."""
+    """Return a description of learned noise."""
     return (
         f"±{noise.threshold * 100:.2g} % learned from {len(noise.samples)} A/A comparisons of {noise.model} "
         f"on {noise.machine.cpu}, {noise.measured_at:%Y-%m-%d}"
@@ -80,7 +80,7 @@ def _sample(a_runs_ms: tuple[float, ...], b_runs_ms: tuple[float, ...]) -> Noise
 
 
 def _sure_difference(sample: NoiseSample) -> float:
-    """How far the whole interval is away from 1, as a relative difference; 0 when it holds 1."""
+    """Return the distance of the interval from 1 as a relative difference; 0 if it contains 1."""
     interval = _interval(sample.a_runs_ms, sample.b_runs_ms)
     return max(0.0, interval.low - 1, 1 / interval.high - 1)
 

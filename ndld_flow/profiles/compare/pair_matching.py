@@ -1,8 +1,8 @@
-"""Match the layers of two profiles: first by what layers are, then by names as far as these agree with it.
+"""Match the layers of two profiles: first by features, then by names where these agree with them.
 
-Names alone decide nothing: exporters number what they write, and one layer more shifts every later number, so that
-names match and nodes do not. Weights, shapes and surroundings find pairs that are certain; these show, region by
-region, whether names mean the same on both sides; only then do names decide what is left.
+Names alone are no proof: exporters number nodes, and an additional layer shifts all later numbers, so that equal names
+denote different nodes. Weights, shapes and surroundings give certain pairs; these show, region by region, whether names
+agree on both sides; only then do names decide the remaining layers.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from ndld_flow.records.comparison import MatchMethod
 from ndld_flow.records.profile import Layer
 
 _NEARLY = 0.9
-"""A finer level is taken when it leaves so much of the layers that a coarser one pairs."""
+"""A finer level is used if it pairs at least this part of the layers that a coarser one pairs."""
 _AGREE = 0.5
-"""Names decide where at least so many of the certain pairs around them agree with their names."""
+"""Names decide if at least this share of the surrounding certain pairs agree in their names."""
 _OF_SEVERAL = 0.97
-"""How sure it is that the layers of a group belong to it, beside the match of its first."""
+"""Confidence that the further layers of a group belong to it, given the match of its first."""
 _OWN_NAME, _OWN_NAME_BUT_SHAPE = 0.97, 0.8
 _SUPPORTED = 0.5
 _WEIGHTS_AGREE = 0.9
-"""Names of weights decide only where hardly a certain pair speaks against them."""
+"""Names of weights decide only if at least this share of certain pairs agree with them."""
 _NEIGHBOURS = 3
-"""Layers before and after a pair whose partners support it."""
+"""Number of layers before and after a pair whose partners support it."""
 
 
 _DOUBTFUL: tuple[Evidence, ...] = ("surroundings", "surroundings in order", "flow", "in order")
@@ -48,16 +48,16 @@ class Link(NamedTuple):
 
 
 Known = Sequence[tuple[Sequence[int], Sequence[int]]]
-"""Layers of two profiles that are known to do the same work."""
+"""Layers of two profiles that are already matched."""
 
 
 def match_pair(ours: LayerFeatures, theirs: LayerFeatures, known: Known = ()) -> list[Link]:
-    """Return links between the layers of two profiles, without those that are known; each layer is in one at most."""
+    """Return new links between the layers of two profiles; each layer is in at most one."""
     return _PairMatching(ours, theirs, known).run()
 
 
 class _PairMatching:
-    """What is known so far of two profiles' layers."""
+    """The state of matching two profiles."""
 
     def __init__(self, ours: LayerFeatures, theirs: LayerFeatures, known: Known) -> None:
         self.sides = (ours, theirs)
@@ -65,7 +65,7 @@ class _PairMatching:
         self.back: dict[int, int] = {}
         self.evidence: dict[int, Evidence] = {}
         self.edges: list[Edge] = []
-        """Between layers of groups of several, beside those of `partner`."""
+        """Links between layers of groups of several, in addition to `partner`."""
         self.held: tuple[set[int], set[int]] = (set(), set())
         """Layers of either side that have a partner or are in a group."""
         self.same_model = not ours.models.isdisjoint(theirs.models)
@@ -81,7 +81,7 @@ class _PairMatching:
             self.held[1].update(yours)
 
     def run(self) -> list[Link]:
-        """Match what can be matched."""
+        """Run all stages and return the links."""
         if self.same_model:
             self._match_by_names()
         self._match_by_weights()
@@ -98,13 +98,13 @@ class _PairMatching:
             self._doubt_repeated()
         return self._links()
 
-    # What is equal
+    # Equal features
 
     def _keys(self, level: Level) -> list[list[int]]:
         return [side.keys(level, self.have_weights, self.have_windows) for side in self.sides]
 
     def _choose_level(self) -> Level:
-        """Return the finest level at which nearly as many layers are alike as at any coarser one."""
+        """Return the finest level that pairs nearly as many layers as any coarser one."""
         if not self.have_shapes:
             return Level.TYPE
         finest = Level.CONTENTS if all(side.has_digests for side in self.sides) else Level.SHAPES
@@ -127,14 +127,14 @@ class _PairMatching:
         return True
 
     def _join(self, edges: Iterable[Edge], evidence: Evidence) -> None:
-        """Put layers of several into groups; the first of each is what the group is aligned by."""
+        """Put several layers into groups; the first of each aligns the group."""
         for one, other in sorted(edges):
             if not self._pair(one, other, evidence) and self._may_grow(one, other):
                 self.edges.append((one, other))
                 self._hold(one, other)
 
     def _may_grow(self, one: int, other: int) -> bool:
-        """Return whether a free layer may come to a pair: one half of what was split or fused ran beside the other."""
+        """Return whether a free layer may join a pair: the halves of a split or fused layer run next to each other."""
         if self.known and one not in self.evidence and self.back.get(other) not in self.evidence:
             return False
         if self.same_model:
@@ -154,7 +154,7 @@ class _PairMatching:
     # Without names
 
     def _match_by_weights(self) -> None:
-        """Join layers that hold the same values, which nothing else in their profiles does."""
+        """Join layers with equal weights that are unique in their profiles."""
         ours, theirs = (side.owners for side in self.sides)
         edges = {(ours[digest], theirs[digest]) for digest in ours.keys() & theirs.keys()}
         free = [edge for edge in edges if edge[0] not in self.held[0] and edge[1] not in self.held[1]]
@@ -164,7 +164,7 @@ class _PairMatching:
         self._join((edge for edge in free if edge[0] not in single), "weights")
 
     def _match_by_surroundings(self) -> None:
-        """Pair layers that are alike in all that is around them, and alone in this on both sides."""
+        """Pair layers with equal surroundings that are unique on both sides."""
         evidence: Evidence = "surroundings" if self.by_flow else "surroundings in order"
         rounds = [side.around(self.level, self.have_weights, self.have_windows) for side in self.sides]
         for radius in range(RADIUS, 0, -1):
@@ -173,9 +173,9 @@ class _PairMatching:
                 self._pair(only[0][key], only[1][key], evidence)
 
     def _match_along_flow(self) -> None:
-        """Go from pairs to what they read and to what reads them, where keys leave no choice.
+        """Extend pairs to their producers and readers where keys are unambiguous.
 
-        Where both directions come to a layer and do not agree, something was inserted between equals: it is left.
+        If both directions reach a layer and disagree, a layer was inserted between equal ones; it is left unmatched.
         """
         if not self.by_flow:
             return
@@ -187,7 +187,7 @@ class _PairMatching:
             self._pair(one, other, "flow")
 
     def _drop_unsupported(self) -> None:
-        """Free what was aligned by chance: pairs whose neighbours are not neighbours on the other side."""
+        """Drop accidental alignments: pairs whose neighbours are not neighbours on the other side."""
         support = self._supports()
         aligned = [one for one, evidence in self.evidence.items() if evidence == "in order"]
         for one in [one for one in aligned if support[one] < _SUPPORTED]:
@@ -197,9 +197,9 @@ class _PairMatching:
             self.held[1].discard(other)
 
     def _match_in_order(self, level: Level, *, only_certain: bool = False) -> None:
-        """Align what is left between pairs that both profiles have in the same order.
+        """Align the remaining layers between pairs that are in the same order in both profiles.
 
-        A pair is certain when it is the same whether the alignment begins at the front or at the back.
+        A pair is certain if alignment from the front and from the back agree on it.
         """
         keys = self._keys(level)
         for ours, theirs in self._gaps([side.computing for side in self.sides]):
@@ -214,14 +214,14 @@ class _PairMatching:
                     self._pair(ours[a], theirs[b], "in order, ambiguous")
 
     def _match_what_is_left(self) -> None:
-        """Align by ever less."""
+        """Align the remaining layers with increasingly coarse levels."""
         self._match_in_order(self.level)
         for level in (Level.SHAPES, Level.OUTPUT):
             if level > self.level and self.have_shapes:
                 self._match_in_order(level)
 
     def _gaps(self, sequences: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], list[int]]]:
-        """Yield what is free on both sides between neighbouring pairs that are in order."""
+        """Yield the free layers of both sides between neighbouring pairs that are in order."""
         ours, theirs = sequences
         place = {at: number for number, at in enumerate(theirs)}
         anchors = [(number, place[other]) for number, at in enumerate(ours) if (other := self.partner.get(at)) in place]
@@ -236,7 +236,7 @@ class _PairMatching:
     # With names
 
     def _match_by_names(self) -> None:
-        """Join layers by their nodes and by their own names, where these agree with what is certain around them."""
+        """Join layers by their nodes and their own names, where these agree with surrounding certain pairs."""
         self.by_nodes = all(side.nodes for side in self.sides)
         self.names = [names_of(side.layers, self.by_nodes) for side in self.sides]
         self.all_names = [frozenset[str]().union(*names) for names in self.names]
@@ -252,7 +252,7 @@ class _PairMatching:
                 self._pair(one, other, "name")
 
     def _match_by_weight_names(self) -> None:
-        """Pair layers whose weights have one name, where these names agree with what is certain."""
+        """Pair layers whose weights have the same name, where these names agree with certain pairs."""
         names = [side.weight_names for side in self.sides]
         trust = NameTrust(names[0], names[1], self.partner)
         if trust.share is None or trust.share < _WEIGHTS_AGREE:
@@ -272,7 +272,7 @@ class _PairMatching:
         return around is None or around >= _AGREE
 
     def _may_be_one(self, one: int, other: int) -> bool:
-        """Return whether shapes allow that two layers of one name are one, where shapes are comparable."""
+        """Return whether the shapes of two layers with one name are compatible, if they are comparable."""
         if self.same_model:
             return True
         keys = self._keys(max(self.level, Level.OUTPUT))
@@ -281,7 +281,7 @@ class _PairMatching:
     # What is left
 
     def _match_put_in(self) -> None:
-        """Match what the runtimes put in: by what it reads, then in order between all that has a partner."""
+        """Match layers inserted by runtimes: by their producers, then in order between matched layers."""
         for looks in (lambda layer: tuple((one.dtype, one.format) for one in layer.outputs), lambda layer: ()):
             found = [self._put_in(n, looks) for n in (0, 1)]
             for key in found[0].keys() & found[1].keys():
@@ -292,7 +292,7 @@ class _PairMatching:
                 self._pair(ours[a], theirs[b], "put in, in order")
 
     def _put_in(self, side: int, looks: Callable[[Layer], Hashable]) -> dict[Hashable, int]:
-        """Return the layers that the runtime put in, by what they read and look like, where nothing else is alike."""
+        """Return the layers inserted by the runtime by their producers and appearance, if unique."""
         features = self.sides[side]
         reads = features.flow.reads
         found: dict[Hashable, list[int]] = defaultdict(list)
@@ -305,7 +305,7 @@ class _PairMatching:
         return {key: layers[0] for key, layers in found.items() if len(layers) == 1}
 
     def _match_anywhere(self) -> None:
-        """Pair what is left by type and shapes alone, wherever it ran."""
+        """Pair the remaining layers by type and shapes only, in any order."""
         left: list[dict[Hashable, list[int]]] = [defaultdict(list), defaultdict(list)]
         for n, side in enumerate(self.sides):
             for at, layer in enumerate(side.layers):
@@ -316,7 +316,9 @@ class _PairMatching:
                 self._pair(one, other, "anywhere")
 
     def _doubt_repeated(self) -> None:
-        """Call pairs ambiguous that depend on where one begins: of equal layers one was inserted or removed."""
+        """Mark pairs as ambiguous that depend on the direction of alignment: one of several equal layers was inserted
+        or removed.
+        """
         keys = self._keys(self.level)
         first, second = ([keys[n][at] for at in side.computing] for n, side in enumerate(self.sides))
         if first == second:
@@ -330,7 +332,7 @@ class _PairMatching:
             if max(counts[0][a], counts[1][b]) > 1 and self.evidence.get(one) in _DOUBTFUL:
                 self.evidence[one] = "in order, ambiguous"
 
-    # What came of it
+    # Results
 
     def _links(self) -> list[Link]:
         similarity, supports = self._similarity(), self._supports()
@@ -340,7 +342,7 @@ class _PairMatching:
         return [self._link(mine, yours, similarity, supports) for mine, yours in (*single, *grouped)]
 
     def _in_groups(self) -> set[int]:
-        """Return our layers with a partner, where more than these two belong together."""
+        """Return our layers with a partner that are in groups of more than two."""
         ends = {one for one, _ in self.edges} | {self.back[other] for _, other in self.edges if other in self.back}
         return ends & self.evidence.keys()
 
@@ -357,14 +359,14 @@ class _PairMatching:
         return Link(tuple(mine), tuple(yours), self._method(evidence, names), confidence)
 
     def _method(self, evidence: Evidence, names_agree: bool | None) -> MatchMethod:
-        """Return what people read: names first, where they confirm what was found without them."""
+        """Return the displayed method: names first, if they confirm the evidence."""
         if names_agree and evidence != "weights":
             return "onnx nodes" if self.by_nodes else "name and type"
         method = method_of(evidence)
         return "type and dims in order" if method == "surroundings" and not self.by_flow else method
 
     def _confidence_of_name(self, one: int) -> float:
-        """Return how sure a layer's own name is in profiles of one model."""
+        """Return the confidence of a layer's own name in profiles of one model."""
         keys = self._keys(Level.OUTPUT)
         return _OWN_NAME if keys[0][one] == keys[1][self.partner[one]] else _OWN_NAME_BUT_SHAPE
 
@@ -372,7 +374,7 @@ class _PairMatching:
         return shared_part((self.sides[0].layers[at] for at in mine), (self.sides[1].layers[at] for at in yours))
 
     def _names_agree(self, mine: Sequence[int], yours: Sequence[int]) -> bool | None:
-        """Return whether names agree; None where neither side has the other's names."""
+        """Return whether names agree; None if neither side has the other's names."""
         ours, theirs = ([self.names[n][at] for at in some] for n, some in enumerate((mine, yours)))
         if any(agree(one, other) for one in ours for other in theirs):
             return True
@@ -380,7 +382,7 @@ class _PairMatching:
         return False if is_known or any(not one.isdisjoint(self.all_names[0]) for one in theirs) else None
 
     def _supports(self) -> dict[int, float]:
-        """Return for each layer with a partner the part of its neighbours whose partners are neighbours too."""
+        """Return for each matched layer the share of its neighbours whose partners are neighbours too."""
         place, their_place = (side.place for side in self.sides)
         shifts: list[int | None] = [None] * len(place)
         for one, other in self.partner.items():
@@ -395,7 +397,7 @@ class _PairMatching:
         return found
 
     def _similarity(self) -> float:
-        """Return the part of the smaller side's layers that are matched surely and without their names."""
+        """Return the share of the smaller side's layers that are matched with certainty and without names."""
         if self.same_model:
             return 1.0
         matched = self.known + sum(evidence in NAMELESS for evidence in self.evidence.values())
@@ -406,19 +408,19 @@ _Step = Callable[[LayerFeatures, Sequence[int], int], Iterable[tuple[Hashable, i
 
 
 def _read_by(side: LayerFeatures, keys: Sequence[int], at: int) -> Iterator[tuple[Hashable, int]]:
-    """Yield the layers that read what one made, by the place of the input and their key."""
+    """Yield the readers of a layer, by the position of the input and their key."""
     return (((place, keys[other]), other) for other, place in side.flow.readers[at])
 
 
 def _makers_of(side: LayerFeatures, keys: Sequence[int], at: int) -> Iterator[tuple[Hashable, int]]:
-    """Yield the layers that made what one reads, by the place of the input and their key."""
+    """Yield the producers of a layer's inputs, by the position of the input and their key."""
     commutes = side.commutes(at)
     made = enumerate(side.flow.reads[at])
     return (((0 if commutes else place, keys[other]), other) for place, other in made if other >= 0)
 
 
 class _Walk:
-    """A way along the data flow, from every pair at once, in one direction."""
+    """A walk along the data flow, from all pairs at once, in one direction."""
 
     def __init__(self, known: _PairMatching, keys: Sequence[Sequence[int]], step: _Step) -> None:
         self._known, self._keys, self._step = known, keys, step
@@ -426,7 +428,7 @@ class _Walk:
         self._taken: set[int] = set()
 
     def run(self) -> dict[int, int]:
-        """Return the pairs that are come upon."""
+        """Return the pairs that the walk reaches."""
         waiting = list(self._known.partner.items())
         while waiting:
             one, other = waiting.pop()
@@ -440,7 +442,7 @@ class _Walk:
         return self._found
 
     def _next(self, side: int, at: int) -> dict[Hashable, int]:
-        """Return the free neighbours of a layer that no other neighbour is like."""
+        """Return the free neighbours of a layer with a unique key."""
         steps = [*self._step(self._known.sides[side], self._keys[side], at)]
         counts = Counter(key for key, _ in steps)
         return {key: other for key, other in steps if counts[key] == 1 and other not in self._known.held[side]}
@@ -462,7 +464,7 @@ def _alone(keys: Sequence[int], positions: Iterable[int]) -> dict[int, int]:
 
 
 def _by_own_name(side: LayerFeatures, held: set[int]) -> dict[Hashable, int]:
-    """Return the computing layers that are free, by name and type and which one of these it is."""
+    """Return the free computing layers by name, type and occurrence."""
     seen: Counter[tuple[str, str]] = Counter()
     found: dict[Hashable, int] = {}
     for at in side.computing:

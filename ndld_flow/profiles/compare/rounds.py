@@ -1,12 +1,12 @@
-"""Judge two models by rounds in which they alternated pass by pass: which clock counts, and what the rounds show.
+"""Judge two models by rounds in which they alternate pass by pass: choose the clock and the verdict.
 
 A round compares a fresh process of each model. Its estimate is the median over cycles of ln(candidate / base), so that
-drift of the machine, which both turns of a cycle share, cancels out. Rounds are independent of each other; their spread
-holds what a process brings with it, such as the layout of its memory.
+drift of the machine, which both turns of a cycle share, cancels out. Rounds are independent; their spread includes
+effects of a process, such as its memory layout.
 
-The evidence is looked at after every round, and measuring stops once it decides. Each look is another chance to be
-wrong, so the interval reaches 2.6 standard errors and the first decision waits for four rounds. `bench_compare`
-simulates how often the rule is wrong all the same.
+The evidence is evaluated after every round, and the measurement stops once it decides. Repeated evaluation raises the
+error rate, so the interval is 2.6 standard errors wide and the first decision needs four rounds. `bench_compare`
+simulates the remaining error rate.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from ndld_flow.records.comparison import ComparedMetric, MetricVerdict
 from ndld_flow.records.rounds import FEWEST_ROUNDS, Clock, ClockRatio, PairedRounds, Round, RoundSide
 
 FLOOR = 0.01
-"""Standard deviation of a round that is assumed at least: a few rounds may agree by chance."""
+"""Minimum assumed standard deviation of a round: a few rounds may agree by chance."""
 _STANDARD_ERRORS = 2.6
 _LEAST_ERROR = 0.002
 _MAD_TO_MEDIAN_ERROR = 1.2533 * 1.4826
 """Standard error of a median, from the median absolute deviation of normal values, times the root of their number."""
 _WAITS = 0.03
-"""Share of a pass that may be spent neither running nor ready to run, before CPU time is called blind."""
+"""Share of a pass that may be spent neither running nor ready to run, before CPU time is rejected."""
 _PARALLEL = 1.05
-"""CPU time over wall time above which several threads must have run."""
+"""CPU time over wall time above which several threads ran."""
 _SMALLEST_MS = 1e-9
 CLOCK_NAMES: dict[Clock, str] = {"cpu": "CPU time", "wall": "wall time"}
 
@@ -42,15 +42,15 @@ class Estimate(NamedTuple):
 
     log_ratio: float
     error: float
-    """Standard error, as far as the cycles show it."""
+    """Standard error estimated from the cycles."""
 
 
 @dataclass(frozen=True)
 class RoundsPlan:
-    """What rounds are judged by, apart from their times."""
+    """The inputs for judging rounds, apart from their times."""
 
     on_device: bool
-    """They run on a GPU or another device."""
+    """True if the models run on a GPU or another device."""
     rounds_limit: int
     budget_ms: float
     threshold: float
@@ -60,9 +60,9 @@ class RoundsPlan:
 def choose_clock(rounds: Sequence[Round], on_device: bool) -> tuple[Clock, str]:
     """Choose the clock that decides, and give the reason.
 
-    CPU time decides for models of one thread that never wait: other load on the machine hardly touches it. Where
-    several threads share the work, it misses how well they share it; where a pass waits, for a device, a lock or a
-    clock, it misses the wait. Wall time decides there.
+    CPU time decides for single-threaded models that never wait: concurrent load hardly affects it. With several threads
+    it misses how well they share the work, and if a pass waits for a device, a lock or a clock, it misses the wait.
+    Wall time decides then.
     """
     sides = [side for one in rounds for side in (one.base, one.candidate)]
     threads = max(side.threads for side in sides)
@@ -75,7 +75,7 @@ def choose_clock(rounds: Sequence[Round], on_device: bool) -> tuple[Clock, str]:
     waits = max(map(_waiting_share, sides))
     if waits > _WAITS:
         return "wall", f"CPU time misses the {waits:.0%} of a pass that are spent waiting"
-    return "cpu", "one thread that never waits; other load disturbs its CPU time least"
+    return "cpu", "one thread that never waits; concurrent load affects its CPU time least"
 
 
 def _share(part: float, whole: float) -> float:
@@ -83,9 +83,9 @@ def _share(part: float, whole: float) -> float:
 
 
 def _waiting_share(side: RoundSide) -> float:
-    """Return the share of a pass in which the process neither ran nor was ready to run.
+    """Return the share of a pass in which the process was neither running nor ready to run.
 
-    Where the system does not report how long it was ready, the quickest pass is the one that others disturbed least.
+    If the system does not report the time in the ready state, the fastest pass is the least disturbed one.
     """
     if not side.queued_ms:
         return 1 - _share(min(side.cpu_ms), min(side.wall_ms))
@@ -94,7 +94,7 @@ def _waiting_share(side: RoundSide) -> float:
 
 
 def estimate_median(one: Round, clock: Clock) -> Estimate:
-    """Estimate how much longer the candidate's passes take."""
+    """Estimate the ratio of the median passes."""
     base, candidate = _samples(one, clock)
     logs = [math.log(ours / theirs) for theirs, ours in zip(base, candidate, strict=True)]
     middle = statistics.median(logs)
@@ -103,7 +103,7 @@ def estimate_median(one: Round, clock: Clock) -> Estimate:
 
 
 def estimate_minimum(one: Round, clock: Clock) -> Estimate:
-    """Estimate how much longer the candidate's quickest pass takes; only the spread of rounds shows its error."""
+    """Estimate the ratio of the fastest passes; only the spread of rounds shows its error."""
     base, candidate = _samples(one, clock)
     return Estimate(math.log(min(candidate) / min(base)), _LEAST_ERROR)
 
@@ -118,7 +118,7 @@ ESTIMATES: dict[str, Callable[[Round, Clock], Estimate]] = {
     "latency.min": estimate_minimum,
     "throughput": _estimate_throughput,
 }
-"""The metrics that rounds decide. There are too few passes in them for percentiles."""
+"""The metrics that rounds decide. They have too few passes for percentiles."""
 
 
 def _samples(one: Round, clock: Clock) -> tuple[Sequence[float], Sequence[float]]:
@@ -128,9 +128,9 @@ def _samples(one: Round, clock: Clock) -> tuple[Sequence[float], Sequence[float]
 
 
 def interval_of(estimates: Sequence[Estimate], floor: float = FLOOR) -> RatioInterval:
-    """Return candidate over base with the interval that decides. Before `FEWEST_ROUNDS` nothing does.
+    """Return candidate over base with the deciding interval, which needs at least `FEWEST_ROUNDS`.
 
-    The spread of few rounds is unreliable, so it counts only where it exceeds the floor and the rounds' own errors.
+    The spread of few rounds is unreliable, so it counts only if it exceeds the floor and the rounds' own errors.
     """
     logs = [estimate.log_ratio for estimate in estimates]
     mean = statistics.fmean(logs)
@@ -174,7 +174,7 @@ def describe_rounds(rounds: Sequence[Round], plan: RoundsPlan, stopped_because: 
 
 
 def _interval(rounds: Sequence[Round], metric: str, clock: Clock, floor: float) -> RatioInterval:
-    # A turn that is too short for the CPU clock has no CPU time to compare.
+    # A turn that is too short for the CPU clock has no CPU time.
     usable = [one for one in rounds if min(map(min, _samples(one, clock))) > 0]
     if not usable:
         return RatioInterval(1.0, 0.0, math.inf)
@@ -182,7 +182,7 @@ def _interval(rounds: Sequence[Round], metric: str, clock: Clock, floor: float) 
 
 
 def _contradicts(wall: RatioInterval, cpu: RatioInterval, threshold: float) -> bool:
-    """Whether wall time shows a difference that counts, and CPU time excludes it."""
+    """Return whether wall time shows a relevant difference that CPU time excludes."""
     slower = wall.low > max(1 + threshold, cpu.high)
     return slower or wall.high < min(1 / (1 + threshold), cpu.low)
 
@@ -192,7 +192,7 @@ def judge_by_rounds(
 ) -> MetricVerdict:
     """Return the verdict of rounds on a metric that they decide."""
     interval = _interval(found.rounds, metric.metric, found.clock, found.floor)
-    if found.clocks_disagree:  # nothing that one clock excludes is certain
+    if found.clocks_disagree:  # a change that one clock excludes is not certain
         other = _interval(found.rounds, metric.metric, "wall", found.floor)
         interval = RatioInterval(interval.ratio, min(interval.low, other.low), max(interval.high, other.high))
     base = _typical(metric.metric, found)
@@ -221,7 +221,7 @@ def judge_by_rounds(
 
 
 def _typical(metric: str, found: PairedRounds) -> float:
-    """Return the base's value of a metric, over all rounds, by the clock that decides."""
+    """Return the base's value of a metric over all rounds, by the deciding clock."""
     samples = [_samples(one, found.clock)[0] for one in found.rounds]
     values = [min(each) if metric == "latency.min" else statistics.median(each) for each in samples]
     typical_ms = statistics.geometric_mean(max(value, _SMALLEST_MS) for value in values)
@@ -229,7 +229,9 @@ def _typical(metric: str, found: PairedRounds) -> float:
 
 
 def _say(values: str, interval: RatioInterval, found: PairedRounds, *, inverted: bool) -> str:
-    """`5.55 ms -> 6.11 ms: +10.1 % (+8.9 % to +11.4 %) by CPU time; the median by wall time: ...; 4 rounds of ...`."""
+    """Return `5.55 ms -> 6.11 ms: +10.1 % (+8.9 % to +11.4 %) by CPU time; the median by wall time: ...; 4 rounds of
+    ...`.
+    """
     other: Clock = "wall" if found.clock == "cpu" else "cpu"
     beside = found.wall if found.clock == "cpu" else found.cpu
     parts = [f"{values}: {say_interval(interval)} by {CLOCK_NAMES[found.clock]}"]
@@ -249,5 +251,5 @@ def say_interval(found: RatioInterval | ClockRatio) -> str:
 
 
 def estimated_ratio(one: Round, clock: Clock) -> float:
-    """Return candidate over base of the median pass in one round; 1 where a clock reads nothing."""
+    """Return candidate over base of the median pass in one round; 1 if a clock has no reading."""
     return _interval([one], "latency.median", clock, FLOOR).ratio

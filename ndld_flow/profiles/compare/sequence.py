@@ -1,4 +1,4 @@
-"""Align two sequences: the longest common subsequence, at a bounded cost."""
+"""Align two sequences by their longest common subsequence, at bounded cost."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 
 _NEAREST = 12
-"""Of all places where an item could go, how many near its own are tried: a model of 5,000 layers repeats few kinds, and
-every place for each would be millions."""
+"""Number of candidate positions tried per item, the nearest ones. A model of 5,000 layers repeats few kinds, so that
+trying all would be millions.
+"""
 _LONG, _NEAREST_IN_LONG = 1000, 6
-"""In sequences of so many items, half as many places are tried."""
+"""In sequences of this length, half as many positions are tried."""
 
 
 def align(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """Pairs of positions with equal items, in order in both.
+    """Return pairs of positions with equal items, in order in both.
 
-    The most pairs there can be where an item has at most 12 equals in the other sequence; else among the 12 places
-    that are nearest to its own, 6 in long sequences. Hunt and Szymanski, 1977, A fast algorithm for computing longest
+    The number of pairs is maximal if an item has at most 12 equals in the other sequence; otherwise only the 12 nearest
+    positions are considered, 6 in long sequences. Hunt and Szymanski, 1977, A fast algorithm for computing longest
     common subsequences.
     """
     head, tail = _equal_ends(first, second)
@@ -29,7 +30,7 @@ def align(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tuple[i
 
 
 def longest_increasing(values: Sequence[int]) -> list[int]:
-    """Positions of a longest strictly increasing subsequence."""
+    """Return the positions of a longest strictly increasing subsequence."""
     chains = _chains((position, value) for position, value in enumerate(values))
     return [position for position, _ in chains]
 
@@ -49,7 +50,7 @@ def _longest(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tupl
     slope = len(second) / len(first) if first else 0.0
     nearest = _NEAREST if len(first) < _LONG else _NEAREST_IN_LONG
     return _chains(
-        # Later places first, so that one item is not put in a row with itself.
+        # Later positions first, so that an item is not chained with itself.
         (position, place)
         for position, item in enumerate(first)
         if item in places
@@ -66,9 +67,9 @@ def _near(places: list[int], wanted: int, nearest: int) -> list[int]:
 
 
 def _chains(pairs: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The longest chain in which the second numbers increase; the first never decrease as they come.
+    """Return the longest chain in which the second numbers increase; the first numbers are non-decreasing.
 
-    The last pair of the best chain of each length is kept (patience sorting).
+    It keeps the last pair of the best chain of each length (patience sorting).
     """
     ends: list[int] = []
     links: list[tuple[int, int, int]] = []

@@ -6,9 +6,9 @@ import math
 
 
 def two_sided_p(t: float, freedom: int) -> float:
-    """The chance that |T| is at least |t| with so many (1 or more) degrees of freedom.
+    """Return the chance that |T| is at least |t| with so many (1 or more) degrees of freedom.
 
-    The finite series of Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
+    It uses the finite series of Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
     """
     angle = math.atan2(abs(t), math.sqrt(freedom))
     sine, cosine = math.sin(angle), math.cos(angle)

@@ -1,7 +1,7 @@
-"""How much the tactics of an engine depend on the build: several builds of one model with the same settings, compared.
+"""Compare several builds of one model with the same settings, to see how much tactics depend on the build.
 
-TensorRT times tactics while it builds, on a machine that does other things as well, so two builds may choose
-differently. What changes from build to build is noise that a comparison of two engines cannot tell from progress.
+TensorRT times tactics during the build on a machine with other load, so two builds may choose different tactics.
+Changes from build to build are noise that a comparison of two engines cannot distinguish from progress.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Layers = tuple[Layer, ...]
 
 @dataclass(frozen=True)
 class Rebuild:
-    """One of several builds, and what was measured of its engine."""
+    """One of several builds, with the profile of its engine."""
 
     label: str
     build: Build
@@ -31,7 +31,7 @@ class Rebuild:
 
 
 def asked_alike(build: Build) -> tuple[object, ...]:
-    """Equal for builds of one model that were asked for the same, but for the number of the attempt."""
+    """Return a key that is equal for builds of one model with the same settings, apart from the attempt."""
     options = {name: value for name, value in build.options.items() if name != "attempt"}
     gpus = build.machine.gpus[build.device : build.device + 1]
     shapes = tuple(profile.model_dump_json() for profile in build.profiles)
@@ -41,11 +41,11 @@ def asked_alike(build: Build) -> tuple[object, ...]:
 def find_churn(rebuilds: Sequence[Rebuild]) -> TacticChurn:
     """Compare builds layer by layer. Raises ValueError for fewer than two.
 
-    Where every engine was measured with its layers, those are what is compared: TensorRT-RTX chooses its kernels when
-    an engine is first run.
+    If all engines were profiled with layers, those are compared: TensorRT-RTX chooses kernels when an engine is first
+    run.
     """
     if len(rebuilds) < 2:
-        raise ValueError("churn is seen between two builds at least")
+        raise ValueError("at least two builds are needed")
     measured = [one.profile for one in rebuilds if one.profile is not None and one.profile.layers]
     is_measured = len(measured) == len(rebuilds)
     subjects = measured if is_measured else [one.build.as_profile() for one in rebuilds]
@@ -72,7 +72,7 @@ def _layers_of(row: LayerRow, subjects: Sequence[Profile]) -> list[_Layers]:
 
 
 def _change(built: Sequence[_Layers]) -> Change | None:
-    """The greatest change between any two builds; None where all came out alike."""
+    """Return the greatest change between any two builds; None if all are equal."""
     levels: tuple[tuple[Change, Callable[[_Layers], object]], ...] = (
         ("layers", _work),
         ("format", _formats),
@@ -82,7 +82,7 @@ def _change(built: Sequence[_Layers]) -> Change | None:
 
 
 def _work(layers: _Layers) -> object:
-    """Which nodes each layer computes; a layer without nodes is known by what it is there for."""
+    """Return the nodes of each layer; a layer without nodes is identified by its role."""
     return tuple(frozenset(layer.onnx_nodes) or layer.role for layer in layers)
 
 
@@ -136,7 +136,7 @@ def _count(rows: Sequence[LayerRow]) -> int:
 
 
 def _time_share(rows: Sequence[LayerRow], subjects: Sequence[Profile], times: Sequence[LayerTimes]) -> float | None:
-    """What these rows take of all layers' time, mean over the builds."""
+    """Return the share of these rows in all layers' time, averaged over the builds."""
     shares = []
     for number, (subject, one) in enumerate(zip(subjects, times, strict=False)):
         total = one.total_ms(range(len(subject.layers)))

@@ -1,1 +1,1 @@
-"""What a profile says about the model: what it is bound by, and what to try next."""
+"""Diagnose profiles and engines: bottlenecks, and what to try next."""

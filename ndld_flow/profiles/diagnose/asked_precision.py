@@ -1,4 +1,4 @@
-"""Precisions that were asked for and not given."""
+"""Layers that do not have the requested precision."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from ndld_flow.records.profile import Layer, Profile
 
 
 def missed_precisions(profile: Profile, build: Build | None = None) -> tuple[int, ...]:
-    """Positions of the layers that surely compute in another floating-point type than they were asked to.
+    """Return the positions of the layers that certainly compute in another floating-point type than requested.
 
-    What a layer writes does not tell for all of them: engines fuse Casts into their layers, so that one of several
-    nodes may compute in another type than it writes. ONNX Runtime's layers, which name a provider, do not.
+    The output type of an engine's layer is no proof if the layer has several nodes: engines fuse Casts into layers.
+    ONNX Runtime's layers, which name a provider, have no fused Casts.
     """
     ignored = ignored_nodes(build)
     strongly_typed = build is not None and build.is_strongly_typed
@@ -28,6 +28,6 @@ def missed_precisions(profile: Profile, build: Build | None = None) -> tuple[int
 
 
 def ignored_nodes(build: Build | None) -> frozenset[str]:
-    """ONNX nodes whose constraints the build ignored."""
+    """Return the ONNX nodes whose constraints the build ignored."""
     constraints = () if build is None else build.constraints
     return frozenset(one.node for one in constraints if one.is_ignored)

@@ -1,9 +1,9 @@
-"""What a profile is bound by: the first of these that its numbers show.
+"""Find the bottleneck of a profile: the first of these that applies.
 
-1. lanes (trtexec's own tests): launching takes 80 % of computing or more; copies take as long as computing
-2. half of the latency in one layer; 30 % in reformats and casts; 30 % in copies
-3. layers too short to count: a third of the latency outside them, or hardly more than a start for each
-4. the roof that layers with half of the time come nearer to: compute or memory bandwidth
+1. lanes (trtexec's own tests): enqueueing takes at least 80 % of the compute time; copies take as long as computing
+2. one layer takes half of the latency; reformats and casts take 30 %; copies take 30 %
+3. dispatch: a third of the latency is outside layers, or layers take little more than their launch
+4. the roof that is nearer for layers with half of the time: compute or memory bandwidth
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _OUTSIDE = 1 / 3
 _FEWEST_LAYERS = 4
 _HALF = 0.5
 _NEAR = 0.25
-"""A layer that reaches less than this of both roofs is bound by neither."""
+"""A layer below this share of both roofs is bound by neither."""
 
 
 def bound_by(profile: Profile) -> Bound:
-    """What takes the most of the latency, with the numbers that say so; `unknown` where they say nothing."""
+    """Return what takes most of the latency, with the evidence; `unknown` if the numbers do not show it."""
     return bound_of(Subject(profile))
 
 
 def bound_of(subject: Subject) -> Bound:
-    """`bound_by` where the profile was looked at already."""
+    """Return the result of `bound_by` for a subject that already exists."""
     for decide in _DECISIONS:
         bound = decide(subject)
         if bound is not None:
@@ -55,7 +55,7 @@ def _enqueue(subject: Subject) -> Bound | None:
         return None
     return Bound(
         "host enqueue",
-        f"launching a pass takes {milliseconds(enqueue)}, computing it {milliseconds(compute)} (medians)",
+        f"enqueueing a pass takes {milliseconds(enqueue)}, computing it {milliseconds(compute)} (medians)",
     )
 
 
@@ -115,14 +115,14 @@ def _dispatch(subject: Subject) -> Bound | None:
     each = subject.latency_ms / executed
     return Bound(
         "dispatch overhead",
-        f"{count(executed)} executed layers take {milliseconds(each)} each on average; starting one takes about "
+        f"{count(executed)} executed layers take {milliseconds(each)} each on average; launching one takes about "
         f"{milliseconds(start_ms(subject))}",
     )
 
 
 @dataclass(frozen=True)
 class _Measure:
-    """The layers under the device's roofs, or under the best that they reach themselves."""
+    """The layers relative to the device's roofs, or to the best values that they reach themselves."""
 
     rooflines: Sequence[Roofline | None]
     basis: str
@@ -143,7 +143,7 @@ def _roofs(subject: Subject) -> Bound | None:
         return None
     return Bound(
         "compute" if compute > memory else "memory bandwidth",
-        f"layers with {share(compute)} of the layers' time come nearer to the compute roof, with {share(memory)} to "
+        f"layers with {share(compute)} of the layers' time are nearer to the compute roof, with {share(memory)} to "
         f"the memory roof, and {share(max(0.0, 1 - compute - memory))} reach a quarter of neither ({measure.basis})",
     )
 
@@ -168,17 +168,15 @@ def _why_unknown(subject: Subject) -> str:
         return f"layers were not profiled; the latency is {milliseconds(subject.latency_ms)}{computed}"
     if subject.times_are_the_hosts:
         return (
-            f"ONNX Runtime's profiler tells what launching the {count(len(subject.layers))} layers takes on the host, "
-            f"{milliseconds(subject.layers_sum_ms)} of {milliseconds(subject.latency_ms)}, and not what they take on "
+            f"ONNX Runtime's profiler measures the launch of the {count(len(subject.layers))} layers on the host, "
+            f"{milliseconds(subject.layers_sum_ms)} of {milliseconds(subject.latency_ms)}, and not their time on "
             "the device"
         )
     if _measure(subject) is None:
-        return (
-            f"no roofs were measured, and the work of the {count(len(subject.layers))} layers is not known well enough"
-        )
+        return f"no roofs were measured, and the work of too many of the {count(len(subject.layers))} layers is unknown"
     return (
-        f"most of the {count(len(subject.layers))} layers reach less than a quarter of what the device computes or "
-        "moves at best, and no other cause stands out"
+        f"most of the {count(len(subject.layers))} layers reach less than a quarter of the device's peak compute rate "
+        "or bandwidth, and no other cause stands out"
     )
 
 

@@ -1,4 +1,4 @@
-"""All rules, applied to one profile."""
+"""Apply all rules to a profile."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ RULES: tuple[Rule, ...] = (
     rules_steadiness.cold_start,
     *LINTS,
 )
-"""Those that may save something first; among equal scores this order stays."""
+"""Rules that may save time first; equal scores keep this order."""
 
 
 def diagnose(profile: Profile) -> tuple[Insight, ...]:
-    """What the profile shows, what may save most first."""
+    """Return the findings on a profile, those that may save most first."""
     return insights_of(Subject(profile))
 
 
 def insights_of(subject: Subject) -> tuple[Insight, ...]:
-    """`diagnose` where the profile was looked at already."""
+    """Return the result of `diagnose` for a subject that already exists."""
     found = [replace(insight, score=min(1.0, insight.score)) for rule in RULES for insight in rule(subject)]
     return tuple(sorted(found, key=lambda insight: -insight.score))

@@ -1,4 +1,4 @@
-"""All rules on engines, applied to one."""
+"""Apply all engine rules to an engine."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ ENGINE_RULES: tuple[Rule, ...] = (
     rules_builds.timing_cache,
     *LINTS,
 )
-"""What makes an engine useless or wrong first; nothing was measured, so that nothing else orders them."""
+"""Rules in order of severity: those that make an engine unusable or wrong first."""
 
 
 def insights_of_engine(subject: EngineSubject) -> tuple[Insight, ...]:
-    """What an engine shows, in the order of the rules."""
+    """Return the findings on an engine, in the order of the rules."""
     return tuple(insight for rule in ENGINE_RULES for insight in rule(subject))

@@ -1,4 +1,4 @@
-"""An engine as the rules on engines look at it: its layers, without times, and how it was built."""
+"""The subject of engine rules: layers without times, and the build."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ndld_flow.records.profile import Layer, Profile
 
 
 class EngineSubject:
-    """An engine's layers, as a profile that measured nothing, and its build where that is known."""
+    """An engine's layers, as a profile without times, and its build if known."""
 
     def __init__(self, profile: Profile, build: Build | None) -> None:
         self.profile = profile
@@ -42,7 +42,7 @@ class EngineSubject:
         return True
 
     def longest_first(self, positions: Iterable[int]) -> tuple[int, ...]:
-        """In execution order: nothing was timed."""
+        """Return the positions in execution order, as nothing was timed."""
         return tuple(sorted(positions))
 
     @property
@@ -50,34 +50,34 @@ class EngineSubject:
         return "the layers' time"
 
     def share(self, positions: Iterable[int]) -> float:
-        """0: nothing was timed."""
+        """Return 0, as nothing was timed."""
         return 0.0
 
     def took(self, positions: Sequence[int]) -> str:
-        """`3 of 21 layers`."""
+        """Return `3 of 21 layers`."""
         return f"{count(len(positions))} of {layers_word(len(self.layers))}"
 
     def call(self, position: int) -> str:
-        """A layer in a sentence: `CaskConvolution conv_1`."""
+        """Return a layer's name for a sentence, `CaskConvolution conv_1`."""
         layer = self.layers[position]
         return f"{one_line(layer.type)} {one_line(layer.name)}".strip()
 
     @cached_property
     def computing(self) -> tuple[int, ...]:
-        """Positions of the layers that compute something in floating point."""
+        """Positions of the layers that compute in floating point."""
         return self.where(lambda layer: layer.role == "compute" and "float" in layer.precision)
 
     @cached_property
     def is_strongly_typed(self) -> bool:
-        """Whether types are the model's, as far as the build says."""
+        """True if the build records a strongly typed network."""
         return self.build is not None and self.build.is_strongly_typed
 
     def option(self, name: str) -> JsonValue:
-        """A setting of the build; None where there is none."""
+        """Return a setting of the build; None where there is none."""
         return self.build.options.get(name) if self.build is not None else None
 
     def ranges(self) -> list[tuple[int, str, ShapeRange]]:
-        """(number of the profile, input, shapes) of all inputs of all optimization profiles; no shape tensors."""
+        """Return (profile number, input, shapes) of all inputs of all optimization profiles, without shape tensors."""
         profiles = self.build.profiles if self.build is not None else ()
         return [
             (number, name, shapes)
@@ -87,16 +87,16 @@ class EngineSubject:
         ]
 
     def where(self, says: Callable[[Layer], bool]) -> tuple[int, ...]:
-        """Positions of the layers that it says yes to, in execution order."""
+        """Return the positions of the layers that match, in execution order."""
         return tuple(place for place, layer in enumerate(self.layers) if says(layer))
 
     def call_types(self, positions: Sequence[int], most: int = 3) -> str:
-        """`41 CaskConvolution, 5 PointWiseV2`."""
+        """Return `41 CaskConvolution, 5 PointWiseV2`."""
         types = Counter(one_line(self.layers[place].type) or "untyped" for place in positions).most_common()
         told = ", ".join(f"{number} {kind}" for kind, number in types[:most])
         return told + (f" and {len(types) - most} more types" if len(types) > most else "")
 
 
 def elements(shape: Sequence[int]) -> int:
-    """How many elements a shape has."""
+    """Return the number of elements a shape has."""
     return math.prod(shape)

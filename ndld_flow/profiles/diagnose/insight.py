@@ -1,4 +1,4 @@
-"""What a diagnosis says: what a profile is bound by, and what to try next."""
+"""Results of a diagnosis: the bottleneck, and findings with what to try next."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ BoundWord = Literal[
 
 @dataclass(frozen=True)
 class Bound:
-    """What takes the most of a profile's latency."""
+    """The bottleneck of a profile."""
 
     word: BoundWord
     evidence: str
-    """The numbers it was decided by, in a sentence."""
+    """The numbers behind it, in a sentence."""
 
 
 @dataclass(frozen=True)
 class Insight:
-    """One thing that a profile shows, and what to do about it."""
+    """One finding, with a suggestion."""
 
     score: float
-    """The share that acting on it may save, 0 to 1, of the latency, or of the layers' time where that is longer; 0 for
-    what is only good to know."""
+    """Estimated saving as a share, 0 to 1, of the latency, or of the layers' time if that is longer; 0 for a note."""
     title: str
     evidence: str
     """The numbers behind it, in a sentence or two."""

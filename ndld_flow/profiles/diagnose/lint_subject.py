@@ -1,4 +1,4 @@
-"""The layers of a profile or an engine as lints look at them, and the questions that several lints ask."""
+"""The subject of lints, a profile or an engine, and queries shared by lints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHORT_NAMES = {"float32": "FP32", "float16": "FP16", "bfloat16": "BF16", "int8":
 
 
 class LintSubject(Protocol):
-    """A measured profile, or an engine that nobody ran."""
+    """A measured profile, or an engine that was not run."""
 
     @property
     def profile(self) -> Profile: ...
@@ -46,16 +46,16 @@ def is_product(layer: Layer) -> bool:
 
 
 def is_quantized_product(layer: Layer) -> bool:
-    """Return True for a product that multiplies 8 bits or fewer."""
+    """Return True for a product of values with 8 bits or fewer."""
     return is_product(layer) and layer.precision in QUANTIZED
 
 
 def float_sums(subject: LintSubject) -> dict[int, TensorInfo]:
     """Return the layers that add a floating-point tensor to what a quantised convolution computes, with that tensor.
 
-    TensorRT fuses the addition into the convolution, which then has a second input; Myelin puts it into the kernel
-    that rescales the product. A sum of two products reads nothing that could have been quantised before. Products
-    other than convolutions do not count: the residuals of transformers feed normalisations and stay in floating point.
+    TensorRT fuses the addition into the convolution, which then has a second input; Myelin fuses it into the kernel
+    that rescales the product. In a sum of two products no input could be quantised. Only convolutions count: residuals
+    of transformers feed normalisations and stay in floating point.
     """
     found: dict[int, TensorInfo] = {}
     for place, layer in enumerate(subject.layers):
@@ -80,7 +80,7 @@ def _is_float(tensor: TensorInfo) -> bool:
 
 
 def _added_to_product(subject: LintSubject, layer: Layer) -> TensorInfo | None:
-    """The other of two tensors of one shape, one of which a quantised product wrote."""
+    """Return the other of two tensors of equal shape, one of which is the output of a quantised product."""
     products: list[TensorInfo] = []
     others: list[TensorInfo] = []
     for tensor in filter(_is_float, layer.inputs):
@@ -99,18 +99,18 @@ def ends_of(subject: LintSubject) -> frozenset[str]:
 
 
 def name_some(subject: LintSubject, positions: Sequence[int], most: int = 3) -> str:
-    """`conv_1, conv_2, conv_3 and 5 more`, by the ONNX nodes where those are known."""
+    """Return `conv_1, conv_2, conv_3 and 5 more`, using the names of ONNX nodes if known."""
     shown = [one_line(_node_name(subject.layers[place])) for place in positions[:most]]
     more = f" and {len(positions) - most} more" if len(positions) > most else ""
     return ", ".join(shown) + more
 
 
 def _node_name(layer: Layer) -> str:
-    """The node that a fused layer is known by: a QuantizeLinear of its weights comes first in its name."""
+    """Return the main node of a fused layer. A QuantizeLinear of its weights may come first in the layer's name."""
     nodes = [node for node in layer.onnx_nodes if "quantizelinear" not in node.lower()]
     return (nodes or [layer.name])[0]
 
 
 def short_dtype(dtype: str) -> str:
-    """`FP16`, as the field calls it."""
+    """Return the usual name of a type, such as `FP16`."""
     return SHORT_NAMES.get(dtype, dtype)

@@ -1,4 +1,4 @@
-"""A layer under the roofs of its device: what it reaches of them, and which of the two is the nearer.
+"""The roofline model: how close a layer comes to the compute and memory limits of its device.
 
 Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", 2009,
 https://doi.org/10.1145/1498765.1498785
@@ -13,47 +13,47 @@ from typing import Literal
 from ndld_flow.records.profile import Layer, Roofs
 
 _VIEWS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Shape", "Size", "NoOp")
-"""They give a tensor another shape, or read only its shape: no data moves."""
+"""Operators that change or read only a tensor's shape: no data moves."""
 _PARTS = ("Gather", "GatherElements", "GatherND", "Slice", "Split")
-"""They read only what they write."""
+"""Operators that read only as much as they write."""
 _SHORT = 0.01
-"""Times shorter than this part of the longest layer's say little about speed."""
+"""Layers shorter than this part of the longest one are too inaccurate for rates."""
 _FEWEST = 3
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """What a layer reaches, by its median time."""
+    """The rates that a layer reaches, by its median time."""
 
     macs_per_s: float
     bytes_per_s: float
     intensity: float
-    """Multiply-accumulates for each byte moved; 0 where nothing is computed."""
+    """Multiply-accumulates per byte moved; 0 if nothing is computed."""
     compute_share: float
-    """Of the device's compute roof, 0 to about 1."""
+    """Share of the device's compute roof, 0 to about 1."""
     memory_share: float
-    """Of the device's memory roof; above 1 for data that stay in a cache."""
+    """Share of the device's memory roof; above 1 for data that stay in a cache."""
     best_ms: float
-    """What the layer would take at the nearer roof."""
+    """Time of the layer at its limiting roof."""
 
     @property
     def limit(self) -> Literal["compute", "memory"]:
-        """The roof that it would meet first."""
+        """The limiting roof."""
         return "compute" if self.compute_share > self.memory_share else "memory"
 
     @property
     def reached(self) -> float:
-        """Of the roof that it would meet first."""
+        """Share of the limiting roof."""
         return max(self.compute_share, self.memory_share)
 
 
 def roofline_of(layer: Layer, roofs: Roofs) -> Roofline | None:
-    """None for a layer without time, or whose work is not known."""
+    """Return the roofline of a layer; None without a time or known work."""
     return roofline_at(layer, layer.median_ms, roofs)
 
 
 def roofline_at(layer: Layer, median_ms: float, roofs: Roofs) -> Roofline | None:
-    """`roofline_of` where the median is known: to find it takes longer than all the rest."""
+    """Return the result of `roofline_of` for a known median, whose computation takes longer than the rest."""
     moved = _moved_bytes(layer)
     macs = layer.macs or 0
     seconds = median_ms / 1e3
@@ -79,9 +79,9 @@ def _moved_bytes(layer: Layer) -> int:
 
 
 def best_of_layers(layers: Sequence[Layer]) -> Roofs | None:
-    """Roofs that are known to exist because a layer reached them; None where fewer than three layers tell either.
+    """Return roofs that some layer reached; None if fewer than three layers have usable times.
 
-    They are lower than the device's own, so they say which of the two a layer is nearer to, and no more.
+    They are lower than the device's own, so they only show which of the two is nearer.
     """
     medians_ms = [layer.median_ms for layer in layers]
     shortest = _SHORT * max(medians_ms, default=0.0)
@@ -91,5 +91,5 @@ def best_of_layers(layers: Sequence[Layer]) -> Roofs | None:
     if len(computing) < _FEWEST or len(moving) < _FEWEST:
         return None
     return Roofs(
-        macs_per_s=max(computing) * 1e3, bytes_per_s=max(moving) * 1e3, how="the best that any of its layers reaches"
+        macs_per_s=max(computing) * 1e3, bytes_per_s=max(moving) * 1e3, how="the best rate of any of its layers"
     )

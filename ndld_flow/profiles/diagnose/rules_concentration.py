@@ -1,4 +1,4 @@
-"""Rules on where the time is concentrated: one layer, one type."""
+"""Rules on concentration of time in one layer or one type."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ndld_flow.profiles.diagnose.subject import Subject, layers_word, one_line
 _DOMINATES = 0.25
 _TYPE_DOMINATES = 0.6
 _FEWEST_LAYERS = 4
-"""In a model of three layers one always dominates."""
+"""Minimum number of layers; in a model of three, one always dominates."""
 
 
 def one_layer(subject: Subject) -> Iterator[Insight]:
-    """One layer takes a quarter or more.
+    """Report a layer that takes at least a quarter.
 
-    What may be saved is what lies above its roof, halved because few kernels reach theirs; a quarter of it where no
+    The estimated saving is half of the time above its roof, because few kernels reach it; a quarter of its time if no
     roof is known.
     """
     if len(subject.layers) < _FEWEST_LAYERS:
@@ -39,7 +39,7 @@ def one_layer(subject: Subject) -> Iterator[Insight]:
         title=f"One layer takes {share(part)} of {subject.whole}",
         evidence=f"{subject.call(longest[0])}, inputs {dims or 'unknown'}: {subject.took(longest)}.{reached}",
         next_step=(
-            "Work on this layer first: look at the nodes it came from, at its shape and precision, and at whether the "
+            "Work on this layer first: look at its nodes, shape and precision, and whether the "
             "model needs it at this size."
         ),
         layers=longest,
@@ -47,7 +47,7 @@ def one_layer(subject: Subject) -> Iterator[Insight]:
 
 
 def one_type(subject: Subject) -> Iterator[Insight]:
-    """One type of layer takes 60 % or more: nothing but work on these pays (Amdahl, 1967). It saves nothing itself."""
+    """Report a type of layer that takes at least 60 %: only work on it pays (Amdahl, 1967). The score is 0."""
     times: Counter[str] = Counter()
     for layer, median_ms in zip(subject.layers, subject.medians_ms, strict=True):
         times[layer.type] += median_ms  # type: ignore[assignment]
@@ -65,8 +65,8 @@ def one_type(subject: Subject) -> Iterator[Insight]:
         evidence=f"{layers_word(len(positions))} of this type take {milliseconds(sum_ms)} of "
         f"{milliseconds(subject.layers_ms)} in all layers; the longest is {subject.call(positions[0])}.",
         next_step=(
-            f"Only what makes {called} quicker pays: lower precision where the provider is quicker at it, a smaller "
-            f"input, fewer channels. Everything else together takes {share(1 - part)} of {subject.whole}."
+            f"Only a faster {called} pays: lower precision if the provider supports it well, a smaller "
+            f"input, fewer channels. All other layers together take {share(1 - part)} of {subject.whole}."
         ),
         layers=positions,
     )

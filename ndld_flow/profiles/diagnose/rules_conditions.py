@@ -1,4 +1,4 @@
-"""Rules on the circumstances of a measurement: the profiler, the machine, threads. Most say how far to trust it."""
+"""Rules on the conditions of a measurement: profiler, machine, threads. Most qualify its accuracy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ndld_flow.profiles.diagnose.subject import Subject
 
 _SLOWER = 1.2
 _BUSY_LOAD = 0.5
-"""Load for each CPU before measuring began."""
+"""Load per CPU before the measurement."""
 _BUSY_SHARE = 0.1
 _MANY_TIMES = 4
 _MUCH_MEMORY = 256 * 2**20
@@ -20,7 +20,7 @@ _BATCH_PAYS = 1.2
 
 
 def profiler_overhead(subject: Subject) -> Iterator[Insight]:
-    """The layer pass is a fifth slower or more than the timing pass: short layers look longer than they are."""
+    """Report a layer pass that is at least 20 % slower than the timing pass: short layers appear too long."""
     if not subject.profile.latency_ms or not subject.profile.layer_pass_ms or not subject.latency_ms:
         return
     overhead = subject.profile.profiler_overhead
@@ -29,39 +29,39 @@ def profiler_overhead(subject: Subject) -> Iterator[Insight]:
     excess_ms = (overhead - 1) * subject.latency_ms
     yield Insight(
         score=0.0,
-        title=f"The profiler makes the model {overhead:.2g} times as slow",
+        title=f"With the profiler the model takes {overhead:.2g} times as long",
         evidence=f"{milliseconds(subject.latency_ms)} without it, {milliseconds(subject.latency_ms * overhead)} with "
         f"it: {milliseconds(excess_ms / max(1, len(subject.layers)))} for each layer.",
         next_step=(
-            "Trust the latency, and the order of the long layers; do not trust shares of short ones. Larger inputs or "
-            "batches make the profiler count less."
+            "The latency and the order of long layers are reliable; shares of short layers are not. Larger inputs or "
+            "batches reduce the profiler's effect."
         ),
     )
 
 
 def times_of_the_host(subject: Subject) -> Iterator[Insight]:
-    """ONNX Runtime on a device: kernels are launched and not waited for, so a node's time is that of launching it
+    """Report layer times of ONNX Runtime on a device: kernels run asynchronously, so a node's time is its launch
     (https://github.com/microsoft/onnxruntime/issues/20398).
     """
     if not subject.times_are_the_hosts or not subject.layers:
         return
     yield Insight(
         score=0.0,
-        title="Layer times are the host's, not the device's",
+        title="Layer times are those of the host, not of the device",
         evidence=f"Launching all layers takes {milliseconds(subject.layers_sum_ms)}, a pass "
-        f"{milliseconds(subject.latency_ms)}. A layer that waits for the device has the time of those before it.",
+        f"{milliseconds(subject.latency_ms)}. A layer that waits for the device includes the time of earlier layers.",
         next_step=(
-            "Take the latency as it is, and times of layers as a hint. For times on the device build an engine and use "
+            "Rely on the latency; layer times are only a hint. For times on the device, build an engine and use "
             "TensorRT's own profile (trtexec `--exportProfile`), or Nsight Systems."
         ),
     )
 
 
 def busy_machine(subject: Subject) -> Iterator[Insight]:
-    """Others used the CPUs: half a CPU of load for each before, or a tenth of all while measuring.
+    """Report CPU use by other processes: a load of 0.5 per CPU before, or a tenth of all CPUs during the measurement.
 
-    ONNX Runtime's threads wait for each other after each layer: on two CPUs at a load of 10, PP-OCRv4's detection took
-    half as long with one thread as with two (tests/benchmarks/bench_diagnosis.py).
+    ONNX Runtime's threads synchronise after each layer: on two CPUs at a load of 10, PP-OCRv4's detection took half as
+    long with one thread as with two (tests/benchmarks/bench_diagnosis.py).
     """
     cpus = subject.profile.machine.cpu_count or 1
     load = _first(_part(subject, "before").get("load_average"))
@@ -69,9 +69,9 @@ def busy_machine(subject: Subject) -> Iterator[Insight]:
     others = _number(during.get("cpus_used_by_others")) + _number(during.get("cpus_taken_by_host"))
     told = []
     if load >= _BUSY_LOAD * cpus:
-        told.append(f"the load was {load:.2f} on {cpus} CPUs before it began")
+        told.append(f"the load was {load:.2f} on {cpus} CPUs before the measurement")
     if others >= _BUSY_SHARE * cpus:
-        told.append(f"other processes used {others:.2f} CPUs while it went on")
+        told.append(f"other processes used {others:.2f} CPUs during the measurement")
     if not told:
         return
     yield Insight(
@@ -79,14 +79,14 @@ def busy_machine(subject: Subject) -> Iterator[Insight]:
         title="The machine was busy",
         evidence=f"Here {' and '.join(told)}.",
         next_step=(
-            "Measure again when it is quiet, or compare only with what was measured in turns with this. Where it stays "
-            "busy, fewer threads than CPUs suffer less."
+            "Measure again on an idle machine, or compare only with profiles measured in turns with this one. If it "
+            "stays busy, use fewer threads than CPUs."
         ),
     )
 
 
 def clocks_not_fixed(subject: Subject) -> Iterator[Insight]:
-    """The CPU's frequency governor is not `performance`: clocks follow the load
+    """Report a CPU frequency governor other than `performance`: clocks follow the load
     (https://docs.kernel.org/admin-guide/pm/cpufreq.html).
     """
     governors = _part(subject, "before").get("governors")
@@ -98,12 +98,12 @@ def clocks_not_fixed(subject: Subject) -> Iterator[Insight]:
         score=0.0,
         title=f"The CPU governor is {slow[0]}",
         evidence=f"{len(slow)} of {len(named)} governors in use are not `performance` ({', '.join(slow[:3])}).",
-        next_step="Set it for the time of the measurement: `cpupower frequency-set -g performance`.",
+        next_step="Set it during measurements: `cpupower frequency-set -g performance`.",
     )
 
 
 def more_threads_than_cpus(subject: Subject) -> Iterator[Insight]:
-    """ONNX Runtime was told to use more threads than there are CPUs: they wait for each other, spinning
+    """Report more ONNX Runtime threads than CPUs: they spin while waiting for each other
     (https://onnxruntime.ai/docs/performance/tune-performance/threading.html).
     """
     threads, cpus = _number(subject.profile.options.get("threads")), subject.profile.machine.cpu_count or 0
@@ -113,12 +113,12 @@ def more_threads_than_cpus(subject: Subject) -> Iterator[Insight]:
         score=min(0.5, 1 - cpus / threads),
         title=f"{threads:.0f} threads on {cpus} {'CPU' if cpus == 1 else 'CPUs'}",
         evidence=f"`threads` is {threads:.0f}; this process may use {cpus}.",
-        next_step=f"Profile with `threads: {cpus}`, and with less.",
+        next_step=f"Profile with `threads: {cpus}`, and with fewer.",
     )
 
 
 def memory_beyond_weights(subject: Subject) -> Iterator[Insight]:
-    """Peak memory is 256 MiB or more, and four times what the weights need: activations or the arena take it."""
+    """Report a peak memory of at least 256 MiB and four times the weights: activations or the arena use it."""
     peak = subject.profile.peak_memory_bytes
     weights = sum(layer.weight_bytes for layer in subject.layers)
     if not weights or peak < _MUCH_MEMORY or peak < _MANY_TIMES * weights:
@@ -127,17 +127,17 @@ def memory_beyond_weights(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=0.0,
         title=f"Memory is {peak / weights:.0f} times the weights",
-        evidence=f"The peak is {size(peak)}, weights are {size(weights)}; the largest result is that of "
+        evidence=f"The peak is {size(peak)}, weights are {size(weights)}; the largest output is that of "
         f"{subject.call(largest)}, {size(subject.layers[largest].written_bytes)}.",
         next_step=(
-            "Try `memory_arena: false`, which gives memory back between passes, smaller batches, or smaller inputs."
+            "Try `memory_arena: false`, which releases memory between passes, smaller batches, or smaller inputs."
         ),
         layers=(largest,),
     )
 
 
 def larger_batches_pay(subject: Subject) -> Iterator[Insight]:
-    """In the batch sweep a larger batch gives a fifth more items a second than the smallest."""
+    """Report a larger batch with at least 20 % more throughput than the smallest in the batch sweep."""
     points = sorted(
         (point for point in subject.profile.batches if point.latency_ms and min(point.latency_ms) > 0),
         key=lambda point: point.batch,
@@ -154,7 +154,7 @@ def larger_batches_pay(subject: Subject) -> Iterator[Insight]:
         evidence=f"{best.items_per_s:.4g} items a second at batch {best.batch}, {points[0].items_per_s:.4g} at batch "
         f"{points[0].batch}. A batch takes {milliseconds(best.latency.median_ms)} instead of "
         f"{milliseconds(points[0].latency.median_ms)} ({share(1 - 1 / gain)} less for each item).",
-        next_step=f"Where requests may wait for each other, collect them to batches of {best.batch}.",
+        next_step=f"If requests may wait for each other, collect them into batches of {best.batch}.",
     )
 
 
@@ -168,5 +168,5 @@ def _first(value: JsonValue) -> float:
 
 
 def _number(value: JsonValue) -> float:
-    """0 for what is none, and for what is not finite."""
+    """Return a finite number; 0 for anything else."""
     return float(value) if isinstance(value, int | float) and abs(value) < 1e15 else 0.0

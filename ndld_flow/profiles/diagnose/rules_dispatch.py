@@ -1,4 +1,4 @@
-"""Rules on the cost of starting layers."""
+"""Rules on the cost of launching layers."""
 
 from __future__ import annotations
 
@@ -9,31 +9,36 @@ from ndld_flow.profiles.diagnose.insight import Insight
 from ndld_flow.profiles.diagnose.subject import Subject, layers_word
 
 START_CPU_MS = 0.0002
-"""What ONNX Runtime 1.31 needs to start one node on a CPU: 0.16 to 0.24 us (tests/benchmarks/bench_diagnosis.py)."""
+"""Time that ONNX Runtime 1.31 needs to start one node on a CPU: 0.16 to 0.24 us (tests/benchmarks/bench_diagnosis.py).
+"""
 START_GPU_MS = 0.003
-"""What launching one kernel takes on the host (https://developer.nvidia.com/blog/cuda-graphs/: 2.2 us to 3.8 us)."""
+"""Time to launch one kernel on the host (https://developer.nvidia.com/blog/cuda-graphs/: 2.2 us to 3.8 us)."""
 _TINY_CPU, _TINY_GPU = 10, 2
-"""A layer that takes less than this many starts is tiny. A GPU is started ahead of time, while it still computes."""
+"""A layer is tiny if it takes less than this many launches. On a GPU, launches overlap with computing."""
 _FEWEST = 20
 _WORTH_A_LOOK = 0.1
 ENQUEUE_BOUND = 0.8
-"""trtexec warns from here on ("Throughput may be bound by Enqueue Time",
+"""Threshold of trtexec's warning ("Throughput may be bound by Enqueue Time",
 https://github.com/NVIDIA/TensorRT/blob/main/samples/common/sampleReporting.cpp)."""
 
 
 def start_ms(subject: Subject) -> float:
-    """What starting one layer costs here, about."""
+    """Return the approximate time to launch one layer."""
     return START_GPU_MS if subject.on_gpu else START_CPU_MS
 
 
 def executed_layers(subject: Subject) -> int:
-    """In one pass: a body that runs often counts as often, as the timeline shows it. What takes no time is not run."""
+    """Return the number of layers executed in one pass, by the timeline: repeated bodies count each time; layers
+    without time do not.
+    """
     took_time = sum(median_ms > 0 for median_ms in subject.medians_ms)
     return max(took_time, sum(span.kind == "layer" and span.duration_ms > 0 for span in subject.profile.timeline))
 
 
 def are_tiny(subject: Subject) -> bool:
-    """Whether starting layers is a part of the latency. Where launching is told apart, `bound_by_enqueue` decides."""
+    """Return whether launching layers is a relevant part of the latency. If enqueue times are recorded,
+    `bound_by_enqueue` decides.
+    """
     executed = executed_layers(subject)
     if executed < _FEWEST or subject.latency_ms <= 0 or subject.lane_ms(lambda run: run.enqueue_ms) is not None:
         return False
@@ -41,15 +46,14 @@ def are_tiny(subject: Subject) -> bool:
 
 
 def tiny_ms(subject: Subject) -> float:
-    """A layer that takes less is hardly longer than its start."""
+    """Return the time below which a layer is tiny."""
     return start_ms(subject) * (_TINY_GPU if subject.on_gpu else _TINY_CPU)
 
 
 def outside_layers(subject: Subject) -> float:
-    """The part of the latency that is neither in layers nor in copies that are told apart, 0 to 1.
+    """Return the part of the latency that is neither in layers nor in separately recorded copies, 0 to 1.
 
-    0 where every pass was taken with the profiler on, which needs its time between layers, and where the time on the
-    device is not known.
+    0 if every pass ran with the profiler on, which takes time between layers, and if the time on the device is unknown.
     """
     if subject.times_are_the_hosts:
         return 0.0
@@ -61,9 +65,9 @@ def outside_layers(subject: Subject) -> float:
 
 
 def many_tiny_layers(subject: Subject) -> Iterator[Insight]:
-    """20 layers or more take so little on average that starting them is a part of the latency.
+    """Report at least 20 layers so short that launching them is a relevant part of the latency.
 
-    Larger batches, fused layers and CUDA graphs all make starts count less
+    Larger batches, fused layers and CUDA graphs reduce the cost of launches
     (https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/optimization.html, "Batching", "CUDA Graphs").
     """
     if not are_tiny(subject):
@@ -77,9 +81,9 @@ def many_tiny_layers(subject: Subject) -> Iterator[Insight]:
         score=saved,
         title=f"{count(executed)} layers, most of them tiny",
         evidence=f"{milliseconds(subject.latency_ms)} for {count(executed)} executed layers are "
-        f"{milliseconds(subject.latency_ms / executed)} each; starting one takes about {milliseconds(start)}, "
+        f"{milliseconds(subject.latency_ms / executed)} each; launching one takes about {milliseconds(start)}, "
         f"{share(saved)} of the latency in all.",
-        next_step=f"Use larger batches where the task allows it, and run `sanitize` to fuse and fold layers. {remedy}.",
+        next_step=f"Use larger batches if possible, and run `sanitize` to fuse and fold layers. {remedy}.",
         layers=subject.longest_first(
             position for position, median_ms in enumerate(subject.medians_ms) if 0 < median_ms < tiny_ms(subject)
         ),
@@ -87,7 +91,7 @@ def many_tiny_layers(subject: Subject) -> Iterator[Insight]:
 
 
 def time_outside_layers(subject: Subject) -> Iterator[Insight]:
-    """A tenth or more of the latency lies outside all layers: the layer pass, slower as it is, sums up to less."""
+    """Report at least a tenth of the latency outside all layers, even though the layer pass is slower."""
     outside = outside_layers(subject)
     if outside < _WORTH_A_LOOK:
         return
@@ -95,19 +99,19 @@ def time_outside_layers(subject: Subject) -> Iterator[Insight]:
         score=outside / 2,
         title=f"{share(outside)} of the latency is outside layers",
         evidence=f"All layers take {milliseconds(subject.layers_sum_ms)} a pass, the timing pass "
-        f"{milliseconds(subject.latency_ms)}, with {layers_word(executed_layers(subject))} to start.",
+        f"{milliseconds(subject.latency_ms)}, with {layers_word(executed_layers(subject))} to launch.",
         next_step=(
-            "Look at the pauses in the timeline. Inputs and outputs that are copied, many small layers, and more "
-            "threads than free CPUs are the usual causes."
+            "Look at the gaps in the timeline. Copies of inputs and outputs, many small layers, and more "
+            "threads than idle CPUs are the usual causes."
         ),
     )
 
 
 def layers_explain_little(subject: Subject) -> Iterator[Insight]:
-    """A tenth or more of the latency is neither in the medians of layers nor known to be between layers.
+    """Report at least a tenth of the latency that is neither in the layers' medians nor known to be between layers.
 
-    In each pass other layers may be interrupted: their medians then sum up to far less than a pass takes. And where
-    latencies were measured with ONNX Runtime's profiler on, its own work is a part of them.
+    If different layers are interrupted in each pass, their medians add up to less than a pass. With ONNX Runtime's
+    profiler on, latencies include its own work.
     """
     latency_ms = subject.latency_ms
     if subject.times_are_the_hosts or not subject.layers_ms or not subject.profile.latency_ms:
@@ -116,10 +120,10 @@ def layers_explain_little(subject: Subject) -> Iterator[Insight]:
         yield Insight(
             score=0.0,
             title=f"The medians of the layers explain {share(subject.layers_ms / latency_ms)} of the latency",
-            evidence=f"They sum up to {milliseconds(subject.layers_ms)} of {milliseconds(latency_ms)}. The layers of "
-            f"one pass take {milliseconds(subject.layers_sum_ms)}: in each pass others are slow.",
+            evidence=f"They add up to {milliseconds(subject.layers_ms)} of {milliseconds(latency_ms)}. The layers of "
+            f"one pass take {milliseconds(subject.layers_sum_ms)}: different layers are slow in each pass.",
             next_step=(
-                "Passes are interrupted, by other processes or by threads that wait for each other: measure on a quiet "
+                "Passes are interrupted, by other processes or by threads that wait for each other: measure on an idle "
                 "machine, or with `threads: 1`. Until then, read shares of layers as shares of their sum."
             ),
         )
@@ -137,17 +141,17 @@ def layers_explain_little(subject: Subject) -> Iterator[Insight]:
 
 
 def bound_by_enqueue(subject: Subject) -> Iterator[Insight]:
-    """Launching takes 80 % of the time on the device or more: trtexec's own threshold."""
+    """Report enqueueing that takes at least 80 % of the device time, trtexec's own threshold."""
     enqueue = subject.lane_ms(lambda run: run.enqueue_ms)
     compute = subject.lane_ms(lambda run: run.compute_ms)
     if enqueue is None or compute is None or enqueue <= ENQUEUE_BOUND * compute:
         return
     yield Insight(
         score=max(0.0, min(1.0, (enqueue - compute) / subject.latency_ms)) if subject.latency_ms else 0.0,
-        title="The host needs as long to launch a pass as the device to run it",
+        title="The host takes as long to enqueue a pass as the device to run it",
         evidence=f"Enqueueing takes {milliseconds(enqueue)}, computing {milliseconds(compute)} (medians).",
         next_step=(
             "Use a CUDA graph (trtexec: `--useCudaGraph`; ONNX Runtime: the provider option `enable_cuda_graph`), or "
-            "larger batches. Check that nothing else keeps the host's CPU busy."
+            "larger batches. Check that the host's CPU is otherwise idle."
         ),
     )

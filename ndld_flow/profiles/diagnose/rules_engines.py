@@ -1,4 +1,4 @@
-"""Rules on what an engine is made of. Nothing was measured: they say what is so, not what it costs."""
+"""Rules on the layers of an engine. Nothing was measured: they report facts, not costs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ _SHAPE_COPIES = ("shapehosttodevice", "devicetoshapehost")
 
 
 def reformats_at_the_ends(subject: EngineSubject) -> Iterator[Insight]:
-    """A reformat reads an input of the engine or writes an output: whoever calls it could hand the tensor over as the
-    engine wants it (https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/advanced.html,
-    "I/O formats").
+    """Report reformats of the engine's inputs and outputs, which the caller could pass in the engine's own format
+    (https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/advanced.html, "I/O formats").
     """
     ends = {one.name: f"input {one_line(one.name)}" for one in subject.profile.inputs if one.name}
     ends |= {one.name: f"output {one_line(one.name)}" for one in subject.profile.outputs if one.name}
@@ -38,17 +37,17 @@ def reformats_at_the_ends(subject: EngineSubject) -> Iterator[Insight]:
     yield Insight(
         score=0,
         title=f"{layers_word(len(found))} reformatting at the engine's inputs and outputs",
-        evidence=f"{', '.join(ways)}{more}: in every pass, whatever the caller does.",
+        evidence=f"{', '.join(ways)}{more}, in every pass.",
         next_step=(
-            "If the caller can hand tensors over in the engine's own format, say so with `advanced.io_formats`, and "
-            "let `advanced.direct_io` refuse reformats."
+            "If the caller can pass tensors in the engine's own format, set `advanced.io_formats`, and "
+            "set `advanced.direct_io` to refuse reformats."
         ),
         layers=tuple(found),
     )
 
 
 def reformats_inside(subject: EngineSubject) -> Iterator[Insight]:
-    """Neighbouring layers want their tensors in different formats or types."""
+    """Report reformats between layers that use different formats or types."""
     ends = {one.name for one in (*subject.profile.inputs, *subject.profile.outputs)}
     inside = subject.where(
         lambda layer: (
@@ -61,19 +60,19 @@ def reformats_inside(subject: EngineSubject) -> Iterator[Insight]:
         return
     changing = [place for place in inside if _changes_type(subject.layers[place])]
     types = f"; {len(changing)} of them change the type too" if changing else ""
-    fewer = " Fewer changes of precision between neighbours leave fewer of them." if changing else ""
+    fewer = " Fewer precision changes between neighbours reduce their number." if changing else ""
     yield Insight(
         score=0,
-        title=f"{layers_word(len(inside))} reformatting between others",
-        evidence=f"{share(len(inside) / len(subject.layers))} of {layers_word(len(subject.layers))} only change how a "
-        f"tensor lies in memory{types}.",
-        next_step=f"Measure them with `profile`: what they cost is not known here.{fewer}",
+        title=f"{layers_word(len(inside))} reformatting between other layers",
+        evidence=f"{share(len(inside) / len(subject.layers))} of {layers_word(len(subject.layers))} only change a "
+        f"tensor's memory layout{types}.",
+        next_step=f"Measure their cost with `profile`.{fewer}",
         layers=inside,
     )
 
 
 def single_precision_among_half(subject: EngineSubject) -> Iterator[Insight]:
-    """An engine that computes in half precision has layers that compute in single."""
+    """Report float32 layers in an engine that mostly computes in half precision."""
     halves = [place for place in subject.computing if subject.layers[place].precision in _HALVES]
     single = tuple(place for place in subject.computing if subject.layers[place].precision == "float32")
     if not halves or not single:
@@ -81,13 +80,13 @@ def single_precision_among_half(subject: EngineSubject) -> Iterator[Insight]:
     typed = subject.is_strongly_typed
     yield Insight(
         score=0,
-        title=f"{layers_word(len(single))} of {count(len(subject.layers))} in single precision among some in half",
+        title=f"{layers_word(len(single))} of {count(len(subject.layers))} in float32 in a half-precision engine",
         evidence=f"{subject.call_types(single)} compute in float32; {layers_word(len(halves))} in half precision"
         f"{_of_unknown(subject)}.",
         next_step=(
-            "Types are the model's: `convert_fp16` (`block`, `keep_io`) or `constrain_precision` decides them."
+            "The model decides the types: see `block` and `keep_io` of `convert_fp16`, and `constrain_precision`."
             if typed
-            else "TensorRT found them faster so, or has no half precision for them, or was told to: see the "
+            else "TensorRT found them faster, has no half-precision kernel for them, or was constrained: see the "
             "constraints. The model's outputs keep their type unless `advanced.io_formats` says otherwise."
         ),
         layers=single,
@@ -95,9 +94,9 @@ def single_precision_among_half(subject: EngineSubject) -> Iterator[Insight]:
 
 
 def single_precision_only(subject: EngineSubject) -> Iterator[Insight]:
-    """A strongly typed engine of a float32 model computes nothing in half precision: no flag can change that.
+    """Report a strongly typed engine of a float32 model, where no flag enables half precision.
 
-    A tensor or weights of another type anywhere mean that some of it computes otherwise.
+    Any tensor or weights of another type show that some layers compute differently.
     """
     if not subject.is_strongly_typed or not subject.computing:
         return
@@ -107,9 +106,9 @@ def single_precision_only(subject: EngineSubject) -> Iterator[Insight]:
         return
     yield Insight(
         score=0,
-        title="All of it computes in single precision",
+        title="All layers compute in single precision",
         evidence=f"All {layers_word(len(subject.computing))} that compute in floating point compute in float32, as the "
-        "model says; the network is strongly typed, so that no builder flag changes it.",
+        "model specifies; the network is strongly typed, so that no builder flag changes it.",
         next_step=(
             "Put `convert_fp16` before this step, and `check_accuracy` after it: the engine takes its types from the "
             "model."
@@ -119,7 +118,7 @@ def single_precision_only(subject: EngineSubject) -> Iterator[Insight]:
 
 
 def constraints_ignored(subject: EngineSubject) -> Iterator[Insight]:
-    """A precision was asked for and not given."""
+    """Report precision constraints that the build ignored."""
     constraints = subject.build.constraints if subject.build is not None else ()
     ignored = [one for one in constraints if one.is_ignored]
     if not ignored:
@@ -129,14 +128,14 @@ def constraints_ignored(subject: EngineSubject) -> Iterator[Insight]:
     yield Insight(
         score=0,
         title=f"{len(ignored)} of {len(constraints)} precision constraints were ignored",
-        evidence=f"Such as {one_line(first.precision)} for {one_line(first.node)}: {one_line(why) or 'not told why'}.",
-        next_step="The table of constraints tells the reason for each; where they must hold, say `typing: obey`.",
+        evidence=f"Such as {one_line(first.precision)} for {one_line(first.node)}: {one_line(why) or 'no reason'}.",
+        next_step="The table of constraints shows the reasons. If constraints must hold, set `typing: obey`.",
         layers=subject.where(lambda layer: not nodes.isdisjoint(layer.onnx_nodes)),
     )
 
 
 def asked_but_not_given(subject: EngineSubject) -> Iterator[Insight]:
-    """A constraint was set, and TensorRT chose another precision all the same: `typing: prefer` lets it."""
+    """Report layers for which TensorRT chose another precision than requested, as `typing: prefer` permits."""
     ignored = ignored_nodes(subject.build)
     missed = [
         place
@@ -146,13 +145,13 @@ def asked_but_not_given(subject: EngineSubject) -> Iterator[Insight]:
     if not missed:
         return
     ways = [
-        f"{one_line(layer.name)} ({one_line(layer.asked_precision)} asked, computes in {layer.precision})"
+        f"{one_line(layer.name)} ({one_line(layer.asked_precision)} requested, computes in {layer.precision})"
         for layer in (subject.layers[place] for place in missed[:3])
     ]
     more = f" and {len(missed) - 3} more" if len(missed) > 3 else ""
     yield Insight(
         score=0,
-        title=f"{layers_word(len(missed))} asked for a precision and not given it",
+        title=f"{layers_word(len(missed))} without the requested precision",
         evidence=f"{', '.join(ways)}{more}.",
         next_step=(
             "`typing: obey` refuses to build where a constraint cannot be met; with `apply_precision` and "
@@ -163,7 +162,7 @@ def asked_but_not_given(subject: EngineSubject) -> Iterator[Insight]:
 
 
 def weights_beyond_half(subject: EngineSubject) -> Iterator[Insight]:
-    """The builder said that weights do not fit into FP16."""
+    """Report the builder's warning that weights do not fit into FP16."""
     told = [one for one in _warnings(subject) if "FP16" in one and ("subnormal" in one or "infinity" in one.lower())]
     if not told:
         return
@@ -172,45 +171,45 @@ def weights_beyond_half(subject: EngineSubject) -> Iterator[Insight]:
         title="Weights that FP16 cannot hold",
         evidence=f"The builder warns: {short_name(told[0].lstrip('- '), 300)}",
         next_step=(
-            "Check the outputs with `check_accuracy`; if they are off, keep the layers of these weights in fp32 with "
+            "Check the outputs with `check_accuracy`; if they are wrong, keep the layers of these weights in fp32 with "
             "`constrain_precision`, or block them in `convert_fp16`."
         ),
     )
 
 
 def outputs_are_made_up(subject: EngineSubject) -> Iterator[Insight]:
-    """INT8 ranges are placeholders."""
+    """Report placeholder INT8 ranges."""
     if subject.option("placeholder_ranges") is not True:
         return
     yield Insight(
         score=0,
-        title="Its outputs are wrong on purpose",
-        evidence="Tensors have made-up INT8 ranges (`placeholder_ranges`): the engine is good for measuring only.",
-        next_step="Calibrate (`calibration_cache`) before its outputs are used.",
+        title="The outputs are meaningless on purpose",
+        evidence="Tensors have placeholder INT8 ranges (`placeholder_ranges`): the engine is only for measuring.",
+        next_step="Calibrate (`calibration_cache`) before using its outputs.",
     )
 
 
 def weights_are_missing(subject: EngineSubject) -> Iterator[Insight]:
-    """A stripped engine runs only after it was refitted."""
+    """Report a stripped engine, which runs only after refitting."""
     if subject.option("weights") != "strip":
         return
     yield Insight(
         score=0,
         title="The engine holds no weights",
-        evidence="It was built with `weights: strip`: whoever loads it must refit it before it runs.",
-        next_step="Ship the ONNX model beside it, or build with `weights: fixed`.",
+        evidence="It was built with `weights: strip` and must be refitted before it runs.",
+        next_step="Ship the ONNX model with it, or build with `weights: fixed`.",
     )
 
 
 def shapes_between_host_and_device(subject: EngineSubject) -> Iterator[Insight]:
-    """Values of shapes are copied between host and device."""
+    """Report copies of shape values between host and device."""
     copies = subject.where(lambda layer: layer.type.lower() in _SHAPE_COPIES)
     if not copies:
         return
     yield Insight(
         score=0,
         title=f"{layers_word(len(copies))} copying shapes between host and device",
-        evidence=f"{subject.call_types(copies)}: shapes are computed from values that the device holds.",
+        evidence=f"{subject.call_types(copies)}: shapes are computed from values on the device.",
         next_step=(
             "If the inputs always have one shape, run `fix_shapes` and `sanitize` first: shapes become constants."
         ),
@@ -220,7 +219,7 @@ def shapes_between_host_and_device(subject: EngineSubject) -> Iterator[Insight]:
 
 def _of_unknown(subject: EngineSubject) -> str:
     unknown = subject.where(lambda layer: layer.role == "compute" and not layer.precision)
-    return f"; for {count(len(unknown))} more it is not known" if unknown else ""
+    return f"; for {count(len(unknown))} more it is unknown" if unknown else ""
 
 
 def _way(layer: Layer) -> str:

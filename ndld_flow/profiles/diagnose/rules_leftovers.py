@@ -1,4 +1,4 @@
-"""Rules on what could have been computed before, or fused."""
+"""Rules on computation that could be folded or fused."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _SHAPES = ("Shape", "Size")
 _FEWEST_SHAPES = 3
 _INTEGERS = ("int64", "int32", "bool")
 _FEW_VALUES = 64
-"""A tensor with so few integers is a shape, an axis or an index."""
+"""A tensor of at most this many integers is a shape, an axis or an index."""
 _WORTH_A_LOOK = 0.02
 _CONVOLUTIONS = ("Conv", "FusedConv", "ConvTranspose")
 _AFFINE = ("Mul", "Add", "Sub", "Div")
 _LONGEST_WAY = 8
-"""Layers between a convolution and what can be folded into it."""
+"""Maximum number of layers between a convolution and a layer that can be folded into it."""
 
 _Says = Callable[[Layer], bool]
 
 
 def shapes_at_run_time(subject: Subject) -> Iterator[Insight]:
-    """Three Shape layers or more run in each pass, with what is computed from them.
+    """Report at least three Shape layers per pass, with the layers computed from them.
 
-    With fixed input shapes all of it is constant, and the runtime plans memory ahead
+    With fixed input shapes their results are constants, and the runtime plans memory ahead
     (https://onnxruntime.ai/docs/tutorials/mobile/helpers/make-dynamic-shape-fixed.html).
     """
     shapes = subject.where(lambda layer: layer.type in _SHAPES)
@@ -47,34 +47,34 @@ def shapes_at_run_time(subject: Subject) -> Iterator[Insight]:
 
 
 def normalization_not_folded(subject: Subject) -> Iterator[Insight]:
-    """A BatchNormalization reads what a convolution writes and nothing else does: at inference it is a factor and an
-    offset for each channel, which the convolution's weights can hold (Jacob et al., 2017,
+    """Report a BatchNormalization that is the only reader of a convolution: at inference it is a factor and an offset
+    per channel, which can be folded into the convolution's weights (Jacob et al., 2017,
     https://arxiv.org/abs/1712.05877, section 3.2).
     """
     yield from _after_convolution(
         subject,
         lambda layer: layer.type == "BatchNormalization",
-        "normalizing what a convolution writes",
+        "normalizing a convolution's output",
         "Run `sanitize` with `fuse: true`: it folds BatchNormalization into the weights.",
     )
 
 
 def factor_not_folded(subject: Subject) -> Iterator[Insight]:
-    """A Mul, Add, Sub or Div with a constant of one value, or one for each channel, reads what a convolution writes
-    and nothing else does: the convolution's weights and bias can hold it.
+    """Report a Mul, Add, Sub or Div with a constant (one value, or one per channel) that is the only reader of a
+    convolution: it can be folded into the convolution's weights and bias.
     """
     yield from _after_convolution(
         subject,
         _is_affine,
-        "scaling or shifting what a convolution writes",
+        "scaling or shifting a convolution's output",
         "Run `sanitize` with `fuse: true`: it folds constant factors and offsets into the convolution's weights.",
     )
 
 
 def activation_not_fused(subject: Subject) -> Iterator[Insight]:
-    """Sigmoid and a Mul of its input: Swish, in two layers instead of one (https://arxiv.org/abs/1710.05941).
+    """Report Sigmoid and a Mul of its input: Swish in two layers instead of one (https://arxiv.org/abs/1710.05941).
 
-    Half of the Mul and all of the traffic between is taken as the saving: the time of the shorter of the two.
+    The estimated saving is the time of the shorter of the two.
     """
     pairs = [pair for position, layer in enumerate(subject.layers) if (pair := _swish(subject, position, layer))]
     saved = sum(min(subject.share([one]) for one in pair) for pair in pairs)
@@ -87,18 +87,18 @@ def activation_not_fused(subject: Subject) -> Iterator[Insight]:
         evidence=f"x * sigmoid(x) in {layers_word(len(positions))}: {subject.took(positions)}. The "
         f"longest is {subject.call(positions[0])}.",
         next_step=(
-            "Export the activation as one operator (Swish since opset 24), or use a runtime that fuses the two: ONNX "
-            "Runtime does from `optimization: extended` on, TensorRT always."
+            "Export the activation as one operator (Swish since opset 24), or use a runtime that fuses both: ONNX "
+            "Runtime with `optimization: extended` or higher, or TensorRT."
         ),
         layers=positions,
     )
 
 
 def hard_swish_in_parts(subject: Subject) -> Iterator[Insight]:
-    """x * clip(x + 3, 0, 6) / 6 in four layers, as exporters write HardSwish before opset 14
+    """Report x * clip(x + 3, 0, 6) / 6 in four layers, as exporters write HardSwish before opset 14
     (https://arxiv.org/abs/1905.02244, section 5.2).
 
-    All but the longest of the four is taken as the saving. With HardSwish in their place PP-OCRv4's detection needed
+    The estimated saving is all but the longest of the four. With HardSwish instead, PP-OCRv4's detection needed
     10 % less CPU time on ONNX Runtime 1.31 (tests/benchmarks/bench_diagnosis.py), and its output differed by 2e-7.
     """
     found = [parts for position in range(len(subject.layers)) if (parts := _hard_swish(subject, position))]
@@ -132,7 +132,7 @@ def _elements(shape: tuple[int, ...]) -> int:
 
 
 def _is_affine(layer: Layer) -> bool:
-    """One input is a constant that is broadcast along all axes, or all but one."""
+    """Return whether one input is a constant that is broadcast along all axes, or all but one."""
     if layer.type not in _AFFINE or not layer.weight_bytes or len(layer.inputs) != 2 or not layer.outputs:
         return False
     smaller = min((tensor.shape for tensor in layer.inputs), key=_elements)
@@ -157,7 +157,8 @@ def _after_convolution(subject: Subject, says: _Says, what: str, next_step: str)
 
 
 def _reads_convolution(subject: Subject, layer: Layer) -> bool:
-    """Directly, through reorders, or through such layers themselves; and nobody else reads it."""
+    """Return whether a layer is the only reader of a convolution, directly, through reorders or through similar
+    layers."""
     for _ in range(_LONGEST_WAY):
         made = [(tensor.name, subject.makers[tensor.name]) for tensor in layer.inputs if tensor.name in subject.makers]
         if len(made) != 1 or len(subject.readers[made[0][0]]) != 1:
@@ -171,7 +172,7 @@ def _reads_convolution(subject: Subject, layer: Layer) -> bool:
 
 
 def _hard_swish(subject: Subject, position: int) -> tuple[int, ...]:
-    """The four layers around this Clip; the division may come before the product."""
+    """Return the four layers around this Clip; the division may come before the product."""
     clip = subject.layers[position]
     if clip.type != "Clip":
         return ()
@@ -188,7 +189,7 @@ def _hard_swish(subject: Subject, position: int) -> tuple[int, ...]:
 
 
 def _made_by(subject: Subject, layer: Layer, kind: str) -> int | None:
-    """The layer of this type that makes one of its inputs."""
+    """Return the layer of type `kind` that writes one of its inputs."""
     makers = (subject.makers.get(tensor.name) for tensor in layer.inputs)
     return next((maker for maker in makers if maker is not None and subject.layers[maker].type == kind), None)
 

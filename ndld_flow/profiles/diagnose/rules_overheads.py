@@ -1,4 +1,4 @@
-"""Rules on what layers do that is no work of the model: reformats, casts, copies, control."""
+"""Rules on overhead: reformats, casts, copies, control flow."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ndld_flow.profiles.diagnose.subject import Subject, layers_word
 from ndld_flow.records.profile import LayerRole
 
 _WORTH_A_LOOK = 0.03
-"""Less of the latency than this is no reason to change a model."""
+"""Minimum share of the latency that justifies a change of the model."""
 _REORDERS = ("ReorderInput", "ReorderOutput")
 
 
 def reformats(subject: Subject) -> Iterator[Insight]:
-    """Layers that change a tensor's layout, and not its type, take 3 % or more.
+    """Report layers that change a tensor's layout, but not its type, and take at least 3 %.
 
-    ONNX Runtime's CPU provider computes convolutions in blocks of channels (NCHWc) and reorders wherever a neighbour
-    has no such kernel; TensorRT reformats where neighbours differ in precision or format
+    ONNX Runtime's CPU provider computes convolutions in blocks of channels (NCHWc) and reorders if a neighbour has no
+    such kernel; TensorRT reformats where neighbours differ in precision or format
     (https://onnxruntime.ai/docs/performance/model-optimizations/graph-optimizations.html, "layout optimizations";
-    https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/optimization.html). Half of their time is taken as
-    the saving: some stay. Giving up the blocked layout is no way out: without it PP-OCRv4's models need a third more
-    CPU time (`optimization: extended`, tests/benchmarks/bench_diagnosis.py).
+    https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/optimization.html). The estimated saving is half of
+    their time, as some remain. Giving up the blocked layout does not help: without it PP-OCRv4's models need a third
+    more CPU time (`optimization: extended`, tests/benchmarks/bench_diagnosis.py).
     """
     positions = tuple(place for place in _in_role(subject, "reformat") if not changes_type(subject.layers[place]))
     part = subject.share(positions)
@@ -31,14 +31,14 @@ def reformats(subject: Subject) -> Iterator[Insight]:
         return
     if any(subject.layers[position].type in _REORDERS for position in positions):
         next_step = (
-            "They stand where a layer between convolutions has no kernel for blocks of channels: run `sanitize` with "
-            "`fuse: true`, and export activations as Relu or as one operator. `optimization: extended` shows what it "
-            "is without blocks; that is slower as a rule."
+            "They occur where a layer between convolutions has no kernel for blocks of channels: run `sanitize` with "
+            "`fuse: true`, and export activations as Relu or as one operator. `optimization: extended` disables the "
+            "blocks, which is usually slower."
         )
     else:
         next_step = (
-            "Look at the neighbours of the longest reformats: their kernels want different formats. At inputs and "
-            "outputs the caller can use the format inside (`advanced.io_formats` of `build_engine`)."
+            "Look at the neighbours of the longest reformats: their kernels use different formats. At inputs and "
+            "outputs the caller can use the engine's format (`advanced.io_formats` of `build_engine`)."
         )
     yield Insight(
         score=part / 2,
@@ -51,7 +51,7 @@ def reformats(subject: Subject) -> Iterator[Insight]:
 
 
 def casts(subject: Subject) -> Iterator[Insight]:
-    """Casts take 3 % or more: precisions meet too often. A cast moves data and computes nothing."""
+    """Report casts that take at least 3 %: precision changes too often."""
     positions = _in_role(subject, "cast")
     part = subject.share(positions)
     if part < _WORTH_A_LOOK:
@@ -60,11 +60,11 @@ def casts(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=part * 0.8,
         title=f"Casts take {share(part)} of {subject.whole}",
-        evidence=f"{layers_word(len(positions))}, {put_in} of them with no counterpart in the model: "
+        evidence=f"{layers_word(len(positions))}, {put_in} of them not in the model: "
         f"{subject.took(positions)}. The longest is {subject.call(positions[0])}.",
         next_step=(
-            "Let neighbours have one precision: put what stands between two blocked layers into `block` of "
-            "`convert_fp16` too, or take single layers out of it. Casts that the runtime puts in say that the provider "
+            "Give neighbours the same precision: add layers between two blocked layers to `block` of "
+            "`convert_fp16`, or remove single layers from it. Casts that the runtime inserts show that the provider "
             "has no kernel for that precision."
         ),
         layers=positions,
@@ -72,9 +72,9 @@ def casts(subject: Subject) -> Iterator[Insight]:
 
 
 def copies(subject: Subject) -> Iterator[Insight]:
-    """Tensors are copied between host and device within the model, in any amount.
+    """Report copies of tensors between host and device within the model, of any size.
 
-    ONNX Runtime puts a copy where neighbours run on different devices, and each waits for the device
+    ONNX Runtime inserts a copy between neighbours on different devices, and each waits for the device
     (https://onnxruntime.ai/docs/performance/tune-performance/troubleshooting.html).
     """
     positions = _in_role(subject, "copy")
@@ -86,17 +86,17 @@ def copies(subject: Subject) -> Iterator[Insight]:
         title=f"{layers_word(len(positions))} copying tensors between host and device",
         evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of {subject.whole}).",
         next_step=(
-            "Find the layers on the CPU around them: replace their operators by some that the device has, or run "
-            "`fix_shapes` and `sanitize` where they only compute shapes."
+            "Find the adjacent layers on the CPU: replace their operators with supported ones, or run "
+            "`fix_shapes` and `sanitize` if they only compute shapes."
         ),
         layers=positions,
     )
 
 
 def control_flow_on_gpu(subject: Subject) -> Iterator[Insight]:
-    """If, Loop or Scan in a session on a GPU: the condition is read on the host, so the host waits for the device in
-    every round, and CUDA graphs cannot be used (https://onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider
-    .html, "Using CUDA Graphs").
+    """Report If, Loop or Scan in a session on a GPU: the condition is read on the host, so the host waits for the
+    device in every iteration, and CUDA graphs cannot be used
+    (https://onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider .html, "Using CUDA Graphs").
     """
     positions = _in_role(subject, "control")
     if not positions or not subject.on_gpu:
@@ -107,14 +107,14 @@ def control_flow_on_gpu(subject: Subject) -> Iterator[Insight]:
         title=f"Control flow on a GPU: {subject.call_types(positions)}",
         evidence=f"They take {subject.took(positions)} without their bodies ({share(part)} of {subject.whole}).",
         next_step=(
-            "Make the input that decides the branch a constant and run `sanitize`, which takes the branch once and for "
-            "all; unroll loops of a known length when exporting."
+            "Make the input that decides the branch a constant and run `sanitize`, which resolves the branch "
+            "statically; unroll loops of a known length when exporting."
         ),
         layers=positions,
     )
 
 
 def _in_role(subject: Subject, role: LayerRole) -> tuple[int, ...]:
-    """Those that take time: TensorRT lists some that only rename a tensor."""
+    """Return the layers of a role that take time; TensorRT lists some that only rename a tensor."""
     found = (position for position, layer in enumerate(subject.layers) if layer.role == role)
     return subject.longest_first(position for position in found if subject.medians_ms[position] > 0)

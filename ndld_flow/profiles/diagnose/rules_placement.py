@@ -1,4 +1,4 @@
-"""Rules on where layers run and in which precision."""
+"""Rules on the placement and precision of layers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _MOSTLY = 0.8
 
 
 def cpu_fallback(subject: Subject) -> Iterator[Insight]:
-    """A session on another provider runs layers on the CPU: the device waits for them, and tensors are copied.
+    """Report layers on the CPU in a session on another provider: the device waits for them, and tensors are copied.
 
-    ONNX Runtime gives nodes to the CPU that the provider has no kernel for, and shape computations on purpose
+    ONNX Runtime places nodes without a kernel of the provider on the CPU, and shape computations on purpose
     (https://onnxruntime.ai/docs/execution-providers/, "the nodes that are not supported fall back to CPU").
     """
     if subject.profile.backend != "onnxruntime" or not subject.on_gpu:
@@ -31,9 +31,9 @@ def cpu_fallback(subject: Subject) -> Iterator[Insight]:
         score=part,
         title=f"{layers_word(len(positions))} on the CPU instead of the device",
         evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of {subject.whole}), "
-        f"though the session asks for {subject.profile.providers[0]}.",
+        f"although the session requests {subject.profile.providers[0]}.",
         next_step=(
-            "Run `fix_shapes` and `sanitize` where they compute shapes. Otherwise the provider has no kernel for this "
+            "Run `fix_shapes` and `sanitize` if they compute shapes. Otherwise the provider has no kernel for this "
             "operator, type or version of the opset: replace it, or try another opset."
         ),
         layers=positions,
@@ -41,7 +41,7 @@ def cpu_fallback(subject: Subject) -> Iterator[Insight]:
 
 
 def single_precision_left(subject: Subject) -> Iterator[Insight]:
-    """A model that multiplies mostly in half precision has layers that multiply in float32, and they take 3 %."""
+    """Report float32 products in a mostly half-precision model that take at least 3 %."""
     halves = _macs(subject, _HALVES)
     singles = _macs(subject, ("float32",))
     if halves <= singles:
@@ -56,7 +56,7 @@ def single_precision_left(subject: Subject) -> Iterator[Insight]:
         evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of {subject.whole}) for "
         f"{share(singles / (singles + halves))} of the multiplications. The longest is {subject.call(positions[0])}.",
         next_step=(
-            "Where `block` of `convert_fp16` keeps them, take them out of it one by one, with `check_accuracy` after "
+            "If `block` of `convert_fp16` keeps them, remove them from it one by one, with `check_accuracy` after "
             "each: often only one of them needs float32."
         ),
         layers=positions,
@@ -64,7 +64,7 @@ def single_precision_left(subject: Subject) -> Iterator[Insight]:
 
 
 def half_precision_on_cpu(subject: Subject) -> Iterator[Insight]:
-    """A half-precision model on the CPU: ONNX Runtime has few such kernels there and puts casts to float32 around."""
+    """Report a half-precision model on the CPU: ONNX Runtime has few such kernels and inserts casts to float32."""
     if subject.on_gpu or subject.profile.backend != "onnxruntime":
         return
     positions = subject.where(
@@ -80,25 +80,25 @@ def half_precision_on_cpu(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=part,
         title="Half precision is cast to float32 and back on the CPU",
-        evidence=f"ONNX Runtime put in {layers_word(len(positions))} for casts: {subject.took(positions)} "
+        evidence=f"ONNX Runtime inserted {layers_word(len(positions))} for casts: {subject.took(positions)} "
         f"({share(part)} of {subject.whole}).",
-        next_step="Run the float32 model on the CPU; half precision pays on devices that compute in it.",
+        next_step="Run the float32 model on the CPU; half precision pays on devices that support it.",
         layers=positions,
     )
 
 
 def single_precision_on_gpu(subject: Subject) -> Iterator[Insight]:
-    """Eight tenths or more of the multiplications of a model on a GPU are in float32.
+    """Report a model on a GPU with at least 80 % of its multiplications in float32.
 
-    Tensor cores multiply halves at least twice as fast as TF32, and half as many bytes move
-    (https://docs.nvidia.com/deeplearning/performance/mixed-precision-training/), so half of the time of these layers is
-    taken as the saving. NVIDIA's ResNet-50 exports of one A100 (TREx) take 1.99 ms in float32 and 0.86 ms in float16.
+    Tensor cores multiply FP16 at least twice as fast as TF32, and half as many bytes move
+    (https://docs.nvidia.com/deeplearning/performance/mixed-precision-training/), so the estimated saving is half of the
+    time of these layers. NVIDIA's ResNet-50 exports of one A100 (TREx) take 1.99 ms in float32 and 0.86 ms in float16.
     """
     reduced, singles = _macs(subject, _REDUCED), _macs(subject, ("float32",))
     if not subject.on_gpu or not singles or singles < _MOSTLY * (singles + reduced):
         return
     if any(layer.macs and not layer.precision for layer in subject.layers):
-        return  # they may compute in any type
+        return  # their type is unknown
     positions = subject.where(lambda layer: layer.precision == "float32" and bool(layer.macs))
     part = subject.share(positions)
     if part < _WORTH_A_LOOK:

@@ -1,4 +1,4 @@
-"""What a precision search, and the comparisons of the models made with it, leave open."""
+"""Rules on precision searches and on the comparisons of their models."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.precision_search import PrecisionSearch
 
 _COSTLY = 0.1
-"""Of the time of all layers: less than this is hardly worth a second look."""
+"""Minimum share of the time of all layers."""
 _USED_BY = {"fp16": "`convert_fp16`", "bf16": "`constrain_precision`", "int8": "`quantize`"}
 
 
 @dataclass(frozen=True)
 class SearchSubject:
-    """A search, and what its run made of it."""
+    """A search, and its use in the run."""
 
     step: str
     search: PrecisionSearch
     users: tuple[str, ...]
-    """Steps that used what was found."""
+    """Steps that used the result."""
     checks: tuple[tuple[str, Accuracy], ...]
-    """(step, comparison) of the models that they made."""
+    """(step, comparison) of the models that those steps produced."""
     kept_part: float | None
-    """Share of the time of all layers that those of the kept nodes take; None where it was not measured."""
+    """Share of the kept nodes' layers in the time of all layers; None if not measured."""
 
 
 def bound_not_met(subject: SearchSubject) -> Iterator[Insight]:
-    """The budget ended, or nothing helps."""
+    """Report a bound that no trial met."""
     if subject.search.passed:
         return
     told = ", ".join(f"{one_line(name)} {number(value)}" for name, value in subject.search.metrics_found.items())
@@ -39,64 +39,66 @@ def bound_not_met(subject: SearchSubject) -> Iterator[Insight]:
     yield Insight(
         0.0,
         f"No set of nodes meets the bound of {one_line(subject.step)}",
-        f"The best of {trials} trial{'s' if trials != 1 else ''} came to {told or 'nothing: no trial ran'}.",
-        "Give it more `trials` and `time`, allow more nodes by `op_types`, or ask whether the bound is needed.",
+        f"The best of {trials} trial{'s' if trials != 1 else ''} reached {told or 'nothing: no trial ran'}.",
+        "Raise `trials` and `time`, allow more nodes with `op_types`, or relax the bound.",
     )
 
 
 def found_on_one_sample(subject: SearchSubject) -> Iterator[Insight]:
-    """Other inputs may overflow elsewhere."""
+    """Report a search on a single sample; other inputs may overflow elsewhere."""
     if subject.search.sample_count != 1 or not subject.search.passed:
         return
     yield Insight(
         0.0,
-        f"What {one_line(subject.step)} found was seen on one sample",
-        "Values that overflow on other inputs were not there to be seen.",
-        "Give `data` and `samples` that are like what the model will meet.",
+        f"The result of {one_line(subject.step)} rests on one sample",
+        "Overflows on other inputs could not be detected.",
+        "Set `data` and `samples` to realistic inputs.",
     )
 
 
 def hardly_anything_left(subject: SearchSubject) -> Iterator[Insight]:
-    """A set that meets the bound by keeping nearly all of the model."""
+    """Report a result that keeps nearly the whole model at higher precision."""
     search = subject.search
     if not search.passed or len(search.kept) <= search.candidate_count / 2:
         return
     yield Insight(
         0.0,
         f"Most of the model stays in {one_line(search.kept_precision)}",
-        f"{len(search.kept)} of {search.candidate_count} nodes are kept: little is left to be {search.precision}.",
-        "Search on `data` like what the model will meet, for noise may be harder than it; ask whether the bound is "
-        "needed, or give it more `trials` and `time`.",
+        f"{len(search.kept)} of {search.candidate_count} nodes are kept: little of the model is in {search.precision}.",
+        "Search on realistic `data`, as noise may be harder; relax the bound if it is stricter than "
+        "needed, or raise `trials` and `time`.",
     )
 
 
 def not_used(subject: SearchSubject) -> Iterator[Insight]:
-    """A search that no step reads."""
+    """Report a search that no step reads."""
     if subject.users or not subject.search.kept:
         return
     yield Insight(
         0.0,
-        f"No step of this run uses what {one_line(subject.step)} found",
-        f"{len(subject.search.kept)} nodes would have to stay in {one_line(subject.search.kept_precision)}.",
+        f"No step of this run uses the result of {one_line(subject.step)}",
+        f"{len(subject.search.kept)} nodes have to stay in {one_line(subject.search.kept_precision)}.",
         f"Write `found_by: {one_line(subject.step)}` in {_USED_BY[subject.search.precision]}.",
     )
 
 
 def not_checked(subject: SearchSubject) -> Iterator[Insight]:
-    """A model was made with it that nothing was compared with."""
+    """Report a model that uses the result and was not compared with its reference."""
     if not subject.users or subject.checks:
         return
     made = one_line(subject.users[0])
     yield Insight(
         0.0,
         f"{made} was not compared with its reference",
-        "The search ran on samples of its own; the model that was made of it was not looked at.",
-        f"Add `check_accuracy` with `candidate: {made}`, on other samples than the search had.",
+        "The search ran on its own samples; the resulting model was not checked.",
+        f"Add `check_accuracy` with `candidate: {made}`, on other samples than those of the search.",
     )
 
 
 def checked_natively_on_cpu(subject: SearchSubject) -> Iterator[Insight]:
-    """ONNX Runtime computes fp16 in fp32 on a CPU: values that overflow in between do not there."""
+    """Report a check with native arithmetic on a CPU, where ONNX Runtime computes fp16 in fp32 and overflows are
+    hidden.
+    """
     if subject.search.precision == "int8":
         return
     for step, check in subject.checks:
@@ -104,13 +106,13 @@ def checked_natively_on_cpu(subject: SearchSubject) -> Iterator[Insight]:
             yield Insight(
                 0.0,
                 f"{one_line(step)} did not test {subject.search.precision}",
-                "It compared with native arithmetic on a CPU, where ONNX Runtime computes all of it in fp32.",
-                f"Leave `arithmetic: native` out of {one_line(step)}, or run it where the model will run.",
+                "It used native arithmetic on a CPU, where ONNX Runtime computes everything in fp32.",
+                f"Remove `arithmetic: native` from {one_line(step)}, or run it on the target device.",
             )
 
 
 def kept_nodes_are_slow(subject: SearchSubject) -> Iterator[Insight]:
-    """What is kept takes much of the time."""
+    """Report kept nodes whose layers take much of the time."""
     part = subject.kept_part
     if part is None or part < _COSTLY:
         return
@@ -118,8 +120,8 @@ def kept_nodes_are_slow(subject: SearchSubject) -> Iterator[Insight]:
         min(1.0, part / 2),
         f"The layers of the kept nodes take {share(part)} of all layers' time",
         f"{len(subject.search.kept)} nodes stay in {one_line(subject.search.kept_precision)}. "
-        "At half the bytes and twice the rate they might take half of that.",
-        "Try `precision: bf16`, whose range is that of fp32, or a bound that needs fewer of them.",
+        "At half the bytes and twice the rate they might take half of this time.",
+        "Try `precision: bf16`, which has the range of fp32, or a bound that needs fewer kept nodes.",
     )
 
 
@@ -134,9 +136,9 @@ SEARCH_RULES: tuple[Rule, ...] = (
     not_checked,
     found_on_one_sample,
 )
-"""What makes a result useless first."""
+"""Rules in order of severity."""
 
 
 def insights_of_search(subject: SearchSubject) -> tuple[Insight, ...]:
-    """What a search leaves open, in the order of the rules."""
+    """Return the findings on a search, in the order of the rules."""
     return tuple(insight for rule in SEARCH_RULES for insight in rule(subject))

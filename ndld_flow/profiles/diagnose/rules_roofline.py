@@ -1,4 +1,4 @@
-"""Rules on layers that reach little of what the device can do, or need more of it than their work asks for."""
+"""Rules on layers that use the device poorly or do more work than necessary."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ndld_flow.profiles.diagnose.subject import Subject, layers_word
 from ndld_flow.records.profile import Layer
 
 _LITTLE = 0.25
-"""Of the nearer roof. A good kernel reaches half of it or more."""
+"""Share of the limiting roof. A good kernel reaches at least half."""
 _WORTH_A_LOOK = 0.05
 _ALIGNED = 8
-"""Channels and widths that tensor cores and vector units take as a whole
+"""Multiple of channels and widths that tensor cores and vector units process at once
 (https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/, "Requirements to use tensor
 cores")."""
 _ELEMENTWISE = frozenset(
@@ -72,9 +72,9 @@ _LONG_CHAIN = 2
 
 
 def far_from_roof(subject: Subject) -> Iterator[Insight]:
-    """Layers that multiply reach less than a quarter of their roof, and take 5 % or more together.
+    """Report layers that multiply at less than a quarter of their roof and together take at least 5 %.
 
-    Half of what lies above the roof is taken as the saving.
+    The estimated saving is half of the time above the roof.
     """
     positions = subject.longest_first(
         position
@@ -90,22 +90,22 @@ def far_from_roof(subject: Subject) -> Iterator[Insight]:
     reasons = _reasons(layer)
     yield Insight(
         score=part * max(0.0, 1 - best_ms / subject.sum_ms(positions)) / 2,
-        title=f"{layers_word(len(positions))} reaching less than {share(_LITTLE)} of what the device can do",
+        title=f"{layers_word(len(positions))} reaching less than {share(_LITTLE)} of the device's peak",
         evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of {subject.whole}). The "
-        f"longest, {subject.call(positions[0])}, does {three_digits(roofline.macs_per_s / 1e9)} GMAC/s, "
+        f"longest, {subject.call(positions[0])}, reaches {three_digits(roofline.macs_per_s / 1e9)} GMAC/s, "
         f"{share(roofline.reached)} of its {roofline.limit} roof{reasons and f': {reasons}'}.",
         next_step=(
-            "Larger batches or inputs give such layers more to do at once. Channels and widths that are multiples of "
-            f"{_ALIGNED}, and dense instead of grouped convolutions, let quicker kernels be used."
+            "Larger batches or inputs use the device better. Channels and widths that are multiples of "
+            f"{_ALIGNED}, and dense instead of grouped convolutions, allow faster kernels."
         ),
         layers=positions,
     )
 
 
 def padded_channels(subject: Subject) -> Iterator[Insight]:
-    """Convolutions in blocks of channels compute channels that the model does not have, 5 % of the latency or more.
+    """Report padding of channel blocks in convolutions that takes at least 5 % of the latency.
 
-    ONNX Runtime fills up to whole blocks of 8 or 16 channels (onnxruntime/core/optimizer/nchwc_transformer.cc).
+    ONNX Runtime pads to blocks of 8 or 16 channels (onnxruntime/core/optimizer/nchwc_transformer.cc).
     """
     wasted = {
         position: 1 - layer.macs / computed
@@ -119,22 +119,22 @@ def padded_channels(subject: Subject) -> Iterator[Insight]:
     filters, outputs = subject.layers[positions[0]].inputs[1].shape, subject.layers[positions[0]].outputs
     yield Insight(
         score=saved,
-        title=f"Channels are filled up to whole blocks: {share(saved)} of {subject.whole} computes nothing",
+        title=f"Channels are padded to blocks: {share(saved)} of {subject.whole} is wasted",
         evidence=f"In {layers_word(len(positions))} on average {share(sum(wasted.values()) / len(wasted))} of the "
-        f"multiplications are for nothing; {subject.call(positions[0])} computes {outputs[0].shape[1]} channels with "
+        f"multiplications are on padding; {subject.call(positions[0])} computes {outputs[0].shape[1]} channels with "
         f"filters {'x'.join(map(str, filters))} and wastes {share(wasted[positions[0]])}.",
         next_step=(
-            "Channels up to the next whole block cost nothing more: use them when the model is trained again, or go "
-            "down to the block below."
+            "Channels up to the next block cost nothing extra: use them when the model is retrained, or reduce "
+            "to the block below."
         ),
         layers=positions,
     )
 
 
 def elementwise_chains(subject: Subject) -> Iterator[Insight]:
-    """Elementwise layers that follow each other with nothing between take 5 % or more.
+    """Report chains of elementwise layers that take at least 5 %.
 
-    Each reads and writes all its data; fused into one, or into the layer before, a chain of n would move them once
+    Each reads and writes all its data; fused into one layer or into the preceding one, they would move it once
     (https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/optimization.html, "pointwise fusion").
     """
     chains = [chain for chain in _chains(subject) if len(chain) >= _LONG_CHAIN]
@@ -146,14 +146,14 @@ def elementwise_chains(subject: Subject) -> Iterator[Insight]:
     types = ", ".join(subject.layers[position].type for position in longest[:6])
     yield Insight(
         score=saved,
-        title=f"Elementwise layers one after another take {share(subject.share(positions))} of {subject.whole}",
+        title=f"Chains of elementwise layers take {share(subject.share(positions))} of {subject.whole}",
         evidence=f"{len(chains)} chains of {layers_word(len(positions))} ({subject.call_types(positions)}): "
         f"{subject.took(positions)}. The longest ends in {subject.call(longest[-1])}: {types}. Each of its layers "
         f"moves {_moved(subject.layers[longest[-1]])}.",
         next_step=(
-            "Run `sanitize` to fold constant factors into the convolution before, and export activations as one "
+            "Run `sanitize` to fold constant factors into the preceding convolution, and export activations as one "
             "operator (HardSwish since opset 14, Mish 18, Gelu 20, Swish 24). A runtime that fuses pointwise layers "
-            "(TensorRT) saves the rest."
+            "(TensorRT) removes the rest."
         ),
         layers=positions,
     )
@@ -164,7 +164,7 @@ def _moved(layer: Layer) -> str:
 
 
 def _chains(subject: Subject) -> list[list[int]]:
-    """Elementwise layers of which each alone reads what the one before writes."""
+    """Return chains of elementwise layers in which each is the only reader of the one before."""
     chains: list[list[int]] = []
     ends: dict[str, list[int]] = {}
     for position, layer in enumerate(subject.layers):
@@ -182,26 +182,26 @@ def _chains(subject: Subject) -> list[list[int]]:
 
 
 def _computed_macs(layer: Layer) -> int:
-    """With all channels of whole blocks."""
+    """Return the count including padded channels."""
     if len(layer.inputs) < 2 or not layer.outputs or len(layer.outputs[0].shape) < 2:
         return 0
     return prod(layer.outputs[0].shape) * prod(layer.inputs[1].shape[1:])
 
 
 def _reasons(layer: Layer) -> str:
-    """What in its shapes explains that a layer is slow; empty when nothing does."""
+    """Return reasons in a layer's shapes for its slowness; empty if there are none."""
     found = []
     filters = layer.inputs[1].shape if len(layer.inputs) > 1 else ()
     source = layer.inputs[0].shape if layer.inputs else ()
     if layer.type.endswith("Conv") and len(filters) > 2 and len(source) > 1:
         if filters[1] < source[1]:
-            found.append(f"its convolution is grouped, each filter reads {filters[1]} of {source[1]} channels")
+            found.append(f"it is a grouped convolution whose filters read {filters[1]} of {source[1]} channels")
         channels: tuple[int, ...] = (filters[0], source[1])
     else:
         channels = (*source[-1:], *(layer.outputs[0].shape[-1:] if layer.outputs else ()))
     odd = [str(size) for size in channels if size % _ALIGNED]
     if odd:
-        found.append(f"{' and '.join(odd)} are no multiples of {_ALIGNED}")
+        found.append(f"{' and '.join(odd)} are not multiples of {_ALIGNED}")
     if source and source[0] == 1 and layer.macs and layer.macs < 1_000_000:
-        found.append("at batch 1 it has little to do")
+        found.append("it has little work at batch 1")
     return ", ".join(found)

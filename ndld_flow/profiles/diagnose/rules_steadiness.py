@@ -1,4 +1,4 @@
-"""Rules on samples that do not agree with each other. They save nothing: they say how far to trust the numbers."""
+"""Rules on the variation of samples. They qualify the accuracy of the measurement and have no saving."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ndld_flow.records.latency import LatencySummary
 _VARIES = 0.1
 _RUNS_VARY = 0.05
 _OUTLIER = 1.5
-"""Times the median: what a person would call a hiccup."""
+"""Multiple of the median above which a pass is an outlier."""
 _MANY_OUTLIERS = 0.02
 _DRIFT = 0.05
 _FEWEST = 20
@@ -21,8 +21,8 @@ _WARM = 1.2
 
 
 def variation(subject: Subject) -> Iterator[Insight]:
-    """Passes vary by 10 % or more (coefficient of variation). trtexec calls 1 % unstable; machines without locked
-    clocks are never that steady.
+    """Report passes that vary by at least 10 % (coefficient of variation). trtexec calls 1 % unstable, but machines
+    without locked clocks are never that stable.
     """
     samples = subject.profile.latency_ms
     if len(samples) < _FEWEST:
@@ -37,14 +37,14 @@ def variation(subject: Subject) -> Iterator[Insight]:
         f"deviation {milliseconds(latency.std_ms)}, the shortest {milliseconds(latency.min_ms)}, the longest "
         f"{milliseconds(latency.max_ms)}.",
         next_step=(
-            "Close what else runs, lock the clocks, and measure in more process runs. Compare medians of runs or "
+            "Stop other programs, lock the clocks, and use more process runs. Compare medians of runs or "
             "minima, not single passes."
         ),
     )
 
 
 def runs_disagree(subject: Subject) -> Iterator[Insight]:
-    """Medians of process runs differ by 5 % or more (coefficient of variation): one run tells little."""
+    """Report process runs whose medians vary by at least 5 % (coefficient of variation)."""
     medians = [run.median_ms for run in subject.profile.runs if run.latency_ms]
     if len(medians) < 3:
         return
@@ -54,18 +54,18 @@ def runs_disagree(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=0.0,
         title=f"Process runs vary by {share(runs.cov)}",
-        evidence=f"Medians of {len(medians)} runs lie between {milliseconds(runs.min_ms)} and "
+        evidence=f"Medians of {len(medians)} runs are between {milliseconds(runs.min_ms)} and "
         f"{milliseconds(runs.max_ms)}.",
         next_step=(
-            "Differences below this need more runs (raise `runs` or the budget) and runs in turns with what they are "
-            "compared to. `ndld-flow noise` learns what this machine can tell apart."
+            "Smaller differences need more runs (raise `runs` or the budget), in turns with the profile they are "
+            "compared with. `ndld-flow noise` measures which differences this machine can resolve."
         ),
     )
 
 
 def drift(subject: Subject) -> Iterator[Insight]:
-    """The last third of the passes of each run is 5 % slower or quicker than the first third, in the same direction in
-    every run: heat, clocks or a neighbour.
+    """Report runs whose last third is at least 5 % slower or faster than the first third, in the same direction in
+    every run: heat, clocks or another process.
     """
     changes = [
         statistics.median(run.latency_ms[-third:]) / statistics.median(run.latency_ms[:third]) - 1
@@ -78,19 +78,19 @@ def drift(subject: Subject) -> Iterator[Insight]:
     slower = change > 0
     yield Insight(
         score=0.0,
-        title=f"Passes get {'slower' if slower else 'quicker'} within a run",
-        evidence=f"The last third of the passes of a run against its first: {'+' if slower else MINUS}"
+        title=f"Passes get {'slower' if slower else 'faster'} within a run",
+        evidence=f"The last third of the passes of a run relative to the first: {'+' if slower else MINUS}"
         f"{share(abs(change))} (median of {len(changes)} {'run' if len(changes) == 1 else 'runs'}).",
         next_step=(
-            "Watch clocks and temperature: lock the clocks, or rest between passes (`sleep`)."
+            "Watch clocks and temperature: lock the clocks, or pause between passes (`sleep`)."
             if slower
-            else "Warm up for longer (`warmup`): the first passes are still counted."
+            else "Use a longer warm-up (`warmup`)."
         ),
     )
 
 
 def outliers(subject: Subject) -> Iterator[Insight]:
-    """2 % of the passes or more take half as long again as the median: a tail that users feel."""
+    """Report at least 2 % of passes that take more than 1.5 times the median."""
     samples = subject.profile.latency_ms
     if len(samples) < _FEWEST:
         return
@@ -104,14 +104,14 @@ def outliers(subject: Subject) -> Iterator[Insight]:
         evidence=f"They take more than {_OUTLIER} times the median of {milliseconds(latency.median_ms)}; p99 is "
         f"{milliseconds(latency.p99_ms)}.",
         next_step=(
-            "Look at when they came: evenly spaced ones are a timer or another process, those at the beginning a "
-            "warm-up that was too short. Fewer threads than CPUs leave room for the rest of the system."
+            "Look at their times: evenly spaced ones come from a timer or another process, those at the beginning from "
+            "a warm-up that was too short. Fewer threads than CPUs leave capacity for the rest of the system."
         ),
     )
 
 
 def cold_start(subject: Subject) -> Iterator[Insight]:
-    """The first measured pass of most runs takes a fifth more than their median: the warm-up was not over."""
+    """Report runs whose first measured pass mostly takes 20 % more than the median: the warm-up was too short."""
     runs = [run for run in subject.profile.runs if len(run.latency_ms) >= 5]
     cold = [run for run in runs if run.latency_ms[0] > _WARM * run.median_ms]
     if not cold or len(cold) * 2 <= len(runs):
@@ -122,5 +122,5 @@ def cold_start(subject: Subject) -> Iterator[Insight]:
         title="The warm-up was too short",
         evidence=f"In {len(cold)} of {len(runs)} runs the first measured pass took {excess:.2g} times the median, "
         f"after {subject.profile.warmup_passes} warm-up passes.",
-        next_step="Raise `warmup` or `warmup_passes`. Means and high percentiles are not to be trusted here.",
+        next_step="Raise `warmup` or `warmup_passes`. Means and high percentiles are unreliable here.",
     )

@@ -12,11 +12,11 @@ _WORTH_A_LOOK = 0.1
 
 
 def transfers(subject: Subject) -> Iterator[Insight]:
-    """Copying inputs and outputs takes a tenth of the latency or more.
+    """Report copies of inputs and outputs that take at least a tenth of the latency.
 
-    Copies from pinned memory are quicker and can overlap with computing
-    (https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/, "Data Transfer Between Host and Device"). Nine tenths of
-    what does not overlap is taken as the saving of keeping data on the device.
+    Copies from pinned memory are faster and can overlap with computing
+    (https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/, "Data Transfer Between Host and Device"). The estimated
+    saving of keeping data on the device is nine tenths of the time that does not overlap.
     """
     to_device = subject.lane_ms(lambda run: run.h2d_ms)
     to_host = subject.lane_ms(lambda run: run.d2h_ms)
@@ -32,7 +32,7 @@ def transfers(subject: Subject) -> Iterator[Insight]:
         evidence=f"To the device {milliseconds(to_device)}, back {milliseconds(to_host)}, latency "
         f"{milliseconds(subject.latency_ms)} (medians).",
         next_step=(
-            "Keep inputs and outputs on the device (IO binding) where a neighbour runs there too. Otherwise use pinned "
-            "memory, overlap copies with the pass before on a second stream, and send bytes instead of floats."
+            "Keep inputs and outputs on the device (IO binding) if adjacent stages run there. Otherwise use pinned "
+            "memory, overlap copies with the previous pass on a second stream, and send bytes instead of floats."
         ),
     )

@@ -1,4 +1,4 @@
-"""A profile as the rules look at it: medians once, and every share of the same whole."""
+"""The subject of rules: a profile with its medians computed once and shares of one common total."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ndld_flow.records.profile import Layer, Profile, ProfileRun, Roofs
 _CPU = "CPUExecutionProvider"
 _LONGEST_NAME = 60
 _SCATTERED = 0.1
-"""Part of the latency that interruptions of layers may take before shares are not of it."""
+"""Maximum part of the latency lost to interruptions; above it, shares are of the layers' time."""
 
 
 class Subject:
-    """What a profile says about its layers, computed once for all rules."""
+    """Figures of a profile and its layers, computed once for all rules."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = believable(profile)
@@ -28,49 +28,50 @@ class Subject:
 
     @cached_property
     def medians_ms(self) -> tuple[float, ...]:
-        """Of each layer, in the profile's order."""
+        """Median time of each layer, in the profile's order."""
         return tuple(layer.median_ms for layer in self.layers)
 
     @cached_property
     def layers_ms(self) -> float:
-        """All layers together."""
+        """Sum of the medians of all layers."""
         return sum(self.medians_ms)
 
     @cached_property
     def latency_ms(self) -> float:
-        """Median of the timing pass, or of the layer pass where there is none; 0 without either."""
+        """Median of the timing pass, otherwise of the layer pass; 0 without either."""
         samples = self.profile.latency_ms or self.profile.layer_pass_ms
         return statistics.median(samples) if samples else 0.0
 
     @cached_property
     def layers_sum_ms(self) -> float:
-        """Median over passes of all layers together; of a profile whose layers have unequal passes, their medians."""
+        """Median over passes of the sum of all layers; the sum of medians if layers have different numbers of
+        passes."""
         equal = len({len(layer.samples_ms) for layer in self.layers}) == 1
         return self.profile.layers_sum_ms if equal else self.layers_ms
 
     @cached_property
     def layers_part(self) -> float:
-        """How much of the latency is spent in layers, 0 to 1.
+        """Part of the latency spent in layers, 0 to 1.
 
-        The layer pass may be slower than the timing pass, so that its layers sum up to more than the latency.
+        The layer pass may be slower than the timing pass, so that its layers add up to more than the latency.
         """
         return min(1.0, self.layers_sum_ms / self.latency_ms) if self.latency_ms > 0 else 1.0
 
     @cached_property
     def on_gpu(self) -> bool:
-        """Whether what is most wanted is no CPU."""
+        """True if the preferred provider is not the CPU."""
         if self.profile.backend != "onnxruntime":
             return True
         return bool(self.profile.providers) and self.profile.providers[0] != _CPU
 
     @cached_property
     def times_are_the_hosts(self) -> bool:
-        """Whether a layer's time is what launching it took: ONNX Runtime's profiler does not wait for the device."""
+        """True if layer times are launch times: ONNX Runtime's profiler does not wait for the device."""
         return self.on_gpu and self.profile.backend == "onnxruntime"
 
     @cached_property
     def rooflines(self) -> tuple[Roofline | None, ...]:
-        """Of each layer; all None where roofs or the time on the device were not measured."""
+        """Roofline of each layer; None for all if roofs or device times were not measured."""
         roofs = None if self.times_are_the_hosts else self.profile.roofs
         return (None,) * len(self.layers) if roofs is None else self.under(roofs)
 
@@ -89,24 +90,24 @@ class Subject:
         return readers_of(self.layers)
 
     def under(self, roofs: Roofs) -> tuple[Roofline | None, ...]:
-        """Each layer under these roofs."""
+        """Return the roofline of each layer for these roofs."""
         return tuple(
             roofline_at(layer, median_ms, roofs) for layer, median_ms in zip(self.layers, self.medians_ms, strict=True)
         )
 
     @cached_property
     def _ranks(self) -> dict[int, int]:
-        """Position -> place among all layers, the longest first: rules sort by it again and again."""
+        """Position -> rank by duration, the longest first; rules sort by it repeatedly."""
         ordered = sorted(range(len(self.layers)), key=self.medians_ms.__getitem__, reverse=True)
         return {position: rank for rank, position in enumerate(ordered)}
 
     def where(self, says: Callable[[Layer], bool]) -> tuple[int, ...]:
-        """Positions of the layers that it says yes to, the longest first."""
+        """Return the positions of the layers that match, the longest first."""
         return self.longest_first(position for position, layer in enumerate(self.layers) if says(layer))
 
     @property
     def listed(self) -> tuple[int, ...]:
-        """The layers that lists show, the longest first: all, or those that compute where the step says so."""
+        """Return the layers to list, the longest first: all, or only those that compute if the step asks for it."""
         if self.profile.options.get("hide_non_compute") is not True:
             return self.longest_first(range(len(self.layers)))
         return self.where(lambda layer: layer.role in ("compute", "control"))
@@ -115,14 +116,14 @@ class Subject:
         return tuple(sorted(positions, key=self._ranks.__getitem__))
 
     def sum_ms(self, positions: Iterable[int]) -> float:
-        """What these layers take together."""
+        """Return the sum of the medians of these layers."""
         return sum(self.medians_ms[position] for position in positions)
 
     @cached_property
     def scattered_part(self) -> float:
-        """The part of the latency that layers take in each pass and their medians do not, 0 to 1.
+        """Part of the latency that is in layers in each pass but not in their medians, 0 to 1.
 
-        Other layers are slow in each pass, because passes are interrupted.
+        Different layers are slow in each pass because passes are interrupted.
         """
         if self.latency_ms <= 0:
             return 0.0
@@ -130,44 +131,46 @@ class Subject:
 
     @cached_property
     def whole_ms(self) -> float:
-        """What shares are shares of: the latency, or the medians of all layers where those say little about it.
+        """The total that shares refer to: the latency, or the medians of all layers if those explain little of it.
 
-        They do where the profiler made layers take longer than the latency, and where passes were interrupted.
+        This is the case if layers take longer than the latency because of the profiler, or if passes were interrupted.
         """
         return self.layers_ms if self.scattered_part >= _SCATTERED else max(self.latency_ms, self.layers_ms)
 
     @property
     def whole(self) -> str:
-        """`whole_ms` in a sentence."""
+        """Name of `whole_ms` in a sentence."""
         return "the latency" if math.isclose(self.whole_ms, self.latency_ms) else "the layers' time"
 
     def share(self, positions: Iterable[int]) -> float:
-        """Their medians as a part of `whole_ms`, 0 to 1."""
+        """Return the medians of these layers as a part of `whole_ms`, 0 to 1."""
         return self.sum_ms(positions) / self.whole_ms if self.whole_ms else 0.0
 
     def call(self, position: int) -> str:
-        """A layer in a sentence: `Conv conv_1`; one line, and no longer than a line."""
+        """Return a layer's name for a sentence, `Conv conv_1`, on one line and shortened."""
         layer = self.layers[position]
         return f"{one_line(layer.type)} {one_line(layer.name)}".strip()
 
     def call_types(self, positions: Sequence[int], most: int = 3) -> str:
-        """`41 ReorderInput, 52 ReorderOutput`."""
+        """Return `41 ReorderInput, 52 ReorderOutput`."""
         types = Counter(one_line(self.layers[position].type) for position in positions).most_common()
         told = [f"{number} {kind}" for kind, number in types[:most]]
         return ", ".join(told) + (f" and {len(types) - most} more types" if len(types) > most else "")
 
     def took(self, positions: Sequence[int]) -> str:
-        """`8.4 ms of 67 ms`."""
+        """Return `8.4 ms of 67 ms in all layers`."""
         return f"{milliseconds(self.sum_ms(positions))} of {milliseconds(self.layers_ms)} in all layers"
 
     @property
     def copies_ms(self) -> float:
-        """Copies between host and device in a pass, or beside it; 0 where they are not told."""
+        """Time of copies between host and device, in the pass or next to it; 0 if not recorded."""
         return sum(self.lane_ms(lane) or 0.0 for lane in (lambda run: run.h2d_ms, lambda run: run.d2h_ms))
 
     @property
     def latency_has_copies(self) -> bool:
-        """trtexec's has; ONNX Runtime and engines are measured with their data on the device, unless told otherwise."""
+        """True if the latency includes copies, as trtexec's does; other measurements keep data on the device by
+        default.
+        """
         return self.profile.backend != "onnxruntime" and self.profile.options.get("transfers") is not False
 
     @property
@@ -175,7 +178,7 @@ class Subject:
         return self.latency_ms + (0.0 if self.latency_has_copies else self.copies_ms)
 
     def lane_ms(self, samples_of: Callable[[ProfileRun], Sequence[float]]) -> float | None:
-        """Median over all passes of a lane such as `run.h2d_ms`; None where it is not told."""
+        """Return the median over all passes of a lane such as `run.h2d_ms`; None if not recorded."""
         samples = [sample for run in self.profile.runs for sample in samples_of(run)]
         return statistics.median(samples) if samples else None
 
@@ -196,11 +199,11 @@ def readers_of(layers: Sequence[Layer]) -> dict[str, tuple[int, ...]]:
 
 
 def one_line(name: str) -> str:
-    """A name in a sentence: it may come from a stranger's model, with line breaks and without end."""
+    """Return a name for a sentence, on one line and shortened; names in models are untrusted."""
     name = " ".join(name[: 2 * _LONGEST_NAME].split())
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def layers_word(number: int) -> str:
-    """`1 layer`, `12 layers`."""
+    """Return `1 layer` or `12 layers`."""
     return "1 layer" if number == 1 else f"{count(number)} layers"

@@ -1,4 +1,4 @@
-"""A profile at a glance: where the time goes, what it is bound by, what to try."""
+"""Summarise a profile: where the time goes, its bottleneck, and what to try."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ class TopLayer:
     """One of the longest layers."""
 
     position: int
-    """In `Profile.layers`."""
+    """Position in `Profile.layers`."""
     layer: Layer
     median_ms: float
     share: float
-    """Of the sum of all layers, 0 to 1."""
+    """Share of the sum of all layers, 0 to 1."""
 
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """Layers that have something in common."""
+    """Layers that share a property."""
 
     name: str
     count: int
     sum_ms: float
     share: float
-    """Of the sum of all layers, 0 to 1."""
+    """Share of the sum of all layers, 0 to 1."""
 
 
 @dataclass(frozen=True)
 class Triage:
-    """Where the time goes, what it is bound by, and what to try; shares are of the sum of all layers."""
+    """Summary of a profile. Shares are of the sum of all layers."""
 
     layers_ms: float
     """Sum of all layers' medians."""
@@ -55,7 +55,7 @@ class Triage:
 
 
 def triage(profile: Profile, top: int = 10) -> Triage:
-    """Look a profile over; `top` says how many of the longest layers to list. An engine that nobody ran has none."""
+    """Return the summary of a profile with its `top` longest layers; an engine that was not run has none."""
     subject = Subject(profile)
     timed = bool(profile.runs) or any(layer.samples_ms for layer in profile.layers)
     longest = subject.listed[: top if timed else 0]

@@ -1,1 +1,1 @@
-"""Profiles that other tools wrote: trtexec, TREx, ONNX Runtime."""
+"""Readers for the profiles of other tools: trtexec, TREx, ONNX Runtime."""

@@ -1,8 +1,8 @@
-"""What `trtexec --exportLayerInfo` and TensorRT's engine inspector write: layers with types, tensors and tactics.
+"""Reader for `trtexec --exportLayerInfo` and TensorRT's engine inspector: layers with types, tensors and tactics.
 
 `{"Layers": [...], "Bindings": [names]}` in TensorRT 8 to 10; since 11 `"I/O Tensors": [{Name, IOMode, DataType, ...}]`
-stands for the bindings, and a tensor's `Format/Datatype` is split in two. Without detailed profiling verbosity the
-layers are names only.
+replaces the bindings, and a tensor's `Format/Datatype` is split in two. Without detailed profiling verbosity, layers
+are only names.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CONTROL = ("loop", "conditional", "conditioninput", "conditionoutput", "conditi
 
 @dataclass(frozen=True)
 class EngineLayer:
-    """One layer as the engine tells it."""
+    """One layer as the engine describes it."""
 
     name: str
     type: str = ""
@@ -41,7 +41,7 @@ class EngineLayer:
     onnx_nodes: tuple[str, ...] = ()
     work: LayerWork = field(default_factory=LayerWork)
     weights_dtype: str = ""
-    """Empty where it has no weights, or they are not listed."""
+    """Type of the weights; empty if there are none or they are not listed."""
     groups: int | None = None
     weights: tuple[LayerWeight, ...] = ()
     window: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -49,21 +49,21 @@ class EngineLayer:
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """An engine's layers in order, and the tensors it is bound to."""
+    """An engine's layers in order, and its bindings."""
 
     layers: tuple[EngineLayer, ...]
     bindings: tuple[str, ...]
-    """Names of inputs and outputs, where nothing says which is which."""
+    """Names of inputs and outputs, if the export does not distinguish them."""
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     is_detailed: bool
-    """False where layers are names only."""
+    """False if layers are only names."""
     unreadable: int
     parsed: Parsed
 
 
 def read_engine_info(path: Path) -> EngineInfo:
-    """Read an export. Raises RequestError when the file cannot be read, ValueError when there is nothing in it."""
+    """Read an export. Raises RequestError when the file cannot be read, ValueError when it is empty."""
     parsed = parse_tolerantly(read_whole(path))
     document = parsed.value if isinstance(parsed.value, dict) else {}
     listed = document.get("Layers")
@@ -83,14 +83,14 @@ def read_engine_info(path: Path) -> EngineInfo:
 
 
 def bare_layer(name: str) -> EngineLayer:
-    """A layer of which only the name is known."""
+    """Return a layer with only a name."""
     return EngineLayer(name, role=_role(name), onnx_nodes=nodes_of_name(name))
 
 
 def split_bindings(info: EngineInfo) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
-    """The engine's inputs and outputs with what its layers know of them.
+    """Return the engine's inputs and outputs, completed with information from its layers.
 
-    A binding is an output if a layer writes it, otherwise an input if one reads it. `I/O Tensors` have the last word.
+    A binding is an output if a layer writes it, otherwise an input if one reads it. `I/O Tensors` take precedence.
     """
     read = _first_of(tensor for layer in info.layers for tensor in layer.inputs)
     written = _first_of(tensor for layer in info.layers for tensor in layer.outputs)
@@ -110,7 +110,9 @@ def _first_of(tensors: Iterable[TensorInfo]) -> dict[str, TensorInfo]:
 
 
 def _with_dims(bound: TensorInfo, known: Mapping[str, TensorInfo]) -> TensorInfo:
-    """The inspector writes -1 for a free dimension of a bound tensor; the layers know what it was."""
+    """Return a bound tensor with known dimensions. The inspector writes -1 for dynamic ones; the layers have the actual
+    value.
+    """
     layer = known.get(bound.name)
     return bound if layer is None or -1 not in bound.shape else bound.model_copy(update={"shape": layer.shape})
 
@@ -130,7 +132,7 @@ def _layer(entry: object) -> EngineLayer | None:
     nodes = _nodes(entry, name)
     role = _role(name, kind, text_of(entry.get("Origin")))
     if role == "compute" and not nodes and _changes_layout(inputs, outputs):
-        role = "reformat"  # as Myelin's `__myl_Tran_myl0_42` do, which TensorRT-RTX compiles
+        role = "reformat"  # like Myelin's `__myl_Tran_myl0_42`, which TensorRT-RTX compiles
     return EngineLayer(
         name=name,
         type=kind,
@@ -149,7 +151,7 @@ def _layer(entry: object) -> EngineLayer | None:
 
 
 def _weights_dtype(entry: Mapping[str, object]) -> str:
-    """From `Weights`, or from the `Constants` that TensorRT-RTX lists: the largest that is no vector of scales."""
+    """Return the type of `Weights`, or of the largest of TensorRT-RTX's `Constants` that is not a vector of scales."""
     weights = entry.get("Weights", entry.get("ConvWeights"))
     if isinstance(weights, dict):
         return dtype_of_tensorrt(text_of(weights.get("Type")))
@@ -161,7 +163,9 @@ def _weights_dtype(entry: Mapping[str, object]) -> str:
 
 
 def _groups(entry: Mapping[str, object], inputs: tuple[TensorInfo, ...]) -> int | None:
-    """As listed, or as the filter of a convolution of TensorRT-RTX tells: [channels out, channels of a group, ...]."""
+    """Return the number of groups, as listed or derived from TensorRT-RTX's filter [output channels, group channels,
+    ...].
+    """
     listed = whole_of(entry.get("Groups", entry.get("ConvGroups")))
     if listed is not None or text_of(entry.get("LayerType")) != "correlation":
         return listed
@@ -178,7 +182,7 @@ def _nodes(entry: Mapping[str, object], name: str) -> tuple[str, ...]:
 
 
 def _role(name: str, kind: str = "", origin: str = "") -> LayerRole:
-    """QuantizeLinear and DequantizeLinear run as reformats, but the model asked for them."""
+    """Return the role of a layer. QuantizeLinear and DequantizeLinear run as reformats, but come from the model."""
     lowered = kind.lower()
     if origin.upper() == "QDQ" or kind in QUANTIZING_TYPES:
         return "quantize"
@@ -194,7 +198,7 @@ def _role(name: str, kind: str = "", origin: str = "") -> LayerRole:
 
 
 def _changes_layout(inputs: tuple[TensorInfo, ...], outputs: tuple[TensorInfo, ...]) -> bool:
-    """One tensor in, the same out in another format."""
+    """Return whether a layer writes its only input in another format."""
     if len(inputs) != 1 or len(outputs) != 1:
         return False
     before, after = inputs[0], outputs[0]

@@ -1,4 +1,4 @@
-"""Evidence of which layer is which, from what TensorRT's inspector reports of it: its weights' sizes and its window."""
+"""Evidence for matching layers from TensorRT's inspector: sizes of weights and the window of convolutions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ndld_flow.profiles.read.work_of_layers import elements
 from ndld_flow.records.profile import LayerWeight
 
 _WINDOW = {"Kernel": "kernel_shape", "Stride": "strides", "Dilation": "dilations"}
-"""The inspector's names, and those of ONNX."""
+"""The inspector's name -> ONNX's name."""
 
 
 def weights_of(entry: Mapping[str, object]) -> tuple[LayerWeight, ...]:

@@ -1,4 +1,4 @@
-"""Values of JSON that a stranger wrote: each is taken for what it should be, or left out."""
+"""Validate values of untrusted JSON: each has the expected type or is dropped."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pydantic import JsonValue
 
 _MAX_TEXT = 20_000
 _MAX_NUMBER = 1e15
-"""Beyond it nothing here is measured, and squares of samples would overflow."""
+"""Larger values cannot be measurements, and their squares would overflow."""
 _MAX_DIMENSIONS = 32
 _MAX_ITEMS = 1_000
 
 
 def text_of(value: object) -> str:
-    """A text that UTF-8 can carry, of at most 20,000 characters; empty for anything else."""
+    """Return a text that is valid UTF-8, at most 20,000 characters; empty for anything else."""
     if not isinstance(value, str):
         return ""
     text = value[:_MAX_TEXT]
@@ -26,21 +26,21 @@ def text_of(value: object) -> str:
 
 
 def number_of(value: object) -> float | None:
-    """A finite number of a size that can be measured."""
-    # Not isinstance: a bool is no number here, and this is asked for millions of values.
+    """Return a finite number of plausible size; None for anything else."""
+    # Not isinstance: a bool is not a number here, and this runs for millions of values.
     if (type(value) is float or type(value) is int) and abs(value) <= _MAX_NUMBER:
         return float(value)
     return None
 
 
 def whole_of(value: object) -> int | None:
-    """A number that is whole."""
+    """Return a whole number; None for anything else."""
     number = number_of(value)
     return int(number) if number is not None and number.is_integer() else None
 
 
 def shape_of(value: object) -> tuple[int, ...] | None:
-    """A list of whole numbers; None for anything else."""
+    """Return a list of whole numbers; None for anything else."""
     if not isinstance(value, list) or len(value) > _MAX_DIMENSIONS:
         return None
     dims = tuple(dim for dim in map(whole_of, value) if dim is not None)
@@ -48,13 +48,13 @@ def shape_of(value: object) -> tuple[int, ...] | None:
 
 
 def objects_in(value: object) -> Iterator[Mapping[str, object]]:
-    """The objects of a list."""
+    """Yield the objects of a list."""
     if isinstance(value, list):
         yield from (entry for entry in value if isinstance(entry, dict))
 
 
 def plain_json(value: object, depth: int = 0) -> JsonValue:
-    """A value that a record can keep: bounded, and without numbers that JSON does not have."""
+    """Return a value that fits into a record: bounded, without NaN and infinity."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):

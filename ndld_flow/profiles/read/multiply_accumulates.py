@@ -1,9 +1,9 @@
-"""Multiply-accumulate operations of a layer, from its type, its shapes and its attributes.
+"""Count the multiply-accumulate operations of a layer from its type, shapes and attributes.
 
 The formulas follow from the operators' definitions (https://onnx.ai/onnx/operators/, and for `com.microsoft`
-https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md): one multiplication and addition for each
-product that they sum up, padding included as kernels compute it, biases and activations not counted. What sums up no
-products (Relu, Softmax, pooling) has no count.
+https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md): one multiplication and addition per summed
+product, including padding, as kernels compute it; biases and activations are not counted. Operators without sums of
+products (Relu, Softmax, pooling) have no count.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from math import prod
 
 Shape = tuple[int, ...]
 Shapes = Sequence["Shape | None"]
-"""By position; None for what is left out or not known."""
+"""By position; None for an omitted or unknown tensor."""
 Attributes = Mapping[str, object]
 
 _Formula = Callable[[Shapes, Shapes, Attributes], int]
 
 
 def count_macs(op_type: str, inputs: Shapes, outputs: Shapes, attributes: Attributes) -> int | None:
-    """Of one execution; None for types that sum up no products, and where a shape that matters is not known."""
+    """Return the count for one execution; None for types without sums of products, or if a required shape is
+    unknown."""
     formula = _FORMULAS.get(op_type)
     if formula is None:
         return None
@@ -32,7 +33,7 @@ def count_macs(op_type: str, inputs: Shapes, outputs: Shapes, attributes: Attrib
 
 
 def _known(shapes: Shapes, position: int) -> Shape:
-    """Raises TypeError where it is not known."""
+    """Return a shape. Raises TypeError if it is unknown."""
     shape = shapes[position]
     if shape is None:
         raise TypeError(f"shape {position} is not known")
@@ -45,12 +46,12 @@ def _number(attributes: Attributes, name: str, default: int) -> int:
 
 
 def _convolution(weight: int) -> _Formula:
-    """Each output element sums up the products with one filter [channels of a group, kernel...]."""
+    """Return a formula: each output element sums the products with one filter [group channels, kernel...]."""
     return lambda inputs, outputs, attributes: prod(_known(outputs, 0)) * prod(_known(inputs, weight)[1:])
 
 
 def _transposed_convolution(inputs: Shapes, _: Shapes, attributes: Attributes) -> int:
-    """Each input element is multiplied with a filter [output channels of a group, kernel...]."""
+    """Count: each input element is multiplied by a filter [output channels of a group, kernel...]."""
     return prod(_known(inputs, 0)) * prod(_known(inputs, 1)[1:])
 
 
@@ -60,7 +61,7 @@ def _gemm(inputs: Shapes, outputs: Shapes, attributes: Attributes) -> int:
 
 
 def _matmul(inputs: Shapes, outputs: Shapes, attributes: Attributes) -> int:
-    """Each output element is a sum over the first operand's last axis, or the one before it when transposed."""
+    """Count: each output element is a sum over the first operand's last axis, or the one before it if transposed."""
     if _number(attributes, "transBatchA", 0):
         raise ValueError("the axis summed over is not the last")
     left = _known(inputs, 0)
@@ -68,18 +69,18 @@ def _matmul(inputs: Shapes, outputs: Shapes, attributes: Attributes) -> int:
 
 
 def _matmul_packed(_: Shapes, outputs: Shapes, attributes: Attributes) -> int:
-    """MatMulNBits: its weights are packed, so an attribute tells their depth."""
+    """Count for MatMulNBits, whose weights are packed: an attribute holds their depth."""
     return prod(_known(outputs, 0)) * _number(attributes, "K", -1)
 
 
 def _recurrent(inputs: Shapes, _: Shapes, attributes: Attributes) -> int:
-    """Each step of each sequence multiplies with all of W and R, which hold every gate and direction."""
+    """Count: each step of each sequence is multiplied by all of W and R, which hold every gate and direction."""
     steps, batch, _size = _known(inputs, 0)
     return steps * batch * (prod(_known(inputs, 1)) + prod(_known(inputs, 2)))
 
 
 def _packed_attention(inputs: Shapes, _: Shapes, attributes: Attributes) -> int:
-    """com.microsoft Attention: projection of [batch, length, width] to Q, K and V, scores, weighted sum."""
+    """Count for com.microsoft Attention: projection of [batch, length, width] to Q, K and V, scores, weighted sum."""
     batch, length, width = _known(inputs, 0)
     projected = _known(inputs, 1)[1]
     sizes = attributes.get("qkv_hidden_sizes")
@@ -90,28 +91,30 @@ def _packed_attention(inputs: Shapes, _: Shapes, attributes: Attributes) -> int:
 
 
 def _separate_attention(inputs: Shapes, outputs: Shapes, attributes: Attributes) -> int:
-    """Attention of given Q, K and V, [batch, length, width] or [batch, heads, length, size]: scores, weighted sum."""
+    """Count for attention of given Q, K and V, [batch, length, width] or [batch, heads, length, size]: scores, weighted
+    sum.
+    """
     query, key, value = (_known(inputs, position) for position in range(3))
     if len(query) == 4 and len(key) == 4:
         batch, heads, length, width = query
         return batch * heads * length * key[2] * (width + value[3])
     batch, length, width = query
-    # With fewer K and V heads than Q heads each is used several times: the output has the width of all.
+    # With fewer K and V heads than Q heads, each is used several times: the output has the width of all.
     return batch * length * key[1] * (width + _known(outputs, 0)[-1])
 
 
 def _einsum(inputs: Shapes, _: Shapes, attributes: Attributes) -> int:
-    """Two operands: the product of the sizes of all letters."""
+    """Count for two operands: the product of the sizes of all letters."""
     equation = attributes.get("equation")
     text = (equation.decode() if isinstance(equation, bytes) else str(equation)).replace(" ", "")
     terms = text.partition("->")[0].split(",")
     if len(terms) != 2 or "." in text:
-        raise ValueError("only the order of contraction would tell")
+        raise ValueError("the count depends on the order of contraction")
     shapes = (_known(inputs, 0), _known(inputs, 1))
     sizes: dict[str, int] = {}
     for term, shape in zip(terms, shapes, strict=True):
         for letter, size in zip(term, shape, strict=True):
-            sizes[letter] = max(size, sizes.get(letter, 0))  # an axis of 1 is broadcast
+            sizes[letter] = max(size, sizes.get(letter, 0))  # an axis of size 1 is broadcast
     return prod(sizes.values())
 
 
@@ -138,7 +141,7 @@ _FORMULAS: dict[str, _Formula] = {
     **dict.fromkeys(("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"), _recurrent),
     "MultiHeadAttention": _separate_attention,
     "Attention": lambda inputs, outputs, attributes: (
-        # One name, two operators: ONNX's takes Q, K and V, com.microsoft's takes weights [width, 3 * hidden].
+        # One name, two operators: ONNX's reads Q, K and V, com.microsoft's reads weights [width, 3 * hidden].
         _packed_attention(inputs, outputs, attributes)
         if len(_known(inputs, 1)) == 2
         else _separate_attention(inputs, outputs, attributes)

@@ -1,8 +1,8 @@
-"""Which ONNX nodes a TensorRT layer came from.
+"""Find the ONNX nodes that a TensorRT layer was built from.
 
-With detailed profiling verbosity the engine says it: `[ONNX Layer: Conv_0]`, separated by the characters 1e and 1f.
-Otherwise a layer's name is put together from nodes' names: `Conv_0 + Relu_1`, `PWN(Sigmoid_3, Mul_4)`, `A || B`, and
-`{ForeignNode[first...last]}`, which names the ends of what it holds.
+With detailed profiling verbosity the engine lists them: `[ONNX Layer: Conv_0]`, separated by the characters 1e and 1f.
+Otherwise a layer's name is composed of node names: `Conv_0 + Relu_1`, `PWN(Sigmoid_3, Mul_4)`, `A || B`, and
+`{ForeignNode[first...last]}`, which names the first and the last node.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ _OWN = re.compile(
     r"(?:un)?squeeze_(?:before|after|node)_|reshape_(?:before|after)_|copied_|onnx::|shuffle_between_|"
     r"(?:Host|Shape|Device)\w*To\w+|[^^]*\^bb\^"
 )
-"""Names that TensorRT or an exporter gave; they begin no node's name."""
+"""Prefixes of names that TensorRT or an exporter generates; no node's name starts with them."""
 _WEIGHT = re.compile(r".*\.(?:weight|bias)(?:_scale|_zero_point)?", re.DOTALL)
-"""Quantised weights stand in a layer's name beside its nodes."""
+"""Quantised weights appear in a layer's name next to its nodes."""
 _COPY = "Reformatting CopyNode "
 _MYELIN_END = re.compile(r"_myl\d+_\d+\Z")
-"""What Myelin numbers its kernels with."""
+"""Suffix by which Myelin numbers its kernels."""
 _MAX_NODES = 2_000
 
 
 def nodes_of_metadata(metadata: str) -> tuple[str, ...]:
-    """The nodes that an engine's metadata lists, each once."""
+    """Return the nodes listed in an engine's metadata, each once."""
     return _each_once(found[1] for found in _METADATA.finditer(metadata))
 
 
 def nodes_of_name(name: str) -> tuple[str, ...]:
-    """The nodes that a layer's name is put together from; none for layers that TensorRT put in."""
+    """Return the nodes that a layer's name is composed of; none for layers that TensorRT inserted."""
     if name.startswith(_COPY):
         return ()
     return _each_once(_parts(_MYELIN_END.sub("", name)))

@@ -1,9 +1,9 @@
-"""ONNX Runtime's profile: how long each node took by itself in each pass.
+"""Read ONNX Runtime's profile: the time of each node in each pass, without its subgraphs.
 
 The file is a JSON list, one event a line, in the order in which the events ended, times in whole microseconds. A run is
 a `model_run` event. It encloses a `...Executor::Execute` event, which encloses the nodes' `<name>_kernel_time` events;
-the node of an If or Loop encloses one more Execute for each time a body ran, and so on. What an event encloses ended
-before it and began no earlier.
+the node of an If or Loop encloses one more Execute per execution of a body, and so on. Enclosed events end before the
+enclosing event and do not begin earlier.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ from ndld_flow.base.dtype_names import dtype_of_ort_element
 from ndld_flow.profiles.read.json_values import shape_of, text_of
 
 MAX_EVENTS = 1_000_000
-"""ONNX Runtime drops what comes after these, without a word."""
+"""ONNX Runtime silently drops further events."""
 _NODE = "_kernel_time"
 _RUN = "model_run"
 _EXECUTOR = "Executor::Execute"
 _MAX_DEPTH = 64
-"""No model nests bodies so deep; a broken file may."""
+"""Limit for damaged files; no model nests bodies this deep."""
 _MAX_SAMPLES = 20 * MAX_EVENTS
 _MAX_US = 10**15
-"""Thirty years; a broken file may hold more than a float does."""
+"""Limit for damaged files: thirty years."""
 
 Key = tuple["Key | None", str, str]
-"""What tells a node from all others: its enclosing node, its index in its graph (which restarts in each subgraph),
-and its name."""
+"""Identity of a node: its enclosing node, its index in its graph (which restarts in each subgraph), and its name."""
 TypeAndShape = tuple[str, tuple[int, ...]]
 
 
@@ -40,7 +39,7 @@ class MeasuredNode:
     """One executed node over all passes."""
 
     name: str
-    """Unnamed nodes are called `<op type>_<index>`."""
+    """Its name; `<op type>_<index>` for unnamed nodes."""
     op_type: str
     provider: str
     parent: Key | None
@@ -49,9 +48,9 @@ class MeasuredNode:
     inputs: tuple[TypeAndShape, ...]
     outputs: tuple[TypeAndShape, ...]
     self_us: list[int]
-    """For each pass, without enclosed nodes; a node that runs several times in a pass has the sum."""
+    """One value per pass, without enclosed nodes; the sum if the node runs several times in a pass."""
     calls: int = 0
-    """How often it ran, over all passes."""
+    """Number of executions over all passes."""
 
     @property
     def self_ms(self) -> tuple[float, ...]:
@@ -61,25 +60,25 @@ class MeasuredNode:
 
 @dataclass
 class MeasuredPasses:
-    """What a profile holds."""
+    """The passes and nodes of a profile."""
 
     pass_ms: list[float] = field(default_factory=list)
-    """Each `model_run`."""
+    """Duration of each `model_run`."""
     executor_ms: list[float] = field(default_factory=list)
-    """What the outermost executor of each pass took: all nodes, and the pauses between them."""
+    """Duration of the outermost executor of each pass: all nodes and the gaps between them."""
     starts_us: list[int] = field(default_factory=list)
-    """When each pass began, after the profiler did."""
+    """Start of each pass, relative to the start of the profiler."""
     offsets: list[int] = field(default_factory=list)
-    """Where the events of each pass begin in the file, in bytes."""
+    """Byte offset of the first event of each pass in the file."""
     nodes: dict[Key, MeasuredNode] = field(default_factory=dict)
-    """In order of execution, enclosing nodes before enclosed ones."""
+    """In execution order, enclosing nodes before enclosed ones."""
     event_count: int = 0
     unreadable_lines: int = 0
 
 
 @dataclass
 class Event:
-    """An event and what it encloses; times in microseconds."""
+    """An event and the events that it encloses; times in microseconds."""
 
     name: str
     ts: int
@@ -87,7 +86,7 @@ class Event:
     tid: int
     args: Mapping[str, Any]
     inner: list[Event]
-    """In order of start. Of a node executors, of an executor nodes, of a run its executor."""
+    """In order of start: executors of a node, nodes of an executor, the executor of a run."""
 
     @property
     def node_name(self) -> str:
@@ -105,9 +104,9 @@ class Event:
 
 
 def read_passes(path: Path, skip: int = 0) -> MeasuredPasses:
-    """Read a profile, leaving out its first `skip` passes (warm-up) and any pass that was cut off at the end.
+    """Read a profile without its first `skip` passes (warm-up) and without a truncated last pass.
 
-    Raises ValueError for what no model measures: millions of nodes in millions of passes.
+    Raises ValueError for an implausible size: millions of nodes in millions of passes.
     """
     measured = MeasuredPasses()
     for offset, run in islice(_runs(path, measured, 0), skip, None):
@@ -125,17 +124,17 @@ def read_passes(path: Path, skip: int = 0) -> MeasuredPasses:
 
 
 def read_one_pass(path: Path, offset: int) -> Event:
-    """The run whose events begin at `offset`, one of `MeasuredPasses.offsets`, with all that it encloses."""
+    """Return the run whose events begin at `offset` (one of `MeasuredPasses.offsets`), with all enclosed events."""
     return next(run for _, run in _runs(path, MeasuredPasses(), offset))
 
 
 def key_of(event: Event, parent: Key | None) -> Key:
-    """Of a node's event, in the node it is enclosed by."""
+    """Return the identity of a node's event within its enclosing node."""
     return (parent, str(event.args.get("node_index", "")), event.node_name)
 
 
 def _runs(path: Path, measured: MeasuredPasses, start: int) -> Iterator[tuple[int, Event]]:
-    """Each `model_run`, and where its events begin in the file."""
+    """Yield each `model_run` with the offset of its first event."""
     ended: list[Event] = []
     begins = start
     for ends, event in _events(path, measured, start):
@@ -152,7 +151,7 @@ def _runs(path: Path, measured: MeasuredPasses, start: int) -> Iterator[tuple[in
 
 
 def _events(path: Path, measured: MeasuredPasses, start: int) -> Iterator[tuple[int, Event]]:
-    """Each event that matters, and where its line ends. A long profile never lies in memory as a whole."""
+    """Yield each relevant event with the offset of the end of its line. The file is never held in memory as a whole."""
     ends = start
     with path.open("rb") as lines:
         lines.seek(start)
@@ -174,15 +173,15 @@ def _events(path: Path, measured: MeasuredPasses, start: int) -> Iterator[tuple[
 def _event(raw: Any) -> Event:  # noqa: ANN401
     args = raw.get("args") or {} if isinstance(raw, dict) else None
     if not isinstance(args, dict):
-        raise TypeError("an event is an object, and so are its arguments")
+        raise TypeError("an event and its arguments must be objects")
     ts, dur = int(raw["ts"]), int(raw["dur"])
     if not (0 <= dur <= _MAX_US and abs(ts) <= _MAX_US):
-        raise ValueError("no such time can be")
+        raise ValueError("a time is out of range")
     return Event(text_of(raw["name"]), ts, dur, int(raw.get("tid", 0)), args, [])
 
 
 def _encloses(outer: Event, inner: Event) -> bool:
-    """Executors enclose nodes and nodes enclose executors; neighbours of one kind only touch."""
+    """Return whether an event encloses another: executors enclose nodes and nodes enclose executors."""
     return inner.ts >= outer.ts and inner.is_executor != outer.is_executor
 
 
@@ -195,7 +194,7 @@ def _take_nodes(measured: MeasuredPasses, events: list[Event], parent: Key | Non
         node.calls += 1
         node.self_us.extend([0] * (number + 1 - len(node.self_us)))
         enclosed = event.nodes
-        # Whole microseconds may add up to more than the whole.
+        # Rounding to microseconds may make the parts longer than the whole.
         node.self_us[number] += max(0, event.dur - sum(inner.dur for inner in enclosed))
         if depth < _MAX_DEPTH:
             _take_nodes(measured, enclosed, key, depth + 1, number)
@@ -215,7 +214,7 @@ def _measured(event: Event, parent: Key | None, depth: int) -> MeasuredNode:
 
 
 def _types(listed: Any) -> tuple[TypeAndShape, ...]:  # noqa: ANN401
-    """`[{"float": [1, 3]}]` -> `(("float32", (1, 3)),)`."""
+    """Convert `[{"float": [1, 3]}]` to `(("float32", (1, 3)),)`."""
     if not isinstance(listed, list):
         return ()
     pairs = [next(iter(entry.items())) for entry in listed if isinstance(entry, dict) and entry]

@@ -1,4 +1,4 @@
-"""A Profile of what ONNX Runtime's own profiler wrote (`SessionOptions.enable_profiling`)."""
+"""Convert the output of ONNX Runtime's profiler (`SessionOptions.enable_profiling`) to a Profile."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _MAX_MACS = 10**18
 
 
 def profile_of_onnxruntime(path: Path, label: str) -> Profile:
-    """Read a profile. Raises RequestError when it cannot be read, or holds no whole pass."""
+    """Read a profile. Raises RequestError when it cannot be read or holds no complete pass."""
     check_size(path)
     measured, warmup = _read(path)
     if not measured.pass_ms:
         raise RequestError(
-            f"{path} holds no whole pass: ONNX Runtime writes one event a line, and `model_run` when a pass ends"
+            f"{path} holds no complete pass: ONNX Runtime writes one event a line, and `model_run` when a pass ends"
         )
     positions = {key: place for place, key in enumerate(measured.nodes)}
     median = LatencySummary.of(measured.pass_ms).median_pass
@@ -59,13 +59,15 @@ def profile_of_onnxruntime(path: Path, label: str) -> Profile:
         layers=layers,
         layer_runs=(len(measured.pass_ms),) if layers else (),
         timeline=read_timeline(path, measured.offsets[median], positions),
-        timeline_basis=f"pass {median + 1} of {len(measured.pass_ms)}, which took the median; profiler on",
+        timeline_basis=f"pass {median + 1} of {len(measured.pass_ms)}, the median one; profiler on",
         notes=(f"read from {path.name}", *_notes(measured, warmup)),
     )
 
 
 def _read(path: Path) -> tuple[MeasuredPasses, int]:
-    """The first pass allocates memory and is left out where there are others."""
+    """Return the passes and the number of warm-up passes left out. The first pass allocates memory and is left out if
+    there are others.
+    """
     try:
         measured = read_passes(path, skip=1)
         return (measured, 1) if measured.pass_ms else (read_passes(path), 0)
@@ -85,7 +87,7 @@ def _run(path: Path, measured: MeasuredPasses) -> ProfileRun:
 
 
 def _loads(path: Path) -> Iterator[float]:
-    """What loading took is told once, at the top of the file."""
+    """Yield the time to load the model, which appears once at the top of the file."""
     for line in read_ends(path).splitlines()[:20]:
         if not _LOADS.search(line[:2_000]):
             continue
@@ -140,16 +142,16 @@ def _role(kind: str) -> LayerRole:
 
 
 def _tensors(types: Sequence[TypeAndShape]) -> tuple[TensorInfo, ...]:
-    """The profile tells types and shapes, no names."""
+    """Return tensors without names: the profile records only types and shapes."""
     return tuple(TensorInfo(name="", dtype=dtype, shape=shape) for dtype, shape in types)
 
 
 def _notes(measured: MeasuredPasses, warmup: int) -> Iterator[str]:
-    yield "latencies were measured with ONNX Runtime's profiler on, which slows small models down several times"
+    yield "latencies were measured with ONNX Runtime's profiler on, which makes small models several times slower"
     if warmup:
         yield "the first pass is left out as warm-up"
-    yield "the profile tells neither the machine nor the options, nor the model's inputs and outputs"
+    yield "the profile records neither the machine nor the options, nor the model's inputs and outputs"
     if measured.unreadable_lines:
         yield f"{measured.unreadable_lines} lines could not be read"
     if measured.event_count >= MAX_EVENTS:
-        yield f"it holds {measured.event_count:,} events: ONNX Runtime drops those after {MAX_EVENTS:,} without a word"
+        yield f"it holds {measured.event_count:,} events: ONNX Runtime silently drops those after {MAX_EVENTS:,}"

@@ -1,4 +1,4 @@
-"""One pass of ONNX Runtime's profile as a timeline: nodes, what runs within them, and the pauses between."""
+"""Convert one pass of ONNX Runtime's profile to a timeline: nodes, nested nodes, and the gaps between them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from ndld_flow.profiles.read.onnxruntime_events import Event, Key, key_of, read_
 from ndld_flow.records.profile import Span
 
 _SHORTEST_PAUSE_US = 3
-"""Below it lies what ONNX Runtime's profiler itself needs between two events."""
+"""Shorter gaps are the overhead of ONNX Runtime's profiler between two events."""
 _MOST_SPANS = 20_000
-"""A loop may run its body a hundred thousand times; no picture shows that."""
+"""A loop may run its body a hundred thousand times, more than a picture can show."""
 
 
 def read_timeline(path: Path, offset: int, positions: Mapping[Key, int]) -> tuple[Span, ...]:
-    """The pass whose events begin at `offset`, in order of start.
+    """Return the spans of the pass whose events begin at `offset`, in order of start.
 
-    `positions` says which layer a node is. Bodies are left out, the deepest first, where there are more than 20,000
-    spans.
+    `positions` maps a node to its layer. Bodies are left out, deepest first, if there are more than 20,000 spans.
     """
     run = read_one_pass(path, offset)
     spans = sorted(_Walk(run, positions).spans, key=lambda span: (span.start_ms, span.depth))
@@ -32,13 +31,13 @@ def read_timeline(path: Path, offset: int, positions: Mapping[Key, int]) -> tupl
 
 @dataclass
 class _Walk:
-    """Goes through a run and what it encloses."""
+    """Walks through a run and its nested events."""
 
     run: Event
     positions: Mapping[Key, int]
     spans: list[Span] = field(default_factory=list)
     lanes: dict[int, str] = field(default_factory=dict)
-    """Thread -> its lane, in order of appearance."""
+    """Thread -> lane, in order of appearance."""
 
     def __post_init__(self) -> None:
         self.lanes[self.run.tid] = "CPU"
@@ -65,7 +64,7 @@ class _Walk:
                 self._take(node, node.nodes, key, depth + 1)
 
     def _pauses(self, outer: Event, nodes: Sequence[Event], depth: int) -> Iterator[Span]:
-        """When no node ran: before the first, between two, after the last."""
+        """Yield the times without a running node: before the first, between two, after the last."""
         lane = self.lanes.get(outer.tid, "CPU")
         free_since, end = outer.ts, outer.ts + outer.dur
         for number, node in enumerate(nodes):

@@ -1,4 +1,4 @@
-"""Any profile or engine that is known here, as one document: our own, trtexec's exports, TREx's, ONNX Runtime's."""
+"""Read a profile or an engine of any supported format: our own, trtexec's exports, TREx's, ONNX Runtime's."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _Own = TypeVar("_Own", Profile, Build)
 
 
 def read_profile(path: Path) -> Profile:
-    """Read a file or a folder; an engine that nobody ran has layers without times.
+    """Read a file or a folder; an engine that was not run has layers without times.
 
-    Raises RequestError that says what is wrong and what can be read.
+    Raises RequestError, which states the problem and the supported formats.
     """
     source = find_source(path)
     if source.kind == "build":
@@ -35,7 +35,7 @@ def read_profile(path: Path) -> Profile:
 
 
 def recognise(path: Path) -> Kind | None:
-    """What a file or folder holds, told by its contents; None for what `read_profile` would not take."""
+    """Return the kind of a file or folder by its contents; None if `read_profile` does not support it."""
     try:
         return find_source(path).kind
     except RequestError:
@@ -43,7 +43,8 @@ def recognise(path: Path) -> Kind | None:
 
 
 def read_build(path: Path) -> Build:
-    """Read how an engine was built: a `build.json`, or the folder that holds it. Raises as `read_profile` does."""
+    """Read the record of an engine's build: a `build.json`, or the folder that holds it. Raises as `read_profile`
+    does."""
     return _record(Build, find_source(path).of("build")[0])
 
 
@@ -61,11 +62,11 @@ def _record(kind: type[_Own], path: Path) -> _Own:
         raise RequestError(f"{path} cannot be read: {error.strerror or error}") from error
     except ValidationError as error:
         word = kind.__name__.lower()
-        raise RequestError(f"{path} is no {word} that this version reads: {_first(error)}") from error
+        raise RequestError(f"{path} is not a {word} that this version reads: {_first(error)}") from error
 
 
 def _check_samples(path: Path, profile: Profile) -> None:
-    """Every layer has as many samples as the layer pass had passes: all that counts them relies on it."""
+    """Raise RequestError unless every layer has one sample per pass of the layer pass, as later code assumes."""
     counts = {len(layer.samples_ms) for layer in profile.layers}
     passes = sum(profile.layer_runs)
     if len(counts) > 1 or (profile.layer_runs and counts and passes not in counts):

@@ -1,4 +1,4 @@
-"""Which files belong to what is to be read, told by their contents and not by their names."""
+"""Find the files that belong to a measurement, by their contents rather than their names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Part = Literal["profile", "build", "onnxruntime", "times", "layer times", "engin
 
 FORMATS = (
     "a profile.json or build.json of ndld-flow; trtexec's --exportTimes, --exportProfile and --exportLayerInfo, and "
-    "its log; what TensorRT's engine inspector wrote (.trt.json); a folder of TREx; ONNX Runtime's profile"
+    "its log; the output of TensorRT's engine inspector (.trt.json); a folder of TREx; ONNX Runtime's profile"
 )
 
 _SUFFIXES = (".json", ".txt", ".log", ".out")
@@ -37,22 +37,22 @@ _MARKS: tuple[tuple[Part, tuple[tuple[str, ...], ...]], ...] = (
     ("metadata", (('"performance_summary"', '"model_options"', '"build_options"', '"inference_options"'),)),
     ("device", (('"ComputeCapability"',), ('"Name"',))),
 )
-"""A part is the first of which every tuple has a word in the file."""
+"""Part -> tuples of words. A file is the first part for which it contains a word of every tuple."""
 _ALONE: dict[Part, Kind] = {"profile": "profile", "build": "build", "onnxruntime": "onnxruntime"}
-"""Parts that tell all of a measurement by themselves."""
+"""Parts that describe a measurement completely."""
 _ONE_OF_EACH: tuple[Part, ...] = ("times", "layer times", "engine")
 _WORDS = (
     "json|txt|log|out|times?|timings?|profil(?:e|es|ing)|prof|layers?|layer_?info|info|graph|metadata|meta|build|"
     "device|engine|plan|onnx|trtexec|trt|exports?|exported|perf|latency|inference"
 )
 _STAMP = r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d(?:_\d+)?"
-"""That ONNX Runtime puts into a profile's name."""
+"""Timestamp that ONNX Runtime adds to a profile's name."""
 _TAIL = re.compile(rf"(?:^|[._\- ]+)(?:{_WORDS}|{_STAMP})$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Source:
-    """Files that tell of one measurement."""
+    """The files of one measurement."""
 
     kind: Kind
     label: str
@@ -63,7 +63,7 @@ class Source:
 
 
 def part_of(path: Path) -> Part | None:
-    """What a file holds; None for what is nothing of this. Raises RequestError when it cannot be read."""
+    """Return the kind of a file; None if it is unknown. Raises RequestError when it cannot be read."""
     text = read_ends(path)
     if not _JSON.match(text):
         return "log" if _LOG.search(text) else None
@@ -74,14 +74,16 @@ def part_of(path: Path) -> Part | None:
 
 
 def find_source(path: Path) -> Source:
-    """The files to read for a file or a folder. Raises RequestError that says what is wrong and what can be read."""
+    """Return the files to read for a file or a folder. Raises RequestError, which states the problem and the supported
+    formats.
+    """
     if path.is_dir():
         return _of_folder(path)
     if not path.exists():
-        raise RequestError(f"{path} does not exist; what can be read: {FORMATS}")
+        raise RequestError(f"{path} does not exist; supported formats: {FORMATS}")
     part = part_of(path) if path.is_file() else None
     if part is None:
-        raise RequestError(f"{path} is no profile that is known here; what can be read: {FORMATS}")
+        raise RequestError(f"{path} is not a profile in a supported format; supported formats: {FORMATS}")
     if part in ("profile", "build", "onnxruntime"):
         return Source(part, _prefix(path) or path.stem, ((part, path),))
     beside = {file: kind for file, kind in _parts_in(path.parent).items() if kind not in _ALONE}
@@ -95,7 +97,7 @@ def _of_folder(folder: Path) -> Source:
     own = [file for file, part in parts.items() if part in ("profile", "build")]
     if folder / "profile.json" in own:
         return Source("profile", label, (("profile", folder / "profile.json"),))
-    if folder / "build.json" in own:  # what it was made of lies beside it
+    if folder / "build.json" in own:  # its inputs are in the same folder
         return Source("build", label, (("build", folder / "build.json"),))
     exports = {file: part for file, part in parts.items() if part not in _ALONE}
     passes = [file for file, part in parts.items() if part == "onnxruntime"]
@@ -105,7 +107,7 @@ def _of_folder(folder: Path) -> Source:
         return _tensorrt(label, _group(folder, exports))
     for file in (*own, *passes):
         return Source(_ALONE[parts[file]], label, ((parts[file], file),))
-    raise RequestError(f"{folder} holds no profile that is known here; what can be read: {FORMATS}")
+    raise RequestError(f"{folder} holds no profile in a supported format; supported formats: {FORMATS}")
 
 
 def _tensorrt(label: str, files: Mapping[Path, Part]) -> Source:
@@ -129,12 +131,12 @@ def _parts_in(folder: Path) -> dict[Path, Part]:
 def _part_if_readable(file: Path) -> Part | None:
     try:
         return part_of(file) if file.is_file() else None
-    except RequestError:  # a neighbour that is none of our business
+    except RequestError:  # unrelated files in the folder may be unreadable
         return None
 
 
 def _group(folder: Path, parts: Mapping[Path, Part]) -> Mapping[Path, Part]:
-    """All files of a folder, where they can be of one model."""
+    """Return all files of a folder if they can belong to one model."""
     if not _doubled(parts):
         return parts
     groups = _by_prefix(parts)
@@ -142,27 +144,27 @@ def _group(folder: Path, parts: Mapping[Path, Part]) -> Mapping[Path, Part]:
         raise RequestError(f"{folder} holds several exports of one kind ({_names(_doubled(parts))}); give one file")
     example = next(iter(groups[min(groups)]))
     raise RequestError(
-        f"{folder} holds the exports of several models ({', '.join(sorted(groups))}); give one file of the one you "
-        f"mean, such as {example.name}"
+        f"{folder} holds the exports of several models ({', '.join(sorted(groups))}); give one file of the "
+        f"model you mean, such as {example.name}"
     )
 
 
 def _group_of(path: Path, parts: Mapping[Path, Part]) -> Mapping[Path, Part]:
-    """The files that belong to one."""
+    """Return the files that belong to the given one."""
     if not _doubled(parts):
         return parts
     near = _by_prefix(parts)[_prefix(path)]
     without = {file: part for file, part in near.items() if file == path or part != near[path]}
     if _doubled(without):
         raise RequestError(
-            f"several exports of one kind lie beside {path.name} ({_names(_doubled(without))}); put those of one "
+            f"several exports of one kind are next to {path.name} ({_names(_doubled(without))}); put those of one "
             "measurement into a folder of their own"
         )
     return without
 
 
 def _doubled(parts: Mapping[Path, Part]) -> list[Path]:
-    """Files of a kind that a measurement has one of, where there are several."""
+    """Return the files of kinds that should occur once but occur several times."""
     listed = list(parts.values())
     return [file for file, part in parts.items() if part in _ONE_OF_EACH and listed.count(part) > 1]
 
@@ -175,7 +177,7 @@ def _by_prefix(parts: Mapping[Path, Part]) -> dict[str, dict[Path, Part]]:
 
 
 def _prefix(path: Path) -> str:
-    """What a file is called without the words for its kind: `resnet.onnx.engine.timing.json` -> `resnet`."""
+    """Return a file's name without the words for its kind: `resnet.onnx.engine.timing.json` -> `resnet`."""
     name, shorter = path.name, ""
     while (shorter := _TAIL.sub("", name)) != name:
         name = shorter

@@ -1,6 +1,6 @@
-"""How TensorRT says that a tensor lies in memory, in the words of its enum `TensorFormat`: `linear`, `chw32`, `hwc8`.
+"""Memory formats of TensorRT's tensors by the names of its enum `TensorFormat`: `linear`, `chw32`, `hwc8`.
 
-The inspector writes it as prose and mixes in the type: `Channel major FP16 format where channel % 8 == 0`.
+The inspector writes them as prose that includes the type: `Channel major FP16 format where channel % 8 == 0`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ndld_flow.base.dtype_names import without_dtype
 
 _CODE = re.compile(r"\((?:k)?(\w+)\)")
 _CODES = {"nhwc": "hwc", "nchw": "linear"}
-"""What TensorRT-RTX calls otherwise."""
+"""TensorRT-RTX's name -> name in `TensorFormat`."""
 _WIDE = {"two": 2, "four": 4, "eight": 8, "sixteen": 16, "thirty-two": 32, "sixty-four": 64}
 _VECTORIZED = re.compile(rf"({'|'.join(_WIDE)}) wide channel vectorized")
 _MULTIPLE = re.compile(r"channel % (\d+)")
@@ -22,7 +22,7 @@ _LONGEST_TOLD = 200
 
 @lru_cache(maxsize=4096)
 def format_of_tensorrt(text: str) -> str:
-    """`Row major linear FP32` -> `linear`; words that are not known stay, without the type; empty for a bare type."""
+    """Convert `Row major linear FP32` to `linear`; unknown words are kept without the type; empty for a bare type."""
     lowered = " ".join(text[:_LONGEST_TOLD].lower().split())
     code = _CODE.search(lowered)
     if code:

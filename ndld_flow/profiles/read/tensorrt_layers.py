@@ -1,4 +1,4 @@
-"""Layers of an engine with their times: the inspector's list joined to the profiler's by name and order."""
+"""Join the inspector's layers with the profiler's times by name and order."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ndld_flow.records.profile import Layer
 
 @dataclass(frozen=True)
 class MeasuredLayers:
-    """The layers of a profile, with what is to be known about them."""
+    """The layers of a profile, with notes about them."""
 
     layers: tuple[Layer, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def join_layers(engine: EngineInfo | None, times: LayerTimes | None) -> MeasuredLayers:
-    """Put together what each export knows; either may be missing.
+    """Join both exports; either may be missing.
 
-    Names repeat: the first row of a name belongs to its first layer, and so on.
+    Names repeat: the n-th row of a name belongs to its n-th layer.
     """
     known = engine.layers if engine is not None else ()
     if times is None:
@@ -34,7 +34,8 @@ def join_layers(engine: EngineInfo | None, times: LayerTimes | None) -> Measured
 
 
 def _pairs(known: Sequence[EngineLayer], rows: Sequence[LayerTime]) -> tuple[list[tuple[EngineLayer, float]], int]:
-    """Rows in their order with the engine's layers; then layers without a row, and how many those are."""
+    """Return the engine's layers with their times in row order, then the layers without a row, and the number of
+    those."""
     waiting: dict[str, deque[EngineLayer]] = defaultdict(deque)
     for layer in known:
         waiting[layer.name].append(layer)
@@ -44,7 +45,7 @@ def _pairs(known: Sequence[EngineLayer], rows: Sequence[LayerTime]) -> tuple[lis
 
 
 def describe_engine_layer(index: int, known: EngineLayer, samples_ms: tuple[float, ...] = ()) -> Layer:
-    """What the engine tells of a layer, with what was measured of it."""
+    """Return a layer as described by the engine, with its samples."""
     return Layer(
         index=index,
         name=known.name,
@@ -69,14 +70,14 @@ def describe_engine_layer(index: int, known: EngineLayer, samples_ms: tuple[floa
 
 def _notes(engine: EngineInfo | None, times: LayerTimes, leftover: int) -> Iterator[str]:
     if times.pass_count == 1:
-        yield "layers were measured in one pass only, profiler on: small differences between them mean nothing"
+        yield "layers were measured in a single pass, profiler on: small differences between them are not significant"
     else:
         what = "medians" if times.are_medians else "means"
         of = f" of {times.pass_count} passes" if times.pass_count else ""
         yield f"layer times are {what}{of} with TensorRT's profiler on, not single samples: trtexec exports no others"
     if engine is None:
-        yield "types, tensors and tactics of layers are not known: there is no --exportLayerInfo"
+        yield "types, tensors and tactics of layers are unknown: there is no --exportLayerInfo"
     elif not engine.is_detailed:
-        yield "layers are known by name only: trtexec tells more with --profilingVerbosity=detailed"
+        yield "layers are known by name only: trtexec reports more with --profilingVerbosity=detailed"
     if leftover:
         yield f"{leftover} layers of the engine have no time in the profile and are shown with 0 at the end"

@@ -1,4 +1,4 @@
-"""Passes that trtexec measured, as the run of a profile and as spans of its timeline."""
+"""Convert trtexec's passes to the run of a profile and to spans of its timeline."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MeasuredPasses:
 
 
 def measured_passes(times: Passes | None, log: TrtexecLog) -> MeasuredPasses:
-    """The passes after the warm-up, or the median that the log tells where there are no passes."""
+    """Return the passes after the warm-up, or the log's median if there are no passes."""
     if times is None or not times.passes:
         return _from_summary(log)
     told = _WARMUP.search(log.text("inference_options", "Duration"))
@@ -49,7 +49,7 @@ def measured_passes(times: Passes | None, log: TrtexecLog) -> MeasuredPasses:
 
 
 def _from_summary(log: TrtexecLog) -> MeasuredPasses:
-    """One sample of each: the medians of trtexec's summary."""
+    """Return a run with one sample per quantity: the medians of trtexec's summary."""
     summary = log.section("performance_summary")
     keys = ("Latency", "Enqueue Time", "H2D Latency", "GPU Compute Time", "D2H Latency")
     medians = {key: statistics_of(summary.get(key)).get("median") for key in keys}
@@ -65,7 +65,7 @@ def _from_summary(log: TrtexecLog) -> MeasuredPasses:
 
 def _warmup_notes(dropped: int, warmup_ms: float, is_assumed: bool) -> Iterator[str]:
     if dropped:
-        why = "trtexec's default, as no log tells another" if is_assumed else "as trtexec's own summary does"
+        why = "trtexec's default; no log records another value" if is_assumed else "as trtexec's own summary does"
         yield f"{dropped} passes of the first {warmup_ms:g} ms are left out as warm-up ({why})"
 
 
@@ -76,32 +76,34 @@ def _notes(times: Passes, kept: Sequence[Pass]) -> Iterator[str]:
         yield f"only the first {MAX_PASSES:,} passes were read"
     if _is_coarse(kept):
         yield (
-            "enqueue times of single passes are left out: trtexec exports when they began and ended with six digits, "
-            f"which is exact to {_enqueue_step(kept):g} ms only"
+            "enqueue times of single passes are left out: trtexec exports their starts and ends with six digits, "
+            f"which is exact only to {_enqueue_step(kept):g} ms"
         )
 
 
 def _is_coarse(kept: Sequence[Pass]) -> bool:
-    """True where numbers are rounded to more than half of what an enqueue takes: their median would mislead."""
+    """Return True if times are rounded to more than half the duration of an enqueue, so that their median would
+    mislead.
+    """
     return _enqueue_step(kept) > fmean(one.enqueue for one in kept) / 2
 
 
 def _enqueue_step(kept: Sequence[Pass]) -> float:
-    """The last of six digits of the largest time, in ms; shorter times have finer ones, but six are all there are."""
+    """Return the resolution of the largest time, in ms: the value of its sixth digit."""
     largest = max(abs(one.enqueue_at) + one.enqueue for one in kept)
     return float(10 ** (math.floor(math.log10(largest)) - 5)) if largest else 0.0
 
 
 def _told_otherwise(run: ProfileRun, log: TrtexecLog) -> Iterator[str]:
-    """What trtexec's own summary says, where it says something else or more."""
+    """Yield figures of trtexec's own summary that differ from or add to these."""
     enqueue = statistics_of(log.section("performance_summary").get("Enqueue Time")).get("median")
     if enqueue is not None and not run.enqueue_ms:
         yield f"an enqueue took {enqueue:g} ms (median), by trtexec's own summary"
     told = log.latency.get("median")
     if told and abs(run.median_ms / told - 1) > 1e-3:
         yield (
-            f"the log's median of {told:g} ms is not that of these passes ({run.median_ms:g} ms): are they of one "
-            "measurement?"
+            f"the log's median of {told:g} ms is not the median of these passes ({run.median_ms:g} ms): do they belong "
+            "to one measurement?"
         )
     throughput = re.match(r"[\d.e+]{1,20}", log.text("performance_summary", "Throughput"))
     if throughput:
@@ -112,7 +114,7 @@ def _told_otherwise(run: ProfileRun, log: TrtexecLog) -> Iterator[str]:
 
 
 def timeline(one: Pass | None, layers: Sequence[Layer]) -> tuple[tuple[Span, ...], str]:
-    """The median pass as it was, and its layers one after another; with words on what that is."""
+    """Return spans of the median pass and of its layers end to end, and a description of them."""
     spans = list(_pass_spans(one)) if one is not None else []
     begin = min((span.start_ms for span in spans), default=0.0)
     spans = [span.model_copy(update={"start_ms": span.start_ms - begin}) for span in spans]
@@ -121,7 +123,7 @@ def timeline(one: Pass | None, layers: Sequence[Layer]) -> tuple[tuple[Span, ...
     spans.extend(_layer_spans(timed, compute))
     words = ["enqueue, copies and compute of the median pass"] if one is not None else []
     if timed:
-        words.append("layers laid end to end by their own times: gaps and what ran at once are not known")
+        words.append("layers laid end to end by their own times: gaps and overlaps are unknown")
     return tuple(sorted(spans, key=lambda span: (span.start_ms, span.lane))), "; ".join(words)
 
 

@@ -1,4 +1,4 @@
-"""A Profile of what trtexec measured, from its exports, its log, or TREx's folder of both."""
+"""Convert trtexec's measurements to a Profile, from its exports, its log, or TREx's folder of both."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _Read = TypeVar("_Read")
 
 @dataclass
 class _Exports:
-    """What each file told."""
+    """The contents of the files of one measurement."""
 
     times: Passes | None = None
     layer_times: LayerTimes | None = None
@@ -38,7 +38,7 @@ class _Exports:
 
 
 def profile_of_tensorrt(source: Source) -> Profile:
-    """Read the files of one measurement. Raises RequestError when they cannot be read, or measured nothing."""
+    """Read the files of one measurement. Raises RequestError when they cannot be read or hold no measurement."""
     exports = _read(source)
     passes = measured_passes(exports.times, exports.log)
     layers = join_layers(exports.engine, exports.layer_times)
@@ -87,7 +87,7 @@ def _read(source: Source) -> _Exports:
 
 
 def _try(exports: _Exports, path: Path, read: Callable[[Path], _Read]) -> _Read | None:
-    """One broken file of several costs what it held, not the rest."""
+    """Read one file; if it is damaged, add a note and return None, so that the others are still used."""
     try:
         return read(path)
     except ValueError as error:
@@ -102,14 +102,14 @@ def _repairs(exports: _Exports) -> list[str]:
             continue
         if not export.parsed.is_proper:
             end = ", and it ends early" if export.parsed.is_cut_off else ""
-            notes.append(f"{name} is no proper JSON{end}: what could be read of it was read")
+            notes.append(f"{name} is not valid JSON{end}: only the readable part was used")
         if export.unreadable:
             notes.append(f"{export.unreadable} layers of {name} could not be read")
     return notes
 
 
 def _merged(first: TrtexecLog, second: TrtexecLog) -> TrtexecLog:
-    """The build's log and the measurement's are two files; of what both tell, the later one is right."""
+    """Return two logs (of the build and of the measurement) as one; the second takes precedence."""
     return TrtexecLog(
         sections={
             name: {**first.section(name), **second.section(name)} for name in {**first.sections, **second.sections}
@@ -126,7 +126,7 @@ def _merged(first: TrtexecLog, second: TrtexecLog) -> TrtexecLog:
 def _nothing_in(source: Source, exports: _Exports) -> str:
     why = f" ({'; '.join(exports.notes)})" if exports.notes else ""
     return (
-        f"{_names(source)}: there is no pass and no layer in it{why}; trtexec writes them with --exportTimes, "
+        f"{_names(source)}: it holds no pass and no layer{why}; trtexec writes them with --exportTimes, "
         "--exportProfile and --exportLayerInfo"
     )
 
@@ -142,8 +142,8 @@ def _names(source: Source) -> str:
 def _profiler(exports: _Exports) -> Literal["on", "off", ""]:
     """Return whether latencies were measured with trtexec's profiler of layers attached.
 
-    It is where trtexec is asked for layers, unless `--separateProfileRun` is given.
-    TREx keeps no reporting options, so that no layers beside the latencies do not mean that no profiler was attached.
+    It is if trtexec reports layers, unless `--separateProfileRun` is given.
+    TREx does not keep reporting options, so that missing layers do not prove that no profiler was attached.
     """
     separate = exports.log.text("inference_options", "Separate profiling").lower()
     reporting = exports.log.section("reporting_options")
@@ -154,7 +154,7 @@ def _profiler(exports: _Exports) -> Literal["on", "off", ""]:
 
 
 def _tensors(exports: _Exports) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
-    """From the engine where it tells, otherwise from the log, which knows dimensions only."""
+    """Return inputs and outputs from the engine, otherwise from the log, which has only dimensions."""
     inputs, outputs = split_bindings(exports.engine) if exports.engine is not None else ((), ())
     log = exports.log
     return inputs or _from_log(log.inputs), outputs or _from_log(log.outputs)
@@ -165,7 +165,7 @@ def _from_log(told: dict[str, tuple[int, ...]]) -> tuple[TensorInfo, ...]:
 
 
 def _machine(exports: _Exports) -> Machine:
-    """The GPU is all that trtexec tells."""
+    """Return the machine: trtexec reports only the GPU."""
     told = exports.log.text("device_information", "Selected Device")
     gpu = told or (exports.device.name if exports.device is not None else "")
     return Machine(system="", architecture="", cpu="", cpu_count=None, memory_bytes=None, gpus=(gpu,) if gpu else ())

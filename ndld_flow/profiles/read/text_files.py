@@ -1,4 +1,4 @@
-"""Files that others wrote, read in bounds: what is too large or no file is refused, what is no text is made text."""
+"""Read untrusted text files within limits: oversized or special files are refused, invalid bytes are replaced."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from ndld_flow.base.errors import RequestError
 
 MAX_BYTES = 500_000_000
-"""Of a file that is read piece by piece."""
+"""Maximum size of a file that is read in pieces."""
 MAX_WHOLE_BYTES = 64_000_000
-"""Of a file that must lie in memory as a whole; layers of 50,000 detailed TensorRT layers."""
+"""Maximum size of a file that is read as a whole, enough for 50,000 detailed TensorRT layers."""
 _HEAD, _TAIL, _PIECE = 1 << 18, 1 << 16, 1 << 20
 
 
 def read_ends(path: Path) -> str:
-    """The first 256 KiB and the last 64 KiB: enough to tell what a file is. Raises RequestError."""
+    """Return the first 256 KiB and the last 64 KiB, enough to identify a file. Raises RequestError."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD)
@@ -27,13 +27,13 @@ def read_ends(path: Path) -> str:
 
 
 def read_whole(path: Path) -> str:
-    """The text of a file. Raises RequestError for one that cannot be read, or is larger than 64 MB."""
+    """Return the text of a file. Raises RequestError if it cannot be read or is larger than 64 MB."""
     check_size(path, MAX_WHOLE_BYTES)
     return "".join(read_pieces(path))
 
 
 def read_pieces(path: Path) -> Iterator[str]:
-    """The text of a file, about 1 MiB at a time. Raises RequestError for one over 500 MB."""
+    """Yield the text of a file, about 1 MiB at a time. Raises RequestError for one over 500 MB."""
     check_size(path)
     try:
         with path.open("rb") as file:
@@ -47,7 +47,7 @@ def read_pieces(path: Path) -> Iterator[str]:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a file; one of more than 1 MiB comes in parts. Raises RequestError as `read_pieces` does."""
+    """Yield the lines of a file; lines over 1 MiB are split. Raises RequestError as `read_pieces` does."""
     rest = ""
     for piece in read_pieces(path):
         *lines, rest = (rest + piece).split("\n")
@@ -59,17 +59,17 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def check_size(path: Path, limit: int = MAX_BYTES) -> None:
-    """Raises RequestError for a file that is larger, or cannot be asked."""
+    """Raise RequestError if a file is larger than `limit` or inaccessible."""
     try:
         size = path.stat().st_size
     except OSError as error:
         raise _unreadable(path, error) from error
     if size > limit:
-        raise RequestError(f"{path} has {size / 1e6:,.0f} MB; profiles are read up to {limit / 1e6:,.0f} MB")
+        raise RequestError(f"{path} has {size / 1e6:,.0f} MB; the maximum size of a profile is {limit / 1e6:,.0f} MB")
 
 
 def _encoding(head: bytes) -> str:
-    """PowerShell's `>` writes UTF-16."""
+    """Return the encoding of a file by its first bytes; PowerShell's `>` writes UTF-16."""
     return "utf-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
 
 

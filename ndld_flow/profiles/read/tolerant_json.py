@@ -1,13 +1,13 @@
-"""JSON as trtexec writes it, which need not be JSON.
+"""A tolerant parser for the nearly valid JSON that trtexec writes.
 
-trtexec prints names without escaping them: quotes, backslashes and control characters end up in the file as they are.
-A run that was stopped leaves its end out, and C++ prints `nan` and `inf`. What is proper JSON goes to the standard
-library; the rest is read with these rules:
+trtexec prints names without escaping them: quotes, backslashes and control characters end up in the file as they are. A
+run that was stopped leaves its end out, and C++ prints `nan` and `inf`. Valid JSON is left to the standard library; the
+rest is read by these rules:
 
-- a quote ends a text only where something follows that may: a colon after a key; after a value in an object `}` or the
-  next key; after a value in a list `]` or the next value;
-- a backslash that begins no JSON escape is a backslash;
-- where the text stops early, the innermost unfinished object of each list is left out, and what encloses it is kept.
+- a quote ends a text only if it is followed by a valid token: a colon after a key; after a value in an object `}`
+  or the next key; after a value in a list `]` or the next value;
+- a backslash that does not begin a JSON escape is literal;
+- if the text is truncated, the innermost unfinished object of each list is left out and the enclosing ones are kept.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _WORDS: dict[str, object] = {"true": True, "false": False}
 
 @dataclass(frozen=True)
 class Parsed:
-    """What could be read."""
+    """A parsed value."""
 
     value: object
     is_proper: bool
-    """False where rules had to be bent to read it."""
+    """False if it is not valid JSON."""
     is_cut_off: bool = False
-    """True where the text stops before its end."""
+    """True if the text is truncated."""
 
 
 def parse_tolerantly(text: str) -> Parsed:
-    """Read JSON, or what is nearly JSON. Numbers that JSON does not have (`NaN`, `inf`) become None.
+    """Read JSON or nearly valid JSON. `NaN` and `inf` become None.
 
-    Raises ValueError where there is nothing to read, or where it is nested too deeply.
+    Raises ValueError if there is nothing to read or the nesting is too deep.
     """
     try:
         return Parsed(json.loads(text, strict=False, parse_constant=lambda _: None), True)
@@ -52,12 +52,12 @@ def parse_tolerantly(text: str) -> Parsed:
     reader = _Reader(text)
     value = reader.value(_ENDS_ITEM, 0)
     if not isinstance(value, dict | list):
-        raise ValueError("it is no JSON")
+        raise ValueError("it is not JSON")
     return Parsed(value, False, reader.ended)
 
 
 class _Reader:
-    """A reader with one place in the text, which only ever moves on."""
+    """A reader with a position in the text that only moves forward."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -77,7 +77,7 @@ class _Reader:
         return self._bare()
 
     def _next(self) -> str:
-        """The next character that is neither space nor comma; empty at the end."""
+        """Return the next character that is neither space nor comma; empty at the end."""
         found = _SPACE.match(self.text, self.at)
         self.at = found.end() if found else self.at
         if self.at >= len(self.text):

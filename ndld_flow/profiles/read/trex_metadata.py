@@ -1,4 +1,4 @@
-"""What TREx stores beside trtexec's exports: the log's sections as JSON, and what CUDA says of the device."""
+"""Reader for TREx's metadata: the sections of trtexec's log as JSON, and CUDA's description of the device."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ndld_flow.profiles.read.trtexec_log import SECTIONS, TrtexecLog, take_infer
 
 @dataclass(frozen=True)
 class DeviceMetadata:
-    """The device, as CUDA tells it."""
+    """The device as CUDA describes it."""
 
     name: str
     cuda: str
-    """Version of CUDA's driver interface, `11.6`; empty where it is not told."""
+    """Version of CUDA's driver interface, `11.6`; empty if not recorded."""
 
 
 def take_metadata(log: TrtexecLog, path: Path) -> None:
-    """Add the sections of `*.build.metadata.json` or `*.profile.metadata.json` to what a log told.
+    """Add the sections of `*.build.metadata.json` or `*.profile.metadata.json` to a log.
 
-    Raises RequestError when the file cannot be read, ValueError when there is nothing in it.
+    Raises RequestError when the file cannot be read, ValueError when it is empty.
     """
     document = parse_tolerantly(read_whole(path)).value
     for name in SECTIONS:
@@ -37,7 +37,7 @@ def take_metadata(log: TrtexecLog, path: Path) -> None:
 
 
 def read_device(path: Path) -> DeviceMetadata:
-    """Read `*.engine.metadata.json`. Raises RequestError when it cannot be read, ValueError when nothing is in it."""
+    """Read `*.engine.metadata.json`. Raises RequestError when it cannot be read, ValueError when it is empty."""
     document = parse_tolerantly(read_whole(path)).value
     first = next(objects_in(document if isinstance(document, list) else [document]), {})
     version = first.get("CUDA_VERSION")

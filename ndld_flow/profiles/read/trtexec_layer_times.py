@@ -1,7 +1,7 @@
-"""What `trtexec --exportProfile` writes: the time of each layer over all passes with the profiler on.
+"""Reader for `trtexec --exportProfile`: the time of each layer over all passes with the profiler on.
 
 `[{"count": N}, {"name", "timeMs" (sum over N passes), "averageMs", "medianMs", "percentage"}, ...]`; before 8.4 without
-the median. Names are not escaped, and may repeat.
+the median. Names are not escaped and may repeat.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ndld_flow.profiles.read.tolerant_json import Parsed, parse_tolerantly
 
 @dataclass(frozen=True)
 class LayerTime:
-    """One row: a layer in the order of execution."""
+    """One row: a layer, in execution order."""
 
     name: str
     ms: float
-    """The median over the passes, or their mean where there is no median."""
+    """The median over the passes, or the mean if there is no median."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,15 @@ class LayerTimes:
 
     rows: tuple[LayerTime, ...]
     pass_count: int
-    """How many passes were measured; 0 where it is not told."""
+    """Number of passes; 0 if not recorded."""
     are_medians: bool
     unreadable: int
-    """Rows that name no layer or no time."""
+    """Rows without a layer or a time."""
     parsed: Parsed
 
 
 def read_layer_times(path: Path) -> LayerTimes:
-    """Read an export. Raises RequestError when the file cannot be read, ValueError when there is nothing in it."""
+    """Read an export. Raises RequestError when the file cannot be read, ValueError when it is empty."""
     parsed = parse_tolerantly(read_whole(path))
     entries = list(objects_in(parsed.value))
     heads = [entry for entry in entries if "count" in entry and "name" not in entry]

@@ -1,7 +1,7 @@
-"""What trtexec says: its options, the device, the version, and its own summary of the measurement.
+"""Reader for trtexec's log: options, device, version, and its own summary of the measurement.
 
 Lines look like `[10/01/2024-13:21:44] [I] Compute Capability: 7.5`; a section begins with `=== Device Information ===`
-and ends with a line that is no `key: value`. TREx stores the same as JSON.
+and ends with a line that is not `key: value`. TREx stores the same as JSON.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ SECTIONS = (
     "device_information",
     "performance_summary",
 )
-"""Names that TREx gives to what trtexec calls `Model Options` and so on."""
+"""TREx's names of trtexec's sections (`Model Options` and so on)."""
 
 _PREFIX = re.compile(r".{0,200}?(?:\[(\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d)\] ?)?\[[VIWE]\] ?")
-"""CI systems and other programs put words of their own in front of each line."""
+"""CI systems and other programs add their own prefix to each line."""
 _HEADING = re.compile(r"=== (\w[\w /-]{0,60}) ===")
 _STATISTIC = re.compile(r"(min|max|mean|median|percentile\(\d{1,3}(?:\.\d{1,6})?%\)) = ([-+\d.e]{1,30}) ms")
 _VERSION = re.compile(r"TensorRT(?:[- ]RTX)? version: ([\d.]{1,20})", re.IGNORECASE)
@@ -42,7 +42,7 @@ _MAX_KEYS = 200
 
 @dataclass
 class TrtexecLog:
-    """What a log, or TREx's JSON of it, tells."""
+    """The contents of a log, or of TREx's JSON of it."""
 
     sections: dict[str, dict[str, JsonValue]] = field(default_factory=dict)
     version: str = ""
@@ -50,22 +50,22 @@ class TrtexecLog:
     is_rtx: bool = False
     command: str = ""
     started: str = ""
-    """Local time of that machine as the log has it; which zone that was is not told."""
+    """Local time of the machine, as in the log; the time zone is not recorded."""
     inputs: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Dimensions by name, where the log tells them."""
+    """Dimensions by name, if the log has them."""
     outputs: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def section(self, name: str) -> Mapping[str, JsonValue]:
         return self.sections.get(name, {})
 
     def text(self, section: str, key: str) -> str:
-        """A value as text; empty for none."""
+        """Return a value as text; empty for none."""
         value = self.section(section).get(key)
         return "" if value is None else str(value)
 
     @property
     def latency(self) -> dict[str, float]:
-        """trtexec's own `min`, `max`, `mean`, `median`, `percentile(99%)` of the latency, in ms."""
+        """Return trtexec's own `min`, `max`, `mean`, `median`, `percentile(99%)` of the latency, in ms."""
         return statistics_of(self.section("performance_summary").get("Latency"))
 
 
@@ -105,7 +105,7 @@ def _take_pair(log: TrtexecLog, section: dict[str, JsonValue], body: str) -> boo
 
 
 def take_inference_shape(log: TrtexecLog, told: str) -> None:
-    """`input.1=32x3x224x224`; a model with several inputs has one line for each."""
+    """Add the shapes of a line such as `input.1=32x3x224x224`; each input has its own line."""
     found = _SHAPE.fullmatch(told.strip())
     if found and len(log.inputs) < _MAX_KEYS:
         log.inputs[text_of(found[1])] = _dims(found[2])
@@ -138,13 +138,13 @@ def _take_version(log: TrtexecLog, body: str) -> None:
 
 
 def _spelt(number: int) -> str:
-    """8601 -> 8.6.1, 100300 -> 10.3.0: NV_TENSORRT_VERSION before and since 10."""
+    """Convert NV_TENSORRT_VERSION, 8601 -> 8.6.1 and since version 10: 100300 -> 10.3.0."""
     major = 10_000 if number >= 100_000 else 1_000
     return f"{number // major}.{number % major // 100}.{number % 100}"
 
 
 def statistics_of(value: JsonValue) -> dict[str, float]:
-    """The numbers of `min = 0.8 ms, max = ...`, or of TREx's list [min, max, mean, median, percentile]."""
+    """Return the numbers of `min = 0.8 ms, max = ...`, or of TREx's list [min, max, mean, median, percentile]."""
     if isinstance(value, str):
         return dict(_statistics(value))
     if isinstance(value, list) and len(value) == 5:

@@ -1,8 +1,8 @@
-"""What `trtexec --exportTimes` writes: when each pass began and ended.
+"""Reader for `trtexec --exportTimes`: the start and end of each pass.
 
 A list of objects, one a pass, of host and device times in ms since the first pass of all; see `exportJSONTrace` in
-NVIDIA's samples/common/sampleReporting.cpp. Until 8.5 the passes of the warm-up stood there too. trtexec's own summary
-counts the passes from the first that began to compute after the warm-up's time; so does `Passes.after_warmup`.
+NVIDIA's samples/common/sampleReporting.cpp. Until 8.5 the export includes the warm-up. trtexec's own summary counts the
+passes from the first that begins to compute after the warm-up time; so does `Passes.after_warmup`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _OBJECT = re.compile(r"\{[^{}]*\}")
 _FIELD = re.compile(r'"(\w{1,40})"\s*:\s*([-+\w.]{1,40})')
 _MAX_OBJECT = 10_000
 DEFAULT_WARMUP_MS = 200.0
-"""trtexec's, where nothing says another."""
+"""trtexec's default."""
 
 
 class Pass(NamedTuple):
-    """One pass; all in ms, starts since the first pass of all."""
+    """One pass, in ms; starts are relative to the first pass."""
 
     enqueue_at: float
     enqueue: float
@@ -45,18 +45,19 @@ class Passes:
 
     passes: tuple[Pass, ...]
     unreadable: int = 0
-    """Objects that are no pass, cut off or with numbers missing."""
+    """Objects that are not a complete pass."""
     is_all: bool = True
-    """False where there were more than can be kept."""
+    """False if there were more passes than the limit."""
 
     def after_warmup(self, warmup_ms: float) -> tuple[Pass, ...]:
-        """Those that began to compute after so many ms, and all that followed; every pass if none did."""
+        """Return the passes from the first that begins to compute after `warmup_ms`; all passes if there is none."""
         first = next((at for at, one in enumerate(self.passes) if one.compute_at >= warmup_ms), 0)
         return self.passes[first:]
 
 
 def read_times(path: Path) -> Passes:
-    """Read an export, however long, broken or reformatted it is. Raises RequestError when the file cannot be read."""
+    """Read an export of any length, even if damaged or reformatted. Raises RequestError when the file cannot be
+    read."""
     passes: list[Pass] = []
     unreadable = 0
     for text in _objects(path):
@@ -71,7 +72,7 @@ def read_times(path: Path) -> Passes:
 
 
 def _objects(path: Path) -> Iterator[str]:
-    """Passes hold no braces of their own, so each is what stands between two of them."""
+    """Yield the text of each object; passes contain no nested braces."""
     rest = ""
     for piece in read_pieces(path):
         text = rest + piece

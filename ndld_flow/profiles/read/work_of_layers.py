@@ -1,4 +1,4 @@
-"""How much a TensorRT layer computes and moves, from what the engine tells of it."""
+"""Estimate the computation and memory traffic of a TensorRT layer from the engine's description."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GEMMS = ("matrixmultiply", "gemm", "matmul", "matrix_multiply")
 
 @dataclass(frozen=True)
 class LayerWork:
-    """What one pass of a layer asks of the device."""
+    """The work of one execution of a layer."""
 
     macs: int | None = None
     read_bytes: int = 0
@@ -26,9 +26,9 @@ class LayerWork:
 
 
 def work_of(entry: Mapping[str, object], inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> LayerWork:
-    """The work of one layer of an inspector's JSON.
+    """Return the work of one layer in an inspector's JSON.
 
-    A NoOp moves nothing: its output is its input under another name.
+    A NoOp moves no data: its output is its input under another name.
     """
     if text_of(entry.get("LayerType")).lower() == "noop":
         return LayerWork()
@@ -44,7 +44,7 @@ def work_of(entry: Mapping[str, object], inputs: Sequence[TensorInfo], outputs: 
 
 
 def tensor_bytes(tensors: Iterable[TensorInfo]) -> int:
-    """Size of tensors; 0 where one of them has no known shape or type."""
+    """Return the size of tensors in bytes; 0 if the shape or type of one is unknown."""
     total = 0
     for tensor in tensors:
         bits, count = bits_of_dtype(tensor.dtype), elements(tensor.shape)
@@ -55,7 +55,7 @@ def tensor_bytes(tensors: Iterable[TensorInfo]) -> int:
 
 
 def elements(shape: Sequence[int]) -> int | None:
-    """How many elements a shape has; None for free dimensions and what no memory could hold."""
+    """Return the number of elements of a shape; None for dynamic dimensions and implausible sizes."""
     if any(dim < 0 for dim in shape):
         return None
     count = math.prod(shape)
@@ -63,7 +63,7 @@ def elements(shape: Sequence[int]) -> int | None:
 
 
 def _constant_bytes(constant: object) -> int:
-    """`{"Type": "Half", "Count": 9408}` -> 18816."""
+    """Return the size of a constant: `{"Type": "Half", "Count": 9408}` -> 18816."""
     if not isinstance(constant, dict):
         return 0
     bits = bits_of_dtype(dtype_of_tensorrt(text_of(constant.get("Type"))))
@@ -72,7 +72,7 @@ def _constant_bytes(constant: object) -> int:
 
 
 def _listed_bytes(entry: Mapping[str, object]) -> int:
-    """Constants as TensorRT-RTX lists them, each with its dimensions and type."""
+    """Return the size of the constants that TensorRT-RTX lists with dimensions and type."""
     return sum(
         tensor_bytes([TensorInfo(name="", dtype=dtype_of_tensorrt(text_of(one.get("Datatype"))), shape=shape)])
         for one in objects_in(entry.get("Constants"))
@@ -81,7 +81,9 @@ def _listed_bytes(entry: Mapping[str, object]) -> int:
 
 
 def _own_parameters(entry: Mapping[str, object]) -> Mapping[str, object]:
-    """A convolution that is fused with its pooling has `ConvKernel` where others have `Kernel`, and so on."""
+    """Return the parameters of the convolution; one fused with its pooling has `ConvKernel` instead of `Kernel`, and so
+    on.
+    """
     if "ConvKernel" not in entry:
         return entry
     own = {key.removeprefix("Conv"): value for key, value in entry.items() if key.startswith("Conv")}
@@ -89,7 +91,7 @@ def _own_parameters(entry: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _macs(entry: Mapping[str, object], inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> int | None:
-    """As `count_macs` counts them for the ONNX operator that the layer stands for."""
+    """Return the count of `count_macs` for the corresponding ONNX operator."""
     if not inputs or not outputs or any(elements(tensor.shape) is None for tensor in (*inputs, *outputs)):
         return None
     parameters, kind = text_of(entry.get("ParameterType")).lower(), text_of(entry.get("LayerType")).lower()
@@ -117,7 +119,7 @@ def _convolution(entry: Mapping[str, object], source: Shape, target: Shape, is_t
 
 
 def _before_pooling(entry: Mapping[str, object], source: Shape, weights: Shape) -> Shape | None:
-    """What the convolution wrote, from ONNX's formula of its output's size."""
+    """Return the output shape of the convolution by ONNX's formula."""
     told = [shape_of(entry.get(key)) or () for key in ("Stride", "Dilation", "PrePadding", "PostPadding")]
     sizes, kernel = source[2:], weights[2:]
     if any(len(one) != len(sizes) for one in (*told, kernel)) or any(step < 1 for step in told[0]):

@@ -38,14 +38,14 @@ class TensorRow:
 
 
 def collect_tensors(record: Activations) -> tuple[TensorRow, ...]:
-    """Every captured tensor, in order of execution."""
+    """Return every captured tensor, in order of execution."""
     divergence = {one.tensor: one for one in record.divergence}
     kind = short_name(record.range_format, 20)
     return tuple(_row(tensor, divergence.get(tensor.tensor), kind) for tensor in record.tensors)
 
 
 def link_to(tensor: str) -> str:
-    """The address of a tensor's maps, on its page."""
+    """Return the address of a tensor's maps, on its page."""
     return f"#tensor={quote(visible_name(tensor), safe='')}"
 
 

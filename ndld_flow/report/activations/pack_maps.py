@@ -142,7 +142,7 @@ def _numbers(one: ActivationMap) -> Sequence[int]:
 
 
 def _ranked(tensor: CapturedTensor, one: ActivationMap) -> tuple[int, ...]:
-    """Positions in the map: what differs most first, without a reference what is largest."""
+    """Return positions in the map: what differs most first, without a reference what is largest."""
     weights = {
         told.channel: told.rms if told.difference_rms is None else told.difference_rms for told in tensor.channels
     }
@@ -151,7 +151,7 @@ def _ranked(tensor: CapturedTensor, one: ActivationMap) -> tuple[int, ...]:
 
 
 def _fitting(shown: Iterable[tuple[_Read, float]], room: int, most: int) -> int:
-    """How many channels of each tensor there is room for; at least one."""
+    """Return the number of channels of each tensor there is room for; at least one."""
     pairs = list(shown)
 
     def needed(limit: int) -> float:

@@ -80,7 +80,7 @@ def title(record: Activations) -> str:
 
 
 def not_finite(record: Activations) -> list[CapturedTensor]:
-    """Tensors that hold NaN or infinity, in order of execution."""
+    """Return tensors that hold NaN or infinity, in order of execution."""
     return [one for one in record.tensors if one.range.nan_count or one.range.inf_count]
 
 
@@ -99,7 +99,7 @@ def _ran(record: Activations) -> tuple[tuple[str, str], ...]:
 
 
 def figures(record: Activations) -> tuple[Figure, ...]:
-    """The numbers at a glance."""
+    """Return the numbers at a glance."""
     samples = len(record.samples)
     labels = ", ".join(short_name(sample.label, 40) for sample in record.samples[:3])
     more = f" and {samples - 3} more" if samples > 3 else ""

@@ -26,7 +26,7 @@ from ndld_flow.report.shape_words import shape_text
 
 
 def activations_payload(record: Activations, maps: PackedMaps, files: str) -> str:
-    """All data of the page, compressed. `files`: where the document's files are, from the page."""
+    """Return all data of the page, compressed. `files`: where the document's files are, from the page."""
     divergence = {one.tensor: one for one in record.divergence}
     held: defaultdict[int, list[PackedMap]] = defaultdict(list)
     for one in maps.maps:

@@ -35,7 +35,7 @@ def read_activations(folder: Path) -> Activations:
 
 
 def read_map(folder: Path, one: ActivationMap) -> bytes:
-    """The codes of a map: channels x height x width x 2 bytes, little-endian.
+    """Return the codes of a map: channels x height x width x 2 bytes, little-endian.
 
     Raises a `ValueError` that says what is wrong with the file.
     """
@@ -50,7 +50,7 @@ def read_map(folder: Path, one: ActivationMap) -> bytes:
 
 
 def read_picture(folder: Path, name: str) -> bytes:
-    """A PNG. Raises a `ValueError` that says what is wrong with the file."""
+    """Return a PNG. Raises a `ValueError` that says what is wrong with the file."""
     with _opened(folder, name) as file:
         data = file.read(_PICTURE_BYTES + 1)
     if not data.startswith(_PNG):
@@ -61,7 +61,7 @@ def read_picture(folder: Path, name: str) -> bytes:
 
 
 def is_beside(name: str) -> bool:
-    """Whether a file's name stays below the folder it counts from."""
+    """Return whether a file's name stays below the folder it counts from."""
     path = PurePosixPath(name)
     return bool(name) and not path.is_absolute() and ".." not in path.parts and not set(name) & set("\\:\0")
 

@@ -33,7 +33,7 @@ class ActivationsCard:
 
 
 def collect_activations(documents: Mapping[str, Activations]) -> tuple[ActivationsCard, ...]:
-    """Every step that looked inside a model, in recipe order."""
+    """Return every step that looked inside a model, in recipe order."""
     return tuple(_card(step, record) for step, record in documents.items())
 
 

@@ -65,7 +65,7 @@ class LayerTimes:
 
 
 def collect_aligned(comparison: ProfileComparison, profiles: Sequence[Profile]) -> tuple[LayerTimes, ...]:
-    """The layer times of each profile. Positions that no profile has are the engine's mistake: IndexError."""
+    """Return the layer times of each profile. Positions that no profile has are the engine's mistake: IndexError."""
     times = tuple(LayerTimes(profile) for profile in profiles)
     for row in comparison.rows:
         for one, places in zip(times, row.layers, strict=True):
@@ -77,7 +77,7 @@ def collect_aligned(comparison: ProfileComparison, profiles: Sequence[Profile]) 
 def largest_changes(
     comparison: ProfileComparison, times: Sequence[LayerTimes], candidate: int = 1
 ) -> tuple[AlignedRow, ...]:
-    """The rows of one candidate that differ most from the base, largest first."""
+    """Return the rows of one candidate that differ most from the base, largest first."""
     if len(times) <= candidate:
         return ()
     deltas = [(abs(_delta(row, times, candidate)), place) for place, row in enumerate(comparison.rows)]
@@ -86,7 +86,7 @@ def largest_changes(
 
 
 def collect_coverage(comparison: ProfileComparison) -> tuple[CoverageView, ...]:
-    """Every candidate that has layers to match."""
+    """Return every candidate that has layers to match."""
     return tuple(
         CoverageView(
             candidate=place,

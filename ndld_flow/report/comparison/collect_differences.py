@@ -70,7 +70,7 @@ def collect_differences(comparison: Comparison) -> tuple[DifferenceView, ...]:
 
 
 def collect_settings(profiles: Sequence[Profile]) -> tuple[SettingGroup, ...]:
-    """Everything that was in force, side by side."""
+    """Return everything that was in force, side by side."""
     groups: dict[str, Sequence[Mapping[str, JsonValue]]] = {
         "Options": [profile.options for profile in profiles],
         "Conditions": [profile.conditions for profile in profiles],

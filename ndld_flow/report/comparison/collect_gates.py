@@ -23,7 +23,7 @@ class GateView:
 
 
 def collect_gates(comparison: Comparison) -> tuple[GateView, ...]:
-    """Those that say no first."""
+    """Return those that say no first."""
     views = [_view(comparison, gate) for gate in comparison.gates]
     return tuple(sorted(views, key=lambda view: _WORST_FIRST.index(view.outcome)))
 

@@ -28,7 +28,7 @@ class SubjectView:
 
 
 def collect_subjects(subjects: Sequence[Subject]) -> tuple[SubjectView, ...]:
-    """Every subject, in the order given; the first is the base."""
+    """Return every subject, in the order given; the first is the base."""
     return tuple(_view(place, subject) for place, subject in enumerate(subjects))
 
 

@@ -65,14 +65,14 @@ class MetricRow:
 
 
 def collect_decisions(comparison: Comparison) -> tuple[tuple[Decision, ...], IntervalScale]:
-    """Every profile and candidate by the metric that decides, and the axis that they share."""
+    """Return every profile and candidate by the metric that decides, and the axis that they share."""
     found = [(one, verdict) for one in comparison.profiles for verdict in one.deciding]
     scale = IntervalScale.around(verdict for _, verdict in found)
     return tuple(_decision(one, verdict, scale) for one, verdict in found), scale
 
 
 def collect_metrics(profile: ProfileComparison) -> tuple[MetricRow, ...]:
-    """Every metric, the deciding one first."""
+    """Return every metric, the deciding one first."""
     against_base = {(one.metric, one.candidate): one for one in profile.verdicts if one.base == 0}
     ordered = sorted(profile.metrics, key=lambda metric: metric.metric != profile.decided_by)
     return tuple(_metric_row(metric, profile, against_base) for metric in ordered)

@@ -52,7 +52,7 @@ class IntervalScale:
         return 100 * math.log(held / self.low) / math.log(self.high / self.low) if self.high > self.low else 50.0
 
     def plot(self, verdict: MetricVerdict) -> IntervalPlot | None:
-        """None for what has no ratio."""
+        """Return None for what has no ratio."""
         if not math.isfinite(verdict.ratio) or verdict.ratio <= 0:
             return None
         ends = (verdict.low, verdict.ratio, verdict.high, 1 / (1 + verdict.threshold), 1 + verdict.threshold)

@@ -46,7 +46,7 @@ def comparison_payload(
     profiles: Sequence[Sequence[Profile]],
     times: Sequence[Sequence[LayerTimes]],
 ) -> str:
-    """All that the scripts need to look at any subject as the base."""
+    """Return all that the scripts need to look at any subject as the base."""
     texts = Texts()
     graphs = collect_graphs(list(chain.from_iterable(profiles)), _GRAPH_LAYERS)
     data: ComparisonPayload = {
@@ -163,7 +163,7 @@ def _dims(layer: Layer) -> str:
 
 
 def _rows(comparison: ProfileComparison) -> RowColumns:
-    """Positions of layers as a number where there is one of them, else as a list."""
+    """Return positions of layers as a number where there is one of them, else as a list."""
     rows = comparison.rows
     return {
         "layers": [

@@ -47,7 +47,7 @@ class ComparisonSection:
 def collect_comparisons(
     comparisons: Mapping[str, Comparison], pages: Mapping[str, str] | None = None
 ) -> tuple[ComparisonSection, ...]:
-    """Every comparing step, in recipe order. `pages`: step -> its own page, as a path from the report."""
+    """Return every comparing step, in recipe order. `pages`: step -> its own page, as a path from the report."""
     places = pages or {}
     return tuple(_section(step, one, places.get(step, "")) for step, one in comparisons.items())
 

@@ -20,7 +20,7 @@ def values_beside(metric: ComparedMetric, verdict: MetricVerdict | None, pair: t
 
 
 def agrees(metric: ComparedMetric, verdict: MetricVerdict) -> bool:
-    """Whether the medians of both sides have the ratio of the verdict, to a tenth of the threshold."""
+    """Return whether the medians of both sides have the ratio of the verdict, to a tenth of the threshold."""
     before, after = metric.values[verdict.base], metric.values[verdict.candidate]
     if not before or after is None:
         return True

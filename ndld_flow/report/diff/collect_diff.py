@@ -107,7 +107,7 @@ class DiffView:
 
 
 def collect_diff(diff: ModelDiff) -> DiffView:
-    """All that a record says."""
+    """Return all that a record says."""
     parts = [_part(part, diff) for part in PARTS]
     return DiffView(diff.one_line, tuple(part for part in parts if part.rows), diff.weights.values_compared)
 
@@ -162,7 +162,7 @@ def _changed_row(part: Part, changed: _Changed) -> DiffRow:
 
 
 def _is_renamed(changed: _Changed) -> bool:
-    """A node without a name is called by its output, and may get just that name."""
+    """Return a node without a name is called by its output, and may get just that name."""
     return any(change.aspect == "name" for change in changed.changes)
 
 

@@ -58,7 +58,7 @@ def _compared(comparison: Comparison, compared: ProfileComparison) -> Iterator[d
 def _entry(
     name: str, unit: str, value: float | None, runs: Sequence[float], extra: str
 ) -> dict[str, str | float] | None:
-    """None for what is not known or no number: JSON has none such."""
+    """Return None for what is not known or no number: JSON has none such."""
     if value is None or not math.isfinite(value):
         return None
     entry: dict[str, str | float] = {"name": short_name(name, 200), "unit": unit, "value": value}

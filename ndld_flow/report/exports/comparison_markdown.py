@@ -66,7 +66,7 @@ def _headline(comparison: Comparison) -> str:
 
 
 def that_fit(parts: Iterable[str]) -> Iterator[str]:
-    """Parts in their order as far as a comment holds them; what comes first matters most."""
+    """Yield parts in their order as far as a comment holds them; what comes first matters most."""
     left, is_whole = _LONGEST, True
     for part in parts:
         if len(part) <= left:
@@ -132,7 +132,7 @@ def _profile(comparison: Comparison, compared: ProfileComparison, measured: Sequ
 
 
 def _metric_rows(comparison: Comparison, compared: ProfileComparison) -> Iterator[list[str]]:
-    """The deciding metric of every candidate first."""
+    """Yield the deciding metric of every candidate first."""
     ordered = sorted(compared.metrics, key=lambda metric: metric.metric != compared.decided_by)
     against_base = {(one.metric, one.candidate): one for one in compared.verdicts if one.base == 0}
     for metric in ordered:
@@ -158,7 +158,7 @@ def _ratio(ratio: float) -> str:
 def _layers(
     comparison: Comparison, compared: ProfileComparison, measured: Sequence[Profile], candidate: int
 ) -> Iterator[str]:
-    """The largest changes, and how much of the time has no partner to be compared with."""
+    """Yield the largest changes, and how much of the time has no partner to be compared with."""
     changes = [one for one in layer_changes(compared, measured, candidate)[:_LAYERS] if one.delta_ms]
     coverage = compared.coverage[candidate]
     of = f" of {_label(comparison, compared, candidate)}" if len(measured) > 2 else ""
@@ -175,7 +175,7 @@ def _layers(
 
 
 def _layer(changed: LayerChange) -> list[str]:
-    """A layer that only one side has is no change of a layer: it says so instead."""
+    """Return a layer that only one side has is no change of a layer: it says so instead."""
     alone = "only in the base" if not changed.candidate else "only in the candidate" if not changed.base else ""
     sign = _sign(changed.verdict.verdict) if changed.verdict is not None else ""
     relative = change(changed.base_ms, changed.candidate_ms) if not alone else ""

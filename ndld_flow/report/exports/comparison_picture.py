@@ -69,7 +69,7 @@ def _title(figure: Figure, comparison: Comparison, total: float) -> None:
 
 
 def _places(groups: Sequence[Group]) -> list[tuple[float, Row]]:
-    """How far down each row stands, with room for its group's title."""
+    """Return how far down each row stands, with room for its group's title."""
     placed, at = [], 0.0
     for group in groups:
         at += 0.9
@@ -102,7 +102,7 @@ def _runs(axes: Axes, groups: Sequence[Group]) -> None:
 
 
 def _labelled(row: Row) -> str:
-    """The value is always whole; the name gets the room that is left."""
+    """Return the value is always whole; the name gets the room that is left."""
     value = f"  {quantity(row.value, row.unit)}" if row.value is not None else ""
     return picture_text(row.label, 1.6 if value else 2.3, 10) + value
 

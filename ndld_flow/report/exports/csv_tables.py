@@ -58,7 +58,7 @@ _OF_ENGINES = tuple(name for name in LAYER_COLUMNS if name not in _NOT_OF_ENGINE
 
 
 def engine_layers_csv(label: str, layers: Sequence[Layer]) -> str:
-    """The layers of an engine that nobody ran: what `layers_csv` says, without times, and with formats."""
+    """Return the layers of an engine that nobody ran: what `layers_csv` says, without times, and with formats."""
     places = [LAYER_COLUMNS.index(name) for name in _OF_ENGINES]
     rows = (
         [label, *(cells[place] for place in places), layer.outputs[0].format if layer.outputs else ""]
@@ -69,13 +69,13 @@ def engine_layers_csv(label: str, layers: Sequence[Layer]) -> str:
 
 
 def layers_csv(profiles: Sequence[tuple[str, Profile]]) -> str:
-    """Every layer of labelled profiles; times in ms over all passes of the layer pass."""
+    """Return every layer of labelled profiles; times in ms over all passes of the layer pass."""
     rows = ([label, *row] for label, profile in profiles for row in layer_rows(profile))
     return csv_text([("profile", *LAYER_COLUMNS), *rows])
 
 
 def layer_rows(profile: Profile) -> Iterator[list[Cell]]:
-    """The cells of every layer, as `LAYER_COLUMNS` names them. `share` is of the sum of all layers' medians."""
+    """Yield the cells of every layer, as `LAYER_COLUMNS` names them. `share` is of the sum of all layers' medians."""
     medians = [median_ms(layer) for layer in profile.layers]
     total = math.fsum(medians)
     for layer, median in zip(profile.layers, medians, strict=True):
@@ -83,7 +83,7 @@ def layer_rows(profile: Profile) -> Iterator[list[Cell]]:
 
 
 def comparison_csv(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> str:
-    """Every row of the layer tables, once for each candidate."""
+    """Return every row of the layer tables, once for each candidate."""
     head = (
         "profile",
         "base",
@@ -172,7 +172,7 @@ def _layer(layer: Layer, median: float, part: float) -> list[Cell]:
 
 
 def csv_text(rows: Iterable[Sequence[Cell]]) -> str:
-    """Rows as a file's text, every cell safe for a spreadsheet."""
+    """Return rows as a file's text, every cell safe for a spreadsheet."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\r\n")
     writer.writerows([_field(cell) for cell in row] for row in rows)
@@ -180,7 +180,7 @@ def csv_text(rows: Iterable[Sequence[Cell]]) -> str:
 
 
 def _field(cell: Cell) -> Cell:
-    """Numbers as they are; those that are none are left empty."""
+    """Return numbers as they are; those that are none are left empty."""
     if isinstance(cell, float):
         return cell if math.isfinite(cell) else None
     if not isinstance(cell, str):

@@ -22,24 +22,24 @@ _ZERO_WIDTH_SPACE = "\u200b"
 
 
 def code(name: str, limit: int = 60) -> str:
-    """A name as code, its middle left out where it is long."""
+    """Return a name as code, its middle left out where it is long."""
     return f"<code>{_escaped(short_name(name, limit))}</code>" if name else ""
 
 
 def prose(text: str, limit: int = 400) -> str:
-    """A sentence that may hold names: on one line, without mentions, links and markup."""
+    """Return a sentence that may hold names: on one line, without mentions, links and markup."""
     apart = re.sub(r"([@#:])(?=\w)", rf"\1{_ZERO_WIDTH_SPACE}", short_name(text, limit))
     return _escaped(apart)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()) -> str:
-    """A table of cells that are Markdown already; columns at the positions `numbers` stand to the right."""
+    """Return a table of cells that are Markdown already; columns at the positions `numbers` stand to the right."""
     lines = [head, ["--:" if place in numbers else ":--" for place in range(len(head))], *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def details(summary: str, body: str) -> str:
-    """A part that is opened by a click; `summary` and `body` are Markdown already."""
+    """Return a part that is opened by a click; `summary` and `body` are Markdown already."""
     return f"<details><summary>{summary}</summary>\n\n{body}\n</details>\n"
 
 

@@ -38,7 +38,7 @@ class LayerChange:
 def layer_changes(
     compared: ProfileComparison, profiles: Sequence[Profile], candidate: int | None = None
 ) -> list[LayerChange]:
-    """Every row in which the base or the candidate (default: the last) has layers, the largest change first."""
+    """Return every row in which the base or the candidate (default: the last) has layers, the largest change first."""
     candidate = len(profiles) - 1 if candidate is None else candidate
     verdicts = {one.row: one for one in compared.layer_verdicts if one.candidate == candidate}
     medians = [[median_ms(layer) for layer in profile.layers] for profile in profiles]
@@ -59,7 +59,7 @@ def layer_changes(
 
 
 def median_ms(layer: Layer) -> float:
-    """A layer's median; 0 where it is not known, or is no number."""
+    """Return a layer's median; 0 where it is not known, or is no number."""
     median = layer.median_ms
     return median if math.isfinite(median) else 0.0
 

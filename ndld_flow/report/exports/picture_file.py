@@ -38,7 +38,7 @@ def save_picture(draw: Callable[[], Figure], path: Path) -> Path:
 
 
 def new_figure(height_in: float) -> Figure:
-    """An empty figure of the usual width."""
+    """Return an empty figure of the usual width."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -41,7 +41,7 @@ class Group:
 
 
 def picture_groups(comparison: Comparison) -> list[Group]:
-    """The first profiles; a picture of all would be too long to look at."""
+    """Return the first profiles; a picture of all would be too long to look at."""
     return [_group(comparison, compared) for compared in comparison.profiles[:_PROFILES]]
 
 

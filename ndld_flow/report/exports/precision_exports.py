@@ -32,7 +32,7 @@ def write_precision_exports(documents: RunDocuments, folder: Path) -> None:
 
 
 def _write_depth(view: SearchView | AccuracyView, own: Path) -> str:
-    """The layers as a table and a picture; the picture's name, empty where no layer was compared."""
+    """Return the layers as a table and a picture; the picture's name, empty where no layer was compared."""
     depth: DepthView | None = view.depth
     if depth is None:
         return ""

@@ -32,7 +32,7 @@ def _passages(passages: tuple[Passage, ...]) -> str:
 
 
 def prose_piece(text: str) -> str:
-    """A piece of a sentence, its blanks at both ends kept."""
+    """Return a piece of a sentence, its blanks at both ends kept."""
     lead, trail = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
     return f"{lead}{prose(text.strip())}{trail}"
 
@@ -78,7 +78,7 @@ def _trials(view: SearchView) -> str:
 
 
 def accuracy_markdown(view: AccuracyView, picture: str = "") -> str:
-    """Whether a comparison held, by what margin, and where divergence starts. `picture` is a file beside it."""
+    """Return whether a comparison held, by what margin, and where divergence starts. `picture` is a file beside it."""
     starts = f"Divergence starts at {code(view.first_divergent, 100)}.\n" if view.first_divergent else ""
     parts = [
         f"### {_SIGN[view.passed]} {code(view.candidate)} against {code(view.reference)}\n",

@@ -78,7 +78,7 @@ def _goal(cell: GoalCell) -> str:
 
 
 def _block(lines: str) -> str:
-    """A code block. Its lines cannot end it: each begins with a key, and YAML breaks no value."""
+    """Return a code block. Its lines cannot end it: each begins with a key, and YAML breaks no value."""
     return f"```yaml\n{lines}\n```\n"
 
 

@@ -233,7 +233,7 @@ def _parallel(record: SweepRecord, shown: Sequence[Dimension]) -> Figure:
 
 
 def _line_style(record: SweepRecord, row: int, ranked: int) -> _LineStyle:
-    """The better its rank, the stronger."""
+    """Return the better its rank, the stronger."""
     point = record.points[row]
     if point.number == record.best:
         return _LineStyle(ORANGE, 1, 2.8)
@@ -289,7 +289,7 @@ def _parallel_axis(axes: Axes, place: int, one: Dimension, name: str, count: int
 
 
 def _axis_ends(one: Dimension) -> list[tuple[float, str]]:
-    """All texts of a few, else the two ends."""
+    """Return all texts of a few, else the two ends."""
     if one.numbers is None:
         last = max(1, len(one.texts) - 1)
         each = max(1, len(one.texts) // 8)

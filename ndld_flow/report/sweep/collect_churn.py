@@ -117,7 +117,9 @@ def collect_churn(record: SweepRecord, folder: Path, objects: Objects | None = N
 
 
 def _builds_of(point: SweepPoint, folder: Path, objects: Objects | None) -> Iterator[tuple[str, str, _Found]]:
-    """Step, key and build of each engine of a point; none where they cannot be read, as the point's own report says."""
+    """Yield step, key and build of each engine of a point; none where they cannot be read, as the point's own report
+    says.
+    """
     if not _OWN_FOLDER.fullmatch(point.folder):
         return
     try:

@@ -54,7 +54,7 @@ class _Saturation:
 
 
 def collect_curves(record: SweepRecord, dimensions: Sequence[Dimension]) -> tuple[Curve, ...]:
-    """Every axis of numbers with at least one line of three points, times the objectives and throughput."""
+    """Return every axis of numbers with at least one line of three points, times the objectives and throughput."""
     objectives = [one for one in dimensions if one.kind == "objective"]
     quantities = [*objectives, *_throughput(objectives, dimensions)]
     found = []
@@ -69,7 +69,8 @@ def collect_curves(record: SweepRecord, dimensions: Sequence[Dimension]) -> tupl
 
 
 def saturates_at(values: Sequence[float | None], direction: str, gain: float, points: int) -> int | None:
-    """Position of the best value before `points` values in a row that gain less than `gain` over the best so far.
+    """Return position of the best value before `points` values in a row that gain less than `gain` over the best so
+    far.
 
     None where it gains to the end, and where it gains nothing from the first value on: that is no saturation.
     """
@@ -105,7 +106,7 @@ def _throughput(objectives: Sequence[Dimension], dimensions: Sequence[Dimension]
 
 
 def _rows_of_lines(axis: SweepAxis, numbers: AxisNumbers, record: SweepRecord) -> list[list[int]]:
-    """Rows that are equal on all other axes, ordered along this one; the longest lines first."""
+    """Return rows that are equal on all other axes, ordered along this one; the longest lines first."""
     lines: dict[str, list[int]] = defaultdict(list)
     for row, point in enumerate(record.points):
         if key_of(point.values.get(axis.name)) in numbers.of_key:
@@ -125,7 +126,7 @@ def _x(point: SweepPoint, axis: SweepAxis, numbers: AxisNumbers) -> float:
 def _curve(
     axis: SweepAxis, numbers: AxisNumbers, quantity: Dimension, lines: Sequence[Sequence[int]], record: SweepRecord
 ) -> Curve:
-    """The lines that reach the best values; where there are many, most of them say the same."""
+    """Return the lines that reach the best values; where there are many, most of them say the same."""
     values = quantity.numbers or ()
     known = [rows for rows in lines if sum(values[row] is not None for row in rows) >= _LEAST_POINTS]
     shown = sorted(_best_first(known, quantity)[:_LINES], key=known.index)

@@ -74,7 +74,8 @@ def collect_effects(record: SweepRecord) -> tuple[EffectsView, ...]:
 
 
 def _observed(record: SweepRecord, place: int) -> list[Observed]:
-    """Points that were measured, as first measured: the same conditions for all. Also those that were refused."""
+    """Return points that were measured, as first measured: the same conditions for all. Also those that were
+    refused."""
     values = ((point, point.objectives[place : place + 1]) for point in record.points)
     return [
         Observed(point.values, value[0])
@@ -110,7 +111,7 @@ def _effect(effect: Effect, objective: SweepObjective, scale: _Scale) -> EffectV
 
 
 def _best(effect: Effect, objective: SweepObjective) -> float | None:
-    """The best median; None unless its interval and the worst's lie apart, so that something is said by it."""
+    """Return the best median; None unless its interval and the worst's lie apart, so that something is said by it."""
     ordered = sorted(effect.levels, key=lambda level: level.median)
     first, last = (ordered[0], ordered[-1]) if objective.direction == "minimize" else (ordered[-1], ordered[0])
     if min(len(first.observed), len(last.observed)) < _FEW:

@@ -69,7 +69,7 @@ class RepeatView:
 
 
 def collect_head(record: SweepRecord, verdict: SweepVerdict) -> HeadView:
-    """The top of the page."""
+    """Return the top of the page."""
     settings = {one.name: one.value for one in machine_settings(record.machine)}
     machine = [settings[name] for name in ("cpu", "gpu", "system") if name in settings]
     return HeadView(
@@ -105,7 +105,7 @@ def looked_for(record: SweepRecord) -> str:
 
 
 def apply_command(record: SweepRecord) -> str:
-    """The sweep's own command, asked to write its best point as a recipe."""
+    """Return the sweep's own command, asked to write its best point as a recipe."""
     words = list(record.command)
     if "--apply" in words:
         place = words.index("--apply")
@@ -114,7 +114,7 @@ def apply_command(record: SweepRecord) -> str:
 
 
 def command_lines(record: SweepRecord, words: Sequence[str]) -> str:
-    """Two lines for a shell: go where the sweep was started, and run."""
+    """Return two lines for a shell: go where the sweep was started, and run."""
     return visible_text(f"cd {shlex.quote(record.directory)}\n{shlex.join(words)}")
 
 

@@ -27,7 +27,7 @@ class SittingView:
 
 
 def collect_sittings(record: SweepRecord) -> tuple[SittingView, ...]:
-    """All of them, in order."""
+    """Return all of them, in order."""
     return tuple(map(_view, record.sittings))
 
 

@@ -29,7 +29,7 @@ class TroubleView:
 
 
 def collect_troubles(record: SweepRecord) -> tuple[TroubleView, ...]:
-    """The reason of most points first."""
+    """Return the reason of most points first."""
     groups: dict[tuple[PointOutcome, str, str], list[tuple[int, SweepPoint]]] = defaultdict(list)
     for place, point in enumerate(record.points):
         if point.outcome != "passed":

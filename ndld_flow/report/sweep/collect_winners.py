@@ -79,7 +79,7 @@ class WinnersView:
 
 
 def collect_winners(record: SweepRecord) -> WinnersView | None:
-    """None where no point has a rank, or nothing was looked for."""
+    """Return None where no point has a rank, or nothing was looked for."""
     ranked = sorted((point for point in record.points if point.rank is not None), key=lambda point: point.rank or 0)
     worth = [point for place, point in enumerate(ranked) if place < _SHOWN or point.again or point.on_front]
     chosen = worth[:_MOST]

@@ -51,7 +51,7 @@ class Dimension:
     """Whether it is shown before anybody asks for it."""
 
     def at(self, row: int) -> float | None:
-        """The number of one point; None where it is not known, or is no number."""
+        """Return the number of one point; None where it is not known, or is no number."""
         return self.numbers[row] if self.numbers is not None else None
 
 
@@ -72,7 +72,9 @@ def collect_dimensions(record: SweepRecord) -> tuple[Dimension, ...]:
 
 
 def axis_numbers(axis: SweepAxis) -> AxisNumbers | None:
-    """Numbers of an axis: its values, or the one number in which lists of them differ, such as a batch; else None."""
+    """Return numbers of an axis: its values, or the one number in which lists of them differ, such as a batch; else
+    None.
+    """
     if axis.numeric:
         return AxisNumbers(axis.name, {key_of(value): float(str(value)) for value in axis.values})
     lists = [value for value in axis.values if isinstance(value, list)]
@@ -148,7 +150,7 @@ def _metrics(record: SweepRecord) -> list[Dimension]:
 
 
 def _telling(metrics: Sequence[Dimension], objectives: Sequence[str]) -> list[str]:
-    """Names of a few metrics of kinds that the objectives do not tell of."""
+    """Return names of a few metrics of kinds that the objectives do not tell of."""
     kinds = [ends for ends in _TELLING if not any(text.endswith(ends) for text in objectives)]
     names = [one.label for one in metrics if _varies(one)]
     found = [next((name for end in ends for name in names if name.endswith(end)), None) for ends in kinds]
@@ -184,7 +186,7 @@ def _finite(values: Sequence[float | None]) -> float | None:
 
 
 def _is_wide(numbers: Sequence[float | None]) -> bool:
-    """Whether a linear scale would press most of them together."""
+    """Return whether a linear scale would press most of them together."""
     known = [number for number in numbers if number is not None]
     return bool(known) and min(known) > 0 and max(known) / min(known) >= 8
 

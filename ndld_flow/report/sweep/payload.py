@@ -17,7 +17,7 @@ from ndld_flow.report.texts import Texts
 
 
 def sweep_payload(record: SweepRecord, dimensions: Sequence[Dimension], curves: Sequence[Curve]) -> str:
-    """All data of the page, compressed. Rows are points, in the record's order."""
+    """Return all data of the page, compressed. Rows are points, in the record's order."""
     texts = Texts()
     points = record.points
     data: SweepPayload = {
@@ -51,13 +51,13 @@ def _mark(point: SweepPoint, best: int | None) -> str:
 
 
 def _steps(point: SweepPoint, texts: Texts) -> list[int]:
-    """Name, outcome and why of each step, one after the other."""
+    """Return name, outcome and why of each step, one after the other."""
     told = ((short_name(step.name, 80), step.outcome, short_name(step.reason, 160)) for step in point.steps)
     return texts.places(text for step in told for text in step)
 
 
 def _constraints(point: SweepPoint, texts: Texts) -> list[tuple[int, int, int]]:
-    """Gate, whether it holds, measured value in words."""
+    """Return gate, whether it holds, measured value in words."""
     found: list[tuple[int, int, int]] = []
     for one in point.constraints:
         measured, _ = apart((one.left, one.right), short_name(one.unit, 20))

@@ -33,7 +33,7 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def value_words(value: JsonValue) -> str:
-    """A value as the recipe says it, on one line that cannot fill a page."""
+    """Return a value as the recipe says it, on one line that cannot fill a page."""
     return short_name(value_text(value), 80)
 
 
@@ -66,17 +66,17 @@ def goal_words(objective: SweepObjective) -> str:
 
 
 def final(point: SweepPoint) -> tuple[float | None, ...]:
-    """Its objectives as measured again, where it was; else as first measured."""
+    """Return its objectives as measured again, where it was; else as first measured."""
     return point.again.objectives if point.again is not None else point.objectives
 
 
 def link(point: SweepPoint) -> str:
-    """Its own report, from the sweep's; empty without one. A record can be edited: no link leads elsewhere."""
+    """Return its own report, from the sweep's; empty without one. A record can be edited: no link leads elsewhere."""
     return f"./{point.folder}/report.html" if _OWN_FOLDER.fullmatch(point.folder) else ""
 
 
 def key_of(value: JsonValue) -> str:
-    """Equal for equal values, and only for these: 1 is neither 1.0 nor true."""
+    """Return equal for equal values, and only for these: 1 is neither 1.0 nor true."""
     # Most values are short texts and numbers, and asked for once for every point: JSON's writer takes ten times longer.
     if isinstance(value, str):
         return f"'{value}"

@@ -36,7 +36,9 @@ def recipe_lines(point: SweepPoint, recipe: Mapping[str, JsonValue]) -> str:
 
 
 def find_own_point(record: SweepRecord) -> SweepPoint | None:
-    """The point whose values the recipe has already, its defaults included; None where it has none of the points."""
+    """Return the point whose values the recipe has already, its defaults included; None where it has none of the
+    points.
+    """
     return next((point for point in record.points if _is_own(point, record.recipe)), None)
 
 
@@ -54,14 +56,14 @@ def _find_place(key: str, recipe: Mapping[str, JsonValue]) -> tuple[list[str], l
 
 
 def _first_name(key: str, inside: JsonValue) -> str:
-    """Names that the recipe has are taken whole, also where they hold dots."""
+    """Return names that the recipe has are taken whole, also where they hold dots."""
     known = inside if isinstance(inside, dict) else {}
     whole = [name for name in known if name and (key == name or key.startswith(f"{name}."))]
     return max(whole, key=len) if whole else key.partition(".")[0]
 
 
 def _changed(held: JsonValue, items: Sequence[str], value: JsonValue) -> JsonValue:
-    """A list with the value of one of its items changed; what finds no place there replaces all of it."""
+    """Return a list with the value of one of its items changed; what finds no place there replaces all of it."""
     if not items:
         return value
     first, *rest = items
@@ -91,7 +93,9 @@ def _is_own(point: SweepPoint, recipe: Mapping[str, JsonValue]) -> bool:
 
 
 def _is_same(found: JsonValue, value: JsonValue) -> bool:
-    """Whether a resolved recipe's value is what an axis says: sizes, durations and shares are plain numbers there."""
+    """Return whether a resolved recipe's value is what an axis says: sizes, durations and shares are plain numbers
+    there.
+    """
     if key_of(found) == key_of(value):
         return True
     if not _is_number(found):
@@ -100,7 +104,7 @@ def _is_same(found: JsonValue, value: JsonValue) -> bool:
 
 
 def _readings(text: str) -> Iterator[float]:
-    """All that a quantity may mean: which setting it is of, a record does not say."""
+    """Yield all that a quantity may mean: which setting it is of, a record does not say."""
     for parse in (parse_bytes, parse_duration_ms, parse_percent):
         with contextlib.suppress(ValueError):
             yield parse(text)
@@ -137,7 +141,7 @@ def _scalar(kind: str, value: str | float | None) -> str:
 
 
 def _flow(as_json: str) -> str:
-    """A value on one line."""
+    """Return a value on one line."""
     value = json.loads(as_json)
     text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**9, sort_keys=False)
     return text.removesuffix("\n").removesuffix("\n...")

@@ -22,7 +22,7 @@ def summarize_sweep(record: SweepRecord) -> Iterator[str]:
 
 
 def _reasons(record: SweepRecord) -> Iterator[str]:
-    """The reasons that most points share, whatever the numbers in them, with the numbers of a few points."""
+    """Yield the reasons that most points share, whatever the numbers in them, with the numbers of a few points."""
     undecided = record.inconclusive
     groups = [one for one in collect_troubles(record) if one.outcome == "failed" or undecided]
     for one in groups[:_MOST_REASONS]:

@@ -52,7 +52,7 @@ def sweep_verdict(record: SweepRecord) -> SweepVerdict:
 
 
 def best_point(record: SweepRecord) -> SweepPoint | None:
-    """The best point; None where there is none."""
+    """Return the best point; None where there is none."""
     return next((point for point in record.points if point.number == record.best), None) if record.objectives else None
 
 
@@ -74,7 +74,7 @@ def _without_best(record: SweepRecord) -> str:
 
 
 def _in_what(record: SweepRecord) -> str:
-    """Where others are better in other objectives, the first decides."""
+    """Return where others are better in other objectives, the first decides."""
     trade = len(record.objectives) > 1 and sum(point.on_front for point in record.points) > 1
     return f" in {short_name(record.objectives[0].text, 60)}" if trade else ""
 

@@ -1,8 +1,8 @@
-"""Rules on how layers compute, for measured profiles and for engines that nobody ran.
+"""Rules on how layers compute, for measured profiles and for engines that were not run.
 
-A rule is a module whose function of the same name yields findings; it is found by itself. Each is silent where its
-advice would be wrong: for an engine that is not quantised, for layers whose precision or kernel is not known, for what
-no recipe can change.
+A rule is a module with a function of the same name that yields findings; rules are discovered automatically. A rule
+yields nothing where its advice would be wrong: for an engine that is not quantised, for layers of unknown precision or
+kernel, for what no recipe can change.
 """
 
 from __future__ import annotations

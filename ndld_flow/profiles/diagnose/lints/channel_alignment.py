@@ -13,15 +13,15 @@ from ndld_flow.records.layer_arithmetic import TENSOR_CORE
 
 _WORTH_A_LOOK = 0.02
 _MUCH = 0.1
-"""Of a layer's multiplications, where nothing was timed."""
+"""Minimum share of a layer's multiplications, without times."""
 _MOST_STEPS = 200
 
 
 def channel_alignment(subject: LintSubject) -> Iterator[Insight]:
-    """Padding takes 2 % or more of the latency; in an engine nobody ran, 10 % or more of a layer's multiplications.
+    """Report padding that takes at least 2 % of the latency; without times, 10 % of a layer's multiplications.
 
-    Silent about what a designer cannot choose: channels of pictures, and outputs that no other product reads, such as
-    the classes of a classifier. Grouped convolutions have other rules.
+    Ignores channel counts that are not a design choice: channels of images, and outputs that no other product reads,
+    such as the classes of a classifier. Grouped convolutions follow other rules.
     """
     padded = {place: channels for place in range(len(subject.layers)) if (channels := _padded(subject, place))}
     saved = sum(channels.wasted * subject.share([place]) for place, channels in padded.items())
@@ -34,10 +34,10 @@ def channel_alignment(subject: LintSubject) -> Iterator[Insight]:
         title=f"{layers_word(len(positions))} with channels that tensor cores pad"
         + (f": {share(saved)} of {subject.whole} multiplies zeros" if subject.is_timed else ""),
         evidence=f"{name_some(subject, positions)}: {subject.took(positions)}. In {name_some(subject, positions[:1])} "
-        f"{share(worst.wasted)} of the multiplications are padding: it has {' and '.join(worst.odd)}.",
+        f"{share(worst.wasted)} of the multiplications are on padding: it has {' and '.join(worst.odd)}.",
         next_step=(
-            "Channels up to the next multiple cost nothing more: use them when the model is designed or pruned again, "
-            "or go down to the multiple below."
+            "Channels up to the next multiple cost nothing extra: use them when the model is redesigned or pruned, "
+            "or reduce to the multiple below."
         ),
         layers=positions,
     )
@@ -47,7 +47,7 @@ def _padded(subject: LintSubject, place: int) -> Channels | None:
     layer = subject.layers[place]
     known_off = layer.unit not in ("", TENSOR_CORE) and not layer.on_tensor_cores
     channels = channels_of(layer) if is_product(layer) and not known_off else None
-    # A product of two activations has sequence lengths for channels.
+    # In a product of two activations the channels are sequence lengths.
     if channels is None or not layer.weights_dtype or (layer.precision == "float32" and not layer.on_tensor_cores):
         return None
     free = Channels(
@@ -60,7 +60,7 @@ def _padded(subject: LintSubject, place: int) -> Channels | None:
 
 
 def _feeds_product(subject: LintSubject, place: int) -> bool:
-    """Whether another product reads what this one writes, perhaps through layers that multiply nothing."""
+    """Return whether another product reads this one's output, directly or through layers that do not multiply."""
     waiting, seen = [place], {place}
     while waiting and len(seen) < _MOST_STEPS:
         layer = subject.layers[waiting.pop()]

@@ -15,10 +15,10 @@ _WORTH_A_LOOK = 0.03
 
 
 def off_tensor_cores(subject: LintSubject) -> Iterator[Insight]:
-    """Products whose kernels are known to use CUDA cores take 3 % or more, while others run on tensor cores.
+    """Report products with kernels known to use CUDA cores that take at least 3 %, while others use tensor cores.
 
-    Half of their time is taken as the saving. Silent where no layer runs on a tensor core, because the device may have
-    none, and about depthwise convolutions, which multiply no matrices.
+    The estimated saving is half of their time. Yields nothing if no layer runs on a tensor core, because the device may
+    have none. Depthwise convolutions, which multiply no matrices, are ignored.
     """
     layers = subject.layers
     if not any(layer.on_tensor_cores for layer in layers):
@@ -50,23 +50,23 @@ def _why(layer: Layer) -> str:
     channels = channels_of(layer)
     odd = f", with {' and '.join(channels.odd)}" if channels is not None and channels.odd else ""
     tactic = f" by {layer.tactic[:60]}" if layer.tactic else ""
-    return f"The longest computes {layer.precision or 'in a type that is not known'}{tactic}{odd}."
+    return f"The longest computes {layer.precision or 'in an unknown type'}{tactic}{odd}."
 
 
 def _advice(layers: Sequence[Layer]) -> str:
     told = []
     if any(layer.unit == "INT8 DP4A" and _reads_image(layer) for layer in layers):
         told.append(
-            "A first layer with the few channels of a picture gains little from INT8: leave it out by `exclude.nodes` "
+            "A first layer with the few channels of an image gains little from INT8: leave it out with `exclude.nodes` "
             "of `quantize`, so that it computes in FP16, and profile both in turns."
         )
     if any(layer.unit == "FP32 FMA" for layer in layers):
         told.append(
-            "FP16 kernels on tensor cores pad few channels: run `convert_fp16`, or put fewer nodes into its `block`, "
-            "and `check_accuracy`."
+            "FP16 kernels on tensor cores pad small channel counts: run `convert_fp16`, or list fewer nodes in its "
+            "`block`, and `check_accuracy`."
         )
     if not told:
-        told.append("Channels in multiples of 8 for FP16, 16 or 32 for INT8, let tensor cores take such layers.")
+        told.append("Tensor cores can run such layers if channels are multiples of 8 (FP16), 16 or 32 (INT8).")
     return " ".join(told)
 
 

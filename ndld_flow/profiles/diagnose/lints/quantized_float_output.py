@@ -22,16 +22,17 @@ from ndld_flow.profiles.diagnose.subject import layers_word
 from ndld_flow.records.profile import Layer
 
 _TAKES_8_BITS = re.compile(r"pool|concat|resize|shuffle|slice|copy|element_?wise|point_?wise", re.IGNORECASE)
-"""Types of layers that TensorRT runs in INT8 when their inputs are quantised. Softmax, normalisation and what is not
-known are none of them."""
+"""Types of layers that TensorRT runs in INT8 when their inputs are quantised. Softmax, normalisation and unknown types
+are not.
+"""
 
 
 def quantized_float_output(subject: LintSubject) -> Iterator[Insight]:
-    """A quantised product writes floating point, and a layer that could read 8 bits reads it.
+    """Report quantised products whose floating-point output is read by a layer that could read 8 bits.
 
-    Silent where floating point is right or another finding has the cause: outputs of the engine, a residual addition,
-    readers that quantise at once, and readers that have no kernel for 8 bits. Half of the time of the readers that
-    multiply nothing is taken as the saving: they move four or two times the bytes.
+    Ignores cases where floating point is right or another finding covers the cause: outputs of the engine, a residual
+    addition, readers that quantise immediately, and readers without a kernel for 8 bits. The estimated saving is half
+    of the time of the readers that do not multiply: they move four or two times the bytes.
     """
     sums, ends = float_sums(subject), ends_of(subject)
     residuals = {tensor.name for tensor in sums.values()}
@@ -64,7 +65,7 @@ def quantized_float_output(subject: LintSubject) -> Iterator[Insight]:
 
 def _could_read_8_bits(layer: Layer) -> bool:
     if any(tensor.dtype in QUANTIZED for tensor in layer.outputs) or layer.role != "compute":
-        return False  # it quantises at once
+        return False  # it quantises immediately
     return is_product(layer) or bool(_TAKES_8_BITS.search(layer.type))
 
 
@@ -76,6 +77,6 @@ def _advice(plain: list[int], readers: tuple[int, ...]) -> str:
         )
     return (
         "Quantise the inputs of these readers: add their operators (such as MaxPool) to `op_types` of `quantize` "
-        "beside Conv, Gemm and MatMul. A model that comes with Q/DQ (QAT) needs quantizers there. If everything after "
-        "them is floating point on purpose, leave it so."
+        "in addition to Conv, Gemm and MatMul. A QAT model with Q/DQ needs quantizers there. If everything after "
+        "them is floating point on purpose, ignore this."
     )

@@ -1,4 +1,4 @@
-"""Reformats that a runtime put in to change a tensor's type."""
+"""Reformats that a runtime inserted to change a tensor's type."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WORTH_A_LOOK = 0.02
 
 
 def type_conversions(subject: LintSubject) -> Iterator[Insight]:
-    """Reformats that change the element type take 2 % or more of the latency: neighbours differ in precision."""
+    """Report reformats that change the element type and take at least 2 % of the latency."""
     positions = subject.longest_first(
         place for place, layer in enumerate(subject.layers) if layer.role == "reformat" and changes_type(layer)
     )
@@ -46,7 +46,7 @@ def _touches(layer: Layer, ends: frozenset[str]) -> bool:
 
 
 def _way(subject: LintSubject, place: int) -> str:
-    """`FP32 to FP16 after TiledPooling MaxPool_12`, or before its reader where nothing in the engine wrote it."""
+    """Return `FP32 to FP16 after TiledPooling MaxPool_12`; names the reader if no layer wrote the tensor."""
     layer = subject.layers[place]
     types = f"{short_dtype(layer.inputs[0].dtype)} to {short_dtype(layer.outputs[0].dtype)}"
     maker = subject.makers.get(layer.inputs[0].name)
@@ -60,13 +60,13 @@ def _advice(outer: Sequence[int], inner: Sequence[int]) -> str:
     told = []
     if outer:
         told.append(
-            "At inputs and outputs: let the caller use the engine's own type. `convert_fp16` with `keep_io: false` "
+            "At inputs and outputs: let the caller use the engine's type. `convert_fp16` with `keep_io: false` "
             "makes the model's inputs and outputs FP16; a weakly typed engine (TensorRT before 11) takes a `dtype` in "
             "`advanced.io_formats` of `build_engine`."
         )
     if inner:
         told.append(
-            "Between layers: one side computes in another precision than the other. Give both the same: see `block` of "
+            "Between layers: the two sides compute in different precisions. Give both the same: see `block` of "
             "`convert_fp16`, `op_types` and `exclude` of `quantize`, and `constrain_precision`."
         )
     return " ".join(told)

@@ -1,4 +1,4 @@
-"""QuantizeLinear and DequantizeLinear that run as layers by themselves."""
+"""QuantizeLinear and DequantizeLinear that run as separate layers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _WORTH_A_LOOK = 0.03
 
 
 def unfused_quantization(subject: LintSubject) -> Iterator[Insight]:
-    """Q/DQ layers that no neighbour took in take 3 % or more of the latency; in an engine nobody ran, any.
+    """Report unfused Q/DQ layers that take at least 3 % of the latency; without times, any.
 
-    Those that a floating-point residual keeps apart are told with it (`unquantized_residual`).
+    Those caused by a floating-point residual are part of `unquantized_residual`.
     """
     left = _not_of_residuals(subject)
     part = subject.share(left)
@@ -42,7 +42,7 @@ def _not_of_residuals(subject: LintSubject) -> tuple[int, ...]:
         place
         for place, layer in enumerate(subject.layers)
         if layer.role == "quantize"
-        and layer.type != "DynamicQuantizeLinear"  # `mode: dynamic` asks for it, at each product
+        and layer.type != "DynamicQuantizeLinear"  # `mode: dynamic` needs one at each product
         and not any(tensor.name in between for tensor in layer.inputs if tensor.name)
     )
 
@@ -62,7 +62,7 @@ def _where(subject: LintSubject, at_ends: Sequence[int], inside: Sequence[int]) 
 
 
 def _neighbours(subject: LintSubject, place: int) -> str:
-    """`after TiledPooling MaxPool_12 and before CaskConvolution conv`, as far as tensors have names."""
+    """Return `after TiledPooling MaxPool_12 and before CaskConvolution conv`, if tensors have names."""
     layer = subject.layers[place]
     before = [subject.makers[tensor.name] for tensor in layer.inputs if tensor.name in subject.makers]
     after = [reader for tensor in layer.outputs for reader in subject.readers.get(tensor.name, ())]
@@ -74,22 +74,25 @@ def _neighbours(subject: LintSubject, place: int) -> str:
 def _advice(subject: LintSubject, at_ends: Sequence[int], inside: Sequence[int]) -> str:
     if any(subject.layers[place].provider.startswith("CUDA") for place in (*at_ends, *inside)):
         return (
-            "ONNX Runtime's CUDA provider computes few operators in integers: run the model there as it was before "
-            "`quantize`, or build an engine of the quantised one (`build_engine`)."
+            "ONNX Runtime's CUDA provider has few integer operators: run the model there as it was before "
+            "`quantize`, or build an engine from the quantised one (`build_engine`)."
         )
     told = []
     if inside:
         told.append(
-            "Between layers each marks a border between 8 bits and floating point: add the operators of the neighbours "
-            "that compute in floating point to `op_types` of `quantize`, or leave small islands of 8 bits out by "
+            "Between layers, each is a border between 8 bits and floating point: add the operators of the neighbours "
+            "that compute in floating point to `op_types` of `quantize`, or exclude small islands of 8 bits with "
             "`exclude` or `min_intensity`."
         )
     if at_ends and any(_leads_to_product(subject, place) for place in at_ends):
         told.append(
-            "At an input: a first layer with few channels often gains nothing from INT8; leave it out by "
+            "At an input: a first layer with few channels often gains nothing from INT8; leave it out with "
             "`exclude.nodes` of `quantize` and profile both in turns."
         )
-    return " ".join(told) or "At the ends they are what the model's types ask for: only other types there save them."
+    return (
+        " ".join(told)
+        or "At inputs and outputs they follow from the model's types: only other types there remove them."
+    )
 
 
 def _leads_to_product(subject: LintSubject, place: int) -> bool:

@@ -1,4 +1,4 @@
-"""Additions of a floating-point residual beside quantised convolutions."""
+"""Additions of a floating-point residual to quantised convolutions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ndld_flow.profiles.diagnose.subject import layers_word
 
 
 def unquantized_residual(subject: LintSubject) -> Iterator[Insight]:
-    """A quantised convolution adds a residual in floating point, so that it cannot write 8 bits.
+    """Report quantised convolutions that add a floating-point residual and so cannot write 8 bits.
 
-    "The precision of the first input to the element-wise addition layer determines the fusion's output precision":
-    with a floating-point residual the fused convolution writes floating point, and the QuantizeLinear after it stays a
-    layer by itself (https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-quantized-types.html,
-    "Q/DQ Layer-Placement Recommendations": quantise the residual input in skip connections). Those layers are taken as
-    the saving.
+    "The precision of the first input to the element-wise addition layer determines the fusion's output precision": with
+    a floating-point residual the fused convolution writes floating point, and the QuantizeLinear after it remains a
+    separate layer (https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-quantized-types.html,
+    "Q/DQ Layer-Placement Recommendations": quantise the residual input in skip connections). The time of those layers
+    is the estimated saving.
     """
     sums = float_sums(subject)
     if not sums:
@@ -31,7 +31,7 @@ def unquantized_residual(subject: LintSubject) -> Iterator[Insight]:
         if layer.role == "quantize" and any(tensor.name in between for tensor in layer.inputs)
     )
     types = " and ".join(dict.fromkeys(short_dtype(sums[place].dtype) for place in added))
-    again = f" Beside them, {layers_word(len(after))} only to quantise: {subject.took(after)}." if after else ""
+    again = f" After them, {layers_word(len(after))} only to quantise: {subject.took(after)}." if after else ""
     part = subject.share(after)
     yield Insight(
         score=part,
@@ -40,7 +40,7 @@ def unquantized_residual(subject: LintSubject) -> Iterator[Insight]:
         evidence=f"{name_some(subject, added)}: {subject.took(added)}.{again}",
         next_step=(
             "Quantise the residual input of each Add: add `Add` to `op_types` of `quantize` (Conv, Gemm, MatMul, Add), "
-            "or let its `modelopt` do it. A model that comes with Q/DQ (QAT) needs a quantizer there when it is "
+            "or use its `modelopt` engine. A QAT model with Q/DQ needs a quantizer there when it is "
             "exported. Run `check_accuracy` afterwards."
         ),
         layers=(*added, *after),
