@@ -1,22 +1,240 @@
-"""The record of a comparison, from what its parts found."""
+"""Judgement of compared outputs, the record of a comparison, its summary line, and the metrics that gates may name."""
 
 from __future__ import annotations
 
-from ndld_flow.accuracy.accuracy_summary import unseen_notes, worst_sample
-from ndld_flow.accuracy.judging import Asked
+import keyword
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ndld_flow.accuracy.agreement import Measuring
 from ndld_flow.accuracy.labelled_comparison import LabelledJudgement
 from ndld_flow.accuracy.layers import ComparedLayers
-from ndld_flow.accuracy.model_comparison import Comparison
-from ndld_flow.records.accuracy import Accuracy, SampleAgreement
+from ndld_flow.accuracy.model_comparison import ComparedOutput, Comparison
+from ndld_flow.accuracy.tolerance import SLICE_BOUNDS, Tolerance, outside
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.name_patterns import name_matcher
+from ndld_flow.base.quantities import number, percent
+from ndld_flow.base.text import short_name, suggest
+from ndld_flow.records.accuracy import SAME_DB, Accuracy, OutputAgreement, SampleAgreement, higher_is_better
+from ndld_flow.records.metric import Metric
+
+UNITS = {"snr_db": "dB", "psnr_db": "dB"}
+_MOST_OUTPUTS = 16
+"""Models with more outputs have no metrics of single outputs: the list would be too long to read."""
+LITTLE_EVIDENCE = "is weak evidence"
+"""Phrase of notes that belong in the summary line."""
+_NAMED = 4
+_MOST = sys.float_info.max
+_NO_AGREEMENT: Mapping[str, float] = {
+    "cosine": 0.0,
+    "snr_db": -SAME_DB,
+    "psnr_db": -SAME_DB,
+    **dict.fromkeys((*SLICE_BOUNDS["default"], "max_abs", "mean_abs", "max_rel", "rmse", "relative_rms"), _MOST),
+}
+"""Metrics of an output without comparable numbers, such as one that is all NaN: a gate on one finds its metric and
+fails."""
+
+
+def metrics_of(accuracy: Accuracy) -> dict[str, Metric]:
+    """Return the metrics that gates may name.
+
+    `cosine` is each metric of the output where it is worst; `logits.cosine` that of one of several outputs, where its
+    name is an identifier; `accuracy`, `reference.accuracy` and `drop.accuracy` belong to a user's metric.
+    """
+    ruined = _NO_AGREEMENT if any(map(_is_ruined, accuracy.outputs)) else {}
+    found = {name: _metric(name, value) for name, value in {**_worst(accuracy.outputs), **ruined}.items()}
+    if 1 < len(accuracy.outputs) <= _MOST_OUTPUTS:
+        for output in accuracy.outputs:
+            if output.output.isidentifier() and not keyword.iskeyword(output.output):
+                found |= {f"{output.output}.{name}": _metric(name, value) for name, value in output.metrics.items()}
+    for metric in accuracy.labelled:
+        found[metric.name] = Metric(value=metric.candidate)
+        found[f"reference.{metric.name}"] = Metric(value=metric.reference)
+        found[f"drop.{metric.name}"] = Metric(value=metric.drop)
+    return found
+
+
+def worst_sample(outputs: Sequence[OutputAgreement], bounded: Sequence[str]) -> str | None:
+    """Return the worst sample, or None where all samples are alike.
+
+    The first of the bounded metrics decides, else `cosine` or `mismatched`, in the output where that metric is worst.
+    """
+    for metric in (*bounded, "slice_rms", "cosine", "mismatched"):
+        having = [output for output in outputs if metric in output.worst_samples]
+        if having:
+            pick = min if higher_is_better(metric) else max
+            return pick(having, key=lambda output: output.metrics[metric]).worst_samples[metric]
+    return None
+
+
+def unseen_notes(outputs: Sequence[OutputAgreement]) -> list[str]:
+    """Return a sentence for each output with channels that the samples do not activate."""
+    return [
+        f"{output.output}: the samples do not activate {output.unseen_count:,} of {output.slice_count:,} channels "
+        f"({_some(output.unseen)}), so nothing is known about them"
+        for output in outputs
+        if output.unseen_count
+    ]
+
+
+def summarise(accuracy: Accuracy) -> str:
+    """Return `worst slice 1.2 % off (scores, channel 4), cosine 0.9998: within tolerance`, with remarks in brackets."""
+    figures = [*_agreement(accuracy), *_labelled(accuracy)]
+    remarks = _remarks(accuracy)
+    if accuracy.passed:
+        text = f"{', '.join(figures) or 'nothing to compare'}: within tolerance"
+    else:
+        text = f"outside tolerance: {', '.join([*_failed(accuracy), *figures])}"
+    return f"{text} ({'; '.join(remarks)})" if remarks else text
+
+
+def _is_ruined(output: OutputAgreement) -> bool:
+    return bool(output.failed) and "float" in output.dtype and "cosine" not in output.metrics
+
+
+def _metric(name: str, value: float) -> Metric:
+    return Metric(value=value, unit=UNITS.get(name, ""))
+
+
+def _worst(outputs: Sequence[OutputAgreement]) -> dict[str, float]:
+    """Return each metric of the output where it is worst."""
+    found: dict[str, list[float]] = {}
+    for output in outputs:
+        for name, value in output.metrics.items():
+            found.setdefault(name, []).append(value)
+    return {name: min(values) if higher_is_better(name) else max(values) for name, values in found.items()}
+
+
+def _agreement(accuracy: Accuracy) -> list[str]:
+    worst = _worst(accuracy.outputs)
+    slices = [_worst_slice(accuracy.outputs)] if "slice_rms" in worst else []
+    if "cosine" in worst:
+        return [*slices, f"cosine {number(worst['cosine'])}", f"max abs {number(worst['max_abs'])}"]
+    return [f"{worst['mismatched']:.2%} of elements differ"] if "mismatched" in worst else []
+
+
+def _worst_slice(outputs: Sequence[OutputAgreement]) -> str:
+    output = max((each for each in outputs if "slice_rms" in each.metrics), key=lambda each: each.metrics["slice_rms"])
+    error = output.metrics["slice_rms"]
+    if not error:
+        return "no slice differs"
+    names = [short_name(output.output)] if len(outputs) > 1 else []
+    place = ", ".join([*names, *([output.worst_slices["slice_rms"]] if "slice_rms" in output.worst_slices else [])])
+    return f"worst slice {percent(error)} off{f' ({place})' if place else ''}"
+
+
+def _some(numbers: Sequence[int]) -> str:
+    more = ", ..." if len(numbers) > _NAMED else ""
+    return f"{', '.join(map(str, numbers[:_NAMED]))}{more}"
+
+
+def _labelled(accuracy: Accuracy) -> list[str]:
+    return [
+        f"{metric.name} {number(metric.candidate)} (reference {number(metric.reference)})"
+        for metric in accuracy.labelled
+    ]
+
+
+def _failed(accuracy: Accuracy) -> list[str]:
+    sentences = [sentence for metric in accuracy.labelled for sentence in metric.failed]
+    failed = [output for output in accuracy.outputs if output.failed]
+    if failed:
+        more = f" (and {len(failed) - 1} more outputs)" if len(failed) > 1 else ""
+        sentences.append(f'output "{failed[0].output}": {"; ".join(failed[0].failed)}{more}')
+    return sentences
+
+
+def _remarks(accuracy: Accuracy) -> list[str]:
+    remarks = []
+    if accuracy.emulated:
+        remarks.append("stored precision emulated")
+    if accuracy.worst_sample is not None:
+        remarks.append(f"worst of {accuracy.sample_count} samples: {short_name(accuracy.worst_sample)}")
+    if accuracy.first_divergent is not None:
+        remarks.append(f"values diverge at {short_name(accuracy.first_divergent.tensor)}")
+    for output in accuracy.outputs:
+        if output.unseen_count and output.metrics.get("slice_rms"):
+            name = short_name(output.output)
+            remarks.append(f"{output.unseen_count:,} of {output.slice_count:,} channels of {name} not seen")
+    if accuracy.passed:
+        remarks += [note for note in accuracy.notes if LITTLE_EVIDENCE in note]
+    return remarks
+
+
+_MOST_UNSEEN = 1000
+
+
+@dataclass(frozen=True)
+class Criteria:
+    """The metrics to measure on outputs, and their tolerances."""
+
+    tolerance: Tolerance | None
+    """None where only outputs with a tolerance of their own are judged."""
+    by_output: Mapping[str, Tolerance]
+    topk: int
+    axis: int
+    logits: Sequence[str]
+    """Patterns of outputs whose `kl` is computed on their softmax."""
+
+    def measuring(self, output: str) -> Measuring:
+        tolerance = self.by_output.get(output, self.tolerance)
+        rtol, atol = tolerance.elementwise() if tolerance is not None else (None, None)
+        logits = any(name_matcher(pattern)(output) for pattern in self.logits)
+        return Measuring(rtol, atol, self.topk, self.axis, logits)
+
+    def check_names(self, outputs: Sequence[str]) -> None:
+        """Check that each named output exists. Raises `RequestError` otherwise."""
+        for name in self.by_output:
+            if name not in outputs:
+                raise RequestError(f'output_tolerance: the model has no output "{name}"; {suggest(name, outputs)}')
+        for pattern in self.logits:
+            if not any(map(name_matcher(pattern), outputs)):
+                raise RequestError(f'softmax: "{pattern}" matches no output; {suggest(pattern, outputs)}')
+
+    def judge(self, output: ComparedOutput) -> OutputAgreement:
+        """Return the output's record, with a sentence for each bound that does not hold."""
+        metrics, places = output.agreement.metrics(), output.agreement.worst_slices()
+        slices = output.yardstick.slices
+        unseen = () if slices is None else slices.unseen
+        return OutputAgreement(
+            output=output.name,
+            dtype=output.dtype,
+            shape=output.shape,
+            metrics=metrics,
+            worst_samples=output.agreement.worst_samples(),
+            judged_as=output.yardstick.kind,
+            slice_axis=None if slices is None else slices.layout.axis,
+            slice_count=0 if slices is None or slices.features is None else len(slices.features.seen),
+            worst_slices=places,
+            unseen=unseen[:_MOST_UNSEEN],
+            unseen_count=len(unseen),
+            failed=(*output.wrong, *_nonfinite(output), *outside(metrics, self._bounds(output), places)),
+        )
+
+    def _bounds(self, output: ComparedOutput) -> dict[str, float]:
+        tolerance = self.by_output.get(output.name, self.tolerance)
+        if tolerance is None:
+            return {}
+        return tolerance.bounds(output.yardstick.kind, self.topk, own=output.name in self.by_output)
+
+
+def _nonfinite(output: ComparedOutput) -> list[str]:
+    sentences = []
+    if count := output.agreement.only_candidate_nonfinite:
+        sentences.append(f"{count} elements are NaN or infinite where the reference is not")
+    if count := output.agreement.only_reference_nonfinite:
+        sentences.append(f"{count} elements differ from the NaN or infinity of the reference")
+    return sentences
 
 
 def compose_accuracy(
-    asked: Asked, compared: Comparison, judged: LabelledJudgement | None, layers: ComparedLayers | None
+    criteria: Criteria, compared: Comparison, judged: LabelledJudgement | None, layers: ComparedLayers | None
 ) -> Accuracy:
-    """`judged` and `layers` are None where they were not asked for."""
+    """Compose the record; `judged` and `layers` are None where the step has no metric or compares no layers."""
     first, second = compared.reference, compared.candidate
-    outputs = tuple(map(asked.judge, compared.outputs))
-    tolerance = {} if asked.tolerance is None else asked.tolerance.given(asked.topk)
+    outputs = tuple(map(criteria.judge, compared.outputs))
+    tolerance = {} if criteria.tolerance is None else criteria.tolerance.given(criteria.topk)
     return Accuracy(
         reference=first.side.label,
         candidate=second.side.label,
@@ -27,7 +245,7 @@ def compose_accuracy(
         sample_count=len(compared.samples),
         inputs=compared.inputs,
         tolerance=tolerance,
-        output_tolerance={name: own.given(asked.topk) for name, own in asked.by_output.items()},
+        output_tolerance={name: own.given(criteria.topk) for name, own in criteria.by_output.items()},
         outputs=outputs,
         samples=_samples(compared, judged),
         worst_sample=worst_sample(outputs, list(tolerance)),

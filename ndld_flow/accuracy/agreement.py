@@ -1,4 +1,4 @@
-"""How far a candidate's output agrees with a reference's, over any number of samples.
+"""Agreement of a candidate's output with a reference's, over any number of samples.
 
 All sums are float64. `r` is the reference, `c` the candidate, both at the elements where both are finite:
 
@@ -9,16 +9,16 @@ All sums are float64. `r` is the reference, `c` the candidate, both at the eleme
 - relative_rms: rms(c - r) / rms(r), where an rms(r) below 2^-126 counts as that; 10^(-snr_db / 20)
 - snr_db: 10 log10(sum(r^2) / sum((c - r)^2)), the signal-to-noise ratio; `SAME_DB` when there is no noise
 - psnr_db: 10 log10(peak^2 / mean((c - r)^2)), the peak signal-to-noise ratio (ITU-T J.340), where peak is the range
-  max(r) - min(r) of the sample; `SAME_DB` when there is no noise, and none where r is one number everywhere
+  max(r) - min(r) of the sample; `SAME_DB` when there is no noise, and undefined where r is constant
 - mismatched: the fraction of elements outside |c - r| <= atol + rtol |r| (numpy.allclose); equality for integers,
-  bools and strings. An element that is NaN or infinite in one of the two only is always outside. Floats have it only
+  bools and strings. An element that is NaN or infinite in only one of the two is always outside. Floats have it only
   where a bound is given.
-- top1: the fraction of rows (along the last axis) whose largest element is at the same place
+- top1: the fraction of rows (along the last axis) whose largest element is at the same index
 - topK, such as top5: the fraction of rows where the reference's largest element is among the candidate's K largest;
   for rows of more than K elements
 - kl: mean over the rows along `axis` of sum(r log(r / c)) in nats, the Kullback-Leibler divergence of c from r, both
-  scaled to a sum of 1; a c below 2^-126 counts as that. With `softmax` of softmax(r) and softmax(c). Without it only
-  where the reference's rows are distributions (nothing below 0, a sum of 1 within 1 %); other outputs have no `kl`.
+  scaled to a sum of 1; a c below 2^-126 counts as that. With `softmax` it compares softmax(r) and softmax(c). Without
+  it, only outputs whose reference rows are distributions (nothing below 0, a sum of 1 within 1 %) have a `kl`.
 
 - slice_rms, slice_max, position_rms: by slices, each against its own spread; see `slices`
 - iou_loss: of maps of class numbers; see `yardstick`
@@ -31,15 +31,305 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
-from ndld_flow.accuracy.measuring import Measuring
+import numpy as np
+
 from ndld_flow.accuracy.slices import SliceErrors
-from ndld_flow.accuracy.tally import Tally, tally
 from ndld_flow.accuracy.yardstick import ClassOverlap, Yardstick
 from ndld_flow.models.tensors import Array
 from ndld_flow.records.accuracy import SAME_DB, higher_is_better
+from ndld_flow.samples.generated_values import is_float
 
-__all__ = ["SAME_DB", "Agreement", "Measuring"]
+
+@dataclass(frozen=True)
+class Measuring:
+    """Parameters of metrics that have any; see `agreement` for the formulas."""
+
+    rtol: float | None = None
+    atol: float | None = None
+    """Relative (`rtol`) and absolute part of the bound that `mismatched` counts by; without one, floats have no
+    `mismatched`."""
+    topk: int = 5
+    """k of `topK`."""
+    axis: int = -1
+    """The axis along which values form one distribution, for `kl`."""
+    softmax: bool = False
+    """The values are logits: `kl` is computed on their softmax."""
+
+
+SMALLEST = 2.0**-126
+"""float32's smallest normal number; smaller divisors are raised to it."""
+
+
+def cosine(dot: float, signal: float, energy: float) -> float:
+    """Return sum(r c) / (|r| |c|) from sum(r c), sum(r^2) and sum(c^2); 0 where r or c is all zero."""
+    length = math.sqrt(signal) * math.sqrt(energy)
+    return max(-1.0, min(1.0, dot / length)) if length else 0.0
+
+
+def decibels(signal: float, noise: float) -> float:
+    """Return 10 log10(signal / noise) of two energies; `SAME_DB` without noise, its negative without a signal."""
+    if noise == 0.0:
+        return SAME_DB
+    return 10.0 * (math.log10(signal) - math.log10(noise)) if signal else -SAME_DB
+
+
+_SUM_MAY_BE_OFF = 0.01
+"""Tolerance of the sum 1 of a distribution: fp16 and int8 outputs of a softmax are only near it."""
+_ROWS_CHUNK = 1 << 18
+
+
+@dataclass
+class Divergence:
+    """Rows that are distributions, and the sum of their divergences in nats."""
+
+    rows: int = 0
+    total: float = 0.0
+    meaningless: bool = False
+    """The reference's values are not a distribution."""
+
+    def take(self, other: Divergence) -> None:
+        self.rows += other.rows
+        self.total += other.total
+        self.meaningless |= other.meaningless
+
+    def metrics(self) -> dict[str, float]:
+        return {"kl": self.total / self.rows} if self.rows and not self.meaningless else {}
+
+
+def diverge_rows(reference: Array, candidate: Array, measuring: Measuring) -> Divergence:
+    """Sum the divergence of every row along the axis.
+
+    Rows with NaN or +infinity on either side (without softmax, any infinity) are left out.
+    """
+    axis, dims = measuring.axis, reference.ndim
+    if not -dims <= axis < dims or reference.shape[axis] < 2 or not reference.size:
+        return Divergence(meaningless=True)
+    if not (is_float(reference.dtype) and is_float(candidate.dtype)):
+        return Divergence(meaningless=True)
+    found = Divergence()
+    for r, c in _row_chunks(reference, candidate, axis):
+        p, q = (_softmax(r), _softmax(c)) if measuring.softmax else (r, c)
+        usable = np.isfinite(p).all(axis=-1) & np.isfinite(q).all(axis=-1)
+        p, q = p[usable], q[usable]
+        if (p < 0).any() or (np.abs(p.sum(axis=-1) - 1) > _SUM_MAY_BE_OFF).any():
+            return Divergence(meaningless=True)
+        found.take(Divergence(len(p), float(_divergences(p, q).sum())))
+    return found
+
+
+def _row_chunks(reference: Array, candidate: Array, axis: int) -> Iterator[tuple[Array, Array]]:
+    """Yield float64 rows, a bounded number of elements at a time."""
+    size = reference.shape[axis]
+    r, c = (np.moveaxis(array, axis, -1).reshape(-1, size) for array in (reference, candidate))
+    step = max(1, _ROWS_CHUNK // size)
+    for start in range(0, len(r), step):
+        yield r[start : start + step].astype(np.float64), c[start : start + step].astype(np.float64)
+
+
+def _softmax(logits: Array) -> Array:
+    with np.errstate(invalid="ignore", over="ignore"):
+        powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        shares: Array = powers / powers.sum(axis=-1, keepdims=True)
+    return shares
+
+
+def _divergences(p: Array, q: Array) -> Array:
+    """Return sum(p log(p / q)) of every row, both scaled to a sum of 1; a q below `SMALLEST` is raised to it."""
+    p, q = _normalised(p), np.maximum(_normalised(np.maximum(q, 0.0)), SMALLEST)
+    # 0 log 0 is 0. Rounding and raised q may make the sum slightly negative.
+    terms = p * (np.log(np.maximum(p, SMALLEST)) - np.log(q))
+    found: Array = np.maximum(terms.sum(axis=-1), 0.0)
+    return found
+
+
+def _normalised(rows: Array) -> Array:
+    sums = rows.sum(axis=-1, keepdims=True)
+    scaled: Array = np.divide(rows, sums, out=np.zeros_like(rows), where=sums > 0)
+    return scaled
+
+
+@dataclass
+class Ranking:
+    """Counts of rows along the last axis, and of those that agree on the largest element."""
+
+    rows: int = 0
+    first: int = 0
+    """Rows whose largest element is at the same index; of equal ones, the first counts (numpy.argmax)."""
+    among: int = 0
+    """Rows where fewer than k of the candidate's elements are larger than the one at the reference's index."""
+    long: bool = False
+    """Rows have more than k elements; in shorter rows all elements are among the k largest."""
+
+    def take(self, other: Ranking) -> None:
+        self.rows += other.rows
+        self.first += other.first
+        self.among += other.among
+        self.long |= other.long
+
+    def metrics(self, k: int) -> dict[str, float]:
+        if not self.rows:
+            return {}
+        among = {f"top{k}": self.among / self.rows} if self.long else {}
+        return {"top1": self.first / self.rows} | among
+
+
+def rank(reference: Array, candidate: Array, k: int) -> Ranking:
+    """Rank every row; the result has no rows for scalars, rows of one element, and bools."""
+    if reference.ndim == 0 or reference.shape[-1] < 2 or not reference.size or reference.dtype.kind == "b":
+        return Ranking()
+    places = np.argmax(reference, axis=-1)
+    same = np.argmax(candidate, axis=-1) == places
+    if reference.shape[-1] <= k:
+        return Ranking(int(same.size), int(np.count_nonzero(same)))
+    there = np.take_along_axis(candidate, np.expand_dims(places, -1), axis=-1)
+    # NaN is larger than everything, as for numpy.argmax.
+    larger = np.count_nonzero(~(candidate <= there), axis=-1)
+    return Ranking(int(same.size), int(np.count_nonzero(same)), int(np.count_nonzero(larger < k)), long=True)
+
+
+_CHUNK = 1 << 20
+_SQUARES_FIT = 2.0**500
+"""float64 numbers below this have squares whose sums do not overflow, and above its inverse squares that do not
+underflow."""
+
+
+@dataclass
+class Tally:
+    """Sums, extremes and counts over one or more samples."""
+
+    elements: int = 0
+    outside: int = 0
+    exact: bool = False
+    """Elements are integers, bools or strings, which are compared for equality."""
+    only_candidate_nonfinite: int = 0
+    """Elements that are NaN or infinite in the candidate only."""
+    only_reference_nonfinite: int = 0
+    """Elements that are NaN or infinite in the reference only, or differently in both."""
+    finite: int = 0
+    """Elements that are finite in both; the following fields are computed from these."""
+    sum_abs: float = 0.0
+    sum_squares: float = 0.0
+    """Sum of squares of c - r."""
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    lowest: float = math.inf
+    """Smallest value of the reference."""
+    highest: float = -math.inf
+    ratios: dict[str, float] = field(default_factory=dict)
+    """Metrics of whole samples that cannot be added up: the worst one is kept. NaN where one sample has none."""
+    ranking: Ranking = field(default_factory=Ranking)
+    divergence: Divergence = field(default_factory=Divergence)
+
+    def take(self, other: Tally) -> None:
+        """Add another sample's."""
+        self.elements += other.elements
+        self.outside += other.outside
+        self.only_candidate_nonfinite += other.only_candidate_nonfinite
+        self.only_reference_nonfinite += other.only_reference_nonfinite
+        self.finite += other.finite
+        self.exact |= other.exact
+        self.sum_abs += other.sum_abs
+        self.sum_squares += other.sum_squares
+        self.max_abs, self.max_rel = max(self.max_abs, other.max_abs), max(self.max_rel, other.max_rel)
+        self.lowest, self.highest = min(self.lowest, other.lowest), max(self.highest, other.highest)
+        for name, value in other.ratios.items():
+            known = self.ratios.get(name, value)
+            worse = min if higher_is_better(name) else max
+            self.ratios[name] = math.nan if math.isnan(known) or math.isnan(value) else worse(known, value)
+        self.ranking.take(other.ranking)
+        self.divergence.take(other.divergence)
+
+
+def tally(reference: Array, candidate: Array, measuring: Measuring) -> Tally:
+    """Measure one sample; both arrays have the same shape."""
+    if reference.dtype.kind in "OUS" or candidate.dtype.kind in "OUS":
+        differ = int(np.count_nonzero(reference.astype(str) != candidate.astype(str)))
+        return Tally(elements=reference.size, outside=differ, exact=True)
+    found = Tally(
+        elements=reference.size,
+        exact=not (is_float(reference.dtype) and is_float(candidate.dtype)),
+        ranking=rank(reference, candidate, measuring.topk),
+        divergence=diverge_rows(reference, candidate, measuring),
+    )
+    with np.errstate(over="ignore", invalid="ignore"):
+        _add_numbers(found, reference.reshape(-1), candidate.reshape(-1), measuring)
+    return found
+
+
+def _add_numbers(found: Tally, reference: Array, candidate: Array, measuring: Measuring) -> None:
+    scale = _scale(reference, candidate)
+    dot = signal = energy = noise = 0.0
+    for raw_r, raw_c in _finite_chunks(found, reference, candidate, measuring):
+        _add_distances(found, np.abs(raw_c - raw_r), raw_r)
+        r, c = raw_r * scale, raw_c * scale
+        dot += float(r @ c)
+        signal += float(r @ r)
+        energy += float(c @ c)
+        noise += float((c - r) @ (c - r))
+    if not found.finite:
+        return
+    found.sum_squares = noise / scale / scale
+    peak = found.highest * scale - found.lowest * scale
+    found.ratios = {
+        # Equal outputs have a cosine of exactly 1, despite the rounding of the sums.
+        "cosine": 1.0 if noise == 0.0 else cosine(dot, signal, energy),
+        "snr_db": decibels(signal, noise),
+        "psnr_db": decibels(peak**2 * found.finite, noise) if peak or not noise else math.nan,
+        "relative_rms": math.sqrt(noise) / max(math.sqrt(signal), SMALLEST * scale * math.sqrt(found.finite)),
+    }
+
+
+def _finite_chunks(
+    found: Tally, reference: Array, candidate: Array, measuring: Measuring
+) -> Iterator[tuple[Array, Array]]:
+    """Yield float64 pairs of the elements that are finite in both, a bounded number at a time."""
+    rtol, atol = measuring.rtol or 0.0, measuring.atol or 0.0
+    for start in range(0, reference.size, _CHUNK):
+        raw_r, raw_c = reference[start : start + _CHUNK], candidate[start : start + _CHUNK]
+        r, c = raw_r.astype(np.float64), raw_c.astype(np.float64)
+        if found.exact:
+            # Before float64, which would round large integers.
+            found.outside += int(np.count_nonzero(raw_r != raw_c))
+            yield r, c
+            continue
+        finite = np.isfinite(r) & np.isfinite(c)
+        if not finite.all():
+            _count_nonfinite(found, r[~finite], c[~finite])
+            r, c = r[finite], c[finite]
+        found.outside += int(np.count_nonzero(np.abs(c - r) > atol + rtol * np.abs(r)))
+        yield r, c
+
+
+def _count_nonfinite(found: Tally, r: Array, c: Array) -> None:
+    same = (r == c) | (np.isnan(r) & np.isnan(c))
+    only_candidate = np.isfinite(r)
+    found.only_candidate_nonfinite += int(np.count_nonzero(only_candidate))
+    found.only_reference_nonfinite += int(np.count_nonzero(~same & ~only_candidate))
+    found.outside += int(np.count_nonzero(~same))
+
+
+def _add_distances(found: Tally, distance: Array, r: Array) -> None:
+    if not distance.size:
+        return
+    found.finite += distance.size
+    found.sum_abs += float(distance.sum())
+    found.max_abs = max(found.max_abs, float(distance.max()))
+    found.max_rel = max(found.max_rel, float((distance / np.maximum(np.abs(r), SMALLEST)).max()))
+    found.lowest, found.highest = min(found.lowest, float(r.min())), max(found.highest, float(r.max()))
+
+
+def _scale(reference: Array, candidate: Array) -> float:
+    """Return a power of two that keeps the squares of float64 in range; 1 for all other types."""
+    if not any(array.dtype.kind == "f" and array.dtype.itemsize > 4 for array in (reference, candidate)):
+        return 1.0
+    finite = (np.abs(array[np.isfinite(array)]).max(initial=0.0) for array in (reference, candidate))
+    largest = float(max(finite))
+    if largest == 0.0 or 1 / _SQUARES_FIT < largest < _SQUARES_FIT:
+        return 1.0
+    return 2.0 ** -max(-1000, min(math.frexp(largest)[1], 1000))
 
 
 class Agreement:
@@ -53,16 +343,16 @@ class Agreement:
         self._unequal: set[str] = set()
 
     def add(self, reference: Array, candidate: Array, sample: str = "") -> dict[str, float]:
-        """Take one sample in; returns its own metrics."""
-        one, slices, overlap = tally(reference, candidate, self._measuring), self._new_slices(), ClassOverlap()
-        self._all.take(one)
+        """Add one sample and return its metrics."""
+        sums, slices, overlap = tally(reference, candidate, self._measuring), self._new_slices(), ClassOverlap()
+        self._all.take(sums)
         if slices is not None and self._slices is not None:
             slices.add(reference, candidate)
             self._slices.take(slices)
         if self._yardstick.kind == "classes":
             overlap.add(reference, candidate)
             self._overlap.take(overlap)
-        metrics = self._metrics(one, slices, overlap)
+        metrics = self._metrics(sums, slices, overlap)
         for name, value in metrics.items():
             known, _ = self._worst.setdefault(name, (value, sample))
             if value != known:
@@ -73,28 +363,28 @@ class Agreement:
 
     @property
     def only_candidate_nonfinite(self) -> int:
-        """Elements that are NaN or infinite in the candidate only."""
+        """Return the number of elements that are NaN or infinite in the candidate only."""
         return self._all.only_candidate_nonfinite
 
     @property
     def only_reference_nonfinite(self) -> int:
-        """Elements that are NaN or infinite in the reference only, or in another way in both."""
+        """Return the number of elements that are NaN or infinite in the reference only, or differently in both."""
         return self._all.only_reference_nonfinite
 
     @property
-    def says_little(self) -> bool:
-        """Whether the reference is the same number everywhere (to a millionth): almost anything would agree with it."""
+    def is_weak_evidence(self) -> bool:
+        """Return True where the reference is constant (to a millionth): almost anything would agree with it."""
         found = self._all
         if found.finite < 2 or (found.exact and self._yardstick.kind != "classes"):
             return False
         return found.highest - found.lowest <= 1e-6 * max(abs(found.lowest), abs(found.highest))
 
     def metrics(self) -> dict[str, float]:
-        """Every metric that has a meaning for what was added, by name."""
+        """Return every metric that is defined for the samples added, by name."""
         return self._metrics(self._all, self._slices, self._overlap)
 
     def worst_slices(self) -> dict[str, str]:
-        """Metric -> the slice, position or class where it is worst; not where that is the whole output."""
+        """Return metric -> slice, position or class where it is worst; metrics of the whole output are left out."""
         found = {}
         if self._slices is not None:
             found = {name: worst.place for name, worst in self._slices.worst().items() if worst.place}
@@ -102,7 +392,9 @@ class Agreement:
         return found if worst_class is None else {**found, "iou_loss": f"class {worst_class[0]}"}
 
     def worst_samples(self) -> dict[str, str]:
-        """Metric -> the sample where it is worst, the first of equal ones; not those that are equal on all."""
+        """Return metric -> the sample where it is worst, the first of equal ones; metrics that are equal on all samples
+        are left out.
+        """
         return {name: self._worst[name][1] for name in self.metrics() if name in self._unequal}
 
     def _new_slices(self) -> SliceErrors | None:
@@ -111,8 +403,8 @@ class Agreement:
     def _metrics(self, found: Tally, slices: SliceErrors | None, overlap: ClassOverlap) -> dict[str, float]:
         if not found.elements:
             return {}
-        asked = self._measuring
-        bounded = found.exact or asked.rtol is not None or asked.atol is not None
+        measuring = self._measuring
+        bounded = found.exact or measuring.rtol is not None or measuring.atol is not None
         metrics = {"mismatched": found.outside / found.elements} if bounded else {}
         if found.finite:
             metrics |= {
@@ -129,7 +421,7 @@ class Agreement:
             metrics |= slices.metrics()
         if (worst_class := overlap.worst()) is not None:
             metrics["iou_loss"] = worst_class[1]
-        metrics |= found.ranking.metrics(asked.topk) | found.divergence.metrics()
+        metrics |= found.ranking.metrics(measuring.topk) | found.divergence.metrics()
         # JSON has no infinity: differences that overflow float64 stay comparable as the largest number.
         most = sys.float_info.max
         return {name: max(-most, min(value, most)) for name, value in metrics.items() if not math.isnan(value)}

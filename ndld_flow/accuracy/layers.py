@@ -1,4 +1,4 @@
-"""Where inside the two models their values part."""
+"""Comparison of two models layer by layer."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from ndld_flow.accuracy.inside.capture import tensors_of
 from ndld_flow.accuracy.inside.divergence import Observed, diverge, first_divergent
-from ndld_flow.accuracy.model_comparison import ModelPair, Progress
-from ndld_flow.accuracy.reduced_precision import reduced_precision
+from ndld_flow.accuracy.model_comparison import ModelPair, Progress, reduced_precision
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import is_plain, name_matcher
 from ndld_flow.base.text import suggest
@@ -17,26 +16,26 @@ from ndld_flow.records.divergence import LayerDivergence
 from ndld_flow.samples.sample_feeds import Samples
 
 MOST_LAYERS = 1000
-"""More are not recorded: the record of a model of tens of thousands of nodes would be too large to look at."""
+"""Most layers in a record: more would make it too large to view."""
 
 
 @dataclass(frozen=True)
 class ComparedLayers:
-    """What the layers say."""
+    """The layers of a comparison and the first that diverges."""
 
     kept: tuple[LayerDivergence, ...]
     count: int
-    """How many were compared."""
+    """Number of layers compared, recorded or not."""
     first: LayerDivergence | None
     bounds: Mapping[str, float]
-    """Metric -> bound, outside of which values have parted."""
+    """Metric -> bound beyond which values have diverged."""
     notes: tuple[str, ...]
 
 
 def compare_layers(
     pair: ModelPair, tensors: Sequence[str] | None, bounds: Mapping[str, float], progress: Progress
 ) -> ComparedLayers:
-    """Compare the tensors inside both models, by name: some of the reference's, or all of them."""
+    """Compare tensors inside both models by name: the given ones of the reference, or all."""
     layers = diverge(
         Observed(pair.reference.to_run, pair.reference.settings),
         Observed(pair.candidate.to_run, pair.candidate.settings),
@@ -49,14 +48,14 @@ def compare_layers(
     kept = layers if len(layers) <= MOST_LAYERS else _most_divergent(layers, first)
     notes: tuple[str, ...] = ()
     if len(kept) < len(layers):
-        notes = (f"of {len(layers):,} layers that were compared, the record keeps the {len(kept):,} that diverge most",)
+        notes = (f"the record keeps the {len(kept):,} most divergent of {len(layers):,} compared layers",)
     return ComparedLayers(kept, len(layers), first, bounds, notes)
 
 
 def choose_tensors(pair: ModelPair, patterns: Sequence[str]) -> list[str]:
-    """The reference's tensors that patterns fit, or the nodes that make them.
+    """Return the reference's tensors that match a pattern, or whose node does.
 
-    Raises `RequestError` for a pattern that fits nothing.
+    Raises `RequestError` for a pattern that matches nothing.
     """
     places = [place for place in tensors_of(pair.reference.path) if not place.in_body]
     chosen = set()
@@ -66,7 +65,7 @@ def choose_tensors(pair: ModelPair, patterns: Sequence[str]) -> list[str]:
         if not found:
             known = [place.name for place in places]
             nearest = f"; {suggest(pattern, known)}" if is_plain(pattern) else ""
-            raise RequestError(f'layers: "{pattern}" fits no tensor or node of {pair.reference.label}{nearest}')
+            raise RequestError(f'layers: "{pattern}" matches no tensor or node of {pair.reference.label}{nearest}')
         chosen.update(found)
     return [place.name for place in places if place.name in chosen]
 
@@ -78,7 +77,7 @@ def _most_divergent(layers: Sequence[LayerDivergence], first: LayerDivergence | 
 
 
 class _Feeds(Collection[Mapping[str, Array]]):
-    """What the reference is fed, sample after sample, read each time it is asked for."""
+    """The reference's input values, sample by sample, read anew in each iteration."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
@@ -90,4 +89,4 @@ class _Feeds(Collection[Mapping[str, Array]]):
         return ({name: feed.values for name, feed in sample.feeds.items()} for sample in self._samples)
 
     def __contains__(self, feeds: object) -> bool:
-        return any(feeds is one for one in self)
+        return any(feeds is sample for sample in self)

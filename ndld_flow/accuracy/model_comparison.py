@@ -1,76 +1,212 @@
-"""Run two models on the same samples and tell how far their outputs agree. One session is open at a time."""
+"""Comparison of two models' outputs on the same samples. One session is open at a time."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from ndld_flow.accuracy.agreement import Agreement
-from ndld_flow.accuracy.compared_output import ComparedOutput
-from ndld_flow.accuracy.kept_outputs import KeptOutputs
-from ndld_flow.accuracy.measuring import Measuring
-from ndld_flow.accuracy.sides import Arithmetic, Run, Side
+from ndld_flow.accuracy.agreement import Agreement, Measuring
+from ndld_flow.accuracy.inside.capture import tensors_of
+from ndld_flow.accuracy.stored_outputs import Outputs, StoredOutputs, storable
 from ndld_flow.accuracy.yardstick import Yardstick, find_yardstick
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.declared_inputs import model_inputs, model_outputs
+from ndld_flow.models.element_types import element_of
+from ndld_flow.models.tensors import Array, shape_text
+from ndld_flow.precision.emulate.stored_model import emulate_stored
+from ndld_flow.runtimes.onnxruntime.execution_providers import CPU, full_name
 from ndld_flow.runtimes.onnxruntime.model_matching import Pair, SharedInputs, pair_names, shared_inputs
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
+from ndld_flow.samples.generated_values import is_float, is_integer
 from ndld_flow.samples.sample_feeds import Sample, Samples, make_samples
 from ndld_flow.samples.sample_settings import SampleSettings
+
+
+@dataclass
+class ComparedOutput:
+    """One output of the reference, or one that only the candidate has."""
+
+    pair: Pair
+    agreement: Agreement
+    dtype: str = ""
+    """The candidate's element type, as its model declares it."""
+    shape: tuple[int, ...] = ()
+    """The candidate's shape in the first sample."""
+    yardstick: Yardstick = field(default_factory=Yardstick)
+    """The criterion that it is judged by."""
+    samples: list[dict[str, float]] = field(default_factory=list)
+    """The metrics of each sample alone."""
+    wrong: list[str] = field(default_factory=list)
+    """Sentences that explain why it could not be compared."""
+
+    @property
+    def name(self) -> str:
+        """Return the reference's name, or the candidate's where the reference has no such output."""
+        return self.pair[0] or self.pair[1] or ""
+
+    def add(self, sample: str, reference: Outputs, candidate: Outputs, dtypes: Mapping[str, str]) -> None:
+        """Compare one more sample; `dtypes` maps outputs that run in another dtype to their declared one."""
+        if self.wrong:
+            return
+        mine, theirs = self.pair
+        if mine is None or theirs is None:
+            owner, other = ("candidate", "reference") if mine is None else ("reference", "candidate")
+            self.wrong.append(f"only the {owner} has this output; the {other} does not")
+            return
+        r, c = reference[mine], candidate[theirs]
+        if r is None or c is None:
+            self.wrong.append("it is not a tensor, so it cannot be compared")
+            return
+        if not self.dtype:
+            self.dtype, self.shape = dtypes.get(theirs, str(c.dtype.name)), tuple(c.shape)
+        self._add_tensors(sample, r, storable(c))
+
+    def _add_tensors(self, sample: str, r: Array, c: Array) -> None:
+        if _family(r) != _family(c):
+            self.wrong.append(f"it is {c.dtype.name} where the reference has {r.dtype.name}")
+        elif r.shape != c.shape:
+            self.wrong.append(f"its shape is {shape_text(c.shape)} where the reference has {shape_text(r.shape)}")
+        else:
+            self.samples.append(self.agreement.add(r, c, sample))
+
+
+def _family(array: Array) -> str:
+    if is_float(array.dtype):
+        return "float"
+    return "integer" if is_integer(array.dtype) else str(array.dtype.kind)
+
+
+_REDUCED = {"float16": "fp16", "bfloat16": "bf16"}
+
+
+def reduced_precision(model: Path) -> str:
+    """Return `fp16` or `bf16`, whichever more inner tensors have; empty where none has either."""
+    found = Counter(_REDUCED.get(element_of(place.type), "") for place in tensors_of(model))
+    del found[""]
+    return max(found, key=lambda precision: found[precision], default="")
+
+
+Arithmetic = Literal["stored", "native"]
+
+
+@dataclass(frozen=True)
+class ComparedModel:
+    """One of the two models of a comparison."""
+
+    path: Path
+    label: str
+    settings: SessionSettings
+    emulation: Path | None = None
+    """The model that emulates its stored precision and runs in its place."""
+    stored_dtypes: Mapping[str, str] = field(default_factory=dict)
+    """Outputs that the emulation returns as fp32 -> the dtype they are stored in."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def to_run(self) -> Path:
+        return self.emulation or self.path
+
+    def emulated(self, target: Path) -> ComparedModel:
+        """Return the model with its fp16 and bf16 tensors rounded as stored, written to `target`.
+
+        Only for a model that has such tensors and runs on a CPU, where ONNX Runtime would compute them in fp32 and hide
+        overflows.
+        """
+        if not self._on_cpu:
+            return self
+        emulated = emulate_stored(self.path, target)
+        if emulated is None:
+            return self
+        return replace(self, emulation=target, stored_dtypes=emulated.outputs, notes=emulated.notes)
+
+    def native(self) -> ComparedModel:
+        """Return the model with a warning where it is computed in a higher precision than it is stored in."""
+        if not self._on_cpu or not (precision := reduced_precision(self.path)):
+            return self
+        warning = (
+            f"ONNX Runtime computes {precision} in fp32 on the CPU, where nothing overflows: overflows of "
+            f"{self.label} on a GPU only show with `arithmetic: stored`"
+        )
+        return replace(self, notes=(warning,))
+
+    @property
+    def _on_cpu(self) -> bool:
+        return full_name(self.settings.provider) == CPU
+
+
+@dataclass
+class ModelRun:
+    """Runs a model sample by sample."""
+
+    side: ComparedModel
+    provider: str = ""
+    log: str = ""
+
+    def over(self, feeds: Iterator[dict[str, Array]]) -> Iterator[dict[str, Array | None]]:
+        """Yield the outputs by name, None for one that is not a tensor; the session stays open during the iteration."""
+        model = open_model(self.side.to_run, self.side.settings)
+        self.provider, self.log = model.providers[0], model.log
+        for arrays in feeds:
+            bound = model.bind(arrays)
+            bound.once()
+            yield bound.outputs()
+
 
 Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came out of running both."""
+    """The results of running both models."""
 
     inputs: dict[str, str]
-    """Input -> how the first sample's values came to be."""
+    """Input -> origin of its values in the first sample."""
     samples: tuple[str, ...]
-    """What each sample is called."""
+    """The label of each sample."""
     outputs: tuple[ComparedOutput, ...]
     arithmetic: Arithmetic
-    reference: Run
-    candidate: Run
-    kept_reference: KeptOutputs
-    kept_candidate: KeptOutputs
-    """Empty unless they were asked for; by the reference's names."""
+    reference: ModelRun
+    candidate: ModelRun
+    kept_reference: StoredOutputs
+    kept_candidate: StoredOutputs
+    """Empty unless requested; named as in the reference."""
     notes: tuple[str, ...]
-    """What makes the comparison say less than it seems to."""
+    """Caveats: reasons why the comparison is weaker evidence than it seems."""
 
     @property
     def emulated(self) -> tuple[Literal["reference", "candidate"], ...]:
-        """The models whose stored precision was emulated."""
+        """Return the models whose stored precision was emulated."""
         first: tuple[Literal["reference"], ...] = ("reference",) if self.reference.side.emulation else ()
         second: tuple[Literal["candidate"], ...] = ("candidate",) if self.candidate.side.emulation else ()
         return (*first, *second)
 
     @property
     def log(self) -> str:
-        """What ONNX Runtime had to say."""
+        """Return ONNX Runtime's messages."""
         return "\n".join(run.log for run in (self.reference, self.candidate) if run.log)
 
 
 @dataclass(frozen=True)
 class ModelPair:
-    """Two models that can be fed alike, and the samples they are fed."""
+    """Two models with the same inputs, and the samples to run them on."""
 
-    reference: Side
-    candidate: Side
+    reference: ComparedModel
+    candidate: ComparedModel
     inputs: SharedInputs
     samples: Samples
     arithmetic: Arithmetic
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """What the outputs of both are called: as in the reference, if it has them."""
+        """Return the names of the outputs of both models, as in the reference where it has them."""
         mine, theirs = ([spec.name for spec in model_outputs(side.path)] for side in (self.reference, self.candidate))
-        return tuple(one or other or "" for one, other in pair_names(mine, theirs))
+        return tuple(name or other_name or "" for name, other_name in pair_names(mine, theirs))
 
     def with_arithmetic(self, scratch: Path) -> ModelPair:
-        """The same as they are to be run: where `stored` is asked for, fp16 and bf16 models are emulated on a CPU."""
+        """Return the pair as it runs: where `stored` is requested, fp16 and bf16 models are emulated on a CPU."""
         if self.arithmetic == "native":
             return replace(self, reference=self.reference.native(), candidate=self.candidate.native())
         reference = self.reference.emulated(scratch / "reference.onnx")
@@ -78,9 +214,13 @@ class ModelPair:
 
 
 def pair_models(
-    reference: Side, candidate: Side, given: Mapping[str, InputSpec], wanted: SampleSettings, arithmetic: Arithmetic
+    reference: ComparedModel,
+    candidate: ComparedModel,
+    given: Mapping[str, InputSpec],
+    wanted: SampleSettings,
+    arithmetic: Arithmetic,
 ) -> ModelPair:
-    """Match two models' inputs, by name and what is left by order, and find samples for both.
+    """Match two models' inputs, first by name, then by order, and find samples for both.
 
     Raises `ModelError` when the models have different inputs, `RequestError` for samples that cannot be found.
     """
@@ -95,51 +235,51 @@ def compare_models(
 ) -> Comparison:
     """Run both models on the same samples and compare every output.
 
-    `measuring` says what is measured on an output, by its name. Outputs are matched by name, what is left by order;
-    inputs are cast to each model's own dtypes. The reference's outputs wait in `scratch`, and the candidate's where
-    they are to be kept. Raises `ModelError`, `BackendError` or `RequestError` when a model cannot be run as asked; an
-    output that cannot be compared says so in `ComparedOutput.wrong`.
+    `measuring` returns the metrics to measure on an output, given its name. Outputs are matched by name, then by order;
+    inputs are cast to each model's own dtypes. The reference's outputs are stored in `scratch`, and the candidate's too
+    with `keep_candidate`. Raises `ModelError`, `BackendError` or `RequestError` when a model cannot be run as
+    requested; `ComparedOutput.wrong` explains outputs that cannot be compared.
     """
-    first, second = Run(pair.reference), Run(pair.candidate)
-    kept, theirs = KeptOutputs(_folder(scratch, "reference")), KeptOutputs(_folder(scratch, "candidate"))
-    told = _Told(pair.samples, progress)
-    plain = ({name: feed.values for name, feed in sample.feeds.items()} for sample in told.through(first, 0))
+    first, second = ModelRun(pair.reference), ModelRun(pair.candidate)
+    kept, kept_theirs = StoredOutputs(_folder(scratch, "reference")), StoredOutputs(_folder(scratch, "candidate"))
+    reader = _SampleReader(pair.samples, progress)
+    plain = ({name: feed.values for name, feed in sample.feeds.items()} for sample in reader.through(first, 0))
     for outputs in first.over(plain):
-        kept.keep(outputs)
-    cast = (pair.inputs.for_candidate(sample.feeds) for sample in told.through(second, 1))
+        kept.add(outputs)
+    cast = (pair.inputs.for_candidate(sample.feeds) for sample in reader.through(second, 1))
     compared: tuple[ComparedOutput, ...] = ()
     for i, outputs in enumerate(second.over(cast)):
         if i == 0:
             pairs = pair_names(list(kept[0]), list(outputs))
-            compared = tuple(_prepare(two, measuring(two[0] or two[1] or ""), kept) for two in pairs)
+            compared = tuple(_prepare(pair, measuring(pair[0] or pair[1] or ""), kept) for pair in pairs)
         for output in compared:
-            output.add(told.labels[i], kept[i], outputs, pair.candidate.stored_dtypes)
+            output.add(reader.labels[i], kept[i], outputs, pair.candidate.stored_dtypes)
         if keep_candidate:
-            names = {two: one for one, two in (output.pair for output in compared) if one is not None}
-            theirs.keep({names[name]: array for name, array in outputs.items() if name in names})
-    notes = {*pair.samples.notes, *pair.reference.notes, *pair.candidate.notes, *_hollow(compared)}
+            names = {theirs: mine for mine, theirs in (output.pair for output in compared) if mine is not None}
+            kept_theirs.add({names[name]: array for name, array in outputs.items() if name in names})
+    notes = {*pair.samples.notes, *pair.reference.notes, *pair.candidate.notes, *_weak_evidence(compared)}
     return Comparison(
-        inputs=told.described,
-        samples=tuple(told.labels),
+        inputs=reader.described,
+        samples=tuple(reader.labels),
         outputs=compared,
         arithmetic=pair.arithmetic,
         reference=first,
         candidate=second,
         kept_reference=kept,
-        kept_candidate=theirs,
+        kept_candidate=kept_theirs,
         notes=tuple(sorted(notes)),
     )
 
 
-class _Told:
-    """Samples on their way to a model: what they are called, and how the first one came to be."""
+class _SampleReader:
+    """Reads samples for a model; records their labels and the origin of the first one."""
 
     def __init__(self, samples: Samples, progress: Progress) -> None:
         self._samples, self._progress = samples, progress
         self.labels: list[str] = []
         self.described: dict[str, str] = {}
 
-    def through(self, run: Run, round_number: int) -> Iterator[Sample]:
+    def through(self, run: ModelRun, round_number: int) -> Iterator[Sample]:
         count = len(self._samples)
         for i, sample in enumerate(self._samples):
             self._progress(round_number * count + i, 2 * count, f"running {run.side.label}")
@@ -149,8 +289,8 @@ class _Told:
             yield sample
 
 
-def _prepare(pair: Pair, measuring: Measuring, kept: KeptOutputs) -> ComparedOutput:
-    """Measure the reference's values of an output, which the candidate's errors are judged by."""
+def _prepare(pair: Pair, measuring: Measuring, kept: StoredOutputs) -> ComparedOutput:
+    """Measure the reference's values of an output, by which the candidate's errors are judged."""
     yardstick = Yardstick() if pair[0] is None else find_yardstick(kept.samples_of(pair[0]))
     return ComparedOutput(pair, Agreement(measuring, yardstick), yardstick=yardstick)
 
@@ -161,8 +301,8 @@ def _folder(scratch: Path, name: str) -> Path:
     return folder
 
 
-def _hollow(compared: Sequence[ComparedOutput]) -> Sequence[str]:
-    flat = [output.name for output in compared if output.agreement.says_little]
+def _weak_evidence(compared: Sequence[ComparedOutput]) -> Sequence[str]:
+    flat = [output.name for output in compared if output.agreement.is_weak_evidence]
     if not flat:
         return ()
-    return (f"the reference gives the same number everywhere in {', '.join(flat)}, so agreement says little",)
+    return (f"the reference is constant in {', '.join(flat)}, so agreement there is weak evidence",)

@@ -1,16 +1,16 @@
 """Judge an output by its slices: the channels, classes or columns that mean something by themselves.
 
-A number over a whole output is blind to what is small beside the rest: the scores of a detector (0 to 1) beside its
-boxes (0 to 320). So every slice is measured against its own spread. `r` is the reference, `e = candidate - reference`,
-both over all samples and in float64.
+A metric of a whole output is blind to values that are small relative to the rest, such as the scores of a detector
+(0 to 1) among its boxes (0 to 320). So every slice is measured against its own spread. `r` is the reference,
+`e = candidate - reference`, both over all samples and in float64.
 
 - The *feature axis* is the axis whose indices differ in meaning. Where all values are between 0 and 1, it is the last
   axis along which they add up to 1. Otherwise it is the axis along which neighbours differ most, by the variogram at
   one step, mean((r_i+1 - r_i)^2) / (2 var(r)), if that is 0.25 or more. Neighbouring pixels, anchors, tokens and
-  frames are alike (0.01 to 0.3 on real models), neighbouring channels and classes are not (0.32 to 2). The first of
+  frames are similar (0.01 to 0.3 on real models), neighbouring channels and classes are not (0.32 to 2). The first of
   several axes is the batch unless no other one qualifies; a picture of one channel has no feature axis. The *slices*
   are the indices of that axis, and the whole output.
-- Slices are of one *kind* if they can be in one unit: those within [0, 1] (scores, probabilities), and groups of the
+- Slices are of one *kind* if they may share a unit: those within [0, 1] (scores, probabilities), and groups of the
   others whose magnitudes have no gap of a factor of 20 between them. A slice never sets the floor of another kind.
 - *spread* of a slice: max(std, 0.02 rms, max(0.05, 1 / n) x largest std of its kind, absolute floor), n its number of
   values; *range*: the same with max - min for std. The floors keep a slice that is constant or nearly so from failing
@@ -24,7 +24,7 @@ both over all samples and in float64.
 In a smooth map (text or no text, for each pixel) rounding moves an edge by a part of a pixel, so `slice_max` and
 `position_rms` leave out half of the reference's range among the eight neighbours of a value.
 
-A slice whose own std is below its floor was *not seen*: the samples do not activate it, so nothing is known about it.
+A slice whose own std is below its floor was *not seen*: the samples do not activate it, so its error is not known.
 
 The floors, the gap and the default bounds were chosen on healthy conversions and planted faults of real models, which
 `tests/benchmarks/bench_accuracy.py` runs and counts.
@@ -45,7 +45,7 @@ _CHANNEL = "channel {}"
 _ROUGH = 0.25
 _GAP = 20.0
 _NATURAL = 0.1
-"""A group of slices of smaller magnitudes has its own unit only if it reaches this: nearly dead channels do not."""
+"""Slices of smaller magnitude get a unit of their own only if they reach this value; nearly dead channels do not."""
 _CONSTANT = 0.02
 _KIND_FLOOR = 0.05
 _UNIT_FLOOR = 1e-3
@@ -58,7 +58,7 @@ _CHUNK = 1 << 22
 
 @dataclass(frozen=True)
 class Layout:
-    """How an output is cut into slices."""
+    """The axes by which an output is cut into slices."""
 
     axis: int | None
     """The feature axis; None where there is none."""
@@ -83,18 +83,18 @@ class Scale:
 
 @dataclass(frozen=True)
 class Reference:
-    """Everything that errors are measured against; made from the reference's values alone."""
+    """Everything that errors are measured against, computed from the reference's values alone."""
 
     layout: Layout
     whole: Scale
     features: Scale | None
     """None without a feature axis."""
     position_std: Mapping[int, Array]
-    """Axis -> std at each of its indices; of position axes, where there is no feature axis."""
+    """Position axis -> std at each of its indices; empty where there is a feature axis."""
 
     @property
     def unseen(self) -> tuple[int, ...]:
-        """Indices of the feature axis that the samples do not activate."""
+        """Return the indices of the feature axis that the samples do not activate."""
         return () if self.features is None else tuple(np.flatnonzero(~self.features.seen).tolist())
 
 
@@ -146,7 +146,7 @@ def _choose_layout(samples: Iterable[Array]) -> Layout | None:
 
 @dataclass
 class _Axes:
-    """What decides the feature axis, over all samples."""
+    """Statistics over all samples that determine the feature axis."""
 
     dims: int
     shapes: set[tuple[int, ...]] = field(default_factory=set)
@@ -174,7 +174,7 @@ class _Axes:
         axis = _pick_axis({axis: rough[axis] for axis in axes if axis in rough}, self.sums_to_one or set(), plane=plane)
         trailing = (self.dims - 1, self.dims - 2)
         is_map = self.dims >= 3 and all(min(shape[-2:]) >= _MAP_SIDE for shape in self.shapes)
-        smooth = is_map and axis not in trailing and all(rough.get(one, 1.0) <= _ROUGH for one in trailing)
+        smooth = is_map and axis not in trailing and all(rough.get(axis, 1.0) <= _ROUGH for axis in trailing)
         return Layout(axis, smooth, tuple(other for other in axes if other != axis))
 
 
@@ -285,7 +285,7 @@ def _scale(count: Array, mean: Array, variance: Array, ends: tuple[Array, Array]
         common = np.maximum(_CONSTANT * rms[mine], least)
         spread[mine] = np.maximum(common, share * max(std[mine].max(), few.std()))
         widest[mine] = np.maximum(common, share * max(width[mine].max(), np.ptp(few)))
-        # A few values have no std to speak of: they are active if they differ from those of the other slices.
+        # The std of a few values means little: they are active if they differ from those of the other slices.
         apart = np.abs(mean[mine] - np.median(mean[mine])) >= _KIND_FLOOR * max(np.ptp(few), least)
         seen[mine] = (std[mine] >= spread[mine]) | (apart if n < _FEW else False)
     return Scale(np.maximum(std, spread), np.maximum(width, widest), effective, seen)
@@ -307,7 +307,7 @@ def _kinds(low: Array, high: Array) -> Array:
 
 
 def _blocks(array: Array, axis: int | None) -> Iterator[tuple[slice, Array]]:
-    """Yield which slices, and their values [slices, values] in float64, a bounded number at a time."""
+    """Yield slice indices and their float64 values [slices, values], a bounded number at a time."""
     moved = array.reshape(1, -1) if axis is None else np.moveaxis(array, axis, 0)
     length = array.size // len(moved) if len(moved) else 0
     if not length:
@@ -323,7 +323,7 @@ def _blocks(array: Array, axis: int | None) -> Iterator[tuple[slice, Array]]:
 
 
 class SliceErrors:
-    """The errors of one sample or more against a reference."""
+    """Errors of one or more samples against a reference."""
 
     def __init__(self, reference: Reference) -> None:
         self._reference = reference
@@ -393,9 +393,9 @@ class SliceErrors:
             _worst(self._place_rms(axis, sums), f"index {{}} of axis {axis}") for axis, sums in self._places.items()
         ]
         return {
-            "slice_rms": max(rms, key=lambda one: one.value),
-            "slice_max": max(peak, key=lambda one: one.value),
-            "position_rms": max(positions, key=lambda one: one.value),
+            "slice_rms": max(rms, key=lambda worst: worst.value),
+            "slice_max": max(peak, key=lambda worst: worst.value),
+            "position_rms": max(positions, key=lambda worst: worst.value),
         }
 
     def _whole_rms(self) -> Worst:
@@ -409,7 +409,7 @@ class SliceErrors:
     def _place_rms(self, axis: int, sums: Array) -> Array:
         found: Array = np.sqrt(sums[0] / np.maximum(sums[1], 1))
         if self._reference.features is None:
-            # A row of a picture that varies more than the picture as a whole is measured by itself.
+            # A row that varies more than the whole image is measured against its own std.
             whole = self._reference.whole.spread[0]
             found = found * (whole / np.maximum(whole, self._reference.position_std[axis]))
         return found
@@ -430,7 +430,7 @@ def _worst(values: Array, place: str) -> Worst:
 
 
 def _error_blocks(reference: Array, candidate: Array, layout: Layout) -> Iterator[tuple[int, slice, Array, Array]]:
-    """Yield (leading axis, its indices, errors, errors beyond what a moved edge explains), in float64.
+    """Yield (leading axis, its indices, errors, errors beyond those of a moved edge), in float64.
 
     Both errors have the leading axis first, the others in their order.
     """
@@ -478,9 +478,10 @@ def _spread_along(values: Array, axis: int, pick: np.ufunc) -> Array:
 
 
 def slice_error(reference: Array, candidate: Array) -> Worst:
-    """Return `slice_rms` of one sample of a tensor, of finite values only.
+    """Return `slice_rms` of one sample of a tensor with finite values only.
 
-    Models have hundreds of tensors: this works in their own precision and takes a tenth of the time of `SliceErrors`.
+    Models have hundreds of tensors: this function keeps their own precision and takes a tenth of the time of
+    `SliceErrors`.
     """
     ones = _axes_of_ones(reference) if reference.min() >= 0 and reference.max() <= 1 else set()
     variance = float(reference.var(dtype=np.float64))
@@ -501,5 +502,5 @@ def slice_error(reference: Array, candidate: Array) -> Worst:
         scale = _scale(count, mean.reshape(-1).astype(np.float64), variance, (ends[0], ends[1]), effective)
         rms = np.sqrt(np.square(error).mean(axis=others, dtype=np.float64)).reshape(-1)
         worst = _worst(rms / (scale.spread * (1 + effective**-0.5)), place)
-        found = max(found, worst, key=lambda one: one.value)
+        found = max(found, worst, key=lambda worst: worst.value)
     return found

@@ -1,16 +1,17 @@
-"""How far two models' outputs may be apart: the settings, and the sentence for a metric outside them."""
+"""Tolerances of outputs and of a user's metric: the settings, and the messages where a bound does not hold."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from ndld_flow.base.declared_metrics import Returns
 from ndld_flow.base.quantities import apart
 from ndld_flow.base.settings import Settings
-from ndld_flow.base.units import Fraction
+from ndld_flow.base.units import Fraction, parse_percent
 from ndld_flow.records.accuracy import OutputKind, higher_is_better
 
 AtLeast = Annotated[float, Field(ge=0)]
@@ -21,16 +22,16 @@ SLICE_BOUNDS: Mapping[str, Mapping[str, float]] = {
     "loose": {"slice_rms": 0.20, "slice_max": 0.40, "position_rms": 0.60},
     "off": {},
 }
-"""`slices` -> its bounds; `tests/benchmarks/bench_accuracy.py` counts what they let pass and what they refuse."""
+"""`slices` -> its bounds; `tests/benchmarks/bench_accuracy.py` counts the faults that they accept and reject."""
 _IOU_LOSS = {"default": 0.03, "loose": 0.12}
 
 
 class Tolerance(Settings):
-    """How far outputs may be apart. Every bound must hold.
+    """The largest accepted differences between outputs. Every bound must hold.
 
-    Outputs of numbers are judged slice by slice (`slices`), whatever else is given: a detector whose scores are all
-    zero still has a cosine of 1, as its boxes are larger by far. With `r` the reference and `c` the candidate, the
-    other metrics are over all elements of an output, in float64.
+    Outputs of numbers are judged slice by slice (`slices`), whatever other bounds are given: a detector whose scores
+    are all zero still has a cosine of 1, because its boxes are far larger. With `r` the reference and `c` the
+    candidate, the other metrics are computed over all elements of an output, in float64.
     """
 
     slices: Literal["default", "loose", "off"] = "default"
@@ -46,9 +47,9 @@ class Tolerance(Settings):
     iou_loss: Annotated[Fraction, Field(le=1)] | None = None
     """Loss of intersection over union of the worst class of a class map, at most; replaces that of `slices`."""
     cosine: Annotated[float, Field(ge=-1, le=1)] | None = None
-    """Cosine similarity, at least: sum(r c) / (|r| |c|). It does not see a wrong scale."""
+    """Cosine similarity, at least: sum(r c) / (|r| |c|). It does not detect a wrong scale."""
     snr_db: float | None = None
-    """Signal-to-noise ratio in dB, at least: 10 log10(sum(r^2) / sum((c - r)^2)). It sees a wrong scale."""
+    """Signal-to-noise ratio in dB, at least: 10 log10(sum(r^2) / sum((c - r)^2)). It detects a wrong scale."""
     max_abs: AtLeast | None = None
     """Largest absolute difference, at most: max |c - r|."""
     mean_abs: AtLeast | None = None
@@ -72,16 +73,16 @@ class Tolerance(Settings):
     """Fraction of elements outside the bound of `rtol` and `atol` (for integers: that differ), at most; 0 when only
     the bound is given."""
     top1: Annotated[Fraction, Field(le=1)] | None = None
-    """Fraction of rows (along the last axis) whose largest element is at the same place, at least."""
+    """Fraction of rows (along the last axis) whose largest element is at the same index, at least."""
     topk: Annotated[Fraction, Field(le=1)] | None = None
-    """Fraction of rows whose largest element in the reference is among the candidate's k largest, at least; k is 5
-    where a step's `topk` says nothing else."""
+    """Fraction of rows whose largest element in the reference is among the candidate's k largest, at least; k is the
+    step's `topk`, 5 by default."""
 
     @classmethod
     def declared(
         cls, prefix: str = "", when: str = "outputs of that kind have it", given: Callable[..., bool] | None = None
     ) -> tuple[Returns, ...]:
-        """Return the declarations of the metrics of outputs that can be bounded; only the run tells which have one.
+        """Return the declarations of the bounded metrics of outputs; only a run shows which outputs have one.
 
         `top{k}` is left to the step, which knows k.
         """
@@ -95,21 +96,21 @@ class Tolerance(Settings):
     @model_validator(mode="after")
     def _check_bound(self) -> Tolerance:
         if not self.given():
-            raise ValueError("with `slices: off` and no other bound nothing is checked: give at least one bound")
+            raise ValueError("`slices: off` without another bound checks nothing: give at least one bound")
         return self
 
     def given(self, topk: int = 5) -> dict[str, float]:
-        """Return the bounds of outputs of numbers, `rtol` and `atol` among them; that of `topk` by its metric's name,
-        such as `top5`.
+        """Return the bounds of outputs of numbers, including `rtol` and `atol`; the bound of `topk` has its metric's
+        name, such as `top5`.
         """
         own: dict[str, float] = self.model_dump(exclude_none=True, exclude={"slices", "iou_loss"})
         own = {f"top{topk}" if name == "topk" else name: bound for name, bound in own.items()}
         return {**SLICE_BOUNDS[self.slices], **own}
 
     def bounds(self, kind: OutputKind = "numbers", topk: int = 5, *, own: bool = False) -> dict[str, float]:
-        """Return metric -> bound for an output of this kind. `rtol` and `atol` are a bound on `mismatched`.
+        """Return metric -> bound for an output of this kind; `rtol` and `atol` become a bound on `mismatched`.
 
-        `own`: the tolerance was given for this output by name, so that its bounds hold for integers too.
+        `own`: the tolerance was given for this output by name, so its bounds apply to integers too.
         """
         given = self.given(topk)
         if any(given.pop(name, None) is not None for name in ("rtol", "atol")):
@@ -123,7 +124,7 @@ class Tolerance(Settings):
         return {"iou_loss": loss} if kind == "classes" and loss is not None else {"mismatched": 0.0}
 
     def elementwise(self) -> tuple[float | None, float | None]:
-        """(rtol, atol) that `mismatched` counts by; (None, None) where nothing is to be counted."""
+        """Return (rtol, atol) that `mismatched` counts by; (None, None) where it is not measured."""
         return self.rtol, self.atol if self.mismatched is None else self.atol or 0.0
 
 
@@ -142,7 +143,7 @@ def outside(
         where = f" in {places[metric]}" if places and metric in places else ""
         if value is None:
             if metric not in SLICE_BOUNDS["default"]:
-                sentences.append(f"{metric} has no meaning for it{_why(metric)}, so it cannot be checked")
+                sentences.append(f"{metric} is not defined for it{_why(metric)}, so it cannot be checked")
         elif value < bound if higher_is_better(metric) else value > bound:
             measured, limit = apart((value, bound), "")
             verb = "is less than" if higher_is_better(metric) else "is more than"
@@ -152,9 +153,73 @@ def outside(
 
 def _why(metric: str) -> str:
     if metric == "kl":
-        return " (the reference's values are no probabilities; are they logits that `softmax` should name?)"
+        return " (the reference's values are not probabilities; if they are logits, name the output in `softmax`)"
     if metric == "psnr_db":
-        return " (the reference gives the same number everywhere)"
+        return " (the reference is constant)"
     if metric.startswith("top"):
         return f" (its rows have too few elements for {metric})"
     return ""
+
+
+Amount = Annotated[
+    float,
+    Field(allow_inf_nan=False),
+    BeforeValidator(lambda given: parse_percent(given) if isinstance(given, str) else given),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string", "examples": ["90 %"]}]}),
+]
+"""A metric's value: `0.9`, `90 %`; unlike a fraction it may be negative."""
+
+
+class MetricTolerance(Settings):
+    """Bounds of one metric. All given bounds must hold. `1 %` is 0.01 everywhere."""
+
+    min: Amount | None = None
+    """The candidate's lowest value."""
+    max: Amount | None = None
+    """The candidate's highest value."""
+    drop: Fraction | None = None
+    """Largest decrease from the reference to the candidate, in the metric's own unit: with `1 %` an accuracy of 0.90
+    may become 0.89."""
+    rise: Fraction | None = None
+    """Largest increase from the reference to the candidate, for metrics where less is better, such as an error."""
+    relative_drop: Fraction | None = None
+    """Largest decrease relative to the reference: with `1 %`, 0.900 may become 0.891."""
+    relative_rise: Fraction | None = None
+    """Largest increase relative to the reference."""
+
+    @model_validator(mode="after")
+    def _check_bound(self) -> MetricTolerance:
+        if not self.given():
+            raise ValueError("an empty tolerance checks nothing: give at least one bound")
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError("`min` is larger than `max`, so no value satisfies both")
+        return self
+
+    def given(self) -> dict[str, float]:
+        """Return the bounds that were given."""
+        return self.model_dump(exclude_none=True)
+
+    def outside(self, name: str, reference: float, candidate: float) -> list[str]:
+        """Return a sentence for each bound that does not hold."""
+        sentences = []
+        if self.min is not None and candidate < self.min:
+            measured, limit = apart((candidate, self.min), "")
+            sentences.append(f"{name} {measured} is less than {limit}")
+        if self.max is not None and candidate > self.max:
+            measured, limit = apart((candidate, self.max), "")
+            sentences.append(f"{name} {measured} is more than {limit}")
+        for words, difference, bound, relative in (
+            ("less", reference - candidate, self.drop, self.relative_drop),
+            ("more", candidate - reference, self.rise, self.relative_rise),
+        ):
+            comparison = f"{name} {candidate:.6g} is {difference:.6g} {words} than the reference's {reference:.6g}"
+            if bound is not None and _exceeds(difference, bound):
+                sentences.append(f"{comparison}, allowed is {bound:g}")
+            if relative is not None and _exceeds(difference, relative * abs(reference)):
+                sentences.append(f"{comparison}, allowed is {relative * 100:g} % of it")
+        return sentences
+
+
+def _exceeds(difference: float, bound: float) -> bool:
+    # 0.90 - 0.89 is a little more than 0.01 in binary.
+    return difference > bound and not math.isclose(difference, bound, rel_tol=1e-9, abs_tol=1e-12)

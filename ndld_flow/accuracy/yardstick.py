@@ -1,4 +1,4 @@
-"""Decide from a reference output's values how a candidate's are judged."""
+"""The criterion that an output is judged by, chosen from the reference's values."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ Samples = Callable[[], Iterable[Array]]
 
 _MOST_CLASSES = 256
 _LEAST_ELEMENTS = 30
-"""Elements for each class of a class map, on average."""
+"""Least elements for each class of a class map, on average."""
 _LEVELS = 64
-"""An 8-bit output with more distinct values than this is a picture or a quantised tensor if neighbours differ."""
+"""An 8-bit output with more distinct values than this is an image or a quantised tensor if neighbours differ."""
 _EQUAL_NEIGHBOURS = 0.5
 
 
 @dataclass(frozen=True)
 class Yardstick:
-    """How an output is judged, and what its errors are measured by."""
+    """The kind of judgement of an output, and the reference that its errors are measured against."""
 
     kind: OutputKind = "exact"
     slices: Reference | None = None
-    """Of numbers; None where they cannot be cut into slices."""
+    """The reference for numbers; None where they cannot be cut into slices."""
 
 
 def find_yardstick(samples: Samples) -> Yardstick:
-    """Decide how an output is judged, from the reference's values."""
+    """Choose the criterion of an output from the reference's values."""
     first = next(iter(samples()), None)
     if first is None or first.dtype.kind not in "biuf":
         return Yardstick()
@@ -43,7 +43,7 @@ def find_yardstick(samples: Samples) -> Yardstick:
 
 
 def _is_class_map(samples: Samples) -> bool:
-    """Whether there are few distinct values for many elements."""
+    """Return True for few distinct values among many elements."""
     classes: set[int] = set()
     elements = 0
     for array in samples():
@@ -55,7 +55,7 @@ def _is_class_map(samples: Samples) -> bool:
 
 
 def _has_levels(first: Array, samples: Samples) -> bool:
-    """Whether 8-bit values are levels of brightness or the like, and not class numbers, which come in regions."""
+    """Return True where 8-bit values are levels, such as brightness, and not class numbers, which form regions."""
     if first.dtype.itemsize != 1 or first.dtype.kind not in "iu" or not first.ndim:
         return False
     levels: set[int] = set()
@@ -68,15 +68,15 @@ def _has_levels(first: Array, samples: Samples) -> bool:
 
 
 class ClassOverlap:
-    """How well two class maps overlap, over one sample or more.
+    """Overlap of two class maps over one or more samples.
 
-    `iou_loss` is the largest, over the classes of the reference, of 1 - (intersection + 2) / union, 0 at least: the
+    `iou_loss` is the largest, over the classes of the reference, of 1 - (intersection + 2) / union, at least 0: the
     loss of intersection over union (the Jaccard index) beyond two elements, which a tie may flip anywhere.
     """
 
     def __init__(self) -> None:
         self._counts: dict[int, Array] = {}
-        """Class -> elements that have it in the reference, in the candidate, in both."""
+        """Class -> number of elements that have it in the reference, in the candidate, in both."""
 
     def add(self, reference: Array, candidate: Array) -> None:
         """Add one sample; both have the same shape."""
@@ -91,7 +91,7 @@ class ClassOverlap:
             self._counts[value] = self._counts.get(value, np.zeros(3)) + counts
 
     def worst(self) -> tuple[int, float] | None:
-        """The class that overlaps least, and its `iou_loss`; None where nothing was added."""
+        """Return the class that overlaps least and its `iou_loss`; None where nothing was added."""
         losses = {
             value: max(0.0, 1.0 - float((both + 2) / (mine + theirs - both)))
             for value, (mine, theirs, both) in self._counts.items()

@@ -9,7 +9,7 @@ from typing import Protocol
 import onnx_ir as ir
 
 from ndld_flow.accuracy.inside.local_error import LocalError
-from ndld_flow.accuracy.inside.ranges import FORMAT_LIMITS, FormatLimits
+from ndld_flow.accuracy.inside.tensor_statistics import FORMAT_LIMITS, FormatLimits
 from ndld_flow.base.quantities import count, number
 from ndld_flow.base.text import short_name
 from ndld_flow.models.float_tensors import Loss

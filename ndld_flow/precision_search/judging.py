@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ndld_flow.accuracy.agreement import Agreement, Measuring
-from ndld_flow.accuracy.kept_outputs import KeptOutputs, storable
+from ndld_flow.accuracy.stored_outputs import StoredOutputs, storable
 from ndld_flow.accuracy.tolerance import Tolerance, outside
 from ndld_flow.accuracy.yardstick import Yardstick, find_yardstick
 from ndld_flow.base.errors import ModelError, RequestError
@@ -98,7 +98,7 @@ class Judge:
         self._measuring = Measuring(rtol, atol)
         folder = scratch / "reference"
         folder.mkdir()
-        self._kept = KeptOutputs(folder)
+        self._kept = StoredOutputs(folder)
         self.notes: tuple[str, ...] = ()
         """What makes agreement say less than it seems to."""
         self.ran = reference
@@ -113,7 +113,7 @@ class Judge:
         for sample in self._samples:
             bound = model.bind({name: feed.values for name, feed in sample.feeds.items()})
             bound.once()
-            self._kept.keep(bound.outputs())
+            self._kept.add(bound.outputs())
         names = dict.fromkeys(name for outputs in self._kept for name, array in outputs.items() if array is not None)
         return {name: find_yardstick(self._kept.samples_of(name)) for name in names}
 
@@ -150,11 +150,9 @@ class Judge:
                     return Judged(trouble=f'its output "{name}" has another shape than the reference\'s')
                 agreement = agreements.setdefault(name, Agreement(self._measuring, self._yardsticks[name]))
                 agreement.add(reference, storable(array))
-        flat = [name for name, one in agreements.items() if one.says_little]
+        flat = [name for name, one in agreements.items() if one.is_weak_evidence]
         if flat:
-            self.notes = (
-                f"the reference gives the same number everywhere in {', '.join(flat)}: agreement says little",
-            )
+            self.notes = (f"the reference is constant in {', '.join(flat)}, so agreement there is weak evidence",)
         return Judged(
             {name: one.metrics() for name, one in agreements.items()},
             {name: one.only_candidate_nonfinite + one.only_reference_nonfinite for name, one in agreements.items()},

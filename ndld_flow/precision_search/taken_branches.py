@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from ndld_flow.accuracy.inside.inside import open_inside
+from ndld_flow.accuracy.inside.capture import open_inside
 from ndld_flow.models.files import load_model, save_model
 from ndld_flow.models.op_signatures import is_op
 from ndld_flow.models.tensors import Array

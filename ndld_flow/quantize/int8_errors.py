@@ -8,9 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ndld_flow.accuracy.inside.capture import BUDGET_BYTES, capture_part
-from ndld_flow.accuracy.inside.layer_agreement import LayerAgreement
-from ndld_flow.accuracy.inside.tensor_places import in_parts, tensor_bytes, tensors_of
+from ndld_flow.accuracy.inside.capture import BUDGET_BYTES, capture_part, in_parts, tensor_bytes, tensors_of
+from ndld_flow.accuracy.inside.tensor_statistics import LayerAgreement
 from ndld_flow.models.tensors import Array
 from ndld_flow.precision_search.int8_evidence import Int8Error
 from ndld_flow.quantize.int8_twins import Twins

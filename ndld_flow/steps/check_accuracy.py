@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from ndld_flow.accuracy.metric_tolerance import MetricTolerance
-from ndld_flow.accuracy.tolerance import Tolerance
+from ndld_flow.accuracy.tolerance import MetricTolerance, Tolerance
 from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.runtimes.onnxruntime.provider_options import ProviderOption, options_that_run_code
 from ndld_flow.samples.sample_settings import SampleSettings
@@ -17,11 +16,10 @@ from ndld_flow.step import Context, DataFile, Reads, Result, Returns, Reuse, Run
 from ndld_flow.store.kinds import AccuracyDocument, Onnx
 
 if TYPE_CHECKING:
-    from ndld_flow.accuracy.judging import Asked
+    from ndld_flow.accuracy.accuracy_record import Criteria
     from ndld_flow.accuracy.labelled_comparison import LabelledComparison
     from ndld_flow.accuracy.layers import ComparedLayers
-    from ndld_flow.accuracy.model_comparison import ModelPair
-    from ndld_flow.accuracy.sides import Side
+    from ndld_flow.accuracy.model_comparison import ComparedModel, ModelPair
 
 
 class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
@@ -116,8 +114,7 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         return self
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.accuracy.accuracy_record import compose_accuracy
-        from ndld_flow.accuracy.accuracy_summary import metrics_of, summarise
+        from ndld_flow.accuracy.accuracy_record import compose_accuracy, metrics_of, summarise
         from ndld_flow.accuracy.model_comparison import compare_models
 
         asked, pair = self._asked(), self._pair(source, context)
@@ -133,10 +130,10 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
             context.log.info("%s: %s %s", output.output, output.metrics, "; ".join(output.failed) or "ok")
         return Result(summarise(accuracy), accuracy.passed, metrics_of(accuracy))
 
-    def _asked(self) -> Asked:
-        from ndld_flow.accuracy.judging import Asked
+    def _asked(self) -> Criteria:
+        from ndld_flow.accuracy.accuracy_record import Criteria
 
-        return Asked(self.tolerance, self.output_tolerance, self.topk, self.axis, self.softmax)
+        return Criteria(self.tolerance, self.output_tolerance, self.topk, self.axis, self.softmax)
 
     def _pair(self, source: Onnx, context: Context) -> ModelPair:
         from ndld_flow.accuracy.model_comparison import pair_models
@@ -146,8 +143,8 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         theirs = self._side(source.path, source.label, None)
         return pair_models(mine, theirs, context.inputs, self, self.arithmetic).with_arithmetic(context.scratch)
 
-    def _side(self, path: Path, label: str, provider: str | None) -> Side:
-        from ndld_flow.accuracy.sides import Side
+    def _side(self, path: Path, label: str, provider: str | None) -> ComparedModel:
+        from ndld_flow.accuracy.model_comparison import ComparedModel
         from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 
         # The options belong to the candidate's provider; another one would not know them.
@@ -158,7 +155,7 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
             optimization=self.optimization,
             threads=self.threads,
         )
-        return Side(path, label, settings)
+        return ComparedModel(path, label, settings)
 
     def _labelled(self, pair: ModelPair) -> LabelledComparison | None:
         from ndld_flow.accuracy.labelled_comparison import prepare_labelled

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from ndld_flow.accuracy.accuracy_summary import UNITS
+from ndld_flow.accuracy.accuracy_record import UNITS
 from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.base.quantities import number
@@ -25,8 +25,8 @@ from ndld_flow.store.kinds import ActivationsDocument, Onnx
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ndld_flow.accuracy.activations.look_inside import Request
-    from ndld_flow.accuracy.activations.noise import Noise as AddedNoise
+    from ndld_flow.accuracy.activations.feeding import Noise as AddedNoise
+    from ndld_flow.accuracy.activations.inspection import Request
 
 
 class Noise(Settings):
@@ -129,13 +129,12 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
     """Threads within an operator; 0 leaves it to ONNX Runtime."""
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.accuracy.activations.look_inside import look_inside
-        from ndld_flow.accuracy.activations.opened_side import Side
+        from ndld_flow.accuracy.activations.inspection import InspectedModel, inspect_tensors
 
         other = context.read("reference") if self.reference is not None else None
-        found = look_inside(
-            Side(source.path, source.label),
-            Side(other.path, other.label) if other is not None else None,
+        found = inspect_tensors(
+            InspectedModel(source.path, source.label),
+            InspectedModel(other.path, other.label) if other is not None else None,
             self._request(context),
             out,
             context.scratch,
@@ -152,10 +151,10 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
         return Result(_summary(found, metrics), not failed, metrics)
 
     def _request(self, context: Context) -> Request:
-        from ndld_flow.accuracy.activations.choosing import Wanted
-        from ndld_flow.accuracy.activations.look_inside import Request
-        from ndld_flow.accuracy.activations.map_files import MapLimits
-        from ndld_flow.accuracy.inside.ranges import FORMAT_LIMITS
+        from ndld_flow.accuracy.activations.inspection import Request
+        from ndld_flow.accuracy.activations.maps import MapLimits
+        from ndld_flow.accuracy.activations.selection import TensorSelection
+        from ndld_flow.accuracy.inside.tensor_statistics import FORMAT_LIMITS
         from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 
         return Request(
@@ -164,7 +163,7 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
             ),
             given=context.inputs,
             samples=self,
-            wanted=Wanted(self.tensors, self.op_types, self.every or 0),
+            selection=TensorSelection(self.tensors, self.op_types, self.every or 0),
             limits=FORMAT_LIMITS[self.format],
             maps=MapLimits(self.shown, self.channels, self.map_side, self.map_bytes, self.arrays),
             until=self.until or "",
@@ -174,7 +173,7 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
         )
 
     def _noise(self) -> AddedNoise | None:
-        from ndld_flow.accuracy.activations.noise import Noise as AddedNoise
+        from ndld_flow.accuracy.activations.feeding import Noise as AddedNoise
 
         noise = self.noise
         if noise is None:

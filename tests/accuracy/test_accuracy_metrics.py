@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from ndld_flow.accuracy.agreement import SAME_DB, Agreement, Measuring
+from ndld_flow.accuracy.agreement import Agreement, Measuring
 from ndld_flow.accuracy.tolerance import Tolerance, outside
 from ndld_flow.profiles.compare.metrics import which_is_better
-from ndld_flow.records.accuracy import higher_is_better
+from ndld_flow.records.accuracy import SAME_DB, higher_is_better
 
 Values = npt.NDArray[np.float64]
 SMALLEST = 2.0**-126
@@ -121,8 +121,8 @@ def test_kl_is_of_probabilities_only() -> None:
     assert measure(masked, masked, Measuring(softmax=True))["kl"] == 0
     said = outside(measure([[2.0, 1.0]], [[2.0, 1.0]]), Tolerance(kl=0.1).bounds())
     assert said == [
-        "kl has no meaning for it (the reference's values are no probabilities; are they logits that `softmax` should "
-        "name?), so it cannot be checked"
+        "kl is not defined for it (the reference's values are not probabilities; if they are logits, name the output "
+        "in `softmax`), so it cannot be checked"
     ]
 
 
@@ -288,5 +288,5 @@ def test_topk_is_told_by_its_k() -> None:
     assert higher_is_better("top3")
     assert not higher_is_better("topple")
     assert outside({"cosine": 1.0}, {"top5": 0.9}) == [
-        "top5 has no meaning for it (its rows have too few elements for top5), so it cannot be checked"
+        "top5 is not defined for it (its rows have too few elements for top5), so it cannot be checked"
     ]

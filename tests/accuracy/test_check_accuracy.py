@@ -13,11 +13,10 @@ from onnxruntime.transformers.float16 import convert_float_to_float16
 from pydantic import ValidationError
 
 from ndld_flow import api
-from ndld_flow.accuracy.accuracy_summary import worst_sample
-from ndld_flow.accuracy.agreement import SAME_DB
+from ndld_flow.accuracy.accuracy_record import worst_sample
 from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.base.errors import BackendError, ModelError, RequestError
-from ndld_flow.records.accuracy import Accuracy, OutputAgreement
+from ndld_flow.records.accuracy import SAME_DB, Accuracy, OutputAgreement
 from ndld_flow.records.metric import Metric
 from ndld_flow.report.collect_accuracy import collect_accuracy
 from ndld_flow.runtimes.onnxruntime.model_matching import pair_names
@@ -118,7 +117,7 @@ def test_nan_in_the_candidate_only_fails_and_is_said(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     ran, accuracy = compare(other, candidate, reference, {"x": {"shape": [64]}}, tolerance={"max_abs": 1})
-    assert "are not the NaN or infinity that the reference has there" in accuracy.outputs[0].failed[0]
+    assert "differ from the NaN or infinity of the reference" in accuracy.outputs[0].failed[0]
 
 
 def test_the_same_infinities_agree(tmp_path: Path) -> None:
@@ -196,7 +195,7 @@ def test_unknown_output_in_the_tolerances(tmp_path: Path) -> None:
         (
             "g (float[4] x) => (seq(float[n]) y) { y = SplitToSequence(x) }",
             "g (float[4] x) => (seq(float[n]) y) { y = SplitToSequence(x) }",
-            "it is no tensor",
+            "it is not a tensor",
         ),
     ],
 )
@@ -212,9 +211,9 @@ def test_agreement_on_a_constant_output_says_little(tmp_path: Path) -> None:
     other = "g (float[n, 4] x) => (float[n, 4] y) <float z = {0}> { e = Exp(x) a = Mul(e, z) y = Softmax(a) }"
     ran, accuracy = compare(tmp_path, flat, other)
     assert ran.result.passed
-    assert "the reference gives the same number everywhere in y, so agreement says little" in accuracy.notes
+    assert "the reference is constant in y, so agreement there is weak evidence" in accuracy.notes
     assert ran.result.summary.endswith(
-        "within tolerance (the reference gives the same number everywhere in y, so agreement says little)"
+        "within tolerance (the reference is constant in y, so agreement there is weak evidence)"
     )
 
 
@@ -222,7 +221,7 @@ def test_a_class_map_of_one_class_says_little(tmp_path: Path) -> None:
     graph = "g (float[1, 9, 9] x) => (int64[1, 9, 9] y) { a = Floor(x) y = Cast<to = 7>(a) }"
     ran, accuracy = compare(tmp_path, graph, graph)
     assert accuracy.outputs[0].judged_as == "classes"
-    assert "the same number everywhere in y" in ran.result.summary
+    assert "the reference is constant in y" in ran.result.summary
 
 
 def test_renamed_inputs_and_outputs_are_matched_by_order(tmp_path: Path) -> None:
@@ -312,8 +311,8 @@ def test_a_hidden_overflow_is_seen_as_stored_and_not_natively(tmp_path: Path) ->
     assert (accuracy.arithmetic, accuracy.emulated) == ("native", ())
     assert "emulated" not in ran.result.summary
     assert accuracy.notes == (
-        "ONNX Runtime computes fp16 in fp32 on the CPU, where nothing overflows: what a GPU makes of candidate is only "
-        "seen with `arithmetic: stored`",
+        "ONNX Runtime computes fp16 in fp32 on the CPU, where nothing overflows: overflows of candidate on a GPU "
+        "only show with `arithmetic: stored`",
     )
     ran, accuracy = compare(tmp_path, EXACT, OVERFLOWS, TO_TWO)
     assert not ran.result.passed
@@ -332,7 +331,7 @@ def test_layers_tell_where_values_part(tmp_path: Path) -> None:
     ran, accuracy = compare(tmp_path, EXACT, OVERFLOWS, TO_TWO, layers=True)
     assert accuracy.first_divergent is not None
     assert (accuracy.first_divergent.tensor, accuracy.first_divergent.op_type) == ("bigger", "Add")
-    assert "values part at bigger" in ran.result.summary
+    assert "values diverge at bigger" in ran.result.summary
     assert {"big", "bigger", "small"} <= {layer.tensor for layer in accuracy.layers}
     assert accuracy.first_divergent.range is not None
     assert accuracy.first_divergent.range.beyond_share == pytest.approx(0.45, abs=0.25)  # 60000 x is beyond 65504
@@ -344,7 +343,7 @@ def test_layers_tell_where_values_part(tmp_path: Path) -> None:
     assert [layer.tensor for layer in accuracy.layers] == ["big", "bigger"]
     other = tmp_path / "other"
     other.mkdir()
-    with pytest.raises(RequestError, match='layers: "bigg" fits no tensor or node of source; did you mean "big"'):
+    with pytest.raises(RequestError, match='layers: "bigg" matches no tensor or node of source; did you mean "big"'):
         compare(other, EXACT, OVERFLOWS, TO_TWO, layers=["bigg"])
     assert not (other / "ran" / "scratch" / "reference").exists()  # before anything ran
 
@@ -354,7 +353,7 @@ def test_a_huge_models_layers_are_the_worst_of_them(tmp_path: Path, monkeypatch:
     _, accuracy = compare(tmp_path, EXACT, OVERFLOWS, TO_TWO, layers=True)
     assert "bigger" in {layer.tensor for layer in accuracy.layers}
     assert len(accuracy.layers) < accuracy.layers_compared
-    assert "layers that were compared, the record keeps the" in accuracy.notes[-1]
+    assert "compared layers" in accuracy.notes[-1]
 
 
 def test_logits_diverge_by_their_softmax(tmp_path: Path) -> None:
@@ -376,7 +375,7 @@ def test_logits_diverge_by_their_softmax(tmp_path: Path) -> None:
     assert "boxes.kl" not in ran.result.metrics
     other = tmp_path / "other"
     other.mkdir()
-    with pytest.raises(RequestError, match='softmax: "score" fits no output; did you mean "scores"'):
+    with pytest.raises(RequestError, match='softmax: "score" matches no output; did you mean "scores"'):
         compare(other, logits, off, given, softmax=["score"])
 
 

@@ -18,11 +18,10 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from pydantic import ValidationError
 
-from ndld_flow.accuracy.activations.choosing import Choice, Wanted, choose
-from ndld_flow.accuracy.activations.map_codes import LARGEST_CODE, encode, finite_bounds, fit, pool, share_out
-from ndld_flow.accuracy.activations.model_view import ModelView
-from ndld_flow.accuracy.activations.sample_labels import with_short_labels
-from ndld_flow.accuracy.activations.shared_histogram import SharedHistogram
+from ndld_flow.accuracy.activations.feeding import with_short_labels
+from ndld_flow.accuracy.activations.maps import LARGEST_CODE, encode, finite_bounds, fit, pool, share_out
+from ndld_flow.accuracy.activations.selection import Choice, ModelView, TensorSelection, choose
+from ndld_flow.accuracy.activations.tensor_meter import SharedHistogram
 from ndld_flow.accuracy.inside.capture import capture
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.records.activations import ActivationMap, Activations, CapturedTensor, SampleShown
@@ -239,15 +238,15 @@ def cnn(tmp_path_factory: pytest.TempPathFactory) -> Choice:
 
 
 def test_by_default_layers_over_the_whole_model(cnn: Choice, tmp_path: Path) -> None:
-    names = choose(cnn, Wanted())
+    names = choose(cnn, TensorSelection())
     assert names[0] == "x"
     assert "y" in names
     assert {"Conv_0_out", "BatchNormalization_9_out", "MatMul_32_out"} <= set(names)
     assert not any("Constant" in name or "Shape" in name for name in names)
-    globbed = choose(cnn, Wanted(["*_1?_out", "Constant_18_out"]))
+    globbed = choose(cnn, TensorSelection(["*_1?_out", "Constant_18_out"]))
     assert [name for name in globbed if "Constant" in name] == ["Constant_18_out"]
-    with pytest.raises(RequestError, match="is constants"):
-        choose(cnn, Wanted(["Constant*"]))
+    with pytest.raises(RequestError, match="matches only constants"):
+        choose(cnn, TensorSelection(["Constant*"]))
     chain = " ".join(f"a{i + 1} = Exp(a{i})" for i in range(50))
     long = f"g (float[4] x, int64[1] i) => (float[1] y) {{ a0 = Gather(x, i) {chain} y = Neg(a50) }}"
     _, large = look(tmp_path / "b", long, {})
@@ -276,7 +275,7 @@ def test_beside_a_reference_tensors_of_both_are_chosen(tmp_path: Path) -> None:
     ],
 )
 def test_tensors_are_chosen(settings: dict[str, Any], expected: set[str], cnn: Choice) -> None:
-    assert set(choose(cnn, Wanted(settings.get("tensors", ()), settings.get("op_types", ())))) == expected
+    assert set(choose(cnn, TensorSelection(settings.get("tensors", ()), settings.get("op_types", ())))) == expected
 
 
 def test_tensors_are_looked_at_by_name_and_by_operator(tmp_path: Path) -> None:
@@ -297,7 +296,7 @@ def test_every_so_many_tensors(tmp_path: Path) -> None:
         ({"tensors": ["Conv_0_ouf"]}, r'tensors: .*"Conv_0_ouf".*did you mean "Conv_0_out"'),
         ({"op_types": ["Convv"]}, r'op_types: .*"Convv"; did you mean "Conv"'),
         ({"until": "Relu_33"}, r'until: .*"Relu_33"; did you mean "Relu_3'),
-        ({"noise": {"deviation": 1, "inputs": ["z"]}}, r'noise: "z" is no input'),
+        ({"noise": {"deviation": 1, "inputs": ["z"]}}, r'noise: the model has no input "z"'),
         ({"layout": {"Conv_0_ouf": "NHWC"}}, r'layout: .*"Conv_0_ouf"; did you mean "Conv_0_out"'),
         ({"layout": {"Conv_0_out": "NLC"}}, r'layout: tensor "Conv_0_out" is 1x.* cannot be NLC'),
         ({"data": {"z": "zeros"}}, '"z" is no input'),
@@ -569,7 +568,7 @@ def test_branches_before_the_stop_run_and_a_reference_without_it_runs_whole(tmp_
     other = "g (float[4] x) => (float[4] y) { side = Abs(x) z = Neg(x) y = Add(z, side) }"
     _, both = look(tmp_path / "b", text, {"x": {}}, reference=other, until="a", tensors=["*"])
     assert [layer.tensor for layer in both.divergence] == ["x", "side"]
-    assert "source has nothing called a and ran to its end" in both.notes
+    assert "source has no tensor or node a and ran to its end" in both.notes
 
 
 # Samples and noise
@@ -705,9 +704,9 @@ def test_noise_that_says_too_little_or_too_much_is_refused(noise: dict[str, Any]
 
 def test_integers_get_no_noise(tmp_path: Path) -> None:
     text = "g (int64[4] x) => (int64[4] y) { y = Neg(x) }"
-    with pytest.raises(RequestError, match="no input of floats"):
+    with pytest.raises(RequestError, match="no float input"):
         look(tmp_path / "a", text, {}, noise={"deviation": 1})
-    with pytest.raises(RequestError, match=r'"x" is not of floats'):
+    with pytest.raises(RequestError, match=r'"x" is not float'):
         look(tmp_path / "b", text, {}, noise={"deviation": 1, "inputs": ["x"]})
 
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ndld_flow.accuracy.labels import read_labels
-from ndld_flow.accuracy.metric_tolerance import MetricTolerance
+from ndld_flow.accuracy.labelled_comparison import read_labels
+from ndld_flow.accuracy.tolerance import MetricTolerance
 from ndld_flow.base.errors import RequestError
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.metric import Metric
@@ -135,19 +135,22 @@ def test_outputs_are_the_users_to_change(tmp_path: Path) -> None:
         ("def evaluate(predictions):\n\n    return 1 / 0", r"metric.py:3: ZeroDivisionError: .*\(model source\)"),
         (
             "def metric(outputs, label):\n    return 'good'",
-            r"metric\(\) returns 'good', which is no finite number \(sample 0.npy, model",
+            r"metric\(\) returns 'good', not a finite number \(sample 0.npy, model",
         ),
         (
             "def metric(outputs, label):\n    return {'f1': float('nan')}",
-            r"returns nan for f1, which is no finite number",
+            r"returns nan for f1, not a finite number",
         ),
-        ("def metric(outputs, label):\n    return None", r"returns None, which is no finite number"),
-        ("def metric(outputs, label):\n    return outputs['y']", r"returns array\(.* no finite number"),
+        ("def metric(outputs, label):\n    return None", r"returns None, not a finite number"),
+        ("def metric(outputs, label):\n    return outputs['y']", r"returns array\(.* not a finite number"),
         ("def metric(outputs, label):\n    return 10**400", r"metric.py: OverflowError: .*\(sample 0.npy, model "),
         ("def metric(outputs, label):\n    return {}", r"metric\(\) returns an empty dict"),
         ("def metric(outputs, label):\n    return {'a b': 1}", r"calls a metric 'a b': use a name of letters"),
         ("def metric(outputs, label):\n    return {'class': 1}", r"calls a metric 'class': use a name of letters"),
-        ("def metric(outputs, label):\n    return {'cosine': 1}", r'calls a metric "cosine", as .*use another name'),
+        (
+            "def metric(outputs, label):\n    return {'cosine': 1}",
+            r'calls a metric "cosine", a name that .*use another name',
+        ),
         ("def metric(outputs, label):\n    return {f'c{label}': 1}", "returns c1 for one sample and c0 for others"),
         ("def metric(outputs):\n    return 1", r"write it as `def metric\(outputs, label\)`; it is `def metric\(outp"),
         ("def evaluate(a, b):\n    return 1", r"write it as `def evaluate\(predictions\)`"),
@@ -239,12 +242,12 @@ def test_labels_of_npy_are_one_a_row(tmp_path: Path) -> None:
     [
         ("l.csv", b"image,class\na.png,1\n", "its first line is not `file,label`"),
         ("l.csv", b"", "its first line is not `file,label`"),
-        ("l.csv", b"file,label\n", "there is none in it"),
-        ("l.csv", b"file,label\na.png\nb.png,1\nc.png,1,2\n", r"2 rows have not two columns \(row 2, row 4\)"),
+        ("l.csv", b"file,label\n", "it holds no labels"),
+        ("l.csv", b"file,label\na.png\nb.png,1\nc.png,1,2\n", r"2 rows do not have two columns \(row 2, row 4\)"),
         ("l.csv", b"file,label\na.png,1\na.png,2\nb.png,1\n", r"1 file is labelled twice \(a.png\)"),
         ("l.csv", b"file,label\n\xff,1\n", "cannot be read: .*utf-8"),
         ("l.json", b'{"a.png": 1, "a.png": 2}', r"1 file is labelled twice \(a.png\)"),
-        ("l.json", b'["a.png"]', "it is no object of file names and labels"),
+        ("l.json", b'["a.png"]', "it is not an object of file names and labels"),
         ("l.json", b'{"a.png": ', "cannot be read: Expecting value"),
         ("l.json", b"[" * 100_000, "cannot be read"),
         ("l.npy", b"\x80\x04K\x01.", "cannot be read"),
@@ -273,9 +276,9 @@ def test_names_match_by_their_ends(tmp_path: Path) -> None:
     samples = ["cat/1.png", "dog/1.png", "2.png", "deep/3.png", "4.png"]
     assert labels.match(samples, spare=False) == ["cat", "dog", "007", -1.5, 3]
     assert labels.match(["4.png", "4.png"], spare=True) == [3, 3]
-    with pytest.raises(RequestError, match=r"1 sample fits several labels \(1.png\)"):
+    with pytest.raises(RequestError, match=r"1 sample matches several labels \(1.png\)"):
         labels.match(["1.png"], spare=True)
-    with pytest.raises(RequestError, match=r"1 label fits several samples \(2.png\)"):
+    with pytest.raises(RequestError, match=r"1 label matches several samples \(2.png\)"):
         labels.match(["a/2.png", "b/2.png"], spare=True)
 
 

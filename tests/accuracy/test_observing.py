@@ -18,13 +18,13 @@ from hypothesis.extra import numpy as np_st
 from onnx.reference import ReferenceEvaluator
 
 from ndld_flow.accuracy.agreement import Agreement
-from ndld_flow.accuracy.inside import divergence, local_error, ranges, reduced_twins
-from ndld_flow.accuracy.inside.beginning import allowed_noise, first_divergent
+from ndld_flow.accuracy.inside import divergence, local_error
+from ndld_flow.accuracy.inside import local_error as reduced_twins
+from ndld_flow.accuracy.inside import tensor_statistics as ranges
 from ndld_flow.accuracy.inside.capture import capture, capture_part, tensors_of
-from ndld_flow.accuracy.inside.divergence import Observed, diverge
-from ndld_flow.accuracy.inside.layer_agreement import LayerAgreement
+from ndld_flow.accuracy.inside.divergence import Observed, allowed_noise, diverge, first_divergent
 from ndld_flow.accuracy.inside.local_error import LocalError, local_errors
-from ndld_flow.accuracy.inside.ranges import FORMAT_LIMITS, RangeMeter
+from ndld_flow.accuracy.inside.tensor_statistics import FORMAT_LIMITS, LayerAgreement, RangeMeter
 from ndld_flow.base.errors import RequestError
 from ndld_flow.precision.emulate.stored_model import emulate_stored
 from ndld_flow.records.divergence import LayerDivergence
@@ -107,7 +107,7 @@ def test_bodies_and_sequences_are_left_out(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_no_tensor_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r'makes a tensor "Relu_3_uot".*Relu_3_out'):
+    with pytest.raises(RequestError, match=r'computes a tensor "Relu_3_uot".*Relu_3_out'):
         capture(models.make_cnn(tmp_path / "cnn.onnx"), ["Relu_3_uot"], [X], PLAIN, tmp_path)
 
 

@@ -254,7 +254,7 @@ SEQUENCE = "g (float[n] x) => (seq(float[n]) y) { square = Mul(x, x) y = Sequenc
     ("text", "tolerance", "told"),
     [
         (NAN, {"cosine": 0.99}, 'output "y" of the model as it is is NaN or infinite everywhere'),
-        (SCALAR, {"top1": 0.9}, "no trial can meet it.*top1 has no meaning for it"),
+        (SCALAR, {"top1": 0.9}, "no trial can meet it.*top1 is not defined for it"),
         (SEQUENCE, {"cosine": 0.99}, "nothing on these samples that could be compared"),
     ],
 )

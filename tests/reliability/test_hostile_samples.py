@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from ndld_flow import api
-from ndld_flow.accuracy.labels import read_labels
+from ndld_flow.accuracy.labelled_comparison import read_labels
 from ndld_flow.base.errors import RequestError
 from tests.golden.make_store import make_model
 from tests.reliability.guarded import guarded

@@ -1,1 +1,1 @@
-"""What a model computes inside on given inputs, made into a document to look at."""
+"""The values inside a model on given inputs, written as a document for the report."""

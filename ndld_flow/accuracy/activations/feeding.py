@@ -1,20 +1,172 @@
-"""The inputs of both models: the same samples, each under the model's own names and in its own dtypes."""
+"""The inputs of both models: the same samples under each model's names and dtypes, with noise, and their images."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
-from ndld_flow.accuracy.activations.noise import Noise, add_noise, noisy_inputs
-from ndld_flow.accuracy.activations.pictures import write_picture
-from ndld_flow.accuracy.activations.sample_labels import with_short_labels
+import numpy as np
+from PIL import Image
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.text import suggest
 from ndld_flow.inputs import InputSpec, patterns_of
-from ndld_flow.models.tensors import Array
+from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype
 from ndld_flow.records.activations import SampleShown
 from ndld_flow.runtimes.onnxruntime.model_matching import SharedInputs
+from ndld_flow.samples.feeds import Feed
+from ndld_flow.samples.generated_values import is_float, random_stream
 from ndld_flow.samples.sample_feeds import Sample, make_samples
 from ndld_flow.samples.sample_settings import SampleSettings
+
+Kind = Literal["normal", "uniform", "salt_pepper"]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Noise on float inputs. Equal seeds give equal noise; sample i uses `seed + i`."""
+
+    kind: Kind
+    amount: float
+    """Standard deviation (`normal`), largest absolute value (`uniform`), or share of replaced elements
+    (`salt_pepper`)."""
+    inputs: tuple[str, ...]
+    """Names of the inputs; empty means all float inputs."""
+    seed: int
+    on_reference: bool
+    """The reference gets the same noise as the candidate."""
+
+    def describe(self, *, compared: bool) -> str:
+        """Return `normal, deviation 0.02, seed 0`, and which of two compared models get the noise."""
+        word = {"normal": "deviation", "uniform": "amplitude", "salt_pepper": "share"}[self.kind]
+        where = f", on {', '.join(self.inputs)}" if self.inputs else ""
+        models = (", both models" if self.on_reference else ", candidate only") if compared else ""
+        return f"{self.kind}, {word} {self.amount:g}, seed {self.seed}{where}{models}"
+
+
+def noisy_inputs(noise: Noise, inputs: Sequence[TensorSpec]) -> frozenset[str]:
+    """Return the inputs that get noise.
+
+    Raises `RequestError` for an input that the model does not have or that is not float, and where the model has no
+    float input.
+    """
+    floats = [spec.name for spec in inputs if _is_float(spec)]
+    for name in noise.inputs:
+        if name in floats:
+            continue
+        if any(spec.name == name for spec in inputs):
+            raise RequestError(f'noise: input "{name}" is not float, so it cannot have noise. Leave it out.')
+        near = suggest(name, [spec.name for spec in inputs])
+        raise RequestError(f'noise: the model has no input "{name}"; {near}')
+    if not floats:
+        raise RequestError("noise: the model has no float input. Leave `noise` out.")
+    return frozenset(noise.inputs or floats)
+
+
+def add_noise(feed: Feed, name: str, noise: Noise, sample: int) -> Feed:
+    """Return the feed with noise, in its own dtype; non-finite values stay."""
+    stream = random_stream(f"noise on {name}", noise.seed + sample)
+    values = _ADDED[noise.kind](feed.values.astype(np.float64), noise.amount, stream)
+    with np.errstate(over="ignore"):
+        cast = values.astype(feed.values.dtype)
+    return replace(feed, values=cast, description=f"{feed.description}, with noise")
+
+
+def _normal(values: Array, deviation: float, stream: np.random.Generator) -> Array:
+    return values + stream.normal(0.0, deviation, values.shape)
+
+
+def _uniform(values: Array, amplitude: float, stream: np.random.Generator) -> Array:
+    return values + stream.uniform(-amplitude, amplitude, values.shape)
+
+
+def _salt_pepper(values: Array, share: float, stream: np.random.Generator) -> Array:
+    """Replace a random share of elements by the smallest and the largest finite value, half each."""
+    drawn = stream.random(values.shape)
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return values
+    return np.where(drawn < share / 2, finite.min(), np.where(drawn < share, finite.max(), values))
+
+
+_ADDED = {"normal": _normal, "uniform": _uniform, "salt_pepper": _salt_pepper}
+
+
+def _is_float(spec: TensorSpec) -> bool:
+    dtype = numpy_dtype(spec.dtype)
+    return dtype is not None and is_float(dtype)
+
+
+LARGEST_SIDE = 512
+"""Pixels."""
+_FAR = (-1.0, 2.0)
+"""Pixels are 0 to 1; values this far outside are not normalised pixels and are stretched instead."""
+
+
+def write_picture(values: Array, given: InputSpec, path: Path) -> bool:
+    """Write the first item of a batch as PNG with `mean` and `std` undone, noise included.
+
+    Return False and write nothing for values that are no image: those of another rank, or whose channels are not 1, 3
+    or 4.
+    """
+    pixels = _pixels(values, given)
+    if pixels is None:
+        return False
+    channels = pixels.shape[2]
+    image = Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels)
+    image.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
+    path.parent.mkdir(exist_ok=True)
+    image.save(path, format="PNG")
+    return True
+
+
+def _pixels(values: Array, given: InputSpec) -> Array | None:
+    """Return bytes of shape [height, width, channels]."""
+    if values.ndim not in (3, 4) or not values.size:
+        return None
+    item = values[0] if values.ndim == 4 else values
+    item = item.transpose(1, 2, 0) if given.layout == "NCHW" else item
+    if item.shape[2] not in (1, 3, 4):
+        return None
+    if not is_float(values.dtype):
+        return np.clip(item, 0, 255).astype(np.uint8)
+    wide = np.nan_to_num(item.astype(np.float64) * np.asarray(given.std) + np.asarray(given.mean), posinf=0, neginf=0)
+    low, high = float(wide.min()), float(wide.max())
+    if low < _FAR[0] or high > _FAR[1]:
+        wide = (wide - low) / (high - low)
+    pixels: Array = np.rint(np.clip(wide, 0, 1) * 255).astype(np.uint8)
+    return pixels
+
+
+_JOINT = ", "
+"""Separator of the labels of several inputs."""
+
+
+def with_short_labels(samples: Sequence[SampleShown]) -> Iterator[SampleShown]:
+    """Yield the samples with paths in their labels cut to as few final parts as keep them distinct.
+
+    Files of distant folders would otherwise be labelled by nearly their whole paths.
+    """
+    rows = [sample.label.split(_JOINT) for sample in samples]
+    columns = [_endings(column) for column in zip(*rows, strict=True)] if len(set(map(len, rows))) == 1 else []
+    labels = map(_JOINT.join, zip(*columns, strict=True)) if columns else (sample.label for sample in samples)
+    for sample, label in zip(samples, labels, strict=True):
+        yield sample.model_copy(update={"label": label})
+
+
+def _endings(paths: Sequence[str]) -> list[str]:
+    """Return the last parts of all paths, equally many of each; equal paths stay equal."""
+    wanted = len(set(paths))
+    most = max(path.count("/") for path in paths) + 1
+    cut = ([_last(path, parts) for path in paths] for parts in range(1, most + 1))
+    return next(endings for endings in cut if len(set(endings)) == wanted)
+
+
+def _last(path: str, parts: int) -> str:
+    return "/".join(path.split("/")[-parts:])
+
 
 Arrays = Mapping[str, Array]
 
@@ -24,12 +176,15 @@ class Fed:
     """One sample, ready for both models."""
 
     reference: Arrays
-    """Under the reference's names; where there is none, the candidate's."""
+    """Arrays under the reference's names, or the candidate's where there is no reference."""
     candidate: Arrays
 
 
 class Feeding:
-    """The samples of a request. Raises `RequestError` for names that are no inputs, and values that cannot be fed."""
+    """The samples of a request.
+
+    Raises `RequestError` for names that are not inputs of the model, and for values that do not fit.
+    """
 
     def __init__(
         self,
@@ -47,36 +202,36 @@ class Feeding:
         self._noisy = frozenset() if noise is None else noisy_inputs(noise, inputs.specs)
         self._samples = make_samples(inputs.specs, named, wanted, model)
         self.shown: list[SampleShown] = []
-        """The samples that have been fed."""
+        """The samples fed so far."""
 
     def __len__(self) -> int:
         return len(self._samples)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What makes the samples say less than it seems, once they have been read."""
+        """Return caveats of the samples, once they have been read."""
         return self._samples.notes
 
     def record(self) -> tuple[SampleShown, ...]:
-        """The samples that have been fed; labels that a loader gave are as it gave them."""
+        """Return the samples fed so far; labels of a loader are kept in full."""
         return tuple(self.shown if self._loaded else with_short_labels(self.shown))
 
     def first_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Input of the reference -> its shape in the first sample."""
+        """Return input of the reference -> its shape in the first sample."""
         first = next(iter(self._samples))
         return {name: tuple(feed.values.shape) for name, feed in first.feeds.items()}
 
     def candidate_name(self, name: str) -> str:
-        """What the candidate calls an input of the reference."""
+        """Return the candidate's name of an input of the reference."""
         return self._inputs.candidate_names[name]
 
     def samples(self, out: Path, pictures: int) -> Iterator[Fed]:
-        """All samples in their order; of the first `pictures` a picture is written into `out`."""
+        """Yield all samples in order; write images of the first `pictures` into `out`."""
         for number, sample in enumerate(self._samples):
             noisy = self._with_noise(sample, number)
             picture = self._picture(noisy, out, number) if number < pictures else ""
-            told = {name: feed.description for name, feed in noisy.feeds.items()}
-            self.shown.append(SampleShown(label=sample.label, inputs=told, picture=picture))
+            descriptions = {name: feed.description for name, feed in noisy.feeds.items()}
+            self.shown.append(SampleShown(label=sample.label, inputs=descriptions, picture=picture))
             of_reference = noisy if self._noise is not None and self._noise.on_reference else sample
             plain = {name: feed.values for name, feed in of_reference.feeds.items()}
             yield Fed(plain, self._inputs.for_candidate(noisy.feeds))
@@ -92,10 +247,12 @@ class Feeding:
         return replace(sample, feeds=feeds)
 
     def _picture(self, sample: Sample, out: Path, number: int) -> str:
-        """Of the first input that is one. Generated values are no pictures, whatever their shape."""
+        """Write an image of the first input that is one and return its file. Generated values are no images, whatever
+        their shape.
+        """
         name = f"samples/{number}.png"
-        for each, feed in sample.feeds.items():
-            given = self._given.get(each, InputSpec())
+        for input_name, feed in sample.feeds.items():
+            given = self._given.get(input_name, InputSpec())
             read = self._loaded or patterns_of(given.data)
             if read and write_picture(feed.values, given, out / name):
                 return name

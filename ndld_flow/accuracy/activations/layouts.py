@@ -1,4 +1,4 @@
-"""What the dimensions of a tensor inside a model stand for, and its first item as channels x height x width."""
+"""Layouts of tensors inside a model, and views of their first item as channels x height x width."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ndld_flow.models.tensors import Array
 
 Layout = Literal["NCHW", "NHWC", "NCL", "NLC", "NCDHW", "NC", "flat"]
 RANKS: Mapping[Layout, int] = {"NCHW": 4, "NHWC": 4, "NCL": 3, "NLC": 3, "NCDHW": 5, "NC": 2}
-"""How many dimensions a layout has; `flat` fits all."""
+"""Layout -> number of dimensions; `flat` accepts any."""
 CHANNEL_AXES: Mapping[Layout, int] = {"NCHW": 1, "NHWC": 3, "NCL": 1, "NLC": 2, "NCDHW": 1}
 
 _CHANNELS_FIRST = {
@@ -37,19 +37,22 @@ _TO_FIRST = ((0, 3, 1, 2), (0, 2, 1))
 
 
 def channel_places(graph: ir.Graph) -> dict[str, str]:
-    """Tensor -> `first` or `last`, where operators say where its channels are: a Conv does, a Relu keeps what it reads,
-    a Transpose turns it.
+    """Return tensor -> `first`, `last` or `transposed` where operators determine the place of its channels.
+
+    A Conv determines it, a Relu keeps that of its input, a Transpose changes it.
     """
     found: dict[str, str] = {}
     for node in graph:
-        place = _place_behind(node, found)
+        place = _output_place(node, found)
         if place:
             found |= {value.name: place for value in node.outputs if value.name}
     return found
 
 
 def guess_layout(rank: int, place: str) -> Layout:
-    """The layout of a tensor of this rank, as far as its operators say (`first`, `last` or nothing)."""
+    """Guess the layout of a tensor of this rank from the place of its channels (`first`, `last`, `transposed` or
+    empty).
+    """
     by_rank: dict[int, Layout] = {2: "NC", 3: "NCL" if place == "first" else "NLC", 4: "NCHW", 5: "NCDHW"}
     if rank == 4 and place == "transposed":
         return "NHWC"
@@ -57,10 +60,10 @@ def guess_layout(rank: int, place: str) -> Layout:
 
 
 def planes(values: Array, layout: Layout) -> Array:
-    """The first item of a batch as channels x height x width; a view where that is possible.
+    """Return the first item of a batch as channels x height x width, as a view where possible.
 
-    `NC`, `NLC` and `NCL` are one plane, of their two last dimensions; `NCDHW` has its depths below each other; `flat`
-    is one row.
+    `NC`, `NLC` and `NCL` are one plane of their two last dimensions; `NCDHW` stacks its depths vertically; `flat` is
+    one row.
     """
     if not values.size:
         return values.reshape(0, 0, 0)
@@ -77,18 +80,18 @@ def planes(values: Array, layout: Layout) -> Array:
 
 
 def plane_shape(shape: tuple[int, ...], layout: Layout) -> tuple[int, int, int]:
-    """Channels x height x width of the planes of a tensor of this shape."""
+    """Return channels x height x width of the planes of a tensor of this shape."""
     channels, height, width = planes(np.broadcast_to(np.uint8(0), shape), layout).shape
     return channels, height, width
 
 
 def by_channel(values: Array, layout: Layout) -> Array | None:
-    """All items as a view with the channels first; None for a layout without channels."""
+    """Return all items as a view with the channels first; None for a layout without channels."""
     axis = CHANNEL_AXES.get(layout)
     return None if axis is None else np.moveaxis(values, axis, 0)
 
 
-def _place_behind(node: ir.Node, found: Mapping[str, str]) -> str:
+def _output_place(node: ir.Node, found: Mapping[str, str]) -> str:
     names = [value.name or "" for value in node.inputs if value is not None]
     read = next((found[name] for name in names if name in found), "")
     if node.op_type in _CHANNELS_FIRST:
@@ -96,12 +99,12 @@ def _place_behind(node: ir.Node, found: Mapping[str, str]) -> str:
     if node.op_type in _CHANNELS_LAST:
         return "last"
     if node.op_type == "Transpose":
-        return _turned(tuple(node.attributes.get_ints("perm", ())), read)
+        return _transposed(tuple(node.attributes.get_ints("perm", ())), read)
     return "" if node.op_type in _LAYOUT_UNKNOWN else read
 
 
-def _turned(perm: tuple[int, ...], read: str) -> str:
-    """Where channels are behind a Transpose."""
+def _transposed(perm: tuple[int, ...], read: str) -> str:
+    """Return the place of the channels after a Transpose."""
     if perm in _TO_LAST and read == "first":
         return "transposed"
     if perm in _TO_FIRST and read in ("last", "transposed"):

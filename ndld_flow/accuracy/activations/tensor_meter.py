@@ -1,86 +1,303 @@
-"""One captured tensor of one model or two, sample after sample."""
+"""Measurement of one captured tensor of one or two models over all samples.
+
+It covers ranges, histograms over shared bins, saturation, and the ranking and statistics of channels. Sums are float64.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ndld_flow.accuracy.activations.channels import channel_statistics, rank_channels
-from ndld_flow.accuracy.activations.layouts import RANKS, Layout, guess_layout
-from ndld_flow.accuracy.activations.saturation import Bounds, count_saturated, dtype_bounds
-from ndld_flow.accuracy.activations.shared_histogram import SharedHistogram
-from ndld_flow.accuracy.inside.layer_agreement import LayerAgreement
-from ndld_flow.accuracy.inside.ranges import RangeMeter
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from ndld_flow.accuracy.activations.layouts import RANKS, Layout, by_channel, guess_layout
+from ndld_flow.accuracy.inside.tensor_statistics import LayerAgreement, RangeMeter
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.models.float_tensors import Format
-from ndld_flow.models.tensors import Array, shape_text
-from ndld_flow.records.activations import ActivationMap, CapturedTensor, ChannelStatistics
+from ndld_flow.models.node_details import constant_tensor
+from ndld_flow.models.tensors import Array, numpy_dtype, shape_text
+from ndld_flow.records.activations import ActivationMap, CapturedTensor, ChannelStatistics, Histogram
 from ndld_flow.records.divergence import LayerDivergence
+from ndld_flow.samples.generated_values import is_float, is_integer
 
-MOST_CHANNELS = 256
-"""Channels of a tensor that are told; a document is no place for all of 4096."""
+Bounds = tuple[float, ...]
+
+_BY_OPERATOR: Mapping[str, Bounds] = {
+    "Sigmoid": (0.0, 1.0),
+    "HardSigmoid": (0.0, 1.0),
+    "Tanh": (-1.0, 1.0),
+    "Softsign": (-1.0, 1.0),
+}
+
+
+def activation_bounds(node: ir.Node | None) -> Bounds:
+    """Return the values at which a node's output saturates. A Clip's 0 does not count: it cuts off as a Relu does."""
+    if node is None:
+        return ()
+    if node.op_type == "Cast" and node.inputs[0] is not None:
+        return activation_bounds(node.inputs[0].producer())
+    if node.op_type == "Clip":
+        return tuple(bound for bound in _clip_bounds(node) if bound != 0.0)
+    return _BY_OPERATOR.get(node.op_type, ())
+
+
+def dtype_bounds(dtype: str) -> Bounds:
+    """Return the smallest and largest finite value of a dtype; none for bools and non-numeric types."""
+    found = numpy_dtype(dtype)
+    if found is None or not (is_float(found) or is_integer(found)):
+        return ()
+    if is_integer(found):
+        return int(ml_dtypes.iinfo(found).min), int(ml_dtypes.iinfo(found).max)
+    return float(ml_dtypes.finfo(found).min), float(ml_dtypes.finfo(found).max)
+
+
+def count_saturated(values: Array, bounds: Bounds) -> int:
+    """Count the elements that equal one of the bounds, rounded to the array's dtype."""
+    if is_integer(values.dtype):
+        ends = {int(bound) for bound in bounds if math.isfinite(bound)}
+        return sum(int(np.count_nonzero(values == end)) for end in ends)
+    if not is_float(values.dtype):
+        return 0
+    with np.errstate(over="ignore"):
+        rounded = {values.dtype.type(bound) for bound in bounds}
+    return sum(int(np.count_nonzero(values == end)) for end in rounded if np.isfinite(end))
+
+
+def _clip_bounds(node: ir.Node) -> Iterator[float]:
+    for name in ("min", "max"):  # attributes until opset 11
+        if name in node.attributes:
+            yield node.attributes[name].as_float()
+    for value in node.inputs[1:3]:
+        tensor = constant_tensor(value) if value is not None else None
+        if tensor is not None and tensor.size == 1:
+            yield float(tensor.numpy().reshape(-1)[0])
 
 
 @dataclass(frozen=True)
-class Looked:
-    """A tensor to look at."""
+class RankedChannels:
+    """The channels of a tensor, most important first."""
+
+    numbers: tuple[int, ...]
+    by: str
+    """`difference` or `energy`."""
+
+
+def rank_channels(values: Array, reference: Array | None, layout: Layout) -> RankedChannels | None:
+    """Rank the channels of one sample, or return None for a layout without channels.
+
+    With a reference they are ranked by the energy of their difference from it, else by their own energy; channels with
+    non-finite values come first.
+    """
+    channels = by_channel(values, layout)
+    if channels is None:
+        return None
+    others = None if reference is None else by_channel(reference, layout)
+    energies = []
+    for number, channel in enumerate(channels):
+        wide = channel.astype(np.float64) if others is None else _difference(channel, others[number])
+        energies.append(_rank(wide))
+    order = np.argsort(-np.asarray(energies), kind="stable")
+    return RankedChannels(tuple(order.tolist()), "energy" if others is None else "difference")
+
+
+def channel_statistics(
+    values: Array, reference: Array | None, layout: Layout, numbers: Sequence[int], bounds: Bounds
+) -> Iterator[ChannelStatistics]:
+    """Yield the statistics of these channels of one sample, in this order."""
+    channels = by_channel(values, layout)
+    assert channels is not None
+    others = None if reference is None else by_channel(reference, layout)
+    for number in numbers:
+        channel = channels[number]
+        wide = channel.astype(np.float64)
+        finite = wide[np.isfinite(wide)]
+        some = bool(finite.size)
+        yield ChannelStatistics(
+            channel=number,
+            minimum=float(finite.min()) if some else 0.0,
+            maximum=float(finite.max()) if some else 0.0,
+            mean=float(finite.mean()) if some else 0.0,
+            rms=_rms(finite),
+            nonfinite=int(wide.size - finite.size),
+            saturated=count_saturated(channel, bounds),
+            difference_rms=None if others is None else _rms(_finite(_difference(channel, others[number]))),
+        )
+
+
+def _difference(candidate: Array, reference: Array) -> Array:
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference: Array = candidate.astype(np.float64) - reference.astype(np.float64)
+    # Elements where only the reference is not finite are no fault of the candidate.
+    return np.where(np.isfinite(reference.astype(np.float64)), difference, 0.0)
+
+
+def _rank(wide: Array) -> float:
+    finite = _finite(wide)
+    return math.inf if finite.size < wide.size else _rms(finite)
+
+
+def _finite(wide: Array) -> Array:
+    return wide[np.isfinite(wide)]
+
+
+def _rms(finite: Array) -> float:
+    """Return the root of the mean square, scaled first because squares of large numbers may overflow."""
+    largest = float(np.abs(finite).max(initial=0.0))
+    if largest == 0.0:
+        return 0.0
+    scaled = finite / largest
+    return largest * math.sqrt(float(np.mean(scaled * scaled)))
+
+
+BINS = 64
+_FINE = 64 * BINS
+"""Bins counted internally: enough to join them into the reported bins close to the values."""
+_CHUNK = 1 << 20
+
+
+class SharedHistogram:
+    """Counts of the finite values of several arrays in bins of equal width.
+
+    Fine bins span the first sample's smallest to largest value; a later value outside doubles the width of all bins,
+    which keeps the counts exact. Reported bins begin with the first fine bin that is not empty.
+    """
+
+    def __init__(self, sides: int) -> None:
+        self._low = self._high = math.nan
+        self._counts = [np.zeros(_FINE, np.int64) for _ in range(sides)]
+
+    def add(self, *sides: Array) -> None:
+        """Add one sample of each side."""
+        bounds = [bound for side in sides for bound in _finite_bounds(side)]
+        if not bounds:
+            return
+        if math.isnan(self._low):
+            self._low, self._high = _widened(min(bounds), max(bounds))
+        while min(bounds) < self._low:
+            self._double(downward=True)
+        while max(bounds) > self._high:
+            self._double(downward=False)
+        for counts, side in zip(self._counts, sides, strict=True):
+            self._count(counts, side)
+
+    def histograms(self) -> tuple[Histogram, ...]:
+        """Return one histogram for each side."""
+        used = np.flatnonzero(sum(self._counts))
+        if not used.size:
+            return tuple(Histogram(low=0.0, high=1.0, counts=(0,) * BINS) for _ in self._counts)
+        first, joined = int(used[0]), -(-int(used[-1] - used[0] + 1) // BINS)
+        width = self._high / _FINE - self._low / _FINE
+        low, high = self._low + first * width, self._low + (first + joined * BINS) * width
+        return tuple(Histogram(low=low, high=high, counts=_joined(counts, first, joined)) for counts in self._counts)
+
+    def _double(self, downward: bool) -> None:
+        # The range of float64 is the widest possible.
+        span = min(self._high / 2 - self._low / 2, np.finfo(np.float64).max / 4) * 2
+        if downward:
+            self._low = max(self._low - span, -np.finfo(np.float64).max)
+        else:
+            self._high = min(self._high + span, np.finfo(np.float64).max)
+        for counts in self._counts:
+            merged = counts.reshape(-1, 2).sum(axis=1)
+            none = np.zeros(_FINE // 2, np.int64)
+            counts[:] = np.concatenate([none, merged] if downward else [merged, none])
+
+    def _count(self, counts: Array, side: Array) -> None:
+        flat = side.reshape(-1)
+        for start in range(0, flat.size, _CHUNK):
+            wide = flat[start : start + _CHUNK].astype(np.float64)
+            # Halves, because the difference of two large numbers may overflow.
+            share = (wide[np.isfinite(wide)] / 2 - self._low / 2) / (self._high / 2 - self._low / 2)
+            counts += np.bincount(np.clip((share * _FINE).astype(np.int64), 0, _FINE - 1), minlength=_FINE)
+
+
+def _joined(counts: Array, first: int, joined: int) -> tuple[int, ...]:
+    padded = np.concatenate([counts[first:], np.zeros(_FINE, np.int64)])[: joined * BINS]
+    return tuple(padded.reshape(BINS, joined).sum(axis=1).tolist())
+
+
+def _widened(low: float, high: float) -> tuple[float, float]:
+    """Return edges with a positive distance: a single value is in the middle."""
+    if low < high:
+        return low, high
+    margin = max(abs(low), 1.0) / 2
+    return low - margin, high + margin
+
+
+def _finite_bounds(side: Array) -> tuple[float, ...]:
+    finite = side[np.isfinite(side)]
+    return (float(finite.min()), float(finite.max())) if finite.size else ()
+
+
+MOST_CHANNELS = 256
+"""Most channels recorded for a tensor; a document with all of 4096 would be too large."""
+
+
+@dataclass(frozen=True)
+class InspectedTensor:
+    """A tensor to inspect."""
 
     name: str
     node: str
     op_type: str
     position: int
     dtype: str
-    """The candidate's."""
+    """The candidate's dtype."""
     reference_dtype: str = ""
-    """Empty where the reference has no such tensor, or there is none."""
+    """The reference's dtype; empty where it has no such tensor or there is no reference."""
     in_both: bool = False
-    """The reference has it too."""
+    """The reference has the tensor too."""
     channels: str = ""
-    """Where its channels are: `first`, `last`, `transposed` or nothing."""
+    """The place of its channels: `first`, `last`, `transposed` or empty."""
     layout: Layout | None = None
-    """As the recipe says; None guesses."""
+    """The recipe's layout; None to guess it."""
     bounds: Bounds = ()
-    """Values at which its activation ends."""
+    """Values at which its activation function saturates."""
 
 
 class TensorMeter:
-    """Begins with the first sample's values, which say shape and layout; then takes samples in, the first one too.
+    """Measures one tensor.
 
-    Values of the reference are None where it has no such tensor. Raises `RequestError` for a layout of another rank.
+    The first sample's values determine shape and layout; they must be added too. Values of the reference are None where
+    it has no such tensor. Raises `RequestError` for a layout of another rank.
     """
 
-    def __init__(self, looked: Looked, limits: Format, first: Array, reference: Array | None) -> None:
-        self.looked = looked
+    def __init__(self, tensor: InspectedTensor, limits: Format, first: Array, reference: Array | None) -> None:
+        self.tensor = tensor
         self.shape = tuple(first.shape)
-        self.layout: Layout = looked.layout or guess_layout(first.ndim, looked.channels)
+        self.layout: Layout = tensor.layout or guess_layout(first.ndim, tensor.channels)
         if RANKS.get(self.layout, first.ndim) != first.ndim:
             raise RequestError(
-                f'layout: tensor "{looked.name}" is {shape_text(first.shape)}, which cannot be {self.layout}. '
+                f'layout: tensor "{tensor.name}" is {shape_text(first.shape)}, which cannot be {self.layout}. '
                 "Give the pattern another layout, or leave it out."
             )
         self.maps: list[ActivationMap] = []
         self.compared = reference is not None
-        dtypes = (looked.dtype, looked.reference_dtype)[: 1 + self.compared]
-        self._bounds = [(*looked.bounds, *dtype_bounds(dtype)) for dtype in dtypes]
-        self._ranges = [RangeMeter(looked.name, limits) for _ in dtypes]
+        dtypes = (tensor.dtype, tensor.reference_dtype)[: 1 + self.compared]
+        self._bounds = [(*tensor.bounds, *dtype_bounds(dtype)) for dtype in dtypes]
+        self._ranges = [RangeMeter(tensor.name, limits) for _ in dtypes]
         self._saturated = [0 for _ in dtypes]
         self._histogram = SharedHistogram(len(dtypes))
         self._agreement = LayerAgreement(by_slice=True)
         self._channels: tuple[ChannelStatistics, ...] = ()
         ranked = rank_channels(first, reference, self.layout)
         self.ranked = ranked.numbers if ranked else ()
-        """Channels, those that matter most first; empty for a layout without."""
+        """Channels, most important first; empty for a layout without channels."""
         if ranked:
-            told = sorted(ranked.numbers[:MOST_CHANNELS])
-            self._channels = tuple(channel_statistics(first, reference, self.layout, told, self._bounds[0]))
+            recorded = sorted(ranked.numbers[:MOST_CHANNELS])
+            self._channels = tuple(channel_statistics(first, reference, self.layout, recorded, self._bounds[0]))
         self._channels_by = ranked.by if ranked else ""
 
     def add(self, candidate: Array, reference: Array | None) -> None:
-        """Take one sample in."""
+        """Add one sample."""
         sides = [candidate] if reference is None else [candidate, reference]
         if reference is not None and reference.shape != candidate.shape:
             raise ModelError(
-                f'tensor "{self.looked.name}" is {shape_text(candidate.shape)} where the reference has '
-                f"{shape_text(reference.shape)}, in one sample and not in the first: they cannot be compared."
+                f'tensor "{self.tensor.name}" is {shape_text(candidate.shape)} where the reference has '
+                f"{shape_text(reference.shape)}, in a later sample but not in the first: they cannot be compared."
             )
         for number, side in enumerate(sides):
             self._ranges[number].add(side)
@@ -90,16 +307,16 @@ class TensorMeter:
             self._agreement.add(reference, candidate)
 
     def record(self) -> CapturedTensor:
-        """Of everything that was added."""
-        looked, both = self.looked, self.compared
+        """Return the record of all samples added."""
+        tensor, both = self.tensor, self.compared
         ranges, histograms = [meter.range() for meter in self._ranges], self._histogram.histograms()
         return CapturedTensor(
-            tensor=looked.name,
-            node=looked.node,
-            op_type=looked.op_type,
-            position=looked.position,
-            dtype=looked.dtype,
-            reference_dtype=looked.reference_dtype if both else "",
+            tensor=tensor.name,
+            node=tensor.node,
+            op_type=tensor.op_type,
+            position=tensor.position,
+            dtype=tensor.dtype,
+            reference_dtype=tensor.reference_dtype if both else "",
             shape=self.shape,
             layout=self.layout,
             range=ranges[0],
@@ -115,15 +332,15 @@ class TensorMeter:
         )
 
     def divergence(self) -> LayerDivergence | None:
-        """How far the candidate is from the reference; None where they were not compared."""
+        """Return the candidate's divergence from the reference; None where they were not compared."""
         if not self.compared:
             return None
-        looked = self.looked
+        tensor = self.tensor
         return LayerDivergence(
-            position=looked.position,
-            node=looked.node,
-            op_type=looked.op_type,
-            tensor=looked.name,
+            position=tensor.position,
+            node=tensor.node,
+            op_type=tensor.op_type,
+            tensor=tensor.name,
             shape=self.shape,
             metrics=self._agreement.metrics(),
             worst_slice=self._agreement.worst_slice,

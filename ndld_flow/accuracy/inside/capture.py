@@ -1,25 +1,226 @@
-"""Tensors inside a model, as arrays."""
+"""Capture of the tensors inside a model as arrays; its weights stay in place."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
+from math import prod
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import TensorProto, helper
 
-from ndld_flow.accuracy.inside.inside import open_inside
-from ndld_flow.accuracy.inside.tensor_places import TensorPlace, in_parts, tensor_bytes, tensors_of
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
+from ndld_flow.models.element_types import element_of, infer_types, subgraphs_of
+from ndld_flow.models.files import load_model, read_proto
+from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.tensors import Array
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.models.unique_names import free_name
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OpenModel, SessionSettings, open_model
 
-__all__ = ["BUDGET_BYTES", "TensorPlace", "capture", "capture_part", "chosen_places", "tensors_of"]
+_SIZE_OPSET = 13
+"""Opset of a model that imports no version of the default domain."""
+
+
+def open_inside(
+    path: Path, tensors: Sequence[str], settings: SessionSettings, changed: bytes | None = None
+) -> OpenModel:
+    """Open a model with these tensors of the main graph as its outputs.
+
+    Nodes that they do not need are removed. `changed` is opened instead of the file, as by `open_model`. Raises as
+    `open_model` does.
+    """
+    proto = read_proto(path) if changed is None else onnx.ModelProto.FromString(changed)
+    outputs = {output.name: output for output in proto.graph.output}
+    _set_outputs(proto, [outputs.get(name, onnx.ValueInfoProto(name=name)) for name in tensors])
+    return open_model(path, settings, proto.SerializeToString())
+
+
+def count_elements(
+    path: Path, tensors: Sequence[str], feeds: Mapping[str, Array], settings: SessionSettings
+) -> dict[str, int]:
+    """Run a model once and return how many elements these tensors have.
+
+    No tensor is held longer than it is read.
+    """
+    proto = read_proto(path)
+    taken = {name for node in proto.graph.node for name in node.output}
+    counts = {free_name(f"{name}_size", taken): name for name in tensors}
+    proto.graph.node.extend(helper.make_node("Size", [name], [count]) for count, name in counts.items())
+    _set_outputs(proto, [helper.make_tensor_value_info(count, TensorProto.INT64, []) for count in counts])
+    if not any(entry.domain in ("", "ai.onnx") for entry in proto.opset_import):
+        proto.opset_import.append(helper.make_opsetid("", _SIZE_OPSET))
+    bound = open_model(path, settings, proto.SerializeToString()).bind(feeds)
+    bound.once()
+    return {counts[name]: int(size) for name, size in bound.outputs().items() if size is not None}
+
+
+def _set_outputs(proto: onnx.ModelProto, outputs: Sequence[onnx.ValueInfoProto]) -> None:
+    """Replace a model's outputs and remove the nodes that they do not need."""
+    graph = proto.graph
+    needed = _needed_nodes(graph, [output.name for output in outputs])
+    for index in reversed(range(len(graph.node))):
+        if index not in needed:
+            del graph.node[index]
+    kept = list(outputs)
+    del graph.output[:]
+    graph.output.extend(kept)
+
+
+def _needed_nodes(graph: onnx.GraphProto, names: Iterable[str]) -> set[int]:
+    """Return the positions of the nodes that compute these tensors. Nodes need not be sorted."""
+    makers = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
+    needed: set[int] = set()
+    waiting = list(names)
+    while waiting:
+        index = makers.get(waiting.pop())
+        if index is not None and index not in needed:
+            needed.add(index)
+            waiting += _read_by(graph.node[index])
+    return needed
+
+
+def _read_by(node: onnx.NodeProto) -> list[str]:
+    """Return the names that a node and the nodes of its bodies read; a body's own values may be among them."""
+    read = list(node.input)
+    for attribute in node.attribute:
+        for body in (attribute.g, *attribute.graphs):
+            read += [name for inner in body.node for name in _read_by(inner)]
+            read += [output.name for output in body.output]
+    return read
+
+
+_TEXT_BYTES = 64
+"""Assumed bytes of a string."""
+
+
+@dataclass(frozen=True)
+class TensorPlace:
+    """A tensor and the node that computes it."""
+
+    name: str
+    node: str
+    """The node's name, which may be empty."""
+    op_type: str
+    position: int
+    """Position of the node in the order of execution, from 0; nodes of a body come after the node that holds it."""
+    in_body: bool
+    """It is inside an If, Loop or Scan: it has no single value and cannot be captured."""
+    type: str
+    """Type in ONNX's notation: `tensor(float16)`, `seq(tensor(float))`; empty where it is not known."""
+    reads: tuple[str, ...]
+    """Names of the values that the node and its bodies read."""
+
+    @property
+    def can_be_captured(self) -> bool:
+        """Return True for a tensor of the main graph; a value of unknown type counts as a tensor."""
+        return not self.in_body and (not self.type or self.type.startswith("tensor("))
+
+
+def tensors_of(path: Path) -> tuple[TensorPlace, ...]:
+    """Return every tensor that a node computes, in the order of execution, without those inside local functions.
+
+    Raises `ModelError` when the model cannot be read.
+    """
+    state = path.stat() if path.is_file() else None
+    return _read_places(path, state and (state.st_mtime_ns, state.st_size, state.st_ino))
+
+
+@lru_cache(maxsize=4)
+def _read_places(path: Path, _state: tuple[int, int, int] | None) -> tuple[TensorPlace, ...]:
+    """Read the tensors; cached because one comparison reads the same model several times."""
+    model = load_model(path)
+    types = infer_types(model)
+    return tuple(
+        TensorPlace(
+            name=value.name,
+            node=node.name or "",
+            op_type=node.op_type,
+            position=position,
+            in_body=node.graph is not model.graph,
+            type=types.get(value, ""),
+            reads=tuple(_names_read(node)),
+        )
+        for position, node in enumerate(model.graph.all_nodes())
+        for value in node.outputs
+        if value.name
+    )
+
+
+def _names_read(node: ir.Node) -> Iterator[str]:
+    bodies = (body for graph in subgraphs_of(node) for body in graph.all_nodes())
+    for reader in (node, *bodies):
+        yield from (value.name for value in reader.inputs if value is not None and value.name)
+
+
+def tensor_bytes(
+    path: Path, places: Sequence[TensorPlace], feeds: Mapping[str, Array], settings: SessionSettings
+) -> dict[str, int]:
+    """Return tensor -> bytes of its values for these feeds, by shape inference, else by a run."""
+    counts = _inferred_counts(path, feeds)
+    unknown = [place.name for place in places if place.name not in counts and place.type]
+    if unknown:
+        counts |= count_elements(path, unknown, feeds, replace(settings, optimization="disabled"))
+    return {place.name: counts.get(place.name, 0) * _element_bytes(place.type) for place in places}
+
+
+def _inferred_counts(path: Path, feeds: Mapping[str, Array]) -> dict[str, int]:
+    model = load_model(path)
+    for value in model.graph.inputs:
+        fed = feeds.get(value.name or "")
+        if fed is not None:
+            value.shape = ir.Shape(fed.shape)
+    made = [value for node in model.graph for value in node.outputs]
+    for value in made:  # declared shapes are for all sizes, and would be kept
+        value.shape = None
+    infer_shapes(model)
+    return {value.name: prod(sizes) for value in made if value.name and (sizes := _sizes(value.shape)) is not None}
+
+
+def _sizes(shape: ir.Shape | None) -> tuple[int, ...] | None:
+    dims = None if shape is None else tuple(shape)
+    return None if dims is None or not all(isinstance(dim, int) for dim in dims) else dims  # type: ignore[return-value]
+
+
+def _element_bytes(type_: str) -> int:
+    element = element_of(type_)
+    if element == "string":
+        return _TEXT_BYTES
+    return -(-ir.DataType[element.upper()].bitwidth // 8) if element else 4
+
+
+def in_parts(sizes: Mapping[str, int], budget: int) -> list[list[str]]:
+    """Split names in their order into groups within the budget of bytes; a larger one is alone."""
+    parts: list[list[str]] = []
+    held = 0
+    for name, size in sizes.items():
+        if not parts or (parts[-1] and held + size > budget):
+            parts.append([])
+            held = 0
+        parts[-1].append(name)
+        held += size
+    return parts
+
+
+def nearest_before(places: Iterable[TensorPlace], chosen: frozenset[str]) -> dict[str, tuple[str, ...]]:
+    """Return chosen tensor -> the chosen tensors it is computed from directly, with no chosen tensor in between."""
+    sources: dict[str, frozenset[str]] = {}
+    found: dict[str, tuple[str, ...]] = {}
+    for place in places:
+        behind: frozenset[str] = frozenset().union(*(sources.get(name, frozenset()) for name in place.reads))
+        if place.name in chosen:
+            found[place.name] = tuple(sorted(behind))
+        sources[place.name] = frozenset([place.name]) if place.name in chosen else behind
+    return found
+
 
 BUDGET_BYTES = 2**29
-"""Of captured arrays held at once: what is more takes more runs."""
+"""Most bytes of captured arrays held at once; more take several runs."""
 
 Feeds = Mapping[str, Array]
 
@@ -32,27 +233,27 @@ def capture(
     scratch: Path,
     budget: int = BUDGET_BYTES,
 ) -> Iterator[dict[str, Array]]:
-    """Run a model on every sample and give the values of these tensors, one dict a sample.
+    """Run a model on every sample and yield the values of these tensors, one dict a sample.
 
-    Where a sample's are more bytes than `budget`, the model is run several times over all samples, and the arrays are
-    mapped from files in `scratch`, which go when the next sample is asked for. Tensors in bodies, and what is no
-    tensor, are left out. External data is read by ONNX Runtime from where it lies. Raises `RequestError` for a name
-    that no node of the model makes, `ModelError` and `BackendError` as `open_model`.
+    Where a sample's tensors exceed `budget` bytes, the model runs several times over all samples, and the arrays are
+    mapped from files in `scratch`, which are deleted with the next sample. Tensors in bodies and non-tensors are left
+    out. ONNX Runtime reads external data from its original place. Raises `RequestError` for a name that no node of the
+    model computes, `ModelError` and `BackendError` as `open_model`.
     """
     places = chosen_places(path, tensors)
     return _captured(path, places, samples, replace(settings, memory_reuse=False), scratch, budget)
 
 
 def chosen_places(path: Path, tensors: Sequence[str] | None) -> tuple[TensorPlace, ...]:
-    """The tensors of these names (None: all but constants) that can be captured, in the order of execution.
+    """Return the tensors of these names (None: all but constants) that can be captured, in the order of execution.
 
-    Raises `RequestError` for a name that no node of the model makes.
+    Raises `RequestError` for a name that no node of the model computes.
     """
     places = tensors_of(path)
     known = {place.name for place in places}
     for name in tensors or ():
         if name not in known:
-            raise RequestError(f'no node of {path} makes a tensor "{name}"; {suggest(name, known)}')
+            raise RequestError(f'no node of {path} computes a tensor "{name}"; {suggest(name, known)}')
     wanted = {place.name for place in places if place.op_type != "Constant"} if tensors is None else set(tensors)
     return tuple(place for place in places if place.name in wanted and place.can_be_captured)
 
@@ -64,7 +265,7 @@ def capture_part(
     settings: SessionSettings,
     changed: bytes | None = None,
 ) -> Iterator[dict[str, Array]]:
-    """The values of these tensors, all held at once, one dict a sample; what turns out to be no tensor is left out.
+    """Yield the values of these tensors, all held at once, one dict a sample; non-tensors are left out.
 
     `changed` is run instead of the file, as by `open_model`.
     """
@@ -99,13 +300,13 @@ def _captured(
             for index, (name, array) in enumerate(arrays.items()):
                 stored[sample][name] = _Stored(array, scratch / f"captured-{sample}-{number}-{index}")
     for tensors in stored:
-        yield {name: one.mapped() for name, one in tensors.items()}
-        for one in tensors.values():
-            one.path.unlink(missing_ok=True)
+        yield {name: stored_array.mapped() for name, stored_array in tensors.items()}
+        for stored_array in tensors.values():
+            stored_array.path.unlink(missing_ok=True)
 
 
 class _Stored:
-    """An array in a file; those of no elements, and of text, stay in memory."""
+    """An array in a file; empty arrays and text stay in memory."""
 
     def __init__(self, array: Array, path: Path) -> None:
         self.path, self._shape, self._dtype = path, array.shape, array.dtype

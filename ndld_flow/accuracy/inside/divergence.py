@@ -1,17 +1,33 @@
-"""How far two runs of a model diverge, layer by layer."""
+"""Divergence of two runs of a model, layer by layer, and the first divergent layer.
+
+A layer is off when it has NaN or infinities that the reference does not have there, when the error of one of its slices
+exceeds the bounds on slices, or when its noise exceeds what the other bounds allow; all of these are relative to the
+layer's own signal. That alone is not enough: a tensor of small values may be far off and then be added to large correct
+ones, and errors may cancel out. So a layer counts only where its error persists: where a chain of layers that are off
+leads from it to one that no other layer reads. The first of those in the order of execution is the origin. Where NaN or
+infinities persist, it is the first layer that has them, because nothing before is as severe.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import tee
 from pathlib import Path
 
-from ndld_flow.accuracy.inside.beginning import first_divergent
-from ndld_flow.accuracy.inside.capture import BUDGET_BYTES, capture_part, chosen_places
-from ndld_flow.accuracy.inside.layer_agreement import LayerAgreement
-from ndld_flow.accuracy.inside.ranges import FORMAT_LIMITS, RangeMeter
-from ndld_flow.accuracy.inside.tensor_places import TensorPlace, in_parts, nearest_before, tensor_bytes, tensors_of
+from ndld_flow.accuracy.inside.capture import (
+    BUDGET_BYTES,
+    TensorPlace,
+    capture_part,
+    chosen_places,
+    in_parts,
+    nearest_before,
+    tensor_bytes,
+    tensors_of,
+)
+from ndld_flow.accuracy.inside.tensor_statistics import FORMAT_LIMITS, LayerAgreement, RangeMeter
+from ndld_flow.accuracy.slices import SLICE_METRICS
 from ndld_flow.models.declared_inputs import model_inputs
 from ndld_flow.models.element_types import element_of
 from ndld_flow.models.tensors import Array
@@ -21,18 +37,62 @@ from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 from ndld_flow.samples.feeds import Feed
 from ndld_flow.samples.generated_values import is_float
 
-__all__ = ["Observed", "Progress", "diverge", "first_divergent"]
+USUAL_NOISE = 0.045
+"""Relative RMS allowed where no bound is relative to the signal: that of a cosine of 0.999."""
+
+
+def allowed_noise(bounds: Mapping[str, float]) -> float:
+    """Return the largest rms(c - r) / rms(r) that the bounds on outputs allow, by the strictest of them.
+
+    A cosine of C allows noise orthogonal to the signal of sqrt(1 / C^2 - 1); an SNR of S dB allows 10^(-S / 20).
+    `relative_rms` is that noise itself. Other metrics depend on the scale or the number of values.
+    """
+    allowed = []
+    if 0 < bounds.get("cosine", 0.0) <= 1:
+        allowed.append(math.sqrt(1 / bounds["cosine"] ** 2 - 1))
+    if "snr_db" in bounds:
+        allowed.append(10 ** (-bounds["snr_db"] / 20))
+    if "relative_rms" in bounds:
+        allowed.append(bounds["relative_rms"])
+    return min(allowed, default=math.inf if "slice_rms" in bounds else USUAL_NOISE)
+
+
+def first_divergent(layers: Sequence[LayerDivergence], bounds: Mapping[str, float]) -> LayerDivergence | None:
+    """Return the layer where the divergence begins, or None. `bounds` are `Tolerance.bounds()`.
+
+    `layers` are in the order of execution, as `diverge` returns them.
+    """
+    allowed = {name: bound for name, bound in bounds.items() if name in SLICE_METRICS}
+    allowed["relative_rms"] = allowed_noise(bounds)
+    persistent = _persistent(layers, {layer.tensor for layer in layers if _is_off(layer, allowed)})
+    return next((layer for layer in persistent if layer.nonfinite), next(iter(persistent), None))
+
+
+def _is_off(layer: LayerDivergence, allowed: Mapping[str, float]) -> bool:
+    return layer.nonfinite > 0 or any(layer.metrics.get(name, 0.0) > bound for name, bound in allowed.items())
+
+
+def _persistent(layers: Sequence[LayerDivergence], off: set[str]) -> list[LayerDivergence]:
+    """Return the layers that are off and lead, only through layers that are off, to one that no layer reads."""
+    read = {name for layer in layers for name in layer.reads}
+    persists: set[str] = set()
+    for layer in reversed(layers):
+        if layer.tensor in off and (layer.tensor not in read or layer.tensor in persists):
+            persists.add(layer.tensor)
+            persists.update(layer.reads)
+    return [layer for layer in layers if layer.tensor in persists and layer.tensor in off]
+
 
 Progress = Callable[[int, int, str], None]
 """`progress(done, total, what)`"""
 Feeds = Mapping[str, Array]
 _FLOATS = ("bfloat16", "double", "float", "float16", "")
-"""Elements that are compared; the last is that of a tensor whose type is not known."""
+"""Element types that are compared; the empty one stands for an unknown type."""
 
 
 @dataclass(frozen=True)
 class Observed:
-    """A model that is run to look inside."""
+    """A model whose inner tensors are captured."""
 
     path: Path
     settings: SessionSettings
@@ -47,7 +107,7 @@ class _Layer:
     agreement: LayerAgreement = field(default_factory=lambda: LayerAgreement(by_slice=True))
     shape: tuple[int, ...] = ()
     comparable: bool = False
-    """It turned out to be of floats, and of the same shape in both."""
+    """It is float, and of the same shape in both models."""
 
     def add(self, reference: Array | None, candidate: Array | None) -> None:
         if reference is None or candidate is None or reference.shape != candidate.shape:
@@ -82,13 +142,13 @@ def diverge(
     precision: str = "",
     progress: Progress = lambda done, total, what: None,
 ) -> tuple[LayerDivergence, ...]:
-    """Compare the floats that both models have inside, by name, in the order of the reference's execution.
+    """Compare the float tensors that both models have, by name, in the order of the reference's execution.
 
-    `samples` are named as the reference's inputs, and read once for each part of the layers that fits in memory; each
-    model runs once for a sample and part. `tensors` are the reference's names to compare, None for all. `precision`
-    (`fp16`, `bf16`, ...) adds the reference's ranges against that format. What has another shape in the candidate is
-    left out. Raises `RequestError` for a name that the reference does not have, `ModelError` and `BackendError` when a
-    model cannot be run.
+    `samples` use the names of the reference's inputs, and are read once for each part of the layers that fits in
+    memory; each model runs once for a sample and part. `tensors` are the reference's names to compare, None for all.
+    `precision` (`fp16`, `bf16`, ...) adds the reference's ranges against that format. Tensors of another shape in the
+    candidate are left out. Raises `RequestError` for a name that the reference does not have, `ModelError` and
+    `BackendError` when a model cannot be run.
     """
     layers = _layers(reference, candidate, tensors, precision)
     first = next(iter(samples), None)

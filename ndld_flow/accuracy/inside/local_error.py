@@ -1,4 +1,4 @@
-"""What every node alone does wrong at reduced precision: each is fed the reference's exact values."""
+"""The error of every node by itself at reduced precision: a twin of each node is fed the reference's exact values."""
 
 from __future__ import annotations
 
@@ -6,21 +6,182 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.accuracy.inside.capture import BUDGET_BYTES, capture_part
-from ndld_flow.accuracy.inside.layer_agreement import LayerAgreement
-from ndld_flow.accuracy.inside.ranges import RangeMeter
-from ndld_flow.accuracy.inside.reduced_twins import Twin, add_twins, rounded_bytes
-from ndld_flow.accuracy.inside.tensor_places import in_parts, tensor_bytes, tensors_of
+from ndld_flow.accuracy.inside.capture import BUDGET_BYTES, capture_part, in_parts, tensor_bytes, tensors_of
+from ndld_flow.accuracy.inside.tensor_statistics import LayerAgreement, RangeMeter
 from ndld_flow.base.errors import RequestError
+from ndld_flow.models.control_flow_ties import CONTROL_FLOW
+from ndld_flow.models.element_types import infer_types, subgraphs_of, tensor_of
 from ndld_flow.models.files import load_model, proto_in_place, save_model
-from ndld_flow.models.float_tensors import FORMATS, Loss
+from ndld_flow.models.float_tensors import FORMATS, Loss, RoundedTensor
 from ndld_flow.models.node_precision import FLOATING
+from ndld_flow.models.op_signatures import Signature, is_op, signature_of
+from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.tensors import Array
+from ndld_flow.models.type_groups import MOVES, constant_tensor
+from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.records.divergence import TensorRange
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+
+_FP32 = tensor_of(ir.DataType.FLOAT)
+_WITHOUT_TWIN = (
+    *MOVES,
+    *CONTROL_FLOW,
+    "Bernoulli",
+    "Cast",
+    "CastLike",
+    "Constant",
+    "ConstantOfShape",
+    "EyeLike",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+)
+"""Operators that compute nothing, or that are random."""
+_STORED_BYTES = 2**20
+"""Larger weights are not stored a second time, but rounded when the model runs."""
+
+
+@dataclass(frozen=True)
+class Twin:
+    """A node and its twin."""
+
+    node: ir.Node
+    position: int
+    """Position of the node in the order of execution."""
+    outputs: Mapping[str, str]
+    """The node's fp32 outputs -> the twin's."""
+    inputs: tuple[str, ...]
+    """Inputs of the node that are rounded for the twin, except weights."""
+    weights: tuple[RoundedTensor, ...]
+
+    def losses(self) -> tuple[Loss, ...]:
+        """Return the loss of each weight; reads the weights that were not stored a second time."""
+        for weight in self.weights:
+            if not weight.loss.largest:
+                for _ in weight.pieces():
+                    pass
+        return tuple(weight.loss for weight in self.weights)
+
+
+def rounded_bytes(twin: Twin) -> int:
+    """Return the bytes of its weights that are rounded when the model runs.
+
+    ONNX Runtime holds all of them, in fp32, at once.
+    """
+    large = (weight for weight in twin.weights if weight.source.nbytes > _STORED_BYTES)
+    return sum(weight.source.nbytes for weight in large)
+
+
+def add_twins(model: ir.Model, dtype: ir.DataType) -> list[Twin]:
+    """Add a twin to each node of the main graph that can have the precision, in place; return them in the order of
+    nodes.
+    """
+    maker = _TwinMaker(model, dtype)
+    nodes = list(enumerate(model.graph.all_nodes()))
+    reduced_outputs = (maker.twin(node, position) for position, node in nodes if node.graph is model.graph)
+    return [twin for twin in reduced_outputs if twin is not None]
+
+
+class _TwinMaker:
+    def __init__(self, model: ir.Model, dtype: ir.DataType) -> None:
+        self._graph = model.graph
+        self._opsets = model.opset_imports
+        self._dtype = dtype
+        self._types = infer_types(model)
+        self._names = UniqueNames(model)
+        self._rounded: dict[ir.Value, ir.Value] = {}
+        self._weights: dict[ir.Value, RoundedTensor] = {}
+
+    def twin(self, node: ir.Node, position: int) -> Twin | None:
+        """Append a node's twin to the graph, or return None where it cannot have one."""
+        signature = signature_of(node, self._opsets)
+        if signature is None or is_op(node, *_WITHOUT_TWIN) or any(subgraphs_of(node)):
+            return None
+        reduced_outputs = list(self._reducible(node.outputs, signature.outputs, signature))
+        if not any(reduced_outputs):
+            return None
+        read = list(self._reducible(node.inputs, signature.inputs, signature))
+        inputs = [self._round(value) if reduced else value for value, reduced in zip(node.inputs, read, strict=True)]
+        outputs = self._copy(node, inputs)
+        pairs = [
+            (value, twin)
+            for value, twin, reduced in zip(node.outputs, outputs, reduced_outputs, strict=True)
+            if reduced
+        ]
+        rounded = dict.fromkeys(value for value, reduced in zip(node.inputs, read, strict=True) if value and reduced)
+        return Twin(
+            node,
+            position,
+            {value.name or "": self._round_trip(twin).name or "" for value, twin in pairs},
+            tuple(value.name or "" for value in rounded if constant_tensor(value) is None),
+            tuple(self._weights[value] for value in rounded if value in self._weights),
+        )
+
+    def _reducible(
+        self, values: Sequence[ir.Value | None], variables: Sequence[str], signature: Signature
+    ) -> Iterator[bool]:
+        """Yield for each port of a node whether it is fp32 and may have the reduced type."""
+        reduced = tensor_of(self._dtype)
+        for index, value in enumerate(values):
+            admitted = index < len(variables) and signature.admits(variables[index], reduced)
+            yield bool(value is not None and value.name and admitted and self._types.get(value) == _FP32)
+
+    def _round(self, value: ir.Value | None) -> ir.Value | None:
+        """Return a value rounded to the reduced precision, in fp32."""
+        if value is not None and value not in self._rounded:
+            tensor = constant_tensor(value)
+            if tensor is None:
+                self._rounded[value] = self._round_trip(value)
+            else:
+                self._rounded[value] = value if isinstance(tensor, SparseInitializer) else self._weight(value, tensor)
+        return None if value is None else self._rounded[value]
+
+    def _weight(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
+        """Return a weight as `convert_fp16` stores it: finite values beyond the range become the largest number."""
+        weight = self._weights[value] = RoundedTensor(tensor, self._dtype, value.name or "", lambda name: None)
+        if tensor.nbytes <= _STORED_BYTES:
+            return self._constant(value, weight.numpy().astype(np.float32))
+        largest = np.array(FORMATS[self._dtype].largest, np.float32)
+        below = self._add("Min", [value, self._constant(value, largest)], value)
+        return self._round_trip(self._add("Max", [below, self._constant(value, -largest)], value))
+
+    def _round_trip(self, value: ir.Value) -> ir.Value:
+        to = (ir.AttrInt64("to", dtype.value) for dtype in (self._dtype, ir.DataType.FLOAT))
+        return self._add("Cast", [self._add("Cast", [value], value, next(to))], value, next(to))
+
+    def _add(self, op_type: str, inputs: Sequence[ir.Value], like: ir.Value, *attributes: ir.Attr) -> ir.Value:
+        output = ir.Value(name=self._names.value(f"{like.name}_{op_type.lower()}"))
+        name = self._names.node(output.name or "")
+        self._graph.append(ir.Node("", op_type, inputs, attributes, outputs=[output], name=name))
+        return output
+
+    def _copy(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> Sequence[ir.Value]:
+        """Append a copy of the node with other inputs."""
+        names = (value.name and self._names.value(f"{value.name}_alone") for value in node.outputs)
+        copy = ir.Node(
+            node.domain,
+            node.op_type,
+            inputs,
+            node.attributes,
+            outputs=[ir.Value(name=name) for name in names],
+            name=self._names.node(f"{node.name or node.op_type}_alone"),
+        )
+        self._graph.append(copy)
+        return copy.outputs
+
+    def _constant(self, like: ir.Value, array: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> ir.Value:
+        name = self._names.value(f"{like.name}_stored")
+        value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(ir.DataType.FLOAT))
+        value.const_value = ir.Tensor(array, name=name)
+        self._graph.register_initializer(value)
+        return value
+
 
 _FIRST_OPSET_OF_BF16 = 13
 
@@ -32,30 +193,30 @@ class LocalError:
     node: str
     op_type: str
     position: int
-    """In the order of execution, once local functions are inlined."""
+    """Position in the order of execution, after local functions are inlined."""
     outputs: tuple[str, ...]
     relative_rms: float
-    """rms(c - r) / rms(r) of its worst output and sample, over what is finite in both (0 where nothing is); c is
-    computed from rounded inputs and weights, in fp32, and rounded."""
+    """rms(c - r) / rms(r) of its worst output and sample, over elements that are finite in both (0 without any); c
+    is computed in fp32 from rounded inputs and weights, and rounded."""
     nonfinite: int
     """Elements of its outputs that are NaN or infinite only at reduced precision."""
     output_ranges: tuple[TensorRange, ...]
-    """The exact outputs against the format: what overflows or vanishes when they are stored."""
+    """Ranges of the exact outputs in the format: values that overflow or underflow when stored."""
     input_ranges: tuple[TensorRange, ...]
-    """The exact inputs against the format, weights excepted: what has overflowed before."""
+    """Ranges of the exact inputs in the format, except weights: values that overflowed earlier."""
     weights: tuple[Loss, ...]
-    """Its weights and what each loses: `clamped`, `vanished`, `largest`."""
+    """Its weights and the loss of each: `clamped`, `vanished`, `largest`."""
 
 
 def local_errors(
     source: Path, precision: str, samples: Collection[Mapping[str, Array]], settings: SessionSettings, scratch: Path
 ) -> dict[str, LocalError]:
-    """First output of a node -> what it does wrong at `fp16` or `bf16`, for every fp32 node that can be of it.
+    """Return first output of a node -> its error at `fp16` or `bf16`, for every fp32 node that can have that type.
 
-    Each node has a twin in one model, which is run once for a sample, or more often where not all values fit in memory;
-    weights on disk stay there. Inputs and weights are rounded as `convert_fp16` stores them. Nodes that only move data,
-    that make no floats, control flow and nodes in bodies are left out. In the order of execution. Raises `RequestError`
-    for bf16 before opset 13, `ModelError` when the model cannot be read or run.
+    Each node has a reduced copy in one model, which runs once for a sample, or more often where not all values fit in
+    memory; weights on disk stay there. Inputs and weights are rounded as `convert_fp16` stores them. Nodes that only
+    move data, that compute no floats, control flow and nodes in bodies are left out. The order is that of execution.
+    Raises `RequestError` for bf16 before opset 13, `ModelError` when the model cannot be read or run.
     """
     model, path = _prepared(source, scratch)
     dtype = FLOATING[precision]
@@ -80,7 +241,7 @@ def local_errors(
 
 
 def _prepared(source: Path, scratch: Path) -> tuple[ir.Model, Path]:
-    """A model without local functions, its nodes in order; and the file it is in."""
+    """Return a sorted model without local functions, and the file that holds it."""
     model = load_model(source)
     functions = len(model.functions)
     prepare(model, source)
@@ -92,7 +253,7 @@ def _prepared(source: Path, scratch: Path) -> tuple[ir.Model, Path]:
 
 
 class _Measured:
-    """What is known of the tensors of a model and of the twins of its nodes."""
+    """Agreements and ranges of the tensors of a model and of the reduced copies of its nodes."""
 
     def __init__(self, twins: Sequence[Twin], dtype: ir.DataType) -> None:
         self._twins = twins
@@ -102,7 +263,7 @@ class _Measured:
         self._ranges = {name: RangeMeter(name, FORMATS[dtype]) for name in tensors}
 
     def parts(self, path: Path, feeds: Mapping[str, Array], settings: SessionSettings) -> list[list[str]]:
-        """Tensors to be had at once: those of the model, and behind each the twin's."""
+        """Return groups of tensors to capture at once: those of the model, followed by the copies'."""
         places = [place for place in tensors_of(path) if place.name in self._ranges and place.can_be_captured]
         sizes = tensor_bytes(path, places, feeds, settings)
         rounded = {name: rounded_bytes(twin) for twin in self._twins for name in twin.outputs}
@@ -111,14 +272,14 @@ class _Measured:
         return [[*part, *(self._alone[name] for name in part if name in self._alone)] for part in parts]
 
     def add_inputs(self, samples: Collection[Mapping[str, Array]]) -> None:
-        """Take in what the model is fed."""
+        """Add the model's inputs."""
         for feeds in samples:
             for name, array in feeds.items():
                 if name in self._ranges:
                     self._ranges[name].add(array)
 
     def add(self, arrays: Mapping[str, Array]) -> None:
-        """Take in what one sample came to."""
+        """Add the tensors of one sample."""
         for name, array in arrays.items():
             if name in self._ranges:
                 self._ranges[name].add(array)
@@ -126,7 +287,7 @@ class _Measured:
                 self._agreements[name].add(array, arrays[self._alone[name]])
 
     def errors(self) -> Iterator[LocalError]:
-        """One for each node."""
+        """Yield the error of each node."""
         ranges = {name: meter.range() for name, meter in self._ranges.items()}
         for twin in self._twins:
             agreements = [self._agreements[name] for name in twin.outputs]

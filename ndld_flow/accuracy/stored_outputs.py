@@ -1,4 +1,4 @@
-"""Outputs of one model on every sample, kept in files: they may be more than memory holds."""
+"""Outputs of one model on every sample, stored in files because they may exceed memory."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ndld_flow.models.tensors import Array
 from ndld_flow.samples.generated_values import is_float
 
 Outputs = Mapping[str, Array | None]
-"""None for an output that is no tensor."""
+"""Output name -> array; None for an output that is not a tensor."""
 
 
-class KeptOutputs:
-    """Sample after sample, in the order they were kept."""
+class StoredOutputs:
+    """Stored outputs, sample by sample, in the order they were stored."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._samples: list[dict[str, Path | None]] = []
 
-    def keep(self, outputs: Outputs) -> None:
+    def add(self, outputs: Outputs) -> None:
         kept: dict[str, Path | None] = {}
         for number, (name, array) in enumerate(outputs.items()):
             path = self._folder / f"{len(self._samples)}-{number}.npy"
@@ -34,11 +34,13 @@ class KeptOutputs:
         return len(self._samples)
 
     def __getitem__(self, sample: int) -> dict[str, Array | None]:
-        """The outputs of one sample by name; bfloat16 and its like as `storable` makes them."""
+        """Return the outputs of one sample by name; types unknown to .npy files are converted as by `storable`."""
         return {name: None if path is None else _load(path) for name, path in self._samples[sample].items()}
 
     def samples_of(self, name: str) -> Callable[[], Iterator[Array]]:
-        """Return a function that yields one output, sample by sample; nothing for an output that is no tensor."""
+        """Return a function that yields one output, sample by sample; it yields nothing for an output that is not a
+        tensor.
+        """
         return lambda: (array for outputs in self for array in [outputs[name]] if array is not None)
 
     def __iter__(self) -> Iterator[dict[str, Array | None]]:
@@ -46,7 +48,9 @@ class KeptOutputs:
 
 
 def storable(array: Array) -> Array:
-    """What a .npy file can hold: strings of one length, and bfloat16 and its like as float32 (which is exact)."""
+    """Return an array that a .npy file can hold: strings of fixed length, and bfloat16 and the like as float32, which
+    is exact.
+    """
     if array.dtype.kind == "O":
         return array.astype(str)
     if array.dtype.isbuiltin != 1:

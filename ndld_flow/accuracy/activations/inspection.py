@@ -1,0 +1,333 @@
+"""Capture and measurement of the tensors inside a model, and inside a reference, on the same samples."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import repeat, tee
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from ndld_flow.accuracy.activations.feeding import Arrays, Feeding, Noise
+from ndld_flow.accuracy.activations.layouts import Layout
+from ndld_flow.accuracy.activations.maps import MapFiles, MapLimits
+from ndld_flow.accuracy.activations.selection import ModelView, TensorSelection, choose
+from ndld_flow.accuracy.activations.tensor_meter import InspectedTensor, TensorMeter
+from ndld_flow.accuracy.inside.capture import capture
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.name_patterns import name_matcher
+from ndld_flow.base.text import suggest
+from ndld_flow.inputs import InputSpec
+from ndld_flow.models.declared_inputs import model_inputs
+from ndld_flow.models.files import load_model, save_model
+from ndld_flow.models.float_tensors import Format
+from ndld_flow.models.tensors import Array, shape_text
+from ndld_flow.precision.emulate.stored_model import emulate_stored
+from ndld_flow.records.activations import Activations
+from ndld_flow.runtimes.onnxruntime.execution_providers import full_name
+from ndld_flow.runtimes.onnxruntime.model_matching import shared_inputs
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.samples.generated_values import is_float
+from ndld_flow.samples.sample_settings import SampleSettings
+
+
+def truncate_after(source: Path, target: Path, until: str) -> tuple[str, ...]:
+    """Write the model up to a tensor, or a node with all its outputs; return the tensors that end it.
+
+    All nodes before it in the order of execution stay, and all inputs. Raises `RequestError` with the nearest name
+    where the main graph has neither such a tensor nor such a node.
+    """
+    model = load_model(source)
+    graph = model.graph
+    last, ends = _found(graph, until)
+    later = _behind(graph, last)
+    graph.outputs[:] = ends
+    graph.remove(later, safe=True)
+    unused = [name for name, value in graph.initializers.items() if not value.uses() and not value.is_graph_input()]
+    for name in unused:
+        del graph.initializers[name]
+    save_model(model, target)
+    return tuple(value.name or "" for value in ends)
+
+
+def _found(graph: ir.Graph, until: str) -> tuple[ir.Node, list[ir.Value]]:
+    for node in graph:
+        ends = [value for value in node.outputs if value.name == until]
+        if ends:
+            return node, ends
+    for node in graph:
+        if node.name == until:
+            return node, [value for value in node.outputs if value.name]
+    raise RequestError(f'until: the model has no tensor and no node "{until}"; {suggest(until, _names(graph))}')
+
+
+def _behind(graph: ir.Graph, last: ir.Node) -> list[ir.Node]:
+    nodes = list(graph)
+    return nodes[nodes.index(last) + 1 :]
+
+
+def _names(graph: ir.Graph) -> Iterator[str]:
+    for node in graph:
+        yield from (value.name for value in node.outputs if value.name)
+        yield from filter(None, (node.name,))
+
+
+_CUT, _STORED = "cut.onnx", "stored.onnx"
+
+
+@dataclass(frozen=True)
+class InspectedModel:
+    """One of the models to inspect."""
+
+    path: Path
+    label: str
+
+
+@contextmanager
+def report_original_paths(folders: Mapping[Path, InspectedModel]) -> Iterator[None]:
+    """Replace paths of temporary models in a `RequestError` by the original model.
+
+    The temporary model is unknown to the user, and deleted by then.
+    """
+    try:
+        yield
+    except RequestError as error:
+        message = str(error)
+        for folder, side in folders.items():
+            given = f"{side.label} ({side.path})"
+            for name in (_CUT, _STORED):
+                message = message.replace(str(folder / name), given)
+        error.args = (message,)
+        raise
+
+
+def truncate_model(side: InspectedModel, until: str, scratch: Path) -> InspectedModel:
+    """Return the model up to `until`, or as it is where that is empty."""
+    if not until:
+        return side
+    target = scratch / _CUT
+    truncate_after(side.path, target, until)
+    return InspectedModel(target, side.label)
+
+
+def truncate_reference(side: InspectedModel, until: str, scratch: Path) -> tuple[InspectedModel, tuple[str, ...]]:
+    """Truncate the reference, which runs whole where it has no such tensor; return a note about that too."""
+    try:
+        return truncate_model(side, until, scratch), ()
+    except RequestError:
+        return side, (f"{side.label} has no tensor or node {until} and ran to its end",)
+
+
+@dataclass(frozen=True)
+class PreparedModel:
+    """A model that is ready to run."""
+
+    view: ModelView
+    """View of the model as stored."""
+    running: Path
+    """The model that runs in its place."""
+    settings: SessionSettings
+    scratch: Path
+    emulated: bool
+    notes: tuple[str, ...]
+
+    def captured(self, names: Sequence[str], samples: Iterator[Mapping[str, Array]]) -> Iterator[dict[str, Array]]:
+        """Yield the values of these tensors and inputs, one dict a sample; non-tensors are left out."""
+        inside = [name for name in names if name not in self.view.inputs]
+        outside = [name for name in names if name in self.view.inputs]
+        fed: deque[Mapping[str, Array]] = deque()  # `capture` may read several samples before it yields the first
+
+        def noted() -> Iterator[Mapping[str, Array]]:
+            for arrays in samples:
+                fed.append(arrays)
+                yield arrays
+
+        for found in capture(self.running, inside, noted(), self.settings, self.scratch):
+            arrays = fed.popleft()
+            yield {name: arrays[name] for name in outside} | found
+
+
+def prepare_model(
+    side: InspectedModel, shapes: Mapping[str, tuple[int, ...]], stored: bool, settings: SessionSettings, scratch: Path
+) -> PreparedModel:
+    """Prepare a model to run on inputs of these shapes; `stored` rounds its fp16 and bf16 tensors after every node."""
+    target = scratch / _STORED
+    emulated = emulate_stored(side.path, target) if stored else None
+    running = side.path if emulated is None else target
+    notes = () if emulated is None else tuple(f"{side.label}: {note}" for note in emulated.notes)
+    return PreparedModel(ModelView(side.path, shapes), running, settings, scratch, emulated is not None, notes)
+
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """The tensors to inspect, the samples, and limits of the maps."""
+
+    settings: SessionSettings
+    given: Mapping[str, InputSpec]
+    samples: SampleSettings
+    selection: TensorSelection
+    limits: Format
+    maps: MapLimits
+    until: str = ""
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
+    """Pattern -> layout of the tensors that match it; the first match counts."""
+    noise: Noise | None = None
+    stored: bool = True
+    """Round fp16 and bf16 tensors to their type after every node."""
+
+
+def inspect_tensors(
+    candidate: InspectedModel,
+    reference: InspectedModel | None,
+    request: Request,
+    out: Path,
+    scratch: Path,
+    progress: Progress,
+) -> Activations:
+    """Run on all samples and describe the selected tensors; write maps and images into `out`.
+
+    The tensors of one sample are held at a time. Raises `RequestError` for names that the model does not have and for
+    settings that cannot be met; `ModelError` and `BackendError` when a model cannot be run.
+    """
+    progress(0, 0, "reading the model")
+    folders = {scratch / "candidate": candidate, scratch / "reference": reference or candidate}
+    for folder in folders:
+        folder.mkdir()
+    with report_original_paths(folders):
+        return _inspect(candidate, reference, request, out, tuple(folders), progress)
+
+
+def _inspect(
+    candidate: InspectedModel,
+    reference: InspectedModel | None,
+    request: Request,
+    out: Path,
+    folders: tuple[Path, ...],
+    progress: Progress,
+) -> Activations:
+    cut = truncate_model(candidate, request.until, folders[0])
+    cut_reference, notes = truncate_reference(reference, request.until, folders[1]) if reference else (None, ())
+    inputs = shared_inputs(model_inputs((cut_reference or cut).path), model_inputs(cut.path))
+    feeding = Feeding(inputs, request.given, request.samples, request.noise, candidate.label)
+    shapes = feeding.first_shapes()
+    own = {feeding.candidate_name(name): shape for name, shape in shapes.items()}
+    mine = prepare_model(cut, own, request.stored, request.settings, folders[0])
+    other = (
+        prepare_model(cut_reference, shapes, request.stored, request.settings, folders[1]) if cut_reference else None
+    )
+    inspection = _Inspection(_select_tensors(mine.view, other.view if other else None, request), request, out)
+    inspection.run(mine, other, feeding, progress)
+    notes_of_all = (*notes, *mine.notes, *(other.notes if other else ()), *feeding.notes, *inspection.notes)
+    tensors = tuple(meter.record() for meter in inspection.meters)
+    return Activations(
+        model=candidate.label,
+        reference=reference.label if reference else "",
+        provider=full_name(request.settings.provider),
+        arithmetic="stored" if any(side.emulated for side in (mine, other) if side) else "native",
+        range_format=request.limits.precision,
+        noise=request.noise.describe(compared=reference is not None) if request.noise else "",
+        stopped_at=request.until,
+        samples=feeding.record(),
+        tensors=tensors,
+        divergence=tuple(layer for meter in inspection.meters if (layer := meter.divergence())),
+        first_nonfinite=next((each.tensor for each in tensors if each.range.nan_count or each.range.inf_count), ""),
+        notes=tuple(dict.fromkeys(notes_of_all)),
+    )
+
+
+def _select_tensors(view: ModelView, reference: ModelView | None, request: Request) -> list[InspectedTensor]:
+    """Return the tensors to inspect, in order. Raises `RequestError` for names and patterns that match nothing."""
+    names = choose(view.choice(reference), request.selection)
+    layouts = _layouts(names, view, request.layouts)
+    return [
+        InspectedTensor(
+            name=name,
+            node=place.node if (place := view.places.get(name)) else "",
+            op_type=place.op_type if place else "Input",
+            position=place.position if place else -1,
+            dtype=view.dtype(name),
+            reference_dtype=reference.dtype(name) if reference and name in reference else "",
+            in_both=reference is not None and name in reference,
+            channels=view.channels(name),
+            layout=layouts.get(name),
+            bounds=view.bounds(name),
+        )
+        for name in names
+    ]
+
+
+def _layouts(names: Sequence[str], view: ModelView, patterns: Mapping[str, Layout]) -> dict[str, Layout]:
+    found: dict[str, Layout] = {}
+    for pattern, layout in patterns.items():
+        matches = name_matcher(pattern)
+        matching = [
+            name for name in names if matches(name) or (name in view.places and matches(view.places[name].node))
+        ]
+        if not matching:
+            raise RequestError(f'layout: no captured tensor matches "{pattern}"; {suggest(pattern, names)}')
+        for name in matching:
+            found.setdefault(name, layout)
+    return found
+
+
+class _Inspection:
+    """Runs both models sample by sample and feeds a meter for every tensor."""
+
+    def __init__(self, tensor: Sequence[InspectedTensor], request: Request, out: Path) -> None:
+        self._looked, self._request, self._out = tensor, request, out
+        self.meters: list[TensorMeter] = []
+        self.notes: list[str] = []
+
+    def run(self, mine: PreparedModel, other: PreparedModel | None, feeding: Feeding, progress: Progress) -> None:
+        """Run all samples, each on both models before the next."""
+        shown = self._request.maps.samples
+        fed = feeding.samples(self._out, shown)
+        # `tee` would buffer every sample for a branch that is never read.
+        first, second = tee(fed) if other else (fed, iter(()))
+        names = [tensor.name for tensor in self._looked]
+        both = [tensor.name for tensor in self._looked if tensor.in_both]
+        ours = mine.captured(names, (each.candidate for each in first))
+        theirs = other.captured(both, (each.reference for each in second)) if other else repeat({})
+        files = MapFiles(self._out, self._request.maps, min(shown, len(feeding)))
+        for number, (candidate, reference) in enumerate(zip(ours, theirs, strict=False)):
+            progress(number, len(feeding), f"inspecting {feeding.shown[number].label}")
+            self.meters = self.meters or list(self._new_meters(candidate, reference))
+            captured = [(meter, _sides(meter, candidate, reference)) for meter in self.meters]
+            for meter, sides in captured:
+                meter.add(sides["candidate"], sides.get("reference"))
+            if number < shown:
+                files.write(number, captured)
+
+    def _new_meters(self, candidate: Arrays, reference: Arrays) -> Iterator[TensorMeter]:
+        for tensor in self._looked:
+            name = tensor.name
+            if name not in candidate or candidate[name].dtype.kind not in "biufV":
+                self.notes.append(f"{name} ({tensor.op_type}) is not a numeric tensor and is left out")
+                continue
+            mine, other = _plain(candidate[name]), _plain(reference[name]) if name in reference else None
+            if other is not None and other.shape != mine.shape:
+                shapes = f"{shape_text(other.shape)} in the reference, {shape_text(mine.shape)} here"
+                self.notes.append(f"{name} is {shapes}, so it is not compared")
+                other = None
+            dtype = tensor.dtype or candidate[name].dtype.name
+            yield TensorMeter(replace(tensor, dtype=dtype), self._request.limits, mine, other)
+
+
+def _sides(meter: TensorMeter, candidate: Arrays, reference: Arrays) -> dict[str, Array]:
+    name = meter.tensor.name
+    sides = {"candidate": _plain(candidate[name])}
+    return sides | {"reference": _plain(reference[name])} if meter.compared else sides
+
+
+def _plain(values: Array) -> Array:
+    """Return values in a dtype that numpy computes with: bfloat16 and the like as float32, which holds them exactly."""
+    if values.dtype.isbuiltin == 1:
+        return values
+    return values.astype(np.float32 if is_float(values.dtype) else np.int64)

@@ -1,0 +1,212 @@
+"""Selection of the tensors of a model to capture, and their properties before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ndld_flow.accuracy.activations.layouts import channel_places
+from ndld_flow.accuracy.activations.tensor_meter import Bounds, activation_bounds
+from ndld_flow.accuracy.inside.capture import TensorPlace, tensors_of
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.name_patterns import is_plain, name_matcher
+from ndld_flow.base.text import suggest
+from ndld_flow.models.files import load_model
+from ndld_flow.models.input_shapes import put_shapes, real_inputs
+from ndld_flow.models.shape_inference import infer_shapes
+from ndld_flow.samples.generated_values import is_float
+
+MOST_BY_DEFAULT = 32
+_HEAVY = {
+    "Attention",
+    "BatchNormalization",
+    "Conv",
+    "ConvInteger",
+    "ConvTranspose",
+    "Einsum",
+    "Gemm",
+    "GRU",
+    "GroupNormalization",
+    "InstanceNormalization",
+    "LayerNormalization",
+    "LSTM",
+    "MatMul",
+    "MatMulInteger",
+    "QLinearConv",
+    "QLinearMatMul",
+    "RMSNormalization",
+    "RNN",
+    "SkipLayerNormalization",
+}
+"""Operators that compute layers: their outputs represent a layer."""
+
+
+@dataclass(frozen=True)
+class TensorSelection:
+    """Tensors as a recipe selects them. Without any setting, tensors are selected over the whole model."""
+
+    patterns: Sequence[str] = ()
+    """Names of tensors, nodes or inputs: literal, as globs, or as `/.../` for a regular expression of RE2."""
+    op_types: Sequence[str] = ()
+    every: int = 0
+    """Select every N-th float tensor; 0 selects none."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.patterns or self.op_types or self.every)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The tensors that can be selected."""
+
+    places: Sequence[TensorPlace]
+    """In the order of execution."""
+    inputs: Sequence[str]
+    outputs: Collection[str]
+    is_float: Callable[[str], bool]
+    sizes: Mapping[str, tuple[int, ...]]
+    """Tensor -> height and width, or its other dimensions after the channels, where known."""
+
+    shared: Collection[str]
+    """Tensors that the reference has too; they are preferred in an automatic selection. All tensors where there is
+    no reference."""
+
+    @property
+    def floats(self) -> list[TensorPlace]:
+        """Return the float tensors computed by nodes of the main graph, except constants."""
+        computed = (place for place in self.places if not place.in_body and place.op_type != "Constant")
+        return [place for place in computed if self.is_float(place.name)]
+
+
+def choose(choice: Choice, selection: TensorSelection) -> list[str]:
+    """Return the names of the selected tensors, inputs first, then in the order of execution.
+
+    Raises `RequestError` for a pattern or operator that matches nothing, with the nearest name.
+    """
+    if selection.is_empty:
+        return [*filter(choice.is_float, choice.inputs), *_spread(choice)]
+    chosen = (
+        {place.name for place in choice.floats[selection.every - 1 :: selection.every]} if selection.every else set()
+    )
+    for pattern in selection.patterns:
+        chosen |= _matching(choice, pattern)
+    for op_type in selection.op_types:
+        chosen |= _of_type(choice.places, op_type)
+    return [name for name in (*choice.inputs, *(place.name for place in choice.places)) if name in chosen]
+
+
+def _matching(choice: Choice, pattern: str) -> set[str]:
+    matches = name_matcher(pattern)
+    matching = [place for place in choice.places if matches(place.name) or (place.node and matches(place.node))]
+    # Constants are selected only by their literal name: half of the tensors that a glob matches may be weights.
+    made = matching if is_plain(pattern) else [place for place in matching if place.op_type != "Constant"]
+    found = {place.name for place in made if not place.in_body} | set(filter(matches, choice.inputs))
+    if found:
+        return found
+    if matching:
+        why = (
+            "only constants"
+            if not made
+            else "only tensors inside bodies of If, Loop or Scan, which have no single value"
+        )
+        raise RequestError(f'tensors: "{pattern}" matches {why} ({matching[0].name}). Name the tensor that reads it.')
+    names = [name for place in choice.places for name in (place.name, place.node) if name]
+    near = suggest(pattern, [*choice.inputs, *names])
+    raise RequestError(f'tensors: the model has no tensor and no node "{pattern}"; {near}')
+
+
+def _of_type(places: Sequence[TensorPlace], op_type: str) -> set[str]:
+    found = {place.name for place in places if place.op_type == op_type and not place.in_body}
+    if not found:
+        near = suggest(op_type, [place.op_type for place in places])
+        raise RequestError(f'op_types: the model has no node of type "{op_type}"; {near}')
+    return found
+
+
+def _spread(choice: Choice) -> list[str]:
+    """Return outputs, the last layer before each change of resolution, and evenly spaced layers in between.
+
+    Tensors with one number a channel, as in the gates of squeeze and excitation, are skipped: they make no image.
+    """
+    floats = [place for place in choice.floats if place.name in choice.shared] or choice.floats
+    floats = [place for place in floats if set(choice.sizes.get(place.name, ())) != {1}] or floats
+    layers = [place.name for place in floats if place.op_type in _HEAVY] or [place.name for place in floats]
+    outputs = [place.name for place in choice.places if place.name in choice.outputs]
+    room = max(MOST_BY_DEFAULT - len(outputs), 0)
+    ends = [name for name, behind in pairwise(layers) if _changes(choice, name, behind)]
+    kept = {*outputs, *_evenly(ends, room)}
+    kept |= set(_evenly([name for name in layers if name not in kept], MOST_BY_DEFAULT - len(kept)))
+    return [place.name for place in choice.places if place.name in kept]
+
+
+def _changes(choice: Choice, name: str, behind: str) -> bool:
+    before, after = choice.sizes.get(name), choice.sizes.get(behind)
+    return before is not None and after is not None and before != after
+
+
+def _evenly(names: Sequence[str], count: int) -> list[str]:
+    if len(names) <= count:
+        return list(names)
+    return [names[(2 * i + 1) * len(names) // (2 * count)] for i in range(count)]
+
+
+class ModelView:
+    """A model with inputs of given shapes, before it runs."""
+
+    def __init__(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        model = load_model(path)
+        put_shapes(model, shapes, {})
+        infer_shapes(model)
+        graph = model.graph
+        made = [value for node in graph for value in node.outputs if value.name]
+        self._values = {value.name or "": value for value in (*graph.inputs, *made)}
+        self._channels = channel_places(graph)
+        self.inputs = tuple(value.name or "" for value in real_inputs(model))
+        self.outputs = tuple(value.name or "" for value in graph.outputs)
+        self.places: Mapping[str, TensorPlace] = {place.name: place for place in tensors_of(path)}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.inputs or (name in self.places and not self.places[name].in_body)
+
+    def dtype(self, name: str) -> str:
+        """Return the name in numpy or ml_dtypes; empty where it is not known before the model runs."""
+        value = self._values.get(name)
+        if value is None or not isinstance(value.type, ir.TensorType):
+            return ""
+        dtype = value.type.dtype
+        known = dtype not in (ir.DataType.UNDEFINED, ir.DataType.STRING)
+        return str(dtype.numpy().name) if known else dtype.name.lower()
+
+    def channels(self, name: str) -> str:
+        """Return the place of a tensor's channels: `first`, `last`, `transposed` or empty."""
+        return self._channels.get(name, "")
+
+    def bounds(self, name: str) -> Bounds:
+        """Return the values at which the activation function that computes a tensor saturates."""
+        value = self._values.get(name)
+        return activation_bounds(None if value is None else value.producer())
+
+    def choice(self, reference: ModelView | None) -> Choice:
+        """Return the tensors that can be selected; those that `reference` has too are preferred."""
+        sizes = {name: size for name, value in self._values.items() if (size := _size(value))}
+        shared = frozenset(name for name in self.places if reference is None or name in reference)
+        return Choice(tuple(self.places.values()), self.inputs, frozenset(self.outputs), self._is_float, sizes, shared)
+
+    def _is_float(self, name: str) -> bool:
+        value = self._values.get(name)
+        if value is None or value.type is None:
+            return True  # after unknown operators; non-tensors are never captured
+        if not isinstance(value.type, ir.TensorType) or value.dtype in (ir.DataType.UNDEFINED, ir.DataType.STRING):
+            return False
+        return value.dtype is not None and is_float(value.dtype.numpy())
+
+
+def _size(value: ir.Value) -> tuple[int, ...] | None:
+    dims = () if value.shape is None else tuple(value.shape)[2:]
+    numbers = tuple(dim for dim in dims if isinstance(dim, int))
+    return numbers if numbers and len(numbers) == len(dims) else None
