@@ -303,7 +303,10 @@ def test_the_search_for_precision_judges_by_slices(tmp_path: Path) -> None:
     assert ran.result.metrics["slice_rms"].value <= 0.05
 
 
-@pytest.mark.parametrize("name", ["class map", "class probabilities", "several tasks", "transformer"])
+@pytest.mark.parametrize(
+    "name",
+    ["class map", "class probabilities", "several tasks", pytest.param("transformer", marks=pytest.mark.thorough)],
+)
 def test_conversions_of_generated_models_pass(name: str, tmp_path: Path) -> None:
     subject = next(one for one in cases.subjects(tmp_path, fetched=False) if one.name == name)
     reference = subject.run()

@@ -296,7 +296,7 @@ def test_noise_is_learned_kept_and_used(standing: Path, monkeypatch: pytest.Monk
     assert find_noise(Outputs(Path("outputs")), profile) is None
 
 
-@pytest.mark.parametrize("setting", ["runs=2", "budget=1ms"])
+@pytest.mark.parametrize("setting", ["runs=2", pytest.param("budget=1ms", marks=pytest.mark.thorough)])
 def test_noise_with_too_few_runs_is_refused(standing: Path, setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learn_noise, "ROUNDS", 4)
     kept = {path: path.read_bytes() for path in standing.glob("outputs/noise/*.json")}
@@ -337,7 +337,7 @@ def test_a_profile_without_a_run_has_a_page(standing: Path) -> None:
 
 
 def test_a_recipe_that_compares_shows_it_in_its_report(standing: Path) -> None:
-    decide = "  decide: {step: compare_profiles, base: base, gates: ['latency.min <= 100 s']}\n"
+    decide = "  decide: {step: compare_profiles, base: base, rounds: 4, gates: ['latency.min <= 100 s']}\n"
     (standing / "decide.yaml").write_text(RECIPE.replace("name: pair", "name: decide") + decide)
     done = api.run("decide.yaml")
     assert done.passed

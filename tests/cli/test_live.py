@@ -75,6 +75,7 @@ def test_an_error_in_a_terminal_gives_the_cursor_back(in_folder: Path) -> None:
     assert sent.count("\x1b[?25l") == sent.count("\x1b[?25h")
 
 
+@pytest.mark.thorough
 def test_steps_that_take_turns_have_a_bar_each(in_folder: Path) -> None:
     make_cnn(in_folder / "model.onnx")
     settings = "step: profile, from: source, runs: 2, passes: 4, duration: 0, warmup: 300, layer_passes: 0, stable: 0 %"

@@ -391,6 +391,7 @@ def test_what_the_library_cannot_do_is_refused_at_once(came: Mapping[str, Came])
 # As a step, in a process of its own
 
 
+@pytest.mark.thorough
 def test_the_step_says_what_came_out(tmp_path: Path) -> None:
     settings = {**RTX, "compute_capabilities": ["8.6", "8.9"]}
     ran = run_step(BuildEngine, make_cnn(tmp_path / "cnn.onnx"), tmp_path / "step", settings)
@@ -528,6 +529,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=False)
 
 
+@pytest.mark.thorough
 def test_a_full_disk_is_the_systems_error(tmp_path: Path, small_disk: Path) -> None:
     asked = Asked(make_cnn(tmp_path / "cnn.onnx"), RTX)
     request = asked.request(small_disk / "build")
@@ -535,6 +537,7 @@ def test_a_full_disk_is_the_systems_error(tmp_path: Path, small_disk: Path) -> N
         build_engine(request, lambda *_: None)
 
 
+@pytest.mark.thorough
 def test_two_builds_at_once_do_not_meet(tmp_path: Path) -> None:
     asked = Asked(make_cnn(tmp_path / "cnn.onnx"), RTX)
     requests = [asked.request(tmp_path / name, tmp_path / "caches") for name in ("a", "b")]

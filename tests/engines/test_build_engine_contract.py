@@ -24,7 +24,13 @@ from tests.support.models_engine import constrain
 from tests.support.models_run import write_model
 from tests.support.tensorrt_standin import write_plugin, write_standin
 
-RELEASES = ("10.8.0.43", "10.13.3.9", "10.16.1.11", "11.0.0.114", "11.4.0.106")
+RELEASES = (
+    "10.8.0.43",
+    pytest.param("10.13.3.9", marks=pytest.mark.thorough),
+    "10.16.1.11",
+    pytest.param("11.0.0.114", marks=pytest.mark.thorough),
+    "11.4.0.106",
+)
 """The oldest, the last that can be weakly typed, the first that cannot, the newest; 10.13 brought the most."""
 
 MODEL = (

@@ -52,6 +52,7 @@ def came(sample_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
     return build_all(asked, find_library("tensorrt_rtx"), tmp_path_factory.mktemp("real") / "built")
 
 
+@pytest.mark.thorough
 def test_recognition_has_kernels_for_a_line_and_for_many(came: Mapping[str, Came]) -> None:
     build = came["rec"].build
     assert [(profile.basis, profile.inputs["x"]) for profile in build.profiles] == [
@@ -69,6 +70,7 @@ def test_recognition_has_kernels_for_a_line_and_for_many(came: Mapping[str, Came
     assert build.warnings == build.notes == ()
 
 
+@pytest.mark.thorough
 def test_detection_is_built_as_flags_and_levels_say(came: Mapping[str, Came]) -> None:
     fast, thorough = came["fast"].build, came["thorough"].build
     assert fast.flags == ("TF32",)
@@ -152,6 +154,7 @@ def toy(transformer: Transformer, monkeypatch: pytest.MonkeyPatch) -> Toy:
     return transformer.toy
 
 
+@pytest.mark.thorough
 def test_batch_and_length_stay_free(transformer: Transformer) -> None:
     assert transformer.first.passed, transformer.first.verdict
     build = transformer.build
@@ -195,6 +198,7 @@ def test_a_constraint_rebuilds_what_depends_on_it(transformer: Transformer, toy:
     assert Path(done.folder, "engine", Engine.main).read_bytes() != (transformer.engine / Engine.main).read_bytes()
 
 
+@pytest.mark.thorough
 def test_other_gpus_are_another_engine(transformer: Transformer, toy: Toy) -> None:
     other = "steps.engine.compute_capabilities=['8.9']"
     assert toy.plan(other)["engine"][0] == "settings changed"

@@ -545,6 +545,7 @@ def rtx(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict
     return {text: tried[written] for text, written in asked.items()}
 
 
+@pytest.mark.thorough
 def test_rtx_does_what_is_accepted(rtx: dict[str, dict[str, Any]]) -> None:
     for text in _accepted("RTX"):
         outcome = rtx[text]
@@ -564,7 +565,7 @@ def test_rtx_does_not_do_what_is_refused(rtx: dict[str, dict[str, Any]]) -> None
             assert outcome["applied"] == plain["applied"], text
 
 
-@pytest.mark.parametrize("release", ["10.8", "10.16", "11.4"])
+@pytest.mark.parametrize("release", ["10.8", pytest.param("10.16", marks=pytest.mark.thorough), "11.4"])
 def test_what_is_accepted_has_its_names_in_that_release(release: str, model: Path, tmp_path: Path) -> None:
     site = write_standin(tmp_path, release)
     for text, outcome in try_settings("tensorrt", model, _accepted(release), PYTHONPATH=str(site)).items():

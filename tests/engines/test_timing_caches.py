@@ -64,6 +64,7 @@ def test_what_was_timed_is_kept_for_the_next_build(tmp_path: Path, library: Path
     assert (first.note, again.note) == ("", "")
 
 
+@pytest.mark.thorough
 def test_builds_at_once_keep_what_each_of_them_timed(tmp_path: Path, library: Path) -> None:
     several = [asked(tmp_path, library, width) for width in (4, 8, 16)]
     threads = [threading.Thread(target=build, args=(one, tmp_path)) for one in several]
@@ -76,7 +77,14 @@ def test_builds_at_once_keep_what_each_of_them_timed(tmp_path: Path, library: Pa
     assert len(together) == sum(count or 0 for count in alone)
 
 
-@pytest.mark.parametrize("content", [b"no cache", b"", b'STANDIN-TIMING{"release": "10.9.0.34", "entries": {}}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"no cache", marks=pytest.mark.thorough),
+        pytest.param(b"", marks=pytest.mark.thorough),
+        b'STANDIN-TIMING{"release": "10.9.0.34", "entries": {}}',
+    ],
+)
 def test_a_cache_that_does_not_fit_is_set_aside(tmp_path: Path, library: Path, content: bytes) -> None:
     file = tmp_path / "caches/timing" / CACHE
     file.parent.mkdir(parents=True)
@@ -89,6 +97,7 @@ def test_a_cache_that_does_not_fit_is_set_aside(tmp_path: Path, library: Path, c
         assert file.with_suffix(".unusable").read_bytes() == content
 
 
+@pytest.mark.thorough
 def test_a_cache_of_the_users_is_a_start(tmp_path: Path, library: Path) -> None:
     one = asked(tmp_path, library)
     built = build(one, tmp_path)
@@ -110,6 +119,7 @@ def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path, library
     assert "what was timed could not be kept" in use.note
 
 
+@pytest.mark.thorough
 def test_another_attempt_times_anew_and_leaves_the_cache_alone(
     tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +153,7 @@ def test_another_attempt_times_anew_and_leaves_the_cache_alone(
     assert [one.read_timings for one in churn.builds] == [False, False, False]
 
 
+@pytest.mark.thorough
 def test_killed_at_any_moment_the_file_is_whole(tmp_path: Path, library: Path) -> None:
     one = asked(tmp_path, library)
     build(one, tmp_path)

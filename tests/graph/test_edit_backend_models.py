@@ -141,13 +141,14 @@ def cases_of(name: str) -> list[BackendModel]:
 
 
 @pytest.mark.filterwarnings("ignore")  # what onnx's cases compute their expected outputs with
+@pytest.mark.parametrize("share", ["a sample", pytest.param("the rest", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", TRIPS)
-def test_round_trip(name: str, tmp_path: Path) -> None:
-    cases = cases_of(name)
+def test_round_trip(name: str, share: str, tmp_path: Path) -> None:
+    cases = [case for place, case in enumerate(cases_of(name)) if (place % 4 == 0) == (share == "a sample")]
     results = {case.name: round_trip(case, TRIPS[name], tmp_path / str(number)) for number, case in enumerate(cases)}
     good = {"equal", "nothing runs it", "random"}
     good |= {"close", "only the source runs"} if name in OTHER_KERNELS else set()
     refused = [case for case in cases if results[case.name].startswith("refused")]
     assert {case: result for case, result in results.items() if result not in good and "refused" not in result} == {}
     assert [(case.name, results[case.name]) for case in refused if not refusal_is_just(name, case)] == []
-    assert Counter(results.values())["equal"] > 40
+    assert Counter(results.values())["equal"] > (10 if share == "a sample" else 30)

@@ -57,6 +57,7 @@ def data_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.data")
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_names_attributes_and_outputs_change_in_little_memory_and_weights_are_copied_once(
     large: Path, tmp_path: Path

@@ -147,16 +147,36 @@ def test_every_operation_is_tried() -> None:
     assert OPERATIONS.keys() >= KEEPS_NUMBERS
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
+_walks = given(
     st.data(),
     st.lists(st.sampled_from(OPERATORS), min_size=2, max_size=8),
     st.lists(st.sampled_from(sorted(OPERATIONS)), min_size=4, max_size=8),
 )
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@_walks
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_the_result_is_valid_or_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, operators: list[str], words: list[str]
 ) -> None:
+    check_walk(tmp_path_factory, data, operators, words)
+
+
+@pytest.mark.thorough
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@_walks
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_many_results_are_valid_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, operators: list[str], words: list[str]
+) -> None:
+    check_walk(tmp_path_factory, data, operators, words)
+
+
+def check_walk(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, operators: list[str], words: list[str]
+) -> None:
+    """Edit a random model step by step and all at once, and run what comes of it."""
     walk = Walk.start(
         tmp_path_factory.mktemp("edit"),
         random_model(data, operators),

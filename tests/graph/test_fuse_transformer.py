@@ -87,6 +87,7 @@ def test_only_the_fusions_that_are_asked_for() -> None:
     assert_same(outputs_of(model, {"x": x}), outputs_of(fused, {"x": x}), 1e-4)
 
 
+@pytest.mark.thorough
 def test_nothing_fused_is_an_error_unless_allowed() -> None:
     model = parsed('<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) { y = Relu (x) }')
     with pytest.raises(RequestError, match=r"operations\[0\]: nothing was fused: .* patterns of `bert`; try another"):
@@ -104,6 +105,7 @@ def test_layer_normalization_before_opset_17_is_told() -> None:
         operate(model, FuseTransformer(model_type="bert", fusions=("layer_norm",)))
 
 
+@pytest.mark.thorough
 def test_weights_on_disk_stay_there(tmp_path: Path) -> None:
     source, target = tmp_path / "source.onnx", tmp_path / "target.onnx"
     onnx.save(

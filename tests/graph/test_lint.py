@@ -200,6 +200,7 @@ def test_onnx_runtime_says_what_it_cannot_load(tmp_path: Path) -> None:
     assert "Plugin" in found[0].message
 
 
+@pytest.mark.thorough
 def test_polygraphy_runs_the_model_at_the_recipe_s_shapes(tmp_path: Path) -> None:
     nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"], name="reshape")]
     inputs, outputs = [models.tensor("x", ["n"])], [models.tensor("y", [2, "m"])]

@@ -149,6 +149,7 @@ def test_it_stops_when_stable(model: Path, tmp_path: Path) -> None:
     assert found.stopped_because.endswith(" after 5 runs")
 
 
+@pytest.mark.thorough
 def test_it_stops_when_the_budget_is_used(model: Path, tmp_path: Path) -> None:
     (found,) = measure(tmp_path, request(model, passes=400, stable=1e-9, budget_ms=1500.0))
     assert found.stopped_because.startswith("budget of 1.5 s used: ")
@@ -194,6 +195,7 @@ def test_loading_is_paid_from_the_budget() -> None:
     assert worker.within(unlimited, used_ms=30.0) == unlimited
 
 
+@pytest.mark.thorough
 def test_progress_tells_of_each_run(model: Path, tmp_path: Path) -> None:
     told: list[tuple[int, int, str]] = []
     measure(tmp_path, request(model, "a", runs=2), request(model, "b", runs=2), progress=lambda *it: told.append(it))
@@ -342,11 +344,12 @@ measure(Path(sys.argv[2]), request(Path(sys.argv[1]), **FOREVER, sleep_ms=float(
 @pytest.mark.parametrize(
     ("word", "moment", "sleep_ms"),
     [
-        ("SIGKILL", "loading", 0),
+        pytest.param("SIGKILL", "loading", 0, marks=pytest.mark.thorough),
         ("SIGKILL", "pass ", 0),
-        ("SIGTERM", "pass ", 0),
+        pytest.param("SIGTERM", "pass ", 0, marks=pytest.mark.thorough),
         ("SIGINT", "pass ", 0),
-        ("SIGKILL", "warming up", 10 * SOON_S * 1000),  # a worker that is silent for long
+        # A worker that is silent for long.
+        pytest.param("SIGKILL", "warming up", 10 * SOON_S * 1000, marks=pytest.mark.thorough),
     ],
 )
 def test_no_worker_outlives_us(word: str, moment: str, sleep_ms: int, model: Path, tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def test_two_processes_alternate_pinned_to_one_cpu_and_another_in_the_next_round
         assert not lengths
 
 
+@pytest.mark.thorough
 def test_models_of_several_threads_are_not_pinned(model: Path, tmp_path: Path) -> None:
     pair = [side(model, tmp_path, "base", threads=2), side(model, tmp_path, "speed", threads=2)]
     one = PairMeasurement(pair, tmp_path, 15_000).measure_round()

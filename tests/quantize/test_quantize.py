@@ -267,6 +267,7 @@ def test_a_search_for_fp16_is_refused(tmp_path: Path) -> None:
         run_step(Quantize, source, tmp_path / "q", {"found_by": "s"}, SIGNED, artifacts={"found_by": artifact})
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not find_library("tensorrt_rtx").found, reason="builds with TensorRT-RTX")
 def test_tensorrt_builds_what_is_made_for_it(tmp_path: Path) -> None:
     from ndld_flow.steps.build_engine import BuildEngine

@@ -252,6 +252,7 @@ def test_some_of_sixteen_are_killed(
     assert not list((crowd.outputs.root / "store" / "building").glob("*"))
 
 
+@pytest.mark.thorough
 def test_two_runs_of_one_second_have_two_folders_and_one_is_latest(make_crowd: Callable[[int], Crowd]) -> None:
     crowd = make_crowd(1)
     for word in "xy":

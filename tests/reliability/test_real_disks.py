@@ -106,6 +106,7 @@ def test_a_read_only_disk(disk: Disk, tally: Counting) -> None:
     assert disk.run("run", "toy.yaml", "--trust").code == 0
 
 
+@pytest.mark.thorough
 def test_a_folder_of_somebody_else(disk: Disk, tally: Counting) -> None:
     count = tally("really no permission")
     assert disk.run("run", "toy.yaml", "--trust").code == 0

@@ -413,6 +413,7 @@ def test_back_goes_to_what_was_looked_at_before(pages: Pages) -> None:
     expect(page.locator(".tensor-head h3")).to_have_text("relu_0.tmp_0")
 
 
+@pytest.mark.thorough
 def test_an_address_that_makes_no_sense_opens_the_page(pages: Pages) -> None:
     pages.show()
     page = pages.open_again("pair", "#%")
@@ -457,6 +458,7 @@ def test_colours_are_kept_for_all_tensors_where_asked(pages: Pages) -> None:
 # --- other pages, other screens ---
 
 
+@pytest.mark.thorough
 def test_one_model_has_no_modes(pages: Pages) -> None:
     page = pages.show("single", tensor="conv2d_0.tmp_0")
     assert page.get_by_role("group", name="Show", exact=True).count() == 0

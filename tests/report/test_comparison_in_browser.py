@@ -113,6 +113,7 @@ def test_another_base_turns_every_ratio_verdict_and_colour(show: Open) -> None:
     assert table(page).locator(".heat.slower").count() > 0
 
 
+@pytest.mark.thorough
 def test_reports_keep_their_colours_whoever_is_the_base(show: Open) -> None:
     page = show("three")
     colours = "rows => rows.map(row => getComputedStyle(row.querySelector('.badge')).color)"
@@ -124,6 +125,7 @@ def test_reports_keep_their_colours_whoever_is_the_base(show: Open) -> None:
     assert head.evaluate("one => getComputedStyle(one).color") == before[2]
 
 
+@pytest.mark.thorough
 def test_the_table_of_reports_chooses_the_base_too(show: Open) -> None:
     page = show("three")
     page.get_by_role("radio", name="C is the base").check()
@@ -132,6 +134,7 @@ def test_the_table_of_reports_chooses_the_base_too(show: Open) -> None:
     expect(bar.get_by_role("radio", name="C")).to_be_checked()
 
 
+@pytest.mark.thorough
 def test_the_base_is_changed_by_keyboard_and_kept_in_the_address(show: Open) -> None:
     page = show("three")
     page.keyboard.press("b")
@@ -220,6 +223,7 @@ def test_rows_are_narrowed_by_what_changed(show: Open) -> None:
     expect(table(page)).to_contain_text("No row matches.")
 
 
+@pytest.mark.thorough
 def test_heat_has_several_scales(show: Open) -> None:
     page = show("pair")
     hot = "cells => cells.map(cell => Number(cell.style.getPropertyValue('--hot')))"
@@ -236,6 +240,7 @@ def test_heat_has_several_scales(show: Open) -> None:
     assert set(table(page).locator(".heat").evaluate_all(hot)) == {0}
 
 
+@pytest.mark.thorough
 def test_a_filter_and_a_selection_outlive_a_change_of_base(show: Open) -> None:
     page = show("pair")
     field = page.get_by_label("Filter layers")
@@ -263,6 +268,7 @@ def test_a_fused_row_tells_all_its_layers_and_how_they_met(show: Open) -> None:
     expect(detail).to_contain_text("it advises and does not gate")
 
 
+@pytest.mark.thorough
 def test_the_table_works_by_keyboard_alone(show: Open) -> None:
     page = show("pair")
     page.locator("#layers .grid-box").scroll_into_view_if_needed()
@@ -293,6 +299,7 @@ def test_the_file_holds_times_shares_and_verdicts(show: Open) -> None:
 # --- where the time went ---
 
 
+@pytest.mark.thorough
 def test_the_waterfall_adds_up(show: Open) -> None:
     page = show("pair")
     page.locator(".waterfall svg").wait_for()  # pictures follow when the page is ready and their width is known
@@ -324,6 +331,7 @@ def test_deltas_are_told_in_ms_and_in_percent_and_lead_to_their_layers(show: Ope
     assert {one["Type"] for one in rows_of(page)} == {"Cast"}
 
 
+@pytest.mark.thorough
 def test_coverage_agrees_with_the_engine_and_leads_to_what_is_unmatched(show: Open) -> None:
     page = show("pair")
     coverage = made.pair().comparison.profiles[0].coverage[1]
@@ -334,6 +342,7 @@ def test_coverage_agrees_with_the_engine_and_leads_to_what_is_unmatched(show: Op
     assert {one["Matched by"] for one in rows_of(page)} == {"unmatched"}
 
 
+@pytest.mark.thorough
 def test_process_runs_stand_in_the_order_they_took_turns(show: Open) -> None:
     page = show("three")
     page.locator('[data-live="runs"]').scroll_into_view_if_needed()
@@ -344,6 +353,7 @@ def test_process_runs_stand_in_the_order_they_took_turns(show: Open) -> None:
     expect(page.locator(".tooltip")).to_contain_text("B half, run 1")
 
 
+@pytest.mark.thorough
 def test_an_interval_tells_its_numbers(show: Open) -> None:
     page = show("three")
     bars = page.locator('[data-live="decision"] .interval')
@@ -366,6 +376,7 @@ def near(page: Page, name: str) -> Locator:
     return part
 
 
+@pytest.mark.thorough
 def test_timelines_share_one_scale_and_zoom_together(show: Open) -> None:
     page = show("pair")
     lines = near(page, "timelines")
@@ -378,6 +389,7 @@ def test_timelines_share_one_scale_and_zoom_together(show: Open) -> None:
     assert len(set(told.all_inner_texts())) == 1
 
 
+@pytest.mark.thorough
 def test_timelines_are_those_of_the_profile_that_is_shown(show: Open) -> None:
     page = show("three")
     page.get_by_role("tab", name="rec").click()
@@ -387,6 +399,7 @@ def test_timelines_are_those_of_the_profile_that_is_shown(show: Open) -> None:
     expect(lines.locator("canvas")).to_have_count(3)
 
 
+@pytest.mark.thorough
 def test_a_span_leads_to_its_row(show: Open) -> None:
     page = show("pair")
     lines = near(page, "timelines")
@@ -420,6 +433,7 @@ def test_the_graph_is_coloured_by_what_changed_and_follows_the_base(show: Open) 
     expect(told).to_have_text("Conv, +177 %")
 
 
+@pytest.mark.thorough
 def test_time_by_type_has_a_bar_for_each_report(show: Open) -> None:
     page = show("three")
     row = page.locator(".type-chart tbody tr", has_text="Conv").first
@@ -433,7 +447,7 @@ def test_time_by_type_has_a_bar_for_each_report(show: Open) -> None:
 # --- the page ---
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.thorough)])
 def test_words_stand_out_from_their_ground(show: Open, scheme: str) -> None:
     page = show("three", color_scheme=scheme)
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -463,6 +477,7 @@ def test_without_script_verdict_metrics_and_largest_changes_are_there(show: Open
     expect(page.locator("#layers .static tbody tr")).to_have_count(40)
 
 
+@pytest.mark.thorough
 def test_paper_shows_the_pictures_and_the_largest_changes(show: Open) -> None:
     page = show("pair")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
@@ -473,14 +488,20 @@ def test_paper_shows_the_pictures_and_the_largest_changes(show: Open) -> None:
     expect(page.locator("#settings details table")).to_be_visible()
 
 
-@pytest.mark.parametrize("kind", ["pair", "three", "hostile"])
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param("pair", marks=pytest.mark.thorough), "three", pytest.param("hostile", marks=pytest.mark.thorough)],
+)
 def test_a_phone_does_not_scroll_sideways(show: Open, kind: str) -> None:
     page = show(kind, viewport={"width": 390, "height": 780})
     page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
-@pytest.mark.parametrize("kind", ["pair", "three", "elsewhere"])
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param("pair", marks=pytest.mark.thorough), "three", pytest.param("elsewhere", marks=pytest.mark.thorough)],
+)
 def test_nothing_moves_once_it_is_painted(show: Open, kind: str) -> None:
     page = show(kind, viewport={"width": 1360, "height": 900})
     moved = page.evaluate(

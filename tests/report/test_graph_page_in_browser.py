@@ -134,6 +134,7 @@ def test_links_go_from_node_to_tensor_to_node(show: Pages) -> None:
     expect(panel(page).locator("h1")).to_have_text(weight)
 
 
+@pytest.mark.thorough
 def test_an_input_of_the_model_is_a_tensor(show: Pages) -> None:
     page = show.open("cnn")
     click(page, page.evaluate("model.data.scopes[0].length"))
@@ -164,6 +165,7 @@ def test_bodies_open_and_are_left_again(show: Pages) -> None:
     until(page, "model.place.scope === 0")
 
 
+@pytest.mark.thorough
 def test_branches_stand_beside_each_other(show: Pages) -> None:
     page = show.open("ctrl")
     click(page, local(page, "If"))
@@ -175,6 +177,7 @@ def test_branches_stand_beside_each_other(show: Pages) -> None:
     until(page, f"model.data.scopes[model.place.scope].address === {after!r}")
 
 
+@pytest.mark.thorough
 def test_functions_tell_who_calls_them(show: Pages) -> None:
     page = show.open("func")
     page.locator("#bodies").get_by_role("link", name="local::Block").click()
@@ -207,6 +210,7 @@ def test_an_address_leads_to_where_a_person_was(show: Pages) -> None:
         assert scope(again) == ""
 
 
+@pytest.mark.thorough
 def test_an_address_in_a_large_graph_is_shown_close(show: Pages) -> None:
     page = show.open("long")
     assert page.evaluate("model.view.view.scale") < 0.4  # all of it
@@ -248,6 +252,7 @@ def test_search_goes_through_all_graphs(show: Pages) -> None:
     assert page.evaluate("model.view.state.found") is None
 
 
+@pytest.mark.thorough
 def test_an_operator_marks_its_nodes(show: Pages) -> None:
     page = show.open("cnn")
     operator = page.locator('[data-operator="Conv"]')

@@ -99,6 +99,7 @@ def test_an_input_of_the_model_is_no_layer(page: Page) -> None:
     expect(page.locator(".graph-tools output")).to_have_text("x, input")
 
 
+@pytest.mark.thorough
 def test_a_drag_moves_the_picture_and_picks_nothing(page: Page) -> None:
     x, y = place(page, 7)
     page.mouse.move(x, y)
@@ -129,6 +130,7 @@ def test_the_wheel_zooms_around_the_pointer_when_it_should(page: Page) -> None:
     page.wait_for_function("before => view.view.scale < before", arg=zoomed)
 
 
+@pytest.mark.thorough
 def test_zoom_has_ends(page: Page) -> None:
     for _ in range(30):
         page.get_by_role("button", name="Zoom in").click()
@@ -138,6 +140,7 @@ def test_zoom_has_ends(page: Page) -> None:
     assert 0 < scale(page) < 1
 
 
+@pytest.mark.thorough
 def test_a_touch_of_the_small_map_goes_there(page: Page) -> None:
     page.evaluate("view.zoomBy(6)")
     map_ = page.locator(".graph-map")
@@ -206,6 +209,7 @@ def test_everything_by_keyboard(page: Page) -> None:
     expect(page.locator(".graph-stage canvas").first).not_to_be_focused()
 
 
+@pytest.mark.thorough
 def test_the_active_node_stays_in_sight(page: Page) -> None:
     page.evaluate("view.zoomBy(8)")
     page.locator(".graph-stage canvas").first.focus()
@@ -255,6 +259,7 @@ def test_change_is_blue_when_quicker_and_orange_when_slower(page: Page) -> None:
     expect(page.locator(".graph-legend")).to_contain_text("no pair")
 
 
+@pytest.mark.thorough
 def test_other_modes_keep_the_one_that_is_shown(page: Page) -> None:
     page.evaluate("view.setMode('delta')")
     page.evaluate("view.setModes([familyMode(graph), deltaMode({ ratio: () => 2 })])")
@@ -328,6 +333,7 @@ def test_a_layer_that_waits_for_itself(browser: Browser, watch: Watch, tmp_path:
     page.context.close()
 
 
+@pytest.mark.thorough
 def test_thousands_of_layers(browser: Browser, watch: Watch, tmp_path: Path) -> None:
     page = watch.open(browser, write_graph_page(residual_profile(5000), tmp_path))
     assert in_sight(page, 0) and in_sight(page, 4999)

@@ -71,6 +71,7 @@ def test_columns_are_those_that_an_engine_has(page: Page) -> None:
     expect(part.locator(".grid-row").first).to_contain_text("Reformatting")
 
 
+@pytest.mark.thorough
 def test_sort_and_filter(page: Page) -> None:
     part = section(page)
     part.get_by_role("columnheader", name="Name").get_by_role("button").click()
@@ -149,7 +150,7 @@ def test_each_engine_has_its_tab(page: Page) -> None:
     expect(section(page, 1).locator(".glance")).to_contain_text("TensorRT-RTX 1.7.1.116")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.thorough)])
 def test_it_fits_a_narrow_screen(browser: Browser, tmp_path: Path, scheme: str) -> None:
     watch = Watch()
     folder = write_engine_run(tmp_path, {"engine": build(), "rtx": rtx_build()})
@@ -159,6 +160,7 @@ def test_it_fits_a_narrow_screen(browser: Browser, tmp_path: Path, scheme: str) 
     watch.check()
 
 
+@pytest.mark.thorough
 def test_a_page_of_its_own_and_one_that_tells_nothing(browser: Browser, tmp_path: Path) -> None:
     watch = Watch()
     page = watch.open(browser, draw_build(build(), "engine", tmp_path / "report.html"))
@@ -189,6 +191,7 @@ def test_names_of_strangers_do_nothing(browser: Browser, tmp_path: Path) -> None
     watch.check()
 
 
+@pytest.mark.thorough
 def test_what_was_asked_for_is_marked_where_it_was_not_given(browser: Browser, tmp_path: Path) -> None:
     asked = {"/head/Softmax": "fp16", "/head/Resize": "fp32", "/blocks.0/expand/Conv + /blocks.0/expand/Relu": "fp32"}
     layers = tuple(one.model_copy(update={"asked_precision": asked.get(one.name, "")}) for one in detector())

@@ -96,6 +96,7 @@ def test_a_click_on_a_column_sorts_and_another_turns_it_round(open_report: Open,
     assert [float(row[median]) for row in rows_of(download(page))[1:]] == times[::-1]
 
 
+@pytest.mark.thorough
 def test_names_sort_as_people_count(open_report: Open, reports: dict[str, Path]) -> None:
     page = open_report(reports["quickstart"])
     table(page).get_by_role("columnheader", name="Name").get_by_role("button").click()
@@ -121,6 +122,7 @@ def test_a_filter_takes_any_case_all_words_and_a_column(open_report: Open, repor
     expect(told(page)).to_have_text("337 rows")
 
 
+@pytest.mark.thorough
 def test_a_selection_is_added_up(open_report: Open, reports: dict[str, Path]) -> None:
     page = open_report(reports["quickstart"])
     table(page).get_by_role("columnheader", name="#").get_by_role("button").click()
@@ -180,6 +182,7 @@ def test_tabs_change_the_profile_by_click_and_arrow(open_report: Open, reports: 
     assert set(cells(page, 5)) == {"float16"}
 
 
+@pytest.mark.thorough
 def test_a_bar_filters_by_its_type(open_report: Open, reports: dict[str, Path]) -> None:
     page = open_report(reports["quickstart"])
     bar = page.locator("#layers-0").get_by_role("button", name="Resize", exact=True)
@@ -189,6 +192,7 @@ def test_a_bar_filters_by_its_type(open_report: Open, reports: dict[str, Path]) 
     expect(told(page)).to_have_text("337 rows")
 
 
+@pytest.mark.thorough
 def test_findings_sort_and_filter(open_report: Open, reports: dict[str, Path]) -> None:
     page = open_report(reports["quickstart"])
     page.get_by_label("Filter findings").fill("warning unused")
@@ -218,6 +222,7 @@ def test_csv_is_rfc_4180_and_no_spreadsheet_runs_it(open_report: Open, reports: 
 # --- pictures ---
 
 
+@pytest.mark.thorough
 def test_pointing_at_a_pass_names_it(open_report: Open, reports: dict[str, Path]) -> None:
     page = open_report(reports["quickstart"])
     ring = page.locator('[data-live="passes"] .series-0 .ring[cx]').first
@@ -230,6 +235,7 @@ def test_pointing_at_a_pass_names_it(open_report: Open, reports: dict[str, Path]
     expect(tip).to_be_hidden()
 
 
+@pytest.mark.thorough
 def test_passes_are_walked_by_keyboard(open_report: Open, reports: dict[str, Path]) -> None:
     page = open_report(reports["quickstart"])
     page.locator('[data-live="passes"] svg').focus()
@@ -243,6 +249,7 @@ def test_passes_are_walked_by_keyboard(open_report: Open, reports: dict[str, Pat
     expect(tip).to_contain_text("source, run")
 
 
+@pytest.mark.thorough
 def test_a_series_can_be_taken_out(open_report: Open, reports: dict[str, Path]) -> None:
     page = open_report(reports["quickstart"])
     plot = page.locator('[data-live="passes"]')
@@ -355,7 +362,14 @@ def test_paper_shows_what_a_screen_folds_away(open_report: Open, reports: dict[s
     assert page.locator("details[open]").count() == 0
 
 
-@pytest.mark.parametrize("kind", ["quickstart", "failed", "hostile"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "quickstart",
+        pytest.param("failed", marks=pytest.mark.thorough),
+        pytest.param("hostile", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_phone_does_not_scroll_sideways(open_report: Open, reports: dict[str, Path], kind: str) -> None:
     page = open_report(reports[kind], viewport={"width": 360, "height": 740})
     page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")

@@ -92,6 +92,7 @@ def test_arrows_begin_where_divergence_starts_and_zoom_keeps_the_focus(page: Pag
     expect(page.locator("#precision .depth-tools output")).to_have_text("")
 
 
+@pytest.mark.thorough
 def test_a_drag_shows_a_part_of_the_depth(page: Page) -> None:
     page.mouse.move(*across(page, 30.5 / 320))
     page.mouse.down()
@@ -175,6 +176,7 @@ def test_a_comparison_has_a_chart_of_its_own(page: Page) -> None:
     expect(page.locator("#accuracy tr.worst")).to_contain_text("receipt-3.png")
 
 
+@pytest.mark.thorough
 def test_without_scripts_and_on_paper_the_tables_say_it(browser: Browser, report: Path) -> None:
     watch = Watch()
     plain = watch.open(browser, report, java_script_enabled=False)
@@ -192,7 +194,7 @@ def test_without_scripts_and_on_paper_the_tables_say_it(browser: Browser, report
     watch.check()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.thorough)])
 def test_a_narrow_page_does_not_scroll_sideways(browser: Browser, report: Path, scheme: str) -> None:
     watch = Watch()
     page = watch.open(browser, report, viewport={"width": 400, "height": 800}, color_scheme=scheme)

@@ -170,6 +170,7 @@ def test_a_click_on_a_span_selects_its_row_even_behind_a_filter(page: Page, half
     expect(part.told).to_have_text(re.compile("in all$"))  # what was clicked is in sight already
 
 
+@pytest.mark.thorough
 def test_a_selected_row_brings_its_span_into_sight(page: Page, half: Profile) -> None:
     part = Part(page)
     span = min((one for one in half.timeline if one.layer is not None), key=lambda one: one.duration_ms)
@@ -185,6 +186,7 @@ def test_a_selected_row_brings_its_span_into_sight(page: Page, half: Profile) ->
     assert high - low < total_ms(half) / 20
 
 
+@pytest.mark.thorough
 def test_the_wheel_zooms_only_when_it_is_meant(page: Page) -> None:
     part = Part(page)
     page.locator("#layers h2").scroll_into_view_if_needed()
@@ -205,6 +207,7 @@ def test_the_wheel_zooms_only_when_it_is_meant(page: Page) -> None:
     expect(part.told).to_have_text(re.compile("in all$"))
 
 
+@pytest.mark.thorough
 def test_buttons_zoom_and_shift_dragging_moves(page: Page, half: Profile) -> None:
     part = Part(page)
     part.button("Zoom in", "timeline").click()
@@ -270,6 +273,7 @@ def pixels(page: Page, part: Part) -> set[str]:
     return set(found)
 
 
+@pytest.mark.thorough
 def test_overhead_and_data_moves_have_their_own_colours_in_either_theme(page: Page) -> None:
     part = Part(page)
     part.canvas.scroll_into_view_if_needed()
@@ -287,6 +291,7 @@ def test_overhead_and_data_moves_have_their_own_colours_in_either_theme(page: Pa
 # --- table ---
 
 
+@pytest.mark.thorough
 def test_heat_has_scales(page: Page) -> None:
     part = Part(page)
     heats = part.grid.locator(".grid-row > .heat:nth-child(7)")
@@ -309,6 +314,7 @@ def test_heat_has_scales(page: Page) -> None:
     assert hot() == linear
 
 
+@pytest.mark.thorough
 def test_shares_are_of_the_layer_sum_or_of_the_pass(page: Page, half: Profile) -> None:
     part = Part(page)
     slowest = max(layer.median_ms for layer in half.layers)
@@ -358,6 +364,7 @@ def test_a_layer_leads_to_those_before_and_after_it(page: Page) -> None:
 # --- charts ---
 
 
+@pytest.mark.thorough
 def test_the_chart_of_types_shows_totals_means_and_shares_and_filters(page: Page, half: Profile) -> None:
     part = Part(page)
     rows = part.live("types").locator("tbody tr")
@@ -397,6 +404,7 @@ def test_the_pie_tells_its_parts_and_leads_to_their_layers(page: Page) -> None:
     expect(part.live("layers").locator(".tools output")).to_have_text("99 of 337 rows")
 
 
+@pytest.mark.thorough
 def test_the_roofline_is_walked_by_keyboard_and_pointed_at(page: Page, half: Profile) -> None:
     part = Part(page)
     roofline = part.live("roofline").locator("svg")
@@ -416,6 +424,7 @@ def test_the_roofline_is_walked_by_keyboard_and_pointed_at(page: Page, half: Pro
     assert drawn == sum(bool(layer.macs) for layer in half.layers)
 
 
+@pytest.mark.thorough
 def test_roll_ups_and_memory_lead_to_their_layers(page: Page, half: Profile) -> None:
     part = Part(page)
     part.button("reformat").click()
@@ -453,6 +462,7 @@ def test_the_graph_and_the_table_share_their_selection(page: Page) -> None:
 # --- latency ---
 
 
+@pytest.mark.thorough
 def test_passes_are_laid_out_along_time_where_runs_took_turns(page: Page) -> None:
     plot = page.locator('[data-live="passes"]')
     plot.scroll_into_view_if_needed()
@@ -471,6 +481,7 @@ def test_passes_are_laid_out_along_time_where_runs_took_turns(page: Page) -> Non
     expect(plot.locator(".border")).to_have_count(8)
 
 
+@pytest.mark.thorough
 def test_process_runs_tell_their_medians_and_why_they_stopped(page: Page, half: Profile) -> None:
     row = page.locator("#latency .runs tbody tr").first
     expect(row).to_contain_text("5 runs: 18.4 ms to 18.7 ms")
@@ -502,6 +513,7 @@ def test_a_profile_leaves_as_json_markdown_and_trace(page: Page, half: Profile) 
     assert "| Conv | 99 |" in text
 
 
+@pytest.mark.thorough
 def test_paper_is_white_and_holds_every_profile(browser: Browser, quickstart: Path, tmp_path: Path) -> None:
     watch = Watch()
     page = watch.open(browser, quickstart / "report.html", color_scheme="dark")
@@ -526,6 +538,7 @@ def test_paper_is_white_and_holds_every_profile(browser: Browser, quickstart: Pa
 # --- profiles that are not as usual ---
 
 
+@pytest.mark.thorough
 def test_bodies_lie_below_what_ran_them(browser: Browser, tmp_path: Path) -> None:
     measured = profile("half", 10, 1, 6)
     spans = list(timeline(measured.layers))

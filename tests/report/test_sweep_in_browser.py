@@ -128,6 +128,7 @@ def test_rows_are_filtered_by_text_and_leave_as_csv(pages: Pages) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_metric_is_shown_when_it_is_chosen(pages: Pages) -> None:
     page = pages.show("session")
     assert head(page, "latency.p99").count() == 0
@@ -169,6 +170,7 @@ def test_the_table_works_by_keyboard_alone(pages: Pages) -> None:
 # --- lines that are copied ---
 
 
+@pytest.mark.thorough
 def test_the_lines_of_the_best_are_copied(pages: Pages, browser: Browser) -> None:
     page = pages.show("session", permissions=["clipboard-read", "clipboard-write"])
     button = page.locator("[data-copy=best-lines]")
@@ -308,6 +310,7 @@ def test_a_point_is_selected_by_mouse_and_keyboard(pages: Pages) -> None:
     expect(page.locator(".tooltip")).to_contain_text("best")
 
 
+@pytest.mark.thorough
 def test_of_axes_alone_there_is_no_trade_off(pages: Pages) -> None:
     """They are chosen by whoever swept: of two axes nothing is the front."""
     page = pages.show("counted")
@@ -317,6 +320,7 @@ def test_of_axes_alone_there_is_no_trade_off(pages: Pages) -> None:
     expect(page.get_by_label("Across: quantity")).to_have_value("axis_0")
 
 
+@pytest.mark.thorough
 def test_the_legend_tells_of_what_there_is(pages: Pages) -> None:
     page = pages.show("builds")
     expect(page.locator("#trade .mark-keys")).to_have_text("besttie: inside the noiseon the frontpassedrefusedfailed")
@@ -331,6 +335,7 @@ def test_what_was_measured_again_is_told_beside_what_was_first(pages: Pages) -> 
     expect(page.locator("#trade h2")).to_contain_text("though measuring again decided which is best")
 
 
+@pytest.mark.thorough
 def test_bytes_that_lie_near_each_other_are_told_in_their_unit(pages: Pages) -> None:
     page = pages.show("near")
     texts = page.locator("#trade svg[role=application] text").all_text_contents()
@@ -364,7 +369,17 @@ def test_reasons_lead_to_their_points(pages: Pages) -> None:
 # --- every kind, every place ---
 
 
-@pytest.mark.parametrize("kind", ["variants", "single", "none", "failed", "look", "hostile"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "variants",
+        pytest.param("single", marks=pytest.mark.thorough),
+        "none",
+        pytest.param("failed", marks=pytest.mark.thorough),
+        "look",
+        "hostile",
+    ],
+)
 def test_every_kind_of_sweep_opens_and_fits(pages: Pages, kind: str) -> None:
     page = pages.show(kind)
     for section in page.locator("main > section").all():
@@ -372,6 +387,7 @@ def test_every_kind_of_sweep_opens_and_fits(pages: Pages, kind: str) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+@pytest.mark.thorough
 def test_two_thousand_points_are_brushed_and_sorted(pages: Pages) -> None:
     page = pages.show("large")
     expect(rows(page)).to_have_text("2,000 rows")
@@ -382,7 +398,14 @@ def test_two_thousand_points_are_brushed_and_sorted(pages: Pages) -> None:
     assert len(numbers(page)) < 60, "only rows in sight exist"
 
 
-@pytest.mark.parametrize("kind", ["session", "builds", "hostile"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("session", marks=pytest.mark.thorough),
+        pytest.param("builds", marks=pytest.mark.thorough),
+        "hostile",
+    ],
+)
 def test_a_narrow_page_does_not_scroll_sideways(pages: Pages, kind: str) -> None:
     page = pages.show(kind, viewport={"width": 400, "height": 800}, color_scheme="dark")
     for section in page.locator("main > section").all():
@@ -391,6 +414,7 @@ def test_a_narrow_page_does_not_scroll_sideways(pages: Pages, kind: str) -> None
     page.context.close()
 
 
+@pytest.mark.thorough
 def test_dark_and_light_have_their_own_colours(pages: Pages) -> None:
     page = pages.show("session")
     page.locator("#parallel").scroll_into_view_if_needed()
@@ -403,6 +427,7 @@ def test_dark_and_light_have_their_own_colours(pages: Pages) -> None:
     page.locator("#theme").click()
 
 
+@pytest.mark.thorough
 def test_on_paper_all_of_it_stands(pages: Pages) -> None:
     page = pages.show("session")
     page.emulate_media(media="print")

@@ -278,7 +278,13 @@ def intervals(stores: Sequence[Path]) -> list[tuple[float, float]]:
     return sorted(ends)
 
 
-@pytest.mark.parametrize("names", [pytest.param(("store", "store"), marks=pytest.mark.slow), ("store", "other")])
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(("store", "store"), marks=pytest.mark.slow),
+        pytest.param(("store", "other"), marks=pytest.mark.thorough),
+    ],
+)
 def test_two_sweeps_at_once_never_measure_on_one_device_together(tmp_path: Path, names: Sequence[str]) -> None:
     runs = []
     for number, name in enumerate(names):

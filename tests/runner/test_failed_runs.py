@@ -231,6 +231,7 @@ def test_a_full_disk_at_the_end_of_a_good_run_is_a_failure(in_folder: Path, monk
     assert not done.nothing_to_do, "a failure is no equal run"
 
 
+@pytest.mark.thorough
 def test_the_program_killed_leaves_a_run_that_was_interrupted(in_folder: Path) -> None:
     toy = make(in_folder)
     arguments = ("run", "toy.yaml", "steps.weak.act=sleep", "--trust")
@@ -254,7 +255,7 @@ def test_the_program_killed_leaves_a_run_that_was_interrupted(in_folder: Path) -
     assert api.runs() == []
 
 
-@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("which", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
 def test_ctrl_c_leaves_a_run_that_was_interrupted(which: signal.Signals, in_folder: Path) -> None:
     make(in_folder)
     arguments = ("run", "toy.yaml", "steps.weak.act=sleep", "--trust")

@@ -124,7 +124,9 @@ def test_a_full_disk_is_one_paragraph_and_loses_nothing(in_folder: Path, small_d
     assert not list((small_disk / "outputs/store/objects").glob("*/*"))
 
 
-@pytest.mark.parametrize("free_kib", [20, 60, 200, 700])
+@pytest.mark.parametrize(
+    "free_kib", [20, pytest.param(60, marks=pytest.mark.thorough), 200, pytest.param(700, marks=pytest.mark.thorough)]
+)
 def test_wherever_the_disk_ends_it_is_one_paragraph(in_folder: Path, small_disk: Path, free_kib: int) -> None:
     toy = make_toy(in_folder)
     free = shutil.disk_usage(small_disk).free

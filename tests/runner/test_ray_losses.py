@@ -119,6 +119,7 @@ def test_what_nobody_begins_is_given_up(compute: Callable[..., str], monkeypatch
         compute(never_begun, never_begun)
 
 
+@pytest.mark.thorough
 def test_what_was_done_unheard_is_not_done_again(compute: Callable[..., str]) -> None:
     assert compute(done_unheard) == "hello"
 
