@@ -66,7 +66,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=100, help="faults to plant [%(default)s]")
     parser.add_argument("--base", default="main", help="branch to compare with, for changed modules [%(default)s]")
     parser.add_argument("--files", type=int, default=6, help="test files to run for each fault [%(default)s]")
-    parser.add_argument("--limit", type=float, default=90, help="seconds for the tests of a fault [%(default)s]")
+    parser.add_argument("--limit", type=float, default=30, help="CPU seconds for the tests of a fault [%(default)s]")
     parser.add_argument("--marks", default=_QUICK, help="tests to run, as pytest's -m [%(default)s]")
     parser.add_argument("--require", type=float, default=0, help="percentage that must be caught, else exit 1")
     return parser.parse_args(arguments)

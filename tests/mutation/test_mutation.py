@@ -124,6 +124,13 @@ def test_a_fault_is_caught_or_survives(project: Path, tmp_path: Path) -> None:
     assert (copy.root / module).read_text() == (project / module).read_text() == MODULE
 
 
+def test_a_fault_that_hangs_is_unfinished(project: Path, tmp_path: Path) -> None:
+    copy = Copy(copy_project(project, tmp_path / "copy"), "not slow", 3)
+    hangs = MODULE.replace("    return value >= 10", "    while True:\n        pass")
+    outcome, detail = copy.try_change(Path("far/distance.py"), hangs, [Path("tests/distance/test_limits.py")])
+    assert (outcome, detail) == ("unfinished", "no end within 3 s of CPU time")
+
+
 def test_tests_that_fail_by_themselves_catch_nothing(project: Path, tmp_path: Path) -> None:
     test = project / "tests/distance/test_limits.py"
     test.write_text(TESTS + "\n\ndef test_broken() -> None:\n    assert False\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -17,8 +18,8 @@ from typing import Literal
 Outcome = Literal["caught", "survived", "unfinished"]
 """`unfinished`: the time was up before a test failed. It counts as survived."""
 
-_TEST_LIMIT_S = 60
-"""A test that hangs fails after this time."""
+_WAITS = 20
+"""Time that a test may take, as a multiple of the limit of CPU time: other load must not look like a hang."""
 
 _FAILURE = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 _COLLECTION = "collection"
@@ -39,7 +40,7 @@ class Copy:
     marks: str
     """pytest's `-m`."""
     limit_s: float
-    """Seconds that the tests of one change may take."""
+    """Seconds of CPU time that the tests of one change may take."""
     _sound: set[str] = field(default_factory=set)
     """Tests that pass without a change."""
     _unsound: set[str] = field(default_factory=set)
@@ -58,7 +59,7 @@ class Copy:
             if failure == "":
                 return "survived", ""
             if failure is None:
-                return "unfinished", f"no end within {self.limit_s:g} s"
+                return "unfinished", f"no end within {self.limit_s:g} s of CPU time"
             if self._is_sound(failure, tests):
                 return "caught", failure
             if failure == _COLLECTION:
@@ -78,7 +79,7 @@ class Copy:
         """Run tests until one fails. Return its name, `""` where all pass, and None where the time was up."""
         deselected = [f"--deselect={test}" for test in sorted(self._unsound)]
         options = ["-x", "-q", "--tb=no", "-o", "addopts=", "-p", "no:cacheprovider", "-m", self.marks]
-        options += [f"--timeout={_TEST_LIMIT_S}"]
+        options += [f"--timeout={_WAITS * self.limit_s:g}"]
         process = subprocess.Popen(
             [sys.executable, "-m", "pytest", *options, *deselected, *arguments],
             cwd=self.root,
@@ -89,12 +90,16 @@ class Copy:
             errors="replace",
             start_new_session=True,
         )
+        with contextlib.suppress(ProcessLookupError):
+            resource.prlimit(process.pid, resource.RLIMIT_CPU, (int(self.limit_s), int(self.limit_s) + 1))
         try:
-            output, _ = process.communicate(timeout=self.limit_s)
+            output, _ = process.communicate(timeout=2 * _WAITS * self.limit_s)
         except subprocess.TimeoutExpired:
             return None
         finally:
             end_group(process)
+        if process.returncode < 0:
+            return None
         if process.returncode in (0, _NO_TESTS):
             return ""
         failure = _FAILURE.search(output)

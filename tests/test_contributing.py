@@ -1,0 +1,147 @@
+"""The recipes of CONTRIBUTING.md, followed literally: each file is written where it says, and works by itself."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_args
+
+import onnx
+import pytest
+
+from ndld_flow import api, steps
+from ndld_flow.graph.edit import catalogue, operations
+from ndld_flow.graph.lint.run_checks import CHECKS
+from ndld_flow.profiles.diagnose import lints
+from ndld_flow.profiles.diagnose.subject import Subject
+from ndld_flow.recipe import step_types
+from ndld_flow.records.profile import Layer
+from ndld_flow.report.bundle import bundle, static_files
+from ndld_flow.steps.lint import CheckName
+from tests.support.compare_samples import profile_of
+from tests.support.models import make_cnn
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "CONTRIBUTING.md").read_text()
+FILES = {
+    path: text
+    for text in re.findall(r"^```(?:python|javascript)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    for path in re.findall(r"\A(?:#|//) (\S+)\n", text)
+}
+
+
+def of_folder(folder: str) -> tuple[str, str]:
+    """Return the name and the text of the page's file in a folder of the package."""
+    [(path, text)] = [(path, text) for path, text in FILES.items() if str(Path(path).parent) == folder]
+    return Path(path).name, text
+
+
+def in_package(package: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Write the page's file of a package into a folder that the package also has; return the module's word."""
+    name, text = of_folder(package.__name__.replace(".", "/"))
+    (tmp_path / name).write_text(text)
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+    return Path(name).stem
+
+
+@pytest.fixture
+def forgetting() -> Iterator[None]:
+    """Names of built-in steps and operations are remembered: forget them before and after."""
+    remembered = (step_types._built_in_names, catalogue.operation_words, catalogue.find_operation)
+    for function in remembered:
+        function.cache_clear()
+    yield
+    for function in remembered:
+        function.cache_clear()
+
+
+@pytest.mark.usefixtures("forgetting")
+def test_a_step_is_one_file(in_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        word = in_package(steps, tmp_path_factory.mktemp("steps"), patch)
+        make_cnn(in_folder / "model.onnx")
+        recipe: dict[str, Any] = {"name": "r", "model": "model.onnx", "steps": {word: {"producer": "me"}}}
+        recipe["gates"] = [f"{word}.name_length == 2"]
+        (in_folder / "r.yaml").write_text(json.dumps(recipe))
+        done = api.run("r.yaml")
+        assert done.passed
+        assert onnx.load(Path(done.folder, word, "model.onnx")).producer_name == "me"
+        assert word in {found.name for found in api.steps()}
+
+
+@pytest.mark.usefixtures("forgetting")
+def test_an_operation_is_one_file(in_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        word = in_package(operations, tmp_path_factory.mktemp("operations"), patch)
+        path = make_cnn(in_folder / "model.onnx")
+        model = onnx.load(path)
+        model.graph.node[0].doc_string = "a"
+        model.graph.node[1].doc_string = "b"
+        onnx.save(model, path)
+        recipe = {"name": "r", "model": "model.onnx", "steps": {"clean": {"step": "edit", "operations": [word]}}}
+        (in_folder / "r.yaml").write_text(json.dumps(recipe))
+        done = api.run("r.yaml")
+        cleaned = onnx.load(Path(done.folder, "clean", "model.onnx"))
+        assert not any(node.doc_string for node in cleaned.graph.node)
+        assert word in catalogue.operation_words()
+
+
+def test_a_lint_on_layers_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    word = in_package(lints, tmp_path, monkeypatch)
+    found = {lint.__name__: lint for lint in lints._find_lints()}
+    assert set(found) == {lint.__name__ for lint in lints.LINTS} | {word}
+    quick, copied = (profile_of([[1.0]], [layer("CopyNode", copy_ms), layer("Conv", 1.0)]) for copy_ms in (0.001, 0.5))
+    assert list(found[word](Subject(quick))) == []
+    [insight] = found[word](Subject(copied))
+    assert insight.layers == (0,)
+    importlib.import_module(f"{lints.__name__}.{word}")
+
+
+def layer(kind: str, ms: float) -> Layer:
+    return Layer(index=0, name=kind, type=kind, samples_ms=(ms,))
+
+
+def test_the_checks_of_models_are_listed_in_both_places() -> None:
+    assert get_args(CheckName) == CHECKS
+
+
+def test_a_panel_is_one_file(tmp_path: Path) -> None:
+    folder = "ndld_flow/report/static"
+    copy = tmp_path / "static"
+    shutil.copytree(str(static_files()), copy)
+    before = bundle("report/page.js", copy)
+    name, text = of_folder(f"{folder}/report/panels")
+    (copy / "report/panels" / name).write_text(text)
+    after = bundle("report/page.js", copy)
+    assert f'modules["report/panels/{name}"]' not in before
+    assert f'modules["report/panels/{name}"]' in after.splitlines()[-1]
+
+
+def test_every_place_that_the_page_names_exists() -> None:
+    named = set(re.findall(r"`((?:ndld_flow|tests|pipelines)/[\w/.*]*)`", PAGE))
+    rooms = {
+        name
+        for row in re.findall(r"^\| (`[\w/.`, ]+`) \|", PAGE, re.MULTILINE)
+        for name in re.findall(r"`([\w/]+[/.]\w*)`", row)
+    }
+    assert len(named) > 10 and len(rooms) > 10
+    missing = [name for name in named if not list(ROOT.glob(name.rstrip("/")))]
+    missing += [name for name in rooms if not (ROOT / "ndld_flow" / name).exists()]
+    assert not missing
+
+
+def test_all_rooms_are_listed() -> None:
+    rooms = {path.name for path in (ROOT / "ndld_flow").iterdir() if (path / "__init__.py").exists()}
+    listed = set(re.findall(r"`(\w+)/`", PAGE))
+    assert rooms - listed == set()
+
+
+def test_its_commands_name_what_exists() -> None:
+    justfile = (ROOT / "justfile").read_text()
+    for recipe in re.findall(r"`just (\w+)", PAGE):
+        assert re.search(rf"^{recipe}\b.*:$", justfile, re.MULTILINE), recipe
