@@ -16,7 +16,7 @@ from ndld_flow.inputs import InputSpec
 from ndld_flow.models.declared_inputs import model_inputs, model_outputs
 from ndld_flow.models.element_types import element_of
 from ndld_flow.models.tensors import Array, shape_text
-from ndld_flow.precision.emulate.stored_model import emulate_stored
+from ndld_flow.precision.emulation import emulate_stored
 from ndld_flow.runtimes.onnxruntime.execution_providers import CPU, full_name
 from ndld_flow.runtimes.onnxruntime.model_matching import Pair, SharedInputs, pair_names, shared_inputs
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model

@@ -25,8 +25,7 @@ from ndld_flow.engines.typing_modes import TypingPlan, decide_typing
 from ndld_flow.graph.diff.layer_evidence import add_evidence
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.versions import read_version
-from ndld_flow.precision.constraints.asked import asked_precisions, put_beside
-from ndld_flow.precision.constraints.ignored import tell_ignored
+from ndld_flow.precision.constraints.constraints import ignored_notes, requested_precisions, with_requested_precisions
 from ndld_flow.processes.worker import Tell, peak_memory_bytes
 from ndld_flow.profiles.read.engine_layers import read_engine_info
 from ndld_flow.profiles.read.tensorrt_layers import join_layers
@@ -110,7 +109,7 @@ def _prepare(building: _Building) -> _Ready:
     logger = make_logger(trt, building.log)
     builder = _make_builder(building, logger)
     load_plugins(trt, logger, builder, settings.plugins)
-    asked = asked_precisions(request.model)
+    asked = requested_precisions(request.model)
     model, casts = _typed_model(building, asked)
     building.tell(0, 0, "parsing the model")
     parsed = parse_model(trt, builder, model, settings, _creation_flags(building))
@@ -149,7 +148,7 @@ def _typed_model(building: _Building, asked: Mapping[str, str]) -> tuple[Path, t
 
 def _refuse_ignored(building: _Building, constraints: Sequence[Constraint]) -> None:
     """Raises RequestError where a precision that must be obeyed cannot be."""
-    ignored = tell_ignored(constraints)
+    ignored = ignored_notes(constraints)
     if ignored and building.request.settings.typing == "obey":
         raise RequestError(
             f"`typing: obey`, but precisions that were asked for cannot be had: {join_reasons(ignored)}. Take such "
@@ -166,7 +165,7 @@ def _constrain_layers(
         building.notes += allow_precisions(building.trt, config, asked.values())
         constraints = set_layer_precisions(building.trt, parsed, asked)
         _refuse_ignored(building, constraints)
-        building.notes += tell_ignored(constraints)
+        building.notes += ignored_notes(constraints)
         return constraints
     typing = building.request.settings.typing
     building.notes.append(
@@ -272,7 +271,8 @@ def _record_engine(building: _Building, ready: _Ready, built: _Built) -> dict[st
         "inputs": tuple(map(tensor_info, parsed.inputs())),
         "outputs": tuple(map(tensor_info, parsed.outputs())),
         "layers": add_evidence(
-            put_beside(layers, {one.node: one.precision for one in ready.constraints}), building.request.model
+            with_requested_precisions(layers, {one.node: one.precision for one in ready.constraints}),
+            building.request.model,
         ),
         "network_layer_count": parsed.network.num_layers,
         "engine_bytes": (out / Engine.main).stat().st_size,

@@ -18,7 +18,7 @@ from ndld_flow.measure.recording_plan import RecordingPlan
 from ndld_flow.measure.worker_job import Answer
 from ndld_flow.models.declared_inputs import model_inputs
 from ndld_flow.models.tensors import TensorSpec, fix_dimensions
-from ndld_flow.precision.constraints.asked import asked_precisions, put_beside
+from ndld_flow.precision.constraints.constraints import requested_precisions, with_requested_precisions
 from ndld_flow.records.profile import Layer, Roofs
 from ndld_flow.runtimes.onnxruntime.execution_providers import CPU, full_name
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
@@ -65,7 +65,7 @@ def read_recordings(request: ProfilingRequest, plan: RecordingPlan, answers: Seq
 
 def _beside_asked(layers: Sequence[Layer], model: Path) -> tuple[Layer, ...]:
     try:
-        return put_beside(layers, asked_precisions(model))
+        return with_requested_precisions(layers, requested_precisions(model))
     except ModelError:  # metadata that nobody understands; the measurement stands without it
         return tuple(layers)
 

@@ -1,4 +1,4 @@
-"""Why a node breaks at a reduced precision, in sentences with numbers."""
+"""The reasons why a node breaks at a reduced precision, as sentences with figures."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from ndld_flow.precision.fp16.hazards import scale_in_half
 from ndld_flow.records.divergence import TensorRange
 from ndld_flow.records.precision_search import Evidence
 
-USUAL: Mapping[str, float] = {"fp16": 2.0**-11, "bf16": 2.0**-8}
-"""Relative error of one rounding, at most: half of the last bit that the format has."""
+ROUNDING_ERROR: Mapping[str, float] = {"fp16": 2.0**-11, "bf16": 2.0**-8}
+"""The largest relative error of one rounding: half a unit in the last place of the format."""
 _FAR = 20.0
-"""So many roundings' error is more than a node should do alone."""
+"""A node whose own error exceeds that of this many roundings is a suspect."""
 _VANISHED = 0.1
-"""Share of values that become 0 from which on underflow is told."""
+"""Smallest share of values becoming 0 that is reported as underflow."""
 _FEW_BITS = 16
-"""So many times the smallest number is where 4 bits are left."""
+"""Numbers below this many times the smallest one have at most 4 bits of precision."""
 
 
 class Suspect(Protocol):
-    """A node and what is known of it."""
+    """A node with the evidence against it."""
 
     @property
     def node(self) -> ir.Node: ...
 
     @property
     def observed(self) -> bool:
-        """Whether what it computes was looked at."""
+        """True if the outputs of the node were observed."""
 
     @property
     def severity(self) -> float:
-        """How much speaks against it: 1 and more makes it a suspect."""
+        """Strength of the evidence: 1 or more makes the node a suspect."""
 
     def evidence(self, without: str) -> tuple[Evidence, ...]:
-        """Most telling first, never empty. `without` says what leaving the node out alone comes to."""
+        """Return the evidence, strongest first, never empty. `without` describes the result of leaving out the node."""
 
 
 @dataclass(frozen=True)
 class FloatSuspect:
-    """A node, and what it alone does wrong in fp16 or bf16."""
+    """A node with its local error in fp16 or bf16."""
 
     node: ir.Node
     error: LocalError | None
-    """None where nothing was observed: in bodies, and of what only moves data."""
+    """None if nothing was observed: in bodies, and for operators that only move data."""
     precision: str
 
     @property
@@ -60,15 +60,15 @@ class FloatSuspect:
 
     @property
     def severity(self) -> float:
-        """What it alone does wrong: 1 where that is `_FAR` times the error of one rounding, more than 1000 for NaN."""
+        """Local error relative to `_FAR` times the error of one rounding; above 1000 if the output has NaN."""
         if self.error is None:
             return 0.0
         if self.error.nonfinite:
             return 1e3 + self.error.nonfinite
-        return min(self.error.relative_rms / (_FAR * USUAL[self.precision]), 1e3)
+        return min(self.error.relative_rms / (_FAR * ROUNDING_ERROR[self.precision]), 1e3)
 
     def evidence(self, without: str) -> tuple[Evidence, ...]:
-        """Most telling first. `without` says what leaving the node out alone comes to."""
+        """Return the evidence, strongest first. `without` describes the result of leaving out the node."""
         if self.error is None:
             return (_unobserved(without),)
         limits = FORMAT_LIMITS[self.precision]
@@ -99,14 +99,14 @@ class FloatSuspect:
             )
 
     def _scaled(self, loss: Loss) -> str:
-        """What the clamped variance of a BatchNormalization does to a channel."""
+        """Return a clause on the effect of a clamped BatchNormalization variance; empty if there is none."""
         variance = self.node.inputs[4] if self.node.op_type == "BatchNormalization" else None
         changed = scale_in_half(self.node) if variance is not None and variance.name == loss.name else None
-        return "" if changed is None else f"; clamped, they make a channel {changed.factor:.3g} times what it was"
+        return "" if changed is None else f"; clamping them scales a channel by {changed.factor:.3g}"
 
     def _underflow(self, error: LocalError, limits: FormatLimits) -> Iterator[Evidence]:
         if self.severity < 1.0:
-            return  # what vanishes does not matter here
+            return  # the node is accurate enough: the lost values do not matter
         for loss in error.weights:
             if 2 * loss.vanished > loss.size:
                 yield Evidence(
@@ -123,9 +123,9 @@ class FloatSuspect:
                     yield _vanishing(place, tensor, limits)
 
     def _sensitivity(self, error: LocalError, without: str) -> Evidence:
-        usual = USUAL[self.precision]
-        nonfinite = f"it makes {count(error.nonfinite)} NaN or infinite values" if error.nonfinite else ""
-        off = f"it alone is {percent(error.relative_rms)} off (relative RMS; one rounding is {percent(usual)})"
+        usual = ROUNDING_ERROR[self.precision]
+        nonfinite = f"it produces {count(error.nonfinite)} NaN or infinite values" if error.nonfinite else ""
+        off = f"its own error is {percent(error.relative_rms)} (relative RMS; one rounding is {percent(usual)})"
         more = "" if self.severity >= 1.0 or not without else f"; {without}"
         return Evidence(
             cause="sensitivity",
@@ -137,8 +137,8 @@ class FloatSuspect:
 
 
 def _unobserved(without: str) -> Evidence:
-    said = without or "nothing was tried without it"
-    return Evidence(cause="sensitivity", sentence=f"what it computes was not looked at; {said}")
+    outcome = without or "no trial left it out"
+    return Evidence(cause="sensitivity", sentence=f"its outputs were not observed; {outcome}")
 
 
 def _beyond(place: str, tensor: TensorRange, limits: FormatLimits) -> Evidence:

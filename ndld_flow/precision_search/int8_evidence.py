@@ -1,4 +1,4 @@
-"""Why 8 bits are too few for a node, in sentences with numbers."""
+"""The reasons why a node needs more than 8 bits, as sentences with figures."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ndld_flow.records.precision_search import Evidence
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 
 _MUCH = 0.25
-"""Share of its output's RMS that a node may add as error before it is a suspect."""
+"""Error, as a share of the output's RMS, that a node may add before it is a suspect."""
 _LOST = 0.5
-"""Share of values lost in the steps of a scale from which on that is told."""
+"""Smallest share of values rounded to 0 that is reported."""
 _STEPS = 255
 _OUTLIERS = 32.0
-"""So many times its RMS is the largest value of a tensor whose scale is set by few values: rounding alone is then 3.6 %
-of the RMS, 1 / sqrt(12) of a step."""
+"""Smallest ratio of largest value to RMS at which a few values are taken to set the scale. Rounding alone is then 3.6 %
+of the RMS: 1 / sqrt(12) of a step."""
 
 
 @dataclass(frozen=True)
@@ -43,74 +43,74 @@ class Spread:
 
     @property
     def is_set_by_few(self) -> bool:
-        """Whether few values are far larger than the others."""
+        """True if a few values are far larger than the others."""
         return self.largest_abs >= _OUTLIERS * self.rms > 0
 
 
 @dataclass(frozen=True)
 class Int8Error:
-    """What a node does wrong when it alone is quantised, and reads what is exact."""
+    """The error of a node that alone is quantised and reads exact inputs."""
 
     own: float
     """Relative RMS of its first output's error."""
-    brought: float | None
-    """That of the worst of the model's outputs; None where it was not followed there."""
+    output_error: float | None
+    """Relative RMS of the worst model output's error; None if it was not measured."""
     share: float
-    """`brought` squared against the mean of all nodes': errors that know nothing of each other add as squares."""
+    """`output_error` squared, relative to the mean over all nodes: independent errors add as squares."""
     lost_weights: float
-    """Share of its weights, other than 0, that become 0."""
+    """Share of its nonzero weights that become 0."""
     inputs: tuple[Spread, ...] = ()
-    """Of those of the model's inputs that it reads: no node makes them, so they are in no layer."""
+    """Spreads of the model inputs that it reads; no node computes these, so no layer has them."""
 
 
-NO_ERROR = Int8Error(own=0.0, brought=0.0, share=0.0, lost_weights=0.0)
+NO_ERROR = Int8Error(own=0.0, output_error=0.0, share=0.0, lost_weights=0.0)
 
 
 @runtime_checkable
 class MeasuresInt8(Protocol):
-    """A reducer that knows what each node alone does wrong."""
+    """A reducer that can measure the error of each node alone."""
 
     def int8_errors(
         self, samples: Collection[Mapping[str, Array]], settings: SessionSettings, scratch: Path
     ) -> Mapping[str, Int8Error]:
-        """First output -> error. Raises `ModelError` when the model does not run."""
+        """Return first output -> error. Raises `ModelError` if the model does not run."""
 
 
 @dataclass(frozen=True)
 class Int8Suspect:
-    """A node, what it alone does wrong, and how far what it reads and makes is off where everything is int8."""
+    """A node with its own int8 error, and the divergence of its inputs and outputs with everything in int8."""
 
     node: ir.Node
     layers: Mapping[str | None, LayerDivergence]
-    """Tensor -> its divergence, and its range."""
+    """Tensor -> its divergence and range."""
     lost: Callable[[TensorRange], float]
-    """Share of a tensor's values, other than 0, that a scale for all of them makes 0."""
+    """Returns the share of a tensor's nonzero values that one scale for all of them rounds to 0."""
     error: Int8Error | None = None
-    """None where it was not measured: of what is not quantised, or has integer operators."""
+    """None if it was not measured: for nodes that are not quantised or become integer operators."""
 
     @property
     def observed(self) -> bool:
-        """Whether what it does wrong may come from its neighbours: not where it was measured alone."""
+        """True if its divergence may come from its neighbours: it was observed but not measured alone."""
         return self.error is None and self._seen
 
     @property
     def severity(self) -> float:
-        """What it does to the model's outputs: 1 where that is as much as nodes do on average. Where nothing was
-        measured alone, the error that it adds: 1 where that is a quarter of its output."""
+        """Effect on the model's outputs relative to the average node. If it was not measured alone: the error that it
+        adds, relative to a quarter of its output."""
         if self.error is not None:
             return self.error.share
-        return max(0.0, self._made - self._read) / _MUCH
+        return max(0.0, self._output_error - self._input_error) / _MUCH
 
     @property
     def _seen(self) -> bool:
         return any(value.name in self.layers for value in self.node.outputs)
 
     @property
-    def _made(self) -> float:
+    def _output_error(self) -> float:
         return max((_off(self.layers[v.name]) for v in self.node.outputs if v.name in self.layers), default=0.0)
 
     @property
-    def _read(self) -> float:
+    def _input_error(self) -> float:
         return max((_off(layer) for layer in self._inputs()), default=0.0)
 
     def _inputs(self) -> list[LayerDivergence]:
@@ -118,7 +118,7 @@ class Int8Suspect:
         return [self.layers[name] for name in names if name in self.layers]
 
     def evidence(self, without: str) -> tuple[Evidence, ...]:
-        """Most telling first. `without` says what leaving the node out alone comes to."""
+        """Return the evidence, strongest first. `without` describes the result of leaving out the node."""
         return (*self._ranges(), self._sensitivity(without))
 
     def _ranges(self) -> Iterator[Evidence]:
@@ -130,29 +130,28 @@ class Int8Suspect:
         yield from (_set_by_few(spread) for spread in self.error.inputs if spread.is_set_by_few) if self.error else ()
         if self.error is not None and self.error.lost_weights >= _LOST:
             lost = self.error.lost_weights
-            said = f"{percent(lost)} of its weights are less than half of a step of their scales and become 0"
-            yield Evidence(cause="range", sentence=said, value=lost, limit=_LOST)
+            sentence = f"{percent(lost)} of its weights are less than half of a step of their scales and become 0"
+            yield Evidence(cause="range", sentence=sentence, value=lost, limit=_LOST)
 
     def _sensitivity(self, without: str) -> Evidence:
-        said = self._said_alone(self.error) if self.error is not None else self._said_together()
-        made = self._made if self.error is None else self.error.own
-        return Evidence(cause="sensitivity", sentence=f"{said}; {without}" if without else said, value=made)
+        sentence = self._measured_alone(self.error) if self.error is not None else self._measured_together()
+        value = self._output_error if self.error is None else self.error.own
+        return Evidence(cause="sensitivity", sentence=f"{sentence}; {without}" if without else sentence, value=value)
 
-    def _said_alone(self, error: Int8Error) -> str:
-        own = f"in int8 alone its output is {percent(error.own)} off ({_sqnr(error.own)})"
-        if error.brought is None:
+    def _measured_alone(self, error: Int8Error) -> str:
+        own = f"with only this node in int8, the error of its output is {percent(error.own)} ({_sqnr(error.own)})"
+        if error.output_error is None:
             return own
-        return (
-            f"{own}, which makes the model's {percent(error.brought)} off, {error.share:.2g} times the average node's"
-        )
+        return f"{own} and that of the model {percent(error.output_error)}, {error.share:.2g} times the average node's"
 
-    def _said_together(self) -> str:
-        off = f"its output is {percent(self._made)} off, what it reads {percent(self._read)} (relative RMS)"
-        return f"with everything in int8 {off if self._seen else 'what it computes was not looked at'}"
+    def _measured_together(self) -> str:
+        output, input_ = percent(self._output_error), percent(self._input_error)
+        errors = f"the error of its output is {output}, of its input {input_} (relative RMS)"
+        return f"with everything in int8, {errors if self._seen else 'its outputs were not observed'}"
 
 
 def _sqnr(error: float) -> str:
-    """Signal against quantisation noise."""
+    """Format an error as a signal-to-quantisation-noise ratio."""
     return f"SQNR {-20 * math.log10(error):.3g} dB" if error > 0 else "exact"
 
 
@@ -161,7 +160,7 @@ def _off(layer: LayerDivergence) -> float:
 
 
 def step_of(tensor: TensorRange | Spread) -> float:
-    """The step of a scale that holds all of a tensor's values, and 0."""
+    """Return the step of a scale that spans all of a tensor's values and 0."""
     return (max(tensor.maximum, 0.0) - min(tensor.minimum, 0.0)) / _STEPS
 
 

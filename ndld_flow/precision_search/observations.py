@@ -1,8 +1,8 @@
-"""What is known of a model's nodes before and after a search: errors of each alone, and where two runs diverge."""
+"""Observations of the nodes of a model: the error of each alone, and where two runs diverge."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -11,27 +11,93 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.accuracy.inside.capture import capture
+from ndld_flow.accuracy.inside.capture import capture, open_inside
 from ndld_flow.accuracy.inside.divergence import Observed, diverge
 from ndld_flow.accuracy.inside.local_error import LocalError, local_errors
 from ndld_flow.base.errors import ModelError
+from ndld_flow.models.files import load_model, save_model
+from ndld_flow.models.op_signatures import is_op
 from ndld_flow.models.tensors import Array
-from ndld_flow.precision.constraints.found_nodes import first_output
+from ndld_flow.precision.constraints.search_result import first_output
+from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.precision_search.evidence import FloatSuspect, Suspect
 from ndld_flow.precision_search.int8_evidence import Int8Error, Int8Suspect, MeasuresInt8, step_of
-from ndld_flow.precision_search.judging import runnable
-from ndld_flow.precision_search.reducing import Reducer
-from ndld_flow.precision_search.taken_branches import write_taken
+from ndld_flow.precision_search.reducers import Reducer
+from ndld_flow.precision_search.trials import runnable
 from ndld_flow.records.divergence import LayerDivergence, TensorRange
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 from ndld_flow.samples.sample_feeds import Samples
 
+_DEEPEST = 8
+"""Ifs nested deeper than this stay as they are."""
+
+
+def write_with_taken_branches(
+    source: Path, target: Path, samples: Iterable[Mapping[str, Array]], settings: SessionSettings
+) -> Path:
+    """Write `source` to `target` with every If that takes the same branch on all samples replaced by that branch.
+
+    Tensors keep their names. Returns `target`, or `source` if nothing was replaced.
+    """
+    model = load_model(source)
+    if not any(is_op(node, "If") for node in model.graph):
+        return source
+    path = source
+    for _ in range(_DEEPEST):
+        prepare(model, source)
+        decided = _constant_branches(path, model, samples, settings)
+        if not decided:
+            break
+        for node, taken in decided.items():
+            _replace_if(model.graph, node, node.attributes["then_branch" if taken else "else_branch"].as_graph())
+        save_model(model, target)
+        path = target
+    return path
+
+
+def _constant_branches(
+    path: Path, model: ir.Model, samples: Iterable[Mapping[str, Array]], settings: SessionSettings
+) -> dict[ir.Node, bool]:
+    """Return the Ifs of the main graph that take the same branch on all samples -> True for `then_branch`."""
+    conditions = {node: node.inputs[0] for node in model.graph if is_op(node, "If")}
+    names = {node: value.name or "" for node, value in conditions.items() if value is not None and value.producer()}
+    if not names:
+        return {}
+    session = open_inside(path, list(dict.fromkeys(names.values())), settings)
+    wanted = {value.name for value in session.session.get_inputs()}
+    seen: dict[str, set[bool]] = {name: set() for name in names.values()}
+    for sample in samples:
+        bound = session.bind({name: array for name, array in sample.items() if name in wanted})
+        bound.once()
+        for name, array in bound.outputs().items():
+            seen[name] |= {True, False} if array is None or array.size != 1 else {bool(array.reshape(-1)[0])}
+    return {node: next(iter(seen[name])) for node, name in names.items() if len(seen[name]) == 1}
+
+
+def _replace_if(graph: ir.Graph, node: ir.Node, branch: ir.Graph) -> None:
+    """Replace an If by one of its branches. The outputs of both keep their names."""
+    outputs = list(branch.outputs)
+    branch.outputs.clear()
+    for value in tuple(branch.initializers.values()):
+        del branch.initializers[value.name or ""]
+        graph.register_initializer(value)
+    nodes = list(branch)
+    branch.remove(nodes)
+    graph.insert_before(node, nodes)
+    for old, new in zip(node.outputs, outputs, strict=True):
+        name, old.name = old.name, None
+        same = ir.Value(name=name, type=old.type, shape=old.shape)
+        graph.insert_before(node, ir.Node("", "Identity", [new], outputs=[same]))
+        old.replace_all_uses_with(same, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
+
+
 _OBSERVED = 4
-"""Samples that are looked at inside; trials are judged on all of them."""
+"""Samples whose inner tensors are observed; trials are judged on all samples."""
 
 
 class FewSamples(Sequence[Mapping[str, Array]]):
-    """The first samples, as arrays; each round reads them again."""
+    """The first samples as arrays; each iteration reads them again."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
@@ -49,7 +115,7 @@ class FewSamples(Sequence[Mapping[str, Array]]):
 
 @dataclass(frozen=True)
 class Observer:
-    """Looks inside the model that is searched."""
+    """Observes inner tensors of the searched model."""
 
     reference: Path
     precision: str
@@ -58,17 +124,17 @@ class Observer:
     settings: SessionSettings
     scratch: Path
     notes: list[str] = field(default_factory=list)
-    """What could not be looked at."""
+    """Observations that failed, as sentences."""
 
     @cached_property
     def _reference(self) -> Path:
         return self._inside(self.reference, "reference_inside.onnx")
 
     def _inside(self, path: Path, name: str) -> Path:
-        return write_taken(path, self.scratch / name, FewSamples(self.samples), self.settings)
+        return write_with_taken_branches(path, self.scratch / name, FewSamples(self.samples), self.settings)
 
     def suspects(self, nodes: Iterable[ir.Node]) -> list[Suspect]:
-        """What is known of each node. For int8 its error alone, or how it grows with all in int8."""
+        """Return a suspect for each node. For int8, with its own error or its divergence with everything in int8."""
         if self.precision == "int8":
             layers: dict[str | None, LayerDivergence] = {layer.tensor: layer for layer in self._whole}
             alone = self._int8_errors()
@@ -77,7 +143,7 @@ class Observer:
         return [FloatSuspect(node, errors.get(first_output(node)), self.precision) for node in nodes]
 
     def _lost(self, tensor: TensorRange) -> float:
-        """Share of a tensor's values other than 0 that are less than half of a step of its scale."""
+        """Return the share of a tensor's nonzero values that are less than half of a step of its scale."""
         half, small, count = step_of(tensor) / 2, 0, 0
         samples = FewSamples(self.samples)
         for arrays in capture(self._reference, [tensor.tensor], samples, self.settings, self.scratch):
@@ -92,7 +158,7 @@ class Observer:
         try:
             return self.reducer.int8_errors(FewSamples(self.samples), self.settings, self.scratch)
         except ModelError as error:
-            self.notes.append(f"what each node alone does wrong could not be measured: {error}")
+            self.notes.append(f"the error of each node alone could not be measured: {error}")
             return {}
 
     def _errors(self) -> dict[str, LocalError]:
@@ -100,17 +166,17 @@ class Observer:
         try:
             return local_errors(self._reference, self.precision, samples, self.settings, self.scratch)
         except ModelError as error:
-            self.notes.append(f"what each node alone does wrong could not be measured: {error}")
+            self.notes.append(f"the error of each node alone could not be measured: {error}")
             return {}
 
     def whole(self) -> tuple[LayerDivergence, ...]:
-        """How far each layer is off with nothing kept, and the range of its values against the precision.
+        """Return each layer's divergence with nothing kept, and its range relative to the precision's limits.
 
-        In the order of execution; none where the model does not run.
+        In the order of execution; empty if the model does not run.
         """
         if self.precision != "int8":
             return self._whole
-        # What fp16 can hold says nothing of int8.
+        # The range of fp16 is irrelevant to int8.
         return tuple(layer.model_copy(update={"range": None}) for layer in self._whole)
 
     @cached_property
@@ -120,10 +186,53 @@ class Observer:
             self.reducer.write(frozenset(), reduced)
             return self.layers(runnable(reduced), "fp16" if self.precision == "int8" else self.precision)
         except ModelError:
-            return ()  # its trial says why it does not run
+            return ()  # its trial records why it does not run
 
     def layers(self, candidate: Path, ranged: str = "") -> tuple[LayerDivergence, ...]:
-        """How far each layer of a model is off, in the order of execution; with ranges for a format that is named."""
+        """Return each layer's divergence in the order of execution, with ranges relative to the format `ranged`."""
         inside = self._inside(candidate, "observed_inside.onnx")
         pair = Observed(self._reference, self.settings), Observed(inside, self.settings)
         return diverge(*pair, FewSamples(self.samples), precision=ranged)
+
+
+_NEXT_TO_SUSPECT = 0.9
+"""Severity of a suspect's direct neighbour; `_LESS_PER_STEP` less for each further step."""
+_LESS_PER_STEP = 0.01
+_AFTER, _BEFORE = 2, 40
+"""Steps downstream and upstream. A suspect's input may have lost its bits far upstream, as in a running sum."""
+
+Neighbours = Callable[[ir.Node], Sequence[ir.Node]]
+
+
+def severities(suspects: Iterable[Suspect]) -> dict[ir.Node, float]:
+    """Return node -> its severity; neighbours of suspects get a little less than a suspect.
+
+    A value is kept exact only if both its producer and its reader are kept, so neighbours are tried before all others.
+    """
+    by_node = {suspect.node: suspect for suspect in suspects}
+    found = {node: suspect.severity for node, suspect in by_node.items()}
+    certain = {node for node, severity in found.items() if severity >= 1.0}
+    for neighbours, steps in ((ir.Node.successors, _AFTER), (ir.Node.predecessors, _BEFORE)):
+        edge, seen = certain, set(certain)
+        for step in range(steps):
+            edge = {other for node in edge for other in _observed_neighbours(node, by_node, neighbours)} - seen
+            seen |= edge
+            for node in edge:
+                found[node] = max(found[node], _NEXT_TO_SUSPECT - _LESS_PER_STEP * step)
+    return found
+
+
+def _observed_neighbours(node: ir.Node, known: Mapping[ir.Node, Suspect], neighbours: Neighbours) -> set[ir.Node]:
+    """Return the nearest observed nodes, skipping those that only move values."""
+    found: set[ir.Node] = set()
+    seen, waiting = {node}, [node]
+    while waiting:
+        for other in neighbours(waiting.pop()):
+            if other in seen:
+                continue
+            seen.add(other)
+            if other in known and known[other].observed:
+                found.add(other)
+            else:
+                waiting.append(other)
+    return found

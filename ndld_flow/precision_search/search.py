@@ -1,179 +1,278 @@
-"""Search for a small set to keep, most likely ones first.
-
-1. `whole`: nothing is kept. If that passes, there is nothing to find.
-2. `suspects`: those with a severity of 1 and more; if that is not enough, twice and again twice as many, by severity.
-3. `op_types`, `regions`, `nodes`: with everything kept the goal is reached, so it is asked which operators are needed,
-   which regions of the order of execution with these, and which nodes in these, by halving (see `narrowing`).
-4. `shrink`: halving once more where many are left, then each is left out alone, until none can be: it is 1-minimal.
-
-Nothing is assumed of the oracle: whatever is delivered was tried. Where not even everything passes, the goal becomes
-to be as good as that. For k needed of n, in an oracle where keeping more is never worse, and without help from
-severities, it takes at most `attempts_at_most(k, n)` attempts.
-"""
+"""Search for the nodes that a reduced precision breaks, with the reasons why each is kept."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
 
-from ndld_flow.precision_search.attempts import (
-    Attempt,
-    Attempts,
-    Budget,
-    BudgetSpentError,
-    Candidate,
-    Kept,
-    Oracle,
-    Outcome,
-    Phase,
-)
-from ndld_flow.precision_search.narrowing import Piece, needed_pieces, together
+import onnx_ir as ir
 
-_FEW = 8
-"""So many are left out one by one at once; of more, half are left out first."""
-_REGIONS = 16
-_AS_GOOD = 0.02
-"""Scores this near count as equal where the goal cannot be reached."""
-_SUSPECT = 1.0
+from ndld_flow.accuracy.inside.divergence import first_divergent
+from ndld_flow.accuracy.tolerance import Tolerance
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.quantities import count, number
+from ndld_flow.models.files import load_model
+from ndld_flow.models.node_selection import nodes_of_types
+from ndld_flow.models.type_groups import constant_tensor
+from ndld_flow.precision.fp16.convert import prepare
+from ndld_flow.precision_search.evidence import Suspect
+from ndld_flow.precision_search.minimal_set import Attempt, Budget, Candidate, Kept, MinimalSet, find_minimal_set
+from ndld_flow.precision_search.observations import Observer, severities
+from ndld_flow.precision_search.reducers import Reducer
+from ndld_flow.precision_search.trials import Judge, TrialFile, Trials
+from ndld_flow.profiles.read.multiply_accumulates import Shape, count_macs
+from ndld_flow.records.divergence import LayerDivergence
+from ndld_flow.records.precision_search import KeptNode, PrecisionSearch, Trial
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.samples.sample_feeds import Samples
+
+
+def macs_share(nodes: Collection[ir.Node], graph: ir.Graph, shapes: Mapping[str, Shape]) -> float | None:
+    """Return the share of a graph's multiply-accumulates in `nodes`; None if no node has a count.
+
+    `shapes` maps names of tensors to their shapes.
+    """
+    counted = {node: _macs(node, shapes) for node in graph}
+    total = sum(counted.values())
+    return sum(counted.get(node, 0) for node in nodes) / total if total else None
+
+
+def _macs(node: ir.Node, shapes: Mapping[str, Shape]) -> int:
+    inputs = [_shape(value, shapes) for value in node.inputs]
+    outputs = [_shape(value, shapes) for value in node.outputs]
+    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+    return count_macs(node.op_type, inputs, outputs, attributes) or 0
+
+
+def _shape(value: ir.Value | None, shapes: Mapping[str, Shape]) -> Shape | None:
+    if value is None:
+        return None
+    tensor = constant_tensor(value)
+    if tensor is not None:
+        return tuple(tensor.shape.numpy())
+    return shapes.get(value.name or "")
+
+
+Precision = Literal["fp16", "bf16", "int8"]
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a search found."""
+class SearchRequest:
+    """The goal and the limits of a search."""
 
-    kept: Kept
-    outcome: Outcome
-    attempts: tuple[Attempt, ...]
-    without: Mapping[int, Outcome]
-    """Member of `kept` -> what came of leaving it out alone, as far as that was tried."""
-    minimal: bool
-    """Every member was left out alone, and then the goal was not reached."""
-    spent: bool
-    """The budget ended the search."""
+    precision: Precision
+    tolerance: Tolerance
+    op_types: Sequence[str]
+    trials: int
+    time_s: float
 
 
-def attempts_at_most(needed: int, candidates: int) -> int:
-    """Attempts for `needed` of `candidates`, at most, where keeping more is never worse and no severities help."""
-    halvings = math.ceil(math.log2(max(candidates, 2)))
-    narrowing = 3 * (needed * (halvings + 1) + 1) + needed * (halvings + 1) + 1
-    return 2 + halvings + narrowing + needed * (needed + 1)
+@dataclass(frozen=True)
+class SearchedModel:
+    """The model to search."""
+
+    path: Path
+    label: str
+    samples: Samples
+    reducer: Reducer
 
 
-def search(
-    candidates: Sequence[Candidate], oracle: Oracle, budget: Budget, tell: Callable[[Attempt], None] = lambda _: None
-) -> Found:
-    """Find a small set to keep. `tell` hears of every attempt, in order."""
-    looking = _Search(candidates, Attempts(oracle, budget, tell))
-    spent = False
-    try:
-        looking.run()
-    except BudgetSpentError:
-        spent = True
-    return looking.found(spent)
+@dataclass(frozen=True)
+class FinishedSearch:
+    """A finished search, and what its record needs."""
+
+    subject: SearchedModel
+    request: SearchRequest
+    found: MinimalSet
+    trials: Trials
+    observer: Observer
+
+    def record(
+        self, trials: tuple[Trial, ...], candidates: Sequence[int], suspects: Mapping[int, Suspect]
+    ) -> PrecisionSearch:
+        """Return the record without the final check, its layers and the wall time."""
+        reducer, kept = self.subject.reducer, self.found.kept
+        whole = self.observer.whole()
+        first = first_divergent(whole, self.request.tolerance.bounds())
+        sample = next(iter(self.subject.samples))
+        return PrecisionSearch(
+            model=self.subject.label,
+            precision=self.request.precision,
+            tolerance=self.request.tolerance.given(),
+            sample_count=len(self.subject.samples),
+            inputs={name: feed.description for name, feed in sample.feeds.items()},
+            settings=dict(reducer.settings),
+            node_count=len(reducer.nodes),
+            candidate_count=len(candidates),
+            always_kept={reducer.nodes[position].label: why for position, why in reducer.always_kept.items()},
+            kept=tuple(self._kept_node(position, suspects[position]) for position in sorted(kept)),
+            passed=self.found.outcome.passed,
+            metrics_whole=self.trials.metrics(frozenset()),
+            metrics_found=self.trials.metrics(kept),
+            layers_whole=whole,
+            first_divergent="" if first is None else first.tensor,
+            trials=trials,
+            kept_macs_share=self._macs_share(suspects, whole) if kept else 0.0,
+            wall_s=0.0,
+            notes=tuple(self._notes()),
+        )
+
+    def _kept_node(self, position: int, suspect: Suspect) -> KeptNode:
+        node, kept = self.subject.reducer.nodes[position], self.found.kept
+        tried = position in self.found.without
+        without = self.trials.metrics(kept - {position}) if tried else {}
+        evidence = suspect.evidence(self._describe_without(kept, position) if tried else "")
+        return KeptNode(
+            node=node.name,
+            op_type=node.op_type,
+            outputs=node.outputs,
+            cause=evidence[0].cause,
+            evidence=evidence,
+            without=without,
+        )
+
+    def _describe_without(self, kept: Kept, position: int) -> str:
+        rest = format_metrics(self.trials.metrics(kept - {position}), self.request.tolerance)
+        return f"without it: {rest or 'the model does not run'}; with it: {self._describe(kept)}"
+
+    def _describe(self, kept: Kept) -> str:
+        return format_metrics(self.trials.metrics(kept), self.request.tolerance)
+
+    def _macs_share(self, suspects: Mapping[int, Suspect], layers: Sequence[LayerDivergence]) -> float | None:
+        """Return the kept nodes' share, by the observed shapes of layers and inputs."""
+        nodes = [suspects[position].node for position in self.found.kept]
+        graph = next(iter(suspects.values())).node.graph
+        if graph is None or not layers:
+            return None
+        sample = next(iter(self.subject.samples))
+        shapes = {name: tuple(feed.values.shape) for name, feed in sample.feeds.items()}
+        return macs_share(nodes, graph, shapes | {layer.tensor: layer.shape for layer in layers})
+
+    def _notes(self) -> list[str]:
+        notes = [*self.subject.samples.notes, *self.trials.judge.notes, *self.observer.notes]
+        if self.found.spent:
+            notes.append(f"the budget ended the search: {self._describe_best()}")
+        elif not self.found.outcome.passed:
+            notes.append("the bound is not met even with every candidate kept")
+        return notes
+
+    def _describe_best(self) -> str:
+        if not self.found.kept:
+            return "no trial was better than keeping nothing"
+        best = f"the set of {len(self.found.kept)} nodes is the best that was tried"
+        return best if self.found.minimal else f"{best} and may include nodes that it does not need"
 
 
-class _Search:
-    def __init__(self, candidates: Sequence[Candidate], attempts: Attempts) -> None:
-        self._by_index = {each.index: each for each in sorted(candidates, key=lambda each: each.index)}
-        self._ranked = sorted(self._by_index.values(), key=lambda each: (-each.severity, each.index))
-        self._attempts = attempts
-        self._enough = math.inf
-        """A score that will do though it does not pass."""
-        self._small: Kept | None = None
-        """What was left in the end where nothing passes."""
+def format_metrics(metrics: Mapping[str, float], tolerance: Tolerance) -> str:
+    """Return `12 values NaN or infinite`, or `cosine 0.9991, snr_db 27.2`: the first two bounded metrics."""
+    if "nonfinite" in metrics:
+        return f"{count(metrics['nonfinite'])} values NaN or infinite"
+    bounded = [name for name in tolerance.bounds() if name in metrics][:2]
+    return ", ".join(f"{name} {number(metrics[name])}" for name in bounded)
 
-    def run(self) -> None:
-        if self._try(frozenset(), "whole", "nothing kept").passed or not self._by_index:
-            return
-        kept = self._suspects() or self._by_parts()
-        self._small = self._shrink(kept)
-        best = self._attempts.best
-        if best.outcome.passed and best.kept != self._small:
-            # Found on the way to something that would only have been as good.
-            self._enough = math.inf
-            self._small = self._shrink(best.kept)
 
-    def found(self, spent: bool) -> Found:
-        best = self._attempts.best
-        kept, outcome = best.kept, best.outcome
-        if not outcome.passed and self._small is not None:
-            kept = self._small
-            outcome = self._attempts.known(kept) or outcome
-        left_out = {index: self._attempts.known(kept - {index}) for index in sorted(kept)}
-        without = {index: known for index, known in left_out.items() if known is not None}
-        minimal = len(without) == len(kept) and not any(map(self._will_do, without.values()))
-        return Found(kept, outcome, self._attempts.all, without, minimal, spent)
+SETTINGS = SessionSettings(memory_arena=False, memory_reuse=False, spinning=False)
+"""Trials run on the CPU with emulated storage and fp32 arithmetic. Each model runs only a few times, so spinning
+threads and a memory arena would cost more than they save."""
 
-    def _try(self, kept: Kept, phase: Phase, what: str) -> Outcome:
-        return self._attempts.outcome(kept, phase, what)
 
-    def _will_do(self, outcome: Outcome) -> bool:
-        return outcome.passed or outcome.score >= self._enough
+@dataclass(frozen=True)
+class Workspace:
+    """A search's files and its progress callback."""
 
-    def _reaches(self, phase: Phase) -> Callable[[Kept, str], bool]:
-        return lambda kept, what: self._will_do(self._try(kept, phase, what))
+    scratch: Path
+    trials: TrialFile
+    progress: Callable[[int, int, str], None]
 
-    def _suspects(self) -> Kept | None:
-        """The fewest of the most severe that pass together, in doublings up to half of all; None when none do."""
-        known = sum(each.severity > 0 for each in self._ranked)
-        certain = sum(each.severity >= _SUSPECT for each in self._ranked)
-        size = certain or min(known, _FEW)
-        while 0 < size <= known:
-            kept = frozenset(each.index for each in self._ranked[:size])
-            if self._try(kept, "suspects", f"the {size} most suspect kept").passed:
-                return kept
-            if size == known or 2 * size > len(self._ranked):
-                return None
-            size = min(2 * size, known)
-        return None
 
-    def _by_parts(self) -> Kept:
-        """Which operators, then which regions with them, then which nodes in these."""
-        everything = self._try(frozenset(self._by_index), "op_types", "everything kept")
-        if not everything.passed:
-            best = self._attempts.best
-            self._enough = best.outcome.score - _AS_GOOD
-            if not self._will_do(everything):
-                return best.kept
-        kept = together(needed_pieces(self._kinds(), self._reaches("op_types")))
-        if len(kept) > 2 * _REGIONS:
-            kept = together(needed_pieces(self._regions(kept), self._reaches("regions")))
-        return together(needed_pieces(self._singles(kept), self._reaches("nodes")))
+class PrecisionSearcher:
+    """One search. Raises `RequestError` if there is nothing to search, `ModelError` if the model does not run."""
 
-    def _shrink(self, kept: Kept) -> Kept:
-        if len(kept) > _FEW:
-            kept = together(needed_pieces(self._singles(kept), self._reaches("shrink")))
-        smaller = self._leave_one_out(kept)
-        while smaller is not None:
-            kept, smaller = smaller, self._leave_one_out(smaller)
-        return kept
+    def __init__(self, request: SearchRequest, subject: SearchedModel, workspace: Workspace) -> None:
+        self._request = request
+        self._subject = subject
+        self._workspace = workspace
+        self._started = time.monotonic()
+        self._recorded: list[Trial] = []
+        self._positions = self._allowed()
+        self._observer = Observer(
+            subject.path, request.precision, subject.reducer, subject.samples, SETTINGS, workspace.scratch
+        )
+        judge = Judge(subject.path, subject.samples, request.tolerance, SETTINGS, workspace.scratch)
+        before = workspace.trials.read()
+        self._trials = Trials(subject.reducer, judge, workspace.trials, workspace.scratch, before=before)
 
-    def _leave_one_out(self, kept: Kept) -> Kept | None:
-        """The set without one that it does not need, least severe first; None when it needs all."""
-        for candidate in reversed(self._of(kept)):
-            rest = kept - {candidate.index}
-            if self._will_do(self._try(rest, "shrink", f"without {candidate.name or candidate.index}")):
-                return rest
-        return None
+    def run(self) -> PrecisionSearch:
+        """Search, verify the result, and return its record."""
+        fine = self._trials.try_keeping(frozenset()).passed
+        candidates = () if fine else self._candidates()
+        deadline = self._started + self._request.time_s
+        budget = Budget(self._request.trials, lambda: time.monotonic() > deadline)
+        found = find_minimal_set(candidates, self._trials.try_keeping, budget, self._record)
+        self._workspace.progress(len(self._recorded), 0, "writing the result")
+        finished = FinishedSearch(self._subject, self._request, found, self._trials, self._observer)
+        record = finished.record(tuple(self._recorded), self._positions, self._suspects if found.kept else {})
+        if found.kept:
+            record = self._verified(record, found.kept)
+        self._workspace.trials.delete()
+        return record.model_copy(update={"wall_s": time.monotonic() - self._started})
 
-    def _of(self, kept: Kept) -> list[Candidate]:
-        return [each for each in self._ranked if each.index in kept]
+    def _verified(self, record: PrecisionSearch, kept: Kept) -> PrecisionSearch:
+        last = self._trials.verify(record, kept)
+        notes = record.notes
+        if record.passed and not last.passed:
+            reason = last.trouble or format_metrics(last.metrics, self._request.tolerance)
+            notes = (*notes, f"the model converted by the step that uses the result misses the bound: {reason}")
+        passed = record.passed and last.passed
+        layers = () if last.trouble else self._observer.layers(self._trials.judge.ran)
+        done = {"trials": (*record.trials, last), "passed": passed, "notes": notes, "layers_found": layers}
+        return record.model_copy(update=done)
 
-    def _singles(self, kept: Kept) -> list[Piece]:
-        return [(each.name or str(each.index), frozenset({each.index})) for each in self._of(kept)]
+    @cached_property
+    def _suspects(self) -> dict[int, Suspect]:
+        """Position of a node -> the evidence against it."""
+        model = load_model(self._subject.path)
+        prepare(model, self._subject.path)
+        return dict(enumerate(self._observer.suspects(model.graph.all_nodes())))
 
-    def _kinds(self) -> list[Piece]:
-        """Operators, those with the most severe nodes first, then those with few nodes."""
-        kinds: dict[str, list[Candidate]] = {}
-        for each in self._ranked:
-            kinds.setdefault(each.kind, []).append(each)
-        ordered = sorted(kinds.items(), key=lambda item: (-item[1][0].severity, len(item[1])))
-        return [(kind, frozenset(each.index for each in members)) for kind, members in ordered]
+    def _allowed(self) -> tuple[int, ...]:
+        """Return the positions of the nodes that may be kept."""
+        reducer = self._subject.reducer
+        if not reducer.candidates:
+            raise RequestError(
+                f"there is nothing to search: no node of the model of {self._subject.label} would become "
+                f"{self._request.precision} (none is in fp32, or all are kept"
+                f"{', or `int8` excludes them' if self._request.precision == 'int8' else ''})."
+            )
+        if not self._request.op_types:
+            return tuple(reducer.candidates)
+        nodes_of_types(load_model(self._subject.path), self._request.op_types, "op_types")
+        op_types = set(self._request.op_types)
+        allowed = tuple(position for position in reducer.candidates if reducer.nodes[position].op_type in op_types)
+        if not allowed:
+            raise RequestError(
+                f"`op_types`: no {', '.join(op_types)} of the model of {self._subject.label} would become "
+                f"{self._request.precision}, so there is nothing to search."
+            )
+        return allowed
 
-    def _regions(self, kept: Kept) -> list[Piece]:
-        """Runs of the order of execution, about equally long, first ones first."""
-        order = sorted(kept)
-        size = max(1, math.ceil(len(order) / _REGIONS))
-        runs = [order[start : start + size] for start in range(0, len(order), size)]
-        return [(f"nodes {run[0]} to {run[-1]}", frozenset(run)) for run in runs]
+    def _candidates(self) -> tuple[Candidate, ...]:
+        self._workspace.progress(0, 0, "measuring the error of each node alone")
+        severity = severities(self._suspects.values())
+        nodes = self._subject.reducer.nodes
+        return tuple(
+            Candidate(position, nodes[position].op_type, nodes[position].label, severity[self._suspects[position].node])
+            for position in self._positions
+        )
+
+    def _record(self, attempt: Attempt) -> None:
+        trial = self._trials.record(attempt)
+        self._recorded.append(trial)
+        metrics = format_metrics(trial.metrics, self._request.tolerance)
+        self._workspace.progress(
+            trial.number, 0, f"trial {trial.number}: {trial.what}: {metrics or 'the model does not run'}"
+        )

@@ -1,18 +1,241 @@
-"""Trials of a precision search: written, run, judged, and never done twice."""
+"""Trials of a precision search: models written, run, compared with the reference, and remembered."""
 
 from __future__ import annotations
 
+import json
+import math
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ndld_flow.base.errors import ModelError
-from ndld_flow.precision_search.attempts import Attempt, Kept, Outcome
-from ndld_flow.precision_search.judging import Judge, Judged
-from ndld_flow.precision_search.reducing import Reducer
-from ndld_flow.precision_search.remembered import Remembered, TrialFile
+import numpy as np
+from blake3 import blake3
+
+from ndld_flow.accuracy.agreement import Agreement, Measuring
+from ndld_flow.accuracy.stored_outputs import StoredOutputs, storable
+from ndld_flow.accuracy.tolerance import Tolerance, outside
+from ndld_flow.accuracy.yardstick import Yardstick, find_yardstick
+from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.models.declared_inputs import model_inputs
+from ndld_flow.precision.emulation import emulate_stored
+from ndld_flow.precision_search.minimal_set import Attempt, Kept, Outcome
+from ndld_flow.precision_search.reducers import Reducer
+from ndld_flow.records.accuracy import OutputKind, higher_is_better
 from ndld_flow.records.precision_search import PrecisionSearch, Trial
+from ndld_flow.runtimes.onnxruntime.model_matching import shared_inputs
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
+from ndld_flow.samples.sample_feeds import Sample, Samples
+from ndld_flow.store.sharing import make_folder, share
+
+_NONFINITE = -50.0
+"""Score of outputs with NaN or infinity; no metric scores as low."""
+_DECADES = 30.0
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """The comparison of a candidate's outputs with the reference."""
+
+    outputs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Output -> its metrics."""
+    nonfinite: Mapping[str, int] = field(default_factory=dict)
+    """Output -> number of elements that are NaN or infinite in only one of the two."""
+    trouble: str = ""
+    """Why the candidate could not run."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds on every output, by its kind."""
+
+    tolerance: Tolerance
+    kinds: Mapping[str, OutputKind]
+
+    def of(self, output: str) -> dict[str, float]:
+        """Return metric -> bound."""
+        return self.tolerance.bounds(self.kinds[output])
+
+    def passed(self, judged: TrialResult) -> bool:
+        """Return whether all bounds hold."""
+        if judged.trouble or any(judged.nonfinite.values()):
+            return False
+        return not any(outside(metrics, self.of(output)) for output, metrics in judged.outputs.items())
+
+    def score(self, judged: TrialResult) -> float:
+        """Return minus the decades by which the worst metric exceeds its bound: 0 at the bound, higher is better."""
+        if judged.trouble:
+            return -math.inf
+        bad = sum(judged.nonfinite.values())
+        if bad:
+            return _NONFINITE - math.log10(bad)
+        return min((self._score(name, metrics) for name, metrics in judged.outputs.items()), default=-math.inf)
+
+    def worst(self, judged: TrialResult) -> dict[str, float]:
+        """Return the metrics of the worst output, with `nonfinite` if it has NaN or infinity."""
+        bad = max(judged.nonfinite, key=judged.nonfinite.__getitem__, default="")
+        if bad and judged.nonfinite[bad]:
+            return {"nonfinite": judged.nonfinite[bad], **judged.outputs[bad]}
+        scores = {name: self._score(name, metrics) for name, metrics in judged.outputs.items() if metrics}
+        return dict(judged.outputs[min(scores, key=scores.__getitem__)]) if scores else {}
+
+    def _score(self, output: str, metrics: Mapping[str, float]) -> float:
+        excess = (_decades(name, metrics[name], bound) for name, bound in self.of(output).items() if name in metrics)
+        return -max(excess, default=-_DECADES)
+
+
+def _decades(metric: str, value: float, bound: float) -> float:
+    """Return by how many decades of error a metric exceeds its bound; negative within the bound."""
+    if metric.endswith("_db"):
+        return max(-_DECADES, min((bound - value) / 20, _DECADES))
+    if higher_is_better(metric):
+        value, bound = 1.0 - value, 1.0 - bound
+    return max(-_DECADES, min(math.log10(max(value, 1e-30)) - math.log10(max(bound, 1e-30)), _DECADES))
+
+
+class Judge:
+    """Runs candidates and compares their outputs with those of the reference, which runs once."""
+
+    def __init__(
+        self, reference: Path, samples: Iterable[Sample], tolerance: Tolerance, settings: SessionSettings, scratch: Path
+    ) -> None:
+        self._reference = reference
+        self._inputs = model_inputs(reference)
+        self._samples = samples
+        self._settings = settings
+        rtol, atol = tolerance.elementwise()
+        self._measuring = Measuring(rtol, atol)
+        folder = scratch / "reference"
+        folder.mkdir()
+        self._kept = StoredOutputs(folder)
+        self.notes: tuple[str, ...] = ()
+        """Reasons why agreement is weak evidence."""
+        self.ran = reference
+        """The model that ran last."""
+        self._yardsticks = self._run_reference()
+        self.bounds = Bounds(tolerance, {name: yardstick.kind for name, yardstick in self._yardsticks.items()})
+        _refuse_unmeetable(self.bounds, self._compare_with_itself())
+
+    def _run_reference(self) -> dict[str, Yardstick]:
+        """Store the reference's outputs; return the yardstick of each."""
+        model = open_model(self._reference, self._settings)
+        for sample in self._samples:
+            bound = model.bind({name: feed.values for name, feed in sample.feeds.items()})
+            bound.once()
+            self._kept.add(bound.outputs())
+        names = dict.fromkeys(name for outputs in self._kept for name, array in outputs.items() if array is not None)
+        return {name: find_yardstick(self._kept.samples_of(name)) for name in names}
+
+    def _compare_with_itself(self) -> dict[str, dict[str, float]]:
+        """Return output -> its metrics against itself, which are imperfect if it is NaN or infinite."""
+        agreements = {name: Agreement(self._measuring, yardstick) for name, yardstick in self._yardsticks.items()}
+        for outputs in self._kept:
+            for name, array in outputs.items():
+                if array is not None:
+                    agreements[name].add(array, array)
+        return {name: agreement.metrics() for name, agreement in agreements.items()}
+
+    def judge(self, reduced: Path) -> TrialResult:
+        """Run a model as hardware that stores tensors in their types and computes in fp32 would."""
+        try:
+            self.ran = runnable(reduced)
+            return self._run(self.ran)
+        except ModelError as error:
+            return TrialResult(trouble=str(error))
+
+    def _run(self, path: Path) -> TrialResult:
+        inputs = shared_inputs(self._inputs, model_inputs(path))
+        model = open_model(path, self._settings)
+        agreements: dict[str, Agreement] = {}
+        for kept, sample in zip(self._kept, self._samples, strict=True):
+            bound = model.bind(inputs.for_candidate(sample.feeds))
+            bound.once()
+            outputs = bound.outputs()
+            for name, reference in kept.items():
+                if reference is None:
+                    continue
+                array = outputs.get(name)
+                if array is None or array.shape != reference.shape:
+                    return TrialResult(trouble=f'the shape of its output "{name}" differs from the reference\'s')
+                agreement = agreements.setdefault(name, Agreement(self._measuring, self._yardsticks[name]))
+                agreement.add(reference, storable(array))
+        flat = [name for name, agreement in agreements.items() if agreement.is_weak_evidence]
+        if flat:
+            self.notes = (f"the reference is constant in {', '.join(flat)}, so agreement there is weak evidence",)
+        return TrialResult(
+            {name: agreement.metrics() for name, agreement in agreements.items()},
+            {
+                name: agreement.only_candidate_nonfinite + agreement.only_reference_nonfinite
+                for name, agreement in agreements.items()
+            },
+        )
+
+
+def _refuse_unmeetable(bounds: Bounds, own_metrics: Mapping[str, Mapping[str, float]]) -> None:
+    """Raise a `RequestError` for bounds that the reference misses even against itself: no trial could meet them."""
+    if not any(own_metrics.values()):
+        raise RequestError(
+            "the model has no output to compare on these samples: its outputs are empty or are not tensors. "
+            "Give inputs of other shapes."
+        )
+    for name, metrics in own_metrics.items():
+        unmet = outside(metrics, bounds.of(name))
+        if unmet and bounds.kinds[name] == "numbers" and "cosine" not in metrics:
+            raise RequestError(
+                f'output "{name}" of the unconverted model is NaN or infinite everywhere on these samples, so nothing '
+                "can agree with it. Give other values (`data`, or the recipe's `inputs`)."
+            )
+        if unmet:
+            raise RequestError(
+                f'`tolerance`: no trial can meet it: output "{name}" of the unconverted model does not: {unmet[0]}. '
+                "Give another bound."
+            )
+
+
+def runnable(reduced: Path) -> Path:
+    """Return a model that computes here what `reduced` computes on hardware: itself, or its emulation."""
+    emulated = reduced.with_name(f"{reduced.stem}_emulated.onnx")
+    return reduced if emulate_stored(reduced, emulated) is None else emulated
+
+
+@dataclass(frozen=True)
+class FinishedTrial:
+    """A trial that has run."""
+
+    judged: TrialResult
+    wall_s: float
+
+
+class TrialFile:
+    """Trials of an unfinished search: a line of JSON each, written at once; an incomplete line is ignored."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        make_folder(path.parent)
+
+    def read(self) -> Mapping[frozenset[int], FinishedTrial]:
+        """Return the kept nodes -> their trial."""
+        if not self._path.is_file():
+            return {}
+        found = {}
+        for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                entry = json.loads(line)
+                found[frozenset(entry["kept"])] = FinishedTrial(TrialResult(**entry["judged"]), entry["wall_s"])
+            except (ValueError, TypeError, KeyError, RecursionError):
+                continue
+        return found
+
+    def add(self, kept: frozenset[int], trial: FinishedTrial) -> None:
+        """Append a trial."""
+        line = json.dumps({"kept": sorted(kept), "judged": asdict(trial.judged), "wall_s": trial.wall_s})
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(f"\n{line}\n")
+        share(self._path)
+
+    def delete(self) -> None:
+        """Delete the file after the search."""
+        self._path.unlink(missing_ok=True)
 
 
 @dataclass
@@ -23,31 +246,31 @@ class Trials:
     judge: Judge
     file: TrialFile
     scratch: Path
-    done: dict[Kept, Remembered] = field(default_factory=dict)
-    before: Mapping[Kept, Remembered] = field(default_factory=dict)
-    """Those of an earlier search that did not end."""
+    done: dict[Kept, FinishedTrial] = field(default_factory=dict)
+    before: Mapping[Kept, FinishedTrial] = field(default_factory=dict)
+    """Trials of an earlier, unfinished search."""
 
     def try_keeping(self, kept: Kept) -> Outcome:
-        """What keeping these nodes comes to."""
+        """Return the outcome of keeping these nodes; each set runs once."""
         if kept not in self.done:
-            self.done[kept] = self.before[kept] if kept in self.before else self._do(kept)
+            self.done[kept] = self.before[kept] if kept in self.before else self._run_trial(kept)
         return self.outcome(self.done[kept].judged)
 
-    def outcome(self, judged: Judged) -> Outcome:
-        """As the bounds see it."""
+    def outcome(self, judged: TrialResult) -> Outcome:
+        """Return a result as the bounds judge it."""
         return Outcome(self.judge.bounds.passed(judged), self.judge.bounds.score(judged))
 
     def metrics(self, kept: Kept) -> dict[str, float]:
-        """Of the worst output."""
+        """Return the metrics of the worst output."""
         return self.judge.bounds.worst(self.done[kept].judged)
 
     def record(self, attempt: Attempt) -> Trial:
-        """What is told of an attempt."""
+        """Return the record of an attempt."""
         known = self.done[attempt.kept]
         return Trial(
             number=attempt.number,
             phase=attempt.phase,
-            what=attempt.what,
+            what=attempt.description,
             kept_count=len(attempt.kept),
             kept=tuple(sorted(attempt.kept)),
             metrics=self.metrics(attempt.kept),
@@ -58,7 +281,7 @@ class Trials:
         )
 
     def verify(self, search: PrecisionSearch, kept: Kept) -> Trial:
-        """Convert once more, as the step that uses the result will, and check that."""
+        """Convert as the step that uses the result will, and check the outcome."""
         started = time.monotonic()
         path = self.scratch / "verified.onnx"
         self.reducer.write_found(search, path)
@@ -66,7 +289,7 @@ class Trials:
         return Trial(
             number=len(search.trials) + 1,
             phase="verify",
-            what="converted as the step that uses it does",
+            what="converted as the step that uses the result does",
             kept_count=len(kept),
             kept=tuple(sorted(kept)),
             metrics=self.judge.bounds.worst(judged),
@@ -75,14 +298,25 @@ class Trials:
             trouble=judged.trouble,
         )
 
-    def _do(self, kept: Kept) -> Remembered:
+    def _run_trial(self, kept: Kept) -> FinishedTrial:
         started = time.monotonic()
         path = self.scratch / "tried.onnx"
         try:
             self.reducer.write(kept, path)
             judged = self.judge.judge(path)
         except ModelError as error:
-            judged = Judged(trouble=str(error))
-        done = Remembered(judged, time.monotonic() - started)
+            judged = TrialResult(trouble=str(error))
+        done = FinishedTrial(judged, time.monotonic() - started)
         self.file.add(kept, done)
         return done
+
+
+def digest_samples(samples: Samples) -> str:
+    """Return the BLAKE3 digest of every input of every sample: name, dtype, shape and bytes."""
+    hasher = blake3()
+    for sample in samples:
+        for name, feed in sorted(sample.feeds.items()):
+            values = np.ascontiguousarray(feed.values)
+            hasher.update(f"{name} {values.dtype} {values.shape}\n".encode())
+            hasher.update(values.tobytes())
+    return hasher.hexdigest()

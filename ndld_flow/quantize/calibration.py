@@ -1,4 +1,4 @@
-"""Ranges of a model's activations, measured on samples."""
+"""Calibration: the ranges of a model's activations, measured on samples."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from onnxruntime.quantization.calibrate import HistogramCollector, TensorData
 
 from ndld_flow.accuracy.inside.capture import capture
 from ndld_flow.models.tensors import Array
-from ndld_flow.quantize.hearing import heard
 from ndld_flow.quantize.prepared_model import PreparedModel
+from ndld_flow.quantize.quantizer_output import captured_output
 from ndld_flow.quantize.settings import QuantizeSettings
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 
 _Span = tuple[float, float, float]
 _BINS = {"entropy": 128, "percentile": 2048, "distribution": 2048}
-"""As ONNX Runtime's own calibrators have them."""
+"""As in ONNX Runtime's own calibrators."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """What an activation's scale spans, and what the samples held."""
+    """The range that an activation's scale spans, and the extremes on the samples."""
 
     low: float
     high: float
@@ -33,7 +33,7 @@ class Range:
     rms: float
     """Root of the mean square over all samples."""
     saturated_share: float = 0.0
-    """Of all elements, those outside of the range; they are cut off."""
+    """Share of elements outside the range, which saturate."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Ranges:
     tensors: Mapping[str, Range]
     sample_count: int
     nonfinite: frozenset[str] = frozenset()
-    """Tensors that hold NaN or infinity: their nodes stay as they are."""
+    """Tensors with NaN or infinity: nodes that read or write them stay unquantised."""
 
-    def spoilt(self, prepared: PreparedModel) -> set[str]:
-        """First outputs of nodes that have such tensors."""
+    def with_nonfinite(self, prepared: PreparedModel) -> set[str]:
+        """Return the first outputs of nodes that read or write such tensors."""
         return {node.output for node in prepared.nodes if not self.nonfinite.isdisjoint((*node.reads, *node.makes))}
 
 
@@ -57,10 +57,10 @@ def calibrate(
     scratch: Path,
     progress: Callable[[int, int, str], None] = lambda done, total, what: None,
 ) -> Ranges:
-    """Run the prepared model on every sample and take the range of every activation that may be quantised.
+    """Run the prepared model on every sample and measure the range of every activation that may be quantised.
 
-    Of tensors no more than one sample's is in memory; histograms are kept of each. With `mode: dynamic` there is
-    nothing to measure. Raises `ModelError` when the model does not run.
+    Only one sample's tensors are in memory at a time, plus a histogram of each. With `mode: dynamic` there is nothing
+    to measure. Raises `ModelError` if the model does not run.
     """
     nodes = prepared.chosen() if settings.mode == "static" else []
     wanted = list(dict.fromkeys(name for node in nodes for name in (*node.reads, *node.makes)))
@@ -68,8 +68,8 @@ def calibrate(
         return Ranges({}, 0)
     moments = {name: _Moments() for name in wanted}
     histograms = None if settings.method == "minmax" else _Histograms(settings)
-    fed = _Remembering(samples)
-    # At no optimisation: every tensor is there, and is what the model says.
+    fed = _CountedSamples(samples)
+    # Without optimisation every tensor of the model exists, under its own name.
     session = SessionSettings(optimization="disabled")
     inside = [name for name in wanted if name not in prepared.inputs]
     for number, captured in enumerate(capture(prepared.path, inside, fed, session, scratch), start=1):
@@ -79,15 +79,15 @@ def calibrate(
             moments[name].add(values)
             if histograms is not None and moments[name].finite:
                 histograms.add(name, values)
-    finite = {name: one for name, one in moments.items() if one.finite and one.count}
+    finite = {name: moment for name, moment in moments.items() if moment.finite and moment.count}
     spans = {} if histograms is None else histograms.spans(finite)
-    found = {name: one.range(spans.get(name)) for name, one in finite.items()}
+    found = {name: moment.range(spans.get(name)) for name, moment in finite.items()}
     return Ranges(found, fed.count, frozenset(moments.keys() - found.keys()))
 
 
 @dataclass
-class _Remembering:
-    """Samples as they are fed: a model's inputs are no node's outputs, and their ranges are needed too."""
+class _CountedSamples:
+    """Samples as they are fed. The last one is remembered: ranges of the model's inputs are needed too."""
 
     samples: Iterable[Mapping[str, Array]]
     last: Mapping[str, Array] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class _Remembering:
 
 @dataclass
 class _Moments:
-    """Extremes and energy of one tensor, sample after sample."""
+    """Running extremes and energy of one tensor."""
 
     minimum: float = math.inf
     maximum: float = -math.inf
@@ -120,16 +120,16 @@ class _Moments:
 
     def range(self, span: _Span | None) -> Range:
         low, high, saturated = span or (self.minimum, self.maximum, 0.0)
-        # Never wider than what was seen: a Relu is left to the range of its output, which begins at 0.
+        # Never wider than the observed values: a Relu can be absorbed into its output's range, which starts at 0.
         low, high = max(low, self.minimum), min(high, self.maximum)
         return Range(low, high, self.minimum, self.maximum, math.sqrt(self.energy / self.count), saturated)
 
 
 class _Histograms:
-    """By ONNX Runtime's collector, one tensor of one sample at a time."""
+    """Histograms by ONNX Runtime's collector, fed one tensor of one sample at a time."""
 
     def __init__(self, settings: QuantizeSettings) -> None:
-        # Absolute values are counted then, and nowhere else.
+        # Only this combination counts absolute values.
         self._absolute = settings.symmetric_activations and settings.method == "percentile"
         self._collector = HistogramCollector(
             settings.method, self._absolute, _BINS[settings.method], 128, settings.percentile, "same"
@@ -137,16 +137,16 @@ class _Histograms:
 
     def add(self, name: str, values: Array) -> None:
         if values.size:
-            with heard():
+            with captured_output():
                 self._collector.collect({name: np.asarray(values, np.float32)})
 
     def spans(self, names: Collection[str]) -> dict[str, _Span]:
-        """Low, high and the share of elements outside, of these tensors."""
+        """Return tensor -> (low, high, share of elements outside)."""
         for name in self._collector.histogram_dict.keys() - names:
             del self._collector.histogram_dict[name]
-        with heard():
+        with captured_output():
             found = self._collector.compute_collection_result()
-        return {name: self._span(name, one) for name, one in found.items()}
+        return {name: self._span(name, moment) for name, moment in found.items()}
 
     def _span(self, name: str, found: TensorData | Sequence[Array]) -> _Span:
         low, high = map(float, (found.lowest, found.highest) if isinstance(found, TensorData) else found[:2])

@@ -1,4 +1,4 @@
-"""A model in int8 with some of its nodes kept, written as `quantize` writes it."""
+"""Writer of int8 models with some nodes kept, for the precision search; writes as `quantize` does."""
 
 from __future__ import annotations
 
@@ -9,24 +9,22 @@ from pathlib import Path
 from ndld_flow.models.files import load_model
 from ndld_flow.models.node_selection import nodes_named
 from ndld_flow.models.tensors import Array
-from ndld_flow.precision.constraints.found_nodes import first_output, match_found
+from ndld_flow.precision.constraints.search_result import find_kept_nodes, first_output
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.precision_search.int8_evidence import NO_ERROR, Int8Error, Spread
-from ndld_flow.precision_search.reducing import searched_nodes
+from ndld_flow.precision_search.reducers import searched_nodes
 from ndld_flow.quantize.calibration import calibrate
-from ndld_flow.quantize.int8_errors import int8_errors
-from ndld_flow.quantize.int8_twins import write_twins
+from ndld_flow.quantize.int8_errors import int8_errors, write_copies
 from ndld_flow.quantize.prepared_model import QuantizableNode, prepare_model
 from ndld_flow.quantize.quantized_model import write_quantized
 from ndld_flow.quantize.settings import QuantizeSettings
-from ndld_flow.quantize.vnni import reduces_range
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 from ndld_flow.samples.sample_feeds import Samples
 
 
 class Int8Reducer:
-    """Calibrates once, and leaves nodes as they are beside `keep` (names and globs) and what the settings exclude.
+    """Calibrates once; keeps nodes in addition to `keep` (names and globs) and those that the settings exclude.
 
     Raises `ModelError` for a model that cannot be read or run, `RequestError` for a name that fits no node.
     """
@@ -43,14 +41,14 @@ class Int8Reducer:
         prepare(model, source)
         self.nodes = searched_nodes(model)
         kept = nodes_named(model, keep, "keep").items()
-        asked = {first_output(node): f"keep {pattern!r}" for pattern, nodes in kept for node in nodes}
-        infinite = dict.fromkeys(self._ranges.spoilt(self._prepared), "NaN or infinity on the samples")
-        self._kept = {**asked, **infinite}
+        kept_by_name = {first_output(node): f"keep {pattern!r}" for pattern, nodes in kept for node in nodes}
+        infinite = dict.fromkeys(self._ranges.with_nonfinite(self._prepared), "NaN or infinity on the samples")
+        self._kept = {**kept_by_name, **infinite}
         able = {node.output for node in self._prepared.chosen()}
         changing = {node.output for node in self._prepared.chosen(self._kept)}
         self.candidates = tuple(node.position for node in self.nodes if node.output in changing)
         self.always_kept: Mapping[int, str] = {
-            node.position: self._kept.get(node.output, "what it reads is kept")
+            node.position: self._kept.get(node.output, "its inputs are kept")
             for node in self.nodes
             if node.output in able - changing
         }
@@ -60,40 +58,40 @@ class Int8Reducer:
         return settings_of(self._settings)
 
     def write(self, kept: frozenset[int], target: Path) -> None:
-        """Write the model with these nodes as they are."""
+        """Write the model with the nodes `kept` unquantised."""
         self._write({node.output for node in self.nodes if node.position in kept}, target)
 
     def write_found(self, search: PrecisionSearch, target: Path) -> None:
         """Write the model as `quantize` with `found_by` does."""
         model = load_model(self._source)
         prepare(model, self._source)
-        self._write({first_output(node) for node in match_found(model, search)}, target)
+        self._write({first_output(node) for node in find_kept_nodes(model, search)}, target)
 
     def int8_errors(
         self, samples: Collection[Mapping[str, Array]], settings: SessionSettings, scratch: Path
     ) -> Mapping[str, Int8Error]:
-        """First output of a node -> what it alone does wrong; nothing of integer operators, as `dynamic` makes them."""
+        """Return first output of a node -> its own error; empty for the integer operators of `mode: dynamic`."""
         quantized = scratch / "all_int8.onnx"
         self.write(frozenset(), quantized)
         nodes = self._prepared.chosen(self._kept)
-        twins = write_twins(self._prepared.path, nodes, quantized, scratch / "twins.onnx")
-        errors = int8_errors(twins, samples, settings)
-        # What has no twin was fused into the node before it, whose rounding is told there.
+        copies = write_copies(self._prepared.path, nodes, quantized, scratch / "copies.onnx")
+        errors = int8_errors(copies, samples, settings)
+        # A node without a copy was fused into the one before it, whose error includes its rounding.
         if not errors:
             return {}
         return {node.output: replace(errors.get(node.output, NO_ERROR), inputs=self._inputs(node)) for node in nodes}
 
     def _inputs(self, node: QuantizableNode) -> tuple[Spread, ...]:
-        """The model's inputs that a node reads."""
+        """Return the spreads of the model inputs that a node reads."""
         ranges = {name: self._ranges.tensors[name] for name in node.reads if name in self._prepared.inputs}
-        return tuple(Spread(name, one.minimum, one.maximum, one.rms) for name, one in ranges.items())
+        return tuple(Spread(name, spread.minimum, spread.maximum, spread.rms) for name, spread in ranges.items())
 
     def _write(self, outputs: set[str], target: Path) -> None:
         write_quantized(self._prepared, target, self._ranges, self._settings, outputs.union(self._kept))
 
 
 def settings_of(settings: QuantizeSettings) -> dict[str, bool | int | float | str]:
-    """What a step that uses a search's result has to be set to alike."""
+    """Return the settings that a step which uses the search's result must share."""
     return {
         "mode": settings.mode,
         "target": settings.target,
@@ -101,7 +99,7 @@ def settings_of(settings: QuantizeSettings) -> dict[str, bool | int | float | st
         "activations": settings.activation_type,
         "weights": settings.weights,
         "per_channel": settings.per_channel,
-        "reduce_range": reduces_range(settings),
+        "reduce_range": settings.reduces_range,
         "symmetric": settings.symmetric_activations,
         "min_intensity": settings.least_intensity,
     }

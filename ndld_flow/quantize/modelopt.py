@@ -1,4 +1,4 @@
-"""Quantise with NVIDIA ModelOpt: it wants older libraries, and so runs in an environment of its own."""
+"""Quantisation by NVIDIA ModelOpt, which needs older libraries and so runs in its own environment."""
 
 from __future__ import annotations
 
@@ -19,95 +19,105 @@ from ndld_flow.models.files import describe_change, load_model, save_model
 from ndld_flow.models.op_signatures import is_op
 from ndld_flow.models.tensors import Array
 from ndld_flow.models.unique_names import UniqueNames
-from ndld_flow.precision.constraints.found_nodes import first_output
+from ndld_flow.precision.constraints.search_result import first_output
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.processes.program import Program, little_environment, run_program
-from ndld_flow.quantize.modelopt_environment import find_interpreter
-from ndld_flow.quantize.modelopt_settings import ModelOpt
+from ndld_flow.quantize.modelopt_settings import ModelOpt, find_interpreter
 from ndld_flow.quantize.prepared_model import QuantizableNode, excluded_outputs
-from ndld_flow.quantize.quantize_file import Data, Quantization, Rooms, file_bytes, found_outputs
+from ndld_flow.quantize.quantize_file import Quantization, QuantizeInputs, Workspace, file_bytes, found_outputs
 from ndld_flow.quantize.settings import WEIGHTED_OP_TYPES, QuantizeSettings
 from ndld_flow.samples.sample_feeds import Samples
 from ndld_flow.store.kinds import Onnx
 
 _METHODS = {"minmax": "max", "entropy": "entropy"}
-"""What `method` is called there."""
+"""`method` -> its name in ModelOpt."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What to do, and by whom."""
+    """Settings of the quantisation and of ModelOpt."""
 
     how: QuantizeSettings
-    """`method`, `op_types` and `exclude` are handed on."""
+    """`method`, `op_types` and `exclude` are passed to ModelOpt."""
     modelopt: ModelOpt
 
 
 def quantize_by_modelopt(
-    source: Path, out: Path, settings: Settings, data: Data, rooms: Rooms, hear: Callable[[str], None]
+    source: Path,
+    out: Path,
+    settings: Settings,
+    data: QuantizeInputs,
+    workspace: Workspace,
+    on_line: Callable[[str], None],
 ) -> Quantization:
-    """Write `source`, quantised by ModelOpt, to the folder `out`; `hear` gets each line that it says.
+    """Write `source`, quantised by ModelOpt, to the folder `out`; `on_line` gets each line that it prints.
 
-    It runs without a shell, on the CPU, in a group of processes that has ended afterwards. Raises `RequestError` when
-    it fails or takes too long, or samples differ in shape, `ModelError` when what it made is no valid model.
+    It runs without a shell, on the CPU, in a process group that has ended afterwards. Raises `RequestError` if it fails
+    or takes too long or if samples differ in shape, `ModelError` if its output is not a valid model.
     """
     how, modelopt = settings.how, settings.modelopt
     python = find_interpreter(modelopt.python)
     if python is None:
-        raise BackendError(f"`modelopt.python`: there is no program {str(modelopt.python)!r}")
-    rooms.progress(0, 0, "preparing")
-    named, made = rooms.scratch / "named.onnx", rooms.scratch / "made"
-    spared, notes = _write_named(source, named, how, data)
+        raise BackendError(f"`modelopt.python`: no program {str(modelopt.python)!r} was found")
+    workspace.progress(0, 0, "preparing")
+    named, made = workspace.scratch / "named.onnx", workspace.scratch / "made"
+    excluded, notes = _write_named(source, named, how, data)
     made.mkdir()
-    command = [*_command(python, named, made / Onnx.main, modelopt), *_asked(how, modelopt), *_excluding(spared)]
+    command = [
+        *_command(python, named, made / Onnx.main, modelopt),
+        *_method_options(how, modelopt),
+        *_exclude_options(excluded),
+    ]
     if data.samples is not None:
-        command += _calibrating(data.samples, rooms.scratch / "calibration.npz")
+        command += _calibration_options(data.samples, workspace.scratch / "calibration.npz")
         notes += data.samples.notes
-    environment = little_environment(rooms.scratch, ("LD_LIBRARY_PATH",))
-    run_program(Program(command, environment, modelopt.timeout / 1e3, rooms.scratch), hear)
+    environment = little_environment(workspace.scratch, ("LD_LIBRARY_PATH",))
+    run_program(Program(command, environment, modelopt.timeout / 1e3, workspace.scratch), on_line)
     take_model(made / Onnx.main, out, "modelopt")
-    return _told(source, out / Onnx.main, notes, _words(modelopt, data.samples))
+    return _quantization(source, out / Onnx.main, notes, _describe(modelopt, data.samples))
 
 
-def _write_named(source: Path, target: Path, how: QuantizeSettings, data: Data) -> tuple[list[str], list[str]]:
-    """Write the model with every node named and weights as initializers. Returns the nodes to leave, and notes."""
+def _write_named(
+    source: Path, target: Path, how: QuantizeSettings, data: QuantizeInputs
+) -> tuple[list[str], list[str]]:
+    """Write the model with every node named and weights as initializers. Returns names of excluded nodes, and notes."""
     model = load_model(source)
     notes = prepare(model, source)
-    spared = excluded_outputs(model, how) | found_outputs(source, data.search)
-    LiftConstantsToInitializersPass(lift_all_constants=False)(model)  # it takes no other weights
+    excluded = excluded_outputs(model, how) | found_outputs(source, data.search)
+    LiftConstantsToInitializersPass(lift_all_constants=False)(model)  # it supports no other weights
     UniqueNames(model).name_all(model)
     save_model(model, target)
-    return [node.name or "" for node in model.graph.all_nodes() if first_output(node) in spared], notes
+    return [node.name or "" for node in model.graph.all_nodes() if first_output(node) in excluded], notes
 
 
-def _told(source: Path, made: Path, notes: Sequence[str], words: str) -> Quantization:
+def _quantization(source: Path, made: Path, notes: Sequence[str], description: str) -> Quantization:
     model = load_model(made)
     layers = [node for node in model.graph if is_op(node, *WEIGHTED_OP_TYPES)]
-    nodes = tuple(_described(node) for node in layers if _is_quantized(node))
+    nodes = tuple(_quantized_node(node) for node in layers if _is_quantized(node))
     change = describe_change(source, made).model_copy(update={"notes": tuple(notes)})
-    return Quantization(change, nodes, len(layers), words, file_bytes(source), file_bytes(made))
+    return Quantization(change, nodes, len(layers), description, file_bytes(source), file_bytes(made))
 
 
 def _command(python: str, source: Path, target: Path, modelopt: ModelOpt) -> list[str]:
-    """All of it but what is chosen and what it is calibrated on."""
+    """Return the command without its choices and calibration data."""
     outside = ["--use_external_data_format"] if external_files(source) else []
     places = ["--onnx_path", str(source.absolute()), "--output_path", str(target.absolute())]
     formats = ["--quantize_mode", modelopt.format, "--high_precision_dtype", modelopt.high_precision]
     return [python, "-m", "modelopt.onnx.quantization", *places, *formats, *outside, "--calibration_eps", "cpu"]
 
 
-def _asked(how: QuantizeSettings, modelopt: ModelOpt) -> list[str]:
+def _method_options(how: QuantizeSettings, modelopt: ModelOpt) -> list[str]:
     method = [] if modelopt.format == "int4" else ["--calibration_method", _METHODS[how.method]]
     return [*method, *(["--op_types_to_quantize", *how.op_types] if how.op_types else [])]
 
 
-def _excluding(names: Sequence[str]) -> list[str]:
-    """Names are regular expressions there, which need not match to the end."""
+def _exclude_options(names: Sequence[str]) -> list[str]:
+    """Return the options that exclude nodes: ModelOpt takes regular expressions that need not match to the end."""
     return ["--nodes_to_exclude", *(f"{re.escape(name)}$" for name in names)] if names else []
 
 
-def _calibrating(samples: Samples, path: Path) -> list[str]:
-    """Write samples as rows of one array for each input, which ModelOpt cuts by the shape of one."""
+def _calibration_options(samples: Samples, path: Path) -> list[str]:
+    """Write samples as one array for each input, which ModelOpt splits by the shape of a sample."""
     rows: dict[str, list[Array]] = {}
     for sample in samples:
         for name, feed in sample.feeds.items():
@@ -115,10 +125,10 @@ def _calibrating(samples: Samples, path: Path) -> list[str]:
     for name, arrays in rows.items():
         shapes = sorted({each.shape for each in arrays})
         if len(shapes) > 1 or not shapes[0]:
-            told = " and ".join(str(list(shape)) for shape in shapes[:2])
+            shapes_text = " and ".join(str(list(shape)) for shape in shapes[:2])
             raise RequestError(
-                f"ModelOpt takes samples of one shape with a batch, and input {name!r} has {told}: give it a shape in "
-                "`inputs:` that fits all samples."
+                f"ModelOpt needs samples of one shape with a batch, and input {name!r} has {shapes_text}: set a shape "
+                "in `inputs:` that fits all samples."
             )
     _write_npz(path, {name: np.concatenate(arrays) for name, arrays in rows.items()})
     shapes_of_one = ",".join(f"{name}:{'x'.join(map(str, arrays[0].shape))}" for name, arrays in rows.items())
@@ -126,7 +136,7 @@ def _calibrating(samples: Samples, path: Path) -> list[str]:
 
 
 def _write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
-    """As `numpy.savez`, for names that it would take for its own arguments too, such as `file`."""
+    """Write arrays as `numpy.savez` does, but accept names that are its own arguments, such as `file`."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, values in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
@@ -134,7 +144,7 @@ def _write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
 
 
 def _is_quantized(node: ir.Node) -> bool:
-    """Whether something it reads comes of integers or FP8, perhaps turned or widened on the way."""
+    """Return whether an input is dequantised, perhaps transposed, reshaped or cast afterwards."""
     producers: list[ir.Node | None] = [value.producer() for value in node.inputs if value is not None]
     while producers:
         producer = producers.pop()
@@ -145,10 +155,10 @@ def _is_quantized(node: ir.Node) -> bool:
     return False
 
 
-def _described(node: ir.Node) -> QuantizableNode:
+def _quantized_node(node: ir.Node) -> QuantizableNode:
     return QuantizableNode(first_output(node), node.name or "", node.op_type, (), (), (), follows=False)
 
 
-def _words(modelopt: ModelOpt, samples: Samples | None) -> str:
+def _describe(modelopt: ModelOpt, samples: Samples | None) -> str:
     count = len(samples) if samples is not None else 0
     return f"ModelOpt {modelopt.format} on {count} sample{'s' if count != 1 else ''}"

@@ -1,8 +1,9 @@
-"""A model made ready to be quantised: what ONNX Runtime's quantizer takes for granted."""
+"""Preparation of a model for quantisation: the form that ONNX Runtime's quantizer assumes."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import math
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,14 +19,44 @@ from ndld_flow.models.node_selection import nodes_named, nodes_of_types
 from ndld_flow.models.op_signatures import is_op
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.unique_names import UniqueNames
-from ndld_flow.precision.constraints.found_nodes import first_output
+from ndld_flow.precision.constraints.search_result import first_output
 from ndld_flow.precision.fp16.convert import prepare
-from ndld_flow.quantize.intensity import intensity
 from ndld_flow.quantize.settings import FOLLOWING_OP_TYPES, WEIGHTED_OP_TYPES, QuantizeSettings
 from ndld_flow.records.graph_change import GraphSummary
 
+
+def intensity(node: ir.Node) -> float:
+    """Return multiply-accumulates per element of activations read and written, from the shape of the weight.
+
+    0 without a constant weight, and for a convolution whose output is one pixel, which is too little work to matter.
+    """
+    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    if weight is None or weight.const_value is None:
+        return 0.0
+    shape = weight.const_value.shape.numpy()
+    if is_op(node, "Conv", "ConvTranspose"):
+        return _of_convolution(node, shape)
+    rows, columns = shape[-2:] if len(shape) > 1 else (shape[0], 1)
+    return rows * columns / (rows + columns)
+
+
+def _of_convolution(node: ir.Node, shape: Sequence[int]) -> float:
+    """Return the intensity at one pixel: of the output for Conv, of the input for ConvTranspose."""
+    if _is_one_pixel(node.outputs[0]):
+        return 0.0
+    strides = node.attributes.get("strides")
+    area = math.prod(strides.as_ints()) if strides is not None else 1
+    groups = node.attributes.get_int("group", 1)
+    many, few = shape[0], shape[1] * groups * area
+    return math.prod(shape) / (many + few)
+
+
+def _is_one_pixel(value: ir.Value) -> bool:
+    return value.shape is not None and len(value.shape) > 2 and all(dim == 1 for dim in tuple(value.shape)[2:])
+
+
 MOST_BYTES = 2**31
-"""Of weights: the quantizer holds the model as one protobuf, which is no larger."""
+"""Largest size of the weights: the quantizer holds the model as one protobuf message."""
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 
@@ -34,38 +65,38 @@ class QuantizableNode:
     """A node that can be quantised with the settings at hand."""
 
     output: str
-    """Its first output, which names it here: names may be empty or repeat in the model it came from."""
+    """Name of its first output, which identifies it: names of nodes may be empty or repeated in the source."""
     name: str
-    """Its name in the prepared model; never empty, and no other node's."""
+    """Name in the prepared model; never empty, unique."""
     op_type: str
     reads: tuple[str, ...]
-    """Its float inputs that are no weights."""
+    """Its float inputs that are not weights."""
     makes: tuple[str, ...]
     """Its float outputs."""
     weights: tuple[str, ...]
     """Its float inputs that are weights."""
     follows: bool
-    """It is quantised only where all that it reads is."""
+    """True if it is quantised only when all its inputs are."""
 
 
 @dataclass(frozen=True)
 class PreparedModel:
-    """A model on disk, ready to be quantised as often as wanted."""
+    """A model on disk, ready to be quantised any number of times."""
 
     path: Path
     inputs: tuple[str, ...]
     """Names of the model's inputs."""
     nodes: tuple[QuantizableNode, ...]
-    """Those that can be quantised and were not excluded, in the order of execution."""
+    """Nodes that can be quantised and are not excluded, in the order of execution."""
     layers: int
-    """How many nodes of the operators to quantise there are, worth it or not; those that only follow do not count."""
+    """Number of nodes of the operators to quantise, also those below `min_intensity`; following nodes do not count."""
     before: GraphSummary
-    """Of the source."""
+    """Summary of the source."""
     notes: tuple[str, ...]
     """Sentences for people."""
 
     def chosen(self, exclude: Collection[str] = ()) -> list[QuantizableNode]:
-        """The nodes that are quantised when those with these first outputs are not."""
+        """Return the nodes that are quantised if those with these first outputs are excluded."""
         found: list[QuantizableNode] = []
         made: set[str] = set()
         for node in self.nodes:
@@ -79,15 +110,15 @@ def prepare_model(source: Path, target: Path, settings: QuantizeSettings) -> Pre
     """Write `source` to `target` with local functions inlined, every node named, weights as initializers, shapes
     inferred, and in an opset that has the Q/DQ operators.
 
-    Raises `ModelError` for a model that cannot be read or converted, `RequestError` for names and operators that are
-    not there and for weights of more than 2 GiB.
+    Raises `ModelError` for a model that cannot be read or converted, `RequestError` for unknown names and operators
+    and for weights of more than 2 GiB.
     """
     model = load_model(source)
     before = summarize_model(model)
     if before.initializer_bytes > MOST_BYTES:
         raise RequestError(
             f"the model has {number(before.initializer_bytes / 2**30)} GiB of weights, and ONNX Runtime's quantizer "
-            "takes 2 GiB at most. Let NVIDIA ModelOpt quantise it (step quantize, `modelopt`), or halve its weights "
+            "accepts at most 2 GiB. Quantise it with NVIDIA ModelOpt (step quantize, `modelopt`), or halve its weights "
             "with step convert_fp16."
         )
     notes = prepare(model, source)
@@ -95,7 +126,7 @@ def prepare_model(source: Path, target: Path, settings: QuantizeSettings) -> Pre
     typed = nodes_of_types(model, settings.wanted_op_types, "op_types")
     if settings.op_types:
         notes += [f"op_types: this model has no {op_type}" for op_type, nodes in typed.items() if not nodes]
-    notes += _unmerged(model)
+    notes += _unfolded_notes(model)
     LiftConstantsToInitializersPass(lift_all_constants=False)(model)
     opset = model.opset_imports.get("", 0)
     if opset < settings.least_opset:
@@ -112,21 +143,21 @@ def prepare_model(source: Path, target: Path, settings: QuantizeSettings) -> Pre
 
 
 def excluded_outputs(model: ir.Model, settings: QuantizeSettings) -> set[str]:
-    """First outputs of the nodes that the settings exclude."""
+    """Return the first outputs of the nodes that the settings exclude."""
     named = nodes_named(model, settings.exclude.nodes, "exclude.nodes")
     typed = nodes_of_types(model, settings.exclude.op_types, "exclude.op_types")
     return {first_output(node) for nodes in (*named.values(), *typed.values()) for node in nodes}
 
 
-def _unmerged(model: ir.Model) -> list[str]:
-    """What a model that was cleaned up has no more of."""
+def _unfolded_notes(model: ir.Model) -> list[str]:
+    """Return a note on BatchNormalizations that `sanitize` would fold."""
     found = sum(
         is_op(node, "BatchNormalization") and is_op(node.inputs[0].producer() if node.inputs[0] else None, "Conv")
         for node in model.graph
     )
     if not found:
         return []
-    return [f"{found} BatchNormalization follow a Conv and are not folded into it: `sanitize` first, it is faster then"]
+    return [f"{found} BatchNormalization nodes follow a Conv unfolded: run `sanitize` first for a faster model"]
 
 
 def _quantizable(
@@ -144,7 +175,7 @@ def _may_follow(node: ir.Node, settings: QuantizeSettings) -> bool:
 
 
 def _described(node: ir.Node, follows: bool) -> QuantizableNode | None:
-    """None where no tensor of the node is float, or where it could follow and reads what no node makes."""
+    """Return the node, or None if it has no float tensors, or follows and reads a weight."""
     reads = [value for value in node.inputs if value is not None and value.dtype in _FLOATS]
     makes = tuple(value.name or "" for value in node.outputs if value.dtype in _FLOATS)
     weights = tuple(value.name or "" for value in reads if value.const_value is not None)

@@ -1,4 +1,4 @@
-"""Prepare, calibrate, quantise and check: a model file in, a quantised one out."""
+"""Quantisation of a model file: prepare, calibrate, quantise, check."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from ndld_flow.base.quantities import number
 from ndld_flow.models.external_files import external_files
 from ndld_flow.models.files import check_model, load_model, summarize_model
-from ndld_flow.precision.constraints.found_nodes import first_output, match_found
+from ndld_flow.precision.constraints.search_result import find_kept_nodes, first_output
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.quantize.calibration import Ranges, calibrate
 from ndld_flow.quantize.prepared_model import PreparedModel, QuantizableNode, prepare_model
@@ -21,18 +21,18 @@ from ndld_flow.samples.sample_feeds import Samples
 
 
 @dataclass(frozen=True)
-class Data:
-    """What is known besides the model."""
+class QuantizeInputs:
+    """Inputs of a quantisation besides the model."""
 
     samples: Samples | None
-    """To calibrate on; None for dynamic quantisation."""
+    """Samples to calibrate on; None for dynamic quantisation."""
     search: PrecisionSearch | None
-    """Its nodes stay as they are."""
+    """A search whose nodes stay unquantised."""
 
 
 @dataclass(frozen=True)
-class Rooms:
-    """Where it is done, and who hears how far it is."""
+class Workspace:
+    """A scratch folder and a progress callback."""
 
     scratch: Path
     progress: Callable[[int, int, str], None]
@@ -40,36 +40,38 @@ class Rooms:
 
 @dataclass(frozen=True)
 class Quantization:
-    """What was done."""
+    """The result of a quantisation."""
 
     change: GraphChange
     nodes: tuple[QuantizableNode, ...]
-    """Those that were quantised."""
+    """The quantised nodes."""
     layers: int
-    """How many nodes of the operators to quantise there are; those that only follow do not count."""
-    words: str
+    """Number of nodes of the operators to quantise; following nodes do not count."""
+    description: str
     """`uint8 x int8, minmax on 4 samples`."""
     size_before: int
     """Bytes on disk, external data included."""
     size_after: int
 
 
-def quantize_file(source: Path, target: Path, settings: QuantizeSettings, data: Data, rooms: Rooms) -> Quantization:
+def quantize_file(
+    source: Path, target: Path, settings: QuantizeSettings, data: QuantizeInputs, workspace: Workspace
+) -> Quantization:
     """Write `source` quantised to `target`.
 
-    Raises `ModelError` for a model that cannot be read, converted or run, and `RequestError` for what does not fit.
+    Raises `ModelError` for a model that cannot be read, converted or run, `RequestError` for settings that do not fit.
     """
-    rooms.progress(0, 0, "preparing")
+    workspace.progress(0, 0, "preparing")
     exclude = found_outputs(source, data.search)
-    prepared = prepare_model(source, rooms.scratch / "prepared.onnx", settings)
-    ranges = _calibrated(prepared, settings, data.samples, rooms)
-    rooms.progress(0, 0, "quantising")
+    prepared = prepare_model(source, workspace.scratch / "prepared.onnx", settings)
+    ranges = _calibrated(prepared, settings, data.samples, workspace)
+    workspace.progress(0, 0, "quantising")
     written = write_quantized(prepared, target, ranges, settings, exclude)
     check_model(target)
-    notes = [*prepared.notes, *(data.samples.notes if data.samples else ()), *_cut_off(ranges), *written.notes]
+    notes = [*prepared.notes, *(data.samples.notes if data.samples else ()), *_saturation_notes(ranges), *written.notes]
     change = GraphChange(before=prepared.before, after=summarize_model(load_model(target)), notes=tuple(notes))
-    words = _words(settings, ranges)
-    return Quantization(change, written.nodes, prepared.layers, words, file_bytes(source), file_bytes(target))
+    description = _describe(settings, ranges)
+    return Quantization(change, written.nodes, prepared.layers, description, file_bytes(source), file_bytes(target))
 
 
 def found_outputs(source: Path, search: PrecisionSearch | None) -> set[str]:
@@ -77,35 +79,37 @@ def found_outputs(source: Path, search: PrecisionSearch | None) -> set[str]:
         return set()
     model = load_model(source)
     prepare(model, source)
-    return {first_output(node) for node in match_found(model, search)}
+    return {first_output(node) for node in find_kept_nodes(model, search)}
 
 
-def _calibrated(prepared: PreparedModel, settings: QuantizeSettings, samples: Samples | None, rooms: Rooms) -> Ranges:
+def _calibrated(
+    prepared: PreparedModel, settings: QuantizeSettings, samples: Samples | None, workspace: Workspace
+) -> Ranges:
     if samples is None:
         return Ranges({}, 0)
     count = len(samples)
     fed = ({name: feed.values for name, feed in sample.feeds.items()} for sample in samples)
 
-    def tell(done: int, total: int, what: str) -> None:
-        rooms.progress(done, count, what)
+    def report(done: int, total: int, what: str) -> None:
+        workspace.progress(done, count, what)
 
-    return calibrate(prepared, fed, settings, rooms.scratch, tell)
+    return calibrate(prepared, fed, settings, workspace.scratch, report)
 
 
-def _cut_off(ranges: Ranges) -> list[str]:
-    """What the ranges leave out of what the samples held."""
+def _saturation_notes(ranges: Ranges) -> list[str]:
+    """Return a note on the values that the ranges saturate."""
     worst = max(ranges.tensors.items(), key=lambda item: item[1].saturated_share, default=None)
     if worst is None or worst[1].saturated_share == 0.0:
         return []
     name, span = worst
-    cut = sum(one.saturated_share > 0 for one in ranges.tensors.values())
+    cut = sum(each.saturated_share > 0 for each in ranges.tensors.values())
     return [
-        f"{cut} of {len(ranges.tensors)} ranges cut values off, most of all {name}: {span.saturated_share:.3%} of its "
+        f"{cut} of {len(ranges.tensors)} ranges saturate values, most in {name}: {span.saturated_share:.3%} of its "
         f"values are outside {number(span.low)} to {number(span.high)}"
     ]
 
 
-def _words(settings: QuantizeSettings, ranges: Ranges) -> str:
+def _describe(settings: QuantizeSettings, ranges: Ranges) -> str:
     if settings.mode == "dynamic":
         return f"dynamic {settings.weights}"
     samples = f"{ranges.sample_count} sample{'s' if ranges.sample_count != 1 else ''}"

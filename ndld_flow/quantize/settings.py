@@ -1,7 +1,10 @@
-"""How a model is quantised: the settings that `quantize` and a search for int8 share."""
+"""Settings of quantisation, shared by step `quantize` and the search for int8."""
 
 from __future__ import annotations
 
+import platform
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -16,9 +19,9 @@ Activations = Literal["uint8", "int8", "uint16", "int16"]
 Weights = Literal["int8", "uint8", "int4"]
 
 WEIGHTED_OP_TYPES = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-"""What is worth quantising for its own sake."""
+"""Operators that are worth quantising by themselves."""
 _NOT_ON_CPU = ("ConvTranspose",)
-"""ONNX Runtime has no kernel in integers for them there: they would compute in fp32, and convert besides."""
+"""ONNX Runtime has no integer kernels for these on a CPU: they would compute in fp32 and convert in addition."""
 FOLLOWING_OP_TYPES = (
     "Add",
     "Clip",
@@ -31,18 +34,18 @@ FOLLOWING_OP_TYPES = (
     "Transpose",
     "Unsqueeze",
 )
-"""What is quantised on a CPU where all it reads is: pairs of Q/DQ go away between such nodes."""
+"""Operators that are quantised on a CPU if all their inputs are: Q/DQ pairs between such nodes disappear."""
 DYNAMIC_OP_TYPES = ("Gather", "Gemm", "LSTM", "MatMul")
-"""What takes less memory with weights in 8 bits. Not Conv, which ONNX Runtime makes slower by it."""
+"""Operators that take less memory with 8-bit weights. Not Conv, which ONNX Runtime runs slower that way."""
 CPU_INTENSITY = 64.0
 """Measured on PP-OCRv4 (det and rec, one thread, AVX2): dense convolutions of 64 channels and more run 1.6 to 2 times
 as fast, depthwise ones (5 multiply-accumulates an element) half as fast, and det with everything in int8 gains nothing
-at a cosine of 0.94. From 16 to 96 the time is the same within 3 %, and the fewer are quantised the more accurate it is:
-det 0.958, 0.993, 0.997 at 16, 32, 64."""
+at a cosine of 0.94. From 16 to 96 the latency is equal within 3 %, and quantising fewer nodes is more accurate: det
+0.958, 0.993, 0.997 at 16, 32, 64."""
 
 
 class Exclude(Settings):
-    """What stays as it is."""
+    """Nodes that stay unquantised."""
 
     op_types: tuple[str, ...] = ()
     """Operators, such as `Softmax`."""
@@ -51,57 +54,57 @@ class Exclude(Settings):
 
 
 class QuantizeSettings(Settings):
-    """How a model is quantised."""
+    """Settings of quantisation."""
 
     mode: Mode = "static"
     """`static`: ranges of activations are measured on samples, and Q/DQ pairs hold their scales. `dynamic`: weights
-    only; ranges of activations are taken anew in each pass, which needs no samples and suits MatMul and LSTM."""
+    only; ranges of activations are computed in every inference, which needs no samples and suits MatMul and LSTM."""
     target: Target = "cpu"
-    """What the result is for. `cpu`: ONNX Runtime's CPU kernels, activations uint8. `tensorrt`: symmetric int8, Q/DQ
-    on inputs only (what follows a layer is fused into it), biases in fp32."""
+    """The runtime that the model is for. `cpu`: ONNX Runtime's CPU kernels, activations uint8. `tensorrt`: symmetric
+    int8, Q/DQ on inputs only (TensorRT fuses the nodes after a layer into it), biases in fp32."""
     method: Method = "minmax"
-    """How a range is taken from samples. `minmax`: all values. `percentile`: but the `percentile` outermost. `entropy`:
-    the range whose histogram tells least less than that of all values, in 128 bins. `distribution`: the edges of a
-    histogram."""
+    """How ranges are derived from samples. `minmax`: all values. `percentile`: the central `percentile` of the values.
+    `entropy`: the range whose histogram of 128 bins has the least KL divergence from that of all values.
+    `distribution`: the edges of a histogram."""
     percentile: Annotated[float, Field(gt=50, le=100)] = 99.999
-    """For `percentile`: how many of a tensor's values, in percent, the range holds."""
+    """For `method: percentile`: percentage of a tensor's values that the range covers."""
     activations: Activations | None = None
-    """Type of activations; when not given, the target's: uint8 on a CPU, int8 for TensorRT."""
+    """Type of activations; by default the target's: uint8 on a CPU, int8 for TensorRT."""
     weights: Weights = "int8"
-    """Type of weights. `int4` halves what they take; a CPU computes with them in fp32."""
+    """Type of weights. `int4` halves their size; a CPU computes with them in fp32."""
     per_channel: bool = True
-    """A scale for each output channel of a weight, not one for all of it."""
+    """One scale for each output channel of a weight instead of one for the whole weight."""
     symmetric: bool | None = None
-    """Ranges of activations reach as far below 0 as above; when not given, for TensorRT only."""
+    """Make the ranges of activations symmetric around 0; by default for TensorRT only."""
     reduce_range: bool | Literal["auto"] = "auto"
-    """Weights use 7 of 8 bits. An x86 CPU without VNNI cuts off sums of two products of 8 bits at 16 bits, without a
-    word: full weights can ruin a model there. `auto` asks the CPU that this runs on, for int8 weights and the target
-    `cpu`; `true` makes a model for any. `false` keeps the bit where `check_accuracy` shows that nothing is cut off: on
-    such a CPU PP-OCR rec has a cosine of 0.995 with it and 0.974 without."""
+    """Use 7 of 8 bits for weights. An x86 CPU without VNNI silently saturates sums of two 8-bit products at 16 bits,
+    and 8-bit weights can ruin a model there. `auto` decides by the CPU that this runs on, for int8 weights and the
+    target `cpu`; `true` writes a model for any CPU. Use `false` if `check_accuracy` shows that nothing saturates: on
+    such a CPU PP-OCR rec has a cosine of 0.995 with the 7-bit range and 0.974 without."""
     op_types: tuple[str, ...] = ()
-    """Operators to quantise, all of them that hold floats. When not given: Conv, Gemm and MatMul with a weight, for
-    TensorRT ConvTranspose too, and on a CPU what only follows them, such as Relu, MaxPool or the Add of two quantised
-    tensors; with `mode: dynamic` MatMul, Gemm, LSTM and Gather."""
+    """Operators to quantise, all their nodes that have float tensors. By default Conv, Gemm and MatMul with a weight,
+    for TensorRT ConvTranspose too, and on a CPU operators that follow them, such as Relu, MaxPool or the Add of two
+    quantised tensors; with `mode: dynamic` MatMul, Gemm, LSTM and Gather."""
     min_intensity: Annotated[float, Field(ge=0)] | None = None
-    """A Conv, ConvTranspose, Gemm or MatMul stays as it is when it does fewer multiply-accumulates than this for each
-    element that it reads and writes: converting those costs more than int8 saves. Depthwise convolutions have about 5,
-    dense ones a third to half of their channels. When not given, 64 for static quantisation on a CPU, else 0."""
+    """A Conv, ConvTranspose, Gemm or MatMul stays unquantised if it computes fewer multiply-accumulates than this for
+    each element that it reads and writes: conversion would cost more than int8 saves. Depthwise convolutions have about
+    5, dense ones a third to half of their channels. By default 64 for static quantisation on a CPU, else 0."""
     exclude: Exclude = Exclude()
-    """What to leave as it is."""
+    """Nodes to leave unquantised."""
 
     @model_validator(mode="after")
     def _check_target(self) -> Self:
         if self.target == "tensorrt":
             if self.mode == "dynamic":
-                raise ValueError("`target: tensorrt` takes Q/DQ, which `mode: dynamic` does not make: use `static`")
+                raise ValueError("`target: tensorrt` needs Q/DQ, which `mode: dynamic` does not write: use `static`")
             if self.weights == "int4":
                 raise ValueError(
-                    "`target: tensorrt` takes int4 weights only in blocks, as `modelopt: {format: int4}` makes them"
+                    "`target: tensorrt` supports int4 weights only in blocks, as `modelopt: {format: int4}` writes them"
                 )
             if self.activations not in (None, "int8") or self.symmetric is False or self.weights == "uint8":
-                raise ValueError("`target: tensorrt` takes symmetric int8 only: leave activations and symmetric out")
+                raise ValueError("`target: tensorrt` supports symmetric int8 only: omit `activations` and `symmetric`")
         if self.mode == "dynamic" and (self.activations not in (None, "uint8") or self.weights == "int4"):
-            raise ValueError("`mode: dynamic` has uint8 activations and int8 or uint8 weights")
+            raise ValueError("`mode: dynamic` supports uint8 activations and int8 or uint8 weights")
         return self
 
     @property
@@ -114,7 +117,7 @@ class QuantizeSettings(Settings):
 
     @property
     def wanted_op_types(self) -> tuple[str, ...]:
-        """The operators to quantise, given or not."""
+        """The operators to quantise: `op_types` or the default."""
         if self.op_types:
             return self.op_types
         if self.mode == "dynamic":
@@ -125,13 +128,40 @@ class QuantizeSettings(Settings):
 
     @property
     def least_intensity(self) -> float:
-        """Multiply-accumulates for each element that a node must do, given or not."""
+        """Least multiply-accumulates per element: `min_intensity` or the default."""
         if self.min_intensity is not None:
             return self.min_intensity
         return CPU_INTENSITY if self.target == "cpu" and self.mode == "static" else 0.0
 
     @property
     def least_opset(self) -> int:
-        """Of the default domain, that the Q/DQ operators need: 13 has scales per channel, 21 has 4 and 16 bits."""
+        """Opset that the Q/DQ operators need: 13 has scales per channel, 21 has 4 and 16 bits."""
         wide = self.activation_type in ("uint16", "int16") or self.weights == "int4"
         return 21 if wide else 13
+
+    @property
+    def reduces_range(self) -> bool:
+        """True if weights use 7 of 8 bits: `reduce_range`, or by the CPU that this runs on."""
+        if self.reduce_range != "auto":
+            return self.reduce_range
+        return self.target == "cpu" and self.weights == "int8" and cpu_saturates()
+
+
+_X86 = ("x86_64", "amd64", "i386", "i686")
+_CPUINFO = Path("/proc/cpuinfo")
+
+
+@cache
+def cpu_saturates() -> bool:
+    """Return whether this CPU saturates sums of two uint8 x int8 products at 16 bits (VPMADDUBSW): x86 without VNNI.
+
+    True if an x86 system does not report its flags: losing a bit of precision is better than wrong sums.
+    """
+    if platform.machine().lower() not in _X86:
+        return False
+    try:
+        lines = _CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return True
+    flags = next((line.split() for line in lines if line.startswith("flags")), [])
+    return not any(flag.endswith("_vnni") for flag in flags)

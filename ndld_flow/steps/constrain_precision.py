@@ -15,7 +15,7 @@ from ndld_flow.step import Context, DataFile, Reads, Result, Returns, Step, metr
 from ndld_flow.store.kinds import Onnx, PrecisionDocument
 
 if TYPE_CHECKING:
-    from ndld_flow.precision.constraints.selection import Rule
+    from ndld_flow.precision.constraints.rules import Rule
 
 _ALL = "*"
 PrecisionOrNone = Precision | Literal["none"]
@@ -49,8 +49,8 @@ class ConstrainPrecision(Step[Onnx, Onnx]):
     """A `find_precision` step: the nodes that it found get fp32, whatever else is said of them."""
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.precision.constraints.constraining import constrain_file
-        from ndld_flow.precision.constraints.found_nodes import settings_notes
+        from ndld_flow.precision.constraints.rules import constrain_file
+        from ndld_flow.precision.constraints.search_result import settings_notes
 
         found = self._found(context)
         done = constrain_file(source.path, out / Onnx.main, self._rules(), self.keep, self.allow_empty, found)
@@ -68,13 +68,13 @@ class ConstrainPrecision(Step[Onnx, Onnx]):
         )
 
     def _found(self, context: Context) -> PrecisionSearch | None:
-        from ndld_flow.precision.constraints.found_nodes import read_found
+        from ndld_flow.precision.constraints.search_result import read_search_result
 
-        return None if self.found_by is None else read_found(context.read("found_by").path)
+        return None if self.found_by is None else read_search_result(context.read("found_by").path)
 
     def _rules(self) -> list[Rule]:
         from ndld_flow.precision.constraints.precision_list import read_precision_list
-        from ndld_flow.precision.constraints.selection import Rule
+        from ndld_flow.precision.constraints.rules import Rule
 
         file = self.list_file
         listed = () if file is None else read_precision_list(file)

@@ -17,7 +17,7 @@ from ndld_flow.step import Context, Reads, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import Onnx, PrecisionDocument
 
 if TYPE_CHECKING:
-    from ndld_flow.precision.fp16.block import Fp16Request
+    from ndld_flow.precision.fp16.choice import Fp16Options
 
 
 class ValuesOutside(Settings):
@@ -68,7 +68,7 @@ class ConvertFp16(Step[Onnx, Onnx]):
     """A `find_precision` step: the nodes that it found stay fp32 too."""
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.precision.constraints.found_nodes import settings_notes
+        from ndld_flow.precision.constraints.search_result import settings_notes
         from ndld_flow.precision.fp16.convert import convert_to_fp16, refuse_broken
 
         target, found = out / Onnx.main, self._found(context)
@@ -93,24 +93,24 @@ class ConvertFp16(Step[Onnx, Onnx]):
         )
 
     def _found(self, context: Context) -> PrecisionSearch | None:
-        from ndld_flow.precision.constraints.found_nodes import read_found, refuse_other_precision
+        from ndld_flow.precision.constraints.search_result import read_search_result, refuse_other_precision
 
         if self.found_by is None:
             return None
-        search = read_found(context.read("found_by").path)
+        search = read_search_result(context.read("found_by").path)
         refuse_other_precision(search, "fp16", "convert_fp16")
         return search
 
-    def _request(self, found: PrecisionSearch | None) -> Fp16Request:
-        from ndld_flow.precision.constraints.found_nodes import found_reasons
-        from ndld_flow.precision.fp16.block import Fp16Request, ValueLimits
+    def _request(self, found: PrecisionSearch | None) -> Fp16Options:
+        from ndld_flow.precision.constraints.search_result import reasons_of_found
+        from ndld_flow.precision.fp16.choice import Fp16Options, ValueLimits
 
         outside = self.block.values_outside
-        return Fp16Request(
+        return Fp16Options(
             keep_io=self.keep_io,
             op_types=self.block.op_types,
             nodes=self.block.nodes,
             values_outside=None if outside is None else ValueLimits(outside.max_abs, outside.min_abs, outside.share),
             keep_sensitive=self.block.sensitive,
-            chosen=lambda model: {} if found is None else found_reasons(model, found),
+            chosen=lambda model: {} if found is None else reasons_of_found(model, found),
         )

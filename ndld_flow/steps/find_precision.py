@@ -25,7 +25,7 @@ from ndld_flow.store.digest import digest_json
 from ndld_flow.store.kinds import Onnx, PrecisionDocument
 
 if TYPE_CHECKING:
-    from ndld_flow.precision_search.reducing import Reducer
+    from ndld_flow.precision_search.reducers import Reducer
     from ndld_flow.samples.sample_feeds import Samples
 
 _NOT_SHAPING = {"tolerance", "trials", "time"}
@@ -88,18 +88,16 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.models.declared_inputs import model_inputs
-        from ndld_flow.precision_search.findings import Subject, Wanted
-        from ndld_flow.precision_search.remembered import TrialFile
-        from ndld_flow.precision_search.sample_digest import digest_samples
-        from ndld_flow.precision_search.searching import PrecisionSearching, Rooms
+        from ndld_flow.precision_search.search import PrecisionSearcher, SearchedModel, SearchRequest, Workspace
+        from ndld_flow.precision_search.trials import TrialFile, digest_samples
         from ndld_flow.samples.sample_feeds import make_samples
 
         samples = make_samples(model_inputs(source.path), context.inputs, self, source.label)
-        subject = Subject(source.path, source.label, samples, self._reducer(source, samples, context))
-        wanted = Wanted(self.precision, self._tolerance, self.op_types, self.trials, self.time / 1000)
+        subject = SearchedModel(source.path, source.label, samples, self._reducer(source, samples, context))
+        wanted = SearchRequest(self.precision, self._tolerance, self.op_types, self.trials, self.time / 1000)
         key = digest_json([self._shaping(), source.digest, digest_samples(samples)])
         file = TrialFile(context.caches / "precision" / f"{key}.jsonl")
-        found = PrecisionSearching(wanted, subject, Rooms(context.scratch, file, context.progress)).run()
+        found = PrecisionSearcher(wanted, subject, Workspace(context.scratch, file, context.progress)).run()
         (out / PrecisionDocument.main).write_text(found.to_json(), encoding="utf-8")
         _log(found, context)
         return Result(_summary(found, self._tolerance.bounds()), found.passed, _metrics(found))
@@ -116,10 +114,10 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
 
             return Int8Reducer(source.path, self.int8, self.keep, samples, context.scratch)
         if self.precision == "bf16":
-            from ndld_flow.precision_search.bf16_reducer import Bf16Reducer
+            from ndld_flow.precision_search.reducers import Bf16Reducer
 
             return Bf16Reducer(source.path, self.keep)
-        from ndld_flow.precision_search.fp16_reducer import Fp16Reducer
+        from ndld_flow.precision_search.reducers import Fp16Reducer
 
         return Fp16Reducer(source.path, self.keep, self.keep_io, self.sensitive)
 

@@ -17,7 +17,7 @@ from ndld_flow.step import Context, Foresight, Reads, Result, Returns, Step, met
 from ndld_flow.store.kinds import Onnx, PrecisionDocument
 
 if TYPE_CHECKING:
-    from ndld_flow.quantize.quantize_file import Data, Quantization, Rooms
+    from ndld_flow.quantize.quantize_file import Quantization, QuantizeInputs, Workspace
     from ndld_flow.records.precision_search import PrecisionSearch
     from ndld_flow.samples.sample_feeds import Samples
 
@@ -65,28 +65,27 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         return spec if self.mode == "static" else None
 
     def foresee(self) -> Foresight:
-        from ndld_flow.quantize.modelopt_environment import foresee_modelopt
+        from ndld_flow.quantize.modelopt_settings import foresee_modelopt
 
         return Foresight() if self.modelopt is None else foresee_modelopt(self.modelopt.python)
 
     def library_versions(self) -> dict[str, str]:
-        from ndld_flow.quantize.modelopt_environment import modelopt_versions
-        from ndld_flow.quantize.vnni import reduces_range
+        from ndld_flow.quantize.modelopt_settings import modelopt_versions
 
         if self.modelopt is not None:
             return super().library_versions() | modelopt_versions(self.modelopt.python)
         if self.reduce_range != "auto":
             return super().library_versions()
         # The result hangs on this CPU.
-        return super().library_versions() | {"weights here": "7 bits" if reduces_range(self) else "8 bits"}
+        return super().library_versions() | {"weights here": "7 bits" if self.reduces_range else "8 bits"}
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.quantize.quantize_file import Data, Rooms
+        from ndld_flow.quantize.quantize_file import QuantizeInputs, Workspace
 
         search = self._search(source, context)
         samples = self._samples(source, context)
         done = self._quantize(
-            source.path, out, Data(samples, search), Rooms(context.scratch, context.progress), context
+            source.path, out, QuantizeInputs(samples, search), Workspace(context.scratch, context.progress), context
         )
         for node in done.nodes:
             context.log.info("quantised: %s %s", node.op_type, node.name)
@@ -94,7 +93,9 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
             context.log.info("%s", note)
         return _result(done)
 
-    def _quantize(self, source: Path, out: Path, data: Data, rooms: Rooms, context: Context) -> Quantization:
+    def _quantize(
+        self, source: Path, out: Path, data: QuantizeInputs, rooms: Workspace, context: Context
+    ) -> Quantization:
         from ndld_flow.processes.program import log_to
         from ndld_flow.quantize.modelopt import Settings, quantize_by_modelopt
         from ndld_flow.quantize.quantize_file import quantize_file
@@ -113,12 +114,16 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         return make_samples(model_inputs(source.path), context.inputs, self, source.label)
 
     def _search(self, source: Onnx, context: Context) -> PrecisionSearch | None:
-        from ndld_flow.precision.constraints.found_nodes import read_found, refuse_other_precision, settings_notes
+        from ndld_flow.precision.constraints.search_result import (
+            read_search_result,
+            refuse_other_precision,
+            settings_notes,
+        )
         from ndld_flow.quantize.int8_reducer import settings_of
 
         if self.found_by is None:
             return None
-        search = read_found(context.read("found_by").path)
+        search = read_search_result(context.read("found_by").path)
         refuse_other_precision(search, "int8", "quantize")
         if self.modelopt is not None:
             return search  # it quantises otherwise than the search did
@@ -130,7 +135,8 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
 def _result(done: Quantization) -> Result:
     layers = sum(not node.follows for node in done.nodes)
     return Result(
-        summary=f"{done.words}: {layers} of {done.layers} layers, {size_change(done.size_before, done.size_after)}",
+        summary=f"{done.description}: {layers} of {done.layers} layers, "
+        f"{size_change(done.size_before, done.size_after)}",
         metrics={
             "nodes": Metric(value=done.change.after.node_count),
             "quantized": Metric(value=len(done.nodes)),

@@ -26,7 +26,7 @@ from ndld_flow.accuracy.inside.divergence import Observed, allowed_noise, diverg
 from ndld_flow.accuracy.inside.local_error import LocalError, local_errors
 from ndld_flow.accuracy.inside.tensor_statistics import FORMAT_LIMITS, LayerAgreement, RangeMeter
 from ndld_flow.base.errors import RequestError
-from ndld_flow.precision.emulate.stored_model import emulate_stored
+from ndld_flow.precision.emulation import emulate_stored
 from ndld_flow.records.divergence import LayerDivergence
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 from tests.support import models, models_fp16

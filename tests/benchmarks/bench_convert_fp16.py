@@ -34,18 +34,18 @@ Tool = Callable[[Path, Path], float]
 
 
 def by_ndld_flow(source: Path, target: Path, **limits: Any) -> float:
-    from ndld_flow.precision.fp16.block import Fp16Request
+    from ndld_flow.precision.fp16.choice import Fp16Options
     from ndld_flow.precision.fp16.convert import convert_to_fp16, refuse_broken
 
     log = logging.getLogger("bench")
     start = time.perf_counter()
-    done = convert_to_fp16(source, target, Fp16Request(**limits), log, lambda done, total, what: None)
+    done = convert_to_fp16(source, target, Fp16Options(**limits), log, lambda done, total, what: None)
     refuse_broken(target, source, done.functions_inlined, log)
     return time.perf_counter() - start
 
 
 def by_ndld_flow_range(source: Path, target: Path) -> float:
-    from ndld_flow.precision.fp16.block import ValueLimits
+    from ndld_flow.precision.fp16.choice import ValueLimits
 
     return by_ndld_flow(source, target, values_outside=ValueLimits(65504, 0, 0))
 

@@ -142,7 +142,7 @@ def test_doubled_node_names_are_parted(tmp_path: Path) -> None:
     path, result = convert(models_fp16.doubled_names_model(), tmp_path)
     check(path)
     assert result.change is not None
-    assert "renamed 1 nodes that had another node's name" in result.change.notes
+    assert "renamed 1 nodes with duplicate names" in result.change.notes
     np.testing.assert_allclose(run(path, {"x": np.ones((1, 4), np.float32)})["y"], np.tanh(1), atol=1e-3)
 
 
@@ -253,7 +253,7 @@ def test_values_outside_keep_what_fp16_cannot_hold(tmp_path: Path) -> None:
     broken, told = convert(model, tmp_path / "a")
     assert told.change is not None
     notes = " ".join(told.change.notes)
-    assert "BatchNormalization 'BatchNormalization_1'" in notes and "17.5 times" in notes
+    assert "BatchNormalization 'BatchNormalization_1'" in notes and "scales a channel by 17.5" in notes
     assert "4 weight values beyond fp16's 65504 were clamped" in notes
     good, told = convert(model, tmp_path / "b", '{"block": {"values_outside": {}}}')
     assert told.metrics["kept_fp32"].value == 1

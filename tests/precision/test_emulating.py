@@ -17,7 +17,7 @@ from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
 from ndld_flow.base.errors import ModelError
-from ndld_flow.precision.emulate.stored_model import EmulatedModel, emulate_stored
+from ndld_flow.precision.emulation import EmulatedModel, emulate_stored
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import Optimization, SessionSettings, open_model
 from tests.support import models, models_fp16
 from tests.support.fp16_checks import check, convert, count, normal
@@ -220,7 +220,7 @@ def test_bf16_is_rounded_as_bf16(tmp_path: Path) -> None:
 
 def test_bf16_before_onnx_knew_it_is_refused(tmp_path: Path) -> None:
     path = write_model(tmp_path / "model.onnx", BF16, opset=12)
-    with pytest.raises(ModelError, match="bf16 tensors, which ONNX knows from opset 13 on, and is opset 12"):
+    with pytest.raises(ModelError, match="bf16 tensors, which need opset 13 or later, but its opset is 12"):
         emulate_stored(path, tmp_path / "emulated.onnx")
 
 
@@ -292,7 +292,7 @@ def test_an_unknown_operator_reads_and_makes_what_it_did(tmp_path: Path) -> None
             node.input[0] = made.input[0]
     onnx.save(half, path)
     emulated, done = emulate(path)
-    assert done.notes == ("computed as ONNX Runtime has it at reduced precision: Magic",)
+    assert done.notes == ("computed by ONNX Runtime's own kernels at reduced precision: Magic",)
     written = onnx.load(emulated)
     makers = {name: node for node in written.graph.node for name in node.output}
     magic = next(node for node in written.graph.node if node.op_type == "Magic")

@@ -23,8 +23,11 @@ from pydantic import ValidationError
 
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.graph.sanitize import SanitizeOptions, sanitize_file
-from ndld_flow.precision.constraints.asked import asked_precisions, put_beside
-from ndld_flow.precision.constraints.constraints import read_constraints
+from ndld_flow.precision.constraints.constraints import (
+    read_constraints,
+    requested_precisions,
+    with_requested_precisions,
+)
 from ndld_flow.precision.constraints.precision_list import read_precision_list
 from ndld_flow.records.profile import Layer
 from ndld_flow.steps.apply_precision import ApplyPrecision
@@ -258,7 +261,7 @@ def test_values_that_overflow_or_vanish_are_told(
     path, told = typed(model, tmp_path, {"Max_0": precision})
     (made,) = [numpy_helper.to_array(i).astype(np.float32) for i in onnx.load(path).graph.initializer]
     np.testing.assert_allclose(made, [largest, -largest, made[2], np.inf, 1, 0], rtol=1e-6)
-    assert any(f"2 weight values are beyond {precision}'s" in note and "3.4e+38" in note for note in told.notes)
+    assert any(f"2 weight values exceed {precision}'s" in note and "3.4e+38" in note for note in told.notes)
     assert made[2] == np.float32(smallest), "per-channel values do not become 0"
     assert any(f"1 weight values are too small for {precision}" in note for note in told.notes)
 
@@ -304,7 +307,7 @@ def test_functions_are_inlined_and_a_call_cannot_be_asked(tmp_path: Path) -> Non
     outcomes = {c.node: c.outcome for c in told.constraints}
     assert outcomes["block_1"].startswith("ignored: it calls a local function; `sanitize`")
     assert outcomes["same"] == "Casts in the model"
-    with pytest.raises(RequestError, match="none can be fp16; 'block_1': it calls a local function; `sanitize`"):
+    with pytest.raises(RequestError, match="none supports fp16; 'block_1': it calls a local function; `sanitize`"):
         constrain(models.func_model(), tmp_path, op_types={"local::Block": "fp16"})
 
 
@@ -314,7 +317,7 @@ def test_a_sequence_is_handed_on_in_one_precision(tmp_path: Path) -> None:
     path, told = typed(model, tmp_path, {split: "fp16"})
     check(path)
     (one,) = told.ignored
-    assert one.outcome.startswith("ignored: it hands on a sequence together with SequenceInsert")
+    assert one.outcome.startswith("ignored: it shares a sequence with SequenceInsert")
 
 
 # Outcomes ---------------------------------------------------------------------------------------------------------
@@ -327,9 +330,9 @@ def test_a_sequence_is_handed_on_in_one_precision(tmp_path: Path) -> None:
         (
             "add",
             "int8",
-            "ignored: int8 needs QuantizeLinear and DequantizeLinear, and its input 'b' comes through none",
+            "ignored: int8 needs QuantizeLinear and DequantizeLinear, and its input 'b' has none",
         ),
-        ("add", "int32", "ignored: it makes tensor(float); int32 would change what the model computes"),
+        ("add", "int32", "ignored: its output is tensor(float); int32 would change the model's results"),
         ("exp", "bf16", "ignored: Cast has no bf16 at opset 12"),
     ],
 )
@@ -346,7 +349,7 @@ def test_outcomes(node: str, precision: str, outcome: str, tmp_path: Path) -> No
     [
         ("Range_9", "fp16", "ignored: Range has no fp16 at opset 17"),
         ("NonMaxSuppression_5", "int64", "the layer has it already"),
-        ("Constant_3", "fp16", "ignored: a constant has the type its readers want"),
+        ("Constant_3", "fp16", "ignored: a constant has the type that its readers need"),
     ],
 )
 def test_what_an_operator_cannot_have(node: str, precision: str, outcome: str, tmp_path: Path) -> None:
@@ -395,7 +398,7 @@ def test_without_constraints_the_model_stays(tmp_path: Path) -> None:
 def test_metadata_of_strangers(tmp_path: Path) -> None:
     model = models.save(ask(chain(tmp_path), {"add": "fp64\x1b[31m"}), tmp_path / "m.onnx")
     for read in (read_constraints, lambda path: run_step(ApplyPrecision, path, tmp_path / "applied", {})):
-        with pytest.raises(ModelError, match="node 'add' asks for precision 'fp64") as raised:
+        with pytest.raises(ModelError, match="node 'add' requests precision 'fp64") as raised:
             read(model)
         assert "\x1b" not in str(raised.value)
 
@@ -442,11 +445,11 @@ def test_what_was_asked_for_is_put_beside_layers(tmp_path: Path) -> None:
     model = models.save(ask(chain(tmp_path), {"mul": "fp32", "add": "fp16", "exp": "fp32"}), tmp_path / "asked.onnx")
     made = [("mul",), ("relu",), ("relu", "exp"), ("add", "mul", "exp"), ()]
     layers = [Layer(index=i, name=str(i), type="a", samples_ms=(), onnx_nodes=of) for i, of in enumerate(made)]
-    assert [one.asked_precision for one in put_beside(layers, asked_precisions(model))] == [
+    assert [one.asked_precision for one in with_requested_precisions(layers, requested_precisions(model))] == [
         "fp32", "", "fp32", "fp16, fp32", "",
     ]  # fmt: skip
     (tmp_path / "none.onnx").touch()
-    assert asked_precisions(tmp_path / "none.onnx") == {}
+    assert requested_precisions(tmp_path / "none.onnx") == {}
 
 
 @pytest.mark.parametrize(("keep", "left"), [(True, {"mul": "fp32", "add": "fp16"}), (False, {"add": "fp16"})])
@@ -477,7 +480,7 @@ def test_nodes_without_a_name_or_with_anothers_get_one(tmp_path: Path) -> None:
     found = read_constraints(ran.out / "model.onnx")
     assert found == {"Exp_Exp_0_out": "fp32", "same": "fp16", "same_2": "bf16"}
     assert ran.result.change is not None
-    assert ran.result.change.notes[0] == "gave 2 nodes a name of their own"
+    assert ran.result.change.notes[0] == "gave 2 nodes unique names"
 
 
 def test_nodes_in_bodies(tmp_path: Path) -> None:
@@ -501,7 +504,7 @@ def test_rules_that_select_nothing_are_told_at_once(tmp_path: Path) -> None:
         "op_types: this model has no LSTM",
         "layers: no node of this model has a name like 'tan': did you mean \"tanh\"?",
         "layers: no node of this model has a name like '/^q/'",
-        "layers: 'a*' fits 1 nodes, and none can be bool; 'add': it makes no bool",
+        "layers: 'a*' matches 1 nodes, and none supports bool; 'add': it has no bool output",
     ]
     assert len(lines) == len(says)
     for line, say in zip(lines, says, strict=True):
@@ -578,7 +581,7 @@ def test_convert_fp16_keeps_what_was_asked_to_be_fp32(tmp_path: Path) -> None:
     }
     assert read_constraints(path) == {"add": "fp32", "exp": "bf16", "tanh": "fp16"}
     assert result.change is not None
-    assert "1 nodes kept in fp32: it was asked to be fp32" in result.change.notes
+    assert "1 nodes kept in fp32: it is constrained to fp32" in result.change.notes
 
 
 def test_fix_shapes_keeps_constraints(tmp_path: Path) -> None:
@@ -662,8 +665,8 @@ def test_sanitize_says_which_constraints_are_gone(tmp_path: Path) -> None:
 MEASURED = """
 import resource, sys
 from pathlib import Path
-from ndld_flow.precision.constraints.constraining import constrain_file
-from ndld_flow.precision.constraints.selection import Rule
+from ndld_flow.precision.constraints.rules import constrain_file
+from ndld_flow.precision.constraints.rules import Rule
 from ndld_flow.precision.constraints.typed_model import write_typed_model
 folder = Path(sys.argv[1])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -7,9 +7,15 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ndld_flow.precision_search.attempts import Budget, Candidate, Kept, Outcome
-from ndld_flow.precision_search.narrowing import needed_pieces
-from ndld_flow.precision_search.search import attempts_at_most, search
+from ndld_flow.precision_search.minimal_set import (
+    Budget,
+    Candidate,
+    Kept,
+    Outcome,
+    attempts_at_most,
+    find_minimal_set,
+    needed_pieces,
+)
 from tests.support.search_oracles import Planted, find, line
 
 SIZE = 40
@@ -42,7 +48,7 @@ def test_suspects_that_are_enough_are_only_left_out_one_by_one() -> None:
     assert found.kept == {7, 9}
     assert [attempt.phase for attempt in told] == ["whole", "suspects", "shrink", "shrink", "shrink"]
     assert told[1].kept == {7, 9, 12}, "those of a severity of 1 and more"
-    assert told[2].what == "without node_12", "the least suspect first"
+    assert told[2].description == "without node_12", "the least suspect first"
 
 
 def test_every_suspect_that_is_not_needed_goes() -> None:
@@ -122,7 +128,7 @@ def test_where_nothing_passes_the_least_that_is_as_good_as_everything_is_deliver
     def oracle(kept: Kept) -> Outcome:
         return Outcome(False, -10.0 + 5.0 * (3 in kept) + 1.0 * (30 in kept))
 
-    found = search(line(SIZE, "ABC"), oracle, Budget(500))
+    found = find_minimal_set(line(SIZE, "ABC"), oracle, Budget(500))
     assert found.kept == {3, 30}
     assert found.outcome == Outcome(False, -4.0)
     assert not found.spent
@@ -136,13 +142,13 @@ def test_what_passes_on_the_way_to_what_is_only_as_good_is_followed() -> None:
             return Outcome(True, 1.0)
         return Outcome(False, -0.5 if 0 in kept else -1.0)
 
-    found = search(line(SIZE), oracle, Budget(500))
+    found = find_minimal_set(line(SIZE), oracle, Budget(500))
     assert found.kept == {0, 7}
     assert found.outcome.passed
 
 
 def test_where_keeping_changes_nothing_nothing_is_kept() -> None:
-    found = search(line(SIZE), lambda kept: Outcome(False, -5.0), Budget(500))
+    found = find_minimal_set(line(SIZE), lambda kept: Outcome(False, -5.0), Budget(500))
     assert found.kept == frozenset()
     assert len(found.attempts) == 2
 
@@ -162,7 +168,7 @@ def test_what_cannot_be_run_is_worse_than_anything() -> None:
     def oracle(kept: Kept) -> Outcome:
         return Outcome(False, float("-inf")) if 5 in kept else Outcome(False, -3.0)
 
-    assert search([Candidate(5, "A"), Candidate(6, "A")], oracle, Budget(50)).kept == frozenset()
+    assert find_minimal_set([Candidate(5, "A"), Candidate(6, "A")], oracle, Budget(50)).kept == frozenset()
 
 
 @settings(max_examples=25, deadline=None)

@@ -123,7 +123,7 @@ def test_a_variance_beyond_the_range_tells_what_it_does_to_a_channel(tmp_path: P
     check(found)
     assert list(causes(found).values()) == ["range"]
     assert "4 of 4 values beyond 65504 (largest 2e+07)" in found.kept[0].evidence[0].sentence
-    assert "they make a channel 17.5 times what it was" in found.kept[0].evidence[0].sentence
+    assert "clamping them scales a channel by 17.5" in found.kept[0].evidence[0].sentence
 
 
 def test_a_long_sum_that_rounding_alone_breaks(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_bound_that_cannot_be_met_says_no_and_delivers_the_best_set(tmp_path: 
     assert {"loud", "hushed"} <= set(causes(found))
     assert found.metrics_found["cosine"] > 0.999
     assert "; the bound is not met (max_abs " in ran.result.summary
-    assert any("not even with everything kept" in note for note in found.notes)
+    assert any("not met even with every candidate kept" in note for note in found.notes)
 
 
 def test_a_budget_ends_it_with_the_best_so_far(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_budget_of_one_tells_only_that_it_breaks(tmp_path: Path) -> None:
     assert found.kept == ()
     assert not ran.result.passed
     assert ran.result.summary == "keeps 0 of 15 nodes in fp32, 1 trial; the bound is not met"
-    assert found.notes == ("the budget ended the search: nothing that was tried is better than to keep nothing",)
+    assert found.notes == ("the budget ended the search: no trial was better than keeping nothing",)
 
 
 def test_only_nodes_of_these_operators(tmp_path: Path) -> None:
@@ -253,9 +253,9 @@ SEQUENCE = "g (float[n] x) => (seq(float[n]) y) { square = Mul(x, x) y = Sequenc
 @pytest.mark.parametrize(
     ("text", "tolerance", "told"),
     [
-        (NAN, {"cosine": 0.99}, 'output "y" of the model as it is is NaN or infinite everywhere'),
+        (NAN, {"cosine": 0.99}, 'output "y" of the unconverted model is NaN or infinite everywhere'),
         (SCALAR, {"top1": 0.9}, "no trial can meet it.*top1 is not defined for it"),
-        (SEQUENCE, {"cosine": 0.99}, "nothing on these samples that could be compared"),
+        (SEQUENCE, {"cosine": 0.99}, "no output to compare on these samples"),
     ],
 )
 def test_what_no_trial_could_meet_is_refused_first(
@@ -341,8 +341,8 @@ def test_other_settings_than_the_searchs_are_told(tmp_path: Path, told: Precisio
     ran = use(ConvertFp16, tmp_path, found, models_precision.overflowing_model(), keep_io=False)
     assert ran.result.change is not None
     assert [note for note in ran.result.change.notes if note.startswith("found_by")] == [
-        "found_by: the search had `keep_io: true`, here it is false: what was found may be too little",
-        "found_by: the search was made on the model of source, this is the model of candidate",
+        "found_by: the search had `keep_io: true`, this step has false: the nodes found may not be enough",
+        "found_by: the search ran on the model of source, this is the model of candidate",
     ]
 
 
@@ -362,7 +362,7 @@ def test_a_renamed_node_is_known_by_its_output(tmp_path: Path, told: PrecisionSe
 
 def test_a_search_for_another_precision_is_refused(tmp_path: Path, told: PrecisionSearch) -> None:
     found = found_file(tmp_path, told, precision="int8")
-    with pytest.raises(RequestError, match="made for int8, and convert_fp16 makes fp16"):
+    with pytest.raises(RequestError, match="was for int8, but convert_fp16 converts to fp16"):
         use(ConvertFp16, tmp_path, found, models_precision.overflowing_model())
 
 
@@ -381,13 +381,13 @@ import os, signal, sys
 from ndld_flow.precision_search.trials import Trials
 from ndld_flow.cli import main
 
-do, done = Trials._do, []
+do, done = Trials._run_trial, []
 def do_until_killed(self, kept):
     if len(done) == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     done.append(kept)
     return do(self, kept)
-Trials._do = do_until_killed
+Trials._run_trial = do_until_killed
 sys.argv = ["ndld-flow", "run", "recipe.yaml"]
 main()
 """

@@ -78,16 +78,16 @@ def test_each_node_is_quantised_alone_and_followed_to_the_output(tmp_path: Path,
     t = np.tanh(h)
     last = rounded(t, t.min(), t.max()) @ rounded_weight(second)
     assert found[0].own == pytest.approx(relative(h, alone), rel=0.05)
-    assert found[0].brought == pytest.approx(relative(y, np.tanh(alone) @ second), rel=0.05)
+    assert found[0].output_error == pytest.approx(relative(y, np.tanh(alone) @ second), rel=0.05)
     assert found[1].own == pytest.approx(relative(y, last), rel=0.05)
-    assert found[1].brought == pytest.approx(found[1].own, rel=1e-6)
+    assert found[1].output_error == pytest.approx(found[1].own, rel=1e-6)
     assert found[1].own > 2 * found[0].own
     assert sum(each.share for each in found) == pytest.approx(2)
-    monkeypatch.setattr("ndld_flow.quantize.int8_errors._MOST", 1)
+    monkeypatch.setattr("ndld_flow.quantize.int8_errors._MOST_FOLLOWED", 1)
     (tmp_path / "few").mkdir()
     source = make_products(tmp_path / "few/m.onnx", first, second)
     some = errors_of(source, {"x": {"data": str(tmp_path / "x.npy")}}, values, op_types=("MatMul",)).values()
-    assert [each.brought is None for each in some] == [True, False]
+    assert [each.output_error is None for each in some] == [True, False]
 
 
 def search(folder: Path, model: Path, given: Any, **settings: Any) -> PrecisionSearch:

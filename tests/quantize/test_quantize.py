@@ -263,7 +263,7 @@ def test_a_search_for_fp16_is_refused(tmp_path: Path) -> None:
     source = make_convs(tmp_path / "m.onnx")
     run_step(FindPrecision, source, tmp_path / "f", {"precision": "fp16"}, SIGNED)
     artifact = PrecisionDocument(tmp_path / "f/out/precision.json", "search", "digest")
-    with pytest.raises(RequestError, match="made for fp16"):
+    with pytest.raises(RequestError, match="search was for fp16"):
         run_step(Quantize, source, tmp_path / "q", {"found_by": "s"}, SIGNED, artifacts={"found_by": artifact})
 
 

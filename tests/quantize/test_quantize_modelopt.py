@@ -202,7 +202,7 @@ def test_its_version_is_part_of_the_key_and_asked_once(tmp_path: Path) -> None:
 
 def test_what_lacks_is_told_before_anything_runs(tmp_path: Path) -> None:
     (gone,) = quantizing(tmp_path / "none/python").foresee().lacks
-    assert "there is no program" in gone
+    assert "was found" in gone
     assert "pip install 'nvidia-modelopt[onnx]'" in gone
     (bare,) = quantizing(stand_in(tmp_path, version="")).foresee().lacks
     assert "has no nvidia-modelopt" in bare

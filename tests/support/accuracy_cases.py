@@ -20,7 +20,7 @@ from PIL import Image
 from ndld_flow.accuracy.yardstick import Yardstick
 from ndld_flow.base.errors import ModelError
 from ndld_flow.models.tensors import Array
-from ndld_flow.precision.emulate.stored_model import emulate_stored
+from ndld_flow.precision.emulation import emulate_stored
 from ndld_flow.steps.convert_fp16 import ConvertFp16
 from ndld_flow.steps.edit import Edit
 from ndld_flow.steps.sanitize import Sanitize

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from ndld_flow.precision_search.attempts import Attempt, Budget, Candidate, Kept, Outcome
-from ndld_flow.precision_search.search import Found, search
+from ndld_flow.precision_search.minimal_set import (
+    Attempt,
+    Budget,
+    Candidate,
+    Kept,
+    MinimalSet,
+    Outcome,
+    find_minimal_set,
+)
 
 FOREVER = Budget(100_000)
 
@@ -36,7 +43,9 @@ def line(size: int, kinds: Sequence[str] = ("Conv",), severity: dict[int, float]
     return [Candidate(i, kinds[i % len(kinds)], f"node_{i}", known.get(i, 0.0)) for i in range(size)]
 
 
-def find(candidates: Sequence[Candidate], oracle: Planted, budget: Budget = FOREVER) -> tuple[Found, list[Attempt]]:
+def find(
+    candidates: Sequence[Candidate], oracle: Planted, budget: Budget = FOREVER
+) -> tuple[MinimalSet, list[Attempt]]:
     """What a search finds, and all it told."""
     told: list[Attempt] = []
-    return search(candidates, oracle, budget, told.append), told
+    return find_minimal_set(candidates, oracle, budget, told.append), told

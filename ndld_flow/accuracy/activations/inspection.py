@@ -26,7 +26,7 @@ from ndld_flow.models.declared_inputs import model_inputs
 from ndld_flow.models.files import load_model, save_model
 from ndld_flow.models.float_tensors import Format
 from ndld_flow.models.tensors import Array, shape_text
-from ndld_flow.precision.emulate.stored_model import emulate_stored
+from ndld_flow.precision.emulation import emulate_stored
 from ndld_flow.records.activations import Activations
 from ndld_flow.runtimes.onnxruntime.execution_providers import full_name
 from ndld_flow.runtimes.onnxruntime.model_matching import shared_inputs

@@ -1,1 +1,1 @@
-"""Precision constraints: read, written, and carried out by Casts."""
+"""Precision constraints, and models that carry them out by Casts."""

@@ -1,23 +1,30 @@
-"""Precision constraints of a model: metadata of its nodes, which every tool hands on that hands on metadata."""
+"""Precision constraints of a model: metadata of its nodes, which tools that preserve metadata pass on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import mmap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-
-import onnx
+from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import ModelError
-from ndld_flow.base.text import suggest
-from ndld_flow.models.files import read_proto
+from ndld_flow.base.text import short_name, suggest
+from ndld_flow.records.build import Constraint
 from ndld_flow.records.precision import PRECISION_KEY, PRECISIONS
+from ndld_flow.records.profile import Layer
+
+if TYPE_CHECKING:
+    import onnx
 
 
 def read_constraints(model: Path) -> dict[str, str]:
-    """Node -> the precision it was asked to have, subgraphs included, in the model's order. Weights are not read.
+    """Return node -> its requested precision, subgraphs included, in the model's order. Weights are not read.
 
-    Raises `ModelError` for a model that cannot be read, and for a precision that there is not.
+    Raises `ModelError` for a model that cannot be read, and for an unknown precision.
     """
+    from ndld_flow.models.files import read_proto
+
     found: dict[str, str] = {}
     for node in _nodes(read_proto(model).graph):
         for entry in node.metadata_props:
@@ -28,10 +35,10 @@ def read_constraints(model: Path) -> dict[str, str]:
 
 
 def check_precision(precision: str, node: str) -> None:
-    """Raises `ModelError` for a precision that there is not: metadata may come from anywhere."""
+    """Raise `ModelError` for an unknown precision: metadata may come from anywhere."""
     if precision not in PRECISIONS:
         raise ModelError(
-            f"node {node!r} asks for precision {precision!r} in its metadata {PRECISION_KEY!r}; "
+            f"node {node!r} requests precision {precision!r} in its metadata {PRECISION_KEY!r}; "
             f"{suggest(precision, PRECISIONS)}"
         )
 
@@ -42,3 +49,49 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
                 yield from _nodes(inner)
+
+
+def requested_precisions(model: Path) -> Mapping[str, str]:
+    """Return `read_constraints(model)`, without importing onnx for a model that has no constraints."""
+    if not _mentions(model, PRECISION_KEY):
+        return {}
+
+    return read_constraints(model)
+
+
+def with_requested_precisions(layers: Sequence[Layer], requested: Mapping[str, str]) -> tuple[Layer, ...]:
+    """Return the layers, each with the precisions requested for its ONNX nodes."""
+    if not requested:
+        return tuple(layers)
+    return tuple(
+        layer.model_copy(
+            update={"asked_precision": join_precisions(requested.get(node, "") for node in layer.onnx_nodes)}
+        )
+        for layer in layers
+    )
+
+
+def join_precisions(precisions: Iterable[str]) -> str:
+    """Return `fp32`, or `fp32, fp16` if they differ; nodes without a constraint do not count."""
+    return ", ".join(dict.fromkeys(filter(None, precisions)))
+
+
+def _mentions(model: Path, word: str) -> bool:
+    try:
+        with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return data.find(word.encode()) >= 0
+    except ValueError:  # the file is empty
+        return False
+
+
+def ignored_notes(constraints: Sequence[Constraint]) -> list[str]:
+    """Return a sentence for each reason why constraints were ignored: their number and the first of them."""
+    first: dict[tuple[str, str], str] = {}
+    counts = Counter((constraint.precision, constraint.outcome) for constraint in constraints if constraint.is_ignored)
+    for constraint in constraints:
+        first.setdefault((constraint.precision, constraint.outcome), constraint.node)
+    return [
+        f"{precision} {outcome} ({count} node{'' if count == 1 else 's'}, such as "
+        f"{short_name(first[precision, outcome])!r})"
+        for (precision, outcome), count in counts.most_common()
+    ]

@@ -1,4 +1,4 @@
-"""Lists of `name:precision`, as TAO and trtexec write them."""
+"""Lists of `name:precision`, in the format of TAO and trtexec."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ class ListedPrecision:
     """One entry of a list."""
 
     line: int
-    """Counted from 1."""
+    """Line number, from 1."""
     name: str
-    """A node's name or a glob. It may hold colons: the last one ends it."""
+    """A node's name or a glob. It may contain colons: the last one ends it."""
     precision: str
     """One of `records.precision.PRECISIONS`, or `none`."""
 
 
 def read_precision_list(path: Path) -> tuple[ListedPrecision, ...]:
-    """Entries in the file's order: one a line, or several with commas between them; `#` begins a comment.
+    """Return the entries in the file's order: one per line, or several separated by commas; `#` starts a comment.
 
-    Raises `RequestError` for a file that cannot be read, and for all entries that cannot be understood at once.
+    Raises `RequestError` for a file that cannot be read, and one for all invalid entries together.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise RequestError(f"{path}: the list of precisions cannot be read ({error.strerror}).") from None
     except UnicodeDecodeError:
-        raise RequestError(f"{path}: this is no list of precisions: it is not UTF-8 text.") from None
+        raise RequestError(f"{path}: this is not a list of precisions: it is not UTF-8 text.") from None
     entries = [
         ListedPrecision(number, name.strip(), precision.strip().lower())
         for number, entry in _entries(text)

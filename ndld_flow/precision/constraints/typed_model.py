@@ -1,50 +1,182 @@
-"""A model whose precision constraints are carried out by Casts: a strongly typed TensorRT obeys nothing else."""
+"""Models whose precision constraints are carried out by Casts: a strongly typed TensorRT network obeys nothing else."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx_ir as ir
 
-from ndld_flow.models.element_types import infer_types
+from ndld_flow.models.element_types import Types, dtype_of, element_of, infer_types
 from ndld_flow.models.files import check_model, load_model, save_model, summarize_model
-from ndld_flow.models.node_precision import precision_of
-from ndld_flow.precision.constraints.constraints import check_precision
-from ndld_flow.precision.constraints.ignored import tell_ignored
-from ndld_flow.precision.constraints.losses import loss_notes
-from ndld_flow.precision.constraints.verdicts import CALLS_FUNCTION, IGNORED, decide
+from ndld_flow.models.float_tensors import FORMATS, Loss
+from ndld_flow.models.node_precision import FLOATING, INTEGERS, QUANTIZED, precision_of
+from ndld_flow.models.op_signatures import is_op
+from ndld_flow.models.type_groups import ALL_FLOATS, Group, Groups, group_places
+from ndld_flow.precision.constraints.constraints import check_precision, ignored_notes
 from ndld_flow.precision.fp16.convert import prepare, refuse_broken
 from ndld_flow.precision.fp16.rewrite import Rewriter
 from ndld_flow.records.build import Constraint
 from ndld_flow.records.graph_change import GraphChange
 
+_LOSSES_NAMED = 10
+"""Weights that are named at most."""
+
+
+def loss_notes(losses: Sequence[Loss]) -> list[str]:
+    """Return notes for each precision: the weights with values beyond its range, and those with values that vanish."""
+    return [note for form in FORMATS.values() for note in _of_precision([x for x in losses if x.format == form])]
+
+
+def _of_precision(losses: Sequence[Loss]) -> Iterator[str]:
+    clamped = [loss for loss in losses if loss.clamped]
+    if clamped:
+        count, form = sum(loss.clamped for loss in clamped), clamped[0].format
+        names = _listed([f"{loss.name} (largest {loss.largest:.4g})" for loss in clamped])
+        yield f"{count} weight values exceed {form.precision}'s {form.largest:.5g} and were clamped, in {names}"
+    vanished = [loss for loss in losses if loss.vanished]
+    if vanished:
+        count, form = sum(loss.vanished for loss in vanished), vanished[0].format
+        names = _listed([f"{loss.name} ({loss.vanished} of {loss.size})" for loss in vanished])
+        yield f"{count} weight values are too small for {form.precision} and became 0 or its smallest, in {names}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = len(names) - _LOSSES_NAMED
+    return ", ".join(names[:_LOSSES_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+BY_CASTS = "Casts in the model"
+ALREADY = "the layer has it already"
+BY_SCALES = "Q/DQ in the model"
+IGNORED = "ignored: "
+CALLS_FUNCTION = "it calls a local function; `sanitize` with `inline_functions: true` puts its nodes here"
+
+
+@dataclass(frozen=True)
+class ConstraintPlan:
+    """How each constraint of a model is carried out."""
+
+    groups: Groups
+    choice: Mapping[Group, ir.DataType]
+    """Group of places -> its new type. Other groups keep theirs."""
+    outcomes: Mapping[ir.Node, str]
+    """Constrained node -> the outcome of its constraint, as text."""
+
+
+def plan_constraints(model: ir.Model, types: Types, requested: Mapping[ir.Node, str]) -> ConstraintPlan:
+    """Plan how to give each node its requested precision. Local functions must be inlined before."""
+    floats = {node: FLOATING[precision] for node, precision in requested.items() if precision in FLOATING}
+    groups = group_places(model, types, True, floats.get, ALL_FLOATS)
+    casts = _CastPlanner(types, groups.of_node(), floats)
+    outcomes = {
+        node: casts.outcome(node) if node in floats else _other_outcome(node, precision, types)
+        for node, precision in requested.items()
+    }
+    return ConstraintPlan(groups, casts.choice, outcomes)
+
+
+@dataclass
+class _CastPlanner:
+    """Plans constraints to fp32, fp16 and bf16."""
+
+    types: Types
+    of_node: Mapping[ir.Node, list[Group]]
+    floats: Mapping[ir.Node, ir.DataType]
+    choice: dict[Group, ir.DataType] = field(default_factory=dict)
+
+    def outcome(self, node: ir.Node) -> str:
+        dtype = self.floats[node]
+        if is_op(node, "Constant"):
+            return f"{IGNORED}a constant has the type that its readers need"
+        if is_op(node, "Cast", "CastLike"):
+            types = {self.types.get(value) for value in node.outputs}
+            return (
+                ALREADY if types == {f"tensor({dtype.name.lower()})"} else f"{IGNORED}a Cast has the type it casts to"
+            )
+        groups = self.of_node.get(node, [])
+        if not groups:
+            return f"{IGNORED}it has no floating-point tensors"
+        free = [group for group in groups if not self._why_fixed(group, dtype)]
+        if not free:
+            return ALREADY if all(self._has(group, dtype) for group in groups) else self._refusal(groups, dtype)
+        if all(self._has(group, dtype) for group in free):
+            return ALREADY
+        self.choice |= dict.fromkeys(free, dtype)
+        return BY_CASTS
+
+    def _refusal(self, groups: list[Group], dtype: ir.DataType) -> str:
+        return IGNORED + next(reason for group in groups if (reason := self._why_fixed(group, dtype)))
+
+    def _why_fixed(self, group: Group, dtype: ir.DataType) -> str:
+        """Return why a group cannot get the type; empty if it can."""
+        others = [node for node in group.nodes if self.floats.get(node) != dtype]
+        if others:
+            return f"it shares a sequence with {others[0].op_type} {others[0].name!r}, which lacks the constraint"
+        return group.kept
+
+    def _has(self, group: Group, dtype: ir.DataType) -> bool:
+        values = (*group.values, *(use.value for use in group.uses if use.value is not None))
+        return all(dtype_of(self.types[value]) == dtype for value in values)
+
+
+def _other_outcome(node: ir.Node, precision: str, types: Types) -> str:
+    """Return the outcome for int8, fp8, int4, and for integers, to which no Cast may convert."""
+    if precision in QUANTIZED:
+        return _quantized_outcome(node, precision, types)
+    wanted = INTEGERS[precision]
+    outputs = [types[value] for value in node.outputs if types.get(value)]
+    if outputs and all(dtype_of(type_) == wanted for type_ in outputs):
+        return ALREADY
+    has = ", ".join(dict.fromkeys(outputs)) or "no output of a known type"
+    return f"{IGNORED}its output is {has}; {precision} would change the model's results"
+
+
+def _quantized_outcome(node: ir.Node, precision: str, types: Types) -> str:
+    wanted = {dtype.name.lower() for dtype in QUANTIZED[precision]}
+    if any(element_of(types.get(value, "")) in wanted for value in node.outputs):
+        return ALREADY
+    floats = [v for v in node.inputs if v is not None and element_of(types.get(v, "")) in ALL_FLOATS]
+    # A bias stays as it is: TensorRT and ONNX Runtime keep it in fp32 or int32.
+    bare = [value for value in floats[:2] if not _is_dequantized(value, wanted, types)]
+    if floats and not bare:
+        return BY_SCALES
+    where = f"its input {bare[0].name!r} has none" if bare else "it has no floating-point input"
+    return f"{IGNORED}{precision} needs QuantizeLinear and DequantizeLinear, and {where}: quantise the model"
+
+
+def _is_dequantized(value: ir.Value, wanted: set[str], types: Types) -> bool:
+    maker = value.producer()
+    stored = maker.inputs[0] if maker is not None and maker.op_type == "DequantizeLinear" else None
+    return stored is not None and element_of(types.get(stored, "")) in wanted
+
 
 @dataclass(frozen=True)
 class TypedModel:
-    """What was done about a model's constraints."""
+    """The outcome of a model's constraints."""
 
     constraints: tuple[Constraint, ...]
-    """In the model's order, each with what became of it."""
+    """In the model's order, each with its outcome."""
     casts_added: int
     notes: tuple[str, ...]
-    """Sentences for people."""
+    """Notes for the log and the report."""
     change: GraphChange
 
     @property
     def ignored(self) -> tuple[Constraint, ...]:
-        """Those that could not be carried out."""
+        """Constraints that could not be carried out."""
         return tuple(constraint for constraint in self.constraints if constraint.outcome.startswith(IGNORED))
 
 
 def write_typed_model(source: Path, target: Path, log: logging.Logger | None = None) -> TypedModel:
-    """Write `source` to `target`, with each node that fp32, fp16 or bf16 was asked for computing in it.
+    """Write `source` to `target` with each node that is constrained to fp32, fp16 or bf16 computing in that precision.
 
-    Only nodes with a constraint change their types, inputs and outputs stay as they are, and no Cast stands between
-    neighbours of one precision. Weights are converted themselves, one by one, so that memory does not grow with the
-    model. What cannot be carried out is told in the constraint's outcome (`ignored: ...`), and the node stays.
-    Raises `ModelError` for a model that cannot be read, converted, or whose constraints cannot be understood.
+    Only constrained nodes change their types; inputs and outputs keep theirs, and no Cast is inserted between
+    neighbours of one precision. Weights are converted one by one, so that memory does not grow with the model. If a
+    constraint cannot be carried out, its outcome says why (`ignored: ...`) and the node stays. Raises `ModelError` for
+    a model that cannot be read or converted, and for invalid constraints.
     """
     model = load_model(source)
     functions = len(model.functions)
@@ -61,19 +193,19 @@ def _write(model: ir.Model, source: Path, target: Path) -> TypedModel:
     before = summarize_model(model)
     on_calls = [_call_outcome(node) for node in _constrained(model) if node.op_identifier() in model.functions]
     notes = prepare(model, source)
-    asked = {node: _checked_precision(node) for node in _constrained(model)}
+    requested = {node: _checked_precision(node) for node in _constrained(model)}
     types = infer_types(model)
-    verdicts = decide(model, types, asked)
-    rewriter = Rewriter(model, types, verdicts.groups, verdicts.choice, lambda done, total, what: None)
-    if verdicts.choice:
+    plan = plan_constraints(model, types, requested)
+    rewriter = Rewriter(model, types, plan.groups, plan.choice, lambda done, total, what: None)
+    if plan.choice:
         rewriter.rewrite()
     save_model(model, target)
     on_nodes = (
-        Constraint(node=node.name or "", precision=precision, outcome=verdicts.outcomes[node])
-        for node, precision in asked.items()
+        Constraint(node=node.name or "", precision=precision, outcome=plan.outcomes[node])
+        for node, precision in requested.items()
     )
     constraints, casts = (*on_calls, *on_nodes), rewriter.casts_added
-    notes += [*loss_notes(rewriter.constants.losses), *tell_ignored(constraints)]
+    notes += [*loss_notes(rewriter.constants.losses), *ignored_notes(constraints)]
     change = GraphChange(before=before, after=summarize_model(model), casts_added=casts, notes=tuple(notes))
     return TypedModel(constraints, casts, tuple(notes), change)
 

@@ -1,16 +1,20 @@
-"""Which groups of places become fp16 and which stay fp32."""
+"""The choice of the nodes that stay in fp32: blocked ones, sensitive ones, and those between them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from ndld_flow.models.element_types import subgraphs_of
+from ndld_flow.models.float_tensors import Survey, survey
+from ndld_flow.models.node_precision import NOT_FP16, precision_of
+from ndld_flow.models.node_selection import nodes_named, nodes_of_types
 from ndld_flow.models.op_signatures import is_op
-from ndld_flow.models.type_groups import Group, Groups, is_constant
+from ndld_flow.models.type_groups import Group, Groups, constant_tensor, is_constant
 
-_RARE = "few back ends make it in fp16"
+_RARE = "few runtimes support it in fp16"
 
 _SENSITIVE: Mapping[str, str] = {
     "Bernoulli": _RARE,
@@ -29,23 +33,23 @@ _SENSITIVE: Mapping[str, str] = {
     "RandomUniformLike": _RARE,
     "RoiAlign": "box corners in pixels need more than 11 bits",
 }
-"""Operators that ONNX lets be fp16 and that are kept in fp32 by default -> why."""
+"""Operators that ONNX allows in fp16 but that stay in fp32 by default -> why."""
 
 
 def why_sensitive(node: ir.Node) -> str:
-    """Why a node is kept in fp32 by default; empty when it is not."""
+    """Return why a node is kept in fp32 by default; empty if it is not."""
     if is_op(node, "ScatterElements", "ScatterND"):
         reduction = node.attributes.get("reduction")
         return _RARE if reduction is not None and reduction.as_string() != "none" else ""
     return _SENSITIVE[node.op_type] if is_op(node, *_SENSITIVE) else ""
 
 
-_FOLLOWS = "it only hands on values between fp32 nodes"
+_ONLY_MOVES = "it only moves values between fp32 nodes"
 _IN_BODY = "it is inside {name}, which is blocked"
 
 
 def keep_blocked(groups: Groups, blocked: Mapping[ir.Node, str]) -> None:
-    """Keep all groups of the blocked nodes (node -> why), and of what is in their bodies, in fp32."""
+    """Keep all groups of the blocked nodes (node -> why) and of the nodes in their bodies in fp32."""
     of_node = groups.of_node()
     for node, reason in _with_bodies(blocked).items():
         for group in of_node.get(node, ()):
@@ -63,7 +67,7 @@ def _with_bodies(blocked: Mapping[ir.Node, str]) -> dict[ir.Node, str]:
 
 
 def keep_shape_arithmetic(model: ir.Model, groups: Groups) -> None:
-    """Keep in fp32 what is computed from sizes alone: fp16 counts exactly only to 2048."""
+    """Keep values computed only from sizes in fp32: fp16 represents integers exactly only up to 2048."""
     derived = _size_derived(model)
     for group in groups.all:
         if not group.follows and any(value in derived for value in group.values):
@@ -71,11 +75,11 @@ def keep_shape_arithmetic(model: ir.Model, groups: Groups) -> None:
 
 
 _FRESH_DATA = frozenset({"ConstantOfShape", "EyeLike", "RandomNormalLike", "RandomUniformLike"})
-"""Operators that read only the shape of what they are given."""
+"""Operators that read only the shape of their input."""
 
 
 def _size_derived(model: ir.Model) -> set[ir.Value]:
-    """Values computed from Shape and Size and constants, and nothing else."""
+    """Return the values computed only from Shape, Size and constants."""
     derived: set[ir.Value] = set()
     for node in model.graph.all_nodes():
         if is_op(node, "Shape", "Size"):
@@ -89,27 +93,27 @@ def _size_derived(model: ir.Model) -> set[ir.Value]:
 
 
 def choose_fp32(groups: Groups) -> set[Group]:
-    """The groups that stay fp32: those that must, and those that only stand between them.
+    """Return the groups that stay fp32: those that must, and those that only move values between them.
 
-    A group that computes nothing (`follows`) stays fp32 when everything it reads is fp32 and somebody wants it so
-    (or nobody wants fp16): converting it would add Casts and lose bits for nothing.
+    A group that computes nothing (`follows`) stays fp32 if all its inputs are fp32 and at least one reader is (or it
+    has no readers): converting it would only add Casts and lose precision.
     """
     fixed = {group for group in groups.all if group.kept}
-    open_ = {group for group in groups.all if group.follows and not (group.kept or group.halved)}
-    fp32 = _Either(fixed, open_)
-    waiting = list(open_)
+    undecided = {group for group in groups.all if group.follows and not (group.kept or group.halved)}
+    fp32 = _UnionView(fixed, undecided)
+    waiting = list(undecided)
     while waiting:
         group = waiting.pop()
-        if group in open_ and not _stays(group, groups, fp32):
-            open_.discard(group)
+        if group in undecided and not _stays(group, groups, fp32):
+            undecided.discard(group)
             waiting += _neighbours(group, groups)
-    for group in open_:
-        group.kept = _FOLLOWS
-    return fixed | open_
+    for group in undecided:
+        group.kept = _ONLY_MOVES
+    return fixed | undecided
 
 
-class _Either:
-    """Membership in one of two sets that keep changing."""
+class _UnionView:
+    """A view of the union of two sets that change."""
 
     def __init__(self, *sets: set[Group]) -> None:
         self.sets = sets
@@ -118,7 +122,7 @@ class _Either:
         return any(group in members for members in self.sets)
 
 
-def _stays(group: Group, groups: Groups, fp32: _Either) -> bool:
+def _stays(group: Group, groups: Groups, fp32: _UnionView) -> bool:
     sources = (groups.maker.get(use.value) for use in group.uses if use.value is not None)
     if any(source is not None and source not in fp32 for source in sources):
         return False
@@ -135,3 +139,70 @@ def _neighbours(group: Group, groups: Groups) -> Iterable[Group]:
         if use.value is not None and use.value in groups.maker:
             yield groups.maker[use.value]
     yield from _readers(group, groups)
+
+
+@dataclass(frozen=True)
+class ValueLimits:
+    """Limits of weights: nodes that read a weight outside them stay in fp32."""
+
+    max_abs: float
+    min_abs: float
+    share: float
+    """Fraction of a weight's nonzero values that may be below `min_abs`."""
+
+
+@dataclass(frozen=True)
+class Fp16Options:
+    """Options of a conversion to fp16."""
+
+    keep_io: bool = True
+    op_types: Sequence[str] = ()
+    nodes: Sequence[str] = ()
+    values_outside: ValueLimits | None = None
+    keep_sensitive: bool = True
+    chosen: Callable[[ir.Model], Mapping[ir.Node, str]] = lambda model: {}
+    """Returns further nodes to keep -> why; called after functions are inlined and nodes sorted."""
+
+
+def blocked_nodes(model: ir.Model, request: Fp16Options, notes: list[str]) -> dict[ir.Node, str]:
+    """Return node -> why it must stay fp32."""
+    reasons: dict[ir.Node, str] = dict(request.chosen(model))
+    for pattern, nodes in nodes_named(model, request.nodes, "block.nodes").items():
+        reasons |= {node: f"block.nodes {pattern!r}" for node in nodes if node not in reasons}
+    for op_type, nodes in nodes_of_types(model, request.op_types, "block.op_types").items():
+        reasons |= {node: f"block.op_types {op_type!r}" for node in nodes if node not in reasons}
+        if not nodes:
+            notes.append(f"block.op_types: this model has no {op_type}")
+    for node in model.graph.all_nodes():
+        if (precision := precision_of(node)) in NOT_FP16:
+            reasons.setdefault(node, f"it is constrained to {precision}")
+    if request.values_outside is not None:
+        reasons = _outside(model, request.values_outside) | reasons
+    if request.keep_sensitive:
+        reasons = {n: why for n in model.graph.all_nodes() if (why := why_sensitive(n))} | reasons
+    return reasons
+
+
+def _outside(model: ir.Model, limits: ValueLimits) -> dict[ir.Node, str]:
+    """Return the nodes that read a weight with values outside the limits -> the weight and its values."""
+    surveys: dict[ir.Value, Survey] = {}
+    reasons: dict[ir.Node, str] = {}
+    for node in model.graph.all_nodes():
+        for value in node.inputs:
+            tensor = constant_tensor(value)
+            if value is None or tensor is None or tensor.dtype != ir.DataType.FLOAT:
+                continue
+            if value not in surveys:
+                surveys[value] = survey(tensor, limits.min_abs)
+            reason = _why_outside(surveys[value], limits)
+            if reason:
+                reasons.setdefault(node, f"block.values_outside: {value.name} {reason}")
+    return reasons
+
+
+def _why_outside(found: Survey, limits: ValueLimits) -> str:
+    if found.largest > limits.max_abs:
+        return f"has values up to {found.largest:.4g}"
+    if found.small > limits.share * found.count:
+        return f"has {found.small} of {found.count} values below {limits.min_abs:.2g}"
+    return ""

@@ -1,4 +1,4 @@
-"""Weights and Constant nodes in the precision their readers want."""
+"""Weights and Constant nodes in the precision that their readers need."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ Progress = Callable[[int, int, str], None]
 
 
 class RoundedConstants:
-    """Makes constants of other types of a model's floating-point ones and remembers what each lost."""
+    """Converts a model's floating-point constants to other types and records what each loses."""
 
     def __init__(self, names: UniqueNames, progress: Progress) -> None:
         self._names = names
         self._progress = progress
         self._written = 0
-        self._made: list[RoundedTensor] = []
+        self._rounded: list[RoundedTensor] = []
         self._sparse: list[Loss] = []
 
     @property
     def losses(self) -> list[Loss]:
-        """What each converted tensor lost; complete once the model is saved, for tensors are converted then."""
-        return [*(tensor.loss for tensor in self._made), *self._sparse]
+        """The loss of each converted tensor; complete once the model is saved, which converts them."""
+        return [*(tensor.loss for tensor in self._rounded), *self._sparse]
 
     def rounded(self, tensor: ir.TensorProtocol, dtype: ir.DataType, name: str) -> ir.TensorProtocol:
-        """A tensor in another type, computed when it is written."""
+        """Return a tensor in another type, computed when it is written."""
         if tensor.dtype == dtype:
             return tensor
         if isinstance(tensor, SparseInitializer):
             converted, loss = rounded_sparse(tensor, dtype, name)
             self._sparse.append(loss)
             return converted
-        self._made.append(RoundedTensor(tensor, dtype, name, self._tell))
-        return self._made[-1]
+        self._rounded.append(RoundedTensor(tensor, dtype, name, self._report))
+        return self._rounded[-1]
 
-    def _tell(self, name: str) -> None:
+    def _report(self, name: str) -> None:
         self._written += 1
-        self._progress(min(self._written, len(self._made)), len(self._made), name)
+        self._progress(min(self._written, len(self._rounded)), len(self._rounded), name)
 
     def zero(self, dtype: ir.DataType, name: str) -> ir.TensorProtocol:
-        """What ConstantOfShape fills with when it does not say."""
+        """Return the default value of ConstantOfShape."""
         return self.rounded(ir.Tensor(np.zeros(1, np.float32)), dtype, name)
 
     def convert(self, value: ir.Value, dtype: ir.DataType) -> None:
-        """Give a constant another type where it stands."""
+        """Give a constant another type in place."""
         tensor = self.rounded(tensor_of_constant(value), dtype, value.name or "")
         producer = value.producer()
         if producer is None:
@@ -61,8 +61,8 @@ class RoundedConstants:
             producer.attributes["value"] = ir.AttrTensor("value", tensor)
         value.type = type_with(value.type, dtype)
 
-    def beside(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """The same constant once more, in this type."""
+    def copy_in(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """Add a copy of a constant in another type to its graph."""
         suffix = FORMATS[dtype].precision
         name = self._names.value(f"{value.name}_{suffix}")
         tensor = self.rounded(tensor_of_constant(value), dtype, name)
@@ -80,22 +80,22 @@ class RoundedConstants:
 
 
 def tensor_of_constant(value: ir.Value) -> ir.TensorProtocol:
-    """The tensor of a floating-point constant."""
+    """Return the tensor of a floating-point constant."""
     tensor = constant_tensor(value)
     if tensor is None:
-        raise TypeError(f"{value.name!r} is no constant")
+        raise TypeError(f"{value.name!r} is not a constant")
     return tensor
 
 
 def graph_of(value: ir.Value) -> ir.Graph:
-    """The graph a value belongs to."""
+    """Return the graph that a value belongs to."""
     if value.graph is None:
         raise ValueError(f"{value.name!r} belongs to no graph")
     return value.graph
 
 
 def type_with(type_: ir.TypeProtocol | None, dtype: ir.DataType) -> ir.TypeProtocol | None:
-    """The same type with other elements; a new one, since values may share types."""
+    """Return a type with other elements; a new object, since values may share types."""
     if isinstance(type_, ir.SequenceType | ir.OptionalType):
         inner = type_with(type_.elem_type, dtype)
         return type_ if inner is None else type(type_)(inner, denotation=type_.denotation)

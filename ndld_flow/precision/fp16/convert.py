@@ -1,4 +1,4 @@
-"""Convert a model to fp16 with the fewest Casts: infer types, group, choose, rewrite, save."""
+"""Conversion of a model to fp16 with the fewest Casts: infer types, group, choose, rewrite, save."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.op_signatures import is_op
 from ndld_flow.models.type_groups import Group, Groups, group_places
 from ndld_flow.models.unique_names import UniqueNames
-from ndld_flow.precision.fp16.block import Fp16Request, blocked_nodes
-from ndld_flow.precision.fp16.choice import choose_fp32, keep_blocked, keep_shape_arithmetic
+from ndld_flow.precision.fp16.choice import Fp16Options, blocked_nodes, choose_fp32, keep_blocked, keep_shape_arithmetic
 from ndld_flow.precision.fp16.constants import Progress
 from ndld_flow.precision.fp16.hazards import loss_lines, loss_notes, normalization_notes
 from ndld_flow.precision.fp16.rewrite import Rewriter
 from ndld_flow.records.graph_change import GraphChange
 
 _MIN_OPSET = 7
-"""Before it, broadcasting and Cast were said otherwise, and ONNX Runtime does not load it."""
+"""Earlier opsets define broadcasting and Cast differently, and ONNX Runtime does not load them."""
 
 
 @dataclass(frozen=True)
 class Fp16Conversion:
-    """What a conversion did."""
+    """The result of a conversion."""
 
     change: GraphChange
     kept: Mapping[str, str]
@@ -43,11 +42,11 @@ class Fp16Conversion:
 
 
 def convert_to_fp16(
-    source: Path, target: Path, request: Fp16Request, log: logging.Logger, progress: Progress
+    source: Path, target: Path, request: Fp16Options, log: logging.Logger, progress: Progress
 ) -> Fp16Conversion:
     """Write `source` in fp16 to `target`, weight by weight, so that memory does not grow with the model.
 
-    Raises `ModelError` for a model that cannot be read or converted and `RequestError` for a selector that is wrong.
+    Raises `ModelError` for a model that cannot be read or converted and `RequestError` for an invalid selector.
     """
     model = load_model(source)
     try:
@@ -58,7 +57,7 @@ def convert_to_fp16(
 
 
 def _convert(
-    model: ir.Model, source: Path, target: Path, request: Fp16Request, log: logging.Logger, progress: Progress
+    model: ir.Model, source: Path, target: Path, request: Fp16Options, log: logging.Logger, progress: Progress
 ) -> Fp16Conversion:
     before = summarize_model(model)
     functions = len(model.functions)
@@ -84,36 +83,36 @@ def _convert(
 
 
 def _size(path: Path) -> int:
-    """Bytes of a model's files."""
+    """Return the bytes of a model's files."""
     return path.stat().st_size + sum((path.parent / name).stat().st_size for name in external_files(path))
 
 
 def refuse_broken(result: Path, source: Path, functions_inlined: int, log: logging.Logger) -> None:
-    """Check what was written with the ONNX checker and its strict shape inference.
+    """Check a converted model with the ONNX checker and its strict shape inference.
 
-    A source that is refused as well is not ours to judge here: that is logged, and `lint` tells more. The checker does
-    not look at how local functions are called: `ModelError` when they, inlined, make no valid model.
+    If the checker rejects the source as well, that is only logged (`lint` reports details). The checker does not check
+    calls of local functions: `ModelError` if inlining them gives an invalid model.
     """
     try:
         check_model(result, full_check=True)
-    except ModelError as ours:
+    except ModelError as error:
         try:
             check_model(source, full_check=True)
-        except ModelError as theirs:
-            log.warning("%s", theirs)
+        except ModelError as source_error:
+            log.warning("%s", source_error)
             return
         if functions_inlined:
-            raise ModelError(f"{source}: its local functions, inlined, make no valid model: {ours}") from None
-        raise RuntimeError(f"the converted model is broken though its source is not: {ours}") from None
+            raise ModelError(f"{source}: inlining its local functions gives an invalid model: {error}") from None
+        raise RuntimeError(f"the converted model is invalid although its source is valid: {error}") from None
 
 
 def prepare(model: ir.Model, source: Path) -> list[str]:
-    """Inline functions and put nodes in order, so that types flow; say so."""
+    """Inline functions, make names unique and sort nodes, so that types can be inferred; return notes on it."""
     notes = []
     opset = model.opset_imports.get("", _MIN_OPSET)
     if opset < _MIN_OPSET:
         raise ModelError(
-            f"{source}: opset {opset} is too old to be converted. Bring the model to opset 13 or later first, "
+            f"{source}: opset {opset} is too old to be converted. Convert the model to opset 13 or later first, "
             "with onnx.version_converter or a new export."
         )
     functions = inline_functions(model, source)
@@ -121,7 +120,7 @@ def prepare(model: ir.Model, source: Path) -> list[str]:
         notes.append(f"inlined {functions} local functions")
     renamed = UniqueNames(model).part_duplicates(model)
     if renamed:
-        notes.append(f"renamed {renamed} nodes that had another node's name")
+        notes.append(f"renamed {renamed} nodes with duplicate names")
     try:
         model.graph.sort()
     except ValueError:
@@ -130,7 +129,7 @@ def prepare(model: ir.Model, source: Path) -> list[str]:
 
 
 def _kept_nodes(groups: Groups, fp32: set[Group]) -> dict[ir.Node, str]:
-    """Nodes all of whose floats stay fp32 -> why. Casts are not among them: they stand between precisions."""
+    """Return the nodes whose floats all stay fp32 -> why. Casts do not count: they connect precisions."""
     kept: dict[ir.Node, str] = {}
     for node, members in groups.of_node().items():
         if not is_op(node, "Cast") and all(group in fp32 for group in members):
@@ -139,7 +138,7 @@ def _kept_nodes(groups: Groups, fp32: set[Group]) -> dict[ir.Node, str]:
 
 
 def _kept_notes(kept: Mapping[ir.Node, str]) -> list[str]:
-    """How many nodes stayed fp32 for which reason."""
+    """Return a note on the number of fp32 nodes for each reason."""
     return [f"{count} nodes kept in fp32: {reason}" for reason, count in Counter(kept.values()).most_common()]
 
 

@@ -1,4 +1,4 @@
-"""What fp16 will do to a model's numbers, as far as its weights tell."""
+"""Hazards of fp16 to a model's values, as far as its weights show them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ndld_flow.models.op_signatures import is_op
 from ndld_flow.models.type_groups import constant_tensor
 
 _NAMED = 10
-"""So many are named in the notes; all are in the log."""
+"""Weights that the notes name at most; the log has all."""
 _USUAL_SHARE = 0.01
 _SAFE_DEVIATIONS = 8.0
-"""Activations of a trained network often reach this many standard deviations."""
+"""Activations of trained networks often reach this many standard deviations."""
 
 
 def loss_lines(losses: Sequence[Loss]) -> list[str]:
-    """A line for each converted weight that lost values, those that were clamped first."""
+    """Return a line for each converted weight that lost values, clamped ones first."""
     clamped = [
         f"{loss.name}: {loss.clamped} of {loss.size} values beyond fp16's 65504 were clamped "
         f"(largest {loss.largest:.4g})"
@@ -35,14 +35,14 @@ def loss_lines(losses: Sequence[Loss]) -> list[str]:
 
 
 def loss_notes(losses: Sequence[Loss]) -> list[str]:
-    """The losses in a few sentences."""
+    """Return notes that summarise the losses."""
     notes = []
     clamped = sorted((loss for loss in losses if loss.clamped), key=lambda loss: -loss.largest)
     if clamped:
         count = sum(loss.clamped for loss in clamped)
         names = _listed([f"{loss.name} (largest {loss.largest:.4g})" for loss in clamped])
         notes.append(f"{count} weight values beyond fp16's 65504 were clamped, in {names}; see `block.values_outside`")
-    # A few tiny values in a large weight are usual and harmless; the log has them.
+    # A few tiny values in a large weight are common and harmless; the log has them.
     many = (loss for loss in losses if loss.vanished > _USUAL_SHARE * loss.size)
     vanished = sorted(many, key=lambda loss: -loss.vanished / loss.size)
     if vanished:
@@ -58,7 +58,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def normalization_notes(model: ir.Model, kept: Collection[ir.Node]) -> list[str]:
-    """Sentences on BatchNormalization nodes whose statistics say that fp16 will break them or what feeds them.
+    """Return notes on BatchNormalization nodes whose statistics show that fp16 breaks them or their input.
 
     Call it before the model is rewritten; `kept` are the nodes that stay fp32.
     """
@@ -72,18 +72,18 @@ def normalization_notes(model: ir.Model, kept: Collection[ir.Node]) -> list[str]
 
 @dataclass(frozen=True)
 class ScaleInHalf:
-    """What fp16 makes of the channel of a BatchNormalization that it changes most."""
+    """The BatchNormalization channel that fp16 changes most."""
 
     variance: float
     epsilon: float
     half: float
     """variance + epsilon in fp16."""
     factor: float
-    """How many times what it was the channel becomes."""
+    """Factor by which the channel is scaled."""
 
 
 def scale_in_half(node: ir.Node) -> ScaleInHalf | None:
-    """What becomes of 1 / sqrt(variance + epsilon) in fp16; None where it survives or is not known."""
+    """Return the effect of fp16 on 1 / sqrt(variance + epsilon); None if it is below 5 % or unknown."""
     variance = _values(node, 4) if is_op(node, "BatchNormalization") else None
     if variance is None:
         return None
@@ -104,13 +104,13 @@ def _scale_note(node: ir.Node) -> list[str]:
         return []
     return [
         f"BatchNormalization {node.name!r}: variance {changed.variance:.3g} + epsilon {changed.epsilon:.1g} becomes "
-        f"{changed.half:.3g} in fp16, which makes a channel {changed.factor:.3g} times what it was; keep the node in "
+        f"{changed.half:.3g} in fp16, which scales a channel by {changed.factor:.3g}; keep the node in "
         "fp32 (`block.nodes` or `block.values_outside`)"
     ]
 
 
 def _input_note(node: ir.Node, kept: Collection[ir.Node]) -> list[str]:
-    """Whether what the node normalizes stays within fp16, as the running statistics say."""
+    """Return a note if the running statistics show that the node's input may exceed fp16."""
     mean, variance = _values(node, 3), _values(node, 4)
     maker = node.inputs[0].producer() if node.inputs[0] is not None else None
     if mean is None or variance is None or maker is None or maker in kept:
@@ -121,14 +121,14 @@ def _input_note(node: ir.Node, kept: Collection[ir.Node]) -> list[str]:
     if room[worst] >= _SAFE_DEVIATIONS:
         return []
     return [
-        f"{maker.op_type} {maker.name!r} may overflow fp16: the statistics of {node.name!r} say its output has mean "
+        f"{maker.op_type} {maker.name!r} may overflow fp16: by the statistics of {node.name!r} its output has mean "
         f"{mean[worst]:.4g} and deviation {deviation[worst]:.4g}, so 65504 is {room[worst]:.1f} deviations away; "
         "keep it in fp32 too if large inputs go wrong"
     ]
 
 
 def _values(node: ir.Node, index: int) -> Array | None:
-    """A per-channel input, in double precision, when it is a constant."""
+    """Return a per-channel input in double precision if it is a constant."""
     value = node.inputs[index] if index < len(node.inputs) else None
     tensor = constant_tensor(value)
     return None if tensor is None or not tensor.size else tensor.numpy().astype(np.float64).ravel()

@@ -1,4 +1,4 @@
-"""The nodes that a precision search found, in the model of the step that uses its result."""
+"""The result of a precision search, applied to the model of a later step."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ndld_flow.records.read_document import read_document
 
 
 def first_output(node: ir.Node) -> str:
-    """The name of the first output that has one."""
+    """Return the name of the first output that has one."""
     return next((value.name for value in node.outputs if value.name), "")
 
 
-def read_found(path: Path) -> PrecisionSearch:
-    """The result of a search. Raises `RequestError` when the file is none."""
+def read_search_result(path: Path) -> PrecisionSearch:
+    """Read the result of a search. Raises `RequestError` for any other file."""
     try:
         return read_document(PrecisionSearch, path)
     except ValidationError as error:
@@ -29,26 +29,26 @@ def read_found(path: Path) -> PrecisionSearch:
 
 
 def refuse_other_precision(search: PrecisionSearch, wanted: str, step: str) -> None:
-    """Raise a `RequestError` when a search was made for another precision than the step makes."""
+    """Raise a `RequestError` if a search was for another precision than the step converts to."""
     if search.precision != wanted:
         raise RequestError(
-            f"`found_by`: the search was made for {search.precision}, and {step} makes {wanted}: what breaks in one "
-            f"is not what breaks in the other. Search with `precision: {wanted}`."
+            f"`found_by`: the search was for {search.precision}, but {step} converts to {wanted}, and each precision "
+            f"breaks other nodes. Search with `precision: {wanted}`."
         )
 
 
 def settings_notes(search: PrecisionSearch, model: str, settings: Mapping[str, object]) -> list[str]:
-    """Sentences on what is set otherwise than it was for the search, whose set may not be right then."""
+    """Return notes on settings that differ from the search's, whose set may then be wrong."""
     notes = [
-        f"found_by: the search had `{name}: {_yaml(theirs)}`, here it is {_yaml(settings[name])}: what was found may "
-        "be too little"
+        f"found_by: the search had `{name}: {_yaml(theirs)}`, this step has {_yaml(settings[name])}: the nodes found "
+        "may not be enough"
         for name, theirs in search.settings.items()
         if name in settings and settings[name] != theirs
     ]
     if search.model != model:
-        notes.append(f"found_by: the search was made on the model of {search.model}, this is the model of {model}")
+        notes.append(f"found_by: the search ran on the model of {search.model}, this is the model of {model}")
     if not search.passed:
-        notes.append("found_by: the search found nothing that meets its bound; this is the best set it tried")
+        notes.append("found_by: the search found no set that meets its bound; this is the best one it tried")
     return notes
 
 
@@ -56,8 +56,8 @@ def _yaml(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def found_reasons(model: ir.Model, search: PrecisionSearch) -> dict[ir.Node, str]:
-    """The nodes of `model` that a search keeps -> why. Raises `RequestError` when one is not there."""
+def reasons_of_found(model: ir.Model, search: PrecisionSearch) -> dict[ir.Node, str]:
+    """Return the nodes of `model` that a search keeps -> why. Raises `RequestError` if one is missing."""
     return {
         node: f"found by search: {kept.cause}, {kept.evidence[0].sentence}"
         for kept in search.kept
@@ -65,12 +65,12 @@ def found_reasons(model: ir.Model, search: PrecisionSearch) -> dict[ir.Node, str
     }
 
 
-def match_found(model: ir.Model, search: PrecisionSearch) -> list[ir.Node]:
-    """The nodes of `model` that a search keeps, bodies included: by operator and first output, then by name.
+def find_kept_nodes(model: ir.Model, search: PrecisionSearch) -> list[ir.Node]:
+    """Return the nodes of `model` that a search keeps, bodies included: by operator and first output, then by name.
 
-    Raises `RequestError` when one is not there.
+    Raises `RequestError` if one is missing.
     """
-    return list(found_reasons(model, search))
+    return list(reasons_of_found(model, search))
 
 
 def _matching(model: ir.Model, search: PrecisionSearch, kept: KeptNode) -> list[ir.Node]:
@@ -92,6 +92,6 @@ def _missing(same_type: Sequence[ir.Node], search: PrecisionSearch, kept: KeptNo
     here = near.replace("known:", "this one has", 1) if same_type else f"this one has no {kept.op_type}"
     name = short_name(kept.node or _key_output(kept))
     return (
-        f'`found_by`: the search was made on the model of {search.model}, and its {kept.op_type} "{name}" is not in '
+        f'`found_by`: the search ran on the model of {search.model}, and its {kept.op_type} "{name}" is not in '
         f"the model of this step; {here or 'none has a name'}. Give both steps the same `from`."
     )

@@ -1,0 +1,242 @@
+"""Precision rules: selection of their nodes, and constraints written into a model.
+
+A name selects its node regardless of its operator, an operator all its nodes that support the precision, and a pattern
+those that `convert_fp16` would convert too: no node that is known to need more than fp16.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import onnx_ir as ir
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.name_patterns import name_matcher
+from ndld_flow.base.quantities import count
+from ndld_flow.base.text import short_name, suggest
+from ndld_flow.models.element_types import element_of, infer_types
+from ndld_flow.models.files import check_model, load_model, save_model, summarize_model
+from ndld_flow.models.node_precision import FLOATING, INTEGERS, constraints_of, precision_of
+from ndld_flow.models.node_selection import op_name
+from ndld_flow.models.op_signatures import is_known_op, is_op, known_op_types
+from ndld_flow.models.type_groups import ALL_FLOATS, group_places
+from ndld_flow.models.unique_names import UniqueNames
+from ndld_flow.precision.constraints.constraints import check_precision
+from ndld_flow.precision.constraints.search_result import find_kept_nodes
+from ndld_flow.precision.constraints.typed_model import CALLS_FUNCTION
+from ndld_flow.precision.fp16.choice import keep_shape_arithmetic, why_sensitive
+from ndld_flow.records.graph_change import GraphChange
+from ndld_flow.records.precision import PRECISION_KEY
+from ndld_flow.records.precision_search import PrecisionSearch
+
+_NARROW = ("fp16", "bf16")
+_SETS_TYPE = "its type is set explicitly"
+_NO_FLOATS = "it has no floating-point tensors"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A precision for the nodes of a name, a pattern or an operator."""
+
+    where: str
+    """Its origin: `layers`, `op_types`, `list.txt:3`."""
+    by: Literal["name", "operator"]
+    pattern: str
+    precision: str
+    """One of `records.precision.PRECISIONS`, or `none`, which removes a constraint."""
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The nodes that a rule selects."""
+
+    nodes: tuple[ir.Node, ...]
+    problem: str = ""
+    """Why there are none, with the nearest valid name; empty if there are some."""
+
+
+class NodeSelector:
+    """Selects nodes of one model, subgraphs included."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._nodes = list(model.graph.all_nodes())
+        self._types = infer_types(model)
+        self._obstacles: dict[str, dict[ir.Node, str]] = {}
+
+    def select(self, rule: Rule) -> Selected:
+        """Return the nodes that a rule selects, and the reason if there are none."""
+        matching = self._matching(rule)
+        if not matching:
+            return Selected((), f"{rule.where}: {self._no_match_problem(rule)}")
+        named = tuple(node for node in matching if rule.by == "name" and node.name == rule.pattern)
+        if named or rule.precision == "none":
+            return Selected(named or tuple(matching))
+        obstacles = self._obstacles_of(rule.precision)
+        if rule.by == "name" and rule.precision in _NARROW:
+            obstacles = {node: why for node in matching if (why := why_sensitive(node))} | obstacles
+        able = [node for node in matching if node not in obstacles]
+        if able:
+            return Selected(tuple(able))
+        example = next((node for node in matching if obstacles[node] not in (_SETS_TYPE, _NO_FLOATS)), matching[0])
+        fits = f"{rule.pattern!r} matches {len(matching)} nodes, and none supports {rule.precision}"
+        return Selected((), f"{rule.where}: {fits}; {example.name!r}: {obstacles[example]}")
+
+    def _matching(self, rule: Rule) -> list[ir.Node]:
+        if rule.by == "operator":
+            return [node for node in self._nodes if op_name(node) == rule.pattern]
+        fits = name_matcher(rule.pattern)
+        return [node for node in self._nodes if fits(node.name or "")]
+
+    def _no_match_problem(self, rule: Rule) -> str:
+        if rule.by == "name":
+            near = suggest(rule.pattern, (node.name or "" for node in self._nodes))
+            return f"no node of this model has a name like {rule.pattern!r}: {near}"
+        domain, _, name = rule.pattern.rpartition("::")
+        if is_known_op(name, domain):
+            return f"this model has no {rule.pattern}"
+        near = suggest(rule.pattern, [*map(op_name, self._nodes), *known_op_types()])
+        return f"there is no operator {rule.pattern!r}: {near}"
+
+    def _obstacles_of(self, precision: str) -> dict[ir.Node, str]:
+        """Return node -> why it cannot have the precision; nodes that can are absent."""
+        if precision not in self._obstacles:
+            by_type = self._not_integer if precision in INTEGERS else self._not_floating
+            self._obstacles[precision] = by_type(precision)
+        return self._obstacles[precision]
+
+    def _not_integer(self, precision: str) -> dict[ir.Node, str]:
+        element = INTEGERS[precision].name.lower()
+        producers = {n for n in self._nodes if any(element_of(self._types.get(v, "")) == element for v in n.outputs)}
+        return {node: f"it has no {precision} output" for node in self._nodes if node not in producers}
+
+    def _not_floating(self, precision: str) -> dict[ir.Node, str]:
+        """Return the nodes that a conversion would leave alone; int8, fp8 and int4 suit any node with floats."""
+        dtype = FLOATING.get(precision)
+        groups = group_places(self._model, self._types, True, lambda node: dtype, ALL_FLOATS)
+        if precision in _NARROW:
+            keep_shape_arithmetic(self._model, groups)
+        of_node = groups.of_node()
+        obstacles: dict[ir.Node, str] = {}
+        for node in self._nodes:
+            members = of_node.get(node, [])
+            if is_op(node, "Cast", "CastLike", "Constant"):
+                obstacles[node] = _SETS_TYPE
+            elif node.op_identifier() in self._model.functions:
+                obstacles[node] = CALLS_FUNCTION
+            elif not members:
+                obstacles[node] = _NO_FLOATS
+            elif all(group.kept for group in members):
+                obstacles[node] = members[0].kept
+        return obstacles
+
+
+def apply_rules(model: ir.Model, rules: Sequence[Rule]) -> tuple[dict[ir.Node, str], list[str]]:
+    """Return node -> the precision of the last rule that selects it; and the problems of rules without nodes."""
+    selection = NodeSelector(model)
+    chosen: dict[ir.Node, str] = {}
+    problems = []
+    for rule in rules:
+        selected = selection.select(rule)
+        chosen |= dict.fromkeys(selected.nodes, rule.precision)
+        if selected.problem:
+            problems.append(selected.problem)
+    return chosen, problems
+
+
+_SHOWN = 20
+"""Problems that are listed at most."""
+_NAMED = 3
+"""Nodes that are named for each precision, and half of the operators."""
+
+
+@dataclass(frozen=True)
+class Constrained:
+    """The result of writing constraints into a model."""
+
+    change: GraphChange
+    constraints: Mapping[str, str]
+    """Node -> precision."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Precision -> number of nodes, the most frequent first."""
+        return dict(Counter(self.constraints.values()).most_common())
+
+
+def constrain_file(
+    source: Path,
+    target: Path,
+    rules: Sequence[Rule],
+    keep: bool,
+    allow_empty: bool,
+    found: PrecisionSearch | None = None,
+) -> Constrained:
+    """Write `source` with the rules' constraints to `target`; later rules win. Weights on disk are not read.
+
+    The nodes that a search `found` get its precision after all rules. `keep` preserves existing constraints;
+    `allow_empty` turns rules that select nothing into notes. Raises `RequestError` with all such rules otherwise, and
+    `ModelError` for a model that cannot be read.
+    """
+    model = load_model(source)
+    try:
+        before = summarize_model(model)
+        notes = _name_nodes(model)
+        chosen, problems = apply_rules(model, rules)
+        if found is not None:
+            chosen |= dict.fromkeys(find_kept_nodes(model, found), found.kept_precision)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        check_model(source, full_check=True)
+        raise
+    if problems and not allow_empty:
+        raise RequestError(_listed(problems))
+    constraints = _write(model, chosen, keep)
+    save_model(model, target)
+    change = GraphChange(
+        before=before, after=summarize_model(model), notes=(*notes, *_constraint_notes(model), *problems)
+    )
+    return Constrained(change, constraints)
+
+
+def _name_nodes(model: ir.Model) -> list[str]:
+    """Give every node a unique name, which identifies its constraint."""
+    named = UniqueNames(model).name_all(model)
+    return [f"gave {named} nodes unique names"] if named else []
+
+
+def _write(model: ir.Model, chosen: Mapping[ir.Node, str], keep: bool) -> dict[str, str]:
+    """Write constraints into metadata and return all constraints of the model."""
+    for node in model.graph.all_nodes():
+        precision = chosen.get(node, precision_of(node) if keep else "none") or "none"
+        if precision == "none":
+            node.metadata_props.pop(PRECISION_KEY, None)
+        else:
+            check_precision(precision, node.name or "")
+            node.metadata_props[PRECISION_KEY] = precision
+    return constraints_of(model)
+
+
+def _constraint_notes(model: ir.Model) -> Iterator[str]:
+    """Yield a note for each precision: `fp32: 3 Softmax, 1 Exp (a, b, c and 1 more)`."""
+    nodes_by_precision: dict[str, list[ir.Node]] = defaultdict(list)
+    for node in model.graph.all_nodes():
+        if precision_of(node):
+            nodes_by_precision[precision_of(node)].append(node)
+    for precision, nodes in nodes_by_precision.items():
+        operators = [f"{count(times)} {name}" for name, times in Counter(map(op_name, nodes)).most_common()]
+        names = [short_name(node.name or "", 60) for node in nodes]
+        yield f"{precision}: {_first(operators, 2 * _NAMED)} ({_first(names, _NAMED)})"
+
+
+def _first(texts: Sequence[str], most: int) -> str:
+    rest = len(texts) - most
+    return ", ".join(texts[:most]) + (f" and {count(rest)} more" if rest > 0 else "")
+
+
+def _listed(problems: Sequence[str]) -> str:
+    rest = len(problems) - _SHOWN
+    return "\n".join([*problems[:_SHOWN], *([f"and {rest} more"] if rest > 0 else [])])
