@@ -1,4 +1,4 @@
-"""The Python API: the same words as the command line, one function each.
+"""The Python API: one function for each verb of the command line.
 
 ::
 
@@ -7,7 +7,7 @@
     finished = api.run("pipelines/quickstart.yaml", ["steps.speed.passes=50"])
     print(finished.passed, finished.report)
 
-All of them raise `ndld_flow.base.errors.NdldFlowError`; none prints or exits.
+All functions raise `ndld_flow.base.errors.NdldFlowError`; none prints or exits.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def run(
     trust: bool = False,
     listener: Listener | None = None,
 ) -> RunFinished:
-    """Run a recipe and write its run folder and report; what is done already is not done again.
+    """Run a recipe and write its run folder and report; finished work is reused.
 
-    `overrides` are in Hydra's grammar; `force` names steps to run though nothing changed; `trust` allows code that the
-    recipe names; `listener` is told every event of `ndld_flow.runner.events`.
+    `overrides` are in Hydra's grammar; `force` names steps to run even if nothing changed; `trust` allows code that the
+    recipe names; `listener` is called with every event of `ndld_flow.runner.events`.
     """
     from ndld_flow.runner.events import ignore
     from ndld_flow.runner.run import run_recipe
@@ -75,9 +75,9 @@ def sweep(
 ) -> SweepFinished:
     """Run a recipe at many points: those of its `sweep:`, and of overrides such as `steps.speed.threads=1,2,4`.
 
-    What points share is done once; a point that fails is a result. ``place=Placement(jobs=4)`` has worker processes do
-    steps that do not measure, ``Placement(ray="auto")`` a cluster all of them.
-    Raises RequestError for a recipe that sweeps over nothing.
+    Steps that points share run once; a failed point is a result. ``place=Placement(jobs=4)`` runs steps that do not
+    measure in worker processes, ``Placement(ray="auto")`` runs all steps on a cluster.
+    Raises RequestError for a recipe without a sweep.
     """
     from ndld_flow.runner.events import RunFinished, ignore
     from ndld_flow.runner.run_request import run_request
@@ -87,7 +87,7 @@ def sweep(
         Path(recipe), tuple(overrides), Path(outputs), trust=trust, multirun=True, place=place or Placement()
     )
     finished = run_request(request, listener or ignore)
-    assert not isinstance(finished, RunFinished)  # with `multirun`, what sweeps over nothing is refused
+    assert not isinstance(finished, RunFinished)  # with `multirun`, a recipe without a sweep is refused
     return finished
 
 
@@ -100,7 +100,7 @@ def plan(
     trust: bool = False,
     listener: Listener | None = None,
 ) -> list[Decision]:
-    """Say for each step whether a run would do it or reuse it, and why."""
+    """Return for each step whether a run would execute or reuse it, and why."""
     from ndld_flow.runner.events import ignore
     from ndld_flow.runner.run import plan_recipe
     from ndld_flow.runner.state import Request
@@ -110,10 +110,10 @@ def plan(
 
 
 def report(run: str, *, outputs: str | Path = DEFAULT_OUTPUTS, to: str | Path | None = None) -> Path:
-    """Draw the report of a run or a sweep (tag, recipe, id, path), or of a sweep's point (`RUN#17`, `RUN#best`), again
-    from its records; returns its path.
+    """Redraw the report of a run or a sweep (tag, recipe, id, path), or of a sweep's point (`RUN#17`, `RUN#best`), from
+    its records; return its path.
 
-    A profile file or a folder of exports gets a page of its own: at `to`, or beside where you stand.
+    The page of a profile file or a folder of exports is written to `to`, or to the current directory.
     """
     from ndld_flow.runner.draw import draw_any
 
@@ -132,9 +132,9 @@ def compare(
     """Compare runs, tags, ids, points of sweeps (`SWEEP#17`), `RUN:STEP`, profile files and folders of exports, the
     first being the base.
 
-    `gates` are sentences such as `latency.min <= +5 %`; `rules` define which differences count; `to` is the folder to
-    write instead of one below `outputs/comparisons/`. With `measure`, a listener of events, two profiles of runs are
-    measured again, against each other, until they are decided.
+    `gates` are conditions such as `latency.min <= +5 %`; `rules` define the differences that count; `to` is the folder
+    to write instead of one below `outputs/comparisons/`. With `measure`, a listener of events, two profiles of runs are
+    measured again, in turns, until the evidence decides.
     """
     from ndld_flow.runner.compare_runs import compare_runs
 
@@ -157,22 +157,21 @@ def diff(
     outputs: str | Path = DEFAULT_OUTPUTS,
     page: str | Path | None = None,
 ) -> ModelDiff:
-    """What is different in the model `after`: nodes, wires, attributes, weights, inputs, outputs, functions, versions.
+    """Return the differences between two models: nodes, edges, attributes, weights, interface, functions, versions.
 
-    Each is a model's file, `RUN:STEP`, `RUN:source`, or a run, which stands for the last model it made. Nodes are
-    matched by what they are and where they stand, so that other names are other names and nothing more. `parts` are
-    those looked at, all unless told; without `compare_values` weights' values are left out; `page` is where an HTML
-    page is written.
+    Each is a model's file, `RUN:STEP`, `RUN:source`, or a run, for its last model. Nodes are matched by operators,
+    attributes and neighbours too, so that a renamed node is only a renamed node. `parts` are the parts to compare,
+    by default all; `compare_values` includes the values of weights; `page` is the path of an HTML page.
     """
     from ndld_flow.report.diff.draw import draw_diff
     from ndld_flow.runner.outputs import Outputs
     from ndld_flow.runner.references import diff_subjects
 
     names = str(before), str(after)
-    found = diff_subjects(*names, Outputs(Path(outputs)), parts=parts, compare_values=compare_values)
+    difference = diff_subjects(*names, Outputs(Path(outputs)), parts=parts, compare_values=compare_values)
     if page is not None:
-        draw_diff(found, names, Path(page))
-    return found
+        draw_diff(difference, names, Path(page))
+    return difference
 
 
 def profile(
@@ -182,7 +181,7 @@ def profile(
     outputs: str | Path = DEFAULT_OUTPUTS,
     listener: Listener | None = None,
 ) -> Profiled:
-    """Measure a model anew without a recipe; `settings` such as `passes=200` or `inputs.x.shape=[1,3,64,64]`."""
+    """Measure a model without a recipe, with `settings` such as `passes=200` or `inputs.x.shape=[1,3,64,64]`."""
     from ndld_flow.runner.events import ignore
     from ndld_flow.runner.profile_model import profile_model
 
@@ -190,9 +189,9 @@ def profile(
 
 
 def layers(subject: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> pandas.DataFrame:
-    """The layers of one profile as a table for notebooks; `subject` as `compare` takes it, such as `quickstart:speed`.
+    """Return the layers of one profile as a table; `subject` as in `compare`, such as `quickstart:speed`.
 
-    Raises RequestError where it names several profiles.
+    Raises RequestError if it names several profiles.
     """
     from ndld_flow.report.exports.layers_frame import layers_frame
     from ndld_flow.runner.outputs import Outputs
@@ -209,7 +208,7 @@ def noise(
     outputs: str | Path = DEFAULT_OUTPUTS,
     listener: Listener | None = None,
 ) -> Noise:
-    """Compare a model with itself `comparisons` times; what was learned is kept and used by `compare`."""
+    """Compare a model with itself `comparisons` times; `compare` uses the result on this machine."""
     from ndld_flow.runner.events import ignore
     from ndld_flow.runner.learn_noise import MODEL, learn_noise
 
@@ -224,31 +223,31 @@ def inspect(
     outputs: str | Path = DEFAULT_OUTPUTS,
     export: str | Path | None = None,
 ) -> Inspection:
-    """Look things up in a model's file, or in what `RUN:STEP` made: its summary, or what a query asks.
+    """Return a model's summary, or the results of a query; the model is a file or `RUN:STEP`.
 
-    ``api.inspect("model.onnx", Query(nodes=NodeSelect(op_type=("Conv",))))``. `export` is a `.npy` file for the numbers
-    of the tensor that the query names.
+    ``api.inspect("model.onnx", Query(nodes=NodeSelect(op_type=("Conv",))))``. `export` is a `.npy` file for the values
+    of the query's tensor.
     """
     from ndld_flow.graph.inspect.inspect_model import Query, export_tensor, inspect_model
     from ndld_flow.runner.outputs import Outputs
     from ndld_flow.runner.references import find_model
 
-    path, asked = find_model(str(model), Outputs(Path(outputs))), query or Query()
-    found = inspect_model(path, asked)
-    if export is not None and asked.tensor is not None:
-        export_tensor(path, asked.tensor, Path(export))
-    return found
+    path, query = find_model(str(model), Outputs(Path(outputs))), query or Query()
+    inspection = inspect_model(path, query)
+    if export is not None and query.tensor is not None:
+        export_tensor(path, query.tensor, Path(export))
+    return inspection
 
 
 def draw(
     model: str | Path, target: str | Path | None = None, *, reading: Reading | None = None, look: Look | None = None
 ) -> Path:
-    """Draw a model's graph, or an engine's, as SVG, PNG or JPEG, by the target's suffix; returns the file's path.
+    """Draw a model's graph, or an engine's, as SVG, PNG or JPEG, by the target's suffix; return the file's path.
 
-    `model` is an ONNX file, or any profile with layers, such as what TensorRT's engine inspector wrote. The target is
-    `<model>.svg` where one stands unless told. Weights are not read. With the suffix `.html` it is a page of a model
-    that opens bodies, searches, and shows attributes and what tensors hold: for that weights below 64 MiB are read,
-    unless `reading.values` is False.
+    `model` is an ONNX file, or any profile with layers, such as the output of TensorRT's engine inspector. The default
+    target is `<model>.svg` in the current directory. Weights are not read. A target with the suffix `.html` becomes a
+    page that opens bodies, searches, and shows attributes and values; it reads weights below 64 MiB unless
+    `reading.values` is False.
     """
     from ndld_flow.drawing.choices import Look, Reading
     from ndld_flow.drawing.draw import check_look, picture_bytes
@@ -268,7 +267,7 @@ def draw(
 
 
 def runs(recipe: str = "*", *, outputs: str | Path = DEFAULT_OUTPUTS) -> list[RunSummary]:
-    """Finished runs and sweeps, newest first."""
+    """Return the finished runs and sweeps, newest first."""
     from ndld_flow.runner.list_runs import list_runs
     from ndld_flow.runner.outputs import Outputs
 
@@ -276,7 +275,7 @@ def runs(recipe: str = "*", *, outputs: str | Path = DEFAULT_OUTPUTS) -> list[Ru
 
 
 def tag(run: str, name: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> Path:
-    """Give a run, a sweep or a sweep's point a lasting name; `gc` never removes it then. Returns its folder."""
+    """Give a run, a sweep or a sweep's point a permanent name, which protects it from `gc`; return its folder."""
     from ndld_flow.runner.outputs import Outputs
 
     kept = Outputs(Path(outputs))
@@ -286,14 +285,14 @@ def tag(run: str, name: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> Path:
 
 
 def untag(name: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> None:
-    """Forget a name. The run stays."""
+    """Remove a tag. The run stays."""
     from ndld_flow.runner.outputs import Outputs
 
     Outputs(Path(outputs)).remove_tag(name)
 
 
 def steps(files: Sequence[str | Path] = ()) -> list[StepType]:
-    """All step types: built in, installed, and those in `files` (whose code is then run)."""
+    """Return all step types: built in, installed, and those in `files` (whose code runs)."""
     from ndld_flow.recipe.step_types import StepTypes
 
     return list(StepTypes(tuple(Path(file).resolve() for file in files)))
@@ -308,10 +307,10 @@ def ops(
     search: str = "",
     model: str | Path | None = None,
 ) -> Sequence[ListedOperator]:
-    """Operators with inputs, attributes, types and versions: ONNX's of every opset, and ONNX Runtime's own.
+    """Return operators with inputs, attributes, types and versions: those of ONNX in every opset, and of ONNX Runtime.
 
-    All that is given must fit: `domain` is `ai.onnx` or another, `category` a family as `draw` colours them, `search`
-    words of the name or the doc, `model` a file whose operators are meant.
+    All conditions must match: `domain` is `ai.onnx` or another, `category` a family as in `draw`, `search` words of the
+    name or the documentation, `model` a file with the operators.
     """
     from ndld_flow.models.op_listing import OpQuery, list_operators
 
@@ -320,7 +319,7 @@ def ops(
 
 
 def schema(files: Sequence[str | Path] = ()) -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of recipes, with the steps in `files` too."""
+    """Return the JSON Schema (draft 2020-12) of recipes, including the steps in `files`."""
     from ndld_flow.recipe.schema import describe_recipes
 
     return describe_recipes(steps(files))
@@ -329,7 +328,7 @@ def schema(files: Sequence[str | Path] = ()) -> dict[str, Any]:
 def verify(
     *, outputs: str | Path = DEFAULT_OUTPUTS, progress: Callable[[int, int, str], None] = lambda *_: None
 ) -> Verified:
-    """Hash every stored artifact anew; what is damaged is set aside."""
+    """Check every stored artifact against its digest; set damaged ones aside."""
     from ndld_flow.runner.outputs import Outputs
     from ndld_flow.runner.verify import verify_outputs
 
@@ -341,27 +340,27 @@ def gc(
     outputs: str | Path = DEFAULT_OUTPUTS,
     keep: int | None = None,
     dry_run: bool = False,
-    tell: Callable[[str], None] = lambda _: None,
+    notify: Callable[[str], None] = lambda _: None,
 ) -> Freed:
-    """Free what no kept run or sweep needs; `keep` limits the untagged ones kept of each recipe.
+    """Delete artifacts that no kept run or sweep needs; `keep` limits the untagged runs kept of each recipe.
 
-    What runs at work use is left. `tell` hears why it waits.
+    Artifacts in use by runs in progress are left. `notify` is called with the reason of a wait.
     """
     from ndld_flow.runner.collect_garbage import collect_garbage
     from ndld_flow.runner.outputs import Outputs
 
-    return collect_garbage(Outputs(Path(outputs)), keep, dry_run=dry_run, tell=tell)
+    return collect_garbage(Outputs(Path(outputs)), keep, dry_run=dry_run, tell=notify)
 
 
 def doctor(*, outputs: str | Path = DEFAULT_OUTPUTS, library: str | Path | None = None) -> list[Check]:
-    """What works on this machine; of TensorRT, the one in `library` where that is given (its code is run)."""
+    """Check what works on this machine, with the TensorRT in `library` if given (its code runs)."""
     from ndld_flow.runner.doctor import examine
 
     return examine(Path(outputs), None if library is None else Path(library))
 
 
 def init(model: str | Path, target: str | Path | None = None, *, overwrite: bool = False) -> Path:
-    """Write a commented recipe for a model; returns its path."""
+    """Write a commented recipe for a model; return its path."""
     from ndld_flow.recipe.write_recipe import write_recipe
 
     return write_recipe(Path(model), Path(target) if target is not None else None, overwrite=overwrite)

@@ -1,4 +1,4 @@
-"""The program: a lazy group of verbs, and what becomes of errors.
+"""The program: a lazy group of verbs, and the handling of errors.
 
 `--help` imports click and nothing else: each verb's module is imported when that verb is used.
 """
@@ -24,45 +24,45 @@ from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.cli.guarded_output import ReaderGoneError, guarded_output, open_missing_streams
 from ndld_flow.cli.watch import watch_verb
 
-_MOST_LETTERS = 300
-"""Of a name in an error: whoever gave it may have liked it longer."""
+_MAX_WORD = 300
+"""Characters of one word in an error: names in models may be of any length."""
 _PIPE_CLOSED = 141
-"""What a shell reports of a program that SIGPIPE ended."""
-_LONG = re.compile(rf"\S{{{_MOST_LETTERS + 1},}}")
+"""The exit code that a shell reports for a program ended by SIGPIPE."""
+_LONG = re.compile(rf"\S{{{_MAX_WORD + 1},}}")
 
 VERBS = {
-    "run": "Run a recipe; what is done already is not done again.",
-    "plan": "Say what a run would do, and why, without doing it.",
-    "profile": "Measure one model, and say where its time goes.",
-    "compare": "Compare runs, profiles and exports, and decide.",
-    "diff": "Say what is different between two models.",
-    "noise": "Learn which differences mean nothing on this machine.",
+    "run": "Run a recipe; finished work is reused.",
+    "plan": "Show what a run would do, and why, without running it.",
+    "profile": "Measure one model, and show where its time goes.",
+    "compare": "Compare runs, profiles and exports, and judge the difference.",
+    "diff": "Show the differences between two models.",
+    "noise": "Learn how much measurements vary on this machine.",
     "inspect": "Look things up in a model: its summary, nodes, tensors, weights.",
     "draw": "Draw the graph of a model or an engine as SVG, PNG, JPEG or a page.",
-    "report": "Draw a run's or a sweep's report again from its records.",
+    "report": "Redraw the report of a run or a sweep from its records.",
     "runs": "List runs and sweeps, newest first.",
-    "tag": "Give a run or a sweep a lasting name.",
+    "tag": "Give a run or a sweep a permanent name.",
     "steps": "List the steps, or explain one with all its settings.",
     "ops": "Explain an operator of any opset, or list them by family.",
     "schema": "Write the JSON Schema of recipes, for editors.",
     "init": "Write a commented recipe for a model.",
     "verify": "Check every stored artifact against its digest.",
-    "gc": "Free what no kept run or sweep needs.",
-    "doctor": "Say what works on this machine, and how to get what does not.",
+    "gc": "Delete artifacts that no kept run or sweep needs.",
+    "doctor": "Check what works on this machine, and how to install the rest.",
 }
 
 EPILOG = """
 \b
-Begin with:   ndld-flow run pipelines/quickstart.yaml
-For a model:  ndld-flow init MODEL.onnx
+Start with:   ndld-flow init MODEL.onnx
+Or, in a clone: ndld-flow run pipelines/quickstart.yaml
 
-Exit codes: 0 all well; 1 a check, gate or step failed; 2 the request is wrong; 3 a bug; 4 inconclusive;
-5 a worker was killed; 130 interrupted; 141 whoever read the output closed the pipe.
+Exit codes: 0 success; 1 a check, gate or step failed; 2 the request is invalid; 3 a bug; 4 inconclusive;
+5 a worker was killed; 130 interrupted; 141 the reader of the output closed the pipe.
 """
 
 
 class LazyGroup(click.Group):
-    """Knows its verbs by name and imports one when it is used."""
+    """A group that imports a verb when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -94,15 +94,15 @@ class LazyGroup(click.Group):
 def program(debug: bool) -> None:
     """Recipes that make ONNX models fast and keep them correct.
 
-    A recipe is a YAML file with a model and ordered steps. `run` carries it out, keeps every result by its digest,
-    and writes a report.
+    A recipe is a YAML file with a model and ordered steps. `run` executes it, stores every result by its digest, and
+    writes a report.
     """
 
 
 def main() -> NoReturn:
-    """Run the program and exit with the code that errors.py tells."""
+    """Run the program and exit with the code of its outcome (`base/errors.py`)."""
     open_missing_streams()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us politely gets our cleaning up too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up as Ctrl-C does
     debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     watch_verb(arguments)
@@ -116,13 +116,13 @@ def main() -> NoReturn:
 def _do(arguments: Sequence[str], debug: bool) -> int:
     try:
         return program.main(arguments, prog_name="ndld-flow", standalone_mode=False) or 0
-    except (click.exceptions.Abort, KeyboardInterrupt):  # click turns the one into the other
-        click.echo("interrupted; what was finished is kept, run again to go on", err=True)
+    except (click.exceptions.Abort, KeyboardInterrupt):  # click turns KeyboardInterrupt into Abort
+        click.echo("interrupted; finished work is kept, run again to continue", err=True)
         _leave(130)
     except click.ClickException as error:
-        told = io.StringIO()
-        error.show(told)
-        click.echo(_tellable(told.getvalue()), nl=False, err=True)
+        message = io.StringIO()
+        error.show(message)
+        click.echo(_printable(message.getvalue()), nl=False, err=True)
         return error.exit_code
     except ReaderGoneError:
         raise
@@ -133,7 +133,7 @@ def _do(arguments: Sequence[str], debug: bool) -> int:
 
 
 def _flush(code: int) -> int:
-    """Write what is still buffered; return the exit code, that of an error where all went well but this."""
+    """Write buffered output; return the exit code, which is that of an error if only this fails."""
     try:
         sys.stdout.flush()
     except OutputsError as error:
@@ -142,7 +142,7 @@ def _flush(code: int) -> int:
 
 
 def _leave(code: int) -> NoReturn:
-    """End at once: threads of native libraries must not keep an interrupted program alive."""
+    """Exit at once, since threads of native libraries could keep an interrupted program alive."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(ReaderGoneError, OutputsError):
             stream.flush()
@@ -150,28 +150,28 @@ def _leave(code: int) -> NoReturn:
 
 
 def _explain(error: Exception) -> int:
-    """Tell a person about an error; returns the exit code."""
+    """Print an error for people and return the exit code."""
     if isinstance(error, NdldFlowError):
-        click.echo(_say(error), err=True)
+        click.echo(_format(error), err=True)
         return error.exit_code
     from ndld_flow.cli.bug import write_bug
 
-    told = _explain_surroundings(error)
-    if told:
-        click.echo(f"error: {_tellable(told)}", err=True)
+    message = _explain_environment(error)
+    if message:
+        click.echo(f"error: {_printable(message)}", err=True)
         return OutputsError.exit_code
     click.echo(write_bug(error), err=True)
     return 3
 
 
-def _explain_surroundings(error: Exception) -> str:
-    """Return the message for an error that the disk, the current directory or a file name caused, or an empty one."""
+def _explain_environment(error: Exception) -> str:
+    """Return a message if the disk, the current directory or a file name caused the error, else an empty text."""
     from ndld_flow.runner.disk import explain_disk
 
     if isinstance(error, OSError):
         if not _has_current_directory():
             return "the current directory was deleted. Change to one that exists, and run again."
-        return explain_disk(error, Path())  # of a verb that writes little: files that the user names, tags
+        return explain_disk(error, Path())  # from a verb that writes files that the user names, or tags
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
         return f"{NOT_UTF8}: {error.object}"
     return ""
@@ -185,15 +185,15 @@ def _has_current_directory() -> bool:
     return True
 
 
-def _say(error: NdldFlowError) -> str:
-    told = re.sub(r"\n\s*\n", "\n", _tellable(str(error)))  # a name may hold some; it stays one paragraph
+def _format(error: NdldFlowError) -> str:
+    text = re.sub(r"\n\s*\n", "\n", _printable(str(error)))  # a name may hold empty lines; this stays one paragraph
     if isinstance(error, RecipeError) and len(error.problems) > 1:
-        return f"error: {len(error.problems)} mistakes\n{told}"
-    return f"error: {told}"
+        return f"error: {len(error.problems)} problems\n{text}"
+    return f"error: {text}"
 
 
-def _tellable(text: str) -> str:
-    """An error without credentials, control characters, and names that are longer than a paragraph."""
+def _printable(text: str) -> str:
+    """Return an error's text without credentials and control characters, and with long words shortened."""
     from ndld_flow.store.hidden_credentials import hide_credentials
 
-    return _LONG.sub(lambda word: shortened(word[0], _MOST_LETTERS), visible_text(hide_credentials(text)))
+    return _LONG.sub(lambda word: shortened(word[0], _MAX_WORD), visible_text(hide_credentials(text)))

@@ -1,4 +1,4 @@
-"""Subgraphs and functions of a model on a terminal: as a tree, as deep as it stays short."""
+"""The tree of subgraphs and functions of a model on a terminal, cut at a depth that keeps it short."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAME = 60
 
 
 def bodies_table(addresses: Sequence[str], nodes: Mapping[str, int]) -> Table:
-    """Graphs by address, each below the one that it stands in; what is too deep to show is counted where it stands."""
+    """Return a table of graphs, each below its parent. Graphs that are too deep are counted in their parent's row."""
     owners = _owners(addresses)
     shown = _outermost(addresses, owners)
     hidden_in = {
@@ -29,7 +29,7 @@ def bodies_table(addresses: Sequence[str], nodes: Mapping[str, int]) -> Table:
     for address in shown[:_MOST_ROWS]:
         above = _owners_of(address, owners)
         name = address.removeprefix(f"{above[0]}/") if above else address
-        hidden = [other for other, one in hidden_in.items() if one == address]
+        hidden = [other for other, owner in hidden_in.items() if owner == address]
         held = sum(nodes.get(graph, 0) for graph in (address, *hidden))
         inside = f"with {count(len(hidden))} inside" if hidden else ""
         table.add_row(Text(f"{'  ' * len(above)}{short_name(name, _NAME)}"), count(held), Text(inside))
@@ -39,19 +39,19 @@ def bodies_table(addresses: Sequence[str], nodes: Mapping[str, int]) -> Table:
 
 
 def _owners(addresses: Sequence[str]) -> dict[str, str]:
-    """Address -> that of the subgraph or function around it. Names of nodes hold slashes too."""
+    """Map each address to that of its parent. Names of nodes may contain slashes too."""
     known, owners = set(addresses), {}
     for address in addresses:
         pieces = address.split("/")
         around = ("/".join(pieces[:end]) for end in range(len(pieces) - 1, 0, -1))
-        owner = next((one for one in around if one in known), None)
+        owner = next((outer for outer in around if outer in known), None)
         if owner is not None:
             owners[address] = owner
     return owners
 
 
 def _owners_of(address: str, owners: Mapping[str, str]) -> list[str]:
-    """From the innermost outwards."""
+    """Return the ancestors of a graph, innermost first."""
     found: list[str] = []
     while address in owners:
         address = owners[address]
@@ -60,7 +60,7 @@ def _owners_of(address: str, owners: Mapping[str, str]) -> list[str]:
 
 
 def _outermost(addresses: Sequence[str], owners: Mapping[str, str]) -> list[str]:
-    """As many levels of nesting as make a short list; one at least."""
+    """Return the graphs of the outermost levels that fit a short list; at least one level."""
     depths = {address: len(_owners_of(address, owners)) for address in addresses}
     shown = [address for address in addresses if not depths[address]]
     for depth in range(1, max(depths.values(), default=0) + 1):

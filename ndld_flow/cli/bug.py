@@ -1,4 +1,4 @@
-"""What a person sees of a bug: two lines and a file to send."""
+"""The message for a bug: two lines, and a file to send."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ndld_flow.store.hidden_credentials import hide_credentials
 LIBRARIES = ("ndld-flow", "onnx", "onnx-ir", "onnxruntime", "numpy", "protobuf", "pydantic", "hydra-core", "click")
 
 
-def _say(error: BaseException) -> str:
-    """What went wrong, by its own name: a worker hands on what it met."""
+def _name_error(error: BaseException) -> str:
+    """Return the exception's name and text; a worker's bug already carries both."""
     from ndld_flow.runner.executors.workers import WorkerBugError
 
     return str(error) if isinstance(error, WorkerBugError) else f"{type(error).__name__}: {error}"
@@ -36,20 +36,18 @@ def write_bug(error: BaseException) -> str:
         ]
     )
     return (
-        f"bug: {hide_credentials(visible_text(_say(error)))}\n"
-        f"This is a mistake in ndld_flow or in a step. {_keep(hide_credentials(text))} What was finished is kept."
+        f"bug: {hide_credentials(visible_text(_name_error(error)))}\n"
+        f"This is a bug in ndld_flow or in a step. {_keep(hide_credentials(text))} Finished work is kept."
     )
 
 
 def _keep(text: str) -> str:
-    """Write versions and traceback to a file; a sentence that tells where it is."""
+    """Write versions and traceback to a file; return a sentence with its path."""
     try:
-        # A file of this user's alone, under a name that nobody can lay a link at: the folder is everybody's.
+        # The folder is shared: mkstemp makes a private file under a name at which nobody can place a link.
         descriptor, path = tempfile.mkstemp(prefix=f"ndld-flow-bug-{time.strftime('%Y%m%d-%H%M%S')}-", suffix=".txt")
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
     except OSError as error:
-        return (
-            f"No file could be written that tells more ({error.strerror}): `ndld-flow --debug ...` shows the traceback."
-        )
+        return f"No details could be written ({error.strerror}); `ndld-flow --debug ...` shows the traceback."
     return f"Versions and traceback are in {path}; please send it with the recipe."

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ndld_flow.profiles.compare.measured import Rules
     from ndld_flow.records.comparison import Allowance, Comparison
 
-HELP = """Compare runs, profiles and exports, and decide.
+HELP = """Compare runs, profiles and exports, and judge the difference.
 
 \b
   ndld-flow compare shipped-1.0 latest
@@ -26,11 +26,11 @@ HELP = """Compare runs, profiles and exports, and decide.
   ndld-flow compare trtexec/fp32 trtexec/fp16        # folders of trtexec exports, TREx folders, profile files
   ndld-flow compare main latest --gate 'latency.min <= +5 %' --to comparison
 
-The first is the base. A metric is `improved` or `regressed` when the whole 95 % interval of its ratio lies outside the
-threshold, `unchanged` when it lies inside, and `inconclusive` else; what `ndld-flow noise` learned raises the
-threshold. Profiles of different hardware, drivers, library versions, clocks, input shapes or values, or of which one
-had a profiler attached, are refused unless that is allowed by name. What was not recorded (exports leave much out) is
-not taken as equal either, unless `--allow unknown` is given.
+The first subject is the base. A metric is `improved` or `regressed` if the whole 95 % interval of its ratio is outside
+the threshold, `unchanged` if it is inside, and `inconclusive` otherwise; a threshold learned by `ndld-flow noise`
+replaces a lower one. Profiles that differ in hardware, drivers, library versions, clocks, input shapes or values, or of
+which one was taken with a profiler attached, are incomparable unless --allow names the difference. Unrecorded
+circumstances (exports leave many out) do not count as equal, unless `--allow unknown` is given.
 
 \b
 A gate:  METRIC <= +5 %      at most 5 % more than the base
@@ -41,22 +41,22 @@ Written below outputs/comparisons/, or to the folder --to: comparison.html, comp
 picture, junit.xml, benchmark.json (github-action-benchmark), layers.csv and trace.json (Chrome, Perfetto).
 
 \b
-Exit codes: 0 every gate holds, or without gates nothing regressed
+Exit codes: 0 every gate passed, or without gates nothing regressed
             1 a gate failed, or something regressed
-            2 the request is wrong, or the profiles cannot be compared
-            4 inconclusive: --measure measures two profiles of runs again, until they are decided
+            2 the request is invalid, or the profiles cannot be compared
+            4 inconclusive: --measure measures two profiles of runs again, until the evidence decides
 """
 
 
-@click.command("compare", help=HELP, short_help="Compare runs, profiles and exports, and decide.")
+@click.command("compare", help=HELP, short_help="Compare runs, profiles and exports, and judge the difference.")
 @click.argument("subjects", nargs=-1, required=True, metavar="BASE [CANDIDATE]...")
 @click.option(
-    "--gate", "-g", "gates", multiple=True, metavar="GATE", help="A sentence that must hold; may be repeated."
+    "--gate", "-g", "gates", multiple=True, metavar="GATE", help="A condition that must hold; may be repeated."
 )
 @rules_options
-@click.option("--to", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Folder to write instead.")
+@click.option("--to", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Folder to write to.")
 @click.option(
-    "--measure", is_flag=True, help="Measure two profiles of runs again, against each other, until they are decided."
+    "--measure", is_flag=True, help="Measure two profiles of runs again, in turns, until the evidence decides."
 )
 @outputs_option
 @json_option
@@ -77,8 +77,9 @@ def command(
 
     rules = _make_rules(allow, metric or ("latency.median" if measure else None), threshold)
     with choose_listener(as_json=False) if measure and not as_json else nullcontext(ignore) as listener:
-        told = leave_out_end(listener) if measure else None
-        compared = api.compare(subjects, gates, rules, outputs=outputs, to=to, measure=told)
+        compared = api.compare(
+            subjects, gates, rules, outputs=outputs, to=to, measure=leave_out_end(listener) if measure else None
+        )
     if as_json:
         click.echo(escaped_json(compared.comparison.to_json()), nl=False)
     else:
@@ -106,7 +107,7 @@ def _make_rules(allow: tuple[str, ...], metric: str | None, threshold: str | Non
 
 
 def _exit_code(comparison: Comparison) -> int:
-    """What the gates say; without gates, what the verdict says. Where several hold, the first in this list."""
+    """Return the exit code of the gates, or of the verdict if there are none; the first in this list that applies."""
     words: set[str] = {gate.outcome for gate in comparison.gates} or {comparison.verdict}
     for code, meaning in ((2, {"incomparable"}), (1, {"failed", "regressed"}), (4, {"inconclusive"})):
         if words & meaning:

@@ -1,4 +1,4 @@
-"""A comparison on a terminal: metrics with their intervals, what differs, the layers that changed most, the verdict."""
+"""A comparison on a terminal: metrics with their intervals, differing circumstances, gates and the verdict."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ SIGNS = {
     "passed": ("✓", "green"),
     "failed": ("✗", "red"),
 }
-"""Verdict or outcome -> sign and colour; the word stands beside them."""
+"""Sign and colour of each verdict or outcome, which are printed with its word."""
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """Print the comparison, the verdict last: it is then what a terminal shows without scrolling."""
+    """Print the comparison with the verdict last, where a terminal shows it without scrolling."""
     console = wide_console()
     console.print(Group(*_parts(comparison)))
     for line in _sentences(comparison):
-        console.print(line, soft_wrap=True)  # a sentence that is cut by hand can be searched for no more
+        console.print(line, soft_wrap=True)  # a sentence that is broken into lines cannot be searched for
 
 
 def _parts(comparison: Comparison) -> Iterator[RenderableType]:
@@ -58,15 +58,15 @@ def _about(profile: ProfileComparison, labels: list[str]) -> Iterator[Text]:
         if difference.circumstance == "options" and not difference.forbids:
             continue  # the report lists them
         if not any(difference.values):
-            continue  # the verdict lists what was recorded for none
-        told = " | ".join(short_name(value, 60) or NOT_RECORDED for value in difference.values)
+            continue  # the verdict lists the circumstances that no profile recorded
+        values = " | ".join(short_name(value, 60) or NOT_RECORDED for value in difference.values)
         allowed = " (allowed)" if difference.allowed else ""
         style = "magenta" if difference.forbids and not difference.allowed else "dim"
-        yield Text(f"{difference.circumstance}, {short_name(difference.detail, 40)}: {told}{allowed}", style=style)
+        yield Text(f"{difference.circumstance}, {short_name(difference.detail, 40)}: {values}{allowed}", style=style)
     for place, coverage in enumerate(profile.coverage):
         if coverage is not None:
             label = labels[profile.subjects[place]]
-            yield Text(f"{label}: {share(coverage.matched_share)} of its layer time has a partner", style="dim")
+            yield Text(f"{label}: {share(coverage.matched_share)} of its layer time is matched", style="dim")
 
 
 def _metric_table(profile: ProfileComparison, candidate: int, labels: list[str]) -> Table:
@@ -77,7 +77,7 @@ def _metric_table(profile: ProfileComparison, candidate: int, labels: list[str])
     table.add_column("change", justify="right", no_wrap=True, min_width=7)
     table.add_column("95 % interval", justify="right", no_wrap=True, min_width=16)
     table.add_column("", no_wrap=True, min_width=14)
-    verdicts = {one.metric: one for one in profile.verdicts if (one.base, one.candidate) == (0, candidate)}
+    verdicts = {each.metric: each for each in profile.verdicts if (each.base, each.candidate) == (0, candidate)}
     for metric in profile.metrics:
         verdict = verdicts.get(metric.metric)
         texts = values_beside(metric, verdict, (0, candidate))
@@ -100,8 +100,8 @@ def _signed(word: str) -> Text:
 
 
 def _of(comparison: Comparison, gate: ComparisonGate) -> str:
-    """Whose gate it is, where there are several."""
-    profile = next(one for one in comparison.profiles if one.name == gate.name)
+    """Return the subject of a gate, and its profile if there are several."""
+    profile = next(each for each in comparison.profiles if each.name == gate.name)
     label = comparison.subjects[profile.subjects[gate.candidate]].label
     return f" of {short_name(label, 40)}" + (f" {short_name(gate.name, 40)}" if len(comparison.profiles) > 1 else "")
 

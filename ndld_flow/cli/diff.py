@@ -14,7 +14,7 @@ from ndld_flow.cli.options import NamedPath, json_option, outputs_option
 if TYPE_CHECKING:
     from ndld_flow.records.model_diff import Part
 
-HELP = """Say what is different between two models.
+HELP = """Show the differences between two models.
 
 \b
   ndld-flow diff old.onnx new.onnx
@@ -23,25 +23,26 @@ HELP = """Say what is different between two models.
   ndld-flow diff old.onnx new.onnx --html diff.html
   ndld-flow diff old.onnx new.onnx --markdown >> "$GITHUB_STEP_SUMMARY"
 
-Nodes are matched by their names, unless these have come to mean other nodes; then by operator, attributes, weights and
-what stands around them. So a model that was exported anew, or renamed all over, shows what is really different, a node
-put into an edge is one node, and its reader is said to be rewired in consequence. `+` came, `-` went, `~` changed.
+Nodes are matched by name, unless names now belong to other nodes, and otherwise by operator, attributes, weights and
+neighbours. A model that was exported again, or renamed throughout, shows only its real differences; a node inserted
+into an edge is one added node, and its reader is marked as rewired in consequence. `+` is added, `-` removed, `~`
+changed.
 
-Weights are compared bit by bit, those on disk in pieces; what lies in the same place of the same file is not read.
+Weights are compared bit by bit, those on disk in pieces; data at the same offset of the same file are not read.
 
 \b
 Parts:       nodes, weights, inputs, outputs, tensors, functions, opsets, texts (versions, names, metadata)
-Exit codes:  0 done; with --exit-code 1 when there are differences; 2 a model cannot be found or read
+Exit codes:  0 success; 1 with --exit-code if there are differences; 2 a model cannot be found or read
 """
 
 
-@click.command("diff", help=HELP, short_help="Say what is different between two models.")
+@click.command("diff", help=HELP, short_help="Show the differences between two models.")
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
-@click.option("--only", metavar="PARTS", help="Look at these parts only, with commas between them.")
-@click.option("--no-weights", is_flag=True, help="Leave the values of weights out; their names, types and shapes stay.")
+@click.option("--only", metavar="PARTS", help="Compare only these parts, separated by commas.")
+@click.option("--no-weights", is_flag=True, help="Do not compare the values of weights, only names, types and shapes.")
 @click.option("--all", "show_all", is_flag=True, help="Print every difference, not only the first of each part.")
-@click.option("--html", type=NamedPath(dir_okay=False, path_type=Path), metavar="FILE", help="Write a page, too.")
+@click.option("--html", type=NamedPath(dir_okay=False, path_type=Path), metavar="FILE", help="Also write an HTML page.")
 @click.option("--markdown", is_flag=True, help="Print Markdown, for pull requests.")
 @click.option("--exit-code", is_flag=True, help="Exit with 1 when there are differences.")
 @outputs_option
@@ -61,22 +62,22 @@ def command(
     from ndld_flow import api
 
     if markdown and as_json:
-        raise RequestError("--markdown and --json: both would go to the same place; give one of them.")
+        raise RequestError("--markdown and --json both write to standard output; give one of them.")
     parts = None if only is None else _parts(only)
-    found = api.diff(before, after, parts=parts, compare_values=not no_weights, outputs=outputs, page=html)
+    difference = api.diff(before, after, parts=parts, compare_values=not no_weights, outputs=outputs, page=html)
     if as_json:
-        click.echo(escaped_json(found.to_json()), nl=False)
+        click.echo(escaped_json(difference.to_json()), nl=False)
     elif markdown:
         from ndld_flow.report.exports.diff_markdown import diff_markdown
 
-        click.echo(diff_markdown(found, before, after), nl=False)
+        click.echo(diff_markdown(difference, before, after), nl=False)
     else:
         from ndld_flow.cli.diff_text import print_diff
 
-        print_diff(found, before, after, show_all)
+        print_diff(difference, before, after, show_all)
         if html is not None:
             click.echo(f"page {html}")
-    return 1 if exit_code and not found.is_empty else 0
+    return 1 if exit_code and not difference.is_empty else 0
 
 
 def _parts(only: str) -> list[Part]:

@@ -1,4 +1,4 @@
-"""What is different between two models, on a terminal: what matters first, the sum in one line last."""
+"""The differences between two models on a terminal: the most important first, a one-line summary last."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ndld_flow.report.diff.collect_diff import DiffLine, DiffPart, DiffRow, coll
 
 _MOST_ROWS = 40
 _MOST_ASIDE = 5
-"""Of nodes that only got another name: what is to be seen is how many."""
+"""Rows of nodes that were only renamed, of which the count matters."""
 _COLOURS = {"+": "green", "-": "red", "~": "yellow"}
 
 
 def print_diff(diff: ModelDiff, before: str, after: str, show_all: bool) -> None:
-    """Print it in the manner of a unified diff."""
+    """Print the differences in the style of a unified diff."""
     console = wide_console()
     view = collect_diff(diff)
     if not diff.is_empty:
@@ -30,7 +30,7 @@ def print_diff(diff: ModelDiff, before: str, after: str, show_all: bool) -> None
     end = Text(f"{'' if diff.is_empty else chr(10)}{view.one_line}", style="bold")
     console.print(end, soft_wrap=True)
     if not view.values_compared and not diff.is_empty:
-        console.print(Text("the values of weights were left out", style="dim"))
+        console.print(Text("the values of weights were not compared", style="dim"))
 
 
 def _lines(part: DiffPart, show_all: bool) -> Iterator[Text]:
@@ -44,11 +44,11 @@ def _lines(part: DiffPart, show_all: bool) -> Iterator[Text]:
     if more:
         yield Text(f"  … {more:,} more; --all shows them, --html lets you search them", style="dim")
     if part.left_out:
-        yield Text(f"  … {part.left_out:,} that are counted and not kept", style="dim")
+        yield Text(f"  … {part.left_out:,} more were counted but not recorded", style="dim")
 
 
 def _row(row: DiffRow) -> Iterator[Text]:
-    """On one line when one thing changed, else one line for each."""
+    """Return one line if one property changed, else a heading and one line for each."""
     style = "dim" if row.is_aside else _COLOURS[row.sign]
     head = Text.assemble((f"{row.sign} ", _COLOURS[row.sign]))
     names = f"{row.was} -> {row.name}" if row.was else row.name
@@ -71,7 +71,7 @@ def _indented(lines: Sequence[DiffLine]) -> Iterator[Text]:
 
 
 def _line(line: DiffLine) -> Text:
-    """`axis: 1 -> 0`."""
+    """Format one change: `axis: 1 -> 0`."""
     text = Text(style="dim" if line.is_consequence else "")
     if line.label:
         text.append(f"{line.label}: ")

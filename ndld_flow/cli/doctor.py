@@ -12,7 +12,7 @@ from ndld_flow.cli.options import json_option, outputs_option, print_json
 SHOWN = {"ok": ("ok     ", "green"), "absent": ("absent ", "yellow"), "broken": ("BROKEN ", "red")}
 
 
-@click.command("doctor", short_help="Say what works on this machine, and how to get what does not.")
+@click.command("doctor", short_help="Check what works on this machine, and how to install the rest.")
 @click.option(
     "--library",
     type=click.Path(path_type=Path),
@@ -22,10 +22,10 @@ SHOWN = {"ok": ("ok     ", "green"), "absent": ("absent ", "yellow"), "broken": 
 @outputs_option
 @json_option
 def command(library: Path | None, outputs: Path, as_json: bool) -> int:
-    """Say what works on this machine, and how to get what does not.
+    """Check what works on this machine, and how to install the rest.
 
-    Execution providers are really loaded, not only listed, and TensorRT builds and runs an engine where it can. Exit
-    code 1 when something that every run needs is broken.
+    Execution providers are loaded, not only listed, and TensorRT builds and runs an engine if it can. The exit code is
+    1 if something that every run needs is broken.
     """
     checks = api.doctor(outputs=outputs, library=library)
     if as_json:

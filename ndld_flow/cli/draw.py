@@ -16,23 +16,23 @@ HELP = """Draw the graph of a model or an engine as SVG, PNG, JPEG or a page.
   ndld-flow draw model.onnx                        model.svg, here
   ndld-flow draw model.onnx -o graph.png --scale 2
   ndld-flow draw model.onnx -o slide.svg --direction right --background transparent
-  ndld-flow draw model.onnx --depth 1              bodies of If, Loop and functions in their places
+  ndld-flow draw model.onnx --depth 1              bodies of If, Loop and functions drawn in place
   ndld-flow draw model.onnx --subgraph If_0/then_branch -o then.svg
   ndld-flow draw model.onnx -o model.html          a page: opens bodies, searches, shows attributes and tensors
-  ndld-flow draw model.trt.json                    layers of an engine, as its inspector tells them, or of a profile
+  ndld-flow draw model.trt.json                    layers of an engine, from its inspector, or of a profile
 
-Operators are coloured by family. Beside an edge stands its shape, as far as shape inference finds it; dimensions keep
-their names, long names become d1, d2, ... and are explained below the title. Nodes say what matters about them: kernel
-and stride, the axis, the constant they add. A stack of two sheets has a body inside. A graph of hundreds of layers is
-set in columns, as a newspaper sets its text; lines carry its tensors from one column to the next.
+Operators are coloured by family. Edges are labelled with the shapes that shape inference finds; dimensions keep their
+names, and long names become d1, d2, ... with a key below the title. Nodes show their most important attributes: kernel
+and stride, the axis, the constant they add. A stack of two sheets marks a node with a body. A graph of hundreds of
+layers is set in columns, joined by lines that carry its tensors from one column to the next.
 
-In a browser an SVG shows a node's full name beside the pointer. Weights are not read: a model of many gigabytes is
+In a browser, an SVG shows a node's full name at the pointer. Weights are not read, so that a model of many gigabytes is
 drawn as quickly as a small one.
 
-A page is one file that makes no request. A click tells all of a node or a tensor: attributes, shapes, who makes and
-reads it, statistics and the first values; weights over 64 MiB are told by shape only, and --no-values leaves out what
-any tensor holds. Enter or a double click opens a body, Backspace leaves it, / searches, and the address is a link to
-what is chosen.
+A page is one file that makes no requests. A click shows the details of a node or a tensor: attributes, shapes,
+producers and readers, statistics and the first values. Weights over 64 MiB show only their shape, and --no-values omits
+all values. Enter or a double click opens a body, Backspace leaves it, / searches, and the address links to the
+selection.
 """
 
 
@@ -43,22 +43,22 @@ what is chosen.
     "-o",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Where to; .svg, .png, .jpg, .html say the format.",
+    help="File to write; the suffix .svg, .png, .jpg or .html chooses the format.",
 )
 @click.option("--background", default="white", show_default=True, help="white, dark, transparent, or #rrggbb.")
 @click.option("--palette", default="tol", show_default=True, help="tol, okabe-ito or grey; all are colour-blind-safe.")
 @click.option("--direction", type=click.Choice(["down", "right"]), default="down", show_default=True)
-@click.option("--columns/--strip", default=True, help="Set a long graph in columns, or leave it one strip.")
-@click.option("--grid/--no-grid", default=False, help="A faint grid behind it.")
-@click.option("--legend/--no-legend", default=True, help="Title, figures and colours above it.")
-@click.option("--title", default="", help="In place of the file's name.")
+@click.option("--columns/--strip", default=True, help="Set a long graph in columns, or in one strip.")
+@click.option("--grid/--no-grid", default=False, help="Draw a faint grid behind the graph.")
+@click.option("--legend/--no-legend", default=True, help="Draw title, counts and colour key above the graph.")
+@click.option("--title", default="", help="Title instead of the file's name.")
 @click.option("--constants/--no-constants", default=False, help="Draw constants and initializers too.")
-@click.option("--shapes/--no-shapes", default=True, help="Shapes and dtypes beside the edges.")
-@click.option("--values/--no-values", default=True, help="What constants and weights hold.")
-@click.option("--depth", type=click.IntRange(0, 32), default=0, help="Draw bodies in place, so many levels deep.")
+@click.option("--shapes/--no-shapes", default=True, help="Label edges with shapes and dtypes.")
+@click.option("--values/--no-values", default=True, help="Include the values of constants and weights.")
+@click.option("--depth", type=click.IntRange(0, 32), default=0, help="Draw bodies in place, to this many levels.")
 @click.option("--subgraph", default="", metavar="NAME", help="Draw only this body: NODE/ATTRIBUTE or a function.")
-@click.option("--scale", type=float, default=1.0, show_default=True, help="Pixels for each unit; 2 is 192 dpi.")
-def command(model: Path, output: Path | None, **choices: Any) -> None:  # noqa: ANN401 - what click hands over
+@click.option("--scale", type=float, default=1.0, show_default=True, help="Pixels per unit; 2 is 192 dpi.")
+def command(model: Path, output: Path | None, **choices: Any) -> None:  # noqa: ANN401 - click's options
     from ndld_flow.drawing.choices import Look, Reading
 
     def chosen(kind: type[Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Operators as lines of a list, as a page each, and as data."""
+"""Operators as a list, as reference pages, and as data."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _NO_CONTRIB = (
 
 
 def list_operators(found: Sequence[ListedOperator]) -> str:
-    """One line each, by family."""
+    """Return one line for each operator, grouped by family."""
     if not found:
-        return "no operator fits"
+        return "no operator matches"
     names = [_full_name(one) for one in found]
     width = min(max(map(len, names)), 48)
     lines = [_head(found)]
@@ -73,9 +73,9 @@ def _full_name(one: ListedOperator) -> str:
 
 
 def explain_operators(found: Sequence[ListedOperator]) -> str:
-    """The first one's page, and where else the name exists."""
+    """Return the page of the first operator, and the other domains that have its name."""
     if not found:
-        return "no operator fits"
+        return "no operator matches"
     lines = list(_page(found[0]))
     others = [_full_name(one) for one in found[1:]]
     if others:
@@ -88,11 +88,11 @@ def _page(one: ListedOperator) -> Iterator[str]:
     if one.operator is None or version is None:
         yield f"{click.style(_full_name(one), bold=True)}  {one.note}"
         return
-    said = [TITLES[one.family], f"of {version.domain or DEFAULT_DOMAIN}", f"version {version.since_version}"]
-    said.append(f"introduced in opset {one.operator.versions[0].since_version}")
-    said += ["deprecated"] if version.deprecated else []
-    said += [f"{count(one.uses)} nodes"] if one.uses else []
-    yield f"{click.style(_full_name(one), bold=True)}  {', '.join(said)}"
+    facts = [TITLES[one.family], f"of {version.domain or DEFAULT_DOMAIN}", f"version {version.since_version}"]
+    facts.append(f"introduced in opset {one.operator.versions[0].since_version}")
+    facts += ["deprecated"] if version.deprecated else []
+    facts += [f"{count(one.uses)} nodes"] if one.uses else []
+    yield f"{click.style(_full_name(one), bold=True)}  {', '.join(facts)}"
     yield from ("", *_untagged(version.doc or "(not documented)").splitlines())
     yield from _ports("Inputs", version.inputs)
     yield from _ports("Outputs", version.outputs)
@@ -142,7 +142,7 @@ def _body(version: OperatorVersion) -> Iterator[str]:
     body = body_of(version)
     title = click.style("Written in other operators", bold=True)
     if body is None:
-        yield from ("", title, "  what it becomes depends on the attributes, types and shapes of each node")
+        yield from ("", title, "  the body depends on the attributes, types and shapes of each node")
         return
     example = " (with its attributes at their defaults, on floats)" if body.is_example else ""
     yield from ("", f"{title}{example}", *(f"  {line}" for line in body.text.strip().splitlines()))
@@ -157,7 +157,7 @@ def _history(one: ListedOperator) -> Iterator[str]:
 
 
 def _untagged(text: str) -> str:
-    """Some operators are described in Markdown with breaks in HTML."""
+    """Return a description without the HTML line breaks that some operators have in Markdown."""
     return _BREAK.sub("", text)
 
 
@@ -167,7 +167,7 @@ def _wrapped(text: str, indent: str, first: str | None = None) -> list[str]:
 
 
 def describe_operator(one: ListedOperator) -> dict[str, Any]:
-    """One operator as data, with its history."""
+    """Return one operator as data, with its history."""
     return {
         "name": one.name,
         "domain": one.domain,

@@ -1,4 +1,4 @@
-"""A step's reference page, made from its class."""
+"""The reference page of a step, generated from its class."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ndld_flow.recipe.step_types import StepType
 WORDS = {"integer": "whole number", "boolean": "true | false", "string": "text", "object": "mapping"}
 WIDTH = 100
 LONGEST_DEFAULT = 60
-"""A longer one is a mapping, whose settings are explained one by one below it."""
+"""Characters. A longer default is a mapping, whose settings are listed below it."""
 
 
 def describe_step(found: StepType) -> dict[str, Any]:
-    """A step as data: what it reads and makes, where it may be reused, and the JSON Schema of its settings."""
+    """Return a step as data: the kinds it reads and makes, its metrics, and the JSON Schema of its settings."""
     reads, makes = found.cls.kinds()
     return {
         "name": found.name,
@@ -38,7 +38,7 @@ def describe_step(found: StepType) -> dict[str, Any]:
 
 
 def explain_step(found: StepType) -> str:
-    """A page for people: what it does and every setting with type, default and meaning."""
+    """Return a page for people: the purpose of the step, and every setting with type, default and meaning."""
     reads, makes = found.cls.kinds()
     lines = [
         click.style(found.name, bold=True) + f"  reads {reads.kind}, makes {makes.kind}  (version {found.version})",
@@ -57,10 +57,10 @@ def _describe_metric(metric: Returns) -> dict[str, str]:
 
 
 def _list_metrics(found: StepType) -> list[str]:
-    """Return the lines on the metrics that gates and sweeps may name; those alike on one."""
+    """Return lines on the metrics for gates and sweeps; those with the same unit and condition share one."""
     heading = "Metrics, for gates and sweeps as STEP.METRIC"
     if found.cls.returns is None:
-        return ["", heading, "  not declared: only a run tells them"]
+        return ["", heading, "  not declared; known only after a run"]
     groups: dict[tuple[str, str], list[str]] = {}
     for each in found.cls.returns:
         groups.setdefault((each.unit, each.when), []).append(each.name)
@@ -73,8 +73,8 @@ def _list_metrics(found: StepType) -> list[str]:
 
 
 def explain_part(name: str, part: type[BaseModel]) -> str:
-    """A page on what a step's settings name, such as an operation: what it does and its settings."""
-    # Where the example is all that follows the first line, Python takes its indentation for the docstring's own.
+    """Return a page on a part of a step's settings, such as an operation."""
+    # If only an example follows the first line, Python removes its indentation as if it were the docstring's.
     paragraphs = [
         textwrap.indent(paragraph, "    ") if paragraph.startswith(f"{name}:") else paragraph
         for paragraph in _doc(part).split("\n\n")
@@ -84,7 +84,7 @@ def explain_part(name: str, part: type[BaseModel]) -> str:
 
 
 def _list_parts(found: StepType) -> list[str]:
-    """What its settings name, operations under their headings."""
+    """Return lines on the parts that its settings name, operations under their headings."""
     parts = found.cls.parts()
     if not parts:
         return []
@@ -101,7 +101,7 @@ def _list_parts(found: StepType) -> list[str]:
 
 
 def _by_heading(parts: Mapping[str, type[BaseModel]]) -> dict[str, list[str]]:
-    """Heading -> names, in the order in which operations are told; empty for what is no operation."""
+    """Return the names under each heading, in the order of `About`; the heading of other parts is empty."""
     found: dict[str, list[str]] = {"": [], **{about: [] for about in get_args(About)}}
     for name, part in parts.items():
         found.setdefault(part.about if issubclass(part, Operation) else "", []).append(name)
@@ -120,28 +120,28 @@ def _all_settings(model: type[BaseModel]) -> list[str]:
 
 
 def _settings(name: str, schema: dict[str, Any], definitions: dict[str, Any]) -> list[str]:
-    """A setting, and below it those of a nested one."""
-    default = _say_default(schema)
+    """Return the lines of a setting, followed by those of its nested settings."""
+    default = _format_default(schema)
     inner = _inner(schema, definitions)
-    kind = "mapping" if inner else _say_type(schema, definitions)
+    kind = "mapping" if inner else _format_type(schema, definitions)
     lines = _setting(name, kind, default, schema.get("description", ""))
     for inner_name, inner_schema in inner.items():
         lines += _settings(f"{name}.{inner_name}", inner_schema, definitions)
     return lines
 
 
-def _say_default(schema: dict[str, Any]) -> str:
+def _format_default(schema: dict[str, Any]) -> str:
     if "default" not in schema:
         return "required"
     default = schema["default"]
     if QUANTITY in schema:
         return format_setting(default, schema[QUANTITY])
-    said = json.dumps(default)
-    return said if len(said) <= LONGEST_DEFAULT else "{...}"
+    text = json.dumps(default)
+    return text if len(text) <= LONGEST_DEFAULT else "{...}"
 
 
 def _inner(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """Settings of the mapping that a schema refers to, or that it has by default where it may be something else."""
+    """Return the settings of the mapping that a schema refers to, or of its default if it allows other types."""
     if isinstance(schema.get("default"), dict) and "anyOf" in schema:
         return next(filter(None, (_inner(choice, definitions) for choice in schema["anyOf"])), {})
     settings: dict[str, Any] = definitions.get(schema.get("$ref", "").rpartition("/")[2], {}).get("properties", {})
@@ -152,7 +152,7 @@ def _setting(name: str, kind: str, default: str, text: str) -> list[str]:
     return [f"  {click.style(name, bold=True)}: {kind} = {default}", *_wrap(text, "      ")]
 
 
-def _say_type(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
+def _format_type(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
     if QUANTITY in schema:
         return str(schema[QUANTITY])
     if "enum" in schema:
@@ -162,25 +162,25 @@ def _say_type(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
     if "oneOf" in schema:
         return str(schema["title"])
     if "anyOf" in schema:
-        return " | ".join(dict.fromkeys(_say_type(choice, definitions) for choice in schema["anyOf"]))
+        return " | ".join(dict.fromkeys(_format_type(choice, definitions) for choice in schema["anyOf"]))
     if "$ref" in schema:
         return f"{{{', '.join(_inner(schema, definitions))}}}".replace("{}", "any")
-    return _say_plain_type(schema, definitions)
+    return _format_plain_type(schema, definitions)
 
 
-def _say_plain_type(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
+def _format_plain_type(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
     kind = schema.get("type", "any")
     if "prefixItems" in schema:
-        return f"[{', '.join(_say_type(item, definitions) for item in schema['prefixItems'])}]"
+        return f"[{', '.join(_format_type(item, definitions) for item in schema['prefixItems'])}]"
     if kind == "array":
-        return f"list of {_say_type(schema.get('items', {}), definitions)}"
+        return f"list of {_format_type(schema.get('items', {}), definitions)}"
     if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
-        return f"mapping to {_say_type(schema['additionalProperties'], definitions)}"
+        return f"mapping to {_format_type(schema['additionalProperties'], definitions)}"
     return WORDS.get(str(kind), str(kind))
 
 
 def _wrap(text: str, indent: str) -> list[str]:
-    """Paragraphs filled to the width of a terminal, an empty line between them; indented examples stay as they are."""
+    """Fill paragraphs to the width of a terminal, separated by empty lines; indented examples stay as they are."""
     lines: list[str] = []
     for part in text.split("\n\n") if text else ():
         lines += [""] if lines else []

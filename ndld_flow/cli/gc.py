@@ -10,20 +10,23 @@ from ndld_flow import api
 from ndld_flow.cli.options import json_option, outputs_option, print_json
 
 
-@click.command("gc", short_help="Free what no kept run or sweep needs.")
+@click.command("gc", short_help="Delete artifacts that no kept run or sweep needs.")
 @click.option(
-    "--keep", type=click.IntRange(min=0), metavar="N", help="Keep only the N newest untagged runs and sweeps a recipe."
+    "--keep",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Keep only the N newest untagged runs and sweeps of each recipe.",
 )
-@click.option("--dry-run", "-n", is_flag=True, help="Only say what would be freed.")
+@click.option("--dry-run", "-n", is_flag=True, help="Only show what would be deleted.")
 @outputs_option
 @json_option
 def command(keep: int | None, dry_run: bool, outputs: Path, as_json: bool) -> None:
-    """Free what no kept run or sweep needs.
+    """Delete artifacts that no kept run or sweep needs.
 
-    All are kept unless --keep says otherwise; what is tagged always is, and a sweep of which a point is tagged. Runs
-    may work meanwhile: what they use is left, and counted at the end.
+    Without --keep, all runs and sweeps are kept. Tagged runs and sweeps, and sweeps with a tagged point, are always
+    kept. Runs may be in progress: the artifacts that they use are left, and counted at the end.
     """
-    freed = api.gc(outputs=outputs, keep=keep, dry_run=dry_run, tell=lambda text: click.echo(text, err=True))
+    freed = api.gc(outputs=outputs, keep=keep, dry_run=dry_run, notify=lambda text: click.echo(text, err=True))
     if as_json:
         print_json(freed.model_dump(mode="json"))
         return
@@ -37,4 +40,6 @@ def command(keep: int | None, dry_run: bool, outputs: Path, as_json: bool) -> No
         f"{verb} {freed.freed_bytes / 2**20:,.1f} MiB: {len(freed.runs)} runs, {sweeps}{len(freed.objects)} artifacts"
     )
     if freed.in_use:
-        click.echo(f"left {len(freed.in_use)} artifacts, {freed.in_use_bytes / 2**20:,.1f} MiB, that runs at work use")
+        click.echo(
+            f"left {len(freed.in_use)} artifacts, {freed.in_use_bytes / 2**20:,.1f} MiB, in use by runs in progress"
+        )

@@ -1,7 +1,7 @@
-"""What the tool prints, whoever named the things in it: it says something to people, and nothing to their machines.
+"""Guards on standard output and standard error: names from models and recipes must not control terminals or CI systems.
 
-Verbs make names visible where they print them; all they print goes through here once more. A terminal hears colours and
-moves of the cursor and no other escape sequence; a CI system that reads lines for commands of its own finds none.
+Verbs make names visible where they print them, and all output passes through this second guard. A terminal receives
+colours and cursor movements but no other escape sequence; a CI system that scans lines for commands finds none.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from ndld_flow.base.text import visible_text
 
 _STDOUT, _STDERR = 1, 2
 _OURS = re.compile(r"\x1b\[(?:[0-9;]*[mABCDEFGHJK]|\?25[lh])|\r(?!\n)")
-"""Colours, moves of the cursor, hiding and showing it: what rich and click send to terminals."""
+"""Colours, cursor movements and visibility: the sequences that rich and click send to terminals."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _COMMAND = re.compile(r"^(\s*)::", re.MULTILINE)
-"""GitHub's `::set-output`, `::error`: at the beginning of a line."""
+"""GitHub's `::set-output` and `::error`, at the beginning of a line."""
 _OLD_COMMAND = re.compile(r"##(?=\w*\[)")
-"""GitHub's `##[error]`, Azure's `##vso[...]`, TeamCity's `##teamcity[...]`: anywhere."""
+"""GitHub's `##[error]`, Azure's `##vso[...]` and TeamCity's `##teamcity[...]`, anywhere in a line."""
 
 
 class ReaderGoneError(BrokenPipeError):
-    """The program that read standard output or standard error has closed the pipe, as `head` does.
+    """The program that reads standard output or standard error has closed the pipe, as `head` does.
 
-    It has no error number: click would end the program with exit code 1.
+    It has no errno, with which click would end the program with exit code 1.
     """
 
 
 class GuardedStream:
-    """A stream of text that passes on only what `keep` leaves of it.
+    """A text stream that writes its text through the filter `keep`.
 
-    Once a write has failed, that and every later one raise ReaderGoneError or OutputsError.
+    After the first failed write, every write raises ReaderGoneError or OutputsError.
     """
 
     def __init__(self, stream: TextIO, keep: Callable[[str], str]) -> None:
@@ -57,25 +57,25 @@ class GuardedStream:
         try:
             yield
         except OSError as error:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())  # Python flushes again when it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())  # Python flushes again at exit
             name = "standard error" if self._stream.fileno() == _STDERR else "standard output"
-            text = f"{name} cannot be written ({error.strerror}). What was finished is kept."
+            text = f"{name} cannot be written ({error.strerror}). Finished work is kept."
             self._failure = ReaderGoneError() if isinstance(error, BrokenPipeError) else OutputsError(text)
-        if self._failure is not None:  # again, as click ignores errors of its first, empty write
+        if self._failure is not None:  # every time, since click ignores the error of its first, empty write
             raise self._failure
 
     def writelines(self, lines: list[str]) -> None:
         for line in lines:
             self.write(line)
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the stream has
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of the stream
         return getattr(self._stream, name)
 
 
 def open_missing_streams() -> None:
-    """Open /dev/null as each of the standard streams that the shell has closed (`>&-`).
+    """Open /dev/null in place of standard streams that the shell has closed (`>&-`).
 
-    Otherwise the next file that is opened would get its number, and what native libraries print would be written there.
+    Otherwise the next opened file would get the descriptor, and output of native libraries would be written into it.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         os.set_inheritable(descriptor, True)  # for workers
@@ -86,7 +86,7 @@ def open_missing_streams() -> None:
 
 @contextlib.contextmanager
 def guarded_output() -> Iterator[None]:
-    """Inside, standard output and standard error are guarded."""
+    """Guard standard output and standard error inside the block."""
     out, err = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _guard(out), _guard(err)
     try:
@@ -102,22 +102,22 @@ def _guard(stream: TextIO) -> GuardedStream:
 
 
 def for_terminal(text: str) -> str:
-    """A text as a terminal may have it."""
+    """Return text that is safe for a terminal."""
     return _between(_OURS, visible_text, text)
 
 
 def for_file(text: str) -> str:
-    """A text as a file, a pipe or a CI system may have it."""
+    """Return text that is safe for a file, a pipe or a CI system."""
     return _OLD_COMMAND.sub("# #", _COMMAND.sub("\\1\N{PROPORTION}", visible_text(text)))
 
 
 def for_coloured_file(text: str) -> str:
-    """The same, with the colours that somebody asked for."""
+    """Return text that is safe for a file, with colours (FORCE_COLOR)."""
     return _between(_COLOURS, for_file, text)
 
 
 def _between(kept: re.Pattern[str], change: Callable[[str], str], text: str) -> str:
-    """A text in which all but what is kept is changed."""
+    """Apply a change to all parts of a text that a pattern does not match."""
     pieces, end = [], 0
     for found in kept.finditer(text):
         pieces += [change(text[end : found.start()]), found[0]]

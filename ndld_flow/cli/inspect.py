@@ -23,57 +23,60 @@ HELP = """Look things up in a model: its summary, nodes, tensors, weights.
   ndld-flow inspect model.onnx --nodes 'conv_*'             nodes with attributes and shapes
   ndld-flow inspect model.onnx --op-type Conv --attribute group=1
   ndld-flow inspect model.onnx --between image logits
-  ndld-flow inspect model.onnx --node conv_1                one, with who makes and reads its tensors
+  ndld-flow inspect model.onnx --node conv_1                one node, with producers and readers of its tensors
   ndld-flow inspect model.onnx --tensors '*scale*'
   ndld-flow inspect model.onnx --initializers --larger-than 1MiB --stats
   ndld-flow inspect model.onnx --tensor w_0 --export w_0.npy
   ndld-flow inspect model.onnx --group-by op_type
 
-Patterns are a name, a glob, or a regular expression between slashes (in RE2's syntax); options of one kind may be
-repeated, and what fits one of them fits. They are the words of `select:` in recipes. Weights are read only by --stats,
---tensor and --export, in pieces.
+A pattern is a name, a glob, or a regular expression between slashes (RE2 syntax). An option may be repeated; a match of
+any of its patterns counts. The options have the names of the keys of `select:` in recipes. Weights are read, in pieces,
+only for --stats, --tensor and --export.
 """
 
 _GROUPS = ("op_type", "domain", "precision", "scope", "dtype")
 
 
-def _several(name: str, told: str) -> Callable[[Command], Command]:
-    return click.option(name, multiple=True, metavar="PATTERN", help=told)
+def _several(name: str, text: str) -> Callable[[Command], Command]:
+    return click.option(name, multiple=True, metavar="PATTERN", help=text)
 
 
 @click.command("inspect", help=HELP, short_help="Look things up in a model: its summary, nodes, tensors, weights.")
 @click.argument("model", metavar="MODEL|RUN:STEP")
 @click.option("--nodes", is_flag=False, flag_value="*", metavar="[PATTERN]", help="List nodes, by name.")
-@click.option("--node", metavar="NAME", help="Tell all about one node.")
+@click.option("--node", metavar="NAME", help="Show all details of one node.")
 @_several("--op-type", "Only nodes of this operator.")
 @_several("--domain", "Only nodes whose operator is of this domain.")
 @click.option(
     "--attribute", multiple=True, metavar="NAME=VALUE", help="Only nodes with this attribute; `null`: without."
 )
-@_several("--input", "Only nodes that read such a tensor.")
-@_several("--output", "Only nodes that make such a tensor.")
-@click.option("--precision", multiple=True, metavar="WORD", help="Only nodes asked to have this precision; or `none`.")
-@_several("--scope", "Only what stands in this graph; '' is the main one.")
-@click.option("--between", nargs=2, metavar="FROM TO", help="Only nodes on a way between two nodes or tensors.")
-@click.option("--before", metavar="NAME", help="Only what this node or tensor depends on.")
-@click.option("--after", metavar="NAME", help="Only what depends on this node or tensor.")
-@click.option("--near", metavar="NAME", help="Only what is at most --hops edges away from this node or tensor.")
+@_several("--input", "Only nodes that read a matching tensor.")
+@_several("--output", "Only nodes that produce a matching tensor.")
+@click.option("--precision", multiple=True, metavar="WORD", help="Only nodes constrained to this precision, or `none`.")
+@_several("--scope", "Only the contents of this graph; '' is the main graph.")
+@click.option("--between", nargs=2, metavar="FROM TO", help="Only nodes on a path between two nodes or tensors.")
+@click.option("--before", metavar="NAME", help="Only nodes and tensors that this one depends on.")
+@click.option("--after", metavar="NAME", help="Only nodes and tensors that depend on this one.")
+@click.option("--near", metavar="NAME", help="Only nodes at most --hops edges away from this node or tensor.")
 @click.option("--hops", type=click.IntRange(min=1), help="For --near [default: 1].")
 @click.option("--tensors", is_flag=False, flag_value="*", metavar="[PATTERN]", help="List tensors, by name.")
-@click.option("--tensor", metavar="NAME", help="Tell all about one tensor, of weights their numbers too.")
+@click.option("--tensor", metavar="NAME", help="Show all details of one tensor, with the values of a weight.")
 @click.option(
-    "--export", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.npy", help="Write its numbers."
+    "--export", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.npy", help="Write the tensor's values."
 )
 @click.option("--initializers", is_flag=False, flag_value="*", metavar="[PATTERN]", help="List weights, by name.")
 @click.option("--dtype", multiple=True, metavar="WORD", help="Only weights of this element type.")
 @click.option("--larger-than", metavar="SIZE", help="Only weights of more bytes, such as 64MiB.")
 @click.option("--smaller-than", metavar="SIZE", help="Only weights of fewer bytes.")
-@click.option("--stored", type=click.Choice(["inline", "external", "sparse"]), help="Only weights stored so.")
+@click.option("--stored", type=click.Choice(["inline", "external", "sparse"]), help="Only weights stored this way.")
 @click.option("--constants", is_flag=True, help="List Constant nodes with the weights.")
 @click.option(
-    "--sort", type=click.Choice(["model", "size"]), default="model", help="Weights as in the model, or by size."
+    "--sort",
+    type=click.Choice(["model", "size"]),
+    default="model",
+    help="Order of weights: as in the model, or by size.",
 )
-@click.option("--stats", is_flag=True, help="Read the weights: their range, mean, zeros, NaN.")
+@click.option("--stats", is_flag=True, help="Read the weights, and show range, mean, zeros, NaN.")
 @click.option(
     "--group-by", type=click.Choice(_GROUPS), help="Count nodes, or weights by dtype, instead of listing them."
 )
@@ -83,7 +86,7 @@ def command(model: str, export: Path | None, outputs: Path, as_json: bool, **sai
     from ndld_flow import api
 
     if export is not None and said["tensor"] is None:
-        raise RequestError("--export needs --tensor NAME: which one to write")
+        raise RequestError("--export needs --tensor NAME, the tensor to write")
     found = api.inspect(model, _query(said), outputs=outputs, export=export)
     if as_json:
         print_json(found.model_dump(mode="json", exclude_none=True))
@@ -100,7 +103,7 @@ _WEIGHT_WORDS = ("dtype", "larger_than", "smaller_than", "stored")
 
 
 def _query(said: Mapping[str, Any]) -> Query:
-    """What the options ask. Raises `RequestError` for options that contradict each other."""
+    """Return the query of the options. Raises RequestError for options that contradict each other."""
     from ndld_flow.graph.edit.selection import NodeSelect
     from ndld_flow.graph.edit.tensor_selection import TensorSelect
     from ndld_flow.graph.inspect.inspect_model import Query
@@ -111,7 +114,7 @@ def _query(said: Mapping[str, Any]) -> Query:
     wants_nodes = said["nodes"] is not None or bool(nodes)
     _check_one(said, wants_nodes, wants_weights)
     if said["hops"] and not said["near"]:
-        raise RequestError("--hops needs --near NAME: how far from what")
+        raise RequestError("--hops needs --near NAME, where the distance starts")
     scope = {"scope": list(said["scope"])} if said["scope"] else {}
     if scope and not wants_weights:
         wants_nodes = True
@@ -141,14 +144,16 @@ def _check_one(said: Mapping[str, Any], nodes: bool, weights: bool) -> None:
     }
     several = [word for word, is_asked in asked.items() if is_asked]
     if len(several) > 1:
-        raise RequestError(f"ask for one thing at a time: {' and '.join(several)} are lists of their own")
+        raise RequestError(f"ask for one list at a time: {' and '.join(several)} are separate lists")
     if said["group_by"] and several and (several != ["nodes"] or said["group_by"] == "dtype"):
         what = "all weights" if said["group_by"] == "dtype" else "nodes"
-        raise RequestError(f"--group-by {said['group_by']} counts {what}: leave out what asks for {several[0]}")
+        raise RequestError(
+            f"--group-by {said['group_by']} counts {what}: leave out the options that select {several[0]}"
+        )
 
 
 def _select(kind: Any, said: Mapping[str, Any], pattern: str | None) -> Any:  # noqa: ANN401 - either selection
-    """A selection from options, as a recipe's JSON. Raises `RequestError` for a value that it does not take."""
+    """Return a selection from options, checked as a recipe's. Raises RequestError for an invalid value."""
     from pydantic import ValidationError
 
     try:
@@ -161,7 +166,7 @@ def _select(kind: Any, said: Mapping[str, Any], pattern: str | None) -> Any:  # 
 
 
 def _attributes(said: tuple[str, ...]) -> dict[str, Any]:
-    """`group=1`, `auto_pad=VALID`, `axis=null`."""
+    """Parse `group=1`, `auto_pad=VALID`, `axis=null`."""
     found: dict[str, Any] = {}
     for text in said:
         name, equals, value = text.partition("=")

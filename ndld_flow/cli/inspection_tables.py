@@ -1,4 +1,4 @@
-"""What was looked up in a model, on a terminal."""
+"""The results of `ndld-flow inspect` on a terminal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 
 def print_inspection(found: Inspection) -> None:
-    """Print whatever was asked for."""
+    """Print the results of a query."""
     wide_console().print(Group(*_parts(found)))
 
 
@@ -77,27 +77,27 @@ def _type(port: Port) -> str:
     return f"{port.dtype or '?'} {_shape(port.shape)}"
 
 
-def _summary(told: ModelSummary) -> Iterator[RenderableType]:
-    opsets = ", ".join(f"{short_name(domain, 40)} {version}" for domain, version in told.opsets.items())
-    by = f"; made by {short_name(told.producer, 60)}" if told.producer else ""
-    yield Text(f"opset {opsets}; IR version {told.ir_version}{by}", style="dim")
-    yield _section("inputs", _port_table(told.inputs))
-    yield _section("outputs", _port_table(told.outputs))
-    yield _section(f"{count(told.node_count)} nodes", Text(_counts(told.nodes_by_type)))
-    if told.precisions:
-        yield _section("asked precisions", Text(_counts(told.precisions)))
-    if told.weights_by_dtype:
-        yield _section("weights", _weight_table(told.weights_by_dtype))
-        yield _section("largest", _tensor_table(told.largest))
-    for title, names in (("subgraph", told.subgraphs), ("function", told.functions)):
+def _summary(summary: ModelSummary) -> Iterator[RenderableType]:
+    opsets = ", ".join(f"{short_name(domain, 40)} {version}" for domain, version in summary.opsets.items())
+    by = f"; made by {short_name(summary.producer, 60)}" if summary.producer else ""
+    yield Text(f"opset {opsets}; IR version {summary.ir_version}{by}", style="dim")
+    yield _section("inputs", _port_table(summary.inputs))
+    yield _section("outputs", _port_table(summary.outputs))
+    yield _section(f"{count(summary.node_count)} nodes", Text(_counts(summary.nodes_by_type)))
+    if summary.precisions:
+        yield _section("precision constraints", Text(_counts(summary.precisions)))
+    if summary.weights_by_dtype:
+        yield _section("weights", _weight_table(summary.weights_by_dtype))
+        yield _section("largest", _tensor_table(summary.largest))
+    for title, names in (("subgraph", summary.subgraphs), ("function", summary.functions)):
         if names:
             plural = "s" if len(names) > 1 else ""
-            yield _section(f"{count(len(names))} {title}{plural}", bodies_table(names, told.nodes_by_graph))
-    if told.files:
-        yield _section("external data", _file_table(told))
-    if told.metadata:
+            yield _section(f"{count(len(names))} {title}{plural}", bodies_table(names, summary.nodes_by_graph))
+    if summary.files:
+        yield _section("external data", _file_table(summary))
+    if summary.metadata:
         yield _section(
-            "metadata", Text("\n".join(f"{short_name(k)}: {short_name(v)}" for k, v in told.metadata.items()))
+            "metadata", Text("\n".join(f"{short_name(k)}: {short_name(v)}" for k, v in summary.metadata.items()))
         )
 
 
@@ -108,9 +108,9 @@ def _port_table(ports: Sequence[Port]) -> Table:
     return table
 
 
-def _file_table(told: ModelSummary) -> Table:
+def _file_table(summary: ModelSummary) -> Table:
     table = _table("", "", "")
-    for file in told.files:
+    for file in summary.files:
         table.add_row(_name(file.location), size(file.size_bytes), f"{count(file.tensors)} tensors")
     return table
 
@@ -149,7 +149,7 @@ def _attributes(node: InspectedNode, most: int) -> str:
 
 def _one_node(node: InspectedNode) -> Group:
     about = f" in {short_name(node.scope)}" if node.scope else ""
-    asked = f", asked to be {short_name(node.precision, 20)}" if node.precision else ""
+    asked = f"; precision constraint {short_name(node.precision, 20)}" if node.precision else ""
     parts: list[RenderableType] = [
         Text(f"{short_name(node.name)}: {short_name(node.op_type)}{about}{asked}", style="bold")
     ]
@@ -198,8 +198,8 @@ def _tensor_table(tensors: Sequence[InspectedTensor]) -> Table:
 def _number_cells(numbers: Numbers | None) -> list[str]:
     if numbers is None:
         return ["-"] * 6
-    told = [_number(value) for value in (numbers.minimum, numbers.maximum, numbers.mean, numbers.std)]
-    return [*told, count(numbers.zeros), count(numbers.nans + numbers.infinities)]
+    cells = [_number(value) for value in (numbers.minimum, numbers.maximum, numbers.mean, numbers.std)]
+    return [*cells, count(numbers.zeros), count(numbers.nans + numbers.infinities)]
 
 
 def _number(value: float | None) -> str:

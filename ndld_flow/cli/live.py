@@ -1,4 +1,4 @@
-"""A run on a terminal: one line for each step, the working ones with a bar."""
+"""A run on a terminal: one line for each step, with a bar while it runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MARKS = {
 
 
 class LiveDisplay:
-    """Listens to a run's events and draws them; finished steps scroll up and stay."""
+    """A listener that draws a run's events; the lines of finished steps stay."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
@@ -53,9 +53,9 @@ class LiveDisplay:
             transient=True,
         )
         self.tasks: dict[str, TaskID] = {}
-        """Bars of the steps at work; steps that take turns work at the same time."""
+        """Bars of the running steps; steps that take turns run at the same time."""
         self.points: TaskID | None = None
-        """The bar of a sweep's points: there, points get lines, and their steps only bars."""
+        """The bar of a sweep's points. In a sweep, points get lines, and their steps only bars."""
         self.point_count: int | None = None
         self._listeners: dict[type[Event], Callable[[Any], None]] = {
             RunStarted: self._begin_run,
@@ -81,9 +81,9 @@ class LiveDisplay:
         self.progress.stop()
 
     def __call__(self, event: Event) -> None:
-        tell = self._listeners.get(type(event))
-        if tell is not None:
-            tell(event)
+        listener = self._listeners.get(type(event))
+        if listener is not None:
+            listener(event)
 
     def _begin_run(self, event: RunStarted) -> None:
         self.width = max(len(name) for name in event.steps)

@@ -9,25 +9,25 @@ import click
 from ndld_flow.base.text import escaped_json
 from ndld_flow.cli.options import json_option, outputs_option
 
-HELP = """Learn which differences mean nothing on this machine.
+HELP = """Learn how much measurements vary on this machine.
 
-A model is compared with itself again and again, in turns as recipes measure. What these comparisons differ by is kept
-in outputs/noise/, and `ndld-flow compare` lets no smaller difference count for profiles of this machine.
+A model is compared with itself repeatedly, measured in turns as in recipes. The differences are kept in outputs/noise/,
+and `ndld-flow compare` ignores smaller differences between profiles of this machine.
 
 \b
   ndld-flow noise
   ndld-flow noise model.onnx threads=1 'inputs.x.shape=[1,3,640,640]'
 
-Best learned on a model like yours, at the hour and under the load at which you measure; a few minutes.
+Use a model like yours, at the usual time and load of your measurements. It takes a few minutes.
 """
 
 
-@click.command("noise", help=HELP, short_help="Learn which differences mean nothing on this machine.")
+@click.command("noise", help=HELP, short_help="Learn how much measurements vary on this machine.")
 @click.argument("model", required=False)
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--comparisons", "-n", type=click.IntRange(3, 200), default=8, show_default=True,
-    help="How often to compare; each takes five process runs a side. Twelve rounds of alternating passes follow.",
+    help="Number of comparisons, of five process runs a side each. Twelve rounds of alternating passes follow.",
 )  # fmt: skip
 @outputs_option
 @json_option
@@ -44,17 +44,16 @@ def command(model: str | None, settings: tuple[str, ...], comparisons: int, outp
         click.echo(escaped_json(found.to_json()), nl=False)
         return
     with choose_listener(as_json=False) as listener:
-        tell = leave_out_end(listener)
-        found = api.noise(model, settings, comparisons=comparisons, outputs=outputs, listener=tell)
+        found = api.noise(model, settings, comparisons=comparisons, outputs=outputs, listener=leave_out_end(listener))
     ratios = sorted(abs(sample.ratio - 1) for sample in found.samples)
     click.echo(f"{len(found.samples)} comparisons of {found.model} with itself: up to {share(ratios[-1])} apart")
     click.echo(
-        f"differences of {found.metric} up to {share(found.threshold)} are this machine's own; with one process run a "
-        f"side, up to {share(found.single_run_threshold)}"
+        f"differences of {found.metric} up to {share(found.threshold)} are noise on this machine; with one process run "
+        f"a side, up to {share(found.single_run_threshold)}"
     )
     click.echo(f"process runs vary by {share(found.run_cov)}; kept in {outputs / 'noise'}, `compare` uses it")
     if found.rounds_spread is not None:
         click.echo(
             f"rounds vary by {share(found.rounds_spread)} at most (95 % confidence); `compare_profiles` assumes 1 % or "
-            "more, and this where its setting `noise` names the file"
+            "more, and this value if its setting `noise` names the file"
         )

@@ -11,16 +11,16 @@ from ndld_flow.cli.options import json_option, print_json
 
 HELP = """Explain an operator of any opset, or list them by family.
 
-ONNX's operators and ONNX Runtime's own are told from the installed libraries; nothing is fetched.
+Operators of ONNX and of ONNX Runtime are read from the installed libraries; nothing is downloaded.
 
 \b
   ndld-flow ops                              all, by family
   ndld-flow ops Clip                         inputs, outputs, attributes, and what each version changed
-  ndld-flow ops Clip --opset 10              as a model of opset 10 sees it
+  ndld-flow ops Clip --opset 10              its version in a model of opset 10
   ndld-flow ops com.microsoft::FusedConv
-  ndld-flow ops --search "group norm"        by words of the name and the doc
+  ndld-flow ops --search "group norm"        by words of its name and documentation
   ndld-flow ops --domain ai.onnx.ml --category normalisation
-  ndld-flow ops --model model.onnx           what a model uses, and whether newer versions exist
+  ndld-flow ops --model model.onnx           the operators of a model, and whether newer versions exist
 
 Families are those of `draw`: convolution, matmul, activation, normalisation, elementwise, shape, reduce, control,
 quantisation, other.
@@ -29,11 +29,11 @@ quantisation, other.
 
 @click.command("ops", help=HELP, short_help="Explain an operator of any opset, or list them by family.")
 @click.argument("name", required=False, default="", metavar="[OPERATOR]")
-@click.option("--opset", type=click.IntRange(min=1), help="As a model of this opset sees them.")
+@click.option("--opset", type=click.IntRange(min=1), help="Show the versions of this opset.")
 @click.option("--domain", metavar="DOMAIN", help="ai.onnx, ai.onnx.ml, com.microsoft, ...")
 @click.option("--category", default="", metavar="FAMILY", help="Only one family.")
-@click.option("--search", default="", metavar="WORDS", help="Only what has these words in its name or doc.")
-@click.option("--model", type=click.Path(path_type=Path), metavar="MODEL", help="Only what this model uses.")
+@click.option("--search", default="", metavar="WORDS", help="Only operators with these words in name or documentation.")
+@click.option("--model", type=click.Path(path_type=Path), metavar="MODEL", help="Only operators of this model.")
 @json_option
 def command(
     name: str,
@@ -48,7 +48,7 @@ def command(
     from ndld_flow.cli.explain_operator import describe_operator, explain_operators, list_operators
 
     if as_json:
-        print_json([describe_operator(one) for one in found])
+        print_json([describe_operator(operator) for operator in found])
     elif name:
         click.echo(explain_operators(found))
     else:

@@ -15,16 +15,16 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class NamedPath(click.Path):
-    """A path to write to. An empty one is refused: that is what a shell makes of a variable which is not set."""
+    """A path to write to. The empty path, which a shell makes of an unset variable, is refused."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - as click's
         if not str(value):
-            self.fail("it is empty. Give a name; this folder is `.`", param, ctx)
+            self.fail("the path is empty; the current directory is `.`", param, ctx)
         return super().convert(value, param, ctx)
 
 
 def outputs_option(command: Command) -> Command:
-    """`--outputs DIR`."""
+    """Add `--outputs DIR`."""
     return click.option(
         "--outputs",
         "-o",
@@ -37,26 +37,26 @@ def outputs_option(command: Command) -> Command:
 
 
 def json_option(command: Command) -> Command:
-    """`--json`."""
+    """Add `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
 
 
 def recipe_options(command: Command) -> Command:
-    """What `run` and `plan` take."""
+    """Add the arguments and options of `run` and `plan`."""
     for option in (
         click.option(
             "--multirun",
             "-m",
             is_flag=True,
-            help="Sweep over what has several values: -m steps.speed.threads=1,2,4; also =range(1,9), =choice(a,b).",
+            help="Sweep over settings with several values: steps.speed.threads=1,2,4; also range(1,9), choice(a,b).",
         ),
         click.option(
             "--trust",
             is_flag=True,
-            help="Allow code that the recipe names: `steps_from:`, plugins, libraries, engines'.",
+            help="Allow code that the recipe names: `steps_from:`, plugins, libraries, engines.",
         ),
         click.option(
-            "--force", "-f", multiple=True, metavar="STEP", help="Run this step though nothing changed (or `all`)."
+            "--force", "-f", multiple=True, metavar="STEP", help="Run this step (or `all`) even if nothing changed."
         ),
         click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]..."),
         click.argument("recipe", type=click.Path(path_type=Path), metavar="RECIPE.yaml"),
@@ -66,29 +66,29 @@ def recipe_options(command: Command) -> Command:
 
 
 def sweep_options(command: Command) -> Command:
-    """What `run` takes for sweeps."""
+    """Add the options of `run` for sweeps."""
     for option in (
         click.option(
             "--jobs",
             "-j",
             type=click.IntRange(min=1),
             metavar="N",
-            help="Of a sweep: N worker processes for steps that do not measure [default: all in this process].",
+            help="Sweeps: N worker processes for steps that do not measure [default: none].",
         ),
         click.option(
-            "--ray", default="", metavar="ADDRESS", help="Of a sweep: Ray does the steps: auto, HOST:PORT, local."
+            "--ray", default="", metavar="ADDRESS", help="Sweeps: run the steps on Ray: auto, HOST:PORT, local."
         ),
         click.option(
             "--remote-store",
             default="",
             metavar="URL",
-            help="With --ray, where its machines share no folder: s3://, gs://, ... between them.",
+            help="With --ray, a store that all machines reach, if they share no folder: s3://, gs://, ...",
         ),
         click.option(
             "--apply",
             type=click.Path(dir_okay=False, path_type=Path),
             metavar="BEST.yaml",
-            help="Of a sweep: write the best point's settings as a plain recipe, without `sweep:`.",
+            help="Sweeps: write the best point as a plain recipe, without `sweep:`.",
         ),
     ):
         command = option(command)
@@ -96,19 +96,19 @@ def sweep_options(command: Command) -> Command:
 
 
 def files_option(command: Command) -> Command:
-    """`--from FILE.py`: steps of one's own."""
+    """Add `--from FILE.py`, for the user's own steps."""
     return click.option(
         "--from",
         "files",
         multiple=True,
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         metavar="FILE.py",
-        help="A Python file with a step of your own (its code is run).",
+        help="A Python file with a step of your own (its code runs).",
     )(command)
 
 
 def rules_options(command: Command) -> Command:
-    """`--allow`, `--metric`, `--threshold`: which differences count."""
+    """Add `--allow`, `--metric` and `--threshold`, which define the differences that count."""
     for option in (
         click.option("--threshold", "-t", metavar="SHARE", help="Relative difference that counts [default: 3 %]."),
         click.option("--metric", "-m", metavar="METRIC", help="The metric that decides [default: latency.min]."),
@@ -117,7 +117,7 @@ def rules_options(command: Command) -> Command:
             "-a",
             multiple=True,
             metavar="WHAT",
-            help="Compare although this differs: hardware, batch, ...; `unknown`: although it was not recorded.",
+            help="Compare despite this difference: hardware, batch, ...; `unknown`: despite unrecorded circumstances.",
         ),
     ):
         command = option(command)
@@ -125,5 +125,5 @@ def rules_options(command: Command) -> Command:
 
 
 def print_json(value: object) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document on standard output."""
     click.echo(escaped_json(json.dumps(value, indent=1, ensure_ascii=False)))

@@ -30,7 +30,7 @@ class PlainLines:
             count = "" if event.point_count is None else f" of at most {event.point_count} points"
             print(f"{event.recipe}: sweep{count}, {event.method}", flush=True)
         elif self._sweeps and isinstance(event, StepStarted | StepFinished):
-            return  # a sweep has a hundred points with ten steps each: points are told, their steps are not
+            return  # a sweep may have thousands of steps: only its points are printed
         elif isinstance(event, PointFinished):
             print(f"point {event.number}: {event.outcome}: {describe_point(event)}", flush=True)
         elif isinstance(event, SweepFinished):

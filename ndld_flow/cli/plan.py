@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ndld_flow.step import Foresight
 
 
-@click.command("plan", short_help="Say what a run would do, and why, without doing it.")
+@click.command("plan", short_help="Show what a run would do, and why, without running it.")
 @recipe_options
 @outputs_option
 @json_option
@@ -28,13 +28,14 @@ def command(
     outputs: Path,
     as_json: bool,
 ) -> int:
-    """Say what a run would do, and why, without doing it.
+    """Show what a run would do, and why, without running it.
 
-    A step that reads another step which will run is expected to run too; should that one make the same as before, the
-    run reuses it after all. Steps that depend on what is installed say what they would do here; `release=10.8` and the
-    like plans an engine for a TensorRT that is not here. Exit code 2 when a release cannot do what a step asks of it.
+    A step that reads another step which will run is expected to run too; if the other step produces the same artifact
+    as before, the run reuses this one after all. Steps that depend on installed libraries show what they would do on
+    this machine; a setting such as `release=10.8` plans an engine for a TensorRT that is not installed. The exit code
+    is 2 if a release cannot carry out a step's settings.
 
-    Of a sweep: its points, which steps they share, what is there already, and how long the rest may take.
+    For a sweep: its points, the steps that they share, finished steps, and how long the rest may take.
     """
     from ndld_flow.runner.events import ignore
     from ndld_flow.runner.run_request import plan_request
@@ -46,10 +47,10 @@ def command(
 
         print_json(plan_document(planned)) if as_json else show_plan(planned)
         return 0
-    return _tell(planned, as_json)
+    return _print(planned, as_json)
 
 
-def _tell(decisions: Sequence[Decision], as_json: bool) -> int:
+def _print(decisions: Sequence[Decision], as_json: bool) -> int:
     foreseen = [decision.step.step.foresee().of_step(decision.step.name) for decision in decisions]
     if as_json:
         print_json([_row(decision, seen) for decision, seen in zip(decisions, foreseen, strict=True)])

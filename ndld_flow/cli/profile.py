@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from ndld_flow.profiles.diagnose.triage import Triage
     from ndld_flow.runner.profile_model import Profiled
 
-HELP = """Measure one model, and say where its time goes.
+HELP = """Measure one model, and show where its time goes.
 
-No recipe is needed: settings are those of the step `profile` (`ndld-flow steps profile` lists them), and the model's
-inputs.
+No recipe is needed. The settings are those of the step `profile` (`ndld-flow steps profile` lists them) and the
+model's inputs.
 
 \b
   ndld-flow profile model.onnx
@@ -27,16 +27,16 @@ inputs.
   ndld-flow profile model.onnx backend=tensorrt engine.fp16=true
 
 With `backend=tensorrt` or `backend=tensorrt_rtx` an engine is built first; `engine.KEY=VALUE` are settings of the step
-`build_engine`. An engine that is there already is named by `engine_file=FILE`.
+`build_engine`. `engine_file=FILE` measures an existing engine.
 
-MODEL is a path, `package:...` or `pypi:...`, as a recipe's; or a profile that is there already (profile.json, exports
-of trtexec, a TREx folder, ONNX Runtime's profile), which is then not measured but explained.
+MODEL is a path, `package:...` or `pypi:...`, as in a recipe; or an existing profile (profile.json, exports of trtexec,
+a TREx folder, ONNX Runtime's profile), which is explained and not measured.
 
-It is measured anew each time, and kept as a run: `ndld-flow compare` and `ndld-flow report` know it.
+The model is measured again each time and kept as a run, which `ndld-flow compare` and `ndld-flow report` accept.
 """
 
 
-@click.command("profile", help=HELP, short_help="Measure one model, and say where its time goes.")
+@click.command("profile", help=HELP, short_help="Measure one model, and show where its time goes.")
 @click.argument("model")
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @outputs_option
@@ -66,12 +66,12 @@ def _measure(model: str, settings: tuple[str, ...], outputs: Path, *, quiet: boo
     typed = ("ndld-flow", *sys.argv[1:])
     if quiet:
         return profile_model(model, settings, outputs=outputs, command=typed)
-    with choose_listener(as_json=False) as listener:  # the triage says more than the verdict of a run with one step
+    with choose_listener(as_json=False) as listener:  # the triage replaces the verdict of a run with one step
         return profile_model(model, settings, outputs=outputs, command=typed, listener=leave_out_end(listener))
 
 
 def _plain(found: Triage) -> dict[str, object]:
-    """The triage for programs; its layers are told by their positions in the profile."""
+    """Return the triage as data; its layers are positions in the profile."""
     return {
         "layers_ms": found.layers_ms,
         "top": [{"layer": top.position, "median_ms": top.median_ms, "share": top.share} for top in found.top],

@@ -1,4 +1,4 @@
-"""What a run shows while it works: a live display, plain lines, or JSON events."""
+"""The progress of a run: a live display, plain lines, or JSON events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ndld_flow.runner.events import Event, Listener, RunFinished
 
 @contextlib.contextmanager
 def choose_listener(*, as_json: bool) -> Iterator[Listener]:
-    """JSON events when asked for, a live display on a terminal, plain lines elsewhere."""
+    """Return the listener for JSON events, or a live display on a terminal, or plain lines elsewhere."""
     if as_json:
         yield lambda event: print(escaped_json(event.model_dump_json()), flush=True)
     elif sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
@@ -28,10 +28,10 @@ def choose_listener(*, as_json: bool) -> Iterator[Listener]:
 
 
 def leave_out_end(listener: Listener) -> Listener:
-    """For verbs that end a run with words of their own."""
+    """Return a listener without the end of the run, for verbs that print their own."""
 
-    def tell(event: Event) -> None:
+    def listen(event: Event) -> None:
         if not isinstance(event, RunFinished):
             listener(event)
 
-    return tell
+    return listen

@@ -10,17 +10,17 @@ import click
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.cli.options import json_option, outputs_option, recipe_options, sweep_options
 
-HELP = """Run a recipe; what is done already is not done again.
+HELP = """Run a recipe; finished work is reused.
 
-Settings are changed on the spot in Hydra's grammar:
+Overrides change settings in Hydra's grammar:
 
 \b
   ndld-flow run pipelines/quickstart.yaml steps.speed.passes=500
   ndld-flow run pipelines/quickstart.yaml '~steps.lint'
   ndld-flow run my.yaml +steps.check.step=lint
 
-A recipe with `sweep:` is run at many points, and so is any recipe with -m; what points share is done once, and a sweep
-that was cut off goes on where it was:
+A recipe with `sweep:` runs at many points, and so does any recipe with -m. Steps that points share run once, and an
+interrupted sweep continues where it stopped:
 
 \b
   ndld-flow run pipelines/sweep_cpu.yaml --apply best.yaml
@@ -29,9 +29,9 @@ that was cut off goes on where it was:
   ndld-flow run my.yaml '~sweep'
 
 The run's folder (report.html, run.json, each step's files) is written below outputs/runs/, a sweep's below
-outputs/sweeps/, and `latest` points to the newest. Exit code 1 means that the work was completed and a check, gate or
-step failed; of a sweep, that no point passed. Exit code 4 means that nothing failed, but a comparison stayed undecided
-though it was measured up to its limit; of a sweep, that no point passed and one stayed undecided.
+outputs/sweeps/, and `latest` points to the newest. Exit code 1 means that the run finished and a check, gate or step
+failed; for a sweep, that no point passed. Exit code 4 means that nothing failed, but a comparison stayed undecided at
+the limit of its measurements; for a sweep, that no point passed and one stayed undecided.
 """
 
 

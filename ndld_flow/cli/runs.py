@@ -15,7 +15,7 @@ _COLOURS = {"passed": "green", "failed": "red", "inconclusive": "yellow"}
 
 
 def _word(run: RunSummary) -> str:
-    """`passed`, `FAILED`, `KILLED in speed`."""
+    """Format a run's outcome: `passed`, `FAILED`, `KILLED in speed`."""
     ending = ENDINGS[run.outcome]
     word = "passed" if run.outcome == "passed" else ending.headline
     where = f" in {' and '.join(run.failed_in)}" if run.failed_in else ""
@@ -27,13 +27,13 @@ def _word(run: RunSummary) -> str:
 @outputs_option
 @json_option
 def command(recipe: str, outputs: Path, as_json: bool) -> None:
-    """List runs and sweeps, newest first, each with its outcome; with RECIPE only those of one recipe."""
+    """List runs and sweeps, newest first, each with its outcome; with RECIPE, only those of one recipe."""
     found = api.runs(recipe, outputs=outputs)
     if as_json:
         print_json([run.model_dump(mode="json") for run in found])
         return
     if not found:
-        click.echo(f"no runs in {outputs}/runs yet; `ndld-flow run RECIPE.yaml` makes one")
+        click.echo(f"no runs in {outputs}/runs yet; `ndld-flow run RECIPE.yaml` creates one")
     width = max((len(run.run) for run in found), default=0)
     for run in found:
         if run.damage:

@@ -54,7 +54,7 @@ def _describe(name: str, types: Sequence[StepType]) -> dict[str, Any]:
 
 
 def _find(name: str, types: Sequence[StepType]) -> tuple[StepType, type[BaseModel] | None]:
-    """A step, and what its settings name: `edit.rename_nodes` is an operation of the step `edit`."""
+    """Return a step, and the part that its settings name: `edit.rename_nodes` is an operation of the step `edit`."""
     word, _, part = name.partition(".")
     found = next((found for found in types if found.name == word), None)
     if found is None:
@@ -63,5 +63,5 @@ def _find(name: str, types: Sequence[StepType]) -> tuple[StepType, type[BaseMode
         raise click.UsageError(f"there is no step {name!r}; {hint}")
     parts = found.cls.parts()
     if part and part not in parts:
-        raise click.UsageError(f"{word} has no {part!r}; {suggest(part, parts) or 'its settings name nothing'}")
+        raise click.UsageError(f"{word} has no {part!r}; {suggest(part, parts) or 'it has no parts'}")
     return found, parts[part] if part else None

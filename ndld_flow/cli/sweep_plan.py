@@ -1,4 +1,4 @@
-"""What `ndld-flow plan` shows of a sweep."""
+"""The plan of a sweep, for `ndld-flow plan`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_SHOWN = 12
 
 
 def plan_document(plan: SweepPlan) -> dict[str, Any]:
-    """A sweep's plan as JSON."""
+    """Return a sweep's plan as JSON."""
     return {
         "method": plan.sweep.section.method,
         "point_count": plan.point_count,
@@ -36,7 +36,7 @@ def plan_document(plan: SweepPlan) -> dict[str, Any]:
 
 
 def show_plan(plan: SweepPlan) -> None:
-    """A sweep's plan for people."""
+    """Print a sweep's plan for people."""
     for line in _lines(plan):
         click.echo(line)
 
@@ -50,7 +50,7 @@ def _lines(plan: SweepPlan) -> Iterator[str]:
     width = max((len(one.name) for one in plan.steps), default=0)
     for one in plan.steps:
         shared = f", shared by {one.uses} points" if one.distinct < one.uses else ""
-        there = f", {one.there} there already" if one.there else ""
+        there = f", {one.there} finished" if one.there else ""
         different = "once" if one.distinct == 1 else f"{one.distinct} times"
         yield f"{one.name:<{width}}  {different}{shared}{there}"
     yield _work(plan)
@@ -59,8 +59,8 @@ def _lines(plan: SweepPlan) -> Iterator[str]:
 def _work(plan: SweepPlan) -> str:
     todo = sum(one.distinct - one.there for one in plan.steps)
     if not todo:
-        told = f"points {', '.join(map(str, plan.again))}" if plan.again else ""
-        return f"the best are to be measured again: {told}" if told else "nothing to do"
+        points = f"points {', '.join(map(str, plan.again))}" if plan.again else ""
+        return f"the best will be measured again: {points}" if points else "nothing to do"
     took = f", {plan.estimate.said}" if plan.estimate is not None else ""
     then = "; then the best are measured again" if plan.again is None else ""
     return f"{todo} steps to run for {len(plan.points)} points{took}{then}"
@@ -71,7 +71,7 @@ def _headline(plan: SweepPlan) -> str:
     if plan.point_count == len(plan.points):
         count = f"{len(plan.points)} points"
     excluded = f", {plan.excluded_count} excluded" if plan.excluded_count else ""
-    later = "" if plan.point_count == len(plan.points) else f"; {len(plan.points)} of them are known before it begins"
+    later = "" if plan.point_count == len(plan.points) else f"; {len(plan.points)} of them are known in advance"
     return f"{plan.sweep.section.method}: {count}{excluded}{later}"
 
 

@@ -1,4 +1,4 @@
-"""A profile at a glance, on a terminal: the slowest layers, time by type, what it is bound by, what to try."""
+"""The summary of a profile on a terminal: the slowest layers, time by type, its bound, and what to try."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _INSIGHTS = 5
 
 
 def print_triage(title: str, profile: Profile, triage: Triage) -> None:
-    """Print everything a person wants to know first, under what was measured as a person calls it."""
+    """Print the summary of a profile under a title."""
     wide_console().print(Group(*_parts(title, profile, triage)))
 
 
 def wide_console() -> Console:
-    """The terminal as it is; a pipe or a log has no width, and tables need some."""
+    """Return a console of the terminal's width, or of 120 columns for a pipe or a log, which have none."""
     console = _Console(highlight=False)
     return console if console.is_terminal else _Console(highlight=False, width=120)
 
 
 class _Console(Console):
-    """Rich ends with exit code 1 when the reader goes away, as in `| head`; we end as all of our verbs do."""
+    """A console that raises BrokenPipeError if the reader goes away (`| head`); rich would exit with code 1."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -71,8 +71,10 @@ def _about(profile: Profile, layers_ms: float) -> Iterator[str]:
         yield _measured(profile)
     if layers_ms and profile.runs:
         part = layers_ms / profile.latency.median_ms if profile.latency.median_ms else 0.0
-        told = f"{share(part)} of the latency" if part <= 1 else "more than the latency: the profiler slows them down"
-        yield f"layers {milliseconds(layers_ms)} together, {told}"
+        relation = (
+            f"{share(part)} of the latency" if part <= 1 else "more than the latency: the profiler slows them down"
+        )
+        yield f"layers {milliseconds(layers_ms)} in total, {relation}"
     shares = profile.tensor_cores
     if shares is not None:
         yield (
@@ -119,10 +121,10 @@ def _group_table(groups: Sequence[LayerGroup]) -> Table:
 
 
 def _counts(groups: Sequence[LayerGroup]) -> str:
-    """`69 float16, 3 float32`: layers that nobody timed."""
+    """Format counts of layers without times: `69 float16, 3 float32`."""
     ordered = sorted(groups, key=lambda group: -group.count)
-    told = ", ".join(f"{count(group.count)} {short_name(group.name, 44)}" for group in ordered[:_TYPES])
-    return told + (f" and {len(ordered) - _TYPES} more types" if len(ordered) > _TYPES else "")
+    counts = ", ".join(f"{count(group.count)} {short_name(group.name, 44)}" for group in ordered[:_TYPES])
+    return counts + (f" and {len(ordered) - _TYPES} more types" if len(ordered) > _TYPES else "")
 
 
 def _table(*texts: str) -> Table:

@@ -14,10 +14,10 @@ from ndld_flow.cli.options import json_option, outputs_option, print_json
 @outputs_option
 @json_option
 def command(outputs: Path, as_json: bool) -> int:
-    """Check every stored artifact against its digest, reading all of it, and its copies in the folders of runs.
+    """Read every stored artifact and its copies in run folders, and check them against their digests.
 
-    What is damaged in the store is set aside and made again by the next run that needs it. Exit code 1 when anything
-    was damaged.
+    A damaged artifact is set aside, and the next run that needs it computes it again. The exit code is 1 if anything is
+    damaged.
     """
     found = api.verify(outputs=outputs)
     if as_json:
@@ -27,11 +27,13 @@ def command(outputs: Path, as_json: bool) -> int:
         for digest in found.damaged:
             click.echo(f"damaged, set aside in {outputs}/store/damaged: {digest}")
         for key in found.damaged_records:
-            click.echo(f"a record that cannot be read, set aside in {outputs}/store/damaged: {key}")
+            click.echo(f"unreadable record, set aside in {outputs}/store/damaged: {key}")
         for copy in found.damaged_copies:
-            click.echo(f"damaged in the folder of a run: {copy}")
+            click.echo(f"damaged in a run folder: {copy}")
         if found.damaged_copies:
-            click.echo("run its recipe again for a whole folder; `gc --keep` removes the damaged one, or you do")
+            click.echo(
+                "run the recipe again for an intact folder; `gc --keep` deletes the damaged one, or delete it yourself"
+            )
         if found.all_well:
-            click.echo("all as they were stored")
+            click.echo("all artifacts match their digests")
     return 0 if found.all_well else 1

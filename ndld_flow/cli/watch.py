@@ -1,6 +1,6 @@
-"""Verbs that read a model are done by a child process: should native code crash on the model, somebody is left to tell.
+"""Verbs that read a model run in a child process, so that a crash of native code is reported.
 
-Steps of a run have worker processes of their own; see `runner/executors`.
+Steps of a run have worker processes; see `runner/executors`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import click
 from ndld_flow.base.one_process import is_one_process
 
 READING_MODELS = frozenset({"inspect", "diff", "draw", "init", "ops", "plan"})
-_HEARD_S = 0.3
-"""On a terminal the child hears Ctrl-C as well: by then it has."""
+_SIGNAL_DELAY_S = 0.3
+"""On a terminal the child receives Ctrl-C too; wait this long before it is sent again."""
 
 
 def watch_verb(arguments: Sequence[str]) -> None:
-    """Return in a child process, where the verb reads models; this one ends as the child does.
+    """Return in a child process if the verb reads models; this process then exits with the child's code.
 
-    Returns at once for other verbs, where processes cannot fork, and where all is to be done in one process.
+    Returns at once for other verbs, on systems without fork, and if all work stays in one process.
     """
     verb = next((argument for argument in arguments if not argument.startswith("-")), "")
     if is_one_process() or verb not in READING_MODELS or not hasattr(os, "fork"):
@@ -40,13 +40,13 @@ def watch_verb(arguments: Sequence[str]) -> None:
 def _wait(verb: str, child: int) -> int:
     """Return the child's exit code, or that of a killed worker."""
 
-    def hand_on(number: int, frame: FrameType | None) -> None:
+    def forward(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT:
-            time.sleep(_HEARD_S)
-        os.kill(child, number)  # nobody has buried it yet
+            time.sleep(_SIGNAL_DELAY_S)
+        os.kill(child, number)  # not reaped yet
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, hand_on)
+        signal.signal(number, forward)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code >= 0:
         return code
@@ -56,7 +56,7 @@ def _wait(verb: str, child: int) -> int:
     click.echo(
         f"error: {verb}: the process that read the model was killed by {name_signal(-code) or -code}. A library "
         "crashed on this model, or it ran out of memory; nothing was changed. `ndld-flow run` with the step `lint` may "
-        "find what is wrong with it.",
+        "find the cause.",
         err=True,
     )
     return KilledError.exit_code

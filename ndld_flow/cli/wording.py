@@ -1,4 +1,4 @@
-"""The sentences that end a step and a run, shared by the live display and the plain lines."""
+"""The lines at the end of a step and a run, shared by the live display and the plain lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ndld_flow.runner.events import RunFailed, RunFinished, StepFinished
 
 
 def describe_step_end(event: StepFinished) -> str:
-    """`half: done in 0.82 s: fp16: 326 nodes`."""
+    """Describe the end of a step: `half: done in 0.82 s: fp16: 326 nodes`."""
     if event.outcome == "skipped":
         return f"{event.name}: skipped, {event.reason}"
     how = "reused" if event.outcome == "reused" else f"{event.outcome} in {event.wall_s:.2f} s"
@@ -18,22 +18,22 @@ def describe_step_end(event: StepFinished) -> str:
 
 
 def describe_failure(event: RunFailed) -> list[str]:
-    """The outcome, the step, and where the report is; the error itself is printed last."""
+    """Describe a failed run: outcome, step and report. The error itself is printed last."""
     steps = f" in step {' and '.join(event.steps)}" if event.steps else ""
     return [f"{ENDINGS[event.outcome].headline} {event.run}{steps}", f"report {event.report}"]
 
 
 def describe_end(event: RunFinished) -> list[str]:
-    """The verdict's lines and where the report is; for a run with nothing to do, which run has it all."""
+    """Describe the end of a run: its verdict and its report, or the run that it reuses."""
     if event.nothing_to_do:
         word = "passed" if event.passed else "was INCONCLUSIVE" if event.exit_code == 4 else "FAILED"
-        head = f"nothing to do: run {event.run} has all of this and {word} ({event.wall_s:.2f} s)"
+        head = f"nothing to do: run {event.run} has all of these results and {word} ({event.wall_s:.2f} s)"
         return [head, *_failed_gates(event), f"report {event.report}"]
     return [*event.verdict, *_failed_gates(event), f"report {event.report}"]
 
 
 def _failed_gates(event: RunFinished) -> list[str]:
-    """`gate failed: agree.cosine >= 0.999: measured 0.981, limit 0.999`, for each."""
+    """Return a line for each failed gate: `gate failed: agree.cosine >= 0.999: measured 0.981, limit 0.999`."""
     return [
         f"gate failed: {gate.gate}: measured {quantity(gate.left, gate.unit)}, limit {quantity(gate.right, gate.unit)}"
         for gate in event.gates
