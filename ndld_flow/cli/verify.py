@@ -14,7 +14,7 @@ from ndld_flow.cli.options import json_option, outputs_option, print_json
 @outputs_option
 @json_option
 def command(outputs: Path, as_json: bool) -> int:
-    """Read every stored artifact and its copies in run folders, and check them against their digests.
+    """Check every stored artifact against its digest, and its copies in run folders too.
 
     A damaged artifact is set aside, and the next run that needs it computes it again. The exit code is 1 if anything is
     damaged.

@@ -51,7 +51,7 @@ def _open(path: Path, text: str, overrides: Sequence[str] = ()) -> Variations:
 
 
 def _edit(text: str, own: Variations, wanted: Variations, changes: Changes) -> str:
-    """The text without its sweep, with what overrides change in the recipe's own values, then with changes."""
+    """Return the text without its sweep, with the overrides of the recipe's own values and with the changes."""
     if "sweep" in own.composed.file.values:
         text = remove_key(text, ("sweep",))
     for words, value in _differences(own.written, wanted.written):
@@ -68,7 +68,7 @@ def _edit(text: str, own: Variations, wanted: Variations, changes: Changes) -> s
 def _differences(
     now: Mapping[str, Any], wanted: Mapping[str, Any], above: Words = ()
 ) -> Iterator[tuple[Words, object]]:
-    """What leads from values to others: the path of each that differs, with what it shall be."""
+    """Return the paths at which two sets of values differ, with the new value of each."""
     for key in dict.fromkeys([*now, *wanted]):
         words = (*above, key)
         if key not in wanted:
@@ -80,7 +80,7 @@ def _differences(
 
 
 def _is_same(edited: Variations, written: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Whether a text means what was wanted, its `${...}` and the order of its steps included."""
+    """Return whether a text has the expected meaning, including its `${...}` and the order of its steps."""
     both = ((edited.written, written), (edited.values({}), values))
     return edited.composed.values.get("sweep") is None and all(
         json.dumps(found, sort_keys=True) == json.dumps(wanted, sort_keys=True)

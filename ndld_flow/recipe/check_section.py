@@ -1,4 +1,4 @@
-"""What a sweep's settings must have in common: methods, budgets, names of axes and of steps."""
+"""Checks across a sweep's settings: methods, budgets, names of axes and of steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ndld_flow.recipe.validate import Mistakes
 from ndld_flow.sweep_search.axis_values import values_of
 from ndld_flow.sweep_search.space import Choices
 
-LOOKS = "say what to look for with `minimize:` or `maximize:`"
+LOOKS = "name the objective with `minimize:` or `maximize:`"
 
 
 @dataclass(frozen=True)
@@ -23,16 +23,16 @@ class Axes:
 
     read: Sequence[SweptAxis]
     named: Sequence[str]
-    """All that are named; what is wrong with those that could not be read was told."""
+    """The names of all axes, including those that could not be read, whose problems are reported."""
 
     def find(self, name: str) -> SweptAxis | None:
-        """The axis of this name, or the one that sets this key alone."""
+        """Return the axis of this name, or the one that sets only this key."""
         named = [axis for axis in self.read if axis.name == name]
         keyed = [axis for axis in self.read if axis.keys in ((name,), (f"steps.{name}",)) and not axis.variants]
         return next(iter([*named, *keyed]), None)
 
-    def find_or_tell(self, name: str, place: str, mistakes: Mistakes) -> SweptAxis | None:
-        """As `find`; a name that is none is a mistake at this place."""
+    def find_or_report(self, name: str, place: str, mistakes: Mistakes) -> SweptAxis | None:
+        """Return the axis as `find` does; report an unknown name as a problem at this place."""
         axis = self.find(name)
         if axis is None and name not in self.named:
             mistakes.add(place, f"there is no axis `{name}`", suggest(name, self.named))
@@ -53,7 +53,7 @@ def check_section(section: SweepSection, axes: Axes, steps: Sequence[str], mista
 def read_exclusions(
     section: SweepSection, axes: Axes, mistakes: Mistakes
 ) -> tuple[Mapping[str, tuple[JsonValue, ...]], ...]:
-    """What is excluded: for each axis named, the values of it."""
+    """Return the excluded combinations: for each axis of a rule, its excluded values."""
     rules = [
         _read_exclusion(f"sweep.exclude.{index}", rule, axes, mistakes) for index, rule in enumerate(section.exclude)
     ]
@@ -71,11 +71,11 @@ def _check_objectives(section: SweepSection, axes: Axes, mistakes: Mistakes) -> 
     if not count:
         mistakes.add("sweep.saturation", "there is no objective that could saturate", LOOKS)
     if section.saturation.along:
-        axes.find_or_tell(section.saturation.along, "sweep.saturation.along", mistakes)
+        axes.find_or_report(section.saturation.along, "sweep.saturation.along", mistakes)
 
 
 def _check_counting(section: SweepSection, axes: Axes, mistakes: Mistakes) -> None:
-    """Axes of any number between two bounds have no next value, and no last one."""
+    """Report axes over real intervals, which have no next value, for methods that count values."""
     endless = [axis for axis in axes.read if values_of(axis.axis).count is None]
     if section.method in ("random", "tpe"):
         if endless and section.points is None and section.time is None:
@@ -100,7 +100,7 @@ def _read_exclusion(
         mistakes.add(place, "this names no axis, so it would exclude everything", "name axes and their values")
     found: dict[str, tuple[JsonValue, ...]] = {}
     for name, given in rule.items():
-        axis = axes.find_or_tell(name, f"{place}.{name}", mistakes)
+        axis = axes.find_or_report(name, f"{place}.{name}", mistakes)
         if axis is None:
             continue
         one = not isinstance(given, list) or values_of(axis.axis).position(given) is not None

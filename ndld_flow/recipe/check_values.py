@@ -33,7 +33,7 @@ class ValueCheck:
     known: frozenset[tuple[str, str]]
 
     def check(self, mistakes: Mistakes) -> Assignment | None:
-        """Add what is wrong with values, each told once; return where the recipe itself stands on all axes.
+        """Report the problems of values, each once; return the recipe's own value on each axis.
 
         A value is wrong when the recipe will have it neither with its own other values nor in the first point that has
         it. What is wrong only in company is left to the run. None when the recipe itself is no point.
@@ -46,16 +46,15 @@ class ValueCheck:
         return known if len(known) == len(start) else None
 
     def _check_axis(self, axis: SweptAxis, mistakes: Mistakes) -> list[JsonValue]:
-        """The value the recipe itself has on this axis, if it has one of it."""
+        """Check the values of an axis; return the recipe's own value on it, if it is one of them."""
         found: dict[Problem, list[str]] = {}
         own = []
         samples = list(axis.samples())
         for place, value in samples:
             recipe, problems = self._try(axis.changes(value))
             if problems and self._try_first(axis, value):
-                for problem in problems:
-                    told = _of_value(problem, axis, value)
-                    found.setdefault(replace(told, path=""), []).append(f"{place}{told.path}")
+                for problem in (_of_value(each, axis, value) for each in problems):
+                    found.setdefault(replace(problem, path=""), []).append(f"{place}{problem.path}")
             elif recipe is not None and self.base is not None and _does_the_same(recipe, self.base):
                 own.append(value)
         for problem, places in found.items():
@@ -64,14 +63,14 @@ class ValueCheck:
         return own[:1] or self._own_number(axis)
 
     def _try(self, changes: Changes) -> tuple[Recipe | None, list[Problem]]:
-        """The recipe with changes, or the mistakes that are new with them."""
+        """Return the recipe with changes, or the problems that the changes cause."""
         try:
             return self.variations.recipe(changes), []
         except RecipeError as error:
             return None, [problem for problem in error.problems if (problem.path, problem.what) not in self.known]
 
     def _try_first(self, axis: SweptAxis, value: JsonValue) -> list[Problem]:
-        """What is wrong with the first point that has a value; nothing when no point has it."""
+        """Return the problems of the first point that has a value; none if no point has it."""
         narrowed = tuple(Choices(each.name, (value if each is axis else _first(each),)) for each in self.axes)
         points = NumberedSpace(replace(self.space, axes=narrowed))
         if not points.count:
@@ -82,7 +81,7 @@ class ValueCheck:
         ]
 
     def _own_number(self, axis: SweptAxis) -> list[JsonValue]:
-        """The number that the recipe has on an axis of numbers, when it is one of them."""
+        """Return the recipe's number on an axis of numbers, if the axis contains it."""
         if isinstance(axis.axis, Choices) or self.base is None:
             return []
         value = _own_value(self.base, axis.keys[0])
@@ -95,7 +94,7 @@ def _first(axis: SweptAxis) -> JsonValue:
 
 
 def _of_value(problem: Problem, axis: SweptAxis, value: JsonValue) -> Problem:
-    """A mistake that a value makes, told as that of the value; its path is what follows the value's place."""
+    """Return a problem that a value causes as the value's own; its path is relative to the value's place."""
     for key in axis.keys:
         if overlap(problem.path, key):  # of a variant, the key that is wrong
             return replace(problem, where="", path=f".{key.removeprefix('steps.')}" if axis.variants else "")
@@ -104,13 +103,13 @@ def _of_value(problem: Problem, axis: SweptAxis, value: JsonValue) -> Problem:
 
 
 def _does_the_same(recipe: Recipe, base: Recipe) -> bool:
-    """Whether two recipes would do the same work."""
+    """Return whether two recipes describe the same work."""
     gates = [gate.text for gate in recipe.gates] == [gate.text for gate in base.gates]
     return gates and (recipe.steps, recipe.models, recipe.file.inputs) == (base.steps, base.models, base.file.inputs)
 
 
 def _own_value(base: Recipe, key: str) -> JsonValue:
-    """What a recipe has at a key, defaults of steps included."""
+    """Return the recipe's value at a key, including the defaults of steps."""
     words = key.split(".")
     for step in base.steps if words[0] == "steps" else ():
         if step.name == words[1]:

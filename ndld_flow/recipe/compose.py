@@ -1,10 +1,10 @@
 """Compose a recipe with Hydra and hand over a plain dictionary.
 
 Hydra and OmegaConf stay inside this file. They compose, interpolate and override; they validate nothing. (Only
-override_grammar.py, beside it, uses Hydra too: its parser of values.)
+override_grammar.py uses Hydra too: its parser of values.)
 
-A recipe may have a `defaults:` list that names other recipes (beside it, or in `pipelines/`) and config groups from
-`configs/`. Folders named `configs` are looked for beside the recipe, above it, and where the user stands.
+A recipe may have a `defaults:` list that names other recipes (in its folder, or in `pipelines/`) and config groups from
+`configs/`. Folders named `configs` are searched in the recipe's folder, its parent, and the current directory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WITHOUT_SWEEP = "~sweep"
 """The override that takes a recipe's sweep away. (Hydra would look for presets of sweeps, where `configs/` has any.)"""
 
 DEPENDS_ON_SURROUNDINGS = re.compile(r"\$\{\s*(oc\.env|now|hydra|python_version)\b")
-"""Interpolations whose value is not in any file: what holds one is composed anew each time."""
+"""Interpolations whose value is not in any file: a recipe with one is composed each time."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Composed:
     """Whether `${oc.env:...}` may read the environment, which holds passwords and tokens."""
 
     def where(self, dotted: str) -> str:
-        """The override or `file:line` that gave a dotted path its value."""
+        """Return the override, or `file:line`, that set a dotted path."""
         for override in reversed(self.overrides):
             key = override.lstrip("+~").partition("=")[0].partition("@")[0]
             below = key.startswith(f"{dotted}.") and dotted not in self.file.lines
@@ -78,7 +78,7 @@ def compose_recipe(
 def compose_file(
     file: YamlFile, overrides: Sequence[str] = (), memory: Path | None = None, *, trust: bool = False
 ) -> Composed:
-    """Compose a recipe whose text was read already. As `compose_recipe`, which see."""
+    """Compose a recipe whose text is already read; otherwise like `compose_recipe`."""
     folders = find_folders(file.path)
     overrides = tuple(overrides)
     check_overrides(overrides)
@@ -101,9 +101,9 @@ def compose_file(
 
 
 def resolve_interpolations(composed: Composed, written: dict[str, Any]) -> dict[str, Any]:
-    """The values of a composed recipe in which something was changed as it is written, before `${...}` is followed.
+    """Return the values of a composed recipe after changes to its text, before `${...}` is resolved.
 
-    Raises RecipeError for an interpolation that leads nowhere.
+    Raises RecipeError for an interpolation without a target.
     """
     if not holds_interpolation(written):
         return written
@@ -118,14 +118,14 @@ def resolve_interpolations(composed: Composed, written: dict[str, Any]) -> dict[
 
 
 def holds_interpolation(value: object) -> bool:
-    """Whether `${...}` stands anywhere in plain data."""
+    """Return whether `${...}` occurs anywhere in plain data."""
     if isinstance(value, dict):
         return any(map(holds_interpolation, value.values()))
     return any(map(holds_interpolation, value)) if isinstance(value, list) else isinstance(value, str) and "${" in value
 
 
 def _digest_sources(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) -> str | None:
-    """Digest of all that composition reads; None when it also reads the environment or the clock."""
+    """Return the digest of all files that composition reads; None if it also reads the environment or the clock."""
     texts = [file.text, *overrides]
     if any(hide_credentials(text) != text for text in texts):
         return None  # nothing of it is kept
@@ -144,7 +144,7 @@ def _recall(note: Path | None) -> list[dict[str, Any]] | None:
 
 
 def _chooses_group(override: str, folders: Sequence[Path]) -> bool:
-    """Whether an override picks a file of a config group rather than setting a value."""
+    """Return whether an override chooses a file of a config group instead of setting a value."""
     key = override.lstrip("+~").partition("=")[0]
     return "@" in key or "/" in key or any(_is_folder(folder / key) for folder in folders)
 
@@ -157,14 +157,14 @@ def _is_folder(path: Path) -> bool:
 
 
 def _normalise(override: str, folders: Sequence[Path]) -> str:
-    """Let a plain `a.b=c` add what the recipe does not mention."""
+    """Return the override with `+` if it sets a key that the recipe does not mention."""
     if override.startswith(("+", "~")) or "=" not in override or _chooses_group(override, folders):
         return override
     return f"++{override}"
 
 
 def _compose(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """The recipe's values with interpolations followed, and as written."""
+    """Return the recipe's values with interpolations resolved, and as written."""
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from omegaconf import OmegaConf
@@ -198,7 +198,7 @@ def _without_hydra_settings() -> list[str]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without Hydra's advice to write `_self_`: where it is missing the recipe comes last, as one would think."""
+    """Suppress Hydra's advice to write `_self_`; without it, the recipe comes last, as one would expect."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*`_self_`")
         yield

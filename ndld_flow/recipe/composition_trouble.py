@@ -1,4 +1,4 @@
-"""What Hydra and OmegaConf say of a recipe that they cannot compose, as one located problem."""
+"""Errors of Hydra and OmegaConf in composing a recipe, as one located problem."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOT_FOR_USERS = re.compile(
 
 
 def explain_trouble(file: YamlFile, overrides: Sequence[str], error: Exception) -> Problem:
-    """Hydra's message as one located problem."""
+    """Return Hydra's message as one located problem."""
     if isinstance(error, RecursionError):
         return Problem(file.where("defaults"), "", "its `defaults:` or `${...}` lead too deep, or back to themselves")
     if isinstance(error, OSError) and error.strerror:  # from looking for files
@@ -41,12 +41,12 @@ def explain_trouble(file: YamlFile, overrides: Sequence[str], error: Exception) 
 
 
 def _refused(error: Exception, text: str, overrides: Sequence[str]) -> str | None:
-    """The override that a message is of."""
-    told = getattr(error, "override", None)  # of Hydra's parser
+    """Return the override that a message refers to."""
+    parsed = getattr(error, "override", None)  # of Hydra's parser
     named = re.findall(r"'([^']+)'", text)
     for override in overrides:
         key = override.removeprefix("++").partition("=")[0].lstrip("+~")
-        if override == told or override in text or key in named:
+        if override == parsed or override in text or key in named:
             return override
     return None
 

@@ -16,20 +16,20 @@ MAX_CONFIGS = 10_000
 
 
 def find_folders(path: Path) -> list[Path]:
-    """Folders that hold config groups or other recipes, nearest first."""
-    beside = path.absolute().parent
+    """Return the folders of config groups and other recipes, nearest first."""
+    folder = path.absolute().parent
     candidates = [
-        beside / "configs",
-        beside.parent / "configs",
+        folder / "configs",
+        folder.parent / "configs",
         Path.cwd() / "configs",
-        beside,
+        folder,
         Path.cwd() / "pipelines",
     ]
     return [folder for folder in dict.fromkeys(candidates) if folder.is_dir()]
 
 
 def config_texts(folders: Sequence[Path]) -> Iterator[str]:
-    """Path and text of all files that could be chosen; of one that cannot be read, its path alone."""
+    """Return path and text of every file that could be chosen; only the path of an unreadable one."""
     for path in _config_files(folders):
         yield str(path)
         try:
@@ -58,12 +58,12 @@ def check_used_files(values: dict[str, Any], overrides: Sequence[str], folders: 
 
 
 def finds_the_same(values: dict[str, Any], path: Path, other: Path) -> bool:
-    """Whether a recipe's `defaults:` name the same files when it lies at another path."""
+    """Return whether a recipe's `defaults:` name the same files from another path."""
     return _default_files(values, find_folders(path)) == _default_files(values, find_folders(other))
 
 
 def find_config(name: str, folders: Sequence[Path]) -> list[Path]:
-    """The file of a name such as `profiling/quick`, in the first folder that holds it."""
+    """Return the file of a name such as `profiling/quick`, in the first folder that contains it."""
     paths = (folder / f"{name.strip('/').removesuffix('.yaml')}.yaml" for folder in folders)
     return [path for path in paths if _is_there(path)][:1]
 
@@ -75,9 +75,10 @@ def _config_files(folders: Sequence[Path]) -> Iterator[Path]:
 
 
 def _default_files(values: dict[str, Any], folders: Sequence[Path], group: str = "") -> list[Path]:
-    """Files that a `defaults:` list names: `other`, `group/choice`, `group@package: choice`.
+    """Return the files that a `defaults:` list names: `other`, `group/choice`, `group@package: choice`.
 
-    In a file of a group they are relative to it, or begin with `/`. What depends on other choices may be any file.
+    In a file of a group they are relative to the group, or begin with `/`. An entry that depends on other choices may
+    name any file.
     """
     entries = values.get("defaults")
     names = [name for entry in (entries if isinstance(entries, list) else []) for name in _named(entry)]
@@ -87,20 +88,20 @@ def _default_files(values: dict[str, Any], folders: Sequence[Path], group: str =
 
 
 def _named(entry: object) -> Iterator[str]:
-    """Names of the files that one entry of a `defaults:` list chooses."""
+    """Return the names of the files that one entry of a `defaults:` list chooses."""
     for group, choices in entry.items() if isinstance(entry, dict) else [("", entry)]:
-        words = str(group).partition("@")[0].split()  # `override` and `optional` may stand before a group
+        words = str(group).partition("@")[0].split()  # `override` and `optional` may precede a group
         for choice in choices if isinstance(choices, list) else [choices]:
             yield "/".join([*words[-1:], str(choice).partition("@")[0]])
 
 
 def _group_of(path: Path, folders: Sequence[Path]) -> str:
-    """`profiling` of `configs/profiling/quick.yaml`."""
+    """Return the group of a config file: `profiling` for `configs/profiling/quick.yaml`."""
     return next((path.parent.relative_to(folder).as_posix() for folder in folders if path.is_relative_to(folder)), "")
 
 
 def _is_there(path: Path) -> bool:
-    """Whether something has this path, be it a pipe: whoever reads it says so."""
+    """Return whether a path exists, whatever it is; reading it reports a wrong kind."""
     try:
         return path.exists() and not path.is_dir()
     except (OSError, ValueError):  # too long a name

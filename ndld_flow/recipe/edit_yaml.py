@@ -29,7 +29,7 @@ class CannotEditError(ValueError):
 
 
 def set_value(text: str, words: Words, value: JsonValue) -> str:
-    """The text with one value replaced, or added. Raises CannotEditError."""
+    """Return the text with one value replaced or added. Raises CannotEditError."""
     node = _root(text)
     key: yaml.Node | None = None
     for _ in range(len(words)):
@@ -49,7 +49,7 @@ def set_value(text: str, words: Words, value: JsonValue) -> str:
         elif _is_nothing(node):
             break
         else:
-            raise CannotEditError(f"`{'.'.join(words)}` is nothing that stands in the text")
+            raise CannotEditError(f"`{'.'.join(words)}` is not in the text")
         words = rest
         if not words:
             break
@@ -57,14 +57,14 @@ def set_value(text: str, words: Words, value: JsonValue) -> str:
 
 
 def remove_key(text: str, words: Words) -> str:
-    """The text without one key of a mapping, its value, and the comments that belong to it. Raises CannotEditError."""
+    """Return the text without one key of a mapping, its value and its comments. Raises CannotEditError."""
     node, parent = _root(text), words
     while True:
         if not isinstance(node, yaml.MappingNode):
-            raise CannotEditError(f"`{'.'.join(words)}` is nothing that stands in the text")
+            raise CannotEditError(f"`{'.'.join(words)}` is not in the text")
         name, rest = split_key(_entries(node), words)
         if name not in _entries(node):
-            raise CannotEditError(f"`{name}` does not stand in the text")
+            raise CannotEditError(f"`{name}` is not in the text")
         if not rest:
             break
         key, node = _entries(node)[name]
@@ -80,7 +80,7 @@ def _root(text: str) -> yaml.Node:
     try:
         root = compose_nodes(text)
     except yaml.YAMLError:
-        raise CannotEditError("an alias elsewhere stands for what would go") from None
+        raise CannotEditError("an alias elsewhere refers to the removed text") from None
     if not isinstance(root, yaml.MappingNode):
         raise CannotEditError("the text is no mapping")
     return root
@@ -92,7 +92,7 @@ def _entries(node: yaml.MappingNode) -> dict[str, tuple[yaml.Node, yaml.Node]]:
 
 def _refuse_alias(node: yaml.Node, begin: int) -> None:
     if node.start_mark.index < begin:
-        raise CannotEditError("an alias stands there, and what it is an alias of stands elsewhere")
+        raise CannotEditError("the value is an alias of text elsewhere")
 
 
 def _is_nothing(node: yaml.Node) -> bool:
@@ -121,7 +121,7 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def _render(value: object) -> str:
-    """A value as it may stand anywhere, inside brackets too."""
+    """Format a value in flow style, which is valid anywhere."""
     text: str = yaml.dump(
         [value], Dumper=_Dumper, default_flow_style=True, allow_unicode=True, width=2**30, sort_keys=False
     )
@@ -132,7 +132,7 @@ def _render(value: object) -> str:
 
 
 def _end_of(text: str, node: yaml.Node) -> int:
-    """Where a node's own text ends. (The marks of block collections include comments and blank lines after them.)"""
+    """Return the end of a node's own text; the end marks of block collections include comments and blank lines."""
     start, end = node.start_mark.index, node.end_mark.index
     if isinstance(node, yaml.ScalarNode):
         return start + len(text[start:end].rstrip()) if node.style in ("|", ">") else int(end)
@@ -150,19 +150,19 @@ def _end_of_entry(text: str, key: yaml.Node, value: yaml.Node) -> int:
         return _end_of(text, value)
     alias = ALIAS.match(text, key.end_mark.index)
     if alias is None:
-        raise CannotEditError("an alias stands there")
+        raise CannotEditError("the value is an alias")
     return alias.end()
 
 
 def _replace(text: str, key: yaml.Node | None, node: yaml.Node, rendered: str) -> str:
     start, end = node.start_mark.index, _end_of(text, node)
-    if start == end:  # nothing stands there yet
+    if start == end:  # there is no value yet
         colon = "" if key is None or ":" in text[key.end_mark.index : start] else ":"
         return f"{text[:start]}{colon} {rendered}{text[end:]}"
     gap = text[key.end_mark.index : start] if key is not None else ""
     if "\n" not in gap or key is None:
         return text[:start] + rendered + text[end:]
-    # a block that begins below its key: what replaces it goes beside the key, before the comment that stands there
+    # a block that begins below its key: its replacement goes on the key's line, before the comment there
     colon_end = text.index(":", key.end_mark.index) + 1
     return f"{text[:colon_end]} {rendered}{text[colon_end : text.rindex(chr(10), 0, start)]}{text[end:]}"
 
@@ -208,7 +208,7 @@ def _cut_lines(text: str, node: yaml.MappingNode, index: int) -> str:
 
 
 def _comments_above(lines: Sequence[str], column: int) -> int:
-    """So many comment lines right above a key, as far in as it is; none when they are the heading of the file."""
+    """Return the number of comment lines directly above a key at its indentation; 0 if they are the file's heading."""
     count = 0
     while count < len(lines) and COMMENT.match(lines[-1 - count]) and lines[-1 - count].index("#") == column:
         count += 1

@@ -17,7 +17,7 @@ READS_ENVIRONMENT = "this recipe reads the environment variable"
 
 @contextlib.contextmanager
 def reading_environment(*, allowed: bool) -> Iterator[None]:
-    """While it lasts, OmegaConf reads no variable unless it is allowed, however the wish came to stand in a recipe."""
+    """Inside the block, OmegaConf reads environment variables only if allowed, wherever the recipe names them."""
     from omegaconf import OmegaConf
     from omegaconf.resolvers import oc
 
@@ -33,6 +33,6 @@ def _refuse(variable: object, _default: object = None) -> NoReturn:
 
 
 def explain_reading(where: str, dotted: str, text: str) -> Problem:
-    """What OmegaConf says of a refusal, as a problem."""
+    """Return OmegaConf's refusal as a problem."""
     what = re.sub(rf".*({READS_ENVIRONMENT} \S+).*", r"\1", text)
     return Problem(where, dotted, what, "it may be a secret: make sure of it, then allow it with --trust")

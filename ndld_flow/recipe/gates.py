@@ -128,7 +128,7 @@ def parse_gate(text: str) -> Gate:
 
 
 def parse_expression(text: str) -> Expression:
-    """Parse arithmetic over metrics, as it stands on either side of a gate. Raises GateError with what is wrong."""
+    """Parse arithmetic over metrics, as on either side of a gate. Raises GateError with what is wrong."""
     tree = _parse(text, "this is no metric such as `speed.latency.median`, and no arithmetic over metrics")
     expression = _check_expression(text, tree)
     if not expression.names:
@@ -227,7 +227,7 @@ def _values(sides: tuple[tuple[float, str | None], tuple[float, str | None]]) ->
 
 
 def _alike(left: tuple[float, str | None], right: tuple[float, str | None]) -> tuple[float, float, str | None]:
-    """Return two values in one unit, and that: seconds and milliseconds are both told in ms."""
+    """Return two values in one unit, and the unit: seconds and milliseconds become ms."""
     if {left[1], right[1]} == set(DURATIONS):
         in_ms = [value * 1e3 if unit == "s" else value for value, unit in (left, right)]
         return in_ms[0], in_ms[1], "ms"

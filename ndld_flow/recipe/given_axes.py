@@ -1,4 +1,4 @@
-"""What a command line says of a sweep's axes: new values, one value, some of the variants, or that an axis goes."""
+"""A sweep's axes on the command line: new values, one value, some of the variants, or a removed axis."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class GivenAxis:
 
 
 def read_axis_override(override: str, multirun: bool) -> GivenAxis | None:
-    """The axis that an override gives by itself; None for any other override. Raises RecipeError."""
+    """Return the axis that an override defines; None for any other override. Raises RecipeError."""
     key = override.lstrip("+~").partition("=")[0]
     try:
         if key.startswith(OVER):
@@ -51,7 +51,7 @@ def read_axis_override(override: str, multirun: bool) -> GivenAxis | None:
 
 
 def read_pin(override: str, values: Mapping[str, Any]) -> GivenAxis | None:
-    """The axis of a recipe with these values that an override of one value names: it has this value alone."""
+    """Return the axis that an override with one value pins to that value."""
     key, assigns, _ = override.lstrip("+").partition("=")
     over = find_value(values, ("sweep", "over"))
     if not assigns or not isinstance(over, dict) or _find_name(key, {str(name): 0 for name in over}, values) is None:
@@ -59,13 +59,13 @@ def read_pin(override: str, values: Mapping[str, Any]) -> GivenAxis | None:
     try:
         return GivenAxis(key, [read_one_value(override)], override)
     except AxisError:
-        return None  # composing told what is wrong with it
+        return None  # composition reports it
 
 
 def add_axes(composed: Composed, given: Sequence[GivenAxis]) -> tuple[Composed, Callable[[str], str]]:
-    """The recipe with the command line's axes in its `sweep:`, and what tells where something stands.
+    """Return the recipe with the command line's axes in its `sweep:`, and the origin of each value.
 
-    Raises RecipeError for names that are none.
+    Raises RecipeError for unknown names.
     """
     section = composed.values.get("sweep") or {}
     over = (section.get("over") or {}) if isinstance(section, dict) else None
@@ -94,14 +94,14 @@ def add_axes(composed: Composed, given: Sequence[GivenAxis]) -> tuple[Composed, 
 
 
 def _read_form(override: str) -> JsonValue:
-    """What `sweep.over.KEY=` gives: text that names several values as it is, anything else as a value."""
+    """Return the value of `sweep.over.KEY=`: text with several values unchanged, anything else parsed."""
     if find_axis(override) is not None:
         return override.partition("=")[2]
     return read_one_value(override)
 
 
 def _find_name(key: str, over: Mapping[str, Any], values: Mapping[str, Any]) -> str | None:
-    """The axis of this name, or the one of this key."""
+    """Return the axis of this name, or the axis of this key."""
     if key in over:
         return key
     return next((name for name in over if _root_key(name, values) == _root_key(key, values)), None)
@@ -115,7 +115,7 @@ def _root_key(key: str, values: Mapping[str, Any]) -> str:
 
 
 def _with_axis(axis: GivenAxis, over: dict[str, Any], values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The name of the axis that changes, and all axes with the change."""
+    """Return the name of the changed axis, and all axes with the change."""
     if axis.in_section:
         return _with_part(axis, over, values)
     name = _find_name(axis.key, over, values) or axis.key
@@ -138,7 +138,7 @@ def _with_part(axis: GivenAxis, over: dict[str, Any], values: Mapping[str, Any])
 
 
 def _choose_variants(axis: GivenAxis, name: str, variants: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Those variants that the command line names."""
+    """Return the variants that the command line names."""
     read = read_axis(name, axis.form) if isinstance(axis.form, str) else Choices(name, tuple(axis.form or ()))  # type: ignore[arg-type]
     chosen = [str(value) for value in read.values] if isinstance(read, Choices) else []
     for one in chosen:
@@ -152,7 +152,7 @@ def _choose_variants(axis: GivenAxis, name: str, variants: Mapping[str, JsonValu
 def _without_missing_exclusions(
     section: Mapping[str, Any], name: str, form: JsonValue, values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The section whose rules to exclude say nothing of values that the command line's axis does not have."""
+    """Return the section without exclusions of values that the command line's axis does not have."""
     rules = section.get("exclude")
     if not isinstance(rules, list) or not isinstance(form, list | str | dict):
         return dict(section)
@@ -175,7 +175,7 @@ def _without_missing_exclusions(
 
 
 def _as_written(form: object, written: object, name: object) -> object:
-    """An axis whose values keep their `${...}`: each point follows them by itself."""
+    """Return an axis whose values keep their `${...}`, which each point resolves itself."""
     other = written.get(name) if isinstance(written, dict) else None
     if isinstance(form, dict) and isinstance(other, dict) and all(isinstance(value, dict) for value in form.values()):
         return {key: other[key] if isinstance(other.get(key), dict) else value for key, value in form.items()}

@@ -22,9 +22,9 @@ from ndld_flow.store.store import Store
 def load_recipe(
     path: Path, overrides: Sequence[str] = (), *, trust: bool = False, store: Store | None = None
 ) -> Recipe:
-    """Compose and check a recipe; its `sweep:`, if it has one, only as far as its form goes.
+    """Compose and check a recipe; check only the form of its `sweep:`.
 
-    Raises RecipeError with every problem found.
+    Raises RecipeError with every problem.
     """
     return validate_recipe(compose_recipe(path, overrides, _memory(store), trust=trust), trust=trust)
 
@@ -62,7 +62,7 @@ def _memory(store: Store | None) -> Path | None:
 
 
 def _split(overrides: Sequence[str], multirun: bool) -> tuple[list[tuple[int, GivenAxis]], list[tuple[int, str]]]:
-    """Overrides that are an axis by themselves, and all others, each with its place among all."""
+    """Return the overrides that define an axis, and all others, each with its position."""
     axes: list[tuple[int, GivenAxis]] = []
     plain: list[tuple[int, str]] = []
     problems: list[Problem] = []
@@ -82,10 +82,7 @@ def _split(overrides: Sequence[str], multirun: bool) -> tuple[list[tuple[int, Gi
 
 
 def _compose_pin(override: str, pin: GivenAxis | None, values: Mapping[str, Any]) -> str:
-    """An override as it is to be composed: the recipe itself has the value that its axis is pinned to.
-
-    None of one that chooses a variant: that is no setting of the recipe.
-    """
+    """Return the override to compose for a pinned axis; None if it chooses a variant, which is no setting."""
     if pin is None:
         return override
     try:

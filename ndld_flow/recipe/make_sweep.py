@@ -63,7 +63,7 @@ def make_sweep(composed: Composed, given: Sequence[GivenAxis], trust: bool) -> S
 
 
 def _of_override(problem: Problem) -> Problem:
-    """An axis of the command line is told by its key: it does not stand in the recipe."""
+    """Return a problem of a command-line axis under its key, since it is not in the recipe."""
     given = problem.where.startswith("override")
     return replace(problem, path=problem.path.removeprefix("sweep.over.")) if given else problem
 
@@ -77,7 +77,7 @@ def _check_base(composed: Composed, checker: Checker, mistakes: Mistakes) -> Rec
 
 
 def _read_section(values: object) -> SweepSection | None:
-    """What of a section can be read. Checking the recipe told what is wrong with the rest."""
+    """Return the readable part of a section; the check of the recipe reports the rest."""
     try:
         return SweepSection.model_validate_json(json.dumps(values, default=str))
     except ValidationError as error:
@@ -128,7 +128,7 @@ def _step_names(variations: Variations) -> list[str]:
 
 
 def _placed(place: str, given: Sentences) -> Iterator[tuple[str, str]]:
-    """Each sentence with its place in the recipe."""
+    """Return each condition with its place in the recipe."""
     if isinstance(given, str):
         yield place, given
     else:

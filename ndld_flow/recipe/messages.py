@@ -1,4 +1,4 @@
-"""Say pydantic's mistakes as a person would."""
+"""Pydantic's errors in plain words."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ Location = tuple[str | int, ...]
 
 
 def explain_mistakes(error: ValidationError, model: type[BaseModel], data: object) -> Iterator[tuple[str, str, str]]:
-    """For each mistake in `data`: its dotted path, what was found and what is allowed, and a hint.
+    """Yield for each error in `data`: its dotted path, the value found and the values allowed, and a hint.
 
-    Pydantic tells a value that fits none of several types once for each of them; here that is one mistake.
+    Pydantic reports a value that matches none of several types once for each type; here that is one error.
     """
     by_place: dict[Location, list[Mapping[str, Any]]] = {}
     for detail in error.errors(include_url=False):
@@ -48,7 +48,7 @@ def explain_mistakes(error: ValidationError, model: type[BaseModel], data: objec
 
 
 def _real_location(detail: Mapping[str, Any], data: object) -> Location:
-    """A mistake's location without the names of types that pydantic puts into it."""
+    """Return an error's location without the type names that pydantic inserts."""
     kept: list[str | int] = []
     for part in detail["loc"]:
         inside = part in data if isinstance(data, dict) else isinstance(data, list) and part in range(len(data))
@@ -60,7 +60,7 @@ def _real_location(detail: Mapping[str, Any], data: object) -> Location:
 
 
 def _explain_choice(details: Sequence[Mapping[str, Any]]) -> str:
-    """A value that is none of several types."""
+    """Describe a value that matches none of several types."""
     words = [
         detail["ctx"]["expected"] if detail["type"] == "literal_error" else EXPECTED.get(detail["type"], detail["msg"])
         for detail in details
@@ -94,7 +94,7 @@ def _explain(detail: Mapping[str, Any], location: Location, model: type[BaseMode
 
 
 def _say_meaning(model: type[BaseModel], location: Location) -> str:
-    """What the setting at (or around) a location is for: the first sentence of its docstring."""
+    """Return the first sentence of the docstring of the setting at (or around) a location."""
     for depth in range(len(location), 0, -1):
         name = str(location[depth - 1])
         at = _model_at(model, location[: depth - 1])
@@ -116,7 +116,7 @@ def _near_literal(found: object, allowed: str) -> str:
 
 
 def _model_at(model: type[BaseModel], location: Location) -> type[BaseModel]:
-    """The model at a location inside another model."""
+    """Return the model at a location inside another model."""
     for part in location:
         choose = getattr(model, "model_at_key", None)  # an entry whose one key says which settings it has
         model = (choose and choose(str(part))) or model
@@ -127,7 +127,7 @@ def _model_at(model: type[BaseModel], location: Location) -> type[BaseModel]:
 
 
 def models_in(annotation: object) -> list[type[BaseModel]]:
-    """The models that a type annotation names."""
+    """Yield the models in a type annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for argument in get_args(annotation) for model in models_in(argument)]

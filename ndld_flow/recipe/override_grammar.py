@@ -20,7 +20,7 @@ EXAMPLES = "write `1,2,4`, `choice(a,b)`, `range(1,9,2)` or `interval(0.1,2)`"
 
 
 class AxisError(ValueError):
-    """What a recipe or a command line says of an axis makes none."""
+    """The definition of an axis, in a recipe or on a command line, is invalid."""
 
     def __init__(self, what: str, hint: str = "") -> None:
         self.what, self.hint = what, hint
@@ -28,10 +28,10 @@ class AxisError(ValueError):
 
 
 def find_axis(override: str) -> tuple[str, str] | None:
-    """The key and the values of a command-line override that names several values, such as `steps.speed.threads=1,2`.
+    """Return key and values of a command-line override with several values, such as `steps.speed.threads=1,2`.
 
-    None for any other override, and for what Hydra cannot read: composing tells what is wrong with it.
-    Raises AxisError for a config group.
+    Returns None for any other override, and for one that Hydra cannot read, which composition reports. Raises AxisError
+    for a config group.
     """
     text = override.partition("=")[2]
     if not {",", "("} & set(text):
@@ -50,7 +50,7 @@ def find_axis(override: str) -> tuple[str, str] | None:
 
 
 def read_one_value(override: str) -> JsonValue:
-    """The value of an override that has one. Raises AxisError with what is wrong."""
+    """Return the value of an override that has one. Raises AxisError with the reason."""
     from hydra.errors import HydraException
 
     try:
@@ -63,7 +63,7 @@ def read_one_value(override: str) -> JsonValue:
 
 
 def read_axis(name: str, text: str) -> Axis:
-    """The axis that a text describes. Raises AxisError with what is wrong."""
+    """Return the axis that a text describes. Raises AxisError with the reason."""
     from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, RangeSweep
     from hydra.errors import HydraException
 
@@ -106,7 +106,7 @@ def _interval(name: str, swept: IntervalSweep) -> Numbers:
 
 
 def _range(name: str, swept: RangeSweep) -> Numbers:
-    """Hydra's ranges leave out where they stop; here the last number is one of them. Ascending, as numbers are."""
+    """Return an ascending range with its last number, which Hydra's ranges exclude."""
     start, stop, step = swept.start, swept.stop, swept.step
     if start is None or stop is None or not max(abs(start), abs(stop), abs(step)) <= MAX_NUMBER or step == 0:
         raise AxisError(f"a range needs numbers and a step other than 0; found {start}, {stop}, {step}")
@@ -134,7 +134,7 @@ def _refuse_tags(tags: set[str]) -> None:
 
 
 def _plain(value: object) -> JsonValue:
-    """A value without Hydra's quoted strings."""
+    """Return a value without Hydra's quoted strings."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     if isinstance(value, dict):

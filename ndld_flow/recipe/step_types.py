@@ -41,7 +41,7 @@ class StepType:
 
     @property
     def summary(self) -> str:
-        """First line of the class's docstring."""
+        """The first line of the class's docstring."""
         return (inspect.getdoc(self.cls) or "").partition("\n")[0]
 
 
@@ -53,12 +53,12 @@ class StepTypes:
     """Python files whose steps may be used, besides the built-in and the installed ones."""
 
     def names(self) -> list[str]:
-        """All words a recipe may use, sorted. Imports no step."""
+        """Return all step names, sorted, without importing a step."""
         installed = (point.name for point in entry_points(group=ENTRY_POINTS))
         return sorted({*_built_in_names(), *installed, *(file.stem for file in self.files)})
 
     def find(self, name: str) -> StepType | None:
-        """The step type with a name, or None. Raises RequestError when its file is no step."""
+        """Return the step type of a name, or None. Raises RequestError if its file does not define a step."""
         for file in self.files:
             if file.stem == name:
                 return _load_file(file)
@@ -145,6 +145,6 @@ def _check_step(cls: type[Step[Any, Any]], origin: str) -> type[Step[Any, Any]]:
     return cls
 
 
-def find_step_files(names: Sequence[str], beside: Path) -> tuple[Path, ...]:
-    """Files named in a recipe's `steps_from:`, relative to the recipe's folder."""
-    return tuple((beside / name).resolve() for name in names)
+def find_step_files(names: Sequence[str], folder: Path) -> tuple[Path, ...]:
+    """Return the files in a recipe's `steps_from:`, relative to the recipe's folder."""
+    return tuple((folder / name).resolve() for name in names)

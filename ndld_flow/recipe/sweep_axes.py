@@ -35,15 +35,15 @@ class SweptAxis:
 
     @property
     def place(self) -> str:
-        """Where it stands in the recipe."""
+        """The axis's place in the recipe."""
         return f"sweep.over.{self.name}"
 
     def changes(self, value: JsonValue) -> dict[str, JsonValue]:
-        """What a value of this axis sets: key from the root -> value."""
+        """Return the settings of a value of this axis, by key from the root."""
         return dict(self.variants[str(value)]) if self.variants else {self.keys[0]: value}
 
     def samples(self) -> Iterator[tuple[str, JsonValue]]:
-        """Values to try beforehand, each with its place: all that are listed, the ends of a range."""
+        """Return values to check beforehand, each with its place: all listed values, the ends of a range."""
         if isinstance(self.axis, Choices):
             names = self.variants or range(len(self.axis.values))
             yield from ((f"{self.place}.{name}", value) for name, value in zip(names, self.axis.values, strict=True))
@@ -55,7 +55,7 @@ class SweptAxis:
 
 
 def read_axes(over: Mapping[str, AxisForm], values: Mapping[str, Any], mistakes: Mistakes) -> list[SweptAxis]:
-    """The axes that `over:` names, in its order, for a recipe with these values."""
+    """Return the axes of `over:`, in its order, for a recipe with these values."""
     axes = []
     for name, form in over.items():
         axis = _read_axis(name, form, values, mistakes)
@@ -67,7 +67,7 @@ def read_axes(over: Mapping[str, AxisForm], values: Mapping[str, Any], mistakes:
 
 
 def find_root_key(key: str, values: Mapping[str, Any]) -> str:
-    """A key from the recipe's root: `speed.threads` -> `steps.speed.threads`. Raises AxisError for one of nothing."""
+    """Return a key from the recipe's root: `speed.threads` -> `steps.speed.threads`. Raises AxisError."""
     if len(key) > MAX_KEY:
         raise AxisError(f"a key has at most {MAX_KEY} characters")
     head, _, rest = key.partition(".")
@@ -129,12 +129,12 @@ def _refuse_repetition(axis: SweptAxis, mistakes: Mistakes) -> None:
     seen: set[str] = set()
     for place, value in axis.samples():
         if key_of(value) in seen:
-            mistakes.add(place, f"the value {value!r} stands twice", "give each value once")
+            mistakes.add(place, f"the value {value!r} is given twice", "give each value once")
         seen.add(key_of(value))
 
 
 def _refuse_overlaps(axes: list[SweptAxis], mistakes: Mistakes) -> None:
-    """Two axes that set the same, or one a part of what the other sets."""
+    """Report two axes that set the same key, or of which one sets part of the other's."""
     keys = sorted((tuple(key.split(".")), place) for place, axis in enumerate(axes) for key in axis.keys)
     around, holder = None, 0
     for key, place in keys:
@@ -147,5 +147,5 @@ def _refuse_overlaps(axes: list[SweptAxis], mistakes: Mistakes) -> None:
 
 
 def overlap(key: str, other: str) -> bool:
-    """Whether two keys are the same, or one lies inside the other."""
+    """Return whether two keys are equal, or one is inside the other."""
     return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")

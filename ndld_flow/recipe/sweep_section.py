@@ -40,8 +40,8 @@ class NumberRange(_Section):
     @classmethod
     def _refuse_nesting(cls, given: object) -> object:
         if isinstance(given, dict) and any(isinstance(value, list | dict) for value in given.values()):
-            told = "this is no range with `from` and `to`; of settings inside, each is a key with dots: "
-            raise ValueError(f"{told}`STEP.{next(iter(given))}`")
+            problem = "this is not a range with `from` and `to`; nested settings are dotted keys: "
+            raise ValueError(f"{problem}`STEP.{next(iter(given))}`")
         return given
 
     @model_validator(mode="after")
@@ -58,12 +58,12 @@ class NumberRange(_Section):
 
     @property
     def integer(self) -> bool:
-        """Whether all its numbers are whole."""
+        """Whether all numbers are integers."""
         return all(isinstance(part, int) for part in (self.low, self.high, self.step) if part is not None)
 
 
 def _axis_form(given: object) -> str:
-    """Which of the forms of an axis this is meant to be."""
+    """Return the form of an axis that a value is meant to have."""
     if isinstance(given, str):
         return "text"
     if not isinstance(given, dict):
@@ -90,7 +90,7 @@ Sentences = str | list[str]
 
 
 class SaturationSettings(_Section):
-    """When going on is not worth it."""
+    """The condition that ends a search because further points bring too little."""
 
     gain: Fraction = 0.02
     """Relative improvement of the first objective that still counts."""
@@ -101,7 +101,7 @@ class SaturationSettings(_Section):
 
 
 class Needs(_Section):
-    """What a step needs of a machine."""
+    """The resources that a step needs of a machine."""
 
     gpus: float = Field(default=0, ge=0, allow_inf_nan=False)
     """GPUs it uses."""
@@ -112,7 +112,7 @@ class Needs(_Section):
 
 
 class SweepSection(_Section):
-    """What turns one recipe into many points."""
+    """The recipe's `sweep:`, which turns one recipe into many points."""
 
     over: dict[str, AxisForm] = {}
     """What varies. A key is a setting (`speed.threads`, `speed.from`, `inputs.x.shape`, `model`) with its values: a
@@ -147,10 +147,10 @@ class SweepSection(_Section):
     """What a step needs where it may be placed on other machines: `{speed: {gpus: 1, device: A100}}`."""
 
     def timeout_ms(self, step: str) -> float | None:
-        """How long a step may take; None: as long as it likes."""
+        """Return the time limit of a step; None if it has none."""
         return self.timeout.get(step) if isinstance(self.timeout, dict) else self.timeout
 
 
 def sentences(given: Sentences) -> tuple[str, ...]:
-    """One or several, as several."""
+    """Return one condition, or several, as several."""
     return (given,) if isinstance(given, str) else tuple(given)

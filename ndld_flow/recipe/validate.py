@@ -35,7 +35,7 @@ _StepPlace = tuple[int, str, str, tuple[Path, ...]]
 
 @dataclass
 class Mistakes:
-    """Collects problems, each with the place it stands."""
+    """Collects problems, each with its place."""
 
     where: Callable[[str], str]
     """Dotted path -> `file:line` or `override "..."`."""
@@ -45,7 +45,7 @@ class Mistakes:
         self.problems.append(Problem(self.where(dotted), visible_name(dotted), visible_name(what), hint))
 
     def in_order(self) -> list[Problem]:
-        """As they stand in the file; those of the same line as they were found."""
+        """The problems in the order of the file, and of discovery on the same line."""
         return sorted(self.problems, key=_line)
 
 
@@ -61,7 +61,7 @@ def validate_recipe(composed: Composed, trust: bool = False) -> Recipe:
 
 @dataclass(frozen=True)
 class Checker:
-    """Checks a file's recipe with these or those values. A step that stands as it did before is not checked again."""
+    """Checks a file's recipe with these or those values. An unchanged step is not checked again."""
 
     path: Path
     trust: bool = False
@@ -70,7 +70,7 @@ class Checker:
     """Number of the steps before, a step and what it makes -> number of the steps up to it."""
 
     def check(self, values: Mapping[str, Any], where: Callable[[str], str]) -> Recipe:
-        """The recipe that these values make. Raises RecipeError with every problem found."""
+        """Return the recipe of these values. Raises RecipeError with every problem."""
         mistakes = Mistakes(where)
         values = expand_shorthands(values)
         file = _check_top_level(values, mistakes)
@@ -103,7 +103,7 @@ class Checker:
         return steps
 
     def _number_of(self, before: int, made: Mapping[str, type[Artifact] | None]) -> int:
-        """A number for what steps may read: equal where names and kinds are, in the same order."""
+        """Return a number for the readable artifacts: equal if their names and kinds are, in order."""
         for name, kind in made.items():
             before = self._places.setdefault((before, name, kind), len(self._places) + 1)
         return before
@@ -115,7 +115,7 @@ def _line(problem: Problem) -> int:
 
 
 def expand_shorthands(values: Mapping[str, Any]) -> dict[str, Any]:
-    """`model: path` means `model: {source: path}`; a step without settings may be left empty."""
+    """Expand `model: path` to `model: {source: path}`, and an empty step to one without settings."""
     expanded = dict(values)
     if isinstance(expanded.get("model"), str):
         expanded["model"] = {"source": expanded["model"]}
@@ -138,7 +138,7 @@ def _check_top_level(values: dict[str, Any], mistakes: Mistakes) -> RecipeFile |
 
 
 def _refuse_redacted(values: Mapping[str, Any], mistakes: Mistakes) -> None:
-    """Refuse the marks that stand for credentials in what a run wrote: nothing must compute with them.
+    """Refuse the marks that replace credentials in the files of a run: nothing may compute with them.
 
     Not in the address of a model: one that was fetched is found by its digest.
     """
@@ -156,7 +156,7 @@ def _models(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _hint_at_step(problem: Problem, values: Mapping[str, Any]) -> Problem:
-    """A step's name where a top-level key should be was meant as `steps.NAME`."""
+    """Return a hint if a step's name is where a top-level key should be."""
     steps = values.get("steps")
     if isinstance(steps, dict) and problem.path in steps:
         return replace(problem, hint=f"did you mean `steps.{problem.path}`?")
@@ -183,7 +183,7 @@ def _find_types(values: Mapping[str, Any], checker: Checker, mistakes: Mistakes)
 
 
 def _check_model_names(values: Mapping[str, Any], mistakes: Mistakes) -> list[str]:
-    """Names of the recipe's models; `source`, which steps read unless told otherwise, is the last."""
+    """Return the names of the recipe's models; `source`, which steps read by default, is the last."""
     named, steps = values.get("models"), values.get("steps")
     names = [str(name) for name in named] if isinstance(named, dict) else []
     for name in names:
@@ -195,7 +195,7 @@ def _check_model_names(values: Mapping[str, Any], mistakes: Mistakes) -> list[st
 
 
 def _read_through(steps: Sequence[RecipeStep]) -> list[RecipeStep]:
-    """Let the steps that ask for it read what the steps before them read, as `base/from`."""
+    """Let steps that declare it read the inputs of the steps they read, as `base/from`."""
     reads = {step.name: step.reads for step in steps}
     return [
         replace(
@@ -249,7 +249,7 @@ def _add_read(dotted: str, held: Held[Reads], made: Mapping[str, type[Artifact] 
 
 
 def _refuse_code(step: RecipeStep, mistakes: Mistakes) -> bool:
-    """Whether a step runs no code that the recipe names."""
+    """Return whether a step runs no code that the recipe names."""
     named = step.step.named_code()
     for held in named:
         shown = ", ".join(map(str, held.value)) if isinstance(held.value, tuple) else held.value
@@ -282,14 +282,14 @@ def _resolve_reads(
     made: Mapping[str, type[Artifact] | None],
     mistakes: Mistakes,
 ) -> tuple[dict[str, str], bool]:
-    """What the step reads -> the step that makes it; and whether all of it is there."""
+    """Return the producer of each artifact that a step reads, and whether all exist."""
     wanted: dict[str, tuple[type[Artifact], Any]] = {}
     kind = found.cls.kinds()[0]
     own = found.cls.read_key
     wanted[own] = (kind, entry.get(own) or _nearest_maker(kind, made))
     for setting, mark in found.cls.marked(Reads).items():
         name = entry.get(setting, found.cls.model_fields[setting].default)
-        if name is not None:  # a step may read something only if it is told to
+        if name is not None:  # an optional read
             wanted[setting] = (mark.kind, name)
     reads: dict[str, str] = {}
     for key, (kind, name) in wanted.items():
@@ -335,7 +335,7 @@ def _check_gates(gates: object, steps: Known, mistakes: Mistakes) -> list[Gate]:
 
 
 def _check_gate(index: int, text: object, steps: Known, mistakes: Mistakes) -> Gate | None:
-    # what is no text, the top level's check tells
+    # the top level's check reports a value that is not text
     return check_sentence(f"gates.{index}", text, parse_gate, steps, mistakes) if isinstance(text, str) else None
 
 
@@ -377,7 +377,7 @@ def check_sentence(
 
 
 def _find_metric(name: str, step: RecipeStep | None, *, settled: bool) -> Returns | Wrong | None:
-    """Return the declaration of a step's metric; None where only the run can tell."""
+    """Return the declaration of a step's metric; None if it is known only after a run."""
     declared = step.type.cls.returns if step is not None else None
     if step is None or declared is None:
         return None

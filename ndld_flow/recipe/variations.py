@@ -16,7 +16,7 @@ from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.validate import Checker, expand_shorthands
 
 Changes = Mapping[str, JsonValue]
-"""Key from the recipe's root, such as `steps.speed.threads` -> value. A value replaces what stands there as a whole."""
+"""Key from the recipe's root, such as `steps.speed.threads` -> value. A value replaces the previous one as a whole."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Variations:
     """Its values, interpolations as written: one that refers to a changed value follows it."""
 
     def written_with(self, changes: Changes) -> dict[str, Any]:
-        """The values with changes in them, as written. Raises RecipeError where a change finds no place."""
+        """Return the values with changes, as written. Raises RecipeError for a change without a place."""
         values: Any = self.written
         for key, value in changes.items():
             words = key.split(".")
@@ -40,24 +40,24 @@ class Variations:
         return expand_shorthands(values)
 
     def _unfold(self, values: Any, words: Sequence[str]) -> Any:  # noqa: ANN401 - plain data
-        """The same where the way to a key leads through no `${...}`: what one stands for is written in its place."""
+        """Return the values with each `${...}` on the path of a key replaced by its target."""
         for count in range(1, len(words)):
             if holds_interpolation(found := find_value(values, words[:count])) and isinstance(found, str):
                 values = change_value(values, words[:count], find_value(self.composed.values, words[:count]))
         return values
 
     def values(self, changes: Changes) -> dict[str, Any]:
-        """The same with interpolations followed. Raises RecipeError also for one that leads nowhere."""
+        """Return the values with changes and interpolations resolved. Raises RecipeError for one without a target."""
         return resolve_interpolations(self.composed, self.written_with(changes))
 
     def recipe(self, changes: Changes, where: Callable[[str], str] | None = None) -> Recipe:
-        """The checked recipe with changes in it. Raises RecipeError with every problem found."""
+        """Return the checked recipe with changes. Raises RecipeError with every problem."""
         written = self.written_with(changes)
         values = resolve_interpolations(self.composed, written)
         return replace(self.checker.check(values, where or self.composed.where), written=written)
 
 
 def open_variations(composed: Composed, checker: Checker) -> Variations:
-    """The variations of a recipe. What a person may write in two ways (`model: path`) is written one way first."""
+    """Return the variations of a recipe, with its shorthands (`model: path`) expanded."""
     values = {key: value for key, value in composed.written.items() if key != "sweep"}
     return Variations(composed, checker, expand_shorthands(json.loads(json.dumps(values, default=str))))

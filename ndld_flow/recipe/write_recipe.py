@@ -18,22 +18,22 @@ TEMPLATE = """\
 #
 # `ndld-flow steps` lists the steps, `ndld-flow steps NAME` explains one with all its settings.
 name: {name}
-model: {model}                # relative to where you stand; also pypi:, package:, https:// (README)
+model: {model}                # relative to the current directory; also pypi:, package:, https:// (README)
 
 inputs:                       # one place: every step that runs the model reads it{free}
 {inputs}
 
-steps:                        # in order; a name that is no step type says `step:`
-  lint: {{fail_on: error}}      # stop here when the model is broken
+steps:                        # in order; a step with a name of its own needs `step:`
+  lint: {{fail_on: error}}      # stop if the model is broken
 
-  sanitize: {{}}                # fold constants, remove what computes nothing
+  sanitize: {{}}                # fold constants, remove nodes without effect
 
   search:                     # FP16 can break a model silently: find the few nodes that must stay fp32
     step: find_precision
 
   half: {{step: convert_fp16, found_by: search}}
 
-  agree:                      # what is shipped must still say what the source says
+  agree:                      # the shipped model must agree with the source
     step: check_accuracy
     reference: source
     candidate: half
@@ -41,19 +41,19 @@ steps:                        # in order; a name that is no step type says `step
   base: {{step: profile, from: source}}
   speed: {{step: profile, from: half}}
 
-gates:                        # what must hold; a gate that does not makes the run exit with 1
+gates:                        # conditions on metrics; a failed gate makes the run exit with 1
   - agree.slice_rms <= 5 %      # the worst channel of an output, relative to its own spread
   # - speed.latency.median <= 1.05 * base.latency.median
 """
 
 FREE = """
-                              # SET THE SIZES YOU RUN AT: dimensions that the model leaves free stand as 1 below"""
+                              # SET THE SIZES YOU RUN AT: dimensions that the model leaves free are 1 below"""
 
 
 def write_recipe(model: Path, target: Path | None = None, *, overwrite: bool = False) -> Path:
-    """Write a recipe that runs as it is; returns its path (default: the model's name, here, with `.yaml`).
+    """Write a recipe that is ready to run; return its path (default: `<model>.yaml` in the current directory).
 
-    Raises ModelError for a model that cannot be read, RequestError when the file is there already.
+    Raises ModelError for a model that cannot be read, RequestError if the file exists.
     """
 
     from ndld_flow.models.declared_inputs import model_inputs
@@ -61,7 +61,7 @@ def write_recipe(model: Path, target: Path | None = None, *, overwrite: bool = F
     path = target or Path(f"{model.stem}.yaml")
     inputs = [(spec.name, spec.shape or ()) for spec in model_inputs(model)]
     if path.exists() and not overwrite:
-        raise RequestError(f"{path}: there is a file already. Name another, or say --overwrite.")
+        raise RequestError(f"{path}: the file exists. Choose another, or give --overwrite.")
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", model.stem).strip("-.") or "model"
     text = TEMPLATE.format(
         model_name=model.name,

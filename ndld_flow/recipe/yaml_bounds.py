@@ -1,4 +1,4 @@
-"""How much a YAML text may stand for. What no recipe needs is found here, before anyone follows it."""
+"""Bounds on YAML: excessive texts are found before their aliases are expanded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import yaml
 MAX_BYTES = 2**20
 """A recipe is written by people; what is larger is another file."""
 MAX_VALUES = 20_000
-"""Values in a file, each alias counted as all that it stands for: a few lines of aliases can mean billions."""
+"""Values in a file with aliases expanded: a few lines of aliases can mean billions."""
 MAX_DEPTH = 64
 """Levels of nesting, aliases followed. libyaml's binding recurses without limit: 100,000 levels end the process."""
 MAX_DIGITS = 100
@@ -24,7 +24,7 @@ _DEEP = f"is nested more than {MAX_DEPTH} levels deep, which no recipe is"
 
 
 class ExcessError(ValueError):
-    """A text stands for more than any recipe needs; the message says of what."""
+    """A text expands to more than any recipe needs; the message names the quantity."""
 
 
 def check_depth(text: str, loader: type[yaml.SafeLoader]) -> None:
@@ -37,7 +37,7 @@ def check_depth(text: str, loader: type[yaml.SafeLoader]) -> None:
 
 
 def check_size(root: yaml.Node) -> None:
-    """Count values and levels, aliases followed. Raises ExcessError, also for an alias of what it stands in."""
+    """Count values and levels, aliases followed. Raises ExcessError, also for an alias inside its own target."""
     known: dict[int, tuple[int, int]] = {}
     """Node -> values and levels below it; none yet while it is being measured."""
 
@@ -48,9 +48,9 @@ def check_size(root: yaml.Node) -> None:
             known[id(node)] = 1 + sum(size for size, _ in inner), 1 + max((depth for _, depth in inner), default=0)
         values, depth = known[id(node)]
         if not values:
-            raise ExcessError("an alias (`*name`) stands inside what it is an alias of")
+            raise ExcessError("an alias (`*name`) is inside its own target")
         if values > MAX_VALUES:
-            raise ExcessError(f"stands for more than {MAX_VALUES:,} values, aliases followed, which no recipe does")
+            raise ExcessError(f"expands to more than {MAX_VALUES:,} values, which no recipe needs")
         if depth > MAX_DEPTH:
             raise ExcessError(_DEEP)
         return values, depth
@@ -59,14 +59,14 @@ def check_size(root: yaml.Node) -> None:
 
 
 def key_trouble(node: yaml.Node) -> str:
-    """Why a node cannot be a key; nothing when it can."""
+    """Return the reason why a node cannot be a key; empty if it can."""
     if isinstance(node, yaml.ScalarNode) and _short_tag(node) in _KEY_TAGS:
         return value_trouble(node)
     return "a key is text: neither nothing, nor a list, a mapping or bytes"
 
 
 def value_trouble(node: yaml.Node) -> str:
-    """Why a node, what is inside it aside, cannot be a value; nothing when it can."""
+    """Return the reason why a node itself cannot be a value; empty if it can."""
     if _short_tag(node) not in _PLAIN_TAGS:
         return f"the tag `{node.tag.replace(_STANDARD, '!!')}` means nothing in a recipe"
     if not isinstance(node, yaml.ScalarNode):
@@ -84,5 +84,5 @@ def _children(node: yaml.Node) -> Iterator[yaml.Node]:
 
 
 def _short_tag(node: yaml.Node) -> str:
-    """`int` of `tag:yaml.org,2002:int`; the whole of any other tag."""
+    """Return `int` for `tag:yaml.org,2002:int`, and any other tag whole."""
     return str(node.tag).removeprefix(_STANDARD)

@@ -16,7 +16,7 @@ from ndld_flow.recipe.yaml_bounds import MAX_BYTES, ExcessError, check_depth, ch
 
 @dataclass(frozen=True)
 class YamlFile:
-    """A file's top-level mapping, with the line on which each dotted path stands."""
+    """A file's top-level mapping, with the line of each dotted path."""
 
     path: Path
     text: str
@@ -24,7 +24,7 @@ class YamlFile:
     lines: dict[str, int]
 
     def where(self, dotted: str) -> str:
-        """`file:line` of a dotted path, or of its nearest parent that this file holds."""
+        """Return `file:line` of a dotted path, or of its nearest parent in this file."""
         while dotted and dotted not in self.lines:
             dotted = dotted.rpartition(".")[0]
         return f"{self.path}:{self.lines.get(dotted, 1)}"
@@ -39,7 +39,7 @@ def read_yaml(path: Path) -> YamlFile:
 
 
 def parse_yaml(path: Path, text: str) -> YamlFile:
-    """A text as if it were this file's. Raises as `read_yaml` does."""
+    """Parse a text as if it were this file's. Raises as `read_yaml` does."""
     try:
         check_depth(text, _SafeLoader)
         lines, problems, values = _load(path, text)
@@ -61,7 +61,7 @@ _NO_VALUE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError
 
 
 def _load(path: Path, text: str) -> tuple[dict[str, int], list[Problem], object]:
-    """Lines of all dotted paths, what is wrong with keys and values, and the values where nothing is."""
+    """Return the lines of all dotted paths, the problems of keys and values, and the values if there are none."""
     loader = _SafeLoader(text)
     try:
         root = loader.get_single_node()
@@ -76,7 +76,7 @@ def _load(path: Path, text: str) -> tuple[dict[str, int], list[Problem], object]
 
 
 def compose_nodes(text: str) -> yaml.Node | None:
-    """A text's tree of nodes, each with the marks where it begins and ends. The text was read before: it is YAML."""
+    """Return a text's tree of nodes with their start and end marks. The text is valid YAML."""
     root: yaml.Node | None = yaml.compose(text, _SafeLoader)
     return root
 
@@ -117,7 +117,7 @@ def _near_files(path: Path) -> str:
 
 @dataclass
 class _Walk:
-    """Finds the lines of all dotted paths, and every key and value that cannot be one, or stands twice."""
+    """Find the lines of all dotted paths, and every invalid or repeated key and value."""
 
     path: Path
     lines: dict[str, int] = field(default_factory=dict)
@@ -146,7 +146,7 @@ class _Walk:
             name = f"{dotted}.{key.value}" if dotted else str(key.value)
             line = key.start_mark.line + 1
             if key.value in seen and key.value != "<<":
-                what = f"the key `{key.value}` stands twice (first on line {seen[key.value]})"
+                what = f"the key `{key.value}` is given twice (first on line {seen[key.value]})"
                 self._tell(key, name, what, "give each key once")
             seen.setdefault(key.value, line)
             self.lines.setdefault(name, line)

@@ -232,7 +232,7 @@ def test_runs_tags_reports_verify_and_gc(in_folder: Path) -> None:
     again = ndld_flow("run", "toy.yaml", "--trust", "steps.first.word=c", cwd=in_folder)
     assert "nothing to do" in again.stdout, "gc keeps what kept runs need"
 
-    assert "all as they were stored" in ndld_flow("verify", cwd=in_folder).stdout
+    assert "all artifacts match their digests" in ndld_flow("verify", cwd=in_folder).stdout
     stored = next((in_folder / "outputs/store/objects").glob("*/*/model.onnx"))
     stored.chmod(0o644)
     stored.write_bytes(b"x")
@@ -261,7 +261,7 @@ def test_gc_leaves_what_a_run_at_work_uses(in_folder: Path) -> None:
     assert (dry["runs_at_work"], len(dry["runs"]), dry["objects"]) == (1, 1, [])
     assert running.returncode == 0, out
     assert "first: reused" in out
-    assert "all as they were stored" in ndld_flow("verify", cwd=in_folder).stdout
+    assert "all artifacts match their digests" in ndld_flow("verify", cwd=in_folder).stdout
     assert "nothing to do" in ndld_flow("run", "waiting.yaml", "--trust", cwd=in_folder).stdout
     assert not list((in_folder / "outputs/store/locks").glob("*.uses"))
 
@@ -334,7 +334,7 @@ def test_init_writes_a_recipe_that_runs_as_it_is(in_folder: Path) -> None:
     done = ndld_flow("init", "my model.onnx", cwd=in_folder)
     assert done.returncode == 0, done
     assert "exists" not in done.stderr
-    assert "there is a file already" in refused("init", "my model.onnx", cwd=in_folder)
+    assert "the file exists" in refused("init", "my model.onnx", cwd=in_folder)
     quick = ("steps.base.budget=300ms", "steps.speed.budget=300ms")
     run = ndld_flow("run", "my model.yaml", *quick, cwd=in_folder)
     assert run.returncode == 0, run

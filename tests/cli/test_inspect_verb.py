@@ -238,7 +238,7 @@ def test_nodes_are_counted_by_what_they_have_in_common(tmp_path: Path) -> None:
 
 
 def test_two_questions_at_once_are_refused(cnn: Path) -> None:
-    with pytest.raises(RequestError, match="ask for one thing at a time: --tensors and nodes"):
+    with pytest.raises(RequestError, match="ask for one list at a time: --tensors and nodes"):
         shown(cnn, "--tensors", "x", "--nodes", "y")
 
 

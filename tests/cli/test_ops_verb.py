@@ -171,7 +171,7 @@ def test_filters_narrow_each_other() -> None:
     assert "Gelu" not in names(api.ops(opset=19)) and "Gelu" in names(api.ops(opset=20))
     assert {one.domain for one in api.ops(opset=20)} == {""}
     assert names(api.ops(search="there is no such word")) == set()
-    assert say("--search", "there is no such word") == "no operator fits\n"
+    assert say("--search", "there is no such word") == "no operator matches\n"
 
 
 @pytest.mark.parametrize("spelled", ["Clip", "clip", "ai.onnx::Clip"])

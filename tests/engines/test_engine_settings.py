@@ -457,7 +457,7 @@ def test_files_that_are_not_there(here: Any, tmp_path: Path) -> None:
         timing_cache_file=tmp_path / "timing\x1b[2J.cache",
         plugins=(there, tmp_path / "gone.so"),
     )
-    end = "; paths are relative to where you stand"
+    end = "; paths are relative to the current directory"
     assert foresee_build(asked).problems == (
         f"`calibration_cache`: there is no file {tmp_path}/calibration.cache{end}",
         f"`timing_cache_file`: there is no file {tmp_path}/timing␛[2J.cache{end}",

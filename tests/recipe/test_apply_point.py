@@ -147,7 +147,7 @@ def test_what_presets_set_is_written_under_the_recipes_own_steps(tmp_path: Path)
     [
         ("model: m\nsteps:\n  b: &b {step: s, word: x}\n  a: *b\n", "alias"),
         ("model: m\nsteps:\n  b: &b {step: s, word: x}\n  a: {<<: *b, step: t}\n  c: *b\n", ""),
-        ("model: m\nsteps:\n  c: {word: x}\n  a: '${steps.c}'\n", "nothing that stands in the text"),
+        ("model: m\nsteps:\n  c: {word: x}\n  a: '${steps.c}'\n", "is not in the text"),
         ("defaults: [_self_, {pace@steps.a: slow}]\nmodel: m\nsteps: {a: {step: stamp}}\n", "presets"),
         ("model: m\nsweep: &s {over: {}}\nsteps: {a: {word: b, other: *s}}\n", "an alias elsewhere"),
     ],

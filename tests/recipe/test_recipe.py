@@ -74,7 +74,7 @@ gates: ["second.length ~ 2"]
         (("name: toy", "name: ../toy"), "does not have the form"),
         (("steps:", "inputs: {x: {shape: [1], opt: [1]}}\nsteps:"), "either `shape` or"),
         (("steps:", "inputs: {x: {min: [2], max: [1]}}\nsteps:"), "min <= opt <= max"),
-        (("name: toy", "name: toy\nname: toy2"), "stands twice (first on line 2)"),
+        (("name: toy", "name: toy\nname: toy2"), "is given twice (first on line 2)"),
         (("name: toy", "name: 'toy"), "this is not YAML"),
         (("name: toy", "name: !!python/object:os.system {}"), "means nothing in a recipe"),
         (("name: toy", "_target_: os.system"), "there is no setting `_target_`"),

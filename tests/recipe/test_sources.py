@@ -88,7 +88,7 @@ def test_a_file_of_a_package(find: Callable[..., FoundModel]) -> None:
         ("package:onnx/../../m.onnx", "leaves the package"),
         ("package:onnx/m.onnx", "no such file"),
         ("folder", "is a folder"),
-        ("nothing.onnx", "relative to where you stand"),
+        ("nothing.onnx", "relative to the current directory"),
     ],
 )
 def test_a_model_that_is_not_there(find: Callable[..., FoundModel], in_folder: Path, source: str, message: str) -> None:

@@ -230,7 +230,7 @@ def test_an_axis_of_the_recipe_is_changed_on_the_command_line(
         ("sweep.over.aside.seconds.to=0", "`from` (1) is larger than `to` (0)"),
         ("sweep.over.first.seconds=3", "expected a list, found 3"),
         ("sweep.over.first.seconds=[", "not in Hydra's grammar"),
-        ("sweep.over.first={seconds: [1, 2]}", "each is a key with dots: `STEP.seconds`"),
+        ("sweep.over.first={seconds: [1, 2]}", "nested settings are dotted keys: `STEP.seconds`"),
         ("hydra.sweeper.n_jobs=2", "a setting of Hydra's own"),
         ("hydra/sweeper=optuna", "a setting of Hydra's own"),
         ("seconds=1,2", "a key is STEP.SETTING, such as `speed.threads`"),
@@ -327,7 +327,7 @@ sweep:
     assert mistakes(folder, sweep) == [
         'toy.yaml:12: sweep.over.frist.word: there is no step `frist`\n    did you mean "first"?',
         'toy.yaml:13: sweep.over.first.wrod: there is no setting `wrod`\n    did you mean "word"?',
-        "toy.yaml:14: sweep.over.first.seconds.2: the value 1 stands twice\n    give each value once",
+        "toy.yaml:14: sweep.over.first.seconds.2: the value 1 is given twice\n    give each value once",
         "toy.yaml:14: sweep.over.first.seconds.1: expected a number, found 'slow'\n    seconds: How long to work",
         "toy.yaml:15: sweep.over.second.seconds: `from` (3) is larger than `to` (1)\n    over: What varies",
         "toy.yaml:16: sweep.over.aside.word: 'basic' is one value"
@@ -361,7 +361,7 @@ GOOD = (
         ("first.seconds: [1, 2]", "steps: [{}]", "there is no step ``"),
         ("[1, 2]", "[1, two]", "first.seconds.1: expected a number, found 'two'\n    seconds: How long to work"),
         ("[1, 2]", "'1,two'", "first.seconds.1: expected a number, found 'two'"),
-        ("[1, 2]", "[1, 1.0]", "the value 1.0 stands twice"),
+        ("[1, 2]", "[1, 1.0]", "the value 1.0 is given twice"),
         ("[1, 2]", "[]", "first.seconds: list should have at least 1 item"),
         ("[1, 2]", "{}", "`from` is missing"),
         ("[1, 2]", "3", "expected a list, found 3"),

@@ -78,7 +78,7 @@ def test_every_verb_opens_a_golden_store(name: str, open_copy: Callable[[str], P
         (("runs",), "golden/2026"),
         (("report", "shipped"), "report.html"),
         (("compare", "golden:base", "golden:speed", "--gate", "latency.min <= +100000 %"), "comparison.html"),
-        (("verify",), "all as they were stored"),
+        (("verify",), "all artifacts match their digests"),
         (("gc", "--dry-run"), "would free"),
         (("tag", "golden", "again"), "again"),
         (("plan", "golden.yaml"), "sanitize"),

@@ -1,4 +1,4 @@
-"""What `plan` says of a sweep is what `run` then does, whatever is there already."""
+"""What `plan` says of a sweep is what `run` then does, whatever is finished."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_plan_tells_that_only_the_best_are_measured_again(toy: SweepToy) -> No
     toy.write(RECIPE + "  winners: 0\n").finish()
     toy.write(RECIPE)
     said = CliRunner().invoke(program, ["plan", str(toy.recipe), "--trust", "-o", str(toy.outputs)])
-    assert "the best are to be measured again: points 2, 3, 6" in said.output
+    assert "the best will be measured again: points 2, 3, 6" in said.output
     said = CliRunner().invoke(program, ["plan", str(toy.recipe), "--trust", "-o", str(toy.outputs), "--force", "speed"])
     assert "6 steps to run for 6 points" in said.output
     assert "then the best are measured again" in said.output

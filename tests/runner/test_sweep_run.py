@@ -185,7 +185,7 @@ def test_the_best_point_becomes_a_recipe_of_its_own(toy: SweepToy) -> None:
 
 def test_no_file_of_the_users_is_written_over(toy: SweepToy) -> None:
     (toy.folder / "mine.yaml").write_text("name: mine\n")
-    with pytest.raises(RequestError, match=r"mine\.yaml: there is a file already"):
+    with pytest.raises(RequestError, match=r"mine\.yaml: the file exists"):
         toy.apply(toy.folder / "mine.yaml")
     with pytest.raises(RequestError, match="beside"):
         toy.apply(toy.folder / "aside" / "best.yaml")
