@@ -1,6 +1,6 @@
 """`python -m ndld_flow` is `ndld-flow`.
 
-What Python itself imports before this, it looks for where the user stands; `python -P -m ndld_flow` does not.
+Python's own imports before this module search the current directory; those of `python -P -m ndld_flow` do not.
 """
 
 import sys

@@ -72,7 +72,7 @@ def _missing_files(settings: BuildSettings) -> Iterator[str]:
     named |= {f"plugins[{index}]": path for index, path in enumerate(settings.plugins)}
     for setting, path in named.items():
         if path is not None and not path.is_file():
-            yield f"`{setting}`: there is no file {short_name(str(path))}; paths are relative to where you stand"
+            yield f"`{setting}`: there is no file {short_name(str(path))}; paths are relative to the current directory"
 
 
 def _missing_hardware(settings: BuildSettings, library: Library) -> Iterator[str]:

@@ -50,7 +50,7 @@ def check_size(root: yaml.Node) -> None:
         if not values:
             raise ExcessError("an alias (`*name`) is inside its own target")
         if values > MAX_VALUES:
-            raise ExcessError(f"expands to more than {MAX_VALUES:,} values, which no recipe needs")
+            raise ExcessError(f"expands to more than {MAX_VALUES:,} values with its aliases, which no recipe needs")
         if depth > MAX_DEPTH:
             raise ExcessError(_DEEP)
         return values, depth

@@ -182,6 +182,6 @@ def _digest_file(name: str, path: str, store: Store) -> str:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise RequestError(
-            f"{name}: the file {visible_name(path)} cannot be read: {reason}. Paths are relative to where you stand "
-            f"({Path.cwd()})."
+            f"{name}: the file {visible_name(path)} cannot be read: {reason}. Paths are relative to the current "
+            f"directory ({Path.cwd()})."
         ) from None

@@ -36,7 +36,7 @@ from ndld_flow.runner.executors.messages import (
 from ndld_flow.runner.executors.orders import TaskOrder, write_order
 from ndld_flow.store.store import Store
 
-# -P: a file `json.py` where the user stands must not be imported.
+# -P: a file `json.py` in the current directory must not be imported.
 COMMAND = (sys.executable, "-P", "-m", "ndld_flow.runner.executors.worker")
 _END_S = 5.0
 _LAST_BYTES = 4096

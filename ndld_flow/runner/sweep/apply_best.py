@@ -27,7 +27,7 @@ def check_target(sweep: Sweep, request: Request) -> None:
             f"--apply {target}: nothing is looked for, so no point will be best: say `sweep.minimize=METRIC`."
         )
     if target.exists() and not _is_ours(target):
-        raise RequestError(f"--apply {target}: there is a file already, which no sweep wrote. Name another.")
+        raise RequestError(f"--apply {target}: the file exists, and no sweep wrote it. Choose another name.")
     beside = request.recipe.absolute().parent
     values = sweep.variations.composed.file.values
     steps_from = "steps_from" in values and target.absolute().parent != beside
